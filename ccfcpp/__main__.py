@@ -1,0 +1,5 @@
+"""``python -m ccfcpp``."""
+
+from ccfcpp.cli import main
+
+main()

@@ -1,0 +1,1 @@
+"""Federated clustering systems, each as an algorithm of the engine."""

@@ -1,0 +1,129 @@
+"""CCFC and CCFC++: cluster-contrastive federated clustering.
+
+Source: Yan, Liu, Ning and Zhang, *CCFC++: Enhancing Federated Clustering through Feature
+Decorrelation*, Section III. CCFC is CCFC++ with η = 0.
+
+A run has two phases. In the pre-training rounds (which the paper leaves out and the authors' code
+has) clients learn from random views, without clusters. In each cluster-contrastive round a client
+
+1. labels its images with the nearest global centroid of the global model's representations,
+2. trains on Eq. (10) with these pseudo-labels,
+3. clusters its representations into k local centroids;
+
+the server averages the models by the clients' sizes and clusters all local centroids into k global
+ones.
+"""
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from ccfcpp.clustering.centroids import CentroidRule
+from ccfcpp.clustering.exchanges import (
+    CCFCState,
+    GlobalEncoderCentroids,
+    LloydStep,
+    Training,
+    required_centroids,
+)
+from ccfcpp.clustering.local_training import LocalTrainer
+from ccfcpp.config import ClusterConfig
+from ccfcpp.engine.aggregation import ModelState
+from ccfcpp.engine.algorithm import Exchange
+from ccfcpp.engine.client import Client
+from ccfcpp.models.contrastive import ContrastiveModel
+from ccfcpp.models.initialisation import build
+from ccfcpp.randomness import SERVER, Randomness
+
+
+class CCFC:
+    """The algorithm.
+
+    Args:
+        config: The run's configuration.
+        make_model: Builds the network, without weights.
+        clusters: Number of clusters k, at the clients and at the server.
+        device: Where the computation runs.
+    """
+
+    state_type = CCFCState
+
+    def __init__(
+        self,
+        config: ClusterConfig,
+        make_model: Callable[[], ContrastiveModel],
+        clusters: int,
+        device: torch.device,
+    ) -> None:
+        self.config = config
+        self.make_model = make_model
+        self.rule = CentroidRule(config.centroids, clusters)
+        self.trainer = LocalTrainer(make_model, config, device)
+
+    @property
+    def rounds(self) -> int:
+        """Pre-training and cluster-contrastive rounds together."""
+        return self.config.training.pretrain_rounds + self.config.training.rounds
+
+    def initial_state(self, randomness: Randomness) -> CCFCState:
+        """A model with random weights, without centroids."""
+        return CCFCState(self._random_model(randomness))
+
+    def exchanges(self, number: int, state: CCFCState) -> Sequence[Exchange[CCFCState]]:
+        """Training, then (as the configuration has it) centroids and their refinement."""
+        pretrain_rounds = self.config.training.pretrain_rounds
+        from_global = self.config.centroids.encoder == "global"
+        # The last pre-training round gives the centroids that the first cluster round needs.
+        centroids_due = number >= pretrain_rounds - 1
+        find = GlobalEncoderCentroids(self.trainer, self.rule)
+        refine = LloydStep(self.trainer, self.rule)
+        train = Training(
+            "pre-training" if number < pretrain_rounds else "cluster contrast",
+            self.trainer,
+            self.rule,
+            self._pretrain if number < pretrain_rounds else self._contrast,
+            with_centroids=centroids_due and not from_global,
+        )
+        exchanges: list[Exchange[CCFCState]] = []
+        if number >= pretrain_rounds and state.centroids is None:
+            # Without pre-training, or where nobody delivered centroids in its last round.
+            exchanges.append(find)
+        exchanges.append(train)
+        if centroids_due and from_global:
+            exchanges.append(find)
+        if centroids_due:
+            exchanges += [refine] * self.config.centroids.refine_steps
+        return exchanges
+
+    def assign(self, state: CCFCState, images: Tensor) -> Tensor:
+        """The cluster of each image by the global model and the global centroids.
+
+        Args:
+            state: A state with centroids.
+            images: uint8 of shape (samples, channels, height, width).
+
+        Returns:
+            int64 tensor of shape (samples,).
+        """
+        everybody = Client(id=SERVER, name="everybody", images=images)
+        seen = self.trainer.global_representations(state.model, state.version, everybody)
+        return self.rule.assign(seen.latents, required_centroids(state.centroids))
+
+    def _random_model(self, randomness: Randomness) -> ModelState:
+        model = build(self.make_model, randomness.generator("model"))
+        return {name: t.to(self.trainer.device) for name, t in model.state_dict().items()}
+
+    def _pretrain(self, message: CCFCState, client: Client, randomness: Randomness) -> float | None:
+        start = message.model
+        if message.version == 0 and self.config.model.initialization == "separate":
+            start = self._random_model(randomness)
+        return self.trainer.pretrain(start, message.model, client, randomness)
+
+    def _contrast(self, message: CCFCState, client: Client, randomness: Randomness) -> float | None:
+        centroids = required_centroids(message.centroids)
+        seen = self.trainer.global_representations(message.model, message.version, client)
+        labels = self.rule.assign(seen.latents, centroids)
+        return self.trainer.contrast(
+            message.model, seen, labels, len(centroids), client, randomness
+        )

@@ -1,0 +1,112 @@
+"""k-means on faiss, and the assignment of samples to centroids."""
+
+from dataclasses import dataclass
+
+import faiss
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+
+@dataclass(frozen=True)
+class Clustering:
+    """What k-means found.
+
+    Attributes:
+        centroids: float32 tensor of shape (found, dimensions), with 1 ≤ found ≤ k.
+        sizes: float64 tensor of shape (found,), the weight of each cluster's points, none of it 0.
+        inertia: Weighted sum of the squared distances of the points to their centroids.
+    """
+
+    centroids: Tensor
+    sizes: Tensor
+    inertia: float
+
+
+def kmeans(
+    points: Tensor,
+    k: int,
+    *,
+    seed: int,
+    restarts: int = 10,
+    iterations: int = 100,
+    weights: Tensor | None = None,
+) -> Clustering:
+    """Lloyd's k-means (1982) from k-means++ seeds, the best of several restarts.
+
+    All points are used: faiss by itself takes a sample of 256 points for each centroid.
+
+    Args:
+        points: Float tensor of shape (samples, dimensions), at least one sample.
+        k: Number of clusters. With no more than ``k`` points, each point is a cluster of its own.
+        seed: Seed of the restarts; equal seeds give equal clusterings.
+        restarts: Number of starts.
+        iterations: Iterations of each start at most; a start ends early where nothing improves.
+        weights: Positive weight of each point, shape (samples,); all 1 by default.
+
+    Returns:
+        At most ``k`` clusters: one that no point belongs to is left out.
+
+    Raises:
+        ValueError: There is no point.
+    """
+    if len(points) == 0:
+        raise ValueError("k-means needs at least one point")
+    if weights is None:
+        weights = torch.ones(len(points))
+    weights = weights.to(points.device, torch.float64)
+    if len(points) <= k:
+        return Clustering(points.float(), weights, 0.0)
+    trained = faiss.Kmeans(
+        points.shape[1],
+        k,
+        niter=iterations,
+        nredo=restarts,
+        seed=seed % 2**31,
+        init_method=faiss.ClusteringInitMethod_KMEANS_PLUS_PLUS,
+        early_stop_threshold=1e-6,
+        min_points_per_centroid=1,
+        max_points_per_centroid=len(points),
+    )
+    values = np.ascontiguousarray(points.detach().cpu().numpy(), dtype=np.float32)
+    trained.train(values, weights=weights.cpu().numpy().astype(np.float32))
+    return _without_empty(points, weights, torch.from_numpy(trained.centroids).to(points.device))
+
+
+def _without_empty(points: Tensor, weights: Tensor, centroids: Tensor) -> Clustering:
+    """The clusters that own a point; duplicates among the points can leave some without."""
+    labels = nearest(points, centroids)
+    sizes = torch.zeros(len(centroids), dtype=torch.float64, device=points.device)
+    sizes.index_add_(0, labels, weights)
+    squares = (points.float() - centroids[labels]).square().sum(dim=1)
+    owned = sizes > 0
+    return Clustering(centroids[owned], sizes[owned], float((weights * squares).sum()))
+
+
+def nearest(points: Tensor, centroids: Tensor) -> Tensor:
+    """Index of the nearest centroid in Euclidean distance, Eq. (1) of the CCFC++ paper.
+
+    Args:
+        points: Float tensor of shape (samples, dimensions).
+        centroids: Float tensor of shape (k, dimensions).
+
+    Returns:
+        int64 tensor of shape (samples,).
+    """
+    # ‖x − c‖² without ‖x‖², which is the same for every centroid.
+    scores = centroids.square().sum(dim=1) - 2 * points.to(centroids.dtype) @ centroids.T
+    return scores.argmin(dim=1)
+
+
+def most_similar(points: Tensor, centroids: Tensor) -> Tensor:
+    """Index of the centroid with the highest cosine similarity, as the authors' code assigns.
+
+    Args:
+        points: Float tensor of shape (samples, dimensions).
+        centroids: Float tensor of shape (k, dimensions).
+
+    Returns:
+        int64 tensor of shape (samples,).
+    """
+    return (points.to(centroids.dtype) @ F.normalize(centroids, dim=1).T).argmax(dim=1)

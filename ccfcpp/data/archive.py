@@ -1,0 +1,104 @@
+"""Images from an `.npz` file.
+
+Keys: `images` (or `x`) and optionally `labels` (or `y`); the longer name wins, others are ignored.
+"""
+
+import zipfile
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from ccfcpp.data.images import ImageData
+from ccfcpp.errors import UsageError
+
+_Array = NDArray[np.generic]
+
+_CHANNELS = (1, 3)
+
+
+def read_npz(path: Path) -> ImageData:
+    """Read an `.npz` file.
+
+    Images are uint8 `(n, h, w)`, `(n, c, h, w)` or `(n, h, w, c)` with c 1 or 3; where both of the
+    last two fit, channels come first. Labels are `(n,)` integers or strings; their sorted distinct
+    values are the classes.
+
+    Raises:
+        UsageError: If the file is not such an `.npz`; the message says what to mend.
+    """
+    images, labels, keys = _arrays(path)
+    if images is None:
+        held = ", ".join(sorted(keys)) or "nothing"
+        raise UsageError(f"{path} has no array 'images' (or 'x'): it holds {held}")
+    pixels = _channels_first(_checked_dtype(images, path), path)
+    indices, classes = _labels(labels, len(pixels), path)
+    return ImageData(path.stem, torch.from_numpy(pixels), indices, classes)
+
+
+def _arrays(path: Path) -> tuple[_Array | None, _Array | None, list[str]]:
+    """Return the images, the labels and the keys of all arrays in the file."""
+    if not zipfile.is_zipfile(path):
+        raise UsageError(f"{path} is not an .npz file: write it with numpy.savez")
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            return _find(file, ("images", "x")), _find(file, ("labels", "y")), list(file.files)
+    except ValueError as error:
+        raise UsageError(
+            f"{path} holds an array of Python objects, or a broken one ({error}): "
+            "save plain integers or strings"
+        ) from error
+    except (OSError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
+        raise UsageError(f"{path} cannot be read ({error}): write it again") from error
+
+
+def _find(file: Mapping[str, _Array], keys: tuple[str, ...]) -> _Array | None:
+    # A member that is no array comes out as bytes; as an array of those its dtype is refused.
+    return next((np.asarray(file[key]) for key in keys if key in file), None)
+
+
+def _checked_dtype(images: _Array, path: Path) -> NDArray[np.uint8]:
+    if images.dtype == np.uint8:
+        return images.view(np.uint8)
+    mend = {
+        "f": "scale them to 0..255 and store images.round().astype('uint8')",
+        "b": "store images.astype('uint8') * 255",
+    }.get(images.dtype.kind, "scale them to 0..255 and store images.astype('uint8')")
+    raise UsageError(f"{path}: images are {images.dtype}, but must be uint8: {mend}")
+
+
+def _channels_first(images: NDArray[np.uint8], path: Path) -> NDArray[np.uint8]:
+    if images.ndim == 3:
+        images = images[:, None]
+    elif images.ndim == 4 and images.shape[1] not in _CHANNELS and images.shape[3] in _CHANNELS:
+        images = images.transpose(0, 3, 1, 2)
+    if images.ndim != 4 or images.shape[1] not in _CHANNELS or images.size == 0:
+        raise UsageError(
+            f"{path}: images have shape {images.shape}, but must have (n, h, w), (n, h, w, c) or "
+            "(n, c, h, w) with c 1 or 3, and none of them 0"
+        )
+    return np.ascontiguousarray(images)
+
+
+def _labels(
+    labels: _Array | None, samples: int, path: Path
+) -> tuple[torch.Tensor | None, tuple[str, ...]]:
+    if labels is None:
+        return None, ()
+    if labels.dtype.kind not in "iuUS":
+        raise UsageError(
+            f"{path}: labels are {labels.dtype}, but must be integers or strings: "
+            "store labels.astype('int64')"
+        )
+    if labels.shape != (samples,):
+        raise UsageError(
+            f"{path}: labels have shape {labels.shape}, but must have ({samples},), "
+            "one for each image"
+        )
+    if labels.dtype.kind == "S":
+        labels = np.char.decode(labels.view(np.ndarray), "utf-8", "replace")
+    classes, indices = np.unique(labels, return_inverse=True)
+    return torch.from_numpy(indices.astype(np.int64)), tuple(str(name) for name in classes)

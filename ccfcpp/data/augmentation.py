@@ -1,0 +1,120 @@
+"""Random views of images, a whole batch at a time, with parameters of its own for each image."""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from ccfcpp.config import ViewsConfig
+
+_CROP_ATTEMPTS = 10
+
+
+@dataclass(frozen=True)
+class ViewParameters:
+    """What was drawn for each image.
+
+    Attributes:
+        transforms: float32 of shape (samples, 2, 3): where in the source image, in coordinates
+            from -1 to 1, each point of the view lies.
+        sigmas: float32 of shape (samples,): the blur's standard deviation in pixels, 0 for none.
+    """
+
+    transforms: Tensor
+    sigmas: Tensor
+
+    def __getitem__(self, index: Tensor | slice) -> "ViewParameters":
+        return ViewParameters(self.transforms[index], self.sigmas[index])
+
+    def to(self, device: torch.device) -> "ViewParameters":
+        """The same parameters on another device."""
+        return ViewParameters(self.transforms.to(device), self.sigmas.to(device))
+
+
+def draw_views(
+    count: int, settings: ViewsConfig, shape: tuple[int, int], generator: torch.Generator
+) -> ViewParameters:
+    """Draw the parameters of ``count`` views of images with ``shape`` (height, width).
+
+    The crop follows torchvision's RandomResizedCrop: area uniform, aspect ratio log-uniform, drawn
+    again up to ten times until the crop lies within the image. Crop, mirror and rotation together
+    are one affine map, so that the image is sampled once.
+    """
+    width, height = _draw_crops(count, settings, shape, generator)
+    left, top = torch.rand(2, count, generator=generator) * 2 - 1
+    angles = (torch.rand(count, generator=generator) * 2 - 1) * math.radians(settings.rotation)
+    flips = torch.where(
+        torch.rand(count, generator=generator) < settings.flip_probability, -1.0, 1.0
+    )
+    aspect = shape[1] / shape[0]
+    cos, sin = angles.cos(), angles.sin()
+    transforms = torch.stack(
+        [
+            torch.stack([width * cos * flips, -width * sin / aspect, left * (1 - width)], dim=1),
+            torch.stack([height * sin * flips * aspect, height * cos, top * (1 - height)], dim=1),
+        ],
+        dim=1,
+    )
+    blurred = torch.rand(count, generator=generator) < settings.blur_probability
+    low, high = settings.blur
+    sigmas = low + torch.rand(count, generator=generator) * (high - low)
+    return ViewParameters(transforms, sigmas * blurred)
+
+
+def _draw_crops(
+    count: int, settings: ViewsConfig, shape: tuple[int, int], generator: torch.Generator
+) -> tuple[Tensor, Tensor]:
+    """Widths and heights of crops as shares of the image's, each of shape (count,)."""
+    draws = torch.rand(2, _CROP_ATTEMPTS, count, generator=generator)
+    area = settings.area[0] + draws[0] * (settings.area[1] - settings.area[0])
+    low, high = math.log(settings.ratio[0]), math.log(settings.ratio[1])
+    relative_ratio = (low + draws[1] * (high - low)).exp() * shape[0] / shape[1]
+    width, height = (area * relative_ratio).sqrt(), (area / relative_ratio).sqrt()
+    fits = (width <= 1) & (height <= 1)
+    # The first attempt that fits; where none does, the last one cut to the image.
+    first = torch.where(fits.any(dim=0), fits.int().argmax(dim=0), _CROP_ATTEMPTS - 1)
+    chosen = first.unsqueeze(0)
+    return width.gather(0, chosen)[0].clamp(max=1), height.gather(0, chosen)[0].clamp(max=1)
+
+
+def render_views(images: Tensor, parameters: ViewParameters) -> Tensor:
+    """Render one view of each image.
+
+    Args:
+        images: Float tensor of shape (batch, channels, height, width).
+        parameters: What ``draw_views`` drew, for ``batch`` images, on the same device.
+
+    Returns:
+        Tensor of the images' shape; what lies outside an image is 0.
+    """
+    grid = F.affine_grid(parameters.transforms, list(images.shape), align_corners=False)
+    views = F.grid_sample(images, grid, align_corners=False)
+    return gaussian_blur(views, parameters.sigmas)
+
+
+def gaussian_blur(images: Tensor, sigmas: Tensor) -> Tensor:
+    """Blur each image with a standard deviation of its own.
+
+    A separable blur is a matrix product on either side; at the borders the weights are normalised
+    over the pixels that exist.
+
+    Args:
+        images: Float tensor of shape (batch, channels, height, width).
+        sigmas: Standard deviations in pixels, shape (batch,); 0 leaves an image as it is.
+
+    Returns:
+        Tensor of the images' shape.
+    """
+    rows, columns = (_blur_matrices(sigmas, size).unsqueeze(1) for size in images.shape[-2:])
+    return rows @ images @ columns.mT
+
+
+def _blur_matrices(sigmas: Tensor, size: int) -> Tensor:
+    """One row-stochastic (size, size) Gaussian matrix for each standard deviation."""
+    positions = torch.arange(size, device=sigmas.device, dtype=sigmas.dtype)
+    squares = (positions.unsqueeze(0) - positions.unsqueeze(1)).square()
+    # At sigma = 0 the floor makes every weight off the diagonal underflow to exactly 0.
+    variances = sigmas.square().clamp(min=1e-3).view(-1, 1, 1)
+    return torch.softmax(-squares / (2 * variances), dim=-1)

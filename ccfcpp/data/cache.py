@@ -1,0 +1,93 @@
+"""Decoded arrays kept on disk, so that a slow source is decoded once.
+
+An entry is a folder of plain `.npy` files. Entries are never changed, only added: a source that
+changes gets a new one. The cache folder may be deleted at any time.
+"""
+
+import hashlib
+import json
+import logging
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+Arrays = dict[str, NDArray[np.generic]]
+
+# Part of every key: raise it when what is decoded from the same files changes.
+_DECODING = 1
+
+_log = logging.getLogger(__name__)
+
+
+def user_folder() -> Path:
+    """Return `$XDG_CACHE_HOME/ccfcpp`, or `~/.cache/ccfcpp`."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "ccfcpp"
+
+
+def cache_folder() -> Path:
+    """Return `$CCFCPP_CACHE`, or `decoded` in the user folder."""
+    configured = os.environ.get("CCFCPP_CACHE")
+    return Path(configured).expanduser() if configured else user_folder() / "decoded"
+
+
+def cached(
+    files: Iterable[Path], options: str, names: tuple[str, ...], decode: Callable[[], Arrays]
+) -> Arrays:
+    """Return what `decode` gives, from the cache if the same files were decoded before.
+
+    A cache that cannot be written or read is done without.
+
+    Args:
+        files: The files that are decoded, in order; their paths, sizes and times are the key.
+        options: What else the result depends on.
+        names: The names of the arrays.
+        decode: Gives the arrays; none may have dtype object.
+
+    Returns:
+        An array for each of `names`.
+    """
+    entry = cache_folder() / _key(files, options)
+    arrays = _read(entry, names)
+    if arrays is None:
+        arrays = decode()
+        _write(entry, arrays)
+    return arrays
+
+
+def _key(files: Iterable[Path], options: str) -> str:
+    digest = hashlib.sha256(json.dumps([_DECODING, options]).encode())
+    for file in files:
+        status = file.stat()
+        line = [str(file.absolute()), status.st_size, status.st_mtime_ns]
+        digest.update(json.dumps(line).encode())
+    return digest.hexdigest()[:32]
+
+
+def _read(entry: Path, names: tuple[str, ...]) -> Arrays | None:
+    try:
+        return {name: np.load(entry / f"{name}.npy", allow_pickle=False) for name in names}
+    except FileNotFoundError:
+        return None
+    except (OSError, EOFError, ValueError) as error:
+        _log.debug("cache entry %s cannot be read (%s): decoding again", entry, error)
+        return None
+
+
+def _write(entry: Path, arrays: Arrays) -> None:
+    try:
+        entry.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=entry.parent, prefix=".new-") as temporary:
+            whole = Path(temporary) / entry.name
+            whole.mkdir()
+            for name, array in arrays.items():
+                np.save(whole / f"{name}.npy", array, allow_pickle=False)
+            # A folder replaces only an empty one. What is there could not be read.
+            shutil.rmtree(entry, ignore_errors=True)
+            whole.replace(entry)
+    except OSError as error:
+        _log.debug("cache entry %s cannot be written (%s): going without", entry, error)

@@ -1,0 +1,88 @@
+"""The one representation of a data set: uint8 images with optional labels and owners."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+# No generated `==`: comparing tensors gives a tensor, not a truth value.
+@dataclass(frozen=True, eq=False)
+class ImageData:
+    """Images of one size, held in memory.
+
+    Attributes:
+        name: What to call the data set in reports.
+        images: uint8 `(samples, channels, height, width)`.
+        labels: int64 `(samples,)`, each an index into `classes`; None if unlabelled.
+        classes: Class names; empty exactly if unlabelled.
+        owners: int64 `(samples,)`, each an index into `owner_names`; None if no one owns them.
+        owner_names: Names of the clients that the samples belong to; empty exactly if no one does.
+
+    Raises:
+        ValueError: If a dtype, a shape or an index does not agree with the above.
+    """
+
+    name: str
+    images: Tensor
+    labels: Tensor | None
+    classes: tuple[str, ...]
+    owners: Tensor | None = None
+    owner_names: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.images.dtype != torch.uint8 or self.images.ndim != 4:
+            raise ValueError(
+                "images must be uint8 (samples, channels, height, width), "
+                f"not {self.images.dtype} {tuple(self.images.shape)}"
+            )
+        _check_indices("labels", self.labels, "classes", self.classes, len(self))
+        _check_indices("owners", self.owners, "owner_names", self.owner_names, len(self))
+
+    def __len__(self) -> int:
+        return self.images.shape[0]
+
+    def to(self, device: torch.device | str) -> ImageData:
+        """Return the same data on `device`."""
+        return replace(
+            self,
+            images=self.images.to(device),
+            labels=None if self.labels is None else self.labels.to(device),
+            owners=None if self.owners is None else self.owners.to(device),
+        )
+
+
+def resize(images: Tensor, size: int) -> Tensor:
+    """Resize to `size` × `size`, antialiased bilinear; the aspect ratio is not kept.
+
+    Args:
+        images: uint8 `(samples, channels, height, width)` on the CPU.
+        size: The new height and width.
+
+    Returns:
+        uint8 `(samples, channels, size, size)`; `images` itself if it has that size.
+    """
+    if images.shape[-2:] == (size, size):
+        return images
+    return F.interpolate(images, size=(size, size), mode="bilinear", antialias=True)
+
+
+def _check_indices(
+    what: str, indices: Tensor | None, of: str, names: tuple[str, ...], samples: int
+) -> None:
+    if indices is None:
+        if names:
+            raise ValueError(f"{of} without {what}: give both or neither")
+        return
+    if indices.dtype != torch.int64 or indices.shape != (samples,):
+        raise ValueError(
+            f"{what} must be int64 ({samples},), not {indices.dtype} {tuple(indices.shape)}"
+        )
+    if samples and not 0 <= int(indices.min()) <= int(indices.max()) < len(names):
+        raise ValueError(
+            f"{what} must lie in [0, {len(names)}), the number of {of}, "
+            f"not in [{int(indices.min())}, {int(indices.max())}]"
+        )

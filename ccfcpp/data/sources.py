@@ -1,0 +1,135 @@
+"""From what a user asks for, a name or a path, to the data."""
+
+import difflib
+import os
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from sklearn.datasets import load_digits
+
+from ccfcpp.data.archive import read_npz
+from ccfcpp.data.cache import user_folder
+from ccfcpp.data.folder import read_folder
+from ccfcpp.data.images import ImageData, resize
+from ccfcpp.data.published import PUBLISHED
+from ccfcpp.errors import UsageError
+
+_PUBLISHED = {published.name: published for published in PUBLISHED}
+
+
+@dataclass(frozen=True)
+class Description:
+    """One row of the list of named data sets.
+
+    Attributes:
+        name: The name to ask for.
+        images: The number of images.
+        classes: The number of classes.
+        shape: Channels, height and width of an image.
+        place: Where it is, or where it would be downloaded to.
+        offline: Whether it can be loaded without a network.
+    """
+
+    name: str
+    images: int
+    classes: int
+    shape: tuple[int, int, int]
+    place: str
+    offline: bool
+
+
+def names() -> tuple[str, ...]:
+    """Return the names of the data sets that `load` knows."""
+    return ("digits", *_PUBLISHED)
+
+
+def load(
+    source: str,
+    *,
+    data_root: Path | None = None,
+    image_size: int | None = None,
+    folders_are_clients: bool = False,
+) -> ImageData:
+    """Load a data set by its name, or from an image folder or an `.npz` file.
+
+    A name wins over a file of the same name; write `./mnist` for the file.
+
+    Args:
+        source: One of `names()`, or a path.
+        data_root: Where named data sets lie or are downloaded to. Default: `$CCFCPP_DATA`, else
+            `data` in the user's cache folder.
+        image_size: Resize to this height and width; None keeps the size.
+        folders_are_clients: Whether each top-level folder of an image folder is a client.
+
+    Returns:
+        uint8 images `(samples, channels, height, width)` with int64 labels if there are any. A
+        named data set has its training images first and the test images after them, in the
+        original order.
+
+    Raises:
+        UsageError: If the source is unknown, missing or broken; the message is one line.
+    """
+    if image_size is not None and image_size < 1:
+        raise UsageError(f"data.image_size is {image_size}, but must be at least 1")
+    try:
+        return _load(source, _root(data_root), image_size, folders_are_clients)
+    except OSError as error:
+        raise UsageError(f"{source!r} cannot be read: {error}") from error
+
+
+def describe(data_root: Path | None = None) -> tuple[Description, ...]:
+    """Describe every named data set, and say where under `data_root` (as in `load`) it lies."""
+    root = _root(data_root)
+    rows = [Description("digits", 1797, 10, (1, 8, 8), "scikit-learn", True)]
+    for it in PUBLISHED:
+        place = it.find(root)
+        text = f"to be downloaded to {root}" if place is None else str(place)
+        rows.append(Description(it.name, it.images, it.classes, it.shape, text, place is not None))
+    return tuple(rows)
+
+
+def _load(source: str, root: Path, image_size: int | None, folders_are_clients: bool) -> ImageData:
+    path = Path(source).expanduser()
+    if source not in names() and path.is_dir():
+        return read_folder(path, image_size=image_size, folders_are_clients=folders_are_clients)
+    data = _named_or_npz(source, path, root)
+    if folders_are_clients:
+        raise UsageError(f"folders can be clients only in an image folder, and {source!r} is none")
+    return data if image_size is None else replace(data, images=resize(data.images, image_size))
+
+
+def _named_or_npz(source: str, path: Path, root: Path) -> ImageData:
+    if source == "digits":
+        return _digits()
+    if source in _PUBLISHED:
+        return _PUBLISHED[source].load(root)
+    if not path.is_file():
+        raise UsageError(_unknown(source))
+    if path.suffix.lower() != ".npz":
+        raise UsageError(f"{source!r} is neither an .npz file nor an image folder")
+    return read_npz(path)
+
+
+def _root(data_root: Path | None) -> Path:
+    configured = data_root or os.environ.get("CCFCPP_DATA") or user_folder() / "data"
+    return Path(configured).expanduser()
+
+
+def _digits() -> ImageData:
+    digits = load_digits()
+    images = np.rint(digits.images * (255 / 16)).astype(np.uint8)
+    return ImageData(
+        "digits",
+        torch.from_numpy(images[:, None]),
+        torch.from_numpy(digits.target.astype(np.int64)),
+        tuple(str(name) for name in digits.target_names),
+    )
+
+
+def _unknown(source: str) -> str:
+    close = difflib.get_close_matches(source.lower(), names(), n=1)
+    hint = f"did you mean '{close[0]}'? " if close else ""
+    known = f"Known: {', '.join(names())}, or a path to an image folder or an .npz"
+    return f"unknown data set {source!r}: {hint}{known}"

@@ -1,0 +1,1 @@
+"""The engine: one loop that runs every federated system of the library."""

@@ -1,0 +1,60 @@
+"""Which clients take part in which round."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from ccfcpp.errors import UsageError
+from ccfcpp.randomness import Randomness
+
+
+@dataclass(frozen=True)
+class Availability:
+    """Device failures and client sampling.
+
+    Attributes:
+        disconnection_rate: Share of the clients that are absent for the whole run (the paper's
+            Section IV-E), rounded to whole clients.
+        dropout_rate: Probability that a connected client is absent from one round.
+        sample_fraction: Share of the connected clients that the server invites in a round; at
+            least one.
+    """
+
+    disconnection_rate: float = 0.0
+    dropout_rate: float = 0.0
+    sample_fraction: float = 1.0
+
+    def connected(self, clients: Sequence[int], randomness: Randomness) -> list[int]:
+        """The clients that are there during the run, in ascending order.
+
+        Raises:
+            UsageError: None is left.
+        """
+        absent = round(self.disconnection_rate * len(clients))
+        order = torch.randperm(len(clients), generator=randomness.generator("disconnection"))
+        ordered = sorted(clients)
+        left = sorted(ordered[index] for index in order[absent:].tolist())
+        if not left:
+            raise UsageError(
+                f"disconnection_rate = {self.disconnection_rate:g} disconnects all {len(clients)} "
+                "clients, but a run needs one: lower the rate or add clients"
+            )
+        return left
+
+    def taking_part(self, connected: Sequence[int], randomness: Randomness) -> list[int]:
+        """The clients of one round: sampled by the server, less those that drop out, ascending.
+
+        Args:
+            connected: The clients that ``connected`` gave.
+            randomness: The source, set to the round.
+        """
+        count = max(1, round(self.sample_fraction * len(connected)))
+        order = torch.randperm(len(connected), generator=randomness.generator("client sampling"))
+        ordered = sorted(connected)
+        invited = sorted(ordered[index] for index in order[:count].tolist())
+        return [client for client in invited if not self._drops_out(randomness.of_client(client))]
+
+    def _drops_out(self, randomness: Randomness) -> bool:
+        draw = torch.rand((), generator=randomness.generator("dropout"))
+        return bool(draw < self.dropout_rate)

@@ -1,0 +1,130 @@
+"""The round loop."""
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic
+
+from ccfcpp.engine.algorithm import Algorithm, Exchange, RefusedUpdateError, State
+from ccfcpp.engine.availability import Availability
+from ccfcpp.engine.client import Client
+from ccfcpp.engine.payload import nbytes, not_finite, pack
+from ccfcpp.randomness import Randomness
+
+
+@dataclass
+class RoundReport:
+    """What happened in one round.
+
+    Attributes:
+        round: The round's number, from 0.
+        clients: Numbers of the clients that took part.
+        refused: Why the server refused an update, by the client's number.
+        bytes_down: Bytes that all clients received together.
+        bytes_up: Bytes that all clients sent together, refused updates included.
+        seconds: Wall-clock time of the round.
+        figures: What the exchanges report, such as ``loss``.
+    """
+
+    round: int
+    clients: list[int]
+    refused: dict[int, str] = field(default_factory=dict)
+    bytes_down: int = 0
+    bytes_up: int = 0
+    seconds: float = 0.0
+    figures: dict[str, float] = field(default_factory=dict)
+
+
+class Federation(Generic[State]):
+    """Clients and a server in one process, running one algorithm.
+
+    Args:
+        algorithm: The system to run.
+        clients: The connected clients, in any order; only their numbers matter.
+        availability: Which of them take part in each round.
+        randomness: The run's source of random numbers.
+    """
+
+    def __init__(
+        self,
+        algorithm: Algorithm[State],
+        clients: Sequence[Client],
+        availability: Availability,
+        randomness: Randomness,
+    ) -> None:
+        self.algorithm = algorithm
+        self.clients = {client.id: client for client in sorted(clients, key=lambda c: c.id)}
+        self.availability = availability
+        self.randomness = randomness
+
+    def run(self, state: State, first_round: int = 0) -> Iterator[tuple[State, RoundReport]]:
+        """Run the rounds from ``first_round`` on; after each, give the new state and a report."""
+        for number in range(first_round, self.algorithm.rounds):
+            state, report = self.run_round(state, number)
+            yield state, report
+
+    def run_round(self, state: State, number: int) -> tuple[State, RoundReport]:
+        """Run one round. Where nobody takes part, the state stays as it is."""
+        started = time.monotonic()
+        randomness = self.randomness.at_round(number)
+        numbers = self.availability.taking_part(list(self.clients), randomness)
+        report = RoundReport(number, numbers)
+        clients = [self.clients[client] for client in numbers]
+        for exchange in self.algorithm.exchanges(number, state):
+            state = self._run_exchange(exchange, state, clients, randomness, report)
+        report.seconds = time.monotonic() - started
+        return state, report
+
+    def _run_exchange(
+        self,
+        exchange: Exchange[State],
+        state: State,
+        clients: list[Client],
+        randomness: Randomness,
+        report: RoundReport,
+    ) -> State:
+        accepted = []
+        message = exchange.broadcast(state)
+        for client in clients:
+            update = exchange.local_update(message, client, randomness.of_client(client.id))
+            report.bytes_down += nbytes(message)
+            report.bytes_up += nbytes(update)
+            try:
+                check_update(exchange, message, update)
+                accepted.append(update)
+            except RefusedUpdateError as refusal:
+                report.refused[client.id] = f"{exchange.name}: {refusal}"
+        if not accepted:
+            return state
+        report.figures |= exchange.summarise(accepted)
+        return exchange.aggregate(state, accepted, randomness)
+
+
+def check_update(exchange: Exchange[Any], message: object, update: object) -> None:
+    """Refuse what must not reach an average.
+
+    Raises:
+        RefusedUpdateError: The update has a wrong shape or holds NaN or Inf.
+    """
+    exchange.check(message, update)
+    if name := not_finite(update):
+        raise RefusedUpdateError(f"{name} holds NaN or Inf")
+
+
+def check_same_shapes(expected: object, received: object, what: str) -> None:
+    """Refuse a payload whose tensors differ from the expected ones in name, shape or dtype.
+
+    Raises:
+        RefusedUpdateError: They differ.
+    """
+    shapes, received_shapes = _shapes(expected), _shapes(received)
+    for name in shapes.keys() | received_shapes.keys():
+        if shapes.get(name) != received_shapes.get(name):
+            raise RefusedUpdateError(
+                f"{what} {name} is {received_shapes.get(name)}, expected {shapes.get(name)}"
+            )
+
+
+def _shapes(payload: Any) -> dict[str, str]:
+    tensors = payload if isinstance(payload, dict) else pack(payload)
+    return {name: f"{tensor.dtype} {tuple(tensor.shape)}" for name, tensor in tensors.items()}

@@ -1,0 +1,94 @@
+"""Dataclasses of tensors and numbers as flat dictionaries of tensors, and back.
+
+What the server keeps, what travels, and what a checkpoint holds are all such dataclasses. One
+mapping serves them all: it gives a checkpoint its contents, a message its size in bytes, and an
+update its check for numbers that are not finite.
+"""
+
+import dataclasses
+import types
+import typing
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+T = TypeVar("T")
+SEPARATOR = "/"
+_NUMBERS: dict[type, torch.dtype] = {bool: torch.bool, int: torch.int64, float: torch.float64}
+
+
+def pack(payload: object) -> dict[str, Tensor]:
+    """Flatten a dataclass to tensors.
+
+    Fields may be tensors, dictionaries of tensors with string keys, numbers, nested dataclasses, or
+    None (which is left out).
+
+    Raises:
+        TypeError: A field holds anything else.
+    """
+    tensors: dict[str, Tensor] = {}
+    for field in dataclasses.fields(typing.cast(Any, payload)):
+        value = getattr(payload, field.name)
+        if isinstance(value, Tensor):
+            tensors[field.name] = value
+        elif type(value) in _NUMBERS:
+            tensors[field.name] = torch.tensor(value, dtype=_NUMBERS[type(value)])
+        elif value is not None:
+            parts = value if isinstance(value, Mapping) else _pack_nested(value, field.name)
+            tensors |= {f"{field.name}{SEPARATOR}{key}": part for key, part in parts.items()}
+    return tensors
+
+
+def _pack_nested(value: object, field: str) -> dict[str, Tensor]:
+    if not dataclasses.is_dataclass(value):
+        raise TypeError(f"field {field!r} holds a {type(value).__name__}, which cannot be packed")
+    return pack(value)
+
+
+def unpack(kind: type[T], tensors: Mapping[str, Tensor]) -> T:
+    """Rebuild the dataclass ``kind`` from what ``pack`` made of it.
+
+    Raises:
+        KeyError: A field without default is missing.
+    """
+    hints = typing.get_type_hints(kind)
+    values: dict[str, Any] = {}
+    for field in dataclasses.fields(typing.cast(Any, kind)):
+        prefix = field.name + SEPARATOR
+        inner = {k.removeprefix(prefix): t for k, t in tensors.items() if k.startswith(prefix)}
+        field_type, optional = _without_none(hints[field.name])
+        if field.name in tensors:
+            tensor = tensors[field.name]
+            values[field.name] = tensor.item() if field_type in _NUMBERS else tensor
+        elif dataclasses.is_dataclass(field_type) and (inner or not optional):
+            values[field.name] = unpack(typing.cast(Any, field_type), inner)
+        elif typing.get_origin(field_type) is dict and (inner or not optional):
+            values[field.name] = inner
+        elif optional:
+            values[field.name] = None
+        else:
+            raise KeyError(f"{kind.__name__} needs {field.name!r}")
+    return kind(**values)
+
+
+def _without_none(hint: object) -> tuple[Any, bool]:
+    """Split ``X | None`` into (X, True); anything else is (hint, False)."""
+    if typing.get_origin(hint) in (types.UnionType, typing.Union):
+        kinds = [kind for kind in typing.get_args(hint) if kind is not type(None)]
+        return kinds[0], True
+    return hint, False
+
+
+def nbytes(payload: object) -> int:
+    """Bytes that the tensors and numbers of a payload take on the wire, without framing."""
+    return sum(tensor.nbytes for tensor in pack(payload).values())
+
+
+def not_finite(payload: object) -> str | None:
+    """Name of the first tensor that holds NaN or Inf, or None where every number is finite."""
+    for name, tensor in pack(payload).items():
+        if tensor.is_floating_point() and not torch.isfinite(tensor).all():
+            return name
+    return None

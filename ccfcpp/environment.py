@@ -1,0 +1,85 @@
+"""The machine a run runs on."""
+
+import importlib.metadata
+import os
+import platform
+import subprocess
+import sys
+from pathlib import Path
+
+import faiss
+import torch
+
+import ccfcpp
+from ccfcpp.errors import UsageError
+
+_RECORDED = ("torch", "torchvision", "numpy", "scipy", "scikit-learn")
+
+
+def choose_device(wanted: str) -> torch.device:
+    """The device that ``auto``, ``cpu`` or ``cuda`` stands for.
+
+    Raises:
+        UsageError: CUDA was asked for and is not there.
+    """
+    if wanted == "auto":
+        wanted = "cuda" if torch.cuda.is_available() else "cpu"
+    if wanted == "cuda" and not torch.cuda.is_available():
+        raise UsageError(
+            "device = 'cuda' is refused: PyTorch finds no CUDA device; take --device cpu"
+        )
+    return torch.device(wanted)
+
+
+def use_available_processors() -> None:
+    """Set the threads of torch and faiss once, to the processors this process may use.
+
+    ``OMP_NUM_THREADS`` overrides the number.
+    """
+    threads = int(os.environ.get("OMP_NUM_THREADS", 0)) or len(os.sched_getaffinity(0))
+    torch.set_num_threads(threads)
+    faiss.omp_set_num_threads(threads)
+
+
+def describe_environment(device: torch.device) -> dict[str, object]:
+    """Versions, machine and source revision, as JSON values."""
+    versions = {name: importlib.metadata.version(name) for name in _RECORDED}
+    cuda_name = torch.cuda.get_device_name(device) if device.type == "cuda" else None
+    return {
+        "command": sys.argv,
+        "ccfcpp": ccfcpp.__version__,
+        "revision": _source_revision(),
+        "python": platform.python_version(),
+        **versions,
+        "faiss": faiss.__version__,
+        "platform": platform.platform(),
+        "processor": _processor_name(),
+        "threads": torch.get_num_threads(),
+        "device": str(device),
+        "cuda_device": cuda_name,
+    }
+
+
+def _processor_name() -> str:
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor()
+
+
+def _source_revision() -> str | None:
+    """The git commit of a source checkout; None for an installed package."""
+    folder = Path(__file__).parent.parent
+    if not (folder / ".git").exists():
+        return None
+    try:
+        described = subprocess.run(
+            ["git", "describe", "--always", "--dirty", "--abbrev=40"],  # noqa: S607 - git from PATH
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return described.stdout.strip()

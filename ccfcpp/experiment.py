@@ -1,0 +1,280 @@
+"""One clustering run, from its configuration to its results."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from ccfcpp.clustering.ccfc import CCFC
+from ccfcpp.clustering.exchanges import CCFCState, required_centroids
+from ccfcpp.config import ClusterConfig, ModelConfig
+from ccfcpp.data import ImageData, load
+from ccfcpp.data.partition import iid_partition, owner_partition, skewed_partition
+from ccfcpp.engine.availability import Availability
+from ccfcpp.engine.checkpoint import Checkpoint, memories_of
+from ccfcpp.engine.client import Client
+from ccfcpp.engine.federation import Federation, RoundReport
+from ccfcpp.environment import choose_device, describe_environment
+from ccfcpp.errors import UsageError
+from ccfcpp.metrics import clustering_scores
+from ccfcpp.models.contrastive import ContrastiveModel
+from ccfcpp.models.encoders import ConvBackbone, ResNet18Backbone
+from ccfcpp.randomness import Randomness
+from ccfcpp.run_folder import RunFolder
+
+Scores = dict[str, float]
+Observer = Callable[[RoundReport, Scores], None]
+
+
+class StoppedError(Exception):
+    """The run was asked to stop, and did after a checkpoint."""
+
+
+@dataclass
+class History:
+    """What a summary says of all rounds together; kept in the checkpoint.
+
+    Attributes:
+        seconds: Time of the rounds, evaluation included.
+        bytes_down: Bytes that all clients received.
+        bytes_up: Bytes that all clients sent.
+        rounds_by_client: How many rounds each client took part in, by its number.
+        refused: How many updates were refused.
+    """
+
+    seconds: float = 0.0
+    bytes_down: int = 0
+    bytes_up: int = 0
+    rounds_by_client: dict[str, int] = field(default_factory=dict)
+    refused: int = 0
+
+    def add(self, report: RoundReport) -> None:
+        """Count a round in."""
+        self.seconds += report.seconds
+        self.bytes_down += report.bytes_down
+        self.bytes_up += report.bytes_up
+        self.refused += len(report.refused)
+        for client in map(str, report.clients):
+            self.rounds_by_client[client] = self.rounds_by_client.get(client, 0) + 1
+
+
+class ClusteringExperiment:
+    """Data, clients, algorithm and federation that a configuration asks for.
+
+    Making one checks everything that can be checked before a file is written.
+
+    Args:
+        config: The configuration.
+
+    Raises:
+        UsageError: The configuration does not fit the data or the machine.
+    """
+
+    def __init__(self, config: ClusterConfig) -> None:
+        self.config = config
+        self.device = choose_device(config.device)
+        self.randomness = Randomness(config.seed)
+        self.data = load_data(config)
+        self.clusters = number_of_clusters(config, self.data)
+        self.parts = partition(config, self.data, self.randomness)
+        self.availability = Availability(**config.availability.model_dump())
+        connected = self.availability.connected(range(len(self.parts)), self.randomness)
+        self.data = self.data.to(self.device)
+        # A client without samples has nothing to train on and nothing to add to an average.
+        self.clients = [
+            Client(number, self._name(number), self.data.images[self.parts[number].to(self.device)])
+            for number in connected
+            if len(self.parts[number]) > 0
+        ]
+        if not self.clients:
+            raise UsageError("no connected client holds an image: give fewer clients")
+        image_shape = tuple(self.data.images.shape[1:])
+        make_model = model_maker(config.model, image_shape)
+        self.algorithm = CCFC(config, make_model, self.clusters, self.device)
+
+    def _name(self, number: int) -> str:
+        by_folder = self.config.partition.kind == "folders"
+        return self.data.owner_names[number] if by_folder else f"client {number}"
+
+    def run(
+        self,
+        folder: RunFolder,
+        observe: Observer = lambda report, scores: None,
+        should_stop: Callable[[], bool] = lambda: False,
+    ) -> dict[str, object]:
+        """Run all rounds, or those that are left, and write the results.
+
+        Args:
+            folder: Where to; a run that was interrupted goes on after its last checkpoint.
+            observe: Called after each round with its report and its scores.
+            should_stop: Asked after each checkpoint.
+
+        Returns:
+            The summary, as it stands in ``summary.json``.
+
+        Raises:
+            StoppedError: ``should_stop`` said so.
+            FederationError: No client has delivered centroids that can be used.
+        """
+        folder.add_environment(describe_environment(self.device))
+        state, history, first_round = self._start(folder)
+        federation = Federation(self.algorithm, self.clients, self.availability, self.randomness)
+        scores: Scores = {}
+        for state, report in federation.run(state, first_round):  # noqa: B020 - the state moves on
+            scores = self._scores(state) if self._is_due(report.round, state) else {}
+            history.add(report)
+            checkpoint = Checkpoint(
+                report.round + 1, state, memories_of(self.clients), vars(history)
+            )
+            folder.end_round(vars(report) | {"scores": scores}, checkpoint)
+            observe(report, scores)
+            if should_stop() and report.round + 1 < self.algorithm.rounds:
+                raise StoppedError
+        return self._finish(folder, state, history)
+
+    def _start(self, folder: RunFolder) -> tuple[CCFCState, History, int]:
+        checkpoint = folder.load_checkpoint(CCFCState, self.device)
+        if checkpoint is None:
+            return self.algorithm.initial_state(self.randomness), History(), 0
+        for client in self.clients:
+            client.memory = checkpoint.memories.get(client.id, {})
+        return checkpoint.state, History(**checkpoint.facts), checkpoint.next_round
+
+    def _is_due(self, number: int, state: CCFCState) -> bool:
+        return state.centroids is not None and (number + 1) % self.config.evaluate_every == 0
+
+    def _scores(self, state: CCFCState) -> Scores:
+        """Scores over all samples; none where the data has no labels."""
+        if self.data.labels is None:
+            return {}
+        labels = self.algorithm.assign(state, self.data.images)
+        return clustering_scores(self.data.labels.cpu().numpy(), labels.cpu().numpy())
+
+    def _finish(self, folder: RunFolder, state: CCFCState, history: History) -> dict[str, object]:
+        required_centroids(state.centroids)
+        clusters = self.algorithm.assign(state, self.data.images)
+        owners = torch.full((len(self.data),), -1)
+        for number, part in enumerate(self.parts):
+            owners[part] = number
+        assignments = {"cluster": clusters, "client": owners}
+        scores: dict[str, float | None] = dict.fromkeys(
+            ("nmi", "nmi_geometric", "kappa", "accuracy", "ari")
+        )
+        if self.data.labels is not None:
+            assignments["class"] = self.data.labels
+            scores |= clustering_scores(self.data.labels.cpu().numpy(), clusters.cpu().numpy())
+        summary = self._describe(history) | scores | {"out": str(folder.path)}
+        folder.write_results(summary, state, assignments)
+        return summary
+
+    def _describe(self, history: History) -> dict[str, object]:
+        config = self.config
+        participants = [
+            {
+                "client": client.id,
+                "name": client.name,
+                "samples": len(client),
+                "rounds": history.rounds_by_client.get(str(client.id), 0),
+            }
+            for client in self.clients
+        ]
+        return {
+            "method": config.method,
+            "dataset": config.dataset,
+            "samples": len(self.data),
+            "clusters": self.clusters,
+            "partition": config.partition.kind,
+            "p": config.partition.p if config.partition.kind == "skew" else None,
+            "seed": config.seed,
+            "clients": len(self.parts),
+            "connected": len(self.clients),
+            "participants": participants,
+            "pretrain_rounds": config.training.pretrain_rounds,
+            "rounds": config.training.rounds,
+            "seconds": round(history.seconds, 3),
+            "bytes_down": history.bytes_down,
+            "bytes_up": history.bytes_up,
+            "refused_updates": history.refused,
+            "device": str(self.device),
+        }
+
+
+def load_data(config: ClusterConfig) -> ImageData:
+    """The images, with the owners where each folder is a client."""
+    return load(
+        config.dataset,
+        data_root=Path(config.data.root) if config.data.root else None,
+        image_size=config.data.image_size,
+        folders_are_clients=config.partition.kind == "folders",
+    )
+
+
+def number_of_clusters(config: ClusterConfig, data: ImageData) -> int:
+    """k: as configured, or the number of classes.
+
+    Raises:
+        UsageError: There are more clusters than images, or neither labels nor a configured number.
+    """
+    clusters = config.clusters or len(data.classes)
+    if clusters == 0:
+        raise UsageError(f"clusters is not given and {data.name} has no labels: give --clusters")
+    if clusters > len(data):
+        raise UsageError(
+            f"clusters = {clusters} is more than the {len(data)} images: give at most {len(data)}"
+        )
+    return clusters
+
+
+def partition(config: ClusterConfig, data: ImageData, randomness: Randomness) -> list[Tensor]:
+    """The indices of each client's samples.
+
+    Raises:
+        UsageError: The partition needs labels, folders or a number of clients that are not there.
+    """
+    choice = config.partition
+    if choice.kind == "folders":
+        if data.owners is None:
+            raise UsageError(
+                f"partition.kind = 'folders' needs an image folder, and {data.name} is none: "
+                "take --partition iid"
+            )
+        if choice.clients not in (None, len(data.owner_names)):
+            raise UsageError(
+                f"clients = {choice.clients} does not fit the {len(data.owner_names)} folders of "
+                f"{data.name}: leave it out"
+            )
+        return owner_partition(data.owners, len(data.owner_names))
+    clients = choice.clients or len(data.classes)
+    if clients == 0:
+        raise UsageError(f"clients is not given and {data.name} has no labels: give --clients")
+    if choice.kind == "iid":
+        return iid_partition(len(data), clients, randomness)
+    if data.labels is None:
+        raise UsageError(
+            f"partition.kind = 'skew' needs class labels, and {data.name} has none: take "
+            "--partition iid or --partition folders"
+        )
+    return skewed_partition(data.labels, len(data.classes), clients, choice.p, randomness)
+
+
+def model_maker(
+    config: ModelConfig, image_shape: tuple[int, ...]
+) -> Callable[[], ContrastiveModel]:
+    """What builds the network for images of shape (channels, height, width).
+
+    Raises:
+        UsageError: The images do not fit the backbone.
+    """
+    conv = config.backbone == "conv" or (config.backbone == "auto" and image_shape[0] == 1)
+
+    def make() -> ContrastiveModel:
+        backbone = (
+            ConvBackbone(image_shape, config.widths) if conv else ResNet18Backbone(image_shape)
+        )
+        return ContrastiveModel(
+            backbone, config.projector_width, config.latent, config.predictor_width
+        )
+
+    return make

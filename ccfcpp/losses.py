@@ -1,0 +1,97 @@
+"""The loss terms of CCFC and CCFC++.
+
+Source: Yan, Liu, Ning and Zhang, *CCFC++: Enhancing Federated Clustering through Feature
+Decorrelation* ("the paper" below). All terms are linear in the batch: a double sum over the pairs
+of a cluster is an inner product of two means, so no pair is ever formed.
+"""
+
+from torch import Tensor
+from torch.nn import functional as F
+
+
+def negative_cosine(predictions: Tensor, targets: Tensor) -> Tensor:
+    """Negative cosine similarity D of Eq. (2), row by row; no gradient reaches the targets.
+
+    Args:
+        predictions: Float tensor of shape (batch, dimensions).
+        targets: Float tensor of the same shape.
+
+    Returns:
+        Tensor of shape (batch,) with values in [-1, 1].
+    """
+    return -F.cosine_similarity(predictions, targets.detach(), dim=1)
+
+
+def siamese(predictions: tuple[Tensor, Tensor], latents: tuple[Tensor, Tensor]) -> Tensor:
+    """SimSiam's symmetric loss ½D(p₁, z₂) + ½D(p₂, z₁) of the pre-training phase.
+
+    Args:
+        predictions: Predictions p₁, p₂ of two views, each of shape (batch, dimensions).
+        latents: Their latent representations z₁, z₂, of the same shape.
+
+    Returns:
+        Scalar tensor, the mean over the batch.
+    """
+    crossed = zip(predictions, reversed(latents), strict=True)
+    first, second = (negative_cosine(p, z).mean() for p, z in crossed)
+    return (first + second) / 2
+
+
+def cluster_contrast(
+    predictions: Tensor,
+    latents: Tensor,
+    global_predictions: Tensor | None,
+    labels: Tensor,
+    clusters: int,
+    lam: float,
+) -> Tensor:
+    """The cluster-contrastive loss, Eq. (2) of the paper, over one batch.
+
+    With p̂ and ẑ normalised, Σᵢⱼ D(pᵢ, zⱼ) over the n² pairs of a cluster is −n²⟨mean p̂, mean ẑ⟩.
+    Clusters with fewer than two samples in the batch are left out, as in the authors' code, and k
+    counts the clusters that are left.
+
+    Args:
+        predictions: p of shape (batch, dimensions); the only input that receives a gradient.
+        latents: z of the same shape.
+        global_predictions: pᵍ of the same shape; None where ``lam`` is 0.
+        labels: int64 pseudo-labels of shape (batch,), each in [0, ``clusters``).
+        clusters: Number of clusters.
+        lam: Weight λ of the model-contrastive term, the second line of Eq. (2).
+
+    Returns:
+        Scalar tensor. Where no cluster has two members it is a 0 that can be differentiated.
+    """
+    members = F.one_hot(labels, clusters).to(predictions.dtype)
+    sizes = members.sum(dim=0)
+    kept = (sizes >= 2).to(predictions.dtype)
+    # Every weight is 0 in a batch without a cluster of two members, and so is the loss.
+    cluster_weights = kept / kept.sum().clamp(min=1)
+    averaging = members / sizes.clamp(min=1)
+
+    unit_predictions = F.normalize(predictions, dim=1)
+    mean_predictions = averaging.T @ unit_predictions
+    mean_latents = averaging.T @ F.normalize(latents.detach(), dim=1)
+    loss = -(cluster_weights * (mean_predictions * mean_latents).sum(dim=1)).sum()
+    if global_predictions is None:
+        return loss
+    sample_weights = averaging @ cluster_weights
+    return loss + lam * (sample_weights * negative_cosine(predictions, global_predictions)).sum()
+
+
+def decorrelation(latents: Tensor) -> Tensor:
+    """The decorrelation term ‖Σ‖²_F / d² of Eq. (10) of the paper, without its weight η.
+
+    Σ is the unbiased covariance over the batch. ‖ZᵀZ‖_F = ‖ZZᵀ‖_F, so the smaller of the two
+    products is formed.
+
+    Args:
+        latents: z of shape (batch, dimensions).
+
+    Returns:
+        Scalar tensor; for a batch of one sample a 0 that can be differentiated.
+    """
+    batch, dimensions = latents.shape
+    centred = latents - latents.mean(dim=0)
+    product = centred @ centred.T if batch < dimensions else centred.T @ centred
+    return product.square().sum() / (max(batch - 1, 1) * dimensions) ** 2

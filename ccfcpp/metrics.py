@@ -1,0 +1,62 @@
+"""How well clusters agree with classes that were not used to find them."""
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import linear_sum_assignment
+from sklearn.metrics import adjusted_rand_score, cohen_kappa_score, normalized_mutual_info_score
+from sklearn.metrics.cluster import contingency_matrix
+
+Integers = NDArray[np.int64]
+
+
+def match_clusters(classes: Integers, clusters: Integers) -> Integers:
+    """Rename the clusters to the classes they fit best (Hungarian method).
+
+    Args:
+        classes: True classes, shape (samples,).
+        clusters: Cluster of each sample, shape (samples,); any integers, in any number.
+
+    Returns:
+        Shape (samples,): for each sample the class its cluster is matched with. Where there are
+        more clusters than classes, the samples of an unmatched cluster get the label -1.
+    """
+    counts = contingency_matrix(classes, clusters)
+    class_names, cluster_names = np.unique(classes), np.unique(clusters)
+    matched_classes, matched_clusters = linear_sum_assignment(counts, maximize=True)
+    names = np.full(len(cluster_names), -1, dtype=np.int64)
+    names[matched_clusters] = class_names[matched_classes]
+    return names[np.searchsorted(cluster_names, clusters)]
+
+
+def clustering_scores(classes: Integers, clusters: Integers) -> dict[str, float]:
+    """All scores of a clustering against the true classes.
+
+    Args:
+        classes: True classes, shape (samples,), at least one sample.
+        clusters: Cluster of each sample, shape (samples,); fewer or more clusters than classes are
+            allowed.
+
+    Returns:
+        ``nmi`` (arithmetic mean of the entropies, as the authors' code has it), ``nmi_geometric``
+        (Strehl and Ghosh 2002, which the paper cites), ``kappa`` (Cohen's) and ``accuracy`` after
+        Hungarian matching, and ``ari``.
+    """
+    matched = match_clusters(classes, clusters)
+    return {
+        "nmi": _nmi(classes, clusters, "arithmetic"),
+        "nmi_geometric": _nmi(classes, clusters, "geometric"),
+        "kappa": _kappa(classes, matched),
+        "accuracy": float(np.mean(classes == matched)),
+        "ari": float(adjusted_rand_score(classes, clusters)),
+    }
+
+
+def _nmi(classes: Integers, clusters: Integers, average: str) -> float:
+    return float(normalized_mutual_info_score(classes, clusters, average_method=average))
+
+
+def _kappa(classes: Integers, matched: Integers) -> float:
+    # One class, found as one cluster: chance agreement is 1 as well and kappa would be 0/0.
+    if np.array_equal(classes, matched):
+        return 1.0
+    return float(cohen_kappa_score(classes, matched))

@@ -1,0 +1,52 @@
+"""The cluster-contrastive model of CCFC: backbone, projector and predictor."""
+
+from torch import Tensor, nn
+
+from ccfcpp.models.encoders import ConvBackbone, ResNet18Backbone
+
+
+class ContrastiveModel(nn.Module):
+    """Encoder (backbone and projector) and predictor, Section III-A of the CCFC++ paper.
+
+    The projector ends in a BatchNorm without affine, so that in training each latent dimension is
+    standardised over the batch.
+
+    Args:
+        backbone: Maps images to ``backbone.features`` features.
+        projector_width: Hidden width of the projector.
+        latent: Dimensions d of the latent representation.
+        predictor_width: Hidden width of the predictor.
+    """
+
+    def __init__(
+        self,
+        backbone: ConvBackbone | ResNet18Backbone,
+        projector_width: int,
+        latent: int,
+        predictor_width: int,
+    ) -> None:
+        super().__init__()
+        self.backbone = backbone
+        self.projector = nn.Sequential(
+            nn.Linear(backbone.features, projector_width),
+            nn.BatchNorm1d(projector_width),
+            nn.ReLU(),
+            nn.Linear(projector_width, latent),
+            nn.BatchNorm1d(latent, affine=False),
+        )
+        self.predictor = nn.Sequential(
+            nn.Linear(latent, predictor_width),
+            nn.BatchNorm1d(predictor_width),
+            nn.ReLU(),
+            nn.Linear(predictor_width, latent),
+        )
+
+    def encode(self, images: Tensor) -> Tensor:
+        """Latent representations z = f(x): (batch, channels, height, width) to (batch, latent)."""
+        latents: Tensor = self.projector(self.backbone(images))
+        return latents
+
+    def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """Latent representations z and predictions p = h(z), both of shape (batch, latent)."""
+        latents = self.encode(images)
+        return latents, self.predictor(latents)

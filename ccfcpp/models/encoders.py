@@ -1,0 +1,62 @@
+"""Backbones: from images to feature vectors."""
+
+from collections.abc import Sequence
+
+from torch import Tensor, nn
+from torchvision.models import resnet18
+
+from ccfcpp.errors import UsageError
+
+
+class ConvBackbone(nn.Sequential):
+    """Convolutions 4×4 with stride 2, each with BatchNorm and LeakyReLU(0.2).
+
+    With ``widths`` (64, 128, 256) this is the backbone of the CCFC authors' code for 28×28 images.
+
+    Args:
+        image_shape: Channels, height and width of an image.
+        widths: Output channels of each convolution.
+
+    Raises:
+        UsageError: The images are too small for so many halvings.
+    """
+
+    def __init__(self, image_shape: Sequence[int], widths: Sequence[int]) -> None:
+        channels, height, width = image_shape
+        layers: list[nn.Module] = []
+        for out_channels in widths:
+            if min(height, width) < 2:
+                raise UsageError(
+                    f"model.widths = {list(widths)} halves images of {image_shape[1]} by "
+                    f"{image_shape[2]} pixels below one pixel: give fewer widths"
+                )
+            layers += [
+                nn.Conv2d(channels, out_channels, kernel_size=4, stride=2, padding=1),
+                nn.BatchNorm2d(out_channels),
+                nn.LeakyReLU(0.2),
+            ]
+            channels, height, width = out_channels, height // 2, width // 2
+        super().__init__(*layers, nn.Flatten())
+        self.features = channels * height * width
+
+
+class ResNet18Backbone(nn.Module):
+    """torchvision's ResNet-18 for small images: a 3×3 stem with stride 1 and no max-pooling.
+
+    Args:
+        image_shape: Channels, height and width of an image.
+    """
+
+    features = 512
+
+    def __init__(self, image_shape: Sequence[int]) -> None:
+        super().__init__()
+        self.network = resnet18()
+        self.network.conv1 = nn.Conv2d(image_shape[0], 64, kernel_size=3, padding=1, bias=False)
+        self.network.maxpool = nn.Identity()
+        self.network.fc = nn.Identity()
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Map images of shape (batch, channels, height, width) to features (batch, 512)."""
+        features: Tensor = self.network(images)
+        return features

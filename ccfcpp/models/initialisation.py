@@ -1,0 +1,47 @@
+"""Building networks without touching the global random generator."""
+
+import math
+from collections.abc import Callable
+from typing import TypeVar
+
+import torch
+from torch import nn
+
+M = TypeVar("M", bound=nn.Module)
+
+
+def allocate(make: Callable[[], M], device: torch.device) -> M:
+    """Make a network on ``device`` without weights: its entries hold no values until loaded."""
+    with torch.device("meta"):
+        model = make()
+    model.to_empty(device=device)
+    # Convolutions run faster where channels lie innermost.
+    return model.to(memory_format=torch.channels_last)
+
+
+def build(make: Callable[[], M], generator: torch.Generator) -> M:
+    """Make a network on the CPU whose weights come from ``generator`` alone.
+
+    Args:
+        make: Builds the network; it may consist of convolutions, linear layers and normalisations.
+        generator: A CPU generator.
+
+    Returns:
+        The network with PyTorch's default initialisation.
+    """
+    model = allocate(make, torch.device("cpu"))
+    for module in model.modules():
+        _initialise(module, generator)
+    return model
+
+
+def _initialise(module: nn.Module, generator: torch.Generator) -> None:
+    if isinstance(module, nn.Conv2d | nn.Linear):
+        nn.init.kaiming_uniform_(module.weight, a=math.sqrt(5), generator=generator)
+        if module.bias is not None:
+            bound = 1 / math.sqrt(module.weight[0].numel())
+            nn.init.uniform_(module.bias, -bound, bound, generator=generator)
+    elif isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d):
+        module.reset_parameters()
+    elif next(module.parameters(recurse=False), None) is not None:
+        raise TypeError(f"no initialisation is known for {type(module).__name__}")

@@ -1,0 +1,77 @@
+"""The progress of a run on stderr."""
+
+import time
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from ccfcpp.engine.federation import RoundReport
+
+_SECONDS_BETWEEN_LINES = 5.0
+
+
+class RunProgress:
+    """Round, loss, NMI and time left: a live bar on a terminal, else a line every few seconds.
+
+    Args:
+        console: Where to.
+        rounds: Rounds of the whole run.
+        done: Rounds that an earlier session has run.
+    """
+
+    def __init__(self, console: Console, rounds: int, done: int) -> None:
+        self.console = console
+        self.rounds = rounds
+        self.bar = Progress(
+            TextColumn("round"),
+            MofNCompleteColumn(),
+            BarColumn(),
+            TextColumn("{task.fields[figures]}"),
+            TimeRemainingColumn(),
+            console=console,
+            disable=not console.is_terminal,
+        )
+        self.task = self.bar.add_task("rounds", total=rounds, completed=done, figures="")
+        self.seconds: list[float] = []
+        self.nmi = ""
+        self.last_line = -_SECONDS_BETWEEN_LINES
+
+    def __enter__(self) -> Self:
+        self.bar.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.bar.stop()
+
+    def __call__(self, report: RoundReport, scores: dict[str, float]) -> None:
+        """Show a round that has ended, and say which updates were refused."""
+        for client, reason in report.refused.items():
+            self.console.print(f"round {report.round + 1}: client {client} refused: {reason}")
+        if not report.clients:
+            self.console.print(f"round {report.round + 1}: no client took part")
+        if "nmi" in scores:
+            self.nmi = f"NMI {scores['nmi']:.4f}"
+        loss = f"loss {report.figures['loss']:+.4f}" if "loss" in report.figures else ""
+        self.bar.update(self.task, completed=report.round + 1, figures=f"{loss}  {self.nmi}")
+        self.seconds.append(report.seconds)
+        last = report.round + 1 == self.rounds
+        if not self.console.is_terminal and (self._line_is_due() or last):
+            self.last_line = time.monotonic()
+            left = self._minutes_left(report)
+            text = f"round {report.round + 1}/{self.rounds}  {loss}  {self.nmi}  {left}"
+            self.console.print(" ".join(text.split()), highlight=False)
+
+    def _line_is_due(self) -> bool:
+        return time.monotonic() - self.last_line >= _SECONDS_BETWEEN_LINES
+
+    def _minutes_left(self, report: RoundReport) -> str:
+        recent = self.seconds[-10:]
+        seconds = (self.rounds - report.round - 1) * sum(recent) / len(recent)
+        return f"{int(seconds) // 60}:{int(seconds) % 60:02d} left"

@@ -1,0 +1,148 @@
+"""The folder of a run: what it holds, and the rules of opening one."""
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import save
+from torch import Tensor
+
+from ccfcpp.config import ClusterConfig, differing_keys, dump_yaml, read_yaml, validate
+from ccfcpp.engine.checkpoint import (
+    Checkpoint,
+    load_checkpoint,
+    save_checkpoint,
+    write_whole,
+)
+from ccfcpp.engine.payload import pack
+from ccfcpp.errors import UsageError
+
+
+class RunFolder:
+    """Paths and files of one run. Every file appears whole.
+
+    Use ``create`` or ``reopen``.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.config = path / "config.yaml"
+        self.environment = path / "environment.json"
+        self.metrics = path / "metrics.jsonl"
+        self.summary = path / "summary.json"
+        self.assignments = path / "assignments.npz"
+        self.model = path / "model.safetensors"
+        self.checkpoint = path / "checkpoint" / "latest.safetensors"
+
+    @classmethod
+    def create(cls, path: Path, config: ClusterConfig) -> "RunFolder":
+        """Start a run in a new or empty folder.
+
+        Raises:
+            UsageError: The folder holds something, or cannot be made.
+        """
+        folder = cls(path)
+        folder.refuse_if_taken()
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            write_whole(folder.config, dump_yaml(config).encode())
+        except OSError as error:
+            raise UsageError(
+                f"output folder {path} cannot be written ({error.strerror}): give another --out"
+            ) from error
+        return folder
+
+    @classmethod
+    def reopen(cls, path: Path) -> "RunFolder":
+        """Go on with a run.
+
+        Raises:
+            UsageError: The folder holds no run.
+        """
+        folder = cls(path)
+        if not folder.config.is_file():
+            raise UsageError(
+                f"there is no run to resume in {path} (no config.yaml): drop --resume, or give the "
+                "folder of a run with --out"
+            )
+        return folder
+
+    def refuse_if_taken(self) -> None:
+        """Raise ``UsageError`` where a new run would write among other files."""
+        if self.config.exists():
+            raise UsageError(
+                f"output folder {self.path} holds another run: add --resume to go on with it, or "
+                "give another --out"
+            )
+        if self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
+            raise UsageError(f"output folder {self.path} is not empty: give another --out")
+
+    def saved_config(self) -> ClusterConfig:
+        """The configuration the run was started with."""
+        return validate(ClusterConfig, read_yaml(self.config))
+
+    def refuse_other_config(self, config: ClusterConfig) -> None:
+        """Raise ``UsageError`` where ``config`` is not the one the run was started with.
+
+        Where the run takes place may change: ``device`` and ``data.root``.
+        """
+        differing = set(differing_keys(self.saved_config(), config)) - {"device", "data.root"}
+        if differing:
+            raise UsageError(
+                f"the run in {self.path} was started with other values of "
+                f"{', '.join(sorted(differing))}: leave them out to resume it, or give another --out"
+            )
+
+    def load_checkpoint(
+        self, state_type: type[Any], device: torch.device
+    ) -> Checkpoint[Any] | None:
+        """The last checkpoint, or None where the run ended before its first."""
+        if not self.checkpoint.exists():
+            return None
+        checkpoint = load_checkpoint(self.checkpoint, state_type, device)
+        self._forget_rounds_from(checkpoint.next_round)
+        return checkpoint
+
+    def end_round(self, line: dict[str, object], checkpoint: Checkpoint[Any]) -> None:
+        """Log a round, then save what the next one depends on."""
+        with self.metrics.open("a") as file:
+            file.write(json.dumps(line) + "\n")
+        save_checkpoint(self.checkpoint, checkpoint)
+
+    def _forget_rounds_from(self, number: int) -> None:
+        """Drop lines of rounds that were logged but not checkpointed: they will be run again."""
+        lines = self.metrics.read_text().splitlines(keepends=True) if self.metrics.exists() else []
+        kept = [line for line in lines if _round_of(line) < number]
+        if kept != lines:
+            write_whole(self.metrics, "".join(kept).encode())
+
+    def add_environment(self, environment: dict[str, object]) -> None:
+        """Record the machine of a session; a resumed run may have seen several."""
+        sessions: list[dict[str, object]] = []
+        if self.environment.exists():
+            sessions = json.loads(self.environment.read_text())["sessions"]
+        text = json.dumps({"sessions": [*sessions, environment]}, indent=2)
+        write_whole(self.environment, text.encode())
+
+    def write_results(
+        self, summary: dict[str, object], state: object, assignments: dict[str, Tensor]
+    ) -> None:
+        """Write the model with its centroids, the assignments, and last the summary."""
+        tensors = {name: t.detach().cpu().contiguous() for name, t in pack(state).items()}
+        write_whole(self.model, save(tensors))
+        buffer = io.BytesIO()
+        arrays: dict[str, Any] = {name: t.cpu().numpy() for name, t in assignments.items()}
+        np.savez_compressed(buffer, **arrays)
+        write_whole(self.assignments, buffer.getvalue())
+        write_whole(self.summary, json.dumps(summary, indent=2).encode())
+
+
+def _round_of(line: str) -> float:
+    """The round of a logged line; infinity for a line that a crash cut short."""
+    try:
+        return int(json.loads(line)["round"])
+    except (ValueError, KeyError, TypeError):
+        return float("inf")

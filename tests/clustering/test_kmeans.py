@@ -1,0 +1,81 @@
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from sklearn.cluster import KMeans
+from sklearn.datasets import load_digits
+from torch import Tensor
+
+from ccfcpp.clustering.kmeans import kmeans, most_similar, nearest
+from ccfcpp.randomness import Randomness
+
+
+def normal(seed: int, *shape: int) -> Tensor:
+    return torch.randn(*shape, generator=Randomness(seed).generator("points"))
+
+
+def test_inertia_is_scikit_learns() -> None:
+    pixels = load_digits().data.astype(np.float32)
+    theirs = KMeans(10, n_init=10, random_state=0).fit(pixels).inertia_
+    ours = kmeans(torch.from_numpy(pixels), 10, seed=0).inertia
+    assert ours == pytest.approx(theirs, rel=0.01)
+
+
+def test_separated_groups_are_found_with_their_sizes() -> None:
+    centres = torch.tensor([[0.0, 0.0], [100.0, 0.0], [0.0, 100.0]])
+    points = torch.cat([centres[c] + normal(c, n, 2) for c, n in enumerate((5, 20, 40))])
+    found = kmeans(points, 3, seed=1)
+    order = nearest(centres, found.centroids)
+    assert found.sizes[order].tolist() == [5, 20, 40]
+    expected = torch.stack([part.mean(dim=0) for part in torch.split(points, (5, 20, 40))])
+    torch.testing.assert_close(found.centroids[order], expected)
+
+
+def test_weights_move_centroids_as_repetition_does() -> None:
+    points = torch.tensor([[0.0], [1.0], [10.0], [14.0]])
+    found = kmeans(points, 2, seed=0, weights=torch.tensor([1.0, 3.0, 1.0, 1.0]))
+    assert sorted(found.centroids.flatten().tolist()) == pytest.approx([0.75, 12.0])
+    assert sorted(found.sizes.tolist()) == [2, 4]
+    assert found.inertia == pytest.approx(0.75 + 8)
+
+
+@given(st.integers(1, 6), st.integers(0, 4))
+def test_no_more_points_than_clusters(count: int, more: int) -> None:
+    points = normal(count, count, 3)
+    found = kmeans(points, count + more, seed=0)
+    assert torch.equal(found.centroids, points)
+    assert found.sizes.tolist() == [1] * count
+    assert found.inertia == 0
+
+
+def test_clusters_that_nobody_belongs_to_are_left_out() -> None:
+    points = torch.cat([torch.zeros(10, 2), torch.ones(10, 2)])
+    found = kmeans(points, 5, seed=0)
+    assert 2 <= len(found.centroids) <= 5
+    assert (found.sizes > 0).all()
+    assert found.sizes.sum() == 20
+    assert found.inertia == pytest.approx(0, abs=1e-4)
+
+
+def test_equal_seeds_give_equal_bits() -> None:
+    points = normal(0, 3000, 16)
+    first, second = kmeans(points, 10, seed=5), kmeans(points, 10, seed=5)
+    assert torch.equal(first.centroids, second.centroids)
+    assert first.inertia == second.inertia
+
+
+def test_no_point_is_an_error() -> None:
+    with pytest.raises(ValueError, match="at least one point"):
+        kmeans(torch.empty(0, 2), 3, seed=0)
+
+
+@given(st.integers(1, 20), st.integers(1, 5), st.integers(0, 99))
+def test_nearest_and_most_similar_by_the_book(samples: int, clusters: int, seed: int) -> None:
+    points, centroids = normal(seed, samples, 4), normal(seed + 1000, clusters, 4)
+    distances = torch.cdist(points.double(), centroids.double())
+    chosen = distances.gather(1, nearest(points, centroids).unsqueeze(1))
+    torch.testing.assert_close(chosen.squeeze(1), distances.min(dim=1).values, rtol=1e-5, atol=0)
+    cosines = torch.cosine_similarity(points.unsqueeze(1), centroids.unsqueeze(0), dim=2)
+    similar = cosines.gather(1, most_similar(points, centroids).unsqueeze(1)).squeeze(1)
+    torch.testing.assert_close(similar, cosines.max(dim=1).values)

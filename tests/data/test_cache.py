@@ -1,0 +1,137 @@
+import logging
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ccfcpp.data.cache import Arrays, cache_folder, cached, user_folder
+
+
+class _Decoder:
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def __call__(self) -> Arrays:
+        self.calls += 1
+        return {"images": np.arange(12, dtype=np.uint8), "classes": np.array(["a", "bc"])}
+
+
+Use = Callable[[], Arrays]
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    path = tmp_path / "source"
+    path.write_bytes(b"content")
+    return path
+
+
+@pytest.fixture
+def decoder() -> _Decoder:
+    return _Decoder()
+
+
+@pytest.fixture
+def use(source: Path, decoder: _Decoder) -> Use:
+    return lambda: cached([source], "plain", ("images", "classes"), decoder)
+
+
+def _entries() -> list[Path]:
+    return sorted(cache_folder().iterdir())
+
+
+def test_decodes_once(use: Use, decoder: _Decoder) -> None:
+    for arrays in (use(), use(), use()):
+        assert arrays["images"].tolist() == list(range(12))
+        assert arrays["classes"].tolist() == ["a", "bc"]
+    assert decoder.calls == 1
+
+
+def test_an_entry_is_plain_npy_files_and_leaves_nothing_else(use: Use) -> None:
+    use()
+    (entry,) = _entries()
+    assert sorted(file.name for file in entry.iterdir()) == ["classes.npy", "images.npy"]
+
+
+def test_a_changed_source_is_decoded_again(use: Use, decoder: _Decoder, source: Path) -> None:
+    use()
+    source.write_bytes(b"longer content")
+    use()
+    assert decoder.calls == 2
+    os.utime(source, ns=(0, 12345))
+    use()
+    use()
+    assert decoder.calls == 3
+
+
+def test_options_and_paths_are_part_of_the_key(
+    use: Use, decoder: _Decoder, source: Path, tmp_path: Path
+) -> None:
+    use()
+    cached([source], "other", ("images",), decoder)
+    twin = tmp_path / "twin"
+    twin.write_bytes(source.read_bytes())
+    cached([twin], "plain", ("images", "classes"), decoder)
+    assert decoder.calls == 3
+    assert len(_entries()) == 3
+
+
+@pytest.mark.parametrize("damage", [b"", b"\x93NUMPY\x01\x00", b"garbage", None])
+def test_a_damaged_entry_is_replaced(use: Use, decoder: _Decoder, damage: bytes | None) -> None:
+    use()
+    (entry,) = _entries()
+    file = entry / "images.npy"
+    if damage is None:
+        file.write_bytes(file.read_bytes()[:-1])
+    else:
+        file.write_bytes(damage)
+    assert use()["images"].tolist() == list(range(12))
+    assert use()["images"].tolist() == list(range(12))
+    assert decoder.calls == 2
+    assert _entries() == [entry]
+
+
+def test_an_entry_that_lacks_a_file_is_replaced(use: Use, decoder: _Decoder) -> None:
+    use()
+    (entry,) = _entries()
+    (entry / "classes.npy").unlink()
+    use()
+    assert use()["classes"].tolist() == ["a", "bc"]
+    assert decoder.calls == 2
+
+
+def test_goes_without_a_cache_that_cannot_be_written(
+    use: Use,
+    decoder: _Decoder,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("CCFCPP_CACHE", str(tmp_path / "file" / "cache"))
+    with caplog.at_level(logging.DEBUG, logger="ccfcpp.data.cache"):
+        assert use()["images"].tolist() == list(range(12))
+    assert "going without" in caplog.text
+    assert use()["images"].tolist() == list(range(12))
+    assert decoder.calls == 2
+
+
+def test_a_failure_to_decode_leaves_no_entry(source: Path) -> None:
+    def fail() -> Arrays:
+        raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        cached([source], "plain", ("images",), fail)
+    assert not cache_folder().exists()
+
+
+def test_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert cache_folder() == tmp_path / "cache"
+    assert user_folder() == tmp_path / "user" / "ccfcpp"
+    monkeypatch.delenv("CCFCPP_CACHE")
+    assert cache_folder() == tmp_path / "user" / "ccfcpp" / "decoded"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert user_folder() == tmp_path / ".cache" / "ccfcpp"

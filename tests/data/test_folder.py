@@ -1,0 +1,282 @@
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from ccfcpp.data import folder as folder_module
+from ccfcpp.data import load
+from ccfcpp.data.folder import read_folder
+from ccfcpp.data.images import ImageData
+from ccfcpp.errors import UsageError
+
+from .originals import random_images
+
+
+def _save(path: Path, pixels: Sequence[int] | np.ndarray | int, size: int = 4) -> None:
+    """Write an image file: all pixels from an array, or of one grey level or one colour."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if isinstance(pixels, int):
+        pixels = np.full((size, size), pixels, np.uint8)
+    elif not isinstance(pixels, np.ndarray):
+        pixels = np.tile(np.array(pixels, np.uint8), (size, size, 1))
+    Image.fromarray(pixels).save(path)
+
+
+def _values(data: ImageData) -> list[int]:
+    """Return the top left value in the first channel of each image."""
+    values: list[int] = data.images[:, 0, 0, 0].tolist()
+    return values
+
+
+def _labels(data: ImageData) -> list[str]:
+    assert data.labels is not None
+    return [data.classes[label] for label in data.labels.tolist()]
+
+
+def _owners(data: ImageData) -> list[str]:
+    assert data.owners is not None
+    return [data.owner_names[owner] for owner in data.owners.tolist()]
+
+
+def test_class_folders(tmp_path: Path) -> None:
+    pixels = random_images(0, 3, 5, 7, 3)
+    _save(tmp_path / "zebra" / "a.png", pixels[2])
+    _save(tmp_path / "ant" / "b.bmp", pixels[1])
+    _save(tmp_path / "ant" / "a.PNG", pixels[0])
+    data = load(str(tmp_path))
+    assert data.name == tmp_path.name
+    assert data.images.dtype == torch.uint8
+    np.testing.assert_array_equal(data.images.numpy(), pixels.transpose(0, 3, 1, 2))
+    assert data.classes == ("ant", "zebra")
+    assert data.labels is not None
+    assert data.labels.dtype == torch.int64
+    assert data.labels.tolist() == [0, 0, 1]
+    assert (data.owners, data.owner_names) == (None, ())
+
+
+def test_train_comes_before_test_and_shares_its_classes(tmp_path: Path) -> None:
+    _save(tmp_path / "test" / "a" / "0.png", 1)
+    _save(tmp_path / "test" / "b" / "0.png", 2)
+    _save(tmp_path / "test" / "c" / "0.png", 3)
+    _save(tmp_path / "train" / "a" / "9.png", 4)
+    _save(tmp_path / "train" / "c" / "10.png", 5)
+    _save(tmp_path / "train" / "c" / "9.png", 6)
+    data = read_folder(tmp_path)
+    assert _values(data) == [4, 5, 6, 1, 2, 3]
+    assert _labels(data) == ["a", "c", "c", "a", "b", "c"]
+    assert data.classes == ("a", "b", "c")
+
+
+def test_flat_images_are_unlabelled(tmp_path: Path) -> None:
+    for name, value in (("b", 2), ("a", 1), ("c", 3)):
+        _save(tmp_path / f"{name}.png", value)
+    data = read_folder(tmp_path)
+    assert _values(data) == [1, 2, 3]
+    assert (data.labels, data.classes) == (None, ())
+
+
+def test_flat_train_and_test_are_unlabelled(tmp_path: Path) -> None:
+    _save(tmp_path / "test" / "a.png", 1)
+    _save(tmp_path / "train" / "b.png", 2)
+    data = read_folder(tmp_path)
+    assert _values(data) == [2, 1]
+    assert data.labels is None
+
+
+def test_folders_as_clients(tmp_path: Path) -> None:
+    _save(tmp_path / "webcam" / "mug" / "0.png", 1)
+    _save(tmp_path / "webcam" / "bike" / "0.png", 2)
+    _save(tmp_path / "amazon" / "mug" / "0.png", 3)
+    data = load(str(tmp_path), folders_are_clients=True)
+    assert _values(data) == [3, 2, 1]
+    assert _labels(data) == ["mug", "bike", "mug"]
+    assert _owners(data) == ["amazon", "webcam", "webcam"]
+    assert data.owners is not None
+    assert data.owners.dtype == torch.int64
+
+
+def test_unlabelled_folders_as_clients(tmp_path: Path) -> None:
+    _save(tmp_path / "b" / "0.png", 1)
+    _save(tmp_path / "a" / "0.png", 2)
+    data = read_folder(tmp_path, folders_are_clients=True)
+    assert _values(data) == [2, 1]
+    assert data.labels is None
+    assert _owners(data) == ["a", "b"]
+
+
+def test_a_client_may_have_train_and_test(tmp_path: Path) -> None:
+    _save(tmp_path / "a" / "test" / "x" / "0.png", 1)
+    _save(tmp_path / "a" / "train" / "x" / "0.png", 2)
+    data = read_folder(tmp_path, folders_are_clients=True)
+    assert _values(data) == [2, 1]
+    assert _labels(data) == ["x", "x"]
+
+
+def test_hidden_and_other_files_are_ignored(tmp_path: Path) -> None:
+    _save(tmp_path / "a" / "0.png", 1)
+    _save(tmp_path / "a" / ".1.png", 2)
+    _save(tmp_path / ".thumbnails" / "0.png", 3)
+    (tmp_path / "README.md").write_text("about")
+    (tmp_path / "a" / "notes.txt").write_text("about")
+    assert _values(read_folder(tmp_path)) == [1]
+
+
+@pytest.mark.parametrize(
+    "suffix", ["png", "jpg", "jpeg", "bmp", "webp", "tif", "tiff", "ppm", "JPG"]
+)
+def test_formats(tmp_path: Path, suffix: str) -> None:
+    _save(tmp_path / f"a.{suffix}", (10, 120, 240), size=16)
+    images = read_folder(tmp_path).images.int()
+    assert images.shape == (1, 3, 16, 16)
+    assert (images - torch.tensor([10, 120, 240])[:, None, None]).abs().max() < 6  # lossy ones
+
+
+@pytest.mark.parametrize("suffix", ["png", "jpg", "pgm", "bmp", "tif"])
+def test_grey_images_have_one_channel(tmp_path: Path, suffix: str) -> None:
+    _save(tmp_path / f"a.{suffix}", 77)
+    data = read_folder(tmp_path)
+    assert data.images.shape == (1, 1, 4, 4)
+    assert _values(data) == [77]
+
+
+def test_one_colour_image_makes_all_rgb(tmp_path: Path) -> None:
+    _save(tmp_path / "a.png", 9)
+    _save(tmp_path / "b.png", (1, 2, 3))
+    assert read_folder(tmp_path).images[:, :, 0, 0].tolist() == [[9, 9, 9], [1, 2, 3]]
+
+
+@pytest.mark.parametrize("suffix", ["png", "tif", "pgm"])
+def test_16_bit_grey_is_scaled(tmp_path: Path, suffix: str) -> None:
+    values = np.array([[0, 128, 129, 257], [32768, 65406, 65407, 65535]], np.uint16)
+    _save(tmp_path / f"a.{suffix}", values)
+    data = read_folder(tmp_path)
+    assert data.images[0, 0].tolist() == [[0, 0, 1, 1], [128, 254, 255, 255]]
+
+
+def test_palette_alpha_and_black_and_white(tmp_path: Path) -> None:
+    palette = Image.new("P", (2, 2), 1)
+    palette.putpalette([0, 0, 0, 200, 100, 50])
+    palette.save(tmp_path / "palette.png")
+    Image.new("RGBA", (2, 2), (5, 6, 7, 0)).save(tmp_path / "rgba.png")
+    Image.new("LA", (2, 2), (8, 100)).save(tmp_path / "la.png")
+    Image.new("1", (2, 2), 1).save(tmp_path / "bits.png")
+    pixels = read_folder(tmp_path).images[:, :, 0, 0].tolist()
+    assert pixels == [[255, 255, 255], [8, 8, 8], [200, 100, 50], [5, 6, 7]]
+
+
+def test_values_beyond_16_bits_are_refused(tmp_path: Path) -> None:
+    _save(tmp_path / "a.tif", np.full((2, 2), 70_000, np.int32))
+    with pytest.raises(UsageError, match=r"a\.tif .* more than 16 bits"):
+        read_folder(tmp_path)
+    _save(tmp_path / "a.tif", np.full((2, 2), 0.5, np.float32))
+    with pytest.raises(UsageError, match=r"a\.tif .* floating-point"):
+        read_folder(tmp_path)
+
+
+def test_image_size_resizes_antialiased(tmp_path: Path) -> None:
+    stripes = np.zeros((16, 16), np.uint8)
+    stripes[:, ::2] = 200
+    _save(tmp_path / "a.png", stripes)
+    _save(tmp_path / "b.png", np.full((8, 6), 40, np.uint8))
+    images = load(str(tmp_path), image_size=4).images
+    assert images.shape == (2, 1, 4, 4)
+    assert (images[1] == 40).all()
+    # Without antialiasing some pixels would miss every bright stripe, or every dark one.
+    inner = images[0, 0, :, 1:3].int()
+    assert (inner - 100).abs().max() <= 5
+
+
+def test_differing_sizes_need_an_image_size(tmp_path: Path) -> None:
+    _save(tmp_path / "a.png", np.zeros((4, 6), np.uint8))
+    _save(tmp_path / "b.png", np.zeros((5, 6), np.uint8))
+    with pytest.raises(UsageError) as caught:
+        read_folder(tmp_path)
+    assert str(caught.value) == (
+        f"{tmp_path}/b.png is 6x5, but {tmp_path}/a.png is 6x4: "
+        "give one size to all, for instance --set data.image_size=32"
+    )
+
+
+@pytest.mark.parametrize(
+    ("files", "clients", "message"),
+    [
+        ([], False, "holds no image"),
+        ([], True, "has no client folders"),
+        (["a/x.txt"], False, "class folder .*a holds no image"),
+        (["a/x.txt"], True, "a holds no image"),
+        (["x.png", "a/x.png"], False, r"holds both images \(x\.png\) and folders \(a\)"),
+        (["x.png", "train/a/x.png"], False, r"holds both images \(x\.png\) and folders \(train\)"),
+        (["x.png", "a/x.png"], True, r"x\.png belongs to no client"),
+        (["train/a/x.png", "test/x.png"], False, "labelled in parts only"),
+        (["a/c/x.png", "b/x.png"], True, "labelled in parts only"),
+        (["train/a/x.png", "val/a/x.png"], False, r"class folder .*train holds a folder \(a\)"),
+        (["a/b/x.png"], False, r"class folder .*a holds a folder \(b\)"),
+    ],
+)
+def test_unclear_layouts_are_refused(
+    tmp_path: Path, files: list[str], clients: bool, message: str
+) -> None:
+    root = tmp_path / "root"
+    root.mkdir()
+    for name in files:
+        if name.endswith(".png"):
+            _save(root / name, 1)
+        else:
+            (root / name).parent.mkdir(parents=True)
+            (root / name).write_text("text")
+    with pytest.raises(UsageError, match=message) as caught:
+        load(str(root), folders_are_clients=clients)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("broken", ["empty", "text", "cut", "postscript"])
+def test_a_broken_image_is_named(tmp_path: Path, broken: str) -> None:
+    _save(tmp_path / "a.png", 1, size=32)
+    _save(tmp_path / "b.png", random_images(0, 32, 32))
+    whole = (tmp_path / "b.png").read_bytes()
+    content = {
+        "empty": b"",
+        "text": b"not an image",
+        "cut": whole[: len(whole) // 2],
+        "postscript": b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 32 32\n%%EndComments\n",
+    }[broken]
+    (tmp_path / "b.png").write_bytes(content)
+    with pytest.raises(UsageError, match=r"b\.png cannot be read as an image") as caught:
+        read_folder(tmp_path)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_decompression_bomb_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _save(tmp_path / "a.png", 1, size=12)
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 100)  # PIL itself would only warn until 200
+    with pytest.raises(UsageError, match=r"a\.png .* decompression bomb"):
+        read_folder(tmp_path)
+
+
+def test_files_are_decoded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    images = tmp_path / "images"
+    _save(images / "a" / "0.png", 1)
+    _save(images / "b" / "0.png", 2)
+    first = read_folder(images)
+
+    def fail(*_: object) -> None:
+        raise AssertionError("decoded again")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(folder_module, "_pixels", fail)
+        again = read_folder(images)
+        as_clients = read_folder(images, folders_are_clients=True)
+        with pytest.raises(AssertionError, match="decoded again"):
+            read_folder(images, image_size=2)
+    assert torch.equal(again.images, first.images)
+    assert (_labels(again), _owners(as_clients)) == (["a", "b"], ["a", "b"])
+
+    _save(images / "b" / "0.png", 3)
+    os.utime(images / "b" / "0.png", ns=(0, 1))
+    assert _values(read_folder(images)) == [1, 3]
+    _save(images / "b" / "1.png", 4)
+    assert _values(read_folder(images)) == [1, 3, 4]

@@ -1,0 +1,106 @@
+from itertools import pairwise
+
+import pytest
+import torch
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from ccfcpp.data.partition import iid_partition, owner_partition, skewed_partition
+from ccfcpp.errors import UsageError
+from ccfcpp.randomness import Randomness
+
+LEVELS = st.sampled_from([0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0]) | st.floats(0, 1)
+
+
+def draw_labels(samples: int, classes: int, seed: int) -> Tensor:
+    return torch.randint(classes, (samples,), generator=Randomness(seed).generator("labels"))
+
+
+def published_partition(labels: Tensor, p: float, seed: int) -> list[list[int]]:
+    """The authors' rule for as many clients as classes, with lists; classes are never short."""
+    clients = int(labels.max()) + 1
+    members = [[i for i, y in enumerate(labels.tolist()) if y == c] for c in range(clients)]
+    if p == 1:
+        return members
+    n = len(labels) / clients
+    own = [members[c][: round(n * p)] for c in range(clients)]
+    rest = sorted(set(range(len(labels))) - {i for part in own for i in part})
+    order = torch.randperm(len(rest), generator=Randomness(seed).generator("partition")).tolist()
+    rest = [rest[i] for i in order]
+    take = round(n * (1 - p))
+    return [own[c] + rest[c * take : (c + 1) * take] for c in range(clients)]
+
+
+@pytest.mark.parametrize("p", [0.0, 0.25, 0.5, 0.75, 1.0])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_the_published_rule_index_by_index(p: float, seed: int) -> None:
+    labels = torch.arange(10).repeat(40)[
+        torch.randperm(400, generator=Randomness(seed).generator("o"))
+    ]
+    parts = skewed_partition(labels, 10, 10, p, Randomness(seed))
+    assert [part.tolist() for part in parts] == published_partition(labels, p, seed)
+
+
+def test_p_one_by_hand() -> None:
+    parts = skewed_partition(torch.tensor([1, 0, 1, 1, 2]), 3, 3, 1.0, Randomness(0))
+    assert [part.tolist() for part in parts] == [[1], [0, 2, 3], [4]]
+
+
+def test_clients_that_share_a_class_divide_it_in_order() -> None:
+    labels = torch.tensor([0, 1] * 6)
+    halves = skewed_partition(labels, 2, 4, 0.5, Randomness(0))
+    # Each of the four holds 3 samples; round(1.5) = 2 of its own class come first.
+    assert [part[:2].tolist() for part in halves] == [[0, 2], [1, 3], [4, 6], [5, 7]]
+    whole = skewed_partition(labels, 2, 4, 1.0, Randomness(0))
+    assert [part.tolist() for part in whole] == [[0, 2, 4], [1, 3, 5], [6, 8, 10], [7, 9, 11]]
+
+
+@given(st.integers(1, 200), st.integers(1, 8), st.integers(1, 20), LEVELS, st.integers(0, 99))
+def test_laws_of_the_skew(samples: int, classes: int, clients: int, p: float, seed: int) -> None:
+    assume(clients <= samples)
+    labels = draw_labels(samples, classes, seed)
+    parts = skewed_partition(labels, classes, clients, p, Randomness(seed))
+    assert len(parts) == clients
+    given_out = torch.cat(parts).tolist()
+    assert len(given_out) == len(set(given_out))
+    assert set(given_out) <= set(range(samples))
+    for client, part in enumerate(parts):
+        own = int((labels[part] == client % classes).sum())
+        assert own >= p * len(part) - 1e-9
+    again = skewed_partition(labels, classes, clients, p, Randomness(seed))
+    assert all(torch.equal(x, y) for x, y in zip(parts, again, strict=True))
+
+
+def test_another_seed_gives_another_split() -> None:
+    labels = draw_labels(100, 5, 0)
+    first, second = (skewed_partition(labels, 5, 5, 0.5, Randomness(s)) for s in (0, 1))
+    assert any(not torch.equal(x, y) for x, y in zip(first, second, strict=True))
+
+
+@given(st.integers(1, 60), st.integers(1, 20), st.integers(0, 99))
+def test_iid_deals_out_everything_in_equal_shares(samples: int, clients: int, seed: int) -> None:
+    assume(clients <= samples)
+    parts = iid_partition(samples, clients, Randomness(seed))
+    assert sorted(torch.cat(parts).tolist()) == list(range(samples))
+    sizes = [len(part) for part in parts]
+    assert max(sizes) - min(sizes) <= 1
+    assert all(a >= b for a, b in pairwise(sizes))
+
+
+def test_each_folder_is_a_client() -> None:
+    parts = owner_partition(torch.tensor([2, 0, 2, 2]), 3)
+    assert [part.tolist() for part in parts] == [[1], [], [0, 2, 3]]
+
+
+@pytest.mark.parametrize("p", [-0.1, 1.5, float("nan")])
+def test_a_degree_of_skew_lies_between_0_and_1(p: float) -> None:
+    with pytest.raises(UsageError, match="from 0 to 1"):
+        skewed_partition(torch.tensor([0, 1]), 2, 2, p, Randomness(0))
+
+
+def test_more_clients_than_images_are_refused() -> None:
+    with pytest.raises(UsageError, match="clients = 3 is more than the 2 images"):
+        iid_partition(2, 3, Randomness(0))
+    with pytest.raises(UsageError, match="at most 2"):
+        skewed_partition(torch.tensor([0, 1]), 2, 3, 0.5, Randomness(0))

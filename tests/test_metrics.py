@@ -1,0 +1,82 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.optimize import linear_sum_assignment
+
+from ccfcpp.metrics import Integers, clustering_scores, match_clusters
+
+LABELS = st.lists(st.tuples(st.integers(0, 4), st.integers(-2, 6)), min_size=1, max_size=40)
+
+
+def by_hand(classes: Integers, clusters: Integers) -> tuple[float, float, float, float]:
+    """NMI (arithmetic, geometric), accuracy and kappa from their definitions."""
+    names, groups = np.unique(classes), np.unique(clusters)
+    joint = np.array([[np.mean((classes == a) & (clusters == b)) for b in groups] for a in names])
+    row, column = joint.sum(axis=1), joint.sum(axis=0)
+    seen = joint > 0
+    information = (joint[seen] * np.log((joint / np.outer(row, column))[seen])).sum()
+    h_row, h_column = -(row * np.log(row)).sum(), -(column * np.log(column)).sum()
+    best = linear_sum_assignment(-joint)
+    agreement = joint[best].sum()
+    chance = (row[best[0]] * column[best[1]]).sum()
+    both_trivial = h_row == h_column == 0
+    arithmetic = 1.0 if both_trivial else information / ((h_row + h_column) / 2)
+    product = h_row * h_column
+    geometric = 1.0 if both_trivial else information / np.sqrt(product) if product else 0.0
+    kappa = 1.0 if agreement == 1 else (agreement - chance) / (1 - chance)
+    return arithmetic, geometric, agreement, kappa
+
+
+@given(LABELS)
+def test_scores_follow_their_definitions(pairs: list[tuple[int, int]]) -> None:
+    classes, clusters = np.array(pairs, dtype=np.int64).T
+    scores = clustering_scores(classes, clusters)
+    nmi, geometric, accuracy, _ = by_hand(classes, clusters)
+    assert scores["nmi"] == pytest.approx(max(nmi, 0), abs=1e-9)
+    assert scores["nmi_geometric"] == pytest.approx(max(geometric, 0), abs=1e-9)
+    assert scores["accuracy"] == pytest.approx(accuracy)
+
+
+def test_kappa_by_hand() -> None:
+    classes = np.array([0, 0, 0, 1, 1, 1, 2, 2])
+    clusters = np.array([5, 5, 7, 7, 7, 7, 9, 5])
+    # Matched: 5→0, 7→1, 9→2; agreement 6/8; chance (3·3 + 3·4 + 2·1)/64.
+    expected = (6 / 8 - 23 / 64) / (1 - 23 / 64)
+    assert clustering_scores(classes, clusters)["kappa"] == pytest.approx(expected)
+    assert clustering_scores(classes, clusters)["kappa"] == pytest.approx(
+        by_hand(classes, clusters)[3]
+    )
+
+
+@given(LABELS)
+def test_names_of_clusters_do_not_matter(pairs: list[tuple[int, int]]) -> None:
+    classes, clusters = np.array(pairs, dtype=np.int64).T
+    first, second = clustering_scores(classes, clusters), clustering_scores(classes, 100 - clusters)
+    for name in ("nmi", "nmi_geometric", "accuracy", "ari"):
+        assert first[name] == pytest.approx(second[name], abs=1e-9)
+
+
+def test_a_perfect_clustering_scores_one_whatever_the_names() -> None:
+    classes = np.array([0, 0, 1, 1, 2, 2])
+    scores = clustering_scores(classes, np.array([7, 7, 3, 3, 5, 5]))
+    assert scores == pytest.approx(dict.fromkeys(scores, 1.0))
+
+
+def test_fewer_clusters_than_classes() -> None:
+    classes = np.array([0, 0, 1, 1, 2, 2])
+    scores = clustering_scores(classes, np.zeros(6, dtype=np.int64))
+    assert scores["nmi"] == scores["kappa"] == scores["ari"] == 0
+    assert scores["accuracy"] == pytest.approx(1 / 3)
+
+
+def test_more_clusters_than_classes_count_as_errors() -> None:
+    classes = np.array([0, 0, 0, 1, 1, 1])
+    clusters = np.array([0, 0, 1, 2, 2, 3])
+    assert match_clusters(classes, clusters).tolist() == [0, 0, -1, 1, 1, -1]
+    assert clustering_scores(classes, clusters)["accuracy"] == pytest.approx(4 / 6)
+
+
+def test_one_class_found_as_one_cluster_is_perfect() -> None:
+    scores = clustering_scores(np.zeros(5, dtype=np.int64), np.full(5, 3, dtype=np.int64))
+    assert scores == pytest.approx(dict.fromkeys(scores, 1.0))
