@@ -4,7 +4,7 @@ import json
 import sys
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import typer
 from rich.console import Console
@@ -31,12 +31,11 @@ from ccfcpp.run_folder import RunFolder
 
 app = typer.Typer(
     help="Federated clustering: group images that stay with their holders.",
-    no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
 # The base of typer's complaints about the command line; recent versions give it no public name.
-CommandLineError = typer.BadParameter.__bases__[0]
+CommandLineError: type[BaseException] = typer.BadParameter.__bases__[0]
 
 _USAGE_ERROR, _FAILURE, _INTERRUPTED = 2, 1, 130
 
@@ -50,7 +49,7 @@ def main() -> None:
         errors.print(f"error: {error}")
         code = _USAGE_ERROR
     except CommandLineError as error:
-        errors.print(f"error: {error.format_message()}")  # type: ignore[attr-defined]
+        errors.print(f"error: {cast(Any, error).format_message()}")
         code = _USAGE_ERROR
     except FederationError as error:
         errors.print(f"error: {error}")
@@ -81,9 +80,10 @@ def options(
 @app.command()
 def datasets() -> None:
     """List the data sets and where they were found."""
-    table = Table("name", "images", "classes", "size", "found in")
+    table = Table("name", "images", "classes", "shape", "place")
     for row in describe():
-        table.add_row(*map(str, row))
+        size = "x".join(map(str, row.shape))
+        table.add_row(row.name, f"{row.images:,}", str(row.classes), size, row.place)
     Console().print(table)
 
 
@@ -101,22 +101,35 @@ def cluster(
         str | None, typer.Option(help="skew, iid, or folders (each folder is a client).")
     ] = None,
     p: Annotated[
-        float | None,
-        typer.Option("--p", help="Degree of skew, 0 (random) to 1 (one class a client)."),
+        str | None,
+        typer.Option(
+            "--p", metavar="P", help="Degree of skew, 0 (random) to 1 (one class a client)."
+        ),
     ] = None,
-    clients: Annotated[int | None, typer.Option(help="Number of clients.")] = None,
-    clusters: Annotated[int | None, typer.Option(help="Number of clusters k.")] = None,
-    rounds: Annotated[int | None, typer.Option(help="Cluster-contrastive rounds.")] = None,
-    pretrain_rounds: Annotated[int | None, typer.Option(help="Pre-training rounds.")] = None,
-    eta: Annotated[float | None, typer.Option(help="Weight of the decorrelation term.")] = None,
-    lam: Annotated[float | None, typer.Option(help="Weight of the model-contrastive term.")] = None,
+    clients: Annotated[str | None, typer.Option(metavar="M", help="Number of clients.")] = None,
+    clusters: Annotated[str | None, typer.Option(metavar="K", help="Number of clusters k.")] = None,
+    rounds: Annotated[
+        str | None, typer.Option(metavar="R", help="Cluster-contrastive rounds.")
+    ] = None,
+    pretrain_rounds: Annotated[
+        str | None, typer.Option(metavar="R", help="Pre-training rounds.")
+    ] = None,
+    eta: Annotated[
+        str | None, typer.Option(metavar="E", help="Weight of the decorrelation term.")
+    ] = None,
+    lam: Annotated[
+        str | None, typer.Option(metavar="L", help="Weight of the model-contrastive term.")
+    ] = None,
     disconnection_rate: Annotated[
-        float | None, typer.Option(help="Share of the clients absent for the whole run.")
+        str | None, typer.Option(metavar="F", help="Share of the clients absent for the whole run.")
     ] = None,
     dropout_rate: Annotated[
-        float | None, typer.Option(help="Probability that a client is absent from a round.")
+        str | None,
+        typer.Option(metavar="F", help="Probability that a client is absent from a round."),
     ] = None,
-    seed: Annotated[int | None, typer.Option(help="Seed of all random numbers.")] = None,
+    seed: Annotated[
+        str | None, typer.Option(metavar="S", help="Seed of all random numbers.")
+    ] = None,
     device: Annotated[str | None, typer.Option(help="auto, cpu or cuda.")] = None,
     data_root: Annotated[
         str | None, typer.Option(help="Folder of the data sets; $CCFCPP_DATA otherwise.")
@@ -233,7 +246,8 @@ def _print_summary(summary: dict[str, Any]) -> None:
                 ("ARI", "ari"),
             )
         },
-        "sent, received": f"{summary['bytes_up'] / 1e6:.1f} MB, {summary['bytes_down'] / 1e6:.1f} MB",
+        "sent up": f"{summary['bytes_up'] / 1e6:.1f} MB",
+        "sent down": f"{summary['bytes_down'] / 1e6:.1f} MB",
         "time": f"{summary['seconds']:.1f} s on {summary['device']}",
         "folder": summary["out"],
     }

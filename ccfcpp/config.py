@@ -44,7 +44,7 @@ class PartitionConfig(Section):
     """How the images are divided among clients."""
 
     kind: Literal["skew", "iid", "folders"] = "skew"
-    """``skew``: the p-skew of the CCFC++ paper; ``iid``: at random; ``folders``: a folder a client."""
+    """``skew``: the CCFC++ paper's p-skew; ``iid``: at random; ``folders``: a folder a client."""
     p: Share = 0.0
     """Degree of skew: 0 gives shares at random, 1 one class a client."""
     clients: Positive | None = None
@@ -302,7 +302,7 @@ def _complaint(kind: type[BaseModel], key: str, rule: str, message: str, value: 
         return f"unknown key {key!r}: did you mean {_nearest_key(kind, key)!r}?"
     if rule == "value_error":
         return message.removeprefix("Value error, ")
-    return f"{key} = {value!r} is refused: {message.replace('Input', 'it', 1)}"
+    return f"{key} = {value} is refused: {message.replace('Input', 'it', 1)}"
 
 
 def _nearest_key(kind: type[BaseModel], key: str) -> str:

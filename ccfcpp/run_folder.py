@@ -93,17 +93,17 @@ class RunFolder:
         if differing:
             raise UsageError(
                 f"the run in {self.path} was started with other values of "
-                f"{', '.join(sorted(differing))}: leave them out to resume it, or give another --out"
+                f"{', '.join(sorted(differing))}: leave them out to resume, or give another --out"
             )
 
     def load_checkpoint(
         self, state_type: type[Any], device: torch.device
     ) -> Checkpoint[Any] | None:
         """The last checkpoint, or None where the run ended before its first."""
-        if not self.checkpoint.exists():
-            return None
-        checkpoint = load_checkpoint(self.checkpoint, state_type, device)
-        self._forget_rounds_from(checkpoint.next_round)
+        checkpoint = None
+        if self.checkpoint.exists():
+            checkpoint = load_checkpoint(self.checkpoint, state_type, device)
+        self._forget_rounds_from(checkpoint.next_round if checkpoint else 0)
         return checkpoint
 
     def end_round(self, line: dict[str, object], checkpoint: Checkpoint[Any]) -> None:

@@ -1,7 +1,23 @@
 """Settings of the whole suite."""
 
+from pathlib import Path
+
+import pytest
+import torch
 from hypothesis import settings
 
 # The same examples on every run, and no timing: a busy machine must not fail a test.
 settings.register_profile("ccfcpp", derandomize=True, deadline=None, max_examples=50)
 settings.load_profile("ccfcpp")
+
+# The tests' networks are tiny: more threads would only wait for each other.
+torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def _own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep the tests out of the user's caches and data."""
+    monkeypatch.setenv("CCFCPP_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "user"))
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.delenv("CCFCPP_DATA", raising=False)

@@ -33,8 +33,10 @@ class Representations:
 
 
 def to_float(images: Tensor) -> Tensor:
-    """uint8 images as float32 in [0, 1], laid out channels-last, which convolutions prefer."""
-    return (images.float() / 255).contiguous(memory_format=torch.channels_last)
+    """uint8 images as floats in [0, 1], laid out channels-last, which convolutions prefer."""
+    return (images.to(torch.get_default_dtype()) / 255).contiguous(
+        memory_format=torch.channels_last
+    )
 
 
 @torch.no_grad()

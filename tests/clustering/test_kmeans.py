@@ -28,7 +28,7 @@ def test_separated_groups_are_found_with_their_sizes() -> None:
     found = kmeans(points, 3, seed=1)
     order = nearest(centres, found.centroids)
     assert found.sizes[order].tolist() == [5, 20, 40]
-    expected = torch.stack([part.mean(dim=0) for part in torch.split(points, (5, 20, 40))])
+    expected = torch.stack([part.mean(dim=0) for part in torch.split(points, [5, 20, 40])])
     torch.testing.assert_close(found.centroids[order], expected)
 
 

@@ -1,0 +1,72 @@
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from ccfcpp.engine.checkpoint import Checkpoint, load_checkpoint, save_checkpoint, write_whole
+from ccfcpp.errors import UsageError
+
+CPU = torch.device("cpu")
+
+
+@dataclass(frozen=True)
+class State:
+    model: dict[str, Tensor]
+    version: int = 0
+    centroids: Tensor | None = None
+
+
+def checkpoint(round_number: int = 3) -> Checkpoint[State]:
+    weights = torch.rand(4, 3, 2, 2).to(memory_format=torch.channels_last)
+    memories = {2: {"adam/step": torch.tensor(5.0)}, 11: {"adam/step": torch.tensor(6.0)}}
+    return Checkpoint(
+        round_number, State({"w": weights, "n": torch.tensor(4)}, 7), memories, {"s": 1.5}
+    )
+
+
+def test_what_is_saved_comes_back(tmp_path: Path) -> None:
+    saved = checkpoint()
+    path = tmp_path / "checkpoint" / "latest.safetensors"
+    save_checkpoint(path, saved)
+    loaded = load_checkpoint(path, State, CPU)
+    assert loaded.next_round == 3
+    assert loaded.facts == {"s": 1.5}
+    assert loaded.state.version == 7
+    assert loaded.state.centroids is None
+    assert torch.equal(loaded.state.model["w"], saved.state.model["w"])
+    assert loaded.state.model["n"].dtype == torch.int64
+    assert {k: v["adam/step"].item() for k, v in loaded.memories.items()} == {2: 5.0, 11: 6.0}
+    assert [file.name for file in path.parent.iterdir()] == ["latest.safetensors"]
+
+
+def test_a_write_that_fails_leaves_the_old_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "file"
+    write_whole(path, b"old")
+
+    def fail(_: int) -> None:
+        raise OSError("disk full")
+
+    monkeypatch.setattr("os.fsync", fail)
+    with pytest.raises(OSError, match="disk full"):
+        write_whole(path, b"new")
+    assert path.read_bytes() == b"old"
+
+
+@pytest.mark.parametrize("damage", ["cut", "other bytes", "no header"])
+def test_a_damaged_checkpoint_is_named(tmp_path: Path, damage: str) -> None:
+    path = tmp_path / "latest.safetensors"
+    save_checkpoint(path, checkpoint())
+    if damage == "cut":
+        path.write_bytes(path.read_bytes()[:-10])
+    elif damage == "other bytes":
+        path.write_bytes(b"not safetensors at all")
+    else:
+        from safetensors.torch import save_file
+
+        save_file({"x": torch.zeros(1)}, path)
+    with pytest.raises(UsageError, match="cannot be read"):
+        load_checkpoint(path, State, CPU)

@@ -1,0 +1,153 @@
+"""The loop, with a small algorithm whose every number can be worked out by hand."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from ccfcpp.engine.algorithm import Exchange, RefusedUpdateError
+from ccfcpp.engine.availability import Availability
+from ccfcpp.engine.client import Client
+from ccfcpp.engine.federation import Federation, check_same_shapes
+from ccfcpp.randomness import Randomness
+
+
+@dataclass(frozen=True)
+class Mean:
+    value: Tensor
+
+
+@dataclass(frozen=True)
+class Vote:
+    value: Tensor
+
+
+class Voting:
+    """Each client votes old value + its number + noise of its own; the server takes the mean."""
+
+    name = "vote"
+
+    def __init__(self, bad: dict[int, Tensor] | None = None) -> None:
+        self.bad = bad or {}
+
+    def broadcast(self, state: Mean) -> Mean:
+        return state
+
+    def local_update(self, message: Mean, client: Client, randomness: Randomness) -> Vote:
+        noise = torch.rand(2, generator=randomness.generator("noise"))
+        client.memory["votes"] = client.memory.get("votes", torch.tensor(0)) + 1
+        return Vote(self.bad.get(client.id, message.value + client.id + noise))
+
+    def check(self, message: Mean, update: Vote) -> None:
+        check_same_shapes(message, update, "vote")
+
+    def aggregate(self, state: Mean, updates: Sequence[Vote], randomness: Randomness) -> Mean:
+        del randomness
+        return replace(state, value=torch.stack([u.value for u in updates]).mean(dim=0))
+
+    def summarise(self, updates: Sequence[Vote]) -> dict[str, float]:
+        return {"votes": len(updates)}
+
+
+class Election:
+    state_type = Mean
+
+    def __init__(self, rounds: int, bad: dict[int, Tensor] | None = None) -> None:
+        self.rounds = rounds
+        self.voting = Voting(bad)
+
+    def initial_state(self, randomness: Randomness) -> Mean:
+        del randomness
+        return Mean(torch.zeros(2))
+
+    def exchanges(self, number: int, state: Mean) -> Sequence[Exchange[Mean]]:
+        del state
+        return [self.voting] * (2 if number == 1 else 1)
+
+
+def clients(*numbers: int) -> list[Client]:
+    return [Client(n, f"client {n}", torch.zeros(1, 1, 2, 2, dtype=torch.uint8)) for n in numbers]
+
+
+def run(
+    election: Election, who: list[Client], availability: Availability | None = None, seed: int = 0
+) -> tuple[list[Mean], list[dict[str, object]]]:
+    federation = Federation(election, who, availability or Availability(), Randomness(seed))
+    pairs = list(federation.run(election.initial_state(Randomness(seed))))
+    return [state for state, _ in pairs], [vars(report) for _, report in pairs]
+
+
+def noise(number: int, client: int) -> Tensor:
+    return torch.rand(2, generator=Randomness(0, number, client).generator("noise"))
+
+
+def test_a_round_by_hand() -> None:
+    (state,), (report,) = run(Election(1), clients(3, 8))
+    torch.testing.assert_close(state.value, 5.5 + (noise(0, 3) + noise(0, 8)) / 2)
+    assert report["clients"] == [3, 8]
+    assert report["bytes_down"] == report["bytes_up"] == 2 * 2 * 4
+    assert report["figures"] == {"votes": 2}
+    assert report["refused"] == {}
+
+
+def test_a_round_may_hold_several_exchanges() -> None:
+    _, reports = run(Election(2), clients(0, 1))
+    assert [report["bytes_up"] for report in reports] == [16, 32]
+
+
+def test_the_order_of_the_clients_does_not_matter() -> None:
+    first, _ = run(Election(3), clients(0, 1, 2, 3))
+    second, _ = run(Election(3), clients(2, 0, 3, 1))
+    assert all(torch.equal(a.value, b.value) for a, b in zip(first, second, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("bad", "reason"),
+    [
+        (torch.tensor([1.0, float("nan")]), "vote: value holds NaN or Inf"),
+        (torch.tensor([float("inf"), 0.0]), "vote: value holds NaN or Inf"),
+        (
+            torch.zeros(3),
+            r"vote: vote value is torch.float32 \(3,\), expected torch.float32 \(2,\)",
+        ),
+        (torch.zeros(2, dtype=torch.int64), "torch.int64"),
+    ],
+)
+def test_an_update_that_cannot_be_used_is_refused_and_the_round_goes_on(
+    bad: Tensor, reason: str
+) -> None:
+    (state,), (report,) = run(Election(1, {1: bad}), clients(0, 1, 2))
+    refused = report["refused"]
+    assert isinstance(refused, dict)
+    assert list(refused) == [1]
+    with pytest.raises(RefusedUpdateError, match=reason):
+        raise RefusedUpdateError(refused[1])
+    torch.testing.assert_close(state.value, 1 + (noise(0, 0) + noise(0, 2)) / 2)
+    assert report["clients"] == [0, 1, 2]
+
+
+def test_where_nobody_can_be_used_the_state_stays() -> None:
+    nan = torch.full((2,), float("nan"))
+    (state,), (report,) = run(Election(1, {0: nan}), clients(0))
+    assert torch.equal(state.value, torch.zeros(2))
+    assert report["figures"] == {}
+    (state,), (report,) = run(Election(1), clients(0, 1), Availability(dropout_rate=1.0))
+    assert torch.equal(state.value, torch.zeros(2))
+    assert report["clients"] == []
+    assert report["bytes_down"] == 0
+
+
+def test_a_client_that_drops_out_is_missing_from_its_round_only() -> None:
+    _, reports = run(Election(30), clients(0, 1, 2), Availability(dropout_rate=0.5))
+    sizes = {len(who) for r in reports if isinstance(who := r["clients"], list)}
+    assert sizes == {0, 1, 2, 3}
+
+
+def test_a_resumed_run_goes_on_as_if_it_had_never_stopped() -> None:
+    availability = Availability(dropout_rate=0.3, sample_fraction=0.7)
+    whole, _ = run(Election(6), clients(0, 1, 2, 3), availability)
+    federation = Federation(Election(6), clients(0, 1, 2, 3), availability, Randomness(0))
+    rest = [state for state, _ in federation.run(whole[2], first_round=3)]
+    assert all(torch.equal(a.value, b.value) for a, b in zip(whole[3:], rest, strict=True))
