@@ -4,6 +4,7 @@ import difflib
 import os
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -13,10 +14,13 @@ from ccfcpp.data.archive import read_npz
 from ccfcpp.data.cache import user_folder
 from ccfcpp.data.folder import read_folder
 from ccfcpp.data.images import ImageData, resize
-from ccfcpp.data.published import PUBLISHED
 from ccfcpp.errors import UsageError
 
-_PUBLISHED = {published.name: published for published in PUBLISHED}
+if TYPE_CHECKING:
+    from ccfcpp.data.published import Published
+
+NAMES = ("digits", "mnist", "fashion-mnist", "cifar10", "cifar100", "stl10")
+"""The data sets that ``load`` knows by name."""
 
 
 @dataclass(frozen=True)
@@ -40,11 +44,6 @@ class Description:
     offline: bool
 
 
-def names() -> tuple[str, ...]:
-    """Return the names of the data sets that `load` knows."""
-    return ("digits", *_PUBLISHED)
-
-
 def load(
     source: str,
     *,
@@ -57,7 +56,7 @@ def load(
     A name wins over a file of the same name; write `./mnist` for the file.
 
     Args:
-        source: One of `names()`, or a path.
+        source: One of `NAMES`, or a path.
         data_root: Where named data sets lie or are downloaded to. Default: `$CCFCPP_DATA`, else
             `data` in the user's cache folder.
         image_size: Resize to this height and width; None keeps the size.
@@ -83,7 +82,7 @@ def describe(data_root: Path | None = None) -> tuple[Description, ...]:
     """Describe every named data set, and say where under `data_root` (as in `load`) it lies."""
     root = _root(data_root)
     rows = [Description("digits", 1797, 10, (1, 8, 8), "scikit-learn", True)]
-    for it in PUBLISHED:
+    for it in _published().values():
         place = it.find(root)
         text = f"to be downloaded to {root}" if place is None else str(place)
         rows.append(Description(it.name, it.images, it.classes, it.shape, text, place is not None))
@@ -92,7 +91,7 @@ def describe(data_root: Path | None = None) -> tuple[Description, ...]:
 
 def _load(source: str, root: Path, image_size: int | None, folders_are_clients: bool) -> ImageData:
     path = Path(source).expanduser()
-    if source not in names() and path.is_dir():
+    if source not in NAMES and path.is_dir():
         return read_folder(path, image_size=image_size, folders_are_clients=folders_are_clients)
     data = _named_or_npz(source, path, root)
     if folders_are_clients:
@@ -103,13 +102,20 @@ def _load(source: str, root: Path, image_size: int | None, folders_are_clients: 
 def _named_or_npz(source: str, path: Path, root: Path) -> ImageData:
     if source == "digits":
         return _digits()
-    if source in _PUBLISHED:
-        return _PUBLISHED[source].load(root)
+    if source in NAMES:
+        return _published()[source].load(root)
     if not path.is_file():
         raise UsageError(_unknown(source))
     if path.suffix.lower() != ".npz":
         raise UsageError(f"{source!r} is neither an .npz file nor an image folder")
     return read_npz(path)
+
+
+def _published() -> dict[str, "Published"]:
+    # Imported where it is needed: it brings all of torchvision, which takes seconds.
+    from ccfcpp.data.published import PUBLISHED
+
+    return {published.name: published for published in PUBLISHED}
 
 
 def _root(data_root: Path | None) -> Path:
@@ -129,7 +135,7 @@ def _digits() -> ImageData:
 
 
 def _unknown(source: str) -> str:
-    close = difflib.get_close_matches(source.lower(), names(), n=1)
+    close = difflib.get_close_matches(source.lower(), NAMES, n=1)
     hint = f"did you mean '{close[0]}'? " if close else ""
-    known = f"Known: {', '.join(names())}, or a path to an image folder or an .npz"
+    known = f"Known: {', '.join(NAMES)}, or a path to an image folder or an .npz"
     return f"unknown data set {source!r}: {hint}{known}"

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 
 from torch import Tensor, nn
-from torchvision.models import resnet18
 
 from ccfcpp.errors import UsageError
 
@@ -50,6 +49,9 @@ class ResNet18Backbone(nn.Module):
     features = 512
 
     def __init__(self, image_shape: Sequence[int]) -> None:
+        # Imported where it is needed: torchvision takes seconds, and most networks do without.
+        from torchvision.models import resnet18
+
         super().__init__()
         self.network = resnet18()
         self.network.conv1 = nn.Conv2d(image_shape[0], 64, kernel_size=3, padding=1, bias=False)

@@ -16,12 +16,10 @@ from torchvision import datasets
 from ccfcpp.data import ImageData, load
 from ccfcpp.data.images import resize
 from ccfcpp.data.published import ArchiveSet
-from ccfcpp.data.sources import describe, names
+from ccfcpp.data.sources import NAMES, describe
 from ccfcpp.errors import UsageError
 
 from . import originals
-
-NAMES = ("digits", "mnist", "fashion-mnist", "cifar10", "cifar100", "stl10")
 
 # Read before the fixture of this folder hides it.
 REAL_DATA = Path(
@@ -51,8 +49,8 @@ def _md5(content: bytes) -> str:
     return hashlib.md5(content, usedforsecurity=False).hexdigest()
 
 
-def test_names() -> None:
-    assert names() == NAMES
+def test_names(tmp_path: Path) -> None:
+    assert tuple(row.name for row in describe(tmp_path)) == NAMES
 
 
 def test_digits() -> None:
