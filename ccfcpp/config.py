@@ -1,8 +1,8 @@
 """The configuration: every choice of a run, its range and its default.
 
 The defaults are the CCFC authors' choices for MNIST. A run's configuration is made of layers, each
-over the one before: these defaults, the data set's preset, what the method fixes, a file given by
-the user, and single values given by the user.
+over the one before: these defaults, the data set's preset, a file given by the user, and single
+values given by the user. A layer that names a method brings what the method fixes.
 """
 
 import difflib
@@ -179,7 +179,7 @@ METHOD_LAYERS: dict[str, Tree] = {
     "ccfc": {"loss": {"eta": 0.0, "pretrain_eta": 0.0}},
     "ccfc++": {},
 }
-"""What a method fixes over the data set's preset."""
+"""What a method fixes."""
 
 
 def resolve_cluster_config(file: Tree, values: Tree) -> ClusterConfig:
@@ -192,12 +192,11 @@ def resolve_cluster_config(file: Tree, values: Tree) -> ClusterConfig:
     Raises:
         UsageError: A key is unknown or a value is out of its range.
     """
-    given = merge(file, values)
-    base = preset(str(given.get("dataset", "digits")))
-    method = given.get("method", base.get("method", "ccfc++"))
-    layers = (base, METHOD_LAYERS.get(str(method), {}), given)
+    dataset = values.get("dataset", file.get("dataset", "digits"))
     tree: Tree = {}
-    for layer in layers:
+    for layer in (preset(str(dataset)), file, values):
+        # What a method fixes lies right under the layer that names it.
+        tree = merge(tree, METHOD_LAYERS.get(str(layer.get("method")), {}))
         tree = merge(tree, layer)
     return validate(ClusterConfig, tree)
 

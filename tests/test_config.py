@@ -23,7 +23,8 @@ from ccfcpp.errors import UsageError
 
 def test_the_defaults_are_the_authors_choices_for_mnist() -> None:
     mnist = validate(ClusterConfig, preset("mnist"))
-    assert differing_keys(mnist, ClusterConfig(dataset="mnist")) == []
+    defaults = validate(ClusterConfig, {"dataset": "mnist", "model": {"backbone": "conv"}})
+    assert differing_keys(mnist, defaults) == []
     assert mnist.loss.eta == 0.01
     assert (mnist.training.pretrain_rounds, mnist.training.rounds) == (100, 30)
 
