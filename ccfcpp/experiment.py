@@ -67,16 +67,17 @@ class ClusteringExperiment:
 
     Args:
         config: The configuration.
+        data: The images; those that the configuration names where it is None.
 
     Raises:
         UsageError: The configuration does not fit the data or the machine.
     """
 
-    def __init__(self, config: ClusterConfig) -> None:
+    def __init__(self, config: ClusterConfig, data: ImageData | None = None) -> None:
         self.config = config
         self.device = choose_device(config.device)
         self.randomness = Randomness(config.seed)
-        self.data = load_data(config)
+        self.data = load_data(config) if data is None else data
         self.clusters = number_of_clusters(config, self.data)
         self.parts = partition(config, self.data, self.randomness)
         self.availability = Availability(**config.availability.model_dump())
@@ -120,9 +121,7 @@ class ClusteringExperiment:
         """
         folder.add_environment(describe_environment(self.device))
         state, history, first_round = self._start(folder)
-        federation = Federation(self.algorithm, self.clients, self.availability, self.randomness)
-        scores: Scores = {}
-        for state, report in federation.run(state, first_round):  # noqa: B020 - the state moves on
+        for state, report in self.federation().run(state, first_round):  # noqa: B020 - the state moves on
             scores = self._scores(state) if self._is_due(report.round, state) else {}
             history.add(report)
             checkpoint = Checkpoint(
@@ -133,6 +132,10 @@ class ClusteringExperiment:
             if should_stop() and report.round + 1 < self.algorithm.rounds:
                 raise StoppedError
         return self._finish(folder, state, history)
+
+    def federation(self) -> Federation[CCFCState]:
+        """The clients and the server."""
+        return Federation(self.algorithm, self.clients, self.availability, self.randomness)
 
     def _start(self, folder: RunFolder) -> tuple[CCFCState, History, int]:
         checkpoint = folder.load_checkpoint(CCFCState, self.device)

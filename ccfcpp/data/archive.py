@@ -1,4 +1,4 @@
-"""Images from an `.npz` file.
+"""Images from arrays, and from an `.npz` file of them.
 
 Keys: `images` (or `x`) and optionally `labels` (or `y`); the longer name wins, others are ignored.
 """
@@ -34,9 +34,24 @@ def read_npz(path: Path) -> ImageData:
     if images is None:
         held = ", ".join(sorted(keys)) or "nothing"
         raise UsageError(f"{path} has no array 'images' (or 'x'): it holds {held}")
-    pixels = _channels_first(_checked_dtype(images, path), path)
-    indices, classes = _labels(labels, len(pixels), path)
-    return ImageData(path.stem, torch.from_numpy(pixels), indices, classes)
+    return from_arrays(path.stem, images, labels, str(path))
+
+
+def from_arrays(name: str, images: _Array, labels: _Array | None, where: str) -> ImageData:
+    """Check arrays and bring them to the one representation.
+
+    Args:
+        name: What to call the data set.
+        images: uint8 of one of the shapes that `read_npz` takes.
+        labels: Integers or strings of shape `(n,)`, or None.
+        where: Where the arrays come from, for messages.
+
+    Raises:
+        UsageError: If they do not fit; the message says what to mend.
+    """
+    pixels = _channels_first(_checked_dtype(images, where), where)
+    indices, classes = index_names(labels, len(pixels), where, "labels")
+    return ImageData(name, torch.from_numpy(pixels), indices, classes)
 
 
 def _arrays(path: Path) -> tuple[_Array | None, _Array | None, list[str]]:
@@ -60,45 +75,59 @@ def _find(file: Mapping[str, _Array], keys: tuple[str, ...]) -> _Array | None:
     return next((np.asarray(file[key]) for key in keys if key in file), None)
 
 
-def _checked_dtype(images: _Array, path: Path) -> NDArray[np.uint8]:
+def _checked_dtype(images: _Array, where: str) -> NDArray[np.uint8]:
     if images.dtype == np.uint8:
         return images.view(np.uint8)
     mend = {
         "f": "scale them to 0..255 and store images.round().astype('uint8')",
         "b": "store images.astype('uint8') * 255",
     }.get(images.dtype.kind, "scale them to 0..255 and store images.astype('uint8')")
-    raise UsageError(f"{path}: images are {images.dtype}, but must be uint8: {mend}")
+    raise UsageError(f"{where}: images are {images.dtype}, but must be uint8: {mend}")
 
 
-def _channels_first(images: NDArray[np.uint8], path: Path) -> NDArray[np.uint8]:
+def _channels_first(images: NDArray[np.uint8], where: str) -> NDArray[np.uint8]:
     if images.ndim == 3:
         images = images[:, None]
     elif images.ndim == 4 and images.shape[1] not in _CHANNELS and images.shape[3] in _CHANNELS:
         images = images.transpose(0, 3, 1, 2)
     if images.ndim != 4 or images.shape[1] not in _CHANNELS or images.size == 0:
         raise UsageError(
-            f"{path}: images have shape {images.shape}, but must have (n, h, w), (n, h, w, c) or "
+            f"{where}: images have shape {images.shape}, but must have (n, h, w), (n, h, w, c) or "
             "(n, c, h, w) with c 1 or 3, and none of them 0"
         )
     return np.ascontiguousarray(images)
 
 
-def _labels(
-    labels: _Array | None, samples: int, path: Path
+def index_names(
+    names: _Array | None, samples: int, where: str, what: str
 ) -> tuple[torch.Tensor | None, tuple[str, ...]]:
-    if labels is None:
+    """Number the sorted distinct names that are given one for each sample.
+
+    Args:
+        names: Integers or strings of shape `(samples,)`, or None.
+        samples: The number of samples.
+        where: Where the names come from, for messages.
+        what: What they name, in the plural.
+
+    Returns:
+        int64 indices of shape `(samples,)` and the distinct names; None and () without names.
+
+    Raises:
+        UsageError: If the names do not fit.
+    """
+    if names is None:
         return None, ()
-    if labels.dtype.kind not in "iuUS":
+    if names.dtype.kind not in "iuUS":
         raise UsageError(
-            f"{path}: labels are {labels.dtype}, but must be integers or strings: "
-            "store labels.astype('int64')"
+            f"{where}: {what} are {names.dtype}, but must be integers or strings: "
+            f"store {what}.astype('int64')"
         )
-    if labels.shape != (samples,):
+    if names.shape != (samples,):
         raise UsageError(
-            f"{path}: labels have shape {labels.shape}, but must have ({samples},), "
+            f"{where}: {what} have shape {names.shape}, but must have ({samples},), "
             "one for each image"
         )
-    if labels.dtype.kind == "S":
-        labels = np.char.decode(labels.view(np.ndarray), "utf-8", "replace")
-    classes, indices = np.unique(labels, return_inverse=True)
-    return torch.from_numpy(indices.astype(np.int64)), tuple(str(name) for name in classes)
+    if names.dtype.kind == "S":
+        names = np.char.decode(names.view(np.ndarray), "utf-8", "replace")
+    distinct, indices = np.unique(names, return_inverse=True)
+    return torch.from_numpy(indices.astype(np.int64)), tuple(str(name) for name in distinct)

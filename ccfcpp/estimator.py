@@ -1,0 +1,104 @@
+"""Federated clustering with scikit-learn's interface, for images that are in memory."""
+
+from collections.abc import Mapping
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator, ClusterMixin
+
+from ccfcpp.clustering.exchanges import required_centroids
+from ccfcpp.config import merge, resolve_cluster_config
+from ccfcpp.data import ImageData
+from ccfcpp.data.archive import from_arrays, index_names
+from ccfcpp.errors import UsageError
+from ccfcpp.experiment import ClusteringExperiment
+
+
+class FederatedClustering(ClusterMixin, BaseEstimator):  # type: ignore[misc] # no types there
+    """CCFC++ over clients that hold the images given.
+
+    Args:
+        n_clusters: Number of clusters k.
+        random_state: Seed of all random numbers.
+        device: ``auto``, ``cpu`` or ``cuda``.
+        settings: Any other keys of the configuration, as a nested mapping such as
+            ``{"training": {"rounds": 5}}``, over the preset for images of one's own.
+
+    Attributes:
+        labels_: Cluster of each image, int64 of shape (n_samples,).
+        cluster_centers_: Global centroids in the latent space, float32 of shape
+            (n_clusters, latent dimensions).
+        n_iter_: Number of rounds.
+    """
+
+    def __init__(
+        self,
+        n_clusters: int = 10,
+        *,
+        random_state: int = 0,
+        device: str = "auto",
+        settings: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.n_clusters = n_clusters
+        self.random_state = random_state
+        self.device = device
+        self.settings = settings
+
+    def fit(
+        self,
+        X: NDArray[np.uint8],  # noqa: N803 - scikit-learn's name
+        y: None = None,
+        *,
+        clients: NDArray[Any],
+    ) -> Self:
+        """Learn an encoder and centroids.
+
+        Args:
+            X: uint8 images of shape (n, h, w), (n, h, w, c) or (n, c, h, w) with c 1 or 3.
+            y: Ignored; there for scikit-learn's conventions.
+            clients: Integer or string of shape (n,): which client holds each image.
+
+        Raises:
+            UsageError: The arrays or the settings do not fit.
+        """
+        data = from_arrays("images", np.asarray(X), None, "X")
+        owners, names = index_names(np.asarray(clients), len(data), "fit", "clients")
+        fixed = {
+            "dataset": "./images",
+            "clusters": self.n_clusters,
+            "seed": self.random_state,
+            "device": self.device,
+            "partition": {"kind": "folders"},
+        }
+        config = resolve_cluster_config({}, merge(dict(self.settings or {}), fixed))
+        owned = ImageData("images", data.images, None, (), owners, names)
+        experiment = ClusteringExperiment(config, owned)
+        state = experiment.algorithm.initial_state(experiment.randomness)
+        federation = experiment.federation()
+        for number in range(experiment.algorithm.rounds):
+            state, _ = federation.run_round(state, number)
+        self.cluster_centers_ = required_centroids(state.centroids).cpu().numpy()
+        self.n_iter_ = experiment.algorithm.rounds
+        self._experiment, self._state = experiment, state
+        self._shape = tuple(data.images.shape[1:])
+        self.labels_ = self.predict(X)
+        return self
+
+    def predict(self, X: NDArray[np.uint8]) -> NDArray[np.int64]:  # noqa: N803
+        """The nearest global centroid of each image, int64 of shape (n,).
+
+        Raises:
+            UsageError: The images differ in shape from those of ``fit``.
+        """
+        images = from_arrays("images", np.asarray(X), None, "X").images
+        if tuple(images.shape[1:]) != self._shape:
+            raise UsageError(
+                f"images of shape {tuple(images.shape[1:])} do not fit the model, which was made "
+                f"for {self._shape} (channels, height, width): resize them"
+            )
+        clusters = self._experiment.algorithm.assign(
+            self._state, images.to(self._experiment.device)
+        )
+        labels: NDArray[np.int64] = clusters.cpu().numpy()
+        return labels
