@@ -11,8 +11,8 @@ from rich.console import Console
 from rich.table import Table
 
 import ccfcpp
-from ccfcpp.config import (
-    ClusterConfig,
+from ccfcpp.config import ClusterConfig
+from ccfcpp.config_layers import (
     Tree,
     merge,
     nest,
@@ -219,7 +219,7 @@ def _run(experiment: ClusteringExperiment, folder: RunFolder) -> dict[str, objec
 
     try:
         with (
-            RunProgress(console, rounds, done=0) as progress,
+            RunProgress(console, rounds) as progress,
             graceful_interruption(announce) as should_stop,
         ):
             return experiment.run(folder, progress, should_stop)

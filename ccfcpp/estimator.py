@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClusterMixin
 
 from ccfcpp.clustering.exchanges import required_centroids
-from ccfcpp.config import merge, resolve_cluster_config
+from ccfcpp.config_layers import merge, resolve_cluster_config
 from ccfcpp.data import ImageData
 from ccfcpp.data.archive import from_arrays, index_names
 from ccfcpp.errors import UsageError

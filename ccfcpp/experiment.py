@@ -37,7 +37,7 @@ class History:
     """What a summary says of all rounds together; kept in the checkpoint.
 
     Attributes:
-        seconds: Time of the rounds, evaluation included.
+        seconds: Wall-clock time of the rounds, without evaluation and checkpoints.
         bytes_down: Bytes that all clients received.
         bytes_up: Bytes that all clients sent.
         rounds_by_client: How many rounds each client took part in, by its number.

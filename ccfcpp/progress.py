@@ -18,10 +18,9 @@ class RunProgress:
     Args:
         console: Where to.
         rounds: Rounds of the whole run.
-        done: Rounds that an earlier session has run.
     """
 
-    def __init__(self, console: Console, rounds: int, done: int) -> None:
+    def __init__(self, console: Console, rounds: int) -> None:
         self.console = console
         self.rounds = rounds
         self.bar = Progress(
@@ -33,13 +32,14 @@ class RunProgress:
             console=console,
             disable=not console.is_terminal,
         )
-        self.task = self.bar.add_task("rounds", total=rounds, completed=done, figures="")
-        self.seconds: list[float] = []
+        self.task = self.bar.add_task("rounds", total=rounds, figures="")
+        self.ends: list[float] = []
         self.nmi = ""
         self.last_line = -_SECONDS_BETWEEN_LINES
 
     def __enter__(self) -> Self:
         self.bar.start()
+        self.ends = [time.monotonic()]
         return self
 
     def __exit__(
@@ -60,7 +60,7 @@ class RunProgress:
             self.nmi = f"NMI {scores['nmi']:.4f}"
         loss = f"loss {report.figures['loss']:+.4f}" if "loss" in report.figures else ""
         self.bar.update(self.task, completed=report.round + 1, figures=f"{loss}  {self.nmi}")
-        self.seconds.append(report.seconds)
+        self.ends.append(time.monotonic())
         last = report.round + 1 == self.rounds
         if not self.console.is_terminal and (self._line_is_due() or last):
             self.last_line = time.monotonic()
@@ -72,6 +72,6 @@ class RunProgress:
         return time.monotonic() - self.last_line >= _SECONDS_BETWEEN_LINES
 
     def _minutes_left(self, report: RoundReport) -> str:
-        recent = self.seconds[-10:]
-        seconds = (self.rounds - report.round - 1) * sum(recent) / len(recent)
+        recent = self.ends[-10:]
+        seconds = (self.rounds - report.round - 1) * (recent[-1] - recent[0]) / (len(recent) - 1)
         return f"{int(seconds) // 60}:{int(seconds) % 60:02d} left"

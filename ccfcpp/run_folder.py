@@ -10,7 +10,8 @@ import torch
 from safetensors.torch import save
 from torch import Tensor
 
-from ccfcpp.config import ClusterConfig, differing_keys, dump_yaml, read_yaml, validate
+from ccfcpp.config import ClusterConfig
+from ccfcpp.config_layers import differing_keys, dump_yaml, read_yaml, validate
 from ccfcpp.engine.checkpoint import (
     Checkpoint,
     load_checkpoint,

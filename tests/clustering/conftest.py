@@ -9,7 +9,8 @@ from torch import Tensor
 
 from ccfcpp.clustering.ccfc import CCFC
 from ccfcpp.clustering.exchanges import CCFCState
-from ccfcpp.config import ClusterConfig, Tree, merge, parse_assignments, validate
+from ccfcpp.config import ClusterConfig
+from ccfcpp.config_layers import Tree, merge, parse_assignments, validate
 from ccfcpp.engine.availability import Availability
 from ccfcpp.engine.client import Client
 from ccfcpp.engine.federation import Federation, RoundReport

@@ -4,8 +4,8 @@ from typing import Any
 import pytest
 import yaml
 
-from ccfcpp.config import (
-    ClusterConfig,
+from ccfcpp.config import ClusterConfig
+from ccfcpp.config_layers import (
     Tree,
     differing_keys,
     dump_yaml,
