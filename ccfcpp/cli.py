@@ -1,6 +1,7 @@
 """The command line: it parses, calls and prints."""
 
 import json
+import shlex
 import sys
 from datetime import datetime
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Annotated, Any, cast
 import typer
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 import ccfcpp
 from ccfcpp.config import ClusterConfig
@@ -19,6 +21,7 @@ from ccfcpp.config_layers import (
     parse_assignments,
     read_yaml,
     resolve_cluster_config,
+    stack,
     validate,
 )
 from ccfcpp.data.sources import describe
@@ -43,16 +46,20 @@ _USAGE_ERROR, _FAILURE, _INTERRUPTED = 2, 1, 130
 def main() -> None:
     """Run the command line; bad input ends with one line on stderr and exit code 2."""
     errors = Console(stderr=True, soft_wrap=True, highlight=False, markup=False)
+
+    def fail(reason: object) -> None:
+        errors.print("error: " + " ".join(str(reason).split()))
+
     try:
         code = typer.main.get_command(app)(standalone_mode=False)
     except UsageError as error:
-        errors.print(f"error: {error}")
+        fail(error)
         code = _USAGE_ERROR
     except CommandLineError as error:
-        errors.print(f"error: {cast(Any, error).format_message()}")
+        fail(cast(Any, error).format_message())
         code = _USAGE_ERROR
-    except FederationError as error:
-        errors.print(f"error: {error}")
+    except (FederationError, OSError) as error:
+        fail(error)
         code = _FAILURE
     except (KeyboardInterrupt, typer.Abort):
         code = _INTERRUPTED
@@ -78,12 +85,16 @@ def options(
 
 
 @app.command()
-def datasets() -> None:
+def datasets(
+    data_root: Annotated[
+        Path | None, typer.Option(help="Folder of the data sets; $CCFCPP_DATA otherwise.")
+    ] = None,
+) -> None:
     """List the data sets and where they were found."""
     table = Table("name", "images", "classes", "shape", "place")
-    for row in describe():
+    for row in describe(data_root):
         size = "x".join(map(str, row.shape))
-        table.add_row(row.name, f"{row.images:,}", str(row.classes), size, row.place)
+        table.add_row(row.name, f"{row.images:,}", str(row.classes), size, Text(row.place))
     Console().print(table)
 
 
@@ -167,10 +178,13 @@ def cluster(
     values = merge(_given(named), parse_assignments(settings or []))
     file = read_yaml(config) if config else {}
     use_available_processors()
-    if resume:
-        experiment, folder = _reopen(out, merge(file, values))
-    else:
-        experiment, folder = _create(out, resolve_cluster_config(file, values))
+    try:
+        if resume:
+            experiment, folder = _reopen(out, file, values)
+        else:
+            experiment, folder = _create(out, resolve_cluster_config(file, values))
+    except OSError as error:
+        raise UsageError(f"{error.filename} cannot be used ({error.strerror})") from error
     summary = _run(experiment, folder)
     if json_output:
         typer.echo(json.dumps(summary))
@@ -195,12 +209,12 @@ def _create(out: Path | None, config: ClusterConfig) -> tuple[ClusteringExperime
     return experiment, RunFolder.create(path, config)
 
 
-def _reopen(out: Path | None, values: Tree) -> tuple[ClusteringExperiment, RunFolder]:
+def _reopen(out: Path | None, *layers: Tree) -> tuple[ClusteringExperiment, RunFolder]:
     if out is None:
         raise UsageError("--resume needs the folder of the run: give --out")
     folder = RunFolder.reopen(out)
     saved = folder.saved_config().model_dump(mode="json")
-    config = validate(ClusterConfig, merge(saved, values))
+    config = validate(ClusterConfig, stack(saved, *layers))
     folder.refuse_other_config(config)
     return ClusteringExperiment(config), folder
 
@@ -211,7 +225,7 @@ def _new_path(config: ClusterConfig) -> Path:
 
 
 def _run(experiment: ClusteringExperiment, folder: RunFolder) -> dict[str, object]:
-    console = Console(stderr=True, soft_wrap=True)
+    console = Console(stderr=True, soft_wrap=True, markup=False, highlight=False)
     rounds = experiment.algorithm.rounds
 
     def announce() -> None:
@@ -224,16 +238,23 @@ def _run(experiment: ClusteringExperiment, folder: RunFolder) -> dict[str, objec
         ):
             return experiment.run(folder, progress, should_stop)
     except (StoppedError, KeyboardInterrupt):
-        console.print(f"stopped; go on with: ccfcpp cluster --out {folder.path} --resume")
+        console.print(
+            f"stopped; go on with: ccfcpp cluster --out {shlex.quote(str(folder.path))} --resume"
+        )
         raise typer.Exit(_INTERRUPTED) from None
 
 
 def _print_summary(summary: dict[str, Any]) -> None:
-    table = Table(show_header=False, title=f"{summary['method']} on {summary['dataset']}")
-    absent = summary["clients"] - summary["connected"]
+    table = Table(show_header=False, title=Text(f"{summary['method']} on {summary['dataset']}"))
+    table.add_column()
+    table.add_column(overflow="fold")
+    empty = summary["clients"] - summary["connected"] - summary["disconnected"]
     rows = {
-        "images": f"{summary['samples']:,} in {summary['clusters']} clusters",
-        "clients": f"{summary['connected']} connected, {absent} absent",
+        "images": f"{summary['samples']:,}, of which clients that take part hold "
+        f"{summary['held']:,}",
+        "clusters": str(summary["clusters"]),
+        "clients": f"{summary['connected']} connected, {summary['disconnected']} disconnected"
+        + (f", {empty} without images" if empty else ""),
         "partition": summary["partition"]
         + (f", p = {summary['p']:g}" if summary["p"] is not None else ""),
         "rounds": f"{summary['pretrain_rounds']} pre-training + {summary['rounds']}",
@@ -246,11 +267,12 @@ def _print_summary(summary: dict[str, Any]) -> None:
                 ("ARI", "ari"),
             )
         },
+        "refused": f"{summary['refused_updates']} updates",
         "sent up": f"{summary['bytes_up'] / 1e6:.1f} MB",
         "sent down": f"{summary['bytes_down'] / 1e6:.1f} MB",
         "time": f"{summary['seconds']:.1f} s on {summary['device']}",
         "folder": summary["out"],
     }
     for name, value in rows.items():
-        table.add_row(name, value)
+        table.add_row(name, Text(value))
     Console().print(table)

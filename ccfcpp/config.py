@@ -7,8 +7,9 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-Count = Annotated[int, Field(ge=0)]
-Positive = Annotated[int, Field(ge=1)]
+# The upper bounds only keep numbers that no run can mean from overflowing deep inside a library.
+Count = Annotated[int, Field(ge=0, le=10**6)]
+Positive = Annotated[int, Field(ge=1, le=10**6)]
 Share = Annotated[float, Field(ge=0, le=1)]
 PositiveShare = Annotated[float, Field(gt=0, le=1)]
 Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -26,7 +27,7 @@ class DataConfig(Section):
 
     root: str | None = None
     """Folder of the data sets; ``$CCFCPP_DATA`` where it is null."""
-    image_size: Positive | None = None
+    image_size: Annotated[int, Field(ge=1, le=4096)] | None = None
     """Resize images to this many pixels a side."""
 
 
@@ -74,7 +75,7 @@ class TrainingConfig(Section):
     pretrain_rounds: Count = 100
     """Rounds of contrastive pre-training before them."""
     local_epochs: Positive = 1
-    batch_size: Annotated[int, Field(ge=2)] = 128
+    batch_size: Annotated[int, Field(ge=2, le=10**6)] = 128
     learning_rate: PositiveNumber = 1e-3
     keep_optimizer: bool = True
     """Whether a client keeps its Adam moments from round to round (within a phase)."""
@@ -89,6 +90,8 @@ class LossConfig(Section):
     """η of Eq. (10): the decorrelation term in the cluster-contrastive rounds."""
     pretrain_eta: Weight = 0.0
     """The same in the pre-training rounds."""
+    min_cluster_size: Positive = 2
+    """Clusters with fewer samples in a batch are left out of Eq. (2); as printed, it has 1."""
 
 
 class CentroidConfig(Section):
@@ -134,7 +137,7 @@ class ClusterConfig(Section):
 
     method: Literal["ccfc", "ccfc++"] = "ccfc++"
     """``ccfc`` is ``ccfc++`` without the decorrelation term."""
-    dataset: str = "digits"
+    dataset: Annotated[str, Field(min_length=1)] = "digits"
     """A data set's name, or a path to an image folder or an ``.npz`` file."""
     clusters: Positive | None = None
     """Number of clusters k; the number of classes where it is null."""

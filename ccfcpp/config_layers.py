@@ -18,6 +18,8 @@ from ccfcpp.errors import UsageError
 
 Tree = dict[str, Any]
 C = TypeVar("C", bound=BaseModel)
+# PyYAML lets the errors of dates that do not exist and of deep nesting through.
+_YAML_ERRORS = (yaml.YAMLError, ValueError, RecursionError)
 
 METHOD_LAYERS: dict[str, Tree] = {
     "ccfc": {"loss": {"eta": 0.0, "pretrain_eta": 0.0}},
@@ -37,12 +39,16 @@ def resolve_cluster_config(file: Tree, values: Tree) -> ClusterConfig:
         UsageError: A key is unknown or a value is out of its range.
     """
     dataset = values.get("dataset", file.get("dataset", "digits"))
+    return validate(ClusterConfig, stack(preset(str(dataset)), file, values))
+
+
+def stack(*layers: Tree) -> Tree:
+    """Lay each tree over those before it; what a method fixes lies right under who names it."""
     tree: Tree = {}
-    for layer in (preset(str(dataset)), file, values):
-        # What a method fixes lies right under the layer that names it.
+    for layer in layers:
         tree = merge(tree, METHOD_LAYERS.get(str(layer.get("method")), {}))
         tree = merge(tree, layer)
-    return validate(ClusterConfig, tree)
+    return tree
 
 
 def preset_folder() -> Path:
@@ -68,9 +74,9 @@ def read_yaml(path: Path) -> Tree:
     """
     try:
         tree = yaml.safe_load(path.read_text())
-    except (OSError, UnicodeDecodeError) as error:
+    except OSError as error:
         raise UsageError(f"configuration {path} cannot be read: {error}") from error
-    except yaml.YAMLError as error:
+    except _YAML_ERRORS as error:
         reason = " ".join(str(error).split())
         raise UsageError(f"configuration {path} is not valid YAML: {reason}") from error
     if tree is not None and not isinstance(tree, dict):
@@ -91,7 +97,7 @@ def parse_assignments(assignments: Iterable[str]) -> Tree:
             raise UsageError(f"--set {assignment} is not of the form key=value, such as loss.lam=0")
         try:
             value = yaml.safe_load(text)
-        except yaml.YAMLError as error:
+        except _YAML_ERRORS as error:
             raise UsageError(f"--set {assignment}: {text!r} is not a YAML value") from error
         tree = merge(tree, nest(key, value))
     return tree

@@ -34,11 +34,18 @@ def choose_device(wanted: str) -> torch.device:
 def use_available_processors() -> None:
     """Set the threads of torch and faiss once, to the processors this process may use.
 
-    ``OMP_NUM_THREADS`` overrides the number.
+    ``OMP_NUM_THREADS`` overrides the number; give it where other work shares the processors.
     """
-    threads = int(os.environ.get("OMP_NUM_THREADS", 0)) or len(os.sched_getaffinity(0))
+    given = os.environ.get("OMP_NUM_THREADS", "").split(",")[0]
+    threads = int(given) if given.isdecimal() and int(given) > 0 else _available_processors()
     torch.set_num_threads(threads)
     faiss.omp_set_num_threads(threads)
+
+
+def _available_processors() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1  # macOS and Windows cannot tell
 
 
 def describe_environment(device: torch.device) -> dict[str, object]:

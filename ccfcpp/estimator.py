@@ -8,11 +8,13 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClusterMixin
 
 from ccfcpp.clustering.exchanges import required_centroids
-from ccfcpp.config_layers import merge, resolve_cluster_config
+from ccfcpp.config_layers import Tree, resolve_cluster_config
 from ccfcpp.data import ImageData
 from ccfcpp.data.archive import from_arrays, index_names
+from ccfcpp.engine.client import Client
 from ccfcpp.errors import UsageError
 from ccfcpp.experiment import ClusteringExperiment
+from ccfcpp.randomness import SERVER
 
 
 class FederatedClustering(ClusterMixin, BaseEstimator):  # type: ignore[misc] # no types there
@@ -22,7 +24,7 @@ class FederatedClustering(ClusterMixin, BaseEstimator):  # type: ignore[misc] # 
         n_clusters: Number of clusters k.
         random_state: Seed of all random numbers.
         device: ``auto``, ``cpu`` or ``cuda``.
-        settings: Any other keys of the configuration, as a nested mapping such as
+        settings: Other sections of the configuration, as a nested mapping such as
             ``{"training": {"rounds": 5}}``, over the preset for images of one's own.
 
     Attributes:
@@ -64,14 +66,19 @@ class FederatedClustering(ClusterMixin, BaseEstimator):  # type: ignore[misc] # 
         """
         data = from_arrays("images", np.asarray(X), None, "X")
         owners, names = index_names(np.asarray(clients), len(data), "fit", "clients")
-        fixed = {
+        fixed: Tree = {
             "dataset": "./images",
             "clusters": self.n_clusters,
             "seed": self.random_state,
             "device": self.device,
             "partition": {"kind": "folders"},
         }
-        config = resolve_cluster_config({}, merge(dict(self.settings or {}), fixed))
+        settings = dict(self.settings or {})
+        if taken := sorted(settings.keys() & fixed.keys()):
+            raise UsageError(
+                f"settings hold {', '.join(taken)}: give them by the arguments instead"
+            )
+        config = resolve_cluster_config({}, settings | fixed)
         owned = ImageData("images", data.images, None, (), owners, names)
         experiment = ClusteringExperiment(config, owned)
         state = experiment.algorithm.initial_state(experiment.randomness)
@@ -80,7 +87,8 @@ class FederatedClustering(ClusterMixin, BaseEstimator):  # type: ignore[misc] # 
             state, _ = federation.run_round(state, number)
         self.cluster_centers_ = required_centroids(state.centroids).cpu().numpy()
         self.n_iter_ = experiment.algorithm.rounds
-        self._experiment, self._state = experiment, state
+        # Not the experiment, which holds all clients' images and what they remember.
+        self._algorithm, self._state = experiment.algorithm, state
         self._shape = tuple(data.images.shape[1:])
         self.labels_ = self.predict(X)
         return self
@@ -97,8 +105,6 @@ class FederatedClustering(ClusterMixin, BaseEstimator):  # type: ignore[misc] # 
                 f"images of shape {tuple(images.shape[1:])} do not fit the model, which was made "
                 f"for {self._shape} (channels, height, width): resize them"
             )
-        clusters = self._experiment.algorithm.assign(
-            self._state, images.to(self._experiment.device)
-        )
-        labels: NDArray[np.int64] = clusters.cpu().numpy()
+        holder = Client(SERVER, "predict", images.to(self._algorithm.trainer.device))
+        labels: NDArray[np.int64] = self._algorithm.assign(self._state, holder).cpu().numpy()
         return labels

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -21,7 +22,7 @@ from ccfcpp.errors import UsageError
 from ccfcpp.metrics import clustering_scores
 from ccfcpp.models.contrastive import ContrastiveModel
 from ccfcpp.models.encoders import ConvBackbone, ResNet18Backbone
-from ccfcpp.randomness import Randomness
+from ccfcpp.randomness import SERVER, Randomness
 from ccfcpp.run_folder import RunFolder
 
 Scores = dict[str, float]
@@ -55,7 +56,7 @@ class History:
         self.seconds += report.seconds
         self.bytes_down += report.bytes_down
         self.bytes_up += report.bytes_up
-        self.refused += len(report.refused)
+        self.refused += sum(map(len, report.refused.values()))
         for client in map(str, report.clients):
             self.rounds_by_client[client] = self.rounds_by_client.get(client, 0) + 1
 
@@ -82,18 +83,27 @@ class ClusteringExperiment:
         self.parts = partition(config, self.data, self.randomness)
         self.availability = Availability(**config.availability.model_dump())
         connected = self.availability.connected(range(len(self.parts)), self.randomness)
+        self.disconnected = len(self.parts) - len(connected)
         self.data = self.data.to(self.device)
         # A client without samples has nothing to train on and nothing to add to an average.
         self.clients = [
-            Client(number, self._name(number), self.data.images[self.parts[number].to(self.device)])
+            self._holder(number, self._name(number), self.parts[number])
             for number in connected
             if len(self.parts[number]) > 0
         ]
         if not self.clients:
             raise UsageError("no connected client holds an image: give fewer clients")
+        held = torch.zeros(len(self.data), dtype=torch.bool)
+        held[torch.cat([self.parts[client.id] for client in self.clients])] = True
+        # Images that take no part in training are clustered all the same.
+        self.unheld = (~held).nonzero().flatten()
+        self.rest = self._holder(SERVER, "the rest", self.unheld)
         image_shape = tuple(self.data.images.shape[1:])
         make_model = model_maker(config.model, image_shape)
         self.algorithm = CCFC(config, make_model, self.clusters, self.device)
+
+    def _holder(self, number: int, name: str, samples: Tensor) -> Client:
+        return Client(number, name, self.data.images[samples.to(self.device)])
 
     def _name(self, number: int) -> str:
         by_folder = self.config.partition.kind == "folders"
@@ -138,7 +148,7 @@ class ClusteringExperiment:
         return Federation(self.algorithm, self.clients, self.availability, self.randomness)
 
     def _start(self, folder: RunFolder) -> tuple[CCFCState, History, int]:
-        checkpoint = folder.load_checkpoint(CCFCState, self.device)
+        checkpoint = folder.load_checkpoint(self.algorithm.state_type, self.device)
         if checkpoint is None:
             return self.algorithm.initial_state(self.randomness), History(), 0
         for client in self.clients:
@@ -152,12 +162,25 @@ class ClusteringExperiment:
         """Scores over all samples; none where the data has no labels."""
         if self.data.labels is None:
             return {}
-        labels = self.algorithm.assign(state, self.data.images)
-        return clustering_scores(self.data.labels.cpu().numpy(), labels.cpu().numpy())
+        clusters = self._assign_all(state)
+        return clustering_scores(self.data.labels.cpu().numpy(), clusters.numpy())
+
+    def _assign_all(self, state: CCFCState) -> Tensor:
+        """The cluster of every image, int64 of shape (samples,) on the CPU.
+
+        Each client's images go through the model by themselves: what it makes of them serves the
+        client in the next round too.
+        """
+        clusters = torch.empty(len(self.data), dtype=torch.int64)
+        for client in self.clients:
+            clusters[self.parts[client.id]] = self.algorithm.assign(state, client).cpu()
+        if len(self.rest) > 0:
+            clusters[self.unheld] = self.algorithm.assign(state, self.rest).cpu()
+        return clusters
 
     def _finish(self, folder: RunFolder, state: CCFCState, history: History) -> dict[str, object]:
         required_centroids(state.centroids)
-        clusters = self.algorithm.assign(state, self.data.images)
+        clusters = self._assign_all(state)
         owners = torch.full((len(self.data),), -1)
         for number, part in enumerate(self.parts):
             owners[part] = number
@@ -167,7 +190,7 @@ class ClusteringExperiment:
         )
         if self.data.labels is not None:
             assignments["class"] = self.data.labels
-            scores |= clustering_scores(self.data.labels.cpu().numpy(), clusters.cpu().numpy())
+            scores |= clustering_scores(self.data.labels.cpu().numpy(), clusters.numpy())
         summary = self._describe(history) | scores | {"out": str(folder.path)}
         folder.write_results(summary, state, assignments)
         return summary
@@ -187,12 +210,14 @@ class ClusteringExperiment:
             "method": config.method,
             "dataset": config.dataset,
             "samples": len(self.data),
+            "held": len(self.data) - len(self.unheld),
             "clusters": self.clusters,
             "partition": config.partition.kind,
             "p": config.partition.p if config.partition.kind == "skew" else None,
             "seed": config.seed,
             "clients": len(self.parts),
             "connected": len(self.clients),
+            "disconnected": self.disconnected,
             "participants": participants,
             "pretrain_rounds": config.training.pretrain_rounds,
             "rounds": config.training.rounds,
@@ -270,14 +295,14 @@ def model_maker(
     Raises:
         UsageError: The images do not fit the backbone.
     """
+    return partial(_make_model, config, image_shape)
+
+
+def _make_model(config: ModelConfig, image_shape: tuple[int, ...]) -> ContrastiveModel:
     conv = config.backbone == "conv" or (config.backbone == "auto" and image_shape[0] == 1)
-
-    def make() -> ContrastiveModel:
-        backbone = (
-            ConvBackbone(image_shape, config.widths) if conv else ResNet18Backbone(image_shape)
-        )
-        return ContrastiveModel(
-            backbone, config.projector_width, config.latent, config.predictor_width
-        )
-
-    return make
+    return ContrastiveModel(
+        ConvBackbone(image_shape, config.widths) if conv else ResNet18Backbone(image_shape),
+        config.projector_width,
+        config.latent,
+        config.predictor_width,
+    )

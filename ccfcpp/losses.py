@@ -44,12 +44,12 @@ def cluster_contrast(
     labels: Tensor,
     clusters: int,
     lam: float,
+    min_cluster_size: int = 2,
 ) -> Tensor:
     """The cluster-contrastive loss, Eq. (2) of the paper, over one batch.
 
     With p̂ and ẑ normalised, Σᵢⱼ D(pᵢ, zⱼ) over the n² pairs of a cluster is −n²⟨mean p̂, mean ẑ⟩.
-    Clusters with fewer than two samples in the batch are left out, as in the authors' code, and k
-    counts the clusters that are left.
+    Clusters that are too small in the batch are left out, and k counts those that are left.
 
     Args:
         predictions: p of shape (batch, dimensions); the only input that receives a gradient.
@@ -58,14 +58,16 @@ def cluster_contrast(
         labels: int64 pseudo-labels of shape (batch,), each in [0, ``clusters``).
         clusters: Number of clusters.
         lam: Weight λ of the model-contrastive term, the second line of Eq. (2).
+        min_cluster_size: Samples that a cluster must have in the batch: 2 in the authors' code;
+            with 1 every cluster that has a sample counts, as Eq. (2) is printed.
 
     Returns:
-        Scalar tensor. Where no cluster has two members it is a 0 that can be differentiated.
+        Scalar tensor. Where no cluster is left it is a 0 that can be differentiated.
     """
     members = F.one_hot(labels, clusters).to(predictions.dtype)
     sizes = members.sum(dim=0)
-    kept = (sizes >= 2).to(predictions.dtype)
-    # Every weight is 0 in a batch without a cluster of two members, and so is the loss.
+    kept = (sizes >= min_cluster_size).to(predictions.dtype)
+    # Where no cluster is left every weight is 0, and so is the loss.
     cluster_weights = kept / kept.sum().clamp(min=1)
     averaging = members / sizes.clamp(min=1)
 

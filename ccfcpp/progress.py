@@ -5,7 +5,7 @@ from types import TracebackType
 from typing import Self
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from ccfcpp.engine.federation import RoundReport
 
@@ -27,8 +27,7 @@ class RunProgress:
             TextColumn("round"),
             MofNCompleteColumn(),
             BarColumn(),
-            TextColumn("{task.fields[figures]}"),
-            TimeRemainingColumn(),
+            TextColumn("{task.fields[figures]}", markup=False),
             console=console,
             disable=not console.is_terminal,
         )
@@ -52,26 +51,26 @@ class RunProgress:
 
     def __call__(self, report: RoundReport, scores: dict[str, float]) -> None:
         """Show a round that has ended, and say which updates were refused."""
-        for client, reason in report.refused.items():
-            self.console.print(f"round {report.round + 1}: client {client} refused: {reason}")
+        for client, reasons in report.refused.items():
+            text = "; ".join(reasons)
+            self.console.print(f"round {report.round + 1}: client {client} refused: {text}")
         if not report.clients:
             self.console.print(f"round {report.round + 1}: no client took part")
         if "nmi" in scores:
             self.nmi = f"NMI {scores['nmi']:.4f}"
         loss = f"loss {report.figures['loss']:+.4f}" if "loss" in report.figures else ""
-        self.bar.update(self.task, completed=report.round + 1, figures=f"{loss}  {self.nmi}")
         self.ends.append(time.monotonic())
+        figures = " ".join(f"{loss}  {self.nmi}  {self._time_left(report)}".split())
+        self.bar.update(self.task, completed=report.round + 1, figures=figures)
         last = report.round + 1 == self.rounds
         if not self.console.is_terminal and (self._line_is_due() or last):
             self.last_line = time.monotonic()
-            left = self._minutes_left(report)
-            text = f"round {report.round + 1}/{self.rounds}  {loss}  {self.nmi}  {left}"
-            self.console.print(" ".join(text.split()), highlight=False)
+            self.console.print(f"round {report.round + 1}/{self.rounds} {figures}")
 
     def _line_is_due(self) -> bool:
         return time.monotonic() - self.last_line >= _SECONDS_BETWEEN_LINES
 
-    def _minutes_left(self, report: RoundReport) -> str:
+    def _time_left(self, report: RoundReport) -> str:
         recent = self.ends[-10:]
         seconds = (self.rounds - report.round - 1) * (recent[-1] - recent[0]) / (len(recent) - 1)
         return f"{int(seconds) // 60}:{int(seconds) % 60:02d} left"

@@ -7,15 +7,16 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors.torch import save
 from torch import Tensor
 
 from ccfcpp.config import ClusterConfig
 from ccfcpp.config_layers import differing_keys, dump_yaml, read_yaml, validate
 from ccfcpp.engine.checkpoint import (
+    TEMPORARY,
     Checkpoint,
     load_checkpoint,
     save_checkpoint,
+    save_tensors,
     write_whole,
 )
 from ccfcpp.engine.payload import pack
@@ -69,6 +70,8 @@ class RunFolder:
                 f"there is no run to resume in {path} (no config.yaml): drop --resume, or give the "
                 "folder of a run with --out"
             )
+        for leftover in path.rglob(TEMPORARY):
+            leftover.unlink()
         return folder
 
     def refuse_if_taken(self) -> None:
@@ -78,7 +81,10 @@ class RunFolder:
                 f"output folder {self.path} holds another run: add --resume to go on with it, or "
                 "give another --out"
             )
-        if self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
+        if self.path.exists() and not self.path.is_dir():
+            raise UsageError(f"output folder {self.path} is a file: give another --out")
+        leftovers = set(self.path.glob(TEMPORARY))
+        if self.path.exists() and set(self.path.iterdir()) - leftovers:
             raise UsageError(f"output folder {self.path} is not empty: give another --out")
 
     def saved_config(self) -> ClusterConfig:
@@ -115,7 +121,10 @@ class RunFolder:
 
     def _forget_rounds_from(self, number: int) -> None:
         """Drop lines of rounds that were logged but not checkpointed: they will be run again."""
-        lines = self.metrics.read_text().splitlines(keepends=True) if self.metrics.exists() else []
+        if not self.metrics.exists():
+            return
+        # A crash can leave anything in the last line.
+        lines = self.metrics.read_text(errors="replace").splitlines(keepends=True)
         kept = [line for line in lines if _round_of(line) < number]
         if kept != lines:
             write_whole(self.metrics, "".join(kept).encode())
@@ -124,7 +133,7 @@ class RunFolder:
         """Record the machine of a session; a resumed run may have seen several."""
         sessions: list[dict[str, object]] = []
         if self.environment.exists():
-            sessions = json.loads(self.environment.read_text())["sessions"]
+            sessions = _sessions_in(self.environment)
         text = json.dumps({"sessions": [*sessions, environment]}, indent=2)
         write_whole(self.environment, text.encode())
 
@@ -132,13 +141,20 @@ class RunFolder:
         self, summary: dict[str, object], state: object, assignments: dict[str, Tensor]
     ) -> None:
         """Write the model with its centroids, the assignments, and last the summary."""
-        tensors = {name: t.detach().cpu().contiguous() for name, t in pack(state).items()}
-        write_whole(self.model, save(tensors))
+        save_tensors(self.model, pack(state))
         buffer = io.BytesIO()
         arrays: dict[str, Any] = {name: t.cpu().numpy() for name, t in assignments.items()}
         np.savez_compressed(buffer, **arrays)
         write_whole(self.assignments, buffer.getvalue())
         write_whole(self.summary, json.dumps(summary, indent=2).encode())
+
+
+def _sessions_in(environment: Path) -> list[dict[str, object]]:
+    try:
+        sessions: list[dict[str, object]] = json.loads(environment.read_bytes())["sessions"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise UsageError(f"{environment} is damaged ({error}): delete it to go on") from error
+    return sessions
 
 
 def _round_of(line: str) -> float:

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,6 +12,12 @@ from safetensors.torch import load_file
 
 import ccfcpp as package
 from ccfcpp.cli import app
+from ccfcpp.clustering import local_training
+from ccfcpp.clustering.local_training import LocalTrainer, represent
+from ccfcpp.config_layers import preset_folder
+from ccfcpp.environment import use_available_processors
+from ccfcpp.models.contrastive import ContrastiveModel
+from ccfcpp.randomness import Randomness
 from tests.runs import TINY, Result, ccfcpp
 
 
@@ -145,6 +152,85 @@ def test_a_client_without_samples_takes_no_part(tmp_path: Path) -> None:
     assert (summary["clients"], summary["connected"]) == (4, 3)
 
 
+def test_a_run_in_which_a_client_diverges_goes_on_without_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once: the client is taken up again in the next round."""
+    real = LocalTrainer.pretrain
+
+    def explode(trainer: LocalTrainer, *arguments: Any) -> float | None:
+        randomness: Randomness = arguments[-1]
+        loss = real(trainer, *arguments)
+        if (randomness.round, randomness.client) == (1, 2):
+            for parameter in trainer.model.parameters():
+                parameter.data.fill_(float("nan"))
+            arguments[-2].memory = {k: v * float("nan") for k, v in arguments[-2].memory.items()}
+        return loss
+
+    monkeypatch.setattr(LocalTrainer, "pretrain", explode)
+    run = tmp_path / "run"
+    result = ccfcpp("cluster", "--json", "--out", run, *TINY, "--set", "centroids.encoder=local")
+    assert result.code == 0, result.stderr
+    assert "round 2: client 2 refused: pre-training: its representations hold NaN" in result.stderr
+    assert json.loads(result.stdout)["refused_updates"] == 1
+    rounds = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert [list(line["refused"]) for line in rounds] == [[], ["2"], [], []]
+
+
+def test_a_run_in_which_everybody_diverges_says_so(tmp_path: Path) -> None:
+    settings = ("--set", "training.learning_rate=1e30", "--set", "centroids.encoder=local")
+    result = ccfcpp("cluster", "--out", tmp_path / "run", *TINY, *settings)
+    assert result.code == 1
+    assert "refused" in result.stderr
+    assert result.stderr.splitlines()[-1].startswith("error: no client has delivered centroids")
+
+
+def test_images_pass_the_frozen_model_once_a_round(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Evaluation, pseudo-labels, centroids and refinement share one pass over each image."""
+    passes: list[int] = []
+
+    def counting(model: ContrastiveModel, images: torch.Tensor) -> local_training.Representations:
+        passes.append(len(images))
+        return represent(model, images)
+
+    monkeypatch.setattr(local_training, "represent", counting)
+    result = ccfcpp("cluster", "--disconnection-rate", 0.5, "--out", tmp_path / "run", *TINY)
+    assert result.code == 0, result.stderr
+    # Rounds 1 (the last of pre-training), 2 and 3 each end with a new model.
+    assert sum(passes) == 3 * 1797
+
+
+def test_names_that_look_like_markup_or_need_quoting(tmp_path: Path) -> None:
+    folder = write_images(tmp_path / "images[/b]" / "a class", 30).parent
+    run = tmp_path / "my run[/i]"
+    result = ccfcpp("cluster", "--dataset", folder, "--p", 0, "--clusters", 2, "--out", run, *TINY)
+    assert result.code == 0, result.stderr
+    shown = "".join(result.stdout.replace("│", "").split())
+    assert "myrun[/i]" in shown
+
+
+def test_images_that_nobody_holds_are_counted(tmp_path: Path) -> None:
+    result = ccfcpp("cluster", "--p", 1, "--json", "--out", tmp_path / "run", *TINY)
+    summary = json.loads(result.stdout)
+    # Four clients hold the digits 0 to 3.
+    assert (summary["samples"], summary["held"]) == (1797, 178 + 182 + 177 + 183)
+    assert (np.load(tmp_path / "run" / "assignments.npz")["client"] == -1).sum() == 1797 - 720
+
+
+@pytest.mark.parametrize("threads", ["2,1", "abc", "0", ""])
+def test_odd_numbers_of_threads_do_not_matter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, threads: str
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", threads)
+    assert ccfcpp("cluster", "--out", tmp_path / "r", "--p", 2).code == 2
+    threads_before = torch.get_num_threads()
+    use_available_processors()
+    assert torch.get_num_threads() >= 1
+    torch.set_num_threads(threads_before)
+
+
 def test_rounds_that_everybody_misses_do_not_stop_a_run(tmp_path: Path) -> None:
     result = ccfcpp(
         "cluster", "--dropout-rate", 0.8, "--json", "--seed", 1, "--out", tmp_path / "run", *TINY
@@ -182,6 +268,11 @@ def test_a_run_without_a_single_centroid_says_so(tmp_path: Path) -> None:
         (["--set", "loss.lam"], "key=value"),
         (["--set", "model.widths=[4,4,4,4]"], "fewer widths"),
         (["--resume"], "give --out"),
+        (["--out", "x" * 300], "cannot be used"),
+        (["--dataset", "x" * 300], "x" * 300),
+        (["--dataset", ""], "dataset"),
+        (["--p", "1\n2"], "partition.p = 1 2 is refused"),
+        (["--set", "seed=2024-13-45"], "not a YAML value"),
     ],
 )  # fmt: skip
 def test_bad_input_is_one_line_and_leaves_nothing(
@@ -256,6 +347,20 @@ def test_resuming_with_another_configuration_names_the_keys(tmp_path: Path) -> N
     assert "other values of loss.lam, seed" in line
     same = ccfcpp("cluster", "--out", run, "--resume", "--seed", 0, "--device", "cpu")
     assert same.code == 0, same.stderr
+
+
+def test_the_same_command_with_resume_goes_on(tmp_path: Path) -> None:
+    command = ("--method", "ccfc", "--config", preset_folder() / "digits.yaml", *TINY)
+    assert ccfcpp("cluster", "--out", tmp_path / "run", *command).code == 0
+    result = ccfcpp("cluster", "--out", tmp_path / "run", *command, "--resume")
+    assert result.code == 0, result.stderr
+
+
+def test_a_damaged_environment_is_named(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    assert ccfcpp("cluster", "--out", run, *TINY).code == 0
+    (run / "environment.json").write_text('{"sess')
+    assert "environment.json is damaged" in complaint(ccfcpp("cluster", "--out", run, "--resume"))
 
 
 def test_a_damaged_checkpoint_is_named(tmp_path: Path) -> None:

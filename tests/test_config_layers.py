@@ -9,6 +9,7 @@ from ccfcpp.config_layers import (
     Tree,
     differing_keys,
     dump_yaml,
+    flatten,
     merge,
     nest,
     parse_assignments,
@@ -16,6 +17,7 @@ from ccfcpp.config_layers import (
     preset_folder,
     read_yaml,
     resolve_cluster_config,
+    stack,
     validate,
 )
 from ccfcpp.errors import UsageError
@@ -51,6 +53,17 @@ def test_ccfc_sets_the_decorrelation_weights_to_zero() -> None:
         resolve_cluster_config({}, {"method": "ccfc", "loss": {"eta": 0.1}})
 
 
+def test_the_layers_of_a_resumed_run_follow_the_same_rule() -> None:
+    saved = resolve_cluster_config({"dataset": "mnist"}, {"method": "ccfc"}).model_dump()
+    again = stack(saved, preset("mnist"), {"method": "ccfc"})
+    assert validate(ClusterConfig, again) == validate(ClusterConfig, saved)
+
+
+def test_the_preset_for_mnist_explains_every_key() -> None:
+    every_key = {key for key, _ in flatten(ClusterConfig().model_dump())}
+    assert {key for key, _ in flatten(preset("mnist"))} == every_key
+
+
 def test_a_path_gets_the_preset_for_images_of_ones_own() -> None:
     own = resolve_cluster_config({}, {"dataset": "/data/my images"})
     assert own.dataset == "/data/my images"
@@ -84,6 +97,8 @@ def test_a_written_configuration_reads_back_the_same(tmp_path: Path) -> None:
         ("method", "kmeans", "method = kmeans is refused: it should be 'ccfc' or 'ccfc++'"),
         ("views.area", [0.9, 0.2], "views.area = [0.9, 0.2]: the range must ascend"),
         ("partition.q", 1, "unknown key 'partition.q': did you mean 'partition.p'?"),
+        ("dataset", "", "dataset =  is refused: "),
+        ("centroids.restarts", 10**12, "should be less than or equal to 1000000"),
         ("lamda", 1, "unknown key 'lamda': did you mean 'loss.lam'?"),
         ("training.learning_rat", 1, "did you mean 'training.learning_rate'?"),
         ("loss", 3, "loss = 3 is refused"),
@@ -132,8 +147,9 @@ def test_assignments_are_read_as_yaml() -> None:
     assert tree == {"a": {"b": 1, "c": [2, 3]}, "d": None, "e": "text", "f": "x=y"}
     with pytest.raises(UsageError, match="not of the form key=value"):
         parse_assignments(["loss.lam"])
-    with pytest.raises(UsageError, match="not a YAML value"):
-        parse_assignments(["loss.lam=[1"])
+    for text in ("[1", "2024-13-45", "[" * 5000):
+        with pytest.raises(UsageError, match="not a YAML value"):
+            parse_assignments([f"loss.lam={text}"])
 
 
 def test_merging_leaves_its_arguments_alone() -> None:

@@ -1,3 +1,5 @@
+import pickle
+
 import numpy as np
 import pytest
 from sklearn.base import clone
@@ -39,6 +41,20 @@ def test_names_of_the_clients_matter_by_their_order_only() -> None:
     numbers = np.array([0, 1, 2]).repeat(40)
     named, numbered = (small().fit(IMAGES, clients=c).labels_ for c in (CLIENTS, numbers))
     assert np.array_equal(named, numbered)
+
+
+def test_a_fitted_model_can_be_stored_and_holds_no_images() -> None:
+    model = small().fit(IMAGES, clients=CLIENTS)
+    stored = pickle.dumps(model)
+    again = pickle.loads(stored)  # noqa: S301 - written by this test
+    assert np.array_equal(again.predict(IMAGES), model.labels_)
+    assert IMAGES[:40].tobytes() not in stored
+
+
+def test_settings_cannot_contradict_the_arguments() -> None:
+    model = FederatedClustering(settings={"seed": 7, "clusters": 2})
+    with pytest.raises(UsageError, match="settings hold clusters, seed"):
+        model.fit(IMAGES, clients=CLIENTS)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import json
 import os
+import secrets
 import signal
 import subprocess
 import sys
@@ -13,7 +14,6 @@ import torch
 from safetensors.torch import load_file
 
 from ccfcpp.interruption import graceful_interruption
-from ccfcpp.randomness import Randomness
 from tests.runs import TINY, ccfcpp
 
 SETTINGS = (*TINY, "--rounds", "12", "--pretrain-rounds", "3", "--dropout-rate", "0.2")
@@ -27,9 +27,23 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return run
 
 
-def start(run: Path, *arguments: str) -> subprocess.Popen[str]:
+KILLED_IN_FSYNC = """
+import itertools, os, signal
+calls = itertools.count(1)
+def fsync(file):
+    if next(calls) == {call}:
+        os.kill(os.getpid(), signal.SIGKILL)
+os.fsync = fsync
+from ccfcpp.cli import main
+main()
+"""
+
+
+def start(
+    run: Path, *arguments: str, program: tuple[str, ...] = ("-m", "ccfcpp")
+) -> subprocess.Popen[str]:
     """A process of its own, as a user starts it."""
-    command = [sys.executable, "-m", "ccfcpp", "cluster", "--out", str(run), *arguments]
+    command = [sys.executable, *program, "cluster", "--out", str(run), *arguments]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     return subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
 
@@ -66,21 +80,37 @@ def assert_same_results(run: Path, whole: Path) -> None:
     assert lines == all_lines
 
 
-@pytest.mark.parametrize("trial", range(2))
 def test_a_run_killed_at_a_random_moment_and_resumed_ends_the_same(
-    tmp_path: Path, uninterrupted: Path, trial: int
+    tmp_path: Path, uninterrupted: Path
 ) -> None:
     run = tmp_path / "run"
-    draws = torch.rand(2, generator=Randomness(trial).generator("kill"))
+    number, delay = secrets.randbelow(13) + 1, secrets.randbelow(300) / 1000
+    print(f"killed {delay} s after round {number}")  # shown where the test fails
     process = start(run, *SETTINGS)
-    wait_for_round(process, run, 1 + int(draws[0] * 12))
-    time.sleep(float(draws[1]) * 0.05)  # Any moment of a round, or of writing its checkpoint.
+    wait_for_round(process, run, number)
+    time.sleep(delay)
     process.kill()
     process.communicate()
     assert process.returncode == -signal.SIGKILL
+    finish(start(run, "--resume"))
+    assert_same_results(run, uninterrupted)
+
+
+# Each file that is written whole is one call of fsync: the configuration, the environment, 15
+# checkpoints, then the model, the assignments and the summary.
+@pytest.mark.parametrize("call", [7, 18], ids=["in a checkpoint", "between two results"])
+def test_a_run_killed_while_it_writes_and_resumed_ends_the_same(
+    tmp_path: Path, uninterrupted: Path, call: int
+) -> None:
+    run = tmp_path / "run"
+    process = start(run, *SETTINGS, program=("-c", KILLED_IN_FSYNC.format(call=call)))
+    process.communicate(timeout=PATIENCE)
+    assert process.returncode == -signal.SIGKILL
+    assert list(run.rglob("*.tmp"))
     assert not (run / "summary.json").exists()
     finish(start(run, "--resume"))
     assert_same_results(run, uninterrupted)
+    assert not list(run.rglob("*.tmp"))
 
 
 def test_a_run_killed_before_its_first_checkpoint_starts_again(

@@ -36,11 +36,11 @@ def d(p: Tensor, z: Tensor) -> Tensor:
 
 
 def equation_2(
-    p: Tensor, z: Tensor, p_global: Tensor, labels: Tensor, lam: float
+    p: Tensor, z: Tensor, p_global: Tensor, labels: Tensor, lam: float, min_cluster_size: int
 ) -> Tensor | float:
-    """Eq. (2), sums written out; clusters of fewer than two samples left out."""
+    """Eq. (2), sums written out; clusters that are too small are left out."""
     groups = [(labels == c).nonzero().flatten().tolist() for c in torch.unique(labels)]
-    groups = [group for group in groups if len(group) >= 2]
+    groups = [group for group in groups if len(group) >= min_cluster_size]
     k = len(groups)
     loss: Tensor | float = 0.0
     for group in groups:
@@ -50,19 +50,26 @@ def equation_2(
     return loss
 
 
-@given(BATCHES, DIMENSIONS, st.integers(1, 6), SEEDS, st.sampled_from([0.0, 0.001, 2.0]))
+@given(
+    BATCHES,
+    DIMENSIONS,
+    st.integers(1, 6),
+    SEEDS,
+    st.sampled_from([0.0, 0.001, 2.0]),
+    st.integers(1, 3),
+)
 def test_cluster_contrast_is_equation_2(
-    batch: int, dimensions: int, clusters: int, seed: int, lam: float
+    batch: int, dimensions: int, clusters: int, seed: int, lam: float, smallest: int
 ) -> None:
     p, z, p_global = normal(seed, 3, batch, dimensions)
     labels = torch.randint(clusters, (batch,), generator=Randomness(seed).generator("labels"))
 
     def fast(x: Tensor) -> Tensor:
-        return cluster_contrast(x, z, p_global, labels, clusters, lam)
+        return cluster_contrast(x, z, p_global, labels, clusters, lam, smallest)
 
     def slow(x: Tensor) -> Tensor:
         # 0·x keeps the oracle differentiable where no cluster is left.
-        return equation_2(x, z, p_global, labels, lam) + 0 * x.sum()
+        return equation_2(x, z, p_global, labels, lam, smallest) + 0 * x.sum()
 
     value, gradient = value_and_gradient(fast, p)
     expected, expected_gradient = value_and_gradient(slow, p)

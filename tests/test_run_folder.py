@@ -22,13 +22,15 @@ def logged(folder: RunFolder) -> list[int]:
     return [json.loads(line)["round"] for line in folder.metrics.read_text().splitlines()]
 
 
-@pytest.mark.parametrize("rest", ['{"round": 2}\n', '{"round": 2}\n{"rou', '{"round"', "null\n"])
+@pytest.mark.parametrize(
+    "rest", ['{"round": 2}\n', '{"round": 2}\n{"rou', '{"round"', "null\n", "\udcff"]
+)
 def test_rounds_logged_after_the_checkpoint_are_forgotten(tmp_path: Path, rest: str) -> None:
     """As after a crash between the log and the checkpoint, or within the log."""
     folder = RunFolder.create(tmp_path / "run", ClusterConfig())
     end_round(folder, 0)
     end_round(folder, 1)
-    with folder.metrics.open("a") as file:
+    with folder.metrics.open("a", errors="surrogateescape") as file:
         file.write(rest)
     checkpoint = folder.load_checkpoint(CCFCState, CPU)
     assert checkpoint is not None
@@ -44,6 +46,17 @@ def test_lines_logged_before_the_first_checkpoint_are_forgotten(tmp_path: Path) 
     folder.metrics.write_text('{"round": 0}\n')
     assert folder.load_checkpoint(CCFCState, CPU) is None
     assert logged(folder) == []
+
+
+def test_what_a_crash_left_behind_is_cleared_away(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / ".config.yaml.tmp").write_text("half a conf")
+    folder = RunFolder.create(run, ClusterConfig())
+    end_round(folder, 0)
+    (folder.checkpoint.parent / ".latest.safetensors.tmp").write_bytes(b"half a checkpoint")
+    RunFolder.reopen(run)
+    assert not list(run.rglob("*.tmp"))
 
 
 def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:

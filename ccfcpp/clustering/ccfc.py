@@ -34,7 +34,7 @@ from ccfcpp.engine.algorithm import Exchange
 from ccfcpp.engine.client import Client
 from ccfcpp.models.contrastive import ContrastiveModel
 from ccfcpp.models.initialisation import build
-from ccfcpp.randomness import SERVER, Randomness
+from ccfcpp.randomness import Randomness
 
 
 class CCFC:
@@ -96,18 +96,18 @@ class CCFC:
             exchanges += [refine] * self.config.centroids.refine_steps
         return exchanges
 
-    def assign(self, state: CCFCState, images: Tensor) -> Tensor:
+    def assign(self, state: CCFCState, holder: Client) -> Tensor:
         """The cluster of each image by the global model and the global centroids.
 
         Args:
             state: A state with centroids.
-            images: uint8 of shape (samples, channels, height, width).
+            holder: Who holds the images. What the model makes of them is computed once for each of
+                its versions, and kept in the holder's scratch.
 
         Returns:
             int64 tensor of shape (samples,).
         """
-        everybody = Client(id=SERVER, name="everybody", images=images)
-        seen = self.trainer.global_representations(state.model, state.version, everybody)
+        seen = self.trainer.global_representations(state.model, state.version, holder)
         return self.rule.assign(seen.latents, required_centroids(state.centroids))
 
     def _random_model(self, randomness: Randomness) -> ModelState:

@@ -48,7 +48,13 @@ class CentroidRule:
         return rule(self.points(latents), centroids)
 
     def local_centroids(self, latents: Tensor, randomness: Randomness) -> CentroidUpdate:
-        """k-means at a client; one with fewer than k samples has as many centroids as samples."""
+        """k-means at a client; one with fewer than k samples has as many centroids as samples.
+
+        Raises:
+            RefusedUpdateError: The representations hold NaN or Inf: the model has diverged.
+        """
+        if not bool(torch.isfinite(latents).all()):
+            raise RefusedUpdateError("its representations hold NaN or Inf")
         found = self._kmeans(self.points(latents), None, randomness)
         return CentroidUpdate(found.centroids, found.sizes)
 

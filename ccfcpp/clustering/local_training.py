@@ -17,6 +17,7 @@ from ccfcpp.models.initialisation import allocate
 from ccfcpp.randomness import Randomness
 
 _FORWARD_BATCH = 1024
+_FORWARD_PIXELS = 1024 * 28 * 28
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,9 @@ def to_float(images: Tensor) -> Tensor:
 def represent(model: ContrastiveModel, images: Tensor) -> Representations:
     """Run a model in evaluation mode over images of shape (samples, channels, height, width)."""
     model.eval()
-    parts = [model(to_float(batch)) for batch in torch.split(images, _FORWARD_BATCH)]
+    # Large images go in smaller batches, so that memory does not grow with their size.
+    size = min(_FORWARD_BATCH, max(1, _FORWARD_PIXELS // images[0, 0].numel()))
+    parts = [model(to_float(batch)) for batch in torch.split(images, size)]
     latents, predictions = (torch.cat(part) for part in zip(*parts, strict=True))
     return Representations(latents, predictions)
 
@@ -170,6 +173,7 @@ class LocalTrainer:
                         labels[batch],
                         clusters,
                         weights.lam,
+                        weights.min_cluster_size,
                     )
                     if weights.eta:
                         loss = loss + weights.eta * decorrelation(latents)

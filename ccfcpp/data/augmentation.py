@@ -40,7 +40,8 @@ def draw_views(
 
     The crop follows torchvision's RandomResizedCrop: area uniform, aspect ratio log-uniform, drawn
     again up to ten times until the crop lies within the image. Crop, mirror and rotation together
-    are one affine map, so that the image is sampled once.
+    are one affine map, so that the image is sampled once; the corners of a rotated crop show what
+    the image has there, where a rotation after the crop would leave them 0.
     """
     width, height = _draw_crops(count, settings, shape, generator)
     left, top = torch.rand(2, count, generator=generator) * 2 - 1

@@ -39,9 +39,9 @@ def skewed_partition(
     same class divide it between them, in order. With as many clients as classes this is the
     published rule.
 
-    Two additions that change nothing where the published settings apply: where its class runs short
-    a client takes fewer other samples too, so that its own class always makes up at least the share
-    p; and a client whose share of its class rounds to nothing takes one sample.
+    So a client's own class makes up at least the share p of its samples, up to rounding: of that
+    class it may hold half a sample less than p of all. Where the class runs short, which it does at
+    no published setting, the client takes fewer others, and the share is strictly kept.
 
     Args:
         labels: int64 class of each sample, shape (samples,), each in [0, ``classes``).
@@ -61,7 +61,7 @@ def skewed_partition(
     _check_clients(len(labels), clients)
     labels = labels.cpu()
     share = len(labels) / clients
-    wanted = len(labels) if p == 1 else max(round(share * p), math.ceil(p))
+    wanted = round(share * p) if p < 1 else len(labels)
     own = [_own_samples(labels, classes, clients, client, wanted) for client in range(clients)]
     if p == 1:
         return own
@@ -69,7 +69,10 @@ def skewed_partition(
     left_over[torch.cat(own)] = False
     pool = left_over.nonzero().flatten()
     pool = pool[torch.randperm(len(pool), generator=randomness.generator("partition"))]
-    counts = [min(round(share * (1 - p)), _most_others(len(mine), p)) for mine in own]
+    counts = [
+        round(share * (1 - p)) if len(mine) == wanted else _others_that_fit(len(mine), p)
+        for mine in own
+    ]
     others = torch.split(pool[: sum(counts)], _fit(counts, len(pool)))
     return [torch.cat(parts) for parts in zip(own, others, strict=True)]
 
@@ -84,10 +87,8 @@ def _own_samples(labels: Tensor, classes: int, clients: int, client: int, wanted
     return members.tensor_split(sharers)[client // classes][:wanted]
 
 
-def _most_others(own: int, p: float) -> int:
-    """The most samples from elsewhere that leave ``own`` samples at the share ``p``."""
-    if p == 0:
-        return 2**62
+def _others_that_fit(own: int, p: float) -> int:
+    """The most samples from elsewhere that leave ``own`` samples at the share ``p`` > 0."""
     # The small addend keeps an exact quotient such as 5250·(0.25/0.75) from falling just below.
     return math.floor(own * (1 - p) / p + 1e-9)
 

@@ -33,7 +33,6 @@ class Description:
         classes: The number of classes.
         shape: Channels, height and width of an image.
         place: Where it is, or where it would be downloaded to.
-        offline: Whether it can be loaded without a network.
     """
 
     name: str
@@ -41,7 +40,6 @@ class Description:
     classes: int
     shape: tuple[int, int, int]
     place: str
-    offline: bool
 
 
 def load(
@@ -81,11 +79,11 @@ def load(
 def describe(data_root: Path | None = None) -> tuple[Description, ...]:
     """Describe every named data set, and say where under `data_root` (as in `load`) it lies."""
     root = _root(data_root)
-    rows = [Description("digits", 1797, 10, (1, 8, 8), "scikit-learn", True)]
+    rows = [Description("digits", 1797, 10, (1, 8, 8), "scikit-learn")]
     for it in _published().values():
         place = it.find(root)
         text = f"to be downloaded to {root}" if place is None else str(place)
-        rows.append(Description(it.name, it.images, it.classes, it.shape, text, place is not None))
+        rows.append(Description(it.name, it.images, it.classes, it.shape, text))
     return tuple(rows)
 
 

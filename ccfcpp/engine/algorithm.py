@@ -10,7 +10,7 @@ State = TypeVar("State")
 
 
 class RefusedUpdateError(ValueError):
-    """A client's update cannot be used; the message says why."""
+    """A client's update cannot be used, or there is none; the message says why."""
 
 
 class Exchange(Protocol[State]):
@@ -29,7 +29,11 @@ class Exchange(Protocol[State]):
         ...
 
     def local_update(self, message: Any, client: Client, randomness: Randomness) -> Any:
-        """The client's work on its own images. No I/O, no state but the client's memory."""
+        """The client's work on its own images. No I/O, no state but the client's memory.
+
+        A memory that changes is replaced by a new one. ``RefusedUpdateError`` says that the client
+        has no update that could be used.
+        """
         ...
 
     def check(self, message: Any, update: Any) -> None:

@@ -2,14 +2,15 @@
 
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
+from safetensors.torch import save_file
 from torch import Tensor
 
 from ccfcpp.engine.algorithm import State
@@ -17,13 +18,22 @@ from ccfcpp.engine.client import Client
 from ccfcpp.engine.payload import pack, unpack
 from ccfcpp.errors import UsageError
 
+TEMPORARY = ".*.tmp"
+"""Pattern of the files that a crash may leave behind; they are never read."""
+
 
 def write_whole(path: Path, content: bytes) -> None:
     """Write a file so that a reader, or a crash, sees all of it or none of it."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    with temporary.open("wb") as file:
-        file.write(content)
-        file.flush()
+    with _whole_file(path) as temporary:
+        temporary.write_bytes(content)
+
+
+@contextmanager
+def _whole_file(path: Path) -> Iterator[Path]:
+    """A temporary path; what is written there stands at ``path`` in the end, safe on the disk."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    yield temporary
+    with temporary.open("rb") as file:
         os.fsync(file.fileno())
     temporary.replace(path)
 
@@ -55,10 +65,18 @@ def save_checkpoint(path: Path, checkpoint: Checkpoint[Any]) -> None:
     tensors = {f"state/{name}": tensor for name, tensor in pack(checkpoint.state).items()}
     for client, memory in checkpoint.memories.items():
         tensors |= {f"client/{client}/{name}": tensor for name, tensor in memory.items()}
-    contiguous = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     header = {"next_round": str(checkpoint.next_round), "facts": json.dumps(checkpoint.facts)}
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(path, save(contiguous, metadata=header))
+    save_tensors(path, tensors, header)
+
+
+def save_tensors(
+    path: Path, tensors: dict[str, Tensor], header: dict[str, str] | None = None
+) -> None:
+    """Write tensors from any device as one safetensors file, which appears whole."""
+    contiguous = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    with _whole_file(path) as temporary:
+        save_file(contiguous, temporary, metadata=header)
 
 
 def load_checkpoint(path: Path, kind: type[State], device: torch.device) -> Checkpoint[State]:
@@ -78,11 +96,11 @@ def load_checkpoint(path: Path, kind: type[State], device: torch.device) -> Chec
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         state = unpack(kind, _below("state/", tensors))
         next_round, facts = int(header["next_round"]), json.loads(header["facts"])
+        clients = {int(name.split("/")[1]) for name in tensors if name.startswith("client/")}
     except (SafetensorError, KeyError, TypeError, ValueError) as error:
         raise UsageError(
             f"checkpoint {path} cannot be read ({error}): delete {path.parent} to start again"
         ) from error
-    clients = {int(name.split("/")[1]) for name in tensors if name.startswith("client/")}
     memories = {client: _below(f"client/{client}/", tensors) for client in sorted(clients)}
     return Checkpoint(next_round, state, memories, facts)
 

@@ -19,7 +19,7 @@ class RoundReport:
     Attributes:
         round: The round's number, from 0.
         clients: Numbers of the clients that took part.
-        refused: Why the server refused an update, by the client's number.
+        refused: Why the server refused updates, by the client's number.
         bytes_down: Bytes that all clients received together.
         bytes_up: Bytes that all clients sent together, refused updates included.
         seconds: Wall-clock time of the round.
@@ -28,7 +28,7 @@ class RoundReport:
 
     round: int
     clients: list[int]
-    refused: dict[int, str] = field(default_factory=dict)
+    refused: dict[int, list[str]] = field(default_factory=dict)
     bytes_down: int = 0
     bytes_up: int = 0
     seconds: float = 0.0
@@ -86,14 +86,17 @@ class Federation(Generic[State]):
         accepted = []
         message = exchange.broadcast(state)
         for client in clients:
-            update = exchange.local_update(message, client, randomness.of_client(client.id))
+            remembered = client.memory
             report.bytes_down += nbytes(message)
-            report.bytes_up += nbytes(update)
             try:
+                update = exchange.local_update(message, client, randomness.of_client(client.id))
+                report.bytes_up += nbytes(update)
                 check_update(exchange, message, update)
                 accepted.append(update)
             except RefusedUpdateError as refusal:
-                report.refused[client.id] = f"{exchange.name}: {refusal}"
+                # What led to such an update, such as moments that are NaN, must not last.
+                client.memory = remembered
+                report.refused.setdefault(client.id, []).append(f"{exchange.name}: {refusal}")
         if not accepted:
             return state
         report.figures |= exchange.summarise(accepted)
@@ -118,7 +121,7 @@ def check_same_shapes(expected: object, received: object, what: str) -> None:
         RefusedUpdateError: They differ.
     """
     shapes, received_shapes = _shapes(expected), _shapes(received)
-    for name in shapes.keys() | received_shapes.keys():
+    for name in sorted(shapes.keys() | received_shapes.keys()):
         if shapes.get(name) != received_shapes.get(name):
             raise RefusedUpdateError(
                 f"{what} {name} is {received_shapes.get(name)}, expected {shapes.get(name)}"

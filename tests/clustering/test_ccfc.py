@@ -158,7 +158,7 @@ def test_fewer_centroids_than_k_label_all_the_same(run_small: RunSmall) -> None:
     state, _ = run_small(small_config(), clients_of_sizes(2))
     assert state.centroids is not None
     assert len(state.centroids) == 2
-    labels = small_algorithm(small_config()).assign(state, digits()[0][:50])
+    labels = small_algorithm(small_config()).assign(state, clients_of_sizes(50)[0])
     assert set(labels.tolist()) <= {0, 1}
 
 
