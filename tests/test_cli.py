@@ -125,6 +125,20 @@ def test_unlabelled_images_are_clustered_without_scores(tmp_path: Path) -> None:
     assert "no labels" in shown.stdout
 
 
+def test_colour_images_are_learnt_by_a_resnet(tmp_path: Path) -> None:
+    pixels = np.random.default_rng(0).integers(0, 255, (12, 16, 16, 3), np.uint8)
+    np.savez(tmp_path / "colour.npz", x=pixels, y=np.array(["cat", "dog"] * 6))
+    result = ccfcpp(
+        "cluster", "--dataset", tmp_path / "colour.npz", "--rounds", 1, "--pretrain-rounds", 1,
+        "--json", "--out", tmp_path / "run",
+    )  # fmt: skip
+    assert result.code == 0, result.stderr
+    summary = json.loads(result.stdout)
+    assert (summary["clients"], summary["clusters"]) == (2, 2)
+    names = load_file(tmp_path / "run" / "model.safetensors").keys()
+    assert "model/backbone.network.layer4.1.conv2.weight" in names
+
+
 def test_each_folder_is_a_client(tmp_path: Path) -> None:
     for name, count in (("clinic", 20), ("laboratory", 12)):
         write_images(tmp_path / "sites" / name, count)
