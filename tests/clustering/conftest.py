@@ -14,8 +14,8 @@ from ccfcpp.config_layers import Tree, merge, parse_assignments, validate
 from ccfcpp.engine.availability import Availability
 from ccfcpp.engine.client import Client
 from ccfcpp.engine.federation import Federation, RoundReport
-from ccfcpp.experiment import model_maker
 from ccfcpp.randomness import Randomness
+from ccfcpp.setup import model_maker
 
 SMALL: Tree = {
     "model": {"widths": [6, 8], "projector_width": 16, "latent": 12, "predictor_width": 4},
