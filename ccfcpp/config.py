@@ -77,6 +77,8 @@ class TrainingConfig(Section):
     local_epochs: Positive = 1
     batch_size: Annotated[int, Field(ge=2, le=10**6)] = 128
     learning_rate: PositiveNumber = 1e-3
+    schedule: Literal["constant", "cosine"] = "constant"
+    """``cosine``: over the cluster-contrastive rounds the learning rate falls towards 0."""
     keep_optimizer: bool = True
     """Whether a client keeps its Adam moments from round to round (within a phase)."""
 

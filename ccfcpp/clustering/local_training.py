@@ -1,12 +1,13 @@
 """What a client of CCFC and CCFC++ does with its own images."""
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
-from ccfcpp.config import ClusterConfig
+from ccfcpp.config import ClusterConfig, TrainingConfig
 from ccfcpp.data.augmentation import draw_views, render_views
 from ccfcpp.data.batches import shuffled_batches
 from ccfcpp.engine.aggregation import ModelState
@@ -38,6 +39,18 @@ def to_float(images: Tensor) -> Tensor:
     return (images.to(torch.get_default_dtype()) / 255).contiguous(
         memory_format=torch.channels_last
     )
+
+
+def contrast_learning_rate(training: TrainingConfig, number: int) -> float:
+    """The learning rate of round ``number``, counted from the start of the run.
+
+    With the cosine schedule (Loshchilov and Hutter 2017, without restarts) it starts at the
+    configured rate in the first cluster-contrastive round and would reach 0 after the last.
+    """
+    if training.schedule == "constant":
+        return training.learning_rate
+    done = (number - training.pretrain_rounds) / training.rounds
+    return training.learning_rate * (1 + math.cos(math.pi * done)) / 2
 
 
 @torch.no_grad()
@@ -135,7 +148,8 @@ class LocalTrainer:
                         loss = loss + weights.pretrain_eta * collapse / 2
                     yield loss
 
-        return self._train(start, client, "pretraining", losses())
+        rate = self.config.training.learning_rate
+        return self._train(start, client, "pretraining", rate, losses())
 
     def contrast(
         self,
@@ -179,7 +193,8 @@ class LocalTrainer:
                         loss = loss + weights.eta * decorrelation(latents)
                     yield loss
 
-        return self._train(global_model, client, "contrast", losses())
+        rate = contrast_learning_rate(self.config.training, randomness.round)
+        return self._train(global_model, client, "contrast", rate, losses())
 
     def _batches(self, client: Client, randomness: Randomness, epoch: int) -> Iterable[Tensor]:
         generator = randomness.generator(f"batches {epoch}")
@@ -187,14 +202,17 @@ class LocalTrainer:
         return (batch.to(self.device) for batch in shuffled_batches(len(client), size, generator))
 
     def _train(
-        self, start: ModelState, client: Client, phase: str, losses: Iterable[Tensor]
+        self,
+        start: ModelState,
+        client: Client,
+        phase: str,
+        learning_rate: float,
+        losses: Iterable[Tensor],
     ) -> float | None:
         """Descend the losses from ``start``, with the client's own Adam state of this phase."""
         self.model.load_state_dict(start)
         self.model.train()
-        optimizer = torch.optim.Adam(
-            self.model.parameters(), lr=self.config.training.learning_rate, fused=True
-        )
+        optimizer = torch.optim.Adam(self.model.parameters(), lr=learning_rate, fused=True)
         if self.config.training.keep_optimizer:
             _restore_optimizer(optimizer, self.model, client, phase)
         history = []

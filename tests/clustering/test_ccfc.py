@@ -11,7 +11,7 @@ from ccfcpp.clustering import local_training
 from ccfcpp.clustering.centroids import CentroidRule, CentroidUpdate
 from ccfcpp.clustering.exchanges import CCFCState, LloydStep, Training, TrainingUpdate
 from ccfcpp.clustering.kmeans import kmeans
-from ccfcpp.clustering.local_training import represent
+from ccfcpp.clustering.local_training import contrast_learning_rate, represent
 from ccfcpp.engine.algorithm import RefusedUpdateError
 from ccfcpp.engine.client import Client
 from ccfcpp.engine.federation import check_update
@@ -36,6 +36,8 @@ OPTIONS = (
     ("training.local_epochs", "2"),
     ("loss.pretrain_eta", "0"),
     ("loss.lam", "0"),
+    ("loss.min_cluster_size", "1"),
+    ("training.schedule", "cosine"),
 )
 
 
@@ -254,6 +256,15 @@ def test_a_cluster_that_nobody_assigns_to_keeps_its_centroid() -> None:
     assert state.centroids is not None
     assert torch.equal(state.centroids[2], far)
     assert not torch.equal(state.centroids[:2], start[:2])
+
+
+def test_the_learning_rate_of_each_cluster_round() -> None:
+    constant = small_config("training.rounds=4").training
+    cosine = small_config("training.rounds=4", "training.schedule=cosine").training
+    assert [contrast_learning_rate(constant, number) for number in range(2, 6)] == [1e-3] * 4
+    rates = [contrast_learning_rate(cosine, number) for number in range(2, 6)]
+    half = 0.5**0.5 / 2
+    assert rates == pytest.approx([1e-3, 1e-3 * (0.5 + half), 5e-4, 1e-3 * (0.5 - half)])
 
 
 def test_moments_are_kept_within_a_phase_and_forgotten_after_it(run_small: RunSmall) -> None:
