@@ -25,7 +25,7 @@ from ccfcpp.config_layers import (
     validate,
 )
 from ccfcpp.data.sources import describe
-from ccfcpp.environment import use_available_processors
+from ccfcpp.environment import keep_freed_memory, use_available_processors
 from ccfcpp.errors import FederationError, UsageError
 from ccfcpp.experiment import ClusteringExperiment, StoppedError
 from ccfcpp.interruption import graceful_interruption
@@ -177,6 +177,7 @@ def cluster(
     }
     values = merge(_given(named), parse_assignments(settings or []))
     file = read_yaml(config) if config else {}
+    keep_freed_memory()
     use_available_processors()
     try:
         if resume:

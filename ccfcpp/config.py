@@ -134,6 +134,15 @@ class ViewsConfig(Section):
         return self
 
 
+class ComputeConfig(Section):
+    """How the machine is used; results change by rounding alone."""
+
+    cohort: Literal["auto"] | Positive = "auto"
+    """How many clients are trained side by side; ``auto``: as many as memory serves."""
+    precision: Literal["float32", "tf32", "bfloat16"] = "float32"
+    """Of matrix products: ``tf32`` and ``bfloat16`` round their inputs; ``tf32`` needs CUDA."""
+
+
 class ClusterConfig(Section):
     """All of ``ccfcpp cluster``."""
 
@@ -155,6 +164,7 @@ class ClusterConfig(Section):
     loss: LossConfig = LossConfig()
     centroids: CentroidConfig = CentroidConfig()
     views: ViewsConfig = ViewsConfig()
+    compute: ComputeConfig = ComputeConfig()
 
     @model_validator(mode="after")
     def _method_fits(self) -> "ClusterConfig":

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -11,15 +12,16 @@ from ccfcpp.clustering.exchanges import CCFCState, required_centroids
 from ccfcpp.config import ClusterConfig
 from ccfcpp.data import ImageData
 from ccfcpp.engine.availability import Availability
-from ccfcpp.engine.checkpoint import Checkpoint, memories_of
+from ccfcpp.engine.checkpoint import Checkpoint, CheckpointClock
 from ccfcpp.engine.client import Client
 from ccfcpp.engine.federation import Federation, RoundReport
+from ccfcpp.engine.memories import ClientMemories, memory_budget
 from ccfcpp.environment import choose_device, describe_environment
 from ccfcpp.errors import UsageError
 from ccfcpp.metrics import clustering_scores
 from ccfcpp.randomness import SERVER, Randomness
 from ccfcpp.run_folder import RunFolder
-from ccfcpp.setup import load_data, model_maker, number_of_clusters, partition
+from ccfcpp.setup import cohort_size, load_data, model_maker, number_of_clusters, partition
 
 Scores = dict[str, float]
 Observer = Callable[[RoundReport, Scores], None]
@@ -96,7 +98,11 @@ class ClusteringExperiment:
         self.rest = self._holder(SERVER, "the rest", self.unheld)
         image_shape = tuple(self.data.images.shape[1:])
         make_model = model_maker(config.model, image_shape)
-        self.algorithm = CCFC(config, make_model, self.clusters, self.device)
+        largest = max(map(len, self.clients))
+        self.cohort = cohort_size(
+            config, make_model, image_shape, len(self.clients), largest, self.device
+        )
+        self.algorithm = CCFC(config, make_model, self.clusters, self.cohort, self.device)
 
     def _holder(self, number: int, name: str, samples: Tensor) -> Client:
         return Client(number, name, self.data.images[samples.to(self.device)])
@@ -116,7 +122,7 @@ class ClusteringExperiment:
         Args:
             folder: Where to; a run that was interrupted goes on after its last checkpoint.
             observe: Called after each round with its report and its scores.
-            should_stop: Asked after each checkpoint.
+            should_stop: Asked after each round; what it stops is checkpointed first.
 
         Returns:
             The summary, as it stands in ``summary.json``.
@@ -126,29 +132,37 @@ class ClusteringExperiment:
             FederationError: No client has delivered centroids that can be used.
         """
         folder.add_environment(describe_environment(self.device))
-        state, history, first_round = self._start(folder)
-        for state, report in self.federation().run(state, first_round):  # noqa: B020 - the state moves on
+        federation = self.federation(folder.checkpoint.parent)
+        state, history, first_round = self._start(folder, federation.memories)
+        clock = CheckpointClock()
+        for state, report in federation.run(state, first_round):  # noqa: B020 - the state moves on
             scores = self._scores(state) if self._is_due(report.round, state) else {}
             history.add(report)
-            checkpoint = Checkpoint(
-                report.round + 1, state, memories_of(self.clients), vars(history)
-            )
-            folder.end_round(vars(report) | {"scores": scores}, checkpoint)
+            folder.log_round(vars(report) | {"scores": scores})
             observe(report, scores)
-            if should_stop() and report.round + 1 < self.algorithm.rounds:
+            done = report.round + 1
+            stopping = should_stop()
+            if stopping or done == self.algorithm.rounds or clock.is_due():
+                with clock.timing():
+                    files = federation.memories.save(report.round)
+                    folder.save_checkpoint(Checkpoint(done, state, files, vars(history)))
+                    federation.memories.settle()
+            if stopping and done < self.algorithm.rounds:
                 raise StoppedError
         return self._finish(folder, state, history)
 
-    def federation(self) -> Federation[CCFCState]:
-        """The clients and the server."""
-        return Federation(self.algorithm, self.clients, self.availability, self.randomness)
+    def federation(self, folder: Path | None = None) -> Federation[CCFCState]:
+        """The clients and the server; what clients remember goes to ``folder`` where it must."""
+        memories = ClientMemories(self.device, memory_budget(self.device), folder)
+        return Federation(
+            self.algorithm, self.clients, self.availability, self.randomness, memories
+        )
 
-    def _start(self, folder: RunFolder) -> tuple[CCFCState, History, int]:
+    def _start(self, folder: RunFolder, memories: ClientMemories) -> tuple[CCFCState, History, int]:
         checkpoint = folder.load_checkpoint(self.algorithm.state_type, self.device)
         if checkpoint is None:
             return self.algorithm.initial_state(self.randomness), History(), 0
-        for client in self.clients:
-            client.memory = checkpoint.memories.get(client.id, {})
+        memories.restore(checkpoint.memories)
         return checkpoint.state, History(**checkpoint.facts), checkpoint.next_round
 
     def _is_due(self, number: int, state: CCFCState) -> bool:
@@ -222,4 +236,5 @@ class ClusteringExperiment:
             "bytes_up": history.bytes_up,
             "refused_updates": history.refused,
             "device": str(self.device),
+            "cohort": self.cohort,
         }

@@ -3,6 +3,10 @@
 Source: Yan, Liu, Ning and Zhang, *CCFC++: Enhancing Federated Clustering through Feature
 Decorrelation* ("the paper" below). All terms are linear in the batch: a double sum over the pairs
 of a cluster is an inner product of two means, so no pair is ever formed.
+
+Leading axes are independent losses, such as those of several clients: everything of shape
+(…, batch, …) gives losses of shape (…). Where batches are padded to one length, ``mask`` of shape
+(…, batch) is 1 for each sample that counts and 0 for the others.
 """
 
 from torch import Tensor
@@ -13,27 +17,39 @@ def negative_cosine(predictions: Tensor, targets: Tensor) -> Tensor:
     """Negative cosine similarity D of Eq. (2), row by row; no gradient reaches the targets.
 
     Args:
-        predictions: Float tensor of shape (batch, dimensions).
+        predictions: Float tensor of shape (…, dimensions).
         targets: Float tensor of the same shape.
 
     Returns:
-        Tensor of shape (batch,) with values in [-1, 1].
+        Tensor of shape (…) with values in [-1, 1].
     """
-    return -F.cosine_similarity(predictions, targets.detach(), dim=1)
+    return -F.cosine_similarity(predictions, targets.detach(), dim=-1)
 
 
-def siamese(predictions: tuple[Tensor, Tensor], latents: tuple[Tensor, Tensor]) -> Tensor:
+def batch_mean(values: Tensor, mask: Tensor | None = None) -> Tensor:
+    """Mean over the last axis of a tensor of shape (…, batch)."""
+    if mask is None:
+        return values.mean(dim=-1)
+    return (values * mask).sum(dim=-1) / mask.sum(dim=-1)
+
+
+def siamese(
+    predictions: tuple[Tensor, Tensor],
+    latents: tuple[Tensor, Tensor],
+    mask: Tensor | None = None,
+) -> Tensor:
     """SimSiam's symmetric loss ½D(p₁, z₂) + ½D(p₂, z₁) of the pre-training phase.
 
     Args:
-        predictions: Predictions p₁, p₂ of two views, each of shape (batch, dimensions).
+        predictions: Predictions p₁, p₂ of two views, each of shape (…, batch, dimensions).
         latents: Their latent representations z₁, z₂, of the same shape.
+        mask: Which samples count.
 
     Returns:
-        Scalar tensor, the mean over the batch.
+        Tensor of shape (…), the mean over the batch.
     """
     crossed = zip(predictions, reversed(latents), strict=True)
-    first, second = (negative_cosine(p, z).mean() for p, z in crossed)
+    first, second = (batch_mean(negative_cosine(p, z), mask) for p, z in crossed)
     return (first + second) / 2
 
 
@@ -45,6 +61,7 @@ def cluster_contrast(
     clusters: int,
     lam: float,
     min_cluster_size: int = 2,
+    mask: Tensor | None = None,
 ) -> Tensor:
     """The cluster-contrastive loss, Eq. (2) of the paper, over one batch.
 
@@ -52,48 +69,60 @@ def cluster_contrast(
     Clusters that are too small in the batch are left out, and k counts those that are left.
 
     Args:
-        predictions: p of shape (batch, dimensions); the only input that receives a gradient.
+        predictions: p of shape (…, batch, dimensions); the only input that receives a gradient.
         latents: z of the same shape.
         global_predictions: pᵍ of the same shape; None where ``lam`` is 0.
-        labels: int64 pseudo-labels of shape (batch,), each in [0, ``clusters``).
+        labels: int64 pseudo-labels of shape (…, batch), each in [0, ``clusters``).
         clusters: Number of clusters.
         lam: Weight λ of the model-contrastive term, the second line of Eq. (2).
         min_cluster_size: Samples that a cluster must have in the batch: 2 in the authors' code;
             with 1 every cluster that has a sample counts, as Eq. (2) is printed.
+        mask: Which samples count.
 
     Returns:
-        Scalar tensor. Where no cluster is left it is a 0 that can be differentiated.
+        Tensor of shape (…). Where no cluster is left it is a 0 that can be differentiated.
     """
     members = F.one_hot(labels, clusters).to(predictions.dtype)
-    sizes = members.sum(dim=0)
+    if mask is not None:
+        members = members * mask.unsqueeze(-1)
+    sizes = members.sum(dim=-2)
     kept = (sizes >= min_cluster_size).to(predictions.dtype)
     # Where no cluster is left every weight is 0, and so is the loss.
-    cluster_weights = kept / kept.sum().clamp(min=1)
-    averaging = members / sizes.clamp(min=1)
+    cluster_weights = kept / kept.sum(dim=-1, keepdim=True).clamp(min=1)
+    averaging = members / sizes.clamp(min=1).unsqueeze(-2)
 
-    unit_predictions = F.normalize(predictions, dim=1)
-    mean_predictions = averaging.T @ unit_predictions
-    mean_latents = averaging.T @ F.normalize(latents.detach(), dim=1)
-    loss = -(cluster_weights * (mean_predictions * mean_latents).sum(dim=1)).sum()
+    unit_predictions = F.normalize(predictions, dim=-1)
+    mean_predictions = averaging.mT @ unit_predictions
+    mean_latents = averaging.mT @ F.normalize(latents.detach(), dim=-1)
+    loss = -(cluster_weights * (mean_predictions * mean_latents).sum(dim=-1)).sum(dim=-1)
     if global_predictions is None:
         return loss
-    sample_weights = averaging @ cluster_weights
-    return loss + lam * (sample_weights * negative_cosine(predictions, global_predictions)).sum()
+    sample_weights = (averaging @ cluster_weights.unsqueeze(-1)).squeeze(-1)
+    drift = sample_weights * negative_cosine(predictions, global_predictions)
+    return loss + lam * drift.sum(dim=-1)
 
 
-def decorrelation(latents: Tensor) -> Tensor:
+def decorrelation(latents: Tensor, mask: Tensor | None = None) -> Tensor:
     """The decorrelation term ‖Σ‖²_F / d² of Eq. (10) of the paper, without its weight η.
 
     Σ is the unbiased covariance over the batch. ‖ZᵀZ‖_F = ‖ZZᵀ‖_F, so the smaller of the two
     products is formed.
 
     Args:
-        latents: z of shape (batch, dimensions).
+        latents: z of shape (…, batch, dimensions).
+        mask: Which samples count.
 
     Returns:
-        Scalar tensor; for a batch of one sample a 0 that can be differentiated.
+        Tensor of shape (…); for a batch of one sample a 0 that can be differentiated.
     """
-    batch, dimensions = latents.shape
-    centred = latents - latents.mean(dim=0)
-    product = centred @ centred.T if batch < dimensions else centred.T @ centred
-    return product.square().sum() / (max(batch - 1, 1) * dimensions) ** 2
+    batch, dimensions = latents.shape[-2:]
+    if mask is None:
+        centred = latents - latents.mean(dim=-2, keepdim=True)
+        counts = latents.new_full((), batch)
+    else:
+        counts = mask.sum(dim=-1)
+        weights = mask.unsqueeze(-1)
+        means = (latents * weights).sum(dim=-2, keepdim=True) / counts[..., None, None]
+        centred = (latents - means) * weights
+    product = centred @ centred.mT if batch < dimensions else centred.mT @ centred
+    return product.square().sum(dim=(-2, -1)) / ((counts - 1).clamp(min=1) * dimensions) ** 2

@@ -45,4 +45,9 @@ class Randomness:
 
     def generator(self, purpose: str) -> torch.Generator:
         """A fresh CPU generator for one purpose."""
-        return torch.Generator().manual_seed(self.integer(purpose))
+        return generator_of(self.integer(purpose))
+
+
+def generator_of(seed: int) -> torch.Generator:
+    """A fresh CPU generator with a given seed."""
+    return torch.Generator().manual_seed(seed)

@@ -11,14 +11,8 @@ from torch import Tensor
 
 from ccfcpp.config import ClusterConfig
 from ccfcpp.config_layers import differing_keys, dump_yaml, read_yaml, validate
-from ccfcpp.engine.checkpoint import (
-    TEMPORARY,
-    Checkpoint,
-    load_checkpoint,
-    save_checkpoint,
-    save_tensors,
-    write_whole,
-)
+from ccfcpp.engine.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from ccfcpp.engine.files import TEMPORARY, save_tensors, write_whole
 from ccfcpp.engine.payload import pack
 from ccfcpp.errors import UsageError
 
@@ -94,9 +88,10 @@ class RunFolder:
     def refuse_other_config(self, config: ClusterConfig) -> None:
         """Raise ``UsageError`` where ``config`` is not the one the run was started with.
 
-        Where the run takes place may change: ``device`` and ``data.root``.
+        Where the run takes place, and how many clients are trained at a time, may change.
         """
-        differing = set(differing_keys(self.saved_config(), config)) - {"device", "data.root"}
+        free = {"device", "data.root", "compute.cohort"}
+        differing = set(differing_keys(self.saved_config(), config)) - free
         if differing:
             raise UsageError(
                 f"the run in {self.path} was started with other values of "
@@ -113,10 +108,13 @@ class RunFolder:
         self._forget_rounds_from(checkpoint.next_round if checkpoint else 0)
         return checkpoint
 
-    def end_round(self, line: dict[str, object], checkpoint: Checkpoint[Any]) -> None:
-        """Log a round, then save what the next one depends on."""
+    def log_round(self, line: dict[str, object]) -> None:
+        """Add a round to the log."""
         with self.metrics.open("a") as file:
             file.write(json.dumps(line) + "\n")
+
+    def save_checkpoint(self, checkpoint: Checkpoint[Any]) -> None:
+        """Save what the next round depends on; the round's line must be in the log."""
         save_checkpoint(self.checkpoint, checkpoint)
 
     def _forget_rounds_from(self, number: int) -> None:

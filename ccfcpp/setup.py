@@ -1,9 +1,10 @@
 """What a configuration asks for: images, clusters, a partition and a network."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
+import torch
 from torch import Tensor
 
 from ccfcpp.config import ClusterConfig, ModelConfig
@@ -12,6 +13,7 @@ from ccfcpp.data.partition import iid_partition, owner_partition, skewed_partiti
 from ccfcpp.errors import UsageError
 from ccfcpp.models.contrastive import ContrastiveModel
 from ccfcpp.models.encoders import ConvBackbone, ResNet18Backbone
+from ccfcpp.models.stacked import training_bytes
 from ccfcpp.randomness import Randomness
 
 
@@ -82,6 +84,40 @@ def model_maker(
         UsageError: The images do not fit the backbone.
     """
     return partial(_make_model, config, image_shape)
+
+
+_HOST_BYTES = 1 << 29
+_DEVICE_SHARE = 0.5
+"""Memory for a cohort's training: a fixed part of the host's, or a share of an accelerator's."""
+
+
+def cohort_size(
+    config: ClusterConfig,
+    make_model: Callable[[], ContrastiveModel],
+    image_shape: Sequence[int],
+    clients: int,
+    largest: int,
+    device: torch.device,
+) -> int:
+    """How many clients are trained side by side.
+
+    Args:
+        config: The configuration.
+        make_model: Builds the network.
+        image_shape: Channels, height and width of an image.
+        clients: Number of clients there are.
+        largest: Samples of the largest one.
+        device: Where they are trained.
+    """
+    if config.compute.cohort != "auto":
+        return min(config.compute.cohort, clients)
+    batch = min(config.training.batch_size, largest)
+    views = 2 if config.training.pretrain_rounds else 1
+    needed = training_bytes(make_model, image_shape, batch, views)
+    room = _HOST_BYTES
+    if device.type == "cuda":
+        room = int(_DEVICE_SHARE * torch.cuda.mem_get_info(device)[0])
+    return max(1, min(clients, room // needed))
 
 
 def _make_model(config: ModelConfig, image_shape: tuple[int, ...]) -> ContrastiveModel:

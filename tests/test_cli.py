@@ -12,11 +12,12 @@ from safetensors.torch import load_file
 
 import ccfcpp as package
 from ccfcpp.cli import app
-from ccfcpp.clustering import local_training
-from ccfcpp.clustering.local_training import LocalTrainer, represent
+from ccfcpp.clustering import representations
+from ccfcpp.clustering.local_training import LocalTrainer
+from ccfcpp.clustering.representations import represent
 from ccfcpp.config_layers import preset_folder
 from ccfcpp.environment import use_available_processors
-from ccfcpp.models.contrastive import ContrastiveModel
+from ccfcpp.models.stacked import ModelStack
 from ccfcpp.randomness import Randomness
 from tests.runs import TINY, Result, ccfcpp
 
@@ -172,14 +173,14 @@ def test_a_run_in_which_a_client_diverges_goes_on_without_it(
     """Once: the client is taken up again in the next round."""
     real = LocalTrainer.pretrain
 
-    def explode(trainer: LocalTrainer, *arguments: Any) -> float | None:
+    def explode(trainer: LocalTrainer, *arguments: Any) -> list[float | None]:
         randomness: Randomness = arguments[-1]
-        loss = real(trainer, *arguments)
-        if (randomness.round, randomness.client) == (1, 2):
-            for parameter in trainer.model.parameters():
-                parameter.data.fill_(float("nan"))
-            arguments[-2].memory = {k: v * float("nan") for k, v in arguments[-2].memory.items()}
-        return loss
+        losses = real(trainer, *arguments)
+        for index, client in enumerate(arguments[-2]):
+            if (randomness.round, client.id) == (1, 2):
+                trainer.models.parameters[index].fill_(float("nan"))
+                client.memory = {k: v * float("nan") for k, v in client.memory.items()}
+        return losses
 
     monkeypatch.setattr(LocalTrainer, "pretrain", explode)
     run = tmp_path / "run"
@@ -205,11 +206,11 @@ def test_images_pass_the_frozen_model_once_a_round(
     """Evaluation, pseudo-labels, centroids and refinement share one pass over each image."""
     passes: list[int] = []
 
-    def counting(model: ContrastiveModel, images: torch.Tensor) -> local_training.Representations:
+    def counting(model: ModelStack, images: torch.Tensor) -> representations.Representations:
         passes.append(len(images))
         return represent(model, images)
 
-    monkeypatch.setattr(local_training, "represent", counting)
+    monkeypatch.setattr(representations, "represent", counting)
     result = ccfcpp("cluster", "--disconnection-rate", 0.5, "--out", tmp_path / "run", *TINY)
     assert result.code == 0, result.stderr
     # Rounds 1 (the last of pre-training), 2 and 3 each end with a new model.

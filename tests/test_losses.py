@@ -149,3 +149,49 @@ def test_decorrelation_of_one_sample_is_a_zero_with_a_gradient() -> None:
 def test_decorrelation_of_standardised_uncorrelated_dimensions_is_one_over_d() -> None:
     z = torch.tensor([[1.0, 1.0], [1.0, -1.0], [-1.0, 1.0], [-1.0, -1.0]]) * (3 / 4) ** 0.5
     assert decorrelation(z).item() == pytest.approx(1 / 2)
+
+
+# --- several losses at once ---------------------------------------------------------------------
+
+
+@given(
+    st.lists(st.integers(1, 8), min_size=1, max_size=4),
+    DIMENSIONS,
+    st.integers(1, 4),
+    SEEDS,
+    st.sampled_from([0.0, 0.5]),
+)
+def test_padded_batches_side_by_side_are_their_losses_one_by_one(
+    lengths: list[int], dimensions: int, clusters: int, seed: int, lam: float
+) -> None:
+    """Whatever stands in the rows that do not count, in value and in gradient."""
+    longest = max(lengths)
+    p, z, q, w = normal(seed, 4, len(lengths), longest, dimensions)
+    labels = torch.randint(
+        clusters, (len(lengths), longest), generator=Randomness(seed).generator("labels")
+    )
+    mask = (torch.arange(longest) < torch.tensor(lengths).unsqueeze(1)).double()
+
+    def together(x: Tensor) -> Tensor:
+        losses = [
+            cluster_contrast(x, z, q if lam else None, labels, clusters, lam, mask=mask),
+            siamese((x, q), (z, x), mask),
+            decorrelation(x, mask),
+        ]
+        return torch.stack(losses).sum(dim=0)
+
+    def one_by_one(x: Tensor) -> Tensor:
+        total = []
+        for k, n in enumerate(lengths):
+            own, z_k, q_k = x[k, :n], z[k, :n], q[k, :n]
+            contrast = cluster_contrast(
+                own, z_k, q_k if lam else None, labels[k, :n], clusters, lam
+            )
+            total.append(contrast + siamese((own, q_k), (z_k, own)) + decorrelation(own))
+        return torch.stack(total)
+
+    torch.testing.assert_close(together(p), one_by_one(p))
+    for weight in (w[:, 0, 0], torch.ones(len(lengths), dtype=torch.float64)):
+        _, gradient = value_and_gradient(lambda x, c=weight: (together(x) * c).sum(), p)
+        _, expected = value_and_gradient(lambda x, c=weight: (one_by_one(x) * c).sum(), p)
+        torch.testing.assert_close(gradient, expected, atol=1e-9, rtol=1e-6)

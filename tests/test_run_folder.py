@@ -15,7 +15,8 @@ CPU = torch.device("cpu")
 
 def end_round(folder: RunFolder, number: int) -> None:
     state = CCFCState({"w": torch.full((2,), float(number))})
-    folder.end_round({"round": number}, Checkpoint(number + 1, state, {}, {}))
+    folder.log_round({"round": number})
+    folder.save_checkpoint(Checkpoint(number + 1, state, {}, {}))
 
 
 def logged(folder: RunFolder) -> list[int]:

@@ -29,11 +29,11 @@ from ccfcpp.clustering.exchanges import (
 )
 from ccfcpp.clustering.local_training import LocalTrainer
 from ccfcpp.config import ClusterConfig
-from ccfcpp.engine.aggregation import ModelState
 from ccfcpp.engine.algorithm import Exchange
 from ccfcpp.engine.client import Client
 from ccfcpp.models.contrastive import ContrastiveModel
 from ccfcpp.models.initialisation import build
+from ccfcpp.models.layout import ModelState
 from ccfcpp.randomness import Randomness
 
 
@@ -44,6 +44,7 @@ class CCFC:
         config: The run's configuration.
         make_model: Builds the network, without weights.
         clusters: Number of clusters k, at the clients and at the server.
+        cohort: How many clients are trained together at most.
         device: Where the computation runs.
     """
 
@@ -54,12 +55,13 @@ class CCFC:
         config: ClusterConfig,
         make_model: Callable[[], ContrastiveModel],
         clusters: int,
+        cohort: int,
         device: torch.device,
     ) -> None:
         self.config = config
         self.make_model = make_model
         self.rule = CentroidRule(config.centroids, clusters)
-        self.trainer = LocalTrainer(make_model, config, device)
+        self.trainer = LocalTrainer(make_model, config, cohort, device)
 
     @property
     def rounds(self) -> int:
@@ -107,23 +109,28 @@ class CCFC:
         Returns:
             int64 tensor of shape (samples,).
         """
-        seen = self.trainer.global_representations(state.model, state.version, holder)
+        seen = self.trainer.global_model.representations(state.model, state.version, holder)
         return self.rule.assign(seen.latents, required_centroids(state.centroids))
 
     def _random_model(self, randomness: Randomness) -> ModelState:
         model = build(self.make_model, randomness.generator("model"))
         return {name: t.to(self.trainer.device) for name, t in model.state_dict().items()}
 
-    def _pretrain(self, message: CCFCState, client: Client, randomness: Randomness) -> float | None:
-        start = message.model
+    def _pretrain(
+        self, message: CCFCState, clients: Sequence[Client], randomness: Randomness
+    ) -> list[float | None]:
+        starts = [message.model] * len(clients)
         if message.version == 0 and self.config.model.initialization == "separate":
-            start = self._random_model(randomness)
-        return self.trainer.pretrain(start, message.model, client, randomness)
+            starts = [self._random_model(randomness.of_client(client.id)) for client in clients]
+        return self.trainer.pretrain(starts, message.model, clients, randomness)
 
-    def _contrast(self, message: CCFCState, client: Client, randomness: Randomness) -> float | None:
+    def _contrast(
+        self, message: CCFCState, clients: Sequence[Client], randomness: Randomness
+    ) -> list[float | None]:
         centroids = required_centroids(message.centroids)
-        seen = self.trainer.global_representations(message.model, message.version, client)
-        labels = self.rule.assign(seen.latents, centroids)
+        model = self.trainer.global_model
+        seen = [model.representations(message.model, message.version, c) for c in clients]
+        labels = [self.rule.assign(own.latents, centroids) for own in seen]
         return self.trainer.contrast(
-            message.model, seen, labels, len(centroids), client, randomness
+            message.model, seen, labels, len(centroids), clients, randomness
         )

@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ccfcpp.clustering.kmeans import Clustering, kmeans, most_similar, nearest
+from ccfcpp.clustering.lloyd import kmeans_each
 from ccfcpp.config import CentroidConfig
 from ccfcpp.engine.algorithm import RefusedUpdateError
 from ccfcpp.randomness import Randomness
@@ -47,33 +48,51 @@ class CentroidRule:
         rule = most_similar if self.config.assignment == "cosine" else nearest
         return rule(self.points(latents), centroids)
 
-    def local_centroids(self, latents: Tensor, randomness: Randomness) -> CentroidUpdate:
-        """k-means at a client; one with fewer than k samples has as many centroids as samples.
+    def local_centroids(
+        self, latents: Sequence[Tensor], sources: Sequence[Randomness]
+    ) -> list[CentroidUpdate | RefusedUpdateError]:
+        """k-means at each of several clients.
 
-        Raises:
-            RefusedUpdateError: The representations hold NaN or Inf: the model has diverged.
+        Args:
+            latents: Representations of each client's images, of shape (samples, latent).
+            sources: Each client's source of random numbers.
+
+        Returns:
+            Centroids, as many as samples for a client with fewer than k; or a refusal for a client
+            whose representations hold NaN or Inf: its model has diverged.
         """
-        if not bool(torch.isfinite(latents).all()):
-            raise RefusedUpdateError("its representations hold NaN or Inf")
-        found = self._kmeans(self.points(latents), None, randomness)
-        return CentroidUpdate(found.centroids, found.sizes)
+        usable = [bool(torch.isfinite(own).all()) for own in latents]
+        found = iter(
+            kmeans_each(
+                [self.points(own) for own, good in zip(latents, usable, strict=True) if good],
+                self.clusters,
+                seeds=[
+                    s.integer("k-means") for s, good in zip(sources, usable, strict=True) if good
+                ],
+                restarts=self.config.restarts,
+                iterations=self.config.iterations,
+            )
+        )
+        return [
+            _update(next(found))
+            if good
+            else RefusedUpdateError("its representations hold NaN or Inf")
+            for good in usable
+        ]
 
     def global_centroids(self, updates: Sequence[CentroidUpdate], randomness: Randomness) -> Tensor:
         """k-means at the server over all uploaded centroids."""
         points = torch.cat([update.centroids for update in updates])
         sizes = torch.cat([update.sizes for update in updates])
-        weights = sizes if self.config.server_weights == "sizes" else None
-        return self._kmeans(points, weights, randomness).centroids
-
-    def _kmeans(self, points: Tensor, weights: Tensor | None, randomness: Randomness) -> Clustering:
-        return kmeans(
+        found = kmeans(
             points,
             self.clusters,
             seed=randomness.integer("k-means"),
             restarts=self.config.restarts,
             iterations=self.config.iterations,
-            weights=weights,
+            weights=sizes if self.config.server_weights == "sizes" else None,
         )
+        return found.centroids
 
     def check_centroids(self, update: CentroidUpdate, dimensions: int) -> None:
         """Raise ``RefusedUpdateError`` where local centroids cannot be used."""
@@ -85,3 +104,7 @@ class CentroidRule:
             )
         if update.sizes.shape != (found,) or not bool((update.sizes > 0).all()):
             raise RefusedUpdateError("cluster sizes must be positive, one for each centroid")
+
+
+def _update(found: Clustering) -> CentroidUpdate:
+    return CentroidUpdate(found.centroids, found.sizes)

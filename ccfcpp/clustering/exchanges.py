@@ -1,6 +1,6 @@
 """The exchanges of CCFC and CCFC++: what goes down, what clients do, what comes up."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -9,11 +9,12 @@ from torch.nn import functional as F
 
 from ccfcpp.clustering.centroids import CentroidRule, CentroidUpdate
 from ccfcpp.clustering.local_training import LocalTrainer
-from ccfcpp.engine.aggregation import ModelState, average_models
-from ccfcpp.engine.algorithm import RefusedUpdateError
+from ccfcpp.engine.aggregation import ModelAverage
+from ccfcpp.engine.algorithm import Figures, RefusedUpdateError
 from ccfcpp.engine.client import Client
 from ccfcpp.engine.federation import check_same_shapes
 from ccfcpp.errors import FederationError
+from ccfcpp.models.layout import ModelState
 from ccfcpp.randomness import Randomness
 
 
@@ -69,23 +70,44 @@ class Training:
     name: str
     trainer: LocalTrainer
     rule: CentroidRule
-    train: Callable[[CCFCState, Client, Randomness], float | None]
+    train: Callable[[CCFCState, Sequence[Client], Randomness], list[float | None]]
     with_centroids: bool
+    uses_memory = True
+
+    @property
+    def cohort(self) -> int:
+        """As many clients as the trainer takes at a time."""
+        return self.trainer.cohort
 
     def broadcast(self, state: CCFCState) -> CCFCState:
         """The global model and the global centroids."""
         return state
 
-    def local_update(
-        self, message: CCFCState, client: Client, randomness: Randomness
-    ) -> TrainingUpdate:
-        """Train, and cluster the trained model's representations where that is asked for."""
-        loss = self.train(message, client, randomness)
-        local = None
-        if self.with_centroids:
-            latents = self.trainer.local_representations(client).latents
-            local = self.rule.local_centroids(latents, randomness)
-        return TrainingUpdate(self.trainer.trained_model(), len(client), loss, local)
+    def local_updates(
+        self, message: CCFCState, clients: Sequence[Client], randomness: Randomness
+    ) -> list[TrainingUpdate | RefusedUpdateError]:
+        """Train, and cluster the trained models' representations where that is asked for."""
+        losses = self.train(message, clients, randomness)
+        models = [self.trainer.trained_model(index) for index in range(len(clients))]
+        local = self._local_centroids(clients, randomness)
+        return [
+            found
+            if isinstance(found, RefusedUpdateError)
+            else TrainingUpdate(model, len(client), loss, found)
+            for client, model, loss, found in zip(clients, models, losses, local, strict=True)
+        ]
+
+    def _local_centroids(
+        self, clients: Sequence[Client], randomness: Randomness
+    ) -> Sequence[CentroidUpdate | RefusedUpdateError | None]:
+        if not self.with_centroids:
+            return [None] * len(clients)
+        latents = [
+            self.trainer.local_representations(index, client).latents
+            for index, client in enumerate(clients)
+        ]
+        sources = [randomness.of_client(client.id) for client in clients]
+        return self.rule.local_centroids(latents, sources)
 
     def check(self, message: CCFCState, update: TrainingUpdate) -> None:
         """Refuse a model or centroids of other shapes than the global ones."""
@@ -98,22 +120,23 @@ class Training:
             self.rule.check_centroids(update.local, self.trainer.config.model.latent)
 
     def aggregate(
-        self, state: CCFCState, updates: Sequence[TrainingUpdate], randomness: Randomness
-    ) -> CCFCState:
-        """Average the models by size; cluster the centroids where there are any."""
-        sizes = [update.samples for update in updates]
-        model = average_models([update.model for update in updates], sizes)
-        centroids = state.centroids
-        if self.with_centroids:
-            local = [update.local for update in updates if update.local is not None]
-            centroids = self.rule.global_centroids(local, randomness)
-        return CCFCState(model, state.version + 1, centroids)
-
-    def summarise(self, updates: Sequence[TrainingUpdate]) -> dict[str, float]:
-        """Mean loss over the samples of the clients that trained."""
-        trained = [(u.samples, u.loss) for u in updates if u.loss is not None]
-        total = sum(samples for samples, _ in trained)
-        return {"loss": sum(n * loss for n, loss in trained) / total} if total else {}
+        self, state: CCFCState, updates: Iterable[TrainingUpdate], randomness: Randomness
+    ) -> tuple[CCFCState, Figures]:
+        """Average the models by size, cluster the centroids, and report the mean loss."""
+        average = ModelAverage()
+        local: list[CentroidUpdate] = []
+        trained, total_loss = 0, 0.0
+        for update in updates:
+            average.add(update.model, update.samples)
+            if update.local is not None:
+                local.append(update.local)
+            if update.loss is not None:
+                trained += update.samples
+                total_loss += update.samples * update.loss
+        centroids = self.rule.global_centroids(local, randomness) if local else state.centroids
+        # Over the samples of the clients that could train.
+        figures = {"loss": total_loss / trained} if trained else {}
+        return CCFCState(average.result(), state.version + 1, centroids), figures
 
 
 @dataclass(frozen=True)
@@ -123,31 +146,35 @@ class GlobalEncoderCentroids:
     trainer: LocalTrainer
     rule: CentroidRule
     name: str = "centroids"
+    cohort = None
+    uses_memory = False
 
     def broadcast(self, state: CCFCState) -> CCFCState:
         """The global model; the old centroids are of no use."""
         return replace(state, centroids=None)
 
-    def local_update(
-        self, message: CCFCState, client: Client, randomness: Randomness
-    ) -> CentroidUpdate:
-        """k-means on what the global model makes of the client's images."""
-        seen = self.trainer.global_representations(message.model, message.version, client)
-        return self.rule.local_centroids(seen.latents, randomness)
+    def local_updates(
+        self, message: CCFCState, clients: Sequence[Client], randomness: Randomness
+    ) -> list[CentroidUpdate | RefusedUpdateError]:
+        """k-means on what the global model makes of each client's images."""
+        model = self.trainer.global_model
+        latents = [
+            model.representations(message.model, message.version, client).latents
+            for client in clients
+        ]
+        sources = [randomness.of_client(client.id) for client in clients]
+        return self.rule.local_centroids(latents, sources)
 
     def check(self, message: CCFCState, update: CentroidUpdate) -> None:
         """Refuse centroids of a wrong shape."""
         self.rule.check_centroids(update, self.trainer.config.model.latent)
 
     def aggregate(
-        self, state: CCFCState, updates: Sequence[CentroidUpdate], randomness: Randomness
-    ) -> CCFCState:
+        self, state: CCFCState, updates: Iterable[CentroidUpdate], randomness: Randomness
+    ) -> tuple[CCFCState, Figures]:
         """k-means over all local centroids."""
-        return replace(state, centroids=self.rule.global_centroids(updates, randomness))
-
-    def summarise(self, updates: Sequence[CentroidUpdate]) -> dict[str, float]:
-        """Nothing to report."""
-        return {}
+        centroids = self.rule.global_centroids(list(updates), randomness)
+        return replace(state, centroids=centroids), {}
 
 
 @dataclass(frozen=True)
@@ -157,20 +184,23 @@ class LloydStep:
     trainer: LocalTrainer
     rule: CentroidRule
     name: str = "refinement"
+    cohort = None
+    uses_memory = False
 
     def broadcast(self, state: CCFCState) -> CCFCState:
         """The global model and the centroids to refine."""
         return state
 
-    def local_update(
-        self,
-        message: CCFCState,
-        client: Client,
-        randomness: Randomness,
-    ) -> LloydUpdate:
-        """Sum and count the client's representations for each global centroid."""
+    def local_updates(
+        self, message: CCFCState, clients: Sequence[Client], randomness: Randomness
+    ) -> list[LloydUpdate]:
+        """Sum and count each client's representations for each global centroid."""
+        return [self._sums(message, client) for client in clients]
+
+    def _sums(self, message: CCFCState, client: Client) -> LloydUpdate:
         centroids = required_centroids(message.centroids)
-        seen = self.trainer.global_representations(message.model, message.version, client)
+        model = self.trainer.global_model
+        seen = model.representations(message.model, message.version, client)
         labels = self.rule.assign(seen.latents, centroids)
         members = F.one_hot(labels, len(centroids)).double()
         points = self.rule.points(seen.latents).double()
@@ -183,21 +213,18 @@ class LloydStep:
         check_same_shapes(expected, update, "refinement")
 
     def aggregate(
-        self,
-        state: CCFCState,
-        updates: Sequence[LloydUpdate],
-        randomness: Randomness,
-    ) -> CCFCState:
+        self, state: CCFCState, updates: Iterable[LloydUpdate], randomness: Randomness
+    ) -> tuple[CCFCState, Figures]:
         """Each centroid becomes the mean of its members; one without members stays as it is."""
         centroids = required_centroids(state.centroids)
-        sums = torch.stack([update.sums for update in updates]).sum(dim=0)
-        counts = torch.stack([update.counts for update in updates]).sum(dim=0).unsqueeze(1)
-        means = (sums / counts.clamp(min=1)).to(centroids.dtype)
-        return replace(state, centroids=torch.where(counts > 0, means, centroids))
-
-    def summarise(self, updates: Sequence[LloydUpdate]) -> dict[str, float]:
-        """Nothing to report."""
-        return {}
+        sums = torch.zeros_like(centroids, dtype=torch.float64)
+        counts = sums.new_zeros(len(centroids))
+        for update in updates:
+            sums += update.sums
+            counts += update.counts
+        means = (sums / counts.clamp(min=1).unsqueeze(1)).to(centroids.dtype)
+        moved = torch.where(counts.unsqueeze(1) > 0, means, centroids)
+        return replace(state, centroids=moved), {}
 
 
 def required_centroids(centroids: Tensor | None) -> Tensor:

@@ -1,4 +1,4 @@
-"""k-means on faiss, and the assignment of samples to centroids."""
+"""The server's k-means, on faiss, and the assignment of samples to centroids."""
 
 from dataclasses import dataclass
 
@@ -53,11 +53,9 @@ def kmeans(
     """
     if len(points) == 0:
         raise ValueError("k-means needs at least one point")
-    if weights is None:
-        weights = torch.ones(len(points))
-    weights = weights.to(points.device, torch.float64)
+    weights = _weights_of(points, weights)
     if len(points) <= k:
-        return Clustering(points.float(), weights, 0.0)
+        return own_points(points, weights)
     trained = faiss.Kmeans(
         points.shape[1],
         k,
@@ -71,11 +69,23 @@ def kmeans(
     )
     values = np.ascontiguousarray(points.detach().cpu().numpy(), dtype=np.float32)
     trained.train(values, weights=weights.cpu().numpy().astype(np.float32))
-    return _without_empty(points, weights, torch.from_numpy(trained.centroids).to(points.device))
+    return owned_clusters(points, weights, torch.from_numpy(trained.centroids).to(points.device))
 
 
-def _without_empty(points: Tensor, weights: Tensor, centroids: Tensor) -> Clustering:
+def own_points(points: Tensor, weights: Tensor | None = None) -> Clustering:
+    """Each point as a cluster of its own."""
+    return Clustering(points.float(), _weights_of(points, weights), 0.0)
+
+
+def _weights_of(points: Tensor, weights: Tensor | None) -> Tensor:
+    if weights is None:
+        return torch.ones(len(points), dtype=torch.float64, device=points.device)
+    return weights.to(points.device, torch.float64)
+
+
+def owned_clusters(points: Tensor, weights: Tensor | None, centroids: Tensor) -> Clustering:
     """The clusters that own a point; duplicates among the points can leave some without."""
+    weights = _weights_of(points, weights)
     labels = nearest(points, centroids)
     sizes = torch.zeros(len(centroids), dtype=torch.float64, device=points.device)
     sizes.index_add_(0, labels, weights)

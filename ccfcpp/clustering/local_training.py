@@ -1,44 +1,26 @@
-"""What a client of CCFC and CCFC++ does with its own images."""
+"""What clients of CCFC and CCFC++ do with their own images, a cohort of them side by side."""
 
 import math
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+from ccfcpp.clustering.representations import GlobalModel, Representations, represent
 from ccfcpp.config import ClusterConfig, TrainingConfig
-from ccfcpp.data.augmentation import draw_views, render_views
-from ccfcpp.data.batches import shuffled_batches
-from ccfcpp.engine.aggregation import ModelState
-from ccfcpp.engine.client import Client
-from ccfcpp.losses import cluster_contrast, decorrelation, negative_cosine, siamese
+from ccfcpp.data.augmentation import ViewParameters, draw_views, render_views
+from ccfcpp.data.batches import CohortBatch, cohort_batches
+from ccfcpp.data.images import to_float
+from ccfcpp.engine.client import Client, Memory
+from ccfcpp.losses import batch_mean, cluster_contrast, decorrelation, negative_cosine, siamese
+from ccfcpp.models.adam import StackedAdam
 from ccfcpp.models.contrastive import ContrastiveModel
-from ccfcpp.models.initialisation import allocate
+from ccfcpp.models.layout import ModelState
+from ccfcpp.models.stacked import ModelStack
 from ccfcpp.randomness import Randomness
 
-_FORWARD_BATCH = 1024
-_FORWARD_PIXELS = 1024 * 28 * 28
-
-
-@dataclass(frozen=True)
-class Representations:
-    """What a model that is not trained makes of a client's images.
-
-    Attributes:
-        latents: z of shape (samples, latent).
-        predictions: p of the same shape.
-    """
-
-    latents: Tensor
-    predictions: Tensor
-
-
-def to_float(images: Tensor) -> Tensor:
-    """uint8 images as floats in [0, 1], laid out channels-last, which convolutions prefer."""
-    return (images.to(torch.get_default_dtype()) / 255).contiguous(
-        memory_format=torch.channels_last
-    )
+BatchLoss = Callable[[CohortBatch], Tensor]
+"""From a batch of each client to its loss, of shape (clients,)."""
 
 
 def contrast_learning_rate(training: TrainingConfig, number: int) -> float:
@@ -53,204 +35,212 @@ def contrast_learning_rate(training: TrainingConfig, number: int) -> float:
     return training.learning_rate * (1 + math.cos(math.pi * done)) / 2
 
 
-@torch.no_grad()
-def represent(model: ContrastiveModel, images: Tensor) -> Representations:
-    """Run a model in evaluation mode over images of shape (samples, channels, height, width)."""
-    model.eval()
-    # Large images go in smaller batches, so that memory does not grow with their size.
-    size = min(_FORWARD_BATCH, max(1, _FORWARD_PIXELS // images[0, 0].numel()))
-    parts = [model(to_float(batch)) for batch in torch.split(images, size)]
-    latents, predictions = (torch.cat(part) for part in zip(*parts, strict=True))
-    return Representations(latents, predictions)
-
-
 class LocalTrainer:
-    """Two copies of the network, the one that is trained and the frozen global one.
+    """A stack of networks that are trained, and the frozen global one.
 
-    One trainer serves all clients of a process in turn: it holds nothing of a client once a method
-    has returned.
+    One trainer serves all clients of a process, cohort after cohort: it holds nothing of a client
+    once the next cohort begins. A cohort is given in descending order of size.
 
     Args:
         make_model: Builds the network; its weights come with the messages.
         config: The run's configuration.
-        device: Where both live.
+        cohort: How many clients are trained together at most.
+        device: Where the networks live.
     """
 
     def __init__(
         self,
         make_model: Callable[[], ContrastiveModel],
         config: ClusterConfig,
+        cohort: int,
         device: torch.device,
     ) -> None:
         self.device = device
         self.config = config
-        self.model = allocate(make_model, device)
-        self.frozen = allocate(make_model, device).requires_grad_(False).eval()
+        self.cohort = cohort
+        self.models = ModelStack(make_model, cohort, device)
+        self.global_model = GlobalModel(ModelStack(make_model, 1, device, trained=False))
 
-    def global_representations(
-        self, model: ModelState, version: int, client: Client
-    ) -> Representations:
-        """What the global model makes of the client's images: one pass for each of its versions."""
-        known = client.scratch.get("representations")
-        if known is None or known[0] != version:
-            self.frozen.load_state_dict(model)
-            known = (version, represent(self.frozen, client.images))
-            client.scratch["representations"] = known
-        representations: Representations = known[1]
-        return representations
+    def trained_model(self, index: int) -> ModelState:
+        """A copy of the weights and buffers of one of the models just trained."""
+        return self.models.state(index)
 
-    def local_representations(self, client: Client) -> Representations:
-        """What the model just trained makes of the client's images."""
-        return represent(self.model, client.images)
-
-    def trained_model(self) -> ModelState:
-        """A copy of the weights and buffers of the model just trained."""
-        return {name: tensor.clone() for name, tensor in self.model.state_dict().items()}
+    def local_representations(self, index: int, client: Client) -> Representations:
+        """What one of the models just trained makes of its client's images."""
+        self.models.activate(1, first=index)
+        return represent(self.models, client.images)
 
     def pretrain(
-        self, start: ModelState, global_model: ModelState, client: Client, randomness: Randomness
-    ) -> float | None:
+        self,
+        starts: Sequence[ModelState],
+        global_model: ModelState,
+        clients: Sequence[Client],
+        randomness: Randomness,
+    ) -> list[float | None]:
         """Contrastive pre-training on two random views of each image.
 
         Args:
-            start: The weights to start from.
+            starts: The weights each client starts from.
             global_model: The frozen model of the model-contrastive term.
-            client: The client.
-            randomness: The source, set to the round and the client.
+            clients: The cohort.
+            randomness: The source, set to the round.
 
         Returns:
-            Mean loss of the batches; None where the client has no batch of two samples.
+            Mean loss of each client's batches; None for one that has no batch of two samples.
         """
         weights = self.config.loss
-        self.frozen.load_state_dict(global_model)
+        self.global_model.load(global_model)
+        images = torch.cat([client.images for client in clients])
 
-        def losses() -> Iterable[Tensor]:
-            for epoch in range(self.config.training.local_epochs):
-                shape = (client.images.shape[2], client.images.shape[3])
-                views = draw_views(
-                    2 * len(client),
-                    self.config.views,
-                    shape,
-                    randomness.generator(f"views {epoch}"),
-                ).to(self.device)
-                for batch in self._batches(client, randomness, epoch):
-                    images = to_float(client.images[batch])
-                    first = render_views(images, views[batch])
-                    second = render_views(images, views[batch + len(client)])
-                    (z1, p1), (z2, p2) = self.model(first), self.model(second)
-                    loss = siamese((p1, p2), (z1, z2))
-                    if weights.lam:
-                        g1, g2 = self.frozen(first)[1], self.frozen(second)[1]
-                        drift = negative_cosine(p1, g1).mean() + negative_cosine(p2, g2).mean()
-                        loss = loss + weights.lam * drift / 2
-                    if weights.pretrain_eta:
-                        collapse = decorrelation(z1) + decorrelation(z2)
-                        loss = loss + weights.pretrain_eta * collapse / 2
-                    yield loss
+        def losses(batch: CohortBatch, views: ViewParameters) -> Tensor:
+            pairs = torch.stack([batch.index, batch.index + len(images)], dim=1)
+            shown = to_float(images[pairs.flatten() % len(images)])
+            rendered = render_views(shown, views[pairs.flatten()])
+            latents, predictions = self.models(rendered, views=2, mask=batch.mask)
+            by_view = None if batch.mask is None else batch.mask.unsqueeze(1)
+            loss = siamese(_pair(predictions), _pair(latents), batch.mask)
+            if weights.lam:
+                with torch.no_grad():
+                    reference = self.global_model.network(rendered)[1].view_as(predictions)
+                drift = batch_mean(negative_cosine(predictions, reference), by_view)
+                loss = loss + weights.lam * drift.mean(dim=1)
+            if weights.pretrain_eta:
+                collapse = decorrelation(latents, by_view)
+                loss = loss + weights.pretrain_eta * collapse.mean(dim=1)
+            return loss
+
+        def epoch_loss(epoch: int) -> BatchLoss:
+            views = self._draw_views(clients, randomness, epoch)
+            return lambda batch: losses(batch, views)
 
         rate = self.config.training.learning_rate
-        return self._train(start, client, "pretraining", rate, losses())
+        return self._train(starts, clients, "pretraining", rate, epoch_loss, randomness)
+
+    def _draw_views(
+        self, clients: Sequence[Client], randomness: Randomness, epoch: int
+    ) -> ViewParameters:
+        """First views of all clients' images, then their second views."""
+        drawn = [
+            draw_views(
+                2 * len(client),
+                self.config.views,
+                (client.images.shape[2], client.images.shape[3]),
+                randomness.of_client(client.id).generator(f"views {epoch}"),
+            )
+            for client in clients
+        ]
+        halves = [v[: len(v) // 2] for v in drawn] + [v[len(v) // 2 :] for v in drawn]
+        return ViewParameters.join(halves).to(self.device)
 
     def contrast(
         self,
         global_model: ModelState,
-        seen: Representations,
-        labels: Tensor,
+        seen: Sequence[Representations],
+        labels: Sequence[Tensor],
         clusters: int,
-        client: Client,
+        clients: Sequence[Client],
         randomness: Randomness,
-    ) -> float | None:
+    ) -> list[float | None]:
         """Cluster-contrastive training, Eq. (10) of the paper.
 
         Args:
             global_model: The weights to start from.
-            seen: What the global model makes of the client's images.
-            labels: int64 pseudo-labels of shape (samples,).
+            seen: What the global model makes of each client's images.
+            labels: Each client's pseudo-labels, int64 of shape (samples,).
             clusters: Number of clusters the labels come from.
-            client: The client.
-            randomness: The source, set to the round and the client.
+            clients: The cohort.
+            randomness: The source, set to the round.
 
         Returns:
-            Mean loss of the batches; None where the client has no batch of two samples.
+            Mean loss of each client's batches; None for one that has no batch of two samples.
         """
         weights = self.config.loss
+        images = torch.cat([client.images for client in clients])
+        references = torch.cat([own.predictions for own in seen]) if weights.lam else None
+        pseudo_labels = torch.cat(list(labels))
 
-        def losses() -> Iterable[Tensor]:
-            for epoch in range(self.config.training.local_epochs):
-                for batch in self._batches(client, randomness, epoch):
-                    latents, predictions = self.model(to_float(client.images[batch]))
-                    global_predictions = seen.predictions[batch] if weights.lam else None
-                    loss = cluster_contrast(
-                        predictions,
-                        latents,
-                        global_predictions,
-                        labels[batch],
-                        clusters,
-                        weights.lam,
-                        weights.min_cluster_size,
-                    )
-                    if weights.eta:
-                        loss = loss + weights.eta * decorrelation(latents)
-                    yield loss
+        def losses(batch: CohortBatch) -> Tensor:
+            shown = to_float(images[batch.index.flatten()])
+            latents, predictions = (part[:, 0] for part in self.models(shown, mask=batch.mask))
+            loss = cluster_contrast(
+                predictions,
+                latents,
+                None if references is None else references[batch.index],
+                pseudo_labels[batch.index],
+                clusters,
+                weights.lam,
+                weights.min_cluster_size,
+                batch.mask,
+            )
+            if weights.eta:
+                loss = loss + weights.eta * decorrelation(latents, batch.mask)
+            return loss
 
         rate = contrast_learning_rate(self.config.training, randomness.round)
-        return self._train(global_model, client, "contrast", rate, losses())
-
-    def _batches(self, client: Client, randomness: Randomness, epoch: int) -> Iterable[Tensor]:
-        generator = randomness.generator(f"batches {epoch}")
-        size = self.config.training.batch_size
-        return (batch.to(self.device) for batch in shuffled_batches(len(client), size, generator))
+        starts = [global_model] * len(clients)
+        return self._train(starts, clients, "contrast", rate, lambda _: losses, randomness)
 
     def _train(
         self,
-        start: ModelState,
-        client: Client,
+        starts: Sequence[ModelState],
+        clients: Sequence[Client],
         phase: str,
         learning_rate: float,
-        losses: Iterable[Tensor],
-    ) -> float | None:
-        """Descend the losses from ``start``, with the client's own Adam state of this phase."""
-        self.model.load_state_dict(start)
-        self.model.train()
-        optimizer = torch.optim.Adam(self.model.parameters(), lr=learning_rate, fused=True)
-        if self.config.training.keep_optimizer:
-            _restore_optimizer(optimizer, self.model, client, phase)
-        history = []
-        for loss in losses:
-            optimizer.zero_grad()
-            torch.autograd.backward(loss)
-            optimizer.step()
-            history.append(loss.detach())
-        if self.config.training.keep_optimizer:
-            _keep_optimizer(optimizer, self.model, client, phase)
-        return float(torch.stack(history).mean()) if history else None
+        epoch_loss: Callable[[int], BatchLoss],
+        randomness: Randomness,
+    ) -> list[float | None]:
+        """Descend the losses from ``starts``, with each client's own Adam state of this phase."""
+        training = self.config.training
+        for index, start in enumerate(starts):
+            self.models.load(index, start)
+        self.models.train()
+        optimizer = StackedAdam(
+            self.models.parameters[: len(clients)],
+            self.models.gradients[: len(clients)],
+            learning_rate,
+        )
+        if training.keep_optimizer:
+            for index, client in enumerate(clients):
+                if moments := _below(phase, client.memory):
+                    optimizer.restore(index, moments)
+        totals, steps = torch.zeros(len(clients), device=self.device), [0] * len(clients)
+        for epoch in range(training.local_epochs):
+            loss_of = epoch_loss(epoch)
+            for batch in self._batches(clients, randomness, epoch):
+                self.models.activate(len(batch))
+                losses = loss_of(batch)
+                self.models.backward(losses.sum())
+                optimizer.step(len(batch))
+                totals[: len(batch)] += losses.detach()
+                steps[: len(batch)] = [count + 1 for count in steps[: len(batch)]]
+        if training.keep_optimizer:
+            for index, client in enumerate(clients):
+                if steps[index]:  # Else what the client remembers still stands.
+                    state = optimizer.state(index)
+                    # Moments of another phase are forgotten.
+                    client.memory = {f"{phase}/{name}": t for name, t in state.items()}
+        return [
+            total / count if count else None
+            for total, count in zip(totals.tolist(), steps, strict=True)
+        ]
+
+    def _batches(
+        self, clients: Sequence[Client], randomness: Randomness, epoch: int
+    ) -> Iterator[CohortBatch]:
+        return cohort_batches(
+            [len(client) for client in clients],
+            self.config.training.batch_size,
+            [randomness.of_client(c.id).generator(f"batches {epoch}") for c in clients],
+            self.device,
+        )
 
 
-def _restore_optimizer(
-    optimizer: torch.optim.Adam, model: nn.Module, client: Client, phase: str
-) -> None:
-    """Take the client's moments up again, if it has any of this phase."""
-    if f"{phase}/step" not in client.memory:
-        return
-    for name, parameter in model.named_parameters():
-        state = optimizer.state[parameter]
-        state["step"] = client.memory[f"{phase}/step"].clone()
-        for moment in ("exp_avg", "exp_avg_sq"):
-            # The copy has the parameter's memory layout, which the fused step relies on.
-            saved = client.memory[f"{phase}/{moment}/{name}"]
-            state[moment] = torch.empty_like(parameter).copy_(saved)
+def _pair(by_view: Tensor) -> tuple[Tensor, Tensor]:
+    """Split (clients, 2, …) into both views."""
+    return by_view[:, 0], by_view[:, 1]
 
 
-def _keep_optimizer(
-    optimizer: torch.optim.Adam, model: nn.Module, client: Client, phase: str
-) -> None:
-    """Remember the moments; those of another phase are forgotten."""
-    kept: dict[str, Tensor] = {}
-    for name, parameter in model.named_parameters():
-        state = optimizer.state.get(parameter)
-        if not state:
-            return  # No step was taken: what the client remembers still stands.
-        kept[f"{phase}/step"] = state["step"]
-        for moment in ("exp_avg", "exp_avg_sq"):
-            kept[f"{phase}/{moment}/{name}"] = state[moment]
-    client.memory = kept
+def _below(phase: str, memory: Memory) -> Memory:
+    """What a client remembers of a phase."""
+    prefix = f"{phase}/"
+    return {k.removeprefix(prefix): t for k, t in memory.items() if k.startswith(prefix)}

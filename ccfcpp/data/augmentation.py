@@ -1,6 +1,7 @@
 """Random views of images, a whole batch at a time, with parameters of its own for each image."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -24,6 +25,16 @@ class ViewParameters:
 
     transforms: Tensor
     sigmas: Tensor
+
+    def __len__(self) -> int:
+        return len(self.sigmas)
+
+    @staticmethod
+    def join(parts: Sequence["ViewParameters"]) -> "ViewParameters":
+        """The parameters of several draws, one after the other."""
+        return ViewParameters(
+            torch.cat([part.transforms for part in parts]), torch.cat([p.sigmas for p in parts])
+        )
 
     def __getitem__(self, index: Tensor | slice) -> "ViewParameters":
         return ViewParameters(self.transforms[index], self.sigmas[index])

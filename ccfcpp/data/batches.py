@@ -1,25 +1,77 @@
-"""The order in which a client visits its samples."""
+"""The order in which clients visit their samples."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 
-def shuffled_batches(samples: int, batch_size: int, generator: torch.Generator) -> Iterator[Tensor]:
-    """One epoch in random order.
+@dataclass(frozen=True)
+class CohortBatch:
+    """One batch of each client that has one left.
+
+    Attributes:
+        index: int64 of shape (clients, batch) into the samples of the whole cohort, one client's
+            after the other's. A short batch is padded with a sample of the same client.
+        mask: 1 for each sample that counts, float32 of shape (clients, batch); None where all do.
+    """
+
+    index: Tensor
+    mask: Tensor | None
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+
+def cohort_batches(
+    sizes: Sequence[int],
+    batch_size: int,
+    generators: Sequence[torch.Generator],
+    device: torch.device,
+) -> Iterator[CohortBatch]:
+    """One epoch of several clients side by side, each in a random order of its own.
 
     A last batch of a single sample is left out: BatchNorm cannot be trained on it. The next epoch
     shuffles anew, so no sample is left out for good, save where a client holds but one.
 
     Args:
-        samples: Number of samples.
-        batch_size: Samples in a batch; the last one may be shorter.
-        generator: Source of the order.
+        sizes: Number of samples of each client, in descending order.
+        batch_size: Samples in a batch; a client's last one may be shorter.
+        generators: Source of each client's order.
+        device: Where the batches go, all in one transfer.
 
     Yields:
-        int64 indices on the CPU, shape (at most ``batch_size``,).
+        A batch of each client that is not done, which are the first ones.
+
+    Raises:
+        ValueError: The sizes do not descend.
     """
-    for batch in torch.split(torch.randperm(samples, generator=generator), batch_size):
-        if len(batch) > 1:
-            yield batch
+    if list(sizes) != sorted(sizes, reverse=True):
+        raise ValueError(f"sizes must be in descending order, got {list(sizes)}")
+    lengths = torch.stack([_batch_lengths(size, batch_size, sizes[0]) for size in sizes])
+    order = torch.empty(len(sizes), lengths.shape[1] * batch_size, dtype=torch.int64)
+    start = 0
+    for row, size, generator in zip(order, sizes, generators, strict=True):
+        row[:size] = torch.randperm(size, generator=generator) + start
+        row[size:] = start
+        start += size
+    on_device = order.to(device)
+    places = torch.arange(batch_size)
+    masks = (places < lengths.unsqueeze(2)).float().to(device)
+    for step, here in enumerate(lengths.unbind(dim=1)):
+        clients, longest = int((here > 0).sum()), int(here[0])
+        if clients == 0:
+            return
+        padded = bool((here[:clients] < longest).any())
+        yield CohortBatch(
+            on_device[:clients, step * batch_size : step * batch_size + longest],
+            masks[:clients, step, :longest] if padded else None,
+        )
+
+
+def _batch_lengths(size: int, batch_size: int, largest: int) -> Tensor:
+    """Length of each of a client's batches; 0 where there is none, or only one sample is left."""
+    left = size - torch.arange(0, largest, batch_size)
+    lengths = left.clamp(min=0, max=batch_size)
+    return torch.where(lengths > 1, lengths, 0)

@@ -70,6 +70,13 @@ def resize(images: Tensor, size: int) -> Tensor:
     return F.interpolate(images, size=(size, size), mode="bilinear", antialias=True)
 
 
+def to_float(images: Tensor) -> Tensor:
+    """uint8 images as floats in [0, 1], laid out channels-last, which convolutions prefer."""
+    return (images.to(torch.get_default_dtype()) / 255).contiguous(
+        memory_format=torch.channels_last
+    )
+
+
 def _check_indices(
     what: str, indices: Tensor | None, of: str, names: tuple[str, ...], samples: int
 ) -> None:

@@ -1,45 +1,62 @@
 """Averages of client models."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
 
-ModelState = dict[str, Tensor]
-"""A model's parameters and buffers by name, as ``Module.state_dict`` gives them."""
+from ccfcpp.models.layout import ModelState
 
 
-def average_models(models: Sequence[Mapping[str, Tensor]], weights: Sequence[float]) -> ModelState:
+class ModelAverage:
     """Weighted mean of models, entry by entry (McMahan et al. 2017, Algorithm 1).
+
+    Models are added one by one, and none is kept. Sums are formed in float64, in the order given.
 
     BatchNorm policy: floating-point buffers (running mean and variance) are averaged like weights.
     Integer entries are counters (``num_batches_tracked``); a mean of them counts nothing, so the
     largest is kept.
-
-    Args:
-        models: Models with equal names and shapes, at least one.
-        weights: One non-negative weight a model, usually its number of samples; they need not sum
-            to one.
-
-    Returns:
-        The mean model. Sums are formed in float64, in the order given.
-
-    Raises:
-        ValueError: No model, lengths that differ, or weights without a positive sum.
     """
-    if not models or len(models) != len(weights):
-        raise ValueError(f"got {len(models)} models and {len(weights)} weights")
-    total = float(sum(weights))
-    if min(weights) < 0 or total <= 0:
-        raise ValueError(f"weights must be non-negative with a positive sum, got {list(weights)}")
-    shares = [weight / total for weight in weights]
-    return {name: _average([model[name] for model in models], shares) for name in models[0]}
 
+    def __init__(self) -> None:
+        self._weight = 0.0
+        self._sums: ModelState = {}
+        self._kinds: dict[str, torch.dtype] = {}
 
-def _average(entries: list[Tensor], shares: list[float]) -> Tensor:
-    if not entries[0].is_floating_point():
-        return torch.stack(entries).amax(dim=0)
-    total = torch.zeros_like(entries[0], dtype=torch.float64)
-    for entry, share in zip(entries, shares, strict=True):
-        total.add_(entry, alpha=share)
-    return total.to(entries[0].dtype)
+    def add(self, model: Mapping[str, Tensor], weight: float) -> None:
+        """Count a model in.
+
+        Args:
+            model: A model with the names and shapes of the others.
+            weight: Non-negative, usually its number of samples; weights need not sum to one.
+
+        Raises:
+            ValueError: The weight is negative.
+        """
+        if weight < 0:
+            raise ValueError(f"weights must not be negative, got {weight}")
+        self._weight += weight
+        for name, entry in model.items():
+            if name not in self._sums:
+                self._kinds[name] = entry.dtype
+                summed = torch.float64 if entry.is_floating_point() else entry.dtype
+                self._sums[name] = torch.zeros_like(entry, dtype=summed)
+            if entry.is_floating_point():
+                self._sums[name].add_(entry, alpha=weight)
+            else:
+                torch.maximum(self._sums[name], entry, out=self._sums[name])
+
+    def result(self) -> ModelState:
+        """The mean model.
+
+        Raises:
+            ValueError: No model was added, or none with a positive weight.
+        """
+        if self._weight <= 0:
+            raise ValueError("an average needs a model with a positive weight")
+        return {
+            name: total.div(self._weight).to(self._kinds[name])
+            if total.is_floating_point()
+            else total
+            for name, total in self._sums.items()
+        }

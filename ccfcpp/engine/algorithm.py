@@ -1,12 +1,14 @@
 """What a federated system must give for the engine to run it."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Protocol, TypeVar
 
 from ccfcpp.engine.client import Client
 from ccfcpp.randomness import Randomness
 
 State = TypeVar("State")
+Figures = dict[str, float]
+"""What a round's report says of an exchange, such as the mean loss."""
 
 
 class RefusedUpdateError(ValueError):
@@ -24,15 +26,35 @@ class Exchange(Protocol[State]):
         """What reports call it."""
         ...
 
+    @property
+    def cohort(self) -> int | None:
+        """How many clients work side by side in one process; None where all can."""
+        ...
+
+    @property
+    def uses_memory(self) -> bool:
+        """Whether clients need what they remember."""
+        ...
+
     def broadcast(self, state: State) -> Any:
         """What goes down to every client that takes part."""
         ...
 
-    def local_update(self, message: Any, client: Client, randomness: Randomness) -> Any:
-        """The client's work on its own images. No I/O, no state but the client's memory.
+    def local_updates(
+        self, message: Any, clients: Sequence[Client], randomness: Randomness
+    ) -> Sequence[Any]:
+        """The work of a cohort of clients, each on its own images.
 
-        A memory that changes is replaced by a new one. ``RefusedUpdateError`` says that the client
-        has no update that could be used.
+        No I/O, no state but the clients' memories; a memory that changes is replaced by a new one.
+
+        Args:
+            message: What ``broadcast`` gave.
+            clients: The clients, in descending order of size.
+            randomness: The source, set to the round; ``of_client`` gives each client's.
+
+        Returns:
+            An update for each client, which does not depend, up to rounding, on who else is there;
+            or a ``RefusedUpdateError`` for one that has none that could be used.
         """
         ...
 
@@ -40,12 +62,18 @@ class Exchange(Protocol[State]):
         """Raise ``RefusedUpdateError`` where an update does not have the shapes it must have."""
         ...
 
-    def aggregate(self, state: State, updates: Sequence[Any], randomness: Randomness) -> State:
-        """The server's next state from at least one update, in ascending order of the clients."""
-        ...
+    def aggregate(
+        self, state: State, updates: Iterable[Any], randomness: Randomness
+    ) -> tuple[State, Figures]:
+        """The server's next state, and figures for the report.
 
-    def summarise(self, updates: Sequence[Any]) -> dict[str, float]:
-        """Figures for the round's report, such as the mean loss."""
+        Args:
+            state: The state so far.
+            updates: At least one, by the size of the clients. They come while the clients work:
+                what an aggregation does not keep is gone, so that memory does not grow with the
+                number of clients.
+            randomness: The source, set to the round and the server.
+        """
         ...
 
 

@@ -1,9 +1,12 @@
 """A client: its images and what it remembers."""
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor
+
+Memory = dict[str, Tensor]
 
 
 @dataclass
@@ -15,7 +18,8 @@ class Client:
         name: What reports call it.
         images: uint8 tensor of shape (samples, channels, height, width).
         memory: What the client keeps from round to round, such as optimizer moments. It is saved
-            with the checkpoint and travels nowhere.
+            with the checkpoint and travels nowhere. While the client is idle,
+            ``ccfcpp.engine.memories`` holds it.
         scratch: What it could compute again, such as the frozen model's representations. It is
             never saved.
     """
@@ -23,8 +27,20 @@ class Client:
     id: int
     name: str
     images: Tensor
-    memory: dict[str, Tensor] = field(default_factory=dict)
+    memory: Memory = field(default_factory=dict)
     scratch: dict[str, Any] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.images)
+
+
+def cohorts(clients: Iterable[Client], size: int | None) -> Iterator[list[Client]]:
+    """Groups of at most ``size`` clients, largest clients first.
+
+    Clients of similar size are together, so that few wait for the others. The order does not depend
+    on the size of the groups.
+    """
+    ordered = sorted(clients, key=lambda client: (-len(client), client.id))
+    step = size or max(1, len(ordered))
+    for first in range(0, len(ordered), step):
+        yield ordered[first : first + step]

@@ -1,5 +1,6 @@
 """The round loop."""
 
+import itertools
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -7,7 +8,8 @@ from typing import Any, Generic
 
 from ccfcpp.engine.algorithm import Algorithm, Exchange, RefusedUpdateError, State
 from ccfcpp.engine.availability import Availability
-from ccfcpp.engine.client import Client
+from ccfcpp.engine.client import Client, Memory, cohorts
+from ccfcpp.engine.memories import ClientMemories
 from ccfcpp.engine.payload import nbytes, not_finite, pack
 from ccfcpp.randomness import Randomness
 
@@ -43,6 +45,7 @@ class Federation(Generic[State]):
         clients: The connected clients, in any order; only their numbers matter.
         availability: Which of them take part in each round.
         randomness: The run's source of random numbers.
+        memories: What the clients remember.
     """
 
     def __init__(
@@ -51,11 +54,13 @@ class Federation(Generic[State]):
         clients: Sequence[Client],
         availability: Availability,
         randomness: Randomness,
+        memories: ClientMemories,
     ) -> None:
         self.algorithm = algorithm
         self.clients = {client.id: client for client in sorted(clients, key=lambda c: c.id)}
         self.availability = availability
         self.randomness = randomness
+        self.memories = memories
 
     def run(self, state: State, first_round: int = 0) -> Iterator[tuple[State, RoundReport]]:
         """Run the rounds from ``first_round`` on; after each, give the new state and a report."""
@@ -83,24 +88,47 @@ class Federation(Generic[State]):
         randomness: Randomness,
         report: RoundReport,
     ) -> State:
-        accepted = []
-        message = exchange.broadcast(state)
-        for client in clients:
-            remembered = client.memory
-            report.bytes_down += nbytes(message)
-            try:
-                update = exchange.local_update(message, client, randomness.of_client(client.id))
-                report.bytes_up += nbytes(update)
-                check_update(exchange, message, update)
-                accepted.append(update)
-            except RefusedUpdateError as refusal:
-                # What led to such an update, such as moments that are NaN, must not last.
-                client.memory = remembered
-                report.refused.setdefault(client.id, []).append(f"{exchange.name}: {refusal}")
-        if not accepted:
+        accepted = self._accepted(exchange, exchange.broadcast(state), clients, randomness, report)
+        first = next(accepted, None)
+        if first is None:
             return state
-        report.figures |= exchange.summarise(accepted)
-        return exchange.aggregate(state, accepted, randomness)
+        updates = itertools.chain([first], accepted)
+        state, figures = exchange.aggregate(state, updates, randomness)
+        report.figures |= figures
+        return state
+
+    def _accepted(
+        self,
+        exchange: Exchange[State],
+        message: object,
+        clients: list[Client],
+        randomness: Randomness,
+        report: RoundReport,
+    ) -> Iterator[object]:
+        """The updates that can be used, cohort after cohort."""
+        for cohort in cohorts(clients, exchange.cohort):
+            remembered = [self._wake(client, exchange) for client in cohort]
+            updates = exchange.local_updates(message, cohort, randomness)
+            for client, before, update in zip(cohort, remembered, updates, strict=True):
+                report.bytes_down += nbytes(message)
+                memory, client.memory = client.memory, {}
+                try:
+                    if isinstance(update, RefusedUpdateError):
+                        raise update
+                    report.bytes_up += nbytes(update)
+                    check_update(exchange, message, update)
+                except RefusedUpdateError as refusal:
+                    # What led to such an update, such as moments that are NaN, is forgotten too.
+                    reasons = report.refused.setdefault(client.id, [])
+                    reasons.append(f"{exchange.name}: {refusal}")
+                    continue
+                if memory is not before:
+                    self.memories.keep(client.id, memory, report.round)
+                yield update
+
+    def _wake(self, client: Client, exchange: Exchange[State]) -> Memory:
+        client.memory = self.memories.take(client.id) if exchange.uses_memory else {}
+        return client.memory
 
 
 def check_update(exchange: Exchange[Any], message: object, update: object) -> None:

@@ -1,4 +1,4 @@
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -14,6 +14,7 @@ from ccfcpp.config_layers import Tree, merge, parse_assignments, validate
 from ccfcpp.engine.availability import Availability
 from ccfcpp.engine.client import Client
 from ccfcpp.engine.federation import Federation, RoundReport
+from ccfcpp.engine.memories import ClientMemories
 from ccfcpp.randomness import Randomness
 from ccfcpp.setup import model_maker
 
@@ -37,14 +38,24 @@ def small_config(*settings: str) -> ClusterConfig:
     return validate(ClusterConfig, merge(SMALL, parse_assignments(settings)))
 
 
+CPU = torch.device("cpu")
+
+
 def small_algorithm(config: ClusterConfig, clusters: int = 3) -> CCFC:
-    return CCFC(config, model_maker(config.model, (1, 8, 8)), clusters, torch.device("cpu"))
+    cohort = 2 if config.compute.cohort == "auto" else config.compute.cohort
+    return CCFC(config, model_maker(config.model, (1, 8, 8)), clusters, cohort, CPU)
 
 
 def clients_of_sizes(*sizes: int) -> list[Client]:
     images, _ = digits()
     parts = torch.split(images[: sum(sizes)], list(sizes))
     return [Client(number, f"client {number}", part) for number, part in enumerate(parts)]
+
+
+def small_federation(config: ClusterConfig, clients: Sequence[Client]) -> Federation[CCFCState]:
+    memories = ClientMemories(CPU, budget=10**9)
+    algorithm, randomness = small_algorithm(config), Randomness(config.seed)
+    return Federation(algorithm, clients, Availability(), randomness, memories)
 
 
 Result = tuple[CCFCState, list[RoundReport]]
@@ -54,9 +65,17 @@ RunSmall = Callable[[ClusterConfig, Sequence[Client]], Result]
 @pytest.fixture
 def run_small() -> RunSmall:
     def run(config: ClusterConfig, clients: Sequence[Client]) -> Result:
-        algorithm, randomness = small_algorithm(config), Randomness(config.seed)
-        federation = Federation(algorithm, clients, Availability(), randomness)
-        rounds = list(federation.run(algorithm.initial_state(randomness)))
+        federation = small_federation(config, clients)
+        initial = federation.algorithm.initial_state(federation.randomness)
+        rounds = list(federation.run(initial))
         return rounds[-1][0], [report for _, report in rounds]
 
     return run
+
+
+@pytest.fixture
+def double_precision() -> Iterator[None]:
+    """In float32 Adam blows rounding errors of gradients near 0 up to whole steps."""
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)

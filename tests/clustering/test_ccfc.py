@@ -7,23 +7,27 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ccfcpp.clustering import local_training
+from ccfcpp.clustering import representations
 from ccfcpp.clustering.centroids import CentroidRule, CentroidUpdate
 from ccfcpp.clustering.exchanges import CCFCState, LloydStep, Training, TrainingUpdate
-from ccfcpp.clustering.kmeans import kmeans
-from ccfcpp.clustering.local_training import contrast_learning_rate, represent
+from ccfcpp.clustering.lloyd import kmeans_each
+from ccfcpp.clustering.local_training import contrast_learning_rate
+from ccfcpp.clustering.representations import represent
 from ccfcpp.engine.algorithm import RefusedUpdateError
 from ccfcpp.engine.client import Client
 from ccfcpp.engine.federation import check_update
 from ccfcpp.errors import FederationError
 from ccfcpp.models.initialisation import build
+from ccfcpp.models.stacked import ModelStack
 from ccfcpp.randomness import Randomness
 from tests.clustering.conftest import (
+    CPU,
     RunSmall,
     clients_of_sizes,
     digits,
     small_algorithm,
     small_config,
+    small_federation,
 )
 
 OPTIONS = (
@@ -127,7 +131,7 @@ def test_without_centroids_cluster_training_says_so() -> None:
     algorithm = small_algorithm(small_config())
     train = algorithm.exchanges(3, CCFCState({}))[-1]
     with pytest.raises(FederationError, match="no client has delivered centroids"):
-        train.local_update(CCFCState({}), clients_of_sizes(5)[0], Randomness(0))
+        train.local_updates(CCFCState({}), clients_of_sizes(5), Randomness(0))
 
 
 # --- awkward clients ---------------------------------------------------------------------------
@@ -175,27 +179,37 @@ def training(config_settings: tuple[str, ...], number: int) -> tuple[Training, C
     return exchange, state
 
 
+def only_update(
+    exchange: Training, state: CCFCState, clients: list[Client], randomness: Randomness
+) -> TrainingUpdate:
+    (update,) = exchange.local_updates(state, clients, randomness)
+    assert isinstance(update, TrainingUpdate)
+    return update
+
+
 @pytest.mark.parametrize("initialization", ["common", "separate"])
 def test_where_a_client_starts(initialization: str) -> None:
     """A client that cannot train sends the weights it started from."""
     exchange, state = training((f"model.initialization={initialization}",), 0)
-    client, randomness = clients_of_sizes(1)[0], Randomness(0, 0, 0)
-    sent = exchange.local_update(state, client, randomness).model
-    own = build(small_algorithm(small_config()).make_model, randomness.generator("model"))
+    clients, randomness = clients_of_sizes(1), Randomness(0, 0)
+    sent = only_update(exchange, state, clients, randomness).model
+    source = randomness.of_client(0).generator("model")
+    own = build(small_algorithm(small_config()).make_model, source)
     expected = state.model if initialization == "common" else own.state_dict()
     assert all(torch.equal(sent[name], expected[name]) for name in expected)
-    later = exchange.local_update(CCFCState(state.model, version=1), client, randomness).model
+    later = only_update(exchange, CCFCState(state.model, version=1), clients, randomness).model
     assert all(torch.equal(later[name], state.model[name]) for name in later)
 
 
 def test_local_centroids_are_those_of_the_trained_model_in_evaluation_mode() -> None:
     exchange, state = training((), 1)
-    client, randomness = clients_of_sizes(60)[0], Randomness(0, 1, 0)
-    update = exchange.local_update(state, client, randomness)
-    model = build(small_algorithm(small_config()).make_model, Randomness(9).generator("model"))
-    model.load_state_dict(update.model)
-    latents = F.normalize(represent(model, client.images).latents, dim=1)
-    expected = kmeans(latents, 3, seed=randomness.integer("k-means"), restarts=2, iterations=10)
+    clients, randomness = clients_of_sizes(60), Randomness(0, 1)
+    update = only_update(exchange, state, clients, randomness)
+    model = ModelStack(small_algorithm(small_config()).make_model, 1, CPU)
+    model.load(0, update.model)
+    latents = F.normalize(represent(model, clients[0].images).latents, dim=1)
+    seed = randomness.of_client(0).integer("k-means")
+    (expected,) = kmeans_each([latents], 3, seeds=[seed], restarts=2, iterations=10)
     assert update.local is not None
     assert torch.equal(update.local.centroids, expected.centroids)
     assert torch.equal(update.local.sizes, expected.sizes)
@@ -228,13 +242,14 @@ def lloyd(centroids: Tensor, sizes: tuple[int, ...]) -> tuple[CCFCState, Tensor]
     state = CCFCState(algorithm.initial_state(Randomness(0)).model, centroids=centroids)
     step = LloydStep(algorithm.trainer, algorithm.rule)
     clients = clients_of_sizes(*sizes)
-    updates = [step.local_update(state, client, Randomness(0)) for client in clients]
+    updates = step.local_updates(state, clients, Randomness(0))
     for update in updates:
         check_update(step, state, update)
-    seen = algorithm.trainer.global_representations(
+    seen = algorithm.trainer.global_model.representations(
         state.model, -1, Client(-1, "all", digits()[0][: sum(sizes)])
     )
-    return step.aggregate(state, updates, Randomness(0)), algorithm.rule.points(seen.latents)
+    after, _ = step.aggregate(state, updates, Randomness(0))
+    return after, algorithm.rule.points(seen.latents)
 
 
 def test_a_federated_lloyd_step_is_one_over_all_samples() -> None:
@@ -267,24 +282,22 @@ def test_the_learning_rate_of_each_cluster_round() -> None:
     assert rates == pytest.approx([1e-3, 1e-3 * (0.5 + half), 5e-4, 1e-3 * (0.5 - half)])
 
 
-def test_moments_are_kept_within_a_phase_and_forgotten_after_it(run_small: RunSmall) -> None:
-    def steps(client: Client) -> dict[str, float]:
-        return {k: v.item() for k, v in client.memory.items() if k.endswith("step")}
+def test_moments_are_kept_within_a_phase_and_forgotten_after_it() -> None:
+    def steps(*settings: str) -> dict[str, float]:
+        federation = small_federation(small_config(*settings), clients_of_sizes(64))
+        list(federation.run(federation.algorithm.initial_state(Randomness(0))))
+        memory = federation.memories.take(0)
+        return {name: t.item() for name, t in memory.items() if name.endswith("step")}
 
-    clients = clients_of_sizes(64)
-    run_small(small_config("training.rounds=0"), clients)
-    assert steps(clients[0]) == {"pretraining/step": 4.0}  # 2 rounds of 2 batches
-    run_small(small_config("training.pretrain_rounds=0", "training.rounds=3"), clients)
-    assert steps(clients[0]) == {"contrast/step": 6.0}
-    fresh = clients_of_sizes(64)
-    run_small(small_config("training.keep_optimizer=false"), fresh)
-    assert fresh[0].memory == {}
+    assert steps("training.rounds=0") == {"pretraining/step": 4.0}  # 2 rounds of 2 batches
+    assert steps("training.rounds=3") == {"contrast/step": 6.0}
+    assert steps("training.keep_optimizer=false") == {}
 
 
 @pytest.mark.parametrize(
     ("settings", "passes"),
     [
-        ((), 3 + 1 + 1),  # local centroids after each of 3 rounds, labels in each of 2
+        ((), 2),  # labels in each of 2 rounds
         # Labels of a cluster round come from the pass that gave the round before its centroids.
         (("centroids.encoder=global", "centroids.refine_steps=3"), 3),
     ],
@@ -297,11 +310,11 @@ def test_the_frozen_model_sees_unchanged_images_once_a_round(
 ) -> None:
     calls = []
 
-    def counting(*arguments: Any) -> local_training.Representations:
+    def counting(*arguments: Any) -> representations.Representations:
         calls.append(arguments)
         return represent(*arguments)
 
-    monkeypatch.setattr(local_training, "represent", counting)
+    monkeypatch.setattr(representations, "represent", counting)
     run_small(small_config(*settings), clients_of_sizes(40))
     assert len(calls) == passes
 
@@ -311,7 +324,7 @@ def test_the_frozen_model_sees_unchanged_images_once_a_round(
 
 def good_update() -> tuple[Training, CCFCState, TrainingUpdate]:
     exchange, state = training((), 1)
-    return exchange, state, exchange.local_update(state, clients_of_sizes(40)[0], Randomness(0))
+    return exchange, state, only_update(exchange, state, clients_of_sizes(40), Randomness(0))
 
 
 def spoilt(update: TrainingUpdate, what: str) -> TrainingUpdate:

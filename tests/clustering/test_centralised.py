@@ -1,13 +1,13 @@
 """One client that holds everything is plain centralised training, written out here."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ccfcpp.clustering.kmeans import kmeans
+from ccfcpp.clustering.lloyd import kmeans_each
 from ccfcpp.data.augmentation import draw_views, render_views
 from ccfcpp.models.contrastive import ContrastiveModel
 from ccfcpp.models.initialisation import build
@@ -82,19 +82,12 @@ def centralised(make: Callable[[], ContrastiveModel]) -> tuple[ContrastiveModel,
         with torch.no_grad():
             points = F.normalize(frozen(images)[0], dim=1)
         seed = randomness.integer("k-means")
-        centroids = kmeans(points, 3, seed=seed, restarts=2, iterations=10).centroids
+        (found,) = kmeans_each([points], 3, seeds=[seed], restarts=2, iterations=10)
+        centroids = found.centroids
     return model, centroids
 
 
-@pytest.fixture
-def _double_precision() -> Iterator[None]:
-    """In float32 Adam blows the rounding errors of gradients that are 0 up to whole steps."""
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)
-
-
-@pytest.mark.usefixtures("_double_precision")
+@pytest.mark.usefixtures("double_precision")
 def test_one_client_with_everything_is_centralised_training(run_small: RunSmall) -> None:
     algorithm = small_algorithm(small_config())
     model, centroids = centralised(algorithm.make_model)

@@ -5,7 +5,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from ccfcpp.engine.checkpoint import Checkpoint, load_checkpoint, save_checkpoint, write_whole
+from ccfcpp.engine.checkpoint import (
+    Checkpoint,
+    CheckpointClock,
+    load_checkpoint,
+    save_checkpoint,
+)
+from ccfcpp.engine.files import write_whole
 from ccfcpp.errors import UsageError
 
 CPU = torch.device("cpu")
@@ -20,7 +26,7 @@ class State:
 
 def checkpoint(round_number: int = 3) -> Checkpoint[State]:
     weights = torch.rand(4, 3, 2, 2).to(memory_format=torch.channels_last)
-    memories = {2: {"adam/step": torch.tensor(5.0)}, 11: {"adam/step": torch.tensor(6.0)}}
+    memories = {2: "client-2-round-3.safetensors", 11: "client-11-round-1.safetensors"}
     return Checkpoint(
         round_number, State({"w": weights, "n": torch.tensor(4)}, 7), memories, {"s": 1.5}
     )
@@ -37,7 +43,7 @@ def test_what_is_saved_comes_back(tmp_path: Path) -> None:
     assert loaded.state.centroids is None
     assert torch.equal(loaded.state.model["w"], saved.state.model["w"])
     assert loaded.state.model["n"].dtype == torch.int64
-    assert {k: v["adam/step"].item() for k, v in loaded.memories.items()} == {2: 5.0, 11: 6.0}
+    assert loaded.memories == saved.memories
     assert [file.name for file in path.parent.iterdir()] == ["latest.safetensors"]
 
 
@@ -70,3 +76,17 @@ def test_a_damaged_checkpoint_is_named(tmp_path: Path, damage: str) -> None:
         save_file({"x": torch.zeros(1)}, path)
     with pytest.raises(UsageError, match="cannot be read"):
         load_checkpoint(path, State, CPU)
+
+
+def test_checkpoints_take_a_small_share_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    monkeypatch.setattr("time.monotonic", lambda: now)
+    clock = CheckpointClock(share=0.1)
+    assert clock.is_due()
+    with clock.timing():
+        now += 2
+    assert not clock.is_due()
+    now += 19
+    assert not clock.is_due()
+    now += 1
+    assert clock.is_due()

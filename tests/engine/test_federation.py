@@ -1,17 +1,19 @@
 """The loop, with a small algorithm whose every number can be worked out by hand."""
 
 import re
-from collections.abc import Sequence
+import weakref
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import pytest
 import torch
 from torch import Tensor
 
-from ccfcpp.engine.algorithm import Exchange, RefusedUpdateError
+from ccfcpp.engine.algorithm import Exchange, Figures, RefusedUpdateError
 from ccfcpp.engine.availability import Availability
-from ccfcpp.engine.client import Client
+from ccfcpp.engine.client import Client, cohorts
 from ccfcpp.engine.federation import Federation, check_same_shapes
+from ccfcpp.engine.memories import ClientMemories
 from ccfcpp.randomness import Randomness
 
 
@@ -33,6 +35,8 @@ class Voting:
     """Each client votes old value + its number + noise of its own; the server takes the mean."""
 
     name = "vote"
+    uses_memory = True
+    cohort = 2
 
     def __init__(self, bad: dict[int, Tensor] | None = None) -> None:
         self.bad = bad or {}
@@ -40,22 +44,30 @@ class Voting:
     def broadcast(self, state: Mean) -> Mean:
         return state
 
-    def local_update(self, message: Mean, client: Client, randomness: Randomness) -> Vote:
+    def local_updates(
+        self, message: Mean, clients: Sequence[Client], randomness: Randomness
+    ) -> list[Vote | RefusedUpdateError]:
+        assert len(clients) <= 2
+        return [self._vote(message, c, randomness.of_client(c.id)) for c in clients]
+
+    def _vote(
+        self, message: Mean, client: Client, randomness: Randomness
+    ) -> Vote | RefusedUpdateError:
         noise = torch.rand(2, generator=randomness.generator("noise"))
         client.memory = {"votes": client.memory.get("votes", torch.tensor(0)) + 1}
         if client.id == HOPELESS:
-            raise RefusedUpdateError("it has no vote")
+            return RefusedUpdateError("it has no vote")
         return Vote(self.bad.get(client.id, message.value + client.id + noise))
 
     def check(self, message: Mean, update: Vote) -> None:
         check_same_shapes(message, update, "vote")
 
-    def aggregate(self, state: Mean, updates: Sequence[Vote], randomness: Randomness) -> Mean:
+    def aggregate(
+        self, state: Mean, updates: Iterable[Vote], randomness: Randomness
+    ) -> tuple[Mean, Figures]:
         del randomness
-        return replace(state, value=torch.stack([u.value for u in updates]).mean(dim=0))
-
-    def summarise(self, updates: Sequence[Vote]) -> dict[str, float]:
-        return {"votes": len(updates)}
+        votes = [update.value for update in updates]
+        return replace(state, value=torch.stack(votes).mean(dim=0)), {"votes": len(votes)}
 
 
 class Election:
@@ -78,10 +90,17 @@ def clients(*numbers: int) -> list[Client]:
     return [Client(n, f"client {n}", torch.zeros(1, 1, 2, 2, dtype=torch.uint8)) for n in numbers]
 
 
+def federated(
+    election: Election, who: list[Client], availability: Availability | None = None, seed: int = 0
+) -> Federation[Mean]:
+    memories = ClientMemories(torch.device("cpu"), budget=1000)
+    return Federation(election, who, availability or Availability(), Randomness(seed), memories)
+
+
 def run(
     election: Election, who: list[Client], availability: Availability | None = None, seed: int = 0
 ) -> tuple[list[Mean], list[dict[str, object]]]:
-    federation = Federation(election, who, availability or Availability(), Randomness(seed))
+    federation = federated(election, who, availability, seed)
     pairs = list(federation.run(election.initial_state(Randomness(seed))))
     return [state for state, _ in pairs], [vars(report) for _, report in pairs]
 
@@ -144,10 +163,11 @@ def test_a_client_may_say_itself_that_it_has_no_update() -> None:
 
 
 def test_what_a_refused_client_learnt_is_forgotten() -> None:
-    who = clients(0, 1)
-    run(Election(3, {1: torch.full((2,), float("nan"))}), who)
-    assert who[0].memory["votes"] == 4  # Round 1 holds two exchanges.
-    assert who[1].memory == {}
+    election = Election(3, {1: torch.full((2,), float("nan"))})
+    federation = federated(election, clients(0, 1))
+    list(federation.run(election.initial_state(Randomness(0))))
+    assert federation.memories.take(0)["votes"] == 4  # Round 1 holds two exchanges.
+    assert federation.memories.take(1) == {}
 
 
 def test_every_reason_of_a_round_is_kept() -> None:
@@ -175,6 +195,43 @@ def test_a_client_that_drops_out_is_missing_from_its_round_only() -> None:
 def test_a_resumed_run_goes_on_as_if_it_had_never_stopped() -> None:
     availability = Availability(dropout_rate=0.3, sample_fraction=0.7)
     whole, _ = run(Election(6), clients(0, 1, 2, 3), availability)
-    federation = Federation(Election(6), clients(0, 1, 2, 3), availability, Randomness(0))
+    federation = federated(Election(6), clients(0, 1, 2, 3), availability)
     rest = [state for state, _ in federation.run(whole[2], first_round=3)]
     assert all(torch.equal(a.value, b.value) for a, b in zip(whole[3:], rest, strict=True))
+
+
+def test_cohorts_go_from_large_clients_to_small_ones() -> None:
+    who = [Client(n, "", torch.zeros(size, 1, 2, 2)) for n, size in enumerate((3, 9, 9, 1, 5))]
+    assert [[c.id for c in cohort] for cohort in cohorts(who, 2)] == [[1, 2], [4, 0], [3]]
+    assert [[c.id for c in cohort] for cohort in cohorts(who[::-1], None)] == [[1, 2, 4, 0, 3]]
+
+
+def test_updates_are_aggregated_while_the_clients_work() -> None:
+    """No more than a cohort's updates exist at a time, where the aggregation keeps none."""
+    alive: set[int] = set()
+    most = 0
+
+    class Counted(Voting):
+        def local_updates(
+            self, message: Mean, clients: Sequence[Client], randomness: Randomness
+        ) -> list[Vote | RefusedUpdateError]:
+            votes = super().local_updates(message, clients, randomness)
+            for vote in votes:
+                alive.add(id(vote))
+                weakref.finalize(vote, alive.discard, id(vote))
+            return votes
+
+        def aggregate(
+            self, state: Mean, updates: Iterable[Vote], randomness: Randomness
+        ) -> tuple[Mean, Figures]:
+            nonlocal most
+            total = torch.zeros(2)
+            for update in updates:
+                most = max(most, len(alive))
+                total += update.value
+            return Mean(total), {}
+
+    election = Election(1)
+    election.voting = Counted()
+    run(election, clients(*range(20)))
+    assert 0 < most <= 4  # One cohort that is read, and the last of the one before.

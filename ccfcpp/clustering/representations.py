@@ -1,0 +1,77 @@
+"""What a model that is not trained makes of images."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ccfcpp.data.images import to_float
+from ccfcpp.engine.client import Client
+from ccfcpp.models.layout import ModelState
+from ccfcpp.models.stacked import ModelStack
+
+_FORWARD_BATCH = 1024
+_FORWARD_PIXELS = 1024 * 28 * 28
+
+
+@dataclass(frozen=True)
+class Representations:
+    """What a model makes of a client's images.
+
+    Attributes:
+        latents: z of shape (samples, latent).
+        predictions: p of the same shape.
+    """
+
+    latents: Tensor
+    predictions: Tensor
+
+
+@torch.no_grad()
+def represent(model: ModelStack, images: Tensor) -> Representations:
+    """Run the one active model of a stack in evaluation mode.
+
+    Args:
+        model: The model.
+        images: uint8 tensor of shape (samples, channels, height, width).
+    """
+    model.train(False)
+    # Large images go in smaller batches, so that memory does not grow with their size.
+    size = min(_FORWARD_BATCH, max(1, _FORWARD_PIXELS // images[0, 0].numel()))
+    parts = [model(to_float(batch)) for batch in torch.split(images, size)]
+    latents, predictions = (torch.cat([r[0, 0] for r in part]) for part in zip(*parts, strict=True))
+    return Representations(latents, predictions)
+
+
+class GlobalModel:
+    """The frozen global model, and what it makes of the clients' images.
+
+    Args:
+        network: A stack of one, which is not trained.
+    """
+
+    def __init__(self, network: ModelStack) -> None:
+        self.network = network
+
+    def load(self, state: ModelState) -> None:
+        """Take over the global model's weights."""
+        self.network.load(0, state)
+
+    def representations(self, state: ModelState, version: int, client: Client) -> Representations:
+        """What the model makes of a client's images: one pass for each of its versions.
+
+        A pass has the images of one client, so that its last bits do not depend on who else is
+        there.
+
+        Args:
+            state: The global model.
+            version: Its number; what the client's scratch holds for the same number is taken.
+            client: The client.
+        """
+        known = client.scratch.get("representations")
+        if known is None or known[0] != version:
+            self.load(state)
+            known = (version, represent(self.network, client.images))
+            client.scratch["representations"] = known
+        representations: Representations = known[1]
+        return representations

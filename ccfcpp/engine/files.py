@@ -1,0 +1,54 @@
+"""Files that appear whole."""
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from safetensors.torch import save_file
+from torch import Tensor
+
+TEMPORARY = ".*.tmp"
+"""Pattern of the files that a crash may leave behind; they are never read."""
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Write a file so that a reader, or a crash, sees all of it or none of it."""
+    with _whole_file(path) as temporary:
+        temporary.write_bytes(content)
+
+
+def save_tensors(
+    path: Path,
+    tensors: Mapping[str, Tensor],
+    header: dict[str, str] | None = None,
+    *,
+    durable: bool = True,
+) -> None:
+    """Write tensors from any device as one safetensors file, which appears whole.
+
+    Args:
+        path: The file.
+        tensors: The tensors, by name.
+        header: Strings that go with them.
+        durable: Whether the file must outlast a power failure from now on.
+    """
+    contiguous = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    with _whole_file(path, durable) as temporary:
+        save_file(contiguous, temporary, metadata=header)
+
+
+def make_durable(path: Path) -> None:
+    """Wait until a file is safe on the disk."""
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+
+
+@contextmanager
+def _whole_file(path: Path, durable: bool = True) -> Iterator[Path]:
+    """A temporary path; what is written there stands at ``path`` in the end."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    yield temporary
+    if durable:
+        make_durable(temporary)
+    temporary.replace(path)

@@ -1,0 +1,123 @@
+"""What idle clients remember: in memory as far as it fits, else in files."""
+
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+
+from ccfcpp.engine.client import Memory
+from ccfcpp.engine.files import make_durable, save_tensors
+from ccfcpp.errors import UsageError
+
+_HOST_BYTES = 1 << 30
+_DEVICE_SHARE = 0.25
+"""Memory for idle clients: a fixed part of the host's, or a share of an accelerator's."""
+
+
+def memory_budget(device: torch.device) -> int:
+    """How many bytes idle clients' memories may take on a device."""
+    if device.type == "cuda":
+        return int(_DEVICE_SHARE * torch.cuda.get_device_properties(device).total_memory)
+    return _HOST_BYTES
+
+
+class ClientMemories:
+    """The memories of all clients of a process.
+
+    A memory is written to a file, of a new name, where it does not fit the budget or where a
+    checkpoint needs it, and a file is never changed: those that the last checkpoint names stay
+    until the next one.
+
+    Args:
+        device: Where memories go when they are taken up again.
+        budget: Bytes that may stay in memory.
+        folder: Where files go; a temporary folder, gone with this object, where it is None.
+    """
+
+    def __init__(self, device: torch.device, budget: int, folder: Path | None = None) -> None:
+        self._device = device
+        self._budget = budget
+        self._folder = folder
+        self._temporary: tempfile.TemporaryDirectory[str] | None = None
+        self._held: dict[int, Memory] = {}
+        self._files: dict[int, str] = {}
+        self._of_checkpoint: set[str] = set()
+        self._bytes = 0
+
+    def take(self, client: int) -> Memory:
+        """What a client remembers; nothing where nothing was ever kept.
+
+        Raises:
+            UsageError: Its file is missing or damaged.
+        """
+        if client in self._held or client not in self._files:
+            return self._held.get(client, {})
+        path = self._place() / self._files[client]
+        try:
+            return load_file(path, device=str(self._device))
+        except (OSError, SafetensorError) as error:
+            raise UsageError(
+                f"the memory of client {client} cannot be read from {path} ({error}): start again "
+                "with another --out"
+            ) from error
+
+    def keep(self, client: int, memory: Memory, number: int) -> None:
+        """Hold a client's new memory.
+
+        Args:
+            client: The client's number.
+            memory: What it remembers now.
+            number: The round, which is part of a file's name.
+        """
+        self._bytes -= _size(self._held.pop(client, {}))
+        self._remove(self._files.pop(client, None))
+        if self._bytes + _size(memory) <= self._budget:
+            self._held[client] = memory
+            self._bytes += _size(memory)
+        else:
+            self._write(client, memory, number)
+
+    def save(self, number: int) -> dict[int, str]:
+        """Bring all memories into files that outlast a crash; the names, for a checkpoint."""
+        for client, memory in self._held.items():
+            if memory and client not in self._files:
+                self._write(client, memory, number)
+        for name in set(self._files.values()) - self._of_checkpoint:
+            make_durable(self._place() / name)
+        return dict(self._files)
+
+    def restore(self, files: Mapping[int, str]) -> None:
+        """Go on with the memories that a checkpoint names."""
+        self._held, self._bytes, self._files = {}, 0, dict(files)
+        self.settle()
+
+    def settle(self) -> None:
+        """The names that ``save`` gave are in the checkpoint: no older file is needed any more."""
+        self._of_checkpoint = set(self._files.values())
+        if self._folder is not None:
+            for path in self._folder.glob("client-*.safetensors"):
+                if path.name not in self._of_checkpoint:
+                    path.unlink()
+
+    def _write(self, client: int, memory: Memory, number: int) -> None:
+        name = f"client-{client}-round-{number}.safetensors"
+        save_tensors(self._place() / name, memory, durable=False)
+        self._files[client] = name
+
+    def _remove(self, name: str | None) -> None:
+        if name is not None and name not in self._of_checkpoint:
+            (self._place() / name).unlink()
+
+    def _place(self) -> Path:
+        if self._folder is None:
+            self._temporary = tempfile.TemporaryDirectory(prefix="ccfcpp-")
+            self._folder = Path(self._temporary.name)
+        self._folder.mkdir(parents=True, exist_ok=True)
+        return self._folder
+
+
+def _size(memory: Memory) -> int:
+    return sum(tensor.nbytes for tensor in memory.values())

@@ -1,0 +1,71 @@
+"""The tensors of a model as one flat vector."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from torch import Tensor
+
+ModelState = dict[str, Tensor]
+"""A model's parameters and buffers by name, as ``Module.state_dict`` gives them."""
+
+_ALIGNMENT = 16
+"""Entries start at multiples of 64 bytes, which vector instructions and caches prefer."""
+
+
+@dataclass(frozen=True)
+class _Entry:
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    offset: int
+
+
+class FlatLayout:
+    """Where each of several named tensors lies in one vector.
+
+    An optimizer, an average or a client's memory then works on a whole model at once. Kernels of
+    convolutions lie channels-last, the order in which patches are read.
+
+    Args:
+        tensors: Names and tensors; only their shapes matter, they may be on the meta device.
+
+    Attributes:
+        size: Length of the vector.
+    """
+
+    def __init__(self, tensors: Iterable[tuple[str, Tensor]]) -> None:
+        self._entries: dict[str, _Entry] = {}
+        self.size = 0
+        for name, tensor in tensors:
+            shape = tuple(tensor.shape)
+            self._entries[name] = _Entry(shape, _channels_last_strides(shape), self.size)
+            self.size += -(-tensor.numel() // _ALIGNMENT) * _ALIGNMENT
+
+    def views(self, flat: Tensor) -> ModelState:
+        """The tensors that lie in a vector, or in each row of a matrix, as views.
+
+        Args:
+            flat: Tensor of shape (…, size).
+        """
+        return {
+            name: flat.as_strided(
+                (*flat.shape[:-1], *entry.shape),
+                (*flat.stride()[:-1], *entry.strides),
+                flat.storage_offset() + entry.offset,
+            )
+            for name, entry in self._entries.items()
+        }
+
+    def fill(self, flat: Tensor, state: Mapping[str, Tensor]) -> None:
+        """Copy a model's tensors into a vector of shape (size,)."""
+        for name, view in self.views(flat).items():
+            view.copy_(state[name])
+
+
+def _channels_last_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Memory steps in which, for kernels, the channels (the second axis) lie innermost."""
+    order = [0, 2, 3, 1] if len(shape) == 4 else list(range(len(shape)))
+    strides, step = [0] * len(shape), 1
+    for axis in reversed(order):
+        strides[axis] = step
+        step *= shape[axis]
+    return tuple(strides)

@@ -1,0 +1,297 @@
+"""The differentiable operations that stacked networks consist of.
+
+They are written as matrix products and reductions over a whole cohort of clients, which lie along
+the leading axis. A convolution becomes one product with the patches that its kernel sees: on small
+images such a product comes close to the machine's peak, where the backward pass of a library's
+convolution reaches half of it.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
+
+_PATCH_BYTES = 1 << 25
+"""Memory of the patches that are formed at a time, so that it does not grow with the cohort."""
+
+
+class _Product(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        return torch.bmm(x, weight.mT)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        x, weight = ctx.saved_tensors
+        to_x, to_weight = ctx.needs_input_grad
+        # Formed in the weights' own memory layout, so that it is added to theirs as it is.
+        return (
+            torch.bmm(gradient, weight) if to_x else None,
+            torch.bmm(gradient.mT, x) if to_weight else None,
+        )
+
+
+def product(x: Tensor, weight: Tensor) -> Tensor:
+    """A linear map for each client.
+
+    Args:
+        x: Tensor of shape (clients, rows, inputs).
+        weight: Tensor of shape (clients, outputs, inputs).
+
+    Returns:
+        x wᵀ, of shape (clients, rows, outputs).
+    """
+    result: Tensor = _Product.apply(x, weight)
+    return result
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """The geometry of a convolution.
+
+    Attributes:
+        height: Height of the kernel.
+        width: Width of the kernel.
+        stride: Its step in either direction.
+        padding: Zeros on each side of the image.
+    """
+
+    height: int
+    width: int
+    stride: int
+    padding: int
+
+    def positions(self, height: int, width: int) -> tuple[int, int]:
+        """How many rows and columns of positions the kernel has on an image."""
+        rows = (height + 2 * self.padding - self.height) // self.stride + 1
+        columns = (width + 2 * self.padding - self.width) // self.stride + 1
+        return rows, columns
+
+
+def _patches(x: Tensor, kernel: Kernel) -> Tensor:
+    """The pixels under each position of a kernel.
+
+    Args:
+        x: Images of shape (…, height, width, channels).
+        kernel: The kernel.
+
+    Returns:
+        Tensor of shape (…, rows, columns, kernel height · kernel width · channels).
+    """
+    rows, columns = kernel.positions(*x.shape[-3:-1])
+    border = kernel.padding
+    padded = F.pad(x, (0, 0, border, border, border, border)) if border else x.contiguous()
+    by_row, by_column = padded.stride()[-3:-1]
+    # A row of the kernel sees neighbouring columns, which lie side by side in memory.
+    seen = padded.as_strided(
+        (*x.shape[:-3], rows, columns, kernel.height, kernel.width * x.shape[-1]),
+        (*padded.stride()[:-3], kernel.stride * by_row, kernel.stride * by_column, by_row, 1),
+    )
+    return seen.reshape(*x.shape[:-3], rows, columns, -1)
+
+
+def _sum_of_patches(seen: Tensor, kernel: Kernel, height: int, width: int) -> Tensor:
+    """The adjoint of ``_patches``: what each pixel gets from all positions that see it.
+
+    Args:
+        seen: Tensor of shape (images, rows, columns, kernel height · kernel width · channels).
+        kernel: The kernel.
+        height: Height of the images.
+        width: Width of the images.
+
+    Returns:
+        Tensor of shape (images, height, width, channels).
+    """
+    images, rows, columns, _ = seen.shape
+    stride, border = kernel.stride, kernel.padding
+    # Where the stride divides the kernel, whole blocks of stride by stride pixels are added.
+    block = stride if kernel.height % stride == 0 and kernel.width % stride == 0 else 1
+    down, across, step = kernel.height // block, kernel.width // block, stride // block
+    seen = seen.view(images, rows, columns, down, block, across, block, -1)
+    # Also pixels that no position reaches, whose sum is 0.
+    block_rows = max((height + 2 * border) // block + 1, (rows - 1) * step + down)
+    block_columns = max((width + 2 * border) // block + 1, (columns - 1) * step + across)
+    total = seen.new_zeros(images, block_rows, block, block_columns, block, seen.shape[-1])
+    for i in range(down):
+        for j in range(across):
+            where = total[:, i : i + step * rows : step, :, j : j + step * columns : step]
+            where += seen[:, :, :, i, :, j].permute(0, 1, 3, 2, 4, 5)
+    pixels = total.flatten(3, 4).flatten(1, 2)
+    return pixels[:, border : border + height, border : border + width]
+
+
+def _blocks(clients: int, images: int, image_bytes: int) -> Iterator[tuple[slice, slice]]:
+    """Slices of clients and of their images whose patches take no more than a fixed memory."""
+    fitting = max(1, _PATCH_BYTES // image_bytes)
+    together = max(1, fitting // images)
+    for first in range(0, clients, together):
+        for start in range(0, images, images if together > 1 else fitting):
+            stop = images if together > 1 else min(images, start + fitting)
+            yield slice(first, min(clients, first + together)), slice(start, stop)
+
+
+class _Convolution(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, kernel: Kernel) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        ctx.kernel = kernel
+        clients, images, height, width, _ = x.shape
+        outputs = weight.shape[1]
+        y = x.new_empty(clients, images, *kernel.positions(height, width), outputs)
+        if _has_fast_convolution(x.device):
+            # oneDNN's forward pass needs no patches in memory, and is at the machine's peak.
+            for client in range(clients):
+                y[client] = F.conv2d(
+                    x[client].permute(0, 3, 1, 2),
+                    weight[client],
+                    stride=kernel.stride,
+                    padding=kernel.padding,
+                ).permute(0, 2, 3, 1)
+            return y
+        kernels = _rows_of(weight)
+        for here, some in _blocks(clients, images, _patch_bytes(x, kernel)):
+            seen = _patches(x[here, some], kernel).flatten(1, 3)
+            y[here, some].flatten(1, 3).copy_(torch.bmm(seen, kernels[here].mT))
+        return y
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor, None]:
+        x, weight = ctx.saved_tensors
+        kernel = ctx.kernel
+        clients, images, height, width, _ = x.shape
+        kernels = _rows_of(weight)
+        to_weight = torch.zeros_like(kernels)
+        to_x = torch.empty_like(x) if ctx.needs_input_grad[0] else None
+        for here, some in _blocks(clients, images, _patch_bytes(x, kernel)):
+            part = gradient[here, some]
+            by_position = part.reshape(len(part), -1, part.shape[-1])
+            seen = _patches(x[here, some], kernel).flatten(1, 3)
+            to_weight[here].baddbmm_(by_position.mT, seen)
+            if to_x is not None:
+                back = torch.bmm(by_position, kernels[here]).view(*part.shape[:4], -1)
+                summed = _sum_of_patches(back.flatten(0, 1), kernel, height, width)
+                to_x[here, some] = summed.view(to_x[here, some].shape)
+        outputs, inputs = weight.shape[1:3]
+        shaped = to_weight.view(clients, outputs, kernel.height, kernel.width, inputs)
+        return to_x, shaped.permute(0, 1, 4, 2, 3), None
+
+
+def _has_fast_convolution(device: torch.device) -> bool:
+    return device.type == "cpu"
+
+
+def _rows_of(weight: Tensor) -> Tensor:
+    """Kernels (clients, outputs, inputs, height, width) as rows that fit ``_patches``."""
+    return weight.permute(0, 1, 3, 4, 2).flatten(2)
+
+
+def _patch_bytes(x: Tensor, kernel: Kernel) -> int:
+    rows, columns = kernel.positions(*x.shape[2:4])
+    return rows * columns * kernel.height * kernel.width * x.shape[-1] * x.element_size()
+
+
+def convolve(x: Tensor, weight: Tensor, kernel: Kernel) -> Tensor:
+    """A convolution for each client, without bias.
+
+    Args:
+        x: Tensor of shape (clients, images, height, width, channels), contiguous.
+        weight: Tensor of shape (clients, outputs, channels, kernel height, kernel width); in memory
+            the channels lie innermost.
+        kernel: The geometry.
+
+    Returns:
+        Tensor of shape (clients, images, rows, columns, outputs).
+    """
+    result: Tensor = _Convolution.apply(x, weight, kernel)
+    return result
+
+
+class _Standardise(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor,
+        counts: Tensor,
+        mask: Tensor | None,
+        slope: float,
+        epsilon: float,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """See ``standardise``."""
+        if mask is not None:
+            mean = (x * mask).sum(dim=2, keepdim=True) / counts
+            centred = (x - mean).mul_(mask)
+        else:
+            mean = x.mean(dim=2, keepdim=True)
+            centred = x - mean
+        variance = centred.square().sum(dim=2, keepdim=True) / counts
+        inverse = (variance + epsilon).rsqrt()
+        y = torch.addcmul(bias, centred, weight * inverse)
+        if slope != 1:
+            F.leaky_relu_(y, slope)
+        ctx.save_for_backward(centred, inverse, weight, counts, mask, y if slope != 1 else None)
+        ctx.slope = slope
+        ctx.mark_non_differentiable(mean, variance)
+        return y, mean, variance
+
+    @staticmethod
+    @once_differentiable
+    def backward(
+        ctx: Any, gradient: Tensor, _mean: Tensor, _variance: Tensor
+    ) -> tuple[Tensor | None, ...]:
+        centred, inverse, weight, counts, mask, y = ctx.saved_tensors
+        if y is not None:
+            # The slope is positive, so the output has the sign of the input.
+            gradient = torch.ops.aten.leaky_relu_backward(gradient, y, ctx.slope, True)
+        if mask is not None:
+            gradient = gradient * mask
+        to_bias = gradient.sum(dim=2, keepdim=True)
+        to_scale = (gradient * centred).sum(dim=2, keepdim=True)
+        # dx = w/σ · (g − mean g − (x − μ)/σ² · mean(g·(x − μ)))
+        scale = weight * inverse
+        projection = -scale * inverse.square() * to_scale / counts
+        to_x = torch.addcmul(-scale * to_bias / counts, centred, projection)
+        to_x.addcmul_(gradient, scale)
+        if mask is not None:
+            to_x.mul_(mask)
+        to_weight = (to_scale * inverse).sum(dim=1, keepdim=True)
+        return to_x, to_weight, to_bias.sum(dim=1, keepdim=True), None, None, None, None
+
+
+def standardise(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    counts: Tensor,
+    mask: Tensor | None,
+    slope: float,
+    epsilon: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Batch normalisation of each client and view, followed by a leaky ReLU.
+
+    Args:
+        x: Tensor of shape (clients, views, rows, channels).
+        weight: Tensor of shape (clients, 1, 1, channels).
+        bias: Tensor of the same shape.
+        counts: Rows that count, of shape (clients, 1, 1, 1).
+        mask: 1 for each row that counts and 0 for the others, of shape (clients, 1, rows, 1); None
+            where all count. Rows that do not count get no gradient and mean nothing.
+        slope: Slope of the leaky ReLU below 0, positive; 1 for none.
+        epsilon: Added to the variance.
+
+    Returns:
+        The result of x's shape, and mean and (biased) variance of shape
+        (clients, views, 1, channels), which are not differentiable.
+    """
+    result: tuple[Tensor, Tensor, Tensor] = _Standardise.apply(
+        x, weight, bias, counts, mask, slope, epsilon
+    )
+    return result

@@ -1,0 +1,336 @@
+"""Several models of one shape as a single network.
+
+Clients lie along the batch axis: activations have the shape (clients · views · batch, …), so that
+all that acts sample by sample works as it is. Layers with weights hold those of every client; batch
+normalisation keeps each client's, and each view's, statistics to itself. One model alone is a stack
+of one: there is no other code for it.
+"""
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ccfcpp.models.layout import FlatLayout, ModelState
+from ccfcpp.models.operations import Kernel, convolve, product, standardise
+
+
+@dataclass
+class _Pass:
+    """What the layers need to know of a forward pass.
+
+    Attributes:
+        entries: Weights and buffers by name, each with a leading axis of clients.
+        views: Views of each client's batch; they share weights, but not statistics.
+        mask: 1 for each sample that counts, float of shape (clients, batch); None where all do.
+    """
+
+    entries: ModelState = field(default_factory=dict)
+    views: int = 1
+    mask: Tensor | None = None
+
+
+class _Layer(nn.Module):
+    """A layer whose weights are looked up by name at each pass."""
+
+    def __init__(self, name: str, current: _Pass) -> None:
+        super().__init__()
+        self.name = name
+        self.current = current
+
+    def entry(self, which: str) -> Tensor:
+        return self.current.entries[f"{self.name}.{which}"]
+
+
+class _StackedLinear(_Layer):
+    """Linear layer; a bias that the next layer would take away again is left to that layer."""
+
+    def __init__(self, layer: nn.Linear, name: str, current: _Pass, bias_follows: bool) -> None:
+        super().__init__(name, current)
+        self.adds_bias = layer.bias is not None and not bias_follows
+
+    def forward(self, x: Tensor) -> Tensor:
+        weight = self.entry("weight")
+        y = product(x.reshape(len(weight), -1, x.shape[-1]), weight)
+        if self.adds_bias:
+            y = y + self.entry("bias").unsqueeze(1)
+        return y.view(len(x), -1)
+
+
+class _StackedConvolution(_Layer):
+    """Convolution with square steps and borders."""
+
+    def __init__(self, layer: nn.Conv2d, name: str, current: _Pass, bias_follows: bool) -> None:
+        super().__init__(name, current)
+        if layer.groups != 1 or set(layer.dilation) != {1} or isinstance(layer.padding, str):
+            raise TypeError(f"{name}: groups, dilation and named padding cannot be stacked")
+        if len({*layer.stride}) != 1 or len({*layer.padding}) != 1:
+            raise TypeError(f"{name}: unequal stride or padding cannot be stacked")
+        height, width = layer.kernel_size
+        self.kernel = Kernel(height, width, layer.stride[0], int(layer.padding[0]))
+        self.adds_bias = layer.bias is not None and not bias_follows
+
+    def forward(self, x: Tensor) -> Tensor:
+        weight = self.entry("weight")
+        by_client = x.permute(0, 2, 3, 1).contiguous()
+        by_client = by_client.view(len(weight), -1, *by_client.shape[1:])
+        y = convolve(by_client, weight, self.kernel)
+        if self.adds_bias:
+            y = y + self.entry("bias")[:, None, None, None]
+        return y.flatten(0, 1).permute(0, 3, 1, 2)
+
+
+class _StackedNorm(_Layer):
+    """Batch normalisation, with the leaky ReLU that follows it.
+
+    In training, a bias just before it vanishes from the result, and has a gradient of exactly 0: it
+    only moves the running mean.
+    """
+
+    def __init__(
+        self,
+        layer: nn.BatchNorm1d | nn.BatchNorm2d,
+        name: str,
+        current: _Pass,
+        bias: str | None,
+        slope: float,
+    ) -> None:
+        super().__init__(name, current)
+        if layer.momentum is None or not layer.track_running_stats:
+            raise TypeError(f"{name}: only exponential running statistics can be stacked")
+        self.momentum, self.epsilon = layer.momentum, layer.eps
+        self.affine = layer.affine
+        self.bias = bias
+        self.slope = slope
+
+    def forward(self, x: Tensor) -> Tensor:
+        channels_inner = x.permute(0, 2, 3, 1) if x.dim() == 4 else x
+        rows = channels_inner.reshape(self._clients(), self.current.views, -1, x.shape[1])
+        normed = self._train(rows) if self.training else self._evaluate(rows)
+        y = normed.view(channels_inner.shape)
+        return y.permute(0, 3, 1, 2) if x.dim() == 4 else y
+
+    def _clients(self) -> int:
+        return len(self.entry("running_mean"))
+
+    def _affine(self) -> tuple[Tensor, Tensor]:
+        """Scale and shift of shape (clients, 1, 1, channels)."""
+        if self.affine:
+            weight, bias = self.entry("weight"), self.entry("bias")
+        else:
+            weight = torch.ones_like(self.entry("running_mean"))
+            bias = torch.zeros_like(weight)
+        return weight[:, None, None], bias[:, None, None]
+
+    def _train(self, x: Tensor) -> Tensor:
+        counts, mask = self._counted_rows(x)
+        y, mean, variance = standardise(x, *self._affine(), counts, mask, self.slope, self.epsilon)
+        with torch.no_grad():
+            if self.bias is not None:
+                mean = mean + self.current.entries[self.bias][:, None, None]
+            unbiased = variance * (counts / (counts - 1).clamp(min=1))
+            for view in range(self.current.views):
+                self.entry("running_mean").lerp_(mean[:, view, 0], self.momentum)
+                self.entry("running_var").lerp_(unbiased[:, view, 0], self.momentum)
+        return y
+
+    def _counted_rows(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
+        """How many rows count, (clients, 1, 1, 1), and which, (clients, 1, rows, 1)."""
+        mask = self.current.mask
+        if mask is None:
+            return x.new_full((len(x), 1, 1, 1), x.shape[2]), None
+        by_row = mask.repeat_interleave(x.shape[2] // mask.shape[1], dim=1)
+        return by_row.sum(dim=1).view(-1, 1, 1, 1), by_row[:, None, :, None]
+
+    def _evaluate(self, x: Tensor) -> Tensor:
+        weight, bias = self._affine()
+        mean = self.entry("running_mean")
+        if self.bias is not None:
+            mean = mean - self.current.entries[self.bias]
+        inverse = (self.entry("running_var") + self.epsilon).rsqrt()
+        scale = weight * inverse[:, None, None]
+        y = torch.addcmul(bias - mean[:, None, None] * scale, x, scale)
+        return F.leaky_relu(y, self.slope, inplace=True) if self.slope != 1 else y
+
+
+def _stack(module: nn.Module, name: str, current: _Pass) -> nn.Module:
+    """The module with every layer that has weights replaced by its stacked counterpart."""
+    if isinstance(module, nn.Linear):
+        return _StackedLinear(module, name, current, bias_follows=False)
+    if isinstance(module, nn.Conv2d):
+        return _StackedConvolution(module, name, current, bias_follows=False)
+    if isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d):
+        return _StackedNorm(module, name, current, bias=None, slope=1)
+    if next(module.parameters(recurse=False), None) is not None:
+        raise TypeError(f"{name}: {type(module).__name__} cannot be stacked")
+    stacked = copy.copy(module)
+    prefix = f"{name}." if name else ""
+    stacked._modules = {k: _stack(m, prefix + k, current) for k, m in module.named_children()}
+    if isinstance(module, nn.Sequential):
+        stacked._modules |= _fused(module, prefix, current)
+    return stacked
+
+
+def _fused(sequence: nn.Sequential, prefix: str, current: _Pass) -> dict[str, nn.Module]:
+    """The layers of a sequence that work together: linear map, normalisation, activation."""
+    fused: dict[str, nn.Module] = {}
+    named = [*sequence.named_children(), ("", nn.Identity()), ("", nn.Identity())]
+    for (name, first), (norm_name, norm), (next_name, activation) in zip(
+        named, named[1:], named[2:], strict=False
+    ):
+        if not isinstance(norm, nn.BatchNorm1d | nn.BatchNorm2d):
+            continue
+        bias = None
+        if isinstance(first, nn.Linear):
+            fused[name] = _StackedLinear(first, prefix + name, current, bias_follows=True)
+        elif isinstance(first, nn.Conv2d):
+            fused[name] = _StackedConvolution(first, prefix + name, current, bias_follows=True)
+        if isinstance(first, nn.Linear | nn.Conv2d) and first.bias is not None:
+            bias = f"{prefix}{name}.bias"
+        slope = _slope(activation)
+        if slope != 1:
+            fused[next_name] = nn.Identity()
+        fused[norm_name] = _StackedNorm(norm, prefix + norm_name, current, bias, slope)
+    return fused
+
+
+def _slope(activation: nn.Module) -> float:
+    if isinstance(activation, nn.ReLU):
+        return 0.0
+    return activation.negative_slope if isinstance(activation, nn.LeakyReLU) else 1.0
+
+
+class ModelStack:
+    """Models of one shape that run, and can be trained, together.
+
+    Args:
+        make_model: Builds one of them, of linear layers, convolutions and normalisations.
+        capacity: How many there is room for.
+        device: Where they live.
+        trained: Whether gradients are wanted.
+
+    Attributes:
+        parameters: One flat tensor a model, with all its parameters, for an optimizer.
+        gradients: Their gradients, which ``backward`` sets for the active models.
+    """
+
+    def __init__(
+        self,
+        make_model: Callable[[], nn.Module],
+        capacity: int,
+        device: torch.device,
+        trained: bool = True,
+    ) -> None:
+        with torch.device("meta"):
+            model = make_model()
+        self._weights = FlatLayout(model.named_parameters())
+        kept = [(n, b) for n, b in model.named_buffers() if n in model.state_dict()]
+        self._statistics = FlatLayout((n, b) for n, b in kept if b.is_floating_point())
+        self._counters = [name for name, buffer in kept if not buffer.is_floating_point()]
+        # Apart, since autograd must not mistake a moved statistic for a changed weight.
+        values = torch.zeros(capacity, self._weights.size, device=device)
+        self.parameters = list(values)
+        self._values = values
+        self._moving = torch.zeros(capacity, self._statistics.size, device=device)
+        self._counts = torch.zeros(capacity, len(self._counters), dtype=torch.int64)
+        gradients = torch.zeros_like(values if trained else values[:0])
+        self.gradients = list(gradients)
+        self._gradients = gradients
+        self._pass = _Pass()
+        self._network = _stack(model, "", self._pass).train(trained)
+        self._trained = trained
+        self.activate(capacity)
+
+    def load(self, index: int, state: Mapping[str, Tensor]) -> None:
+        """Copy a model's weights and buffers in."""
+        self._weights.fill(self._values[index], state)
+        self._statistics.fill(self._moving[index], state)
+        for column, name in enumerate(self._counters):
+            self._counts[index, column] = state[name].cpu()
+
+    def state(self, index: int) -> ModelState:
+        """A copy of a model's weights and buffers."""
+        counts = dict(zip(self._counters, self._counts[index].clone(), strict=True))
+        weights = self._weights.views(self._values[index].clone())
+        return weights | self._statistics.views(self._moving[index].clone()) | counts
+
+    def activate(self, count: int, first: int = 0) -> None:
+        """Run only ``count`` models from now on, from the ``first`` one."""
+        self._active = slice(first, first + count)
+        entries = self._weights.views(self._values[self._active])
+        if self._trained:
+            gradients = self._weights.views(self._gradients[self._active])
+            for name, entry in entries.items():
+                entries[name] = entry.detach().requires_grad_()
+            self._leaves = [(entries[name], gradients[name]) for name in gradients]
+        self._pass.entries = entries | self._statistics.views(self._moving[self._active])
+
+    def backward(self, loss: Tensor) -> None:
+        """Set the gradients of the active models' parameters to those of ``loss``, a scalar."""
+        leaves = [leaf for leaf, _ in self._leaves]
+        found = torch.autograd.grad(loss, leaves, allow_unused=True)
+        for (_, target), gradient in zip(self._leaves, found, strict=True):
+            if gradient is None:  # a bias that a normalisation takes away again
+                target.zero_()
+            else:
+                target.copy_(gradient)
+
+    def train(self, training: bool = True) -> None:
+        """Normalise over the batch, and move the running statistics; or use these."""
+        self._network.train(training)
+
+    def __call__(
+        self, images: Tensor, views: int = 1, mask: Tensor | None = None
+    ) -> tuple[Tensor, ...]:
+        """Run each active model on its own images.
+
+        Args:
+            images: Float tensor of shape (models · views · batch, channels, height, width).
+            views: Views of each model's batch.
+            mask: 1 for each sample that counts, float of shape (models, batch); None where all do.
+
+        Returns:
+            What the network gives, each part of shape (models, views, batch, …).
+        """
+        self._pass.views, self._pass.mask = views, mask
+        if self._network.training:
+            self._counts[self._active] += views
+        results = self._network(images)
+        parts = results if isinstance(results, tuple) else (results,)
+        models = self._active.stop - self._active.start
+        return tuple(part.view(models, views, -1, *part.shape[1:]) for part in parts)
+
+
+def training_bytes(
+    make_model: Callable[[], nn.Module], image_shape: Sequence[int], batch: int, views: int
+) -> int:
+    """Memory that one more model in a stack takes while it is trained.
+
+    Args:
+        make_model: Builds the model.
+        image_shape: Channels, height and width of an image.
+        batch: Images in a batch.
+        views: Views of each image.
+
+    Returns:
+        Bytes of weights, gradients and two moments, and of what a forward pass keeps, by the
+        example of two images.
+    """
+    stack = ModelStack(make_model, 1, torch.device("cpu"))
+    kept: dict[int, int] = {}
+
+    def note(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        kept[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+        results = stack(torch.zeros(2, *image_shape))
+    kept.pop(stack.parameters[0].untyped_storage().data_ptr(), None)
+    del results  # Only now may the storages be used again.
+    model_bytes = stack.parameters[0].nbytes
+    activations = sum(kept.values()) * views * batch // 2
+    return int(activations + 4 * model_bytes)

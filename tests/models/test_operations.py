@@ -1,0 +1,113 @@
+"""The operations of stacked networks against PyTorch's, client by client, in value and gradient."""
+
+from collections.abc import Sequence
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.nn import functional as F
+
+from ccfcpp.models import operations
+from ccfcpp.models.operations import Kernel, convolve, product, standardise
+from ccfcpp.randomness import Randomness
+
+
+def normal(purpose: str, *shape: int) -> Tensor:
+    generator = Randomness(0).generator(purpose)
+    return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+
+def assert_same_gradients(
+    first: Tensor, second: Tensor, inputs: Sequence[Tensor], atol: float = 1e-9
+) -> None:
+    """Of any weighted sum of two equal results."""
+    torch.testing.assert_close(first, second, atol=atol, rtol=0)
+    weights = normal("weights", *first.shape)
+    found, expected = (
+        torch.autograd.grad((y * weights).sum(), inputs, retain_graph=True) for y in (first, second)
+    )
+    for gradient, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(gradient, other, atol=atol, rtol=0)
+
+
+def test_product() -> None:
+    x, weight = normal("x", 3, 7, 5).requires_grad_(), normal("w", 3, 4, 5).requires_grad_()
+    expected = torch.stack([F.linear(x[k], weight[k]) for k in range(3)])
+    assert_same_gradients(product(x, weight), expected, (x, weight))
+
+
+@given(
+    clients=st.integers(1, 3),
+    images=st.integers(1, 3),
+    channels=st.integers(1, 3),
+    outputs=st.integers(1, 3),
+    size=st.tuples(st.integers(4, 9), st.integers(4, 9)),
+    kernel=st.tuples(st.integers(1, 4), st.integers(1, 4)),
+    stride=st.integers(1, 3),
+    padding=st.integers(0, 2),
+    patch_bytes=st.sampled_from([1, 2000, 1 << 25]),
+)
+def test_convolution(
+    clients: int,
+    images: int,
+    channels: int,
+    outputs: int,
+    size: tuple[int, int],
+    kernel: tuple[int, int],
+    stride: int,
+    padding: int,
+    patch_bytes: int,
+) -> None:
+    x = normal("x", clients, images, *size, channels).requires_grad_()
+    weight = normal("w", clients, outputs, channels, *kernel).requires_grad_()
+    expected = torch.stack(
+        [
+            F.conv2d(x[k].permute(0, 3, 1, 2), weight[k], stride=stride, padding=padding)
+            for k in range(clients)
+        ]
+    ).permute(0, 1, 3, 4, 2)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(operations, "_PATCH_BYTES", patch_bytes)
+        found = convolve(x, weight, Kernel(*kernel, stride, padding))
+        assert_same_gradients(found, expected, (x, weight))
+        # What an accelerator computes by products of patches, here on the CPU.
+        patch.setattr(operations, "_has_fast_convolution", lambda device: False)
+        by_patches = convolve(x, weight, Kernel(*kernel, stride, padding))
+        assert_same_gradients(by_patches, expected, (x, weight))
+
+
+def test_images_that_need_no_gradient_get_none() -> None:
+    x, weight = normal("x", 1, 2, 5, 5, 1), normal("w", 1, 3, 1, 4, 4).requires_grad_()
+    convolve(x, weight, Kernel(4, 4, 2, 1)).sum().backward()  # type: ignore[no-untyped-call]
+    assert x.grad is None
+    assert weight.grad is not None
+
+
+def batch_norm(x: Tensor, weight: Tensor, bias: Tensor, slope: float) -> Tensor:
+    return F.leaky_relu(F.batch_norm(x, None, None, weight, bias, training=True), slope)
+
+
+@pytest.mark.parametrize("slope", [0.0, 0.2, 1.0])
+@pytest.mark.parametrize("lengths", [(6, 6, 6), (6, 2, 4)])
+def test_standardise(lengths: tuple[int, ...], slope: float) -> None:
+    """Padded rows hold anything and change nothing."""
+    clients, views, rows, channels = 3, 2, 6, 5
+    x = normal("x", clients, views, rows, channels).requires_grad_()
+    weight = normal("w", clients, 1, 1, channels).requires_grad_()
+    bias = normal("b", clients, 1, 1, channels).requires_grad_()
+    counts = torch.tensor(lengths, dtype=torch.float64).view(clients, 1, 1, 1)
+    valid = (torch.arange(rows) < counts.view(clients, 1)).double()[:, None, :, None]
+    mask = None if lengths == (6, 6, 6) else valid
+    y, mean, variance = standardise(x, weight, bias, counts, mask, slope, 1e-5)
+    expected = torch.zeros_like(y)
+    for k, length in enumerate(lengths):
+        for v in range(views):
+            part = x[k, v, :length]
+            expected[k, v, :length] = batch_norm(part, weight[k, 0, 0], bias[k, 0, 0], slope)
+            torch.testing.assert_close(mean[k, v, 0], part.mean(dim=0))
+            torch.testing.assert_close(variance[k, v, 0], part.var(dim=0, correction=0))
+    assert_same_gradients(y * valid, expected, (x, weight, bias))
+    (to_x,) = torch.autograd.grad((y * valid).square().sum(), x, retain_graph=True)
+    assert torch.equal(to_x * (1 - valid), torch.zeros_like(x))

@@ -1,0 +1,210 @@
+"""A stack of models against the models themselves."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ccfcpp.models.adam import StackedAdam
+from ccfcpp.models.contrastive import ContrastiveModel
+from ccfcpp.models.encoders import ConvBackbone, ResNet18Backbone
+from ccfcpp.models.initialisation import build
+from ccfcpp.models.stacked import ModelStack, training_bytes
+from ccfcpp.randomness import Randomness
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(autouse=True)
+def _double_precision() -> object:
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+def convolutional() -> ContrastiveModel:
+    return ContrastiveModel(ConvBackbone((1, 9, 8), (4, 6)), 12, 10, 3)
+
+
+def residual() -> ContrastiveModel:
+    return ContrastiveModel(ResNet18Backbone((3, 8, 8)), 6, 5, 3)
+
+
+def unusual() -> nn.Sequential:
+    """Biases that nothing takes away, and normalisations without what usually surrounds them."""
+    return nn.Sequential(
+        nn.BatchNorm2d(2),
+        nn.Conv2d(2, 3, 3, padding=1),
+        nn.ReLU(),
+        nn.Conv2d(3, 3, (1, 2), stride=2),
+        nn.Flatten(),
+        nn.Linear(48, 7),
+        nn.BatchNorm1d(7, momentum=0.3),
+        nn.Linear(7, 2),
+    )
+
+
+MODELS = [
+    pytest.param(convolutional, (1, 9, 8), id="convolutional"),
+    pytest.param(residual, (3, 8, 8), id="residual"),
+    pytest.param(unusual, (2, 8, 8), id="unusual"),
+]
+
+
+def images(*shape: int) -> Tensor:
+    return torch.rand(*shape, generator=Randomness(0).generator("images"))
+
+
+def stack_of(make: Callable[[], nn.Module], count: int) -> tuple[ModelStack, list[nn.Module]]:
+    models = [build(make, Randomness(0, 0, k).generator("model")) for k in range(count)]
+    stack = ModelStack(make, count, CPU)
+    for index, model in enumerate(models):
+        stack.load(index, model.state_dict())
+    return stack, models
+
+
+def outputs(model: nn.Module, batch: Tensor) -> tuple[Tensor, ...]:
+    result = model(batch)
+    return result if isinstance(result, tuple) else (result,)
+
+
+def assert_same_state(stack: ModelStack, index: int, model: nn.Module, atol: float) -> None:
+    expected, found = model.state_dict(), stack.state(index)
+    assert found.keys() == expected.keys()
+    for name, entry in expected.items():
+        assert found[name].dtype == entry.dtype
+        torch.testing.assert_close(found[name], entry, atol=atol, rtol=0, msg=name)
+
+
+@pytest.mark.parametrize(("make", "shape"), MODELS)
+def test_what_is_loaded_comes_back(make: Callable[[], nn.Module], shape: tuple[int, ...]) -> None:
+    stack, models = stack_of(make, 3)
+    for index, model in enumerate(models):
+        assert_same_state(stack, index, model, atol=0)
+
+
+@pytest.mark.parametrize(("make", "shape"), MODELS)
+def test_training_steps_are_the_models_own(
+    make: Callable[[], nn.Module], shape: tuple[int, ...]
+) -> None:
+    """Three steps of Adam on two views; the second has short batches, the third fewer models."""
+    stack, models = stack_of(make, 3)
+    optimizer = StackedAdam(stack.parameters, stack.gradients, 1e-3)
+    own = [torch.optim.Adam(model.parameters(), lr=1e-3) for model in models]
+    for step, lengths in enumerate([(4, 4, 4), (4, 2, 3), (3, 2)]):
+        longest = max(lengths)
+        batch = images(len(lengths), 2, longest, *shape) + step
+        mask = (torch.arange(longest) < torch.tensor(lengths).unsqueeze(1)).double()
+        stack.activate(len(lengths))
+        found = stack(batch.flatten(0, 2), views=2, mask=None if mask.all() else mask)
+        weights = [torch.rand_like(part) for part in found]
+        valid = [mask.view(len(lengths), 1, longest, *[1] * (p.dim() - 3)) for p in found]
+        loss = sum((p.sin() * w * v).sum() for p, w, v in zip(found, weights, valid, strict=True))
+        assert isinstance(loss, Tensor)
+        stack.backward(loss)
+        optimizer.step(len(lengths))
+        for k, length in enumerate(lengths):
+            own[k].zero_grad()
+            terms = []
+            for view in range(2):
+                parts = outputs(models[k], batch[k, view, :length])
+                for part, whole, w in zip(parts, found, weights, strict=True):
+                    torch.testing.assert_close(part, whole[k, view, :length], atol=1e-7, rtol=0)
+                    terms.append((part.sin() * w[k, view, :length]).sum())
+            torch.autograd.backward(torch.stack(terms).sum())
+            own[k].step()
+    for index, model in enumerate(models):
+        assert_same_state(stack, index, model, atol=1e-6)
+
+
+@pytest.mark.parametrize(("make", "shape"), MODELS)
+def test_evaluation_uses_the_running_statistics(
+    make: Callable[[], nn.Module], shape: tuple[int, ...]
+) -> None:
+    stack, models = stack_of(make, 2)
+    for step in range(2):
+        stack(images(2 * 3, *shape) + step)
+        for k, model in enumerate(models):
+            model((images(2 * 3, *shape) + step)[3 * k : 3 * k + 3])
+    stack.train(False)
+    before = stack.state(0)
+    with torch.no_grad():
+        found = stack(images(2 * 5, *shape))
+        for k, model in enumerate(models):
+            expected = outputs(model.eval(), images(2 * 5, *shape)[5 * k : 5 * k + 5])
+            for part, other in zip(found, expected, strict=True):
+                torch.testing.assert_close(part[k, 0], other, atol=1e-9, rtol=0)
+    assert all(torch.equal(entry, before[name]) for name, entry in stack.state(0).items())
+
+
+def test_one_model_of_a_stack_can_run_alone() -> None:
+    stack, models = stack_of(convolutional, 3)
+    stack.train(False)
+    stack.activate(1, first=1)
+    (latents, _), (expected, _) = stack(images(4, 1, 9, 8)), models[1].eval()(images(4, 1, 9, 8))
+    torch.testing.assert_close(latents[0, 0], expected)
+
+
+def test_a_state_that_was_taken_does_not_move_any_more() -> None:
+    stack, _ = stack_of(convolutional, 1)
+    taken = stack.state(0)
+    kept = {name: entry.clone() for name, entry in taken.items()}
+    stack.backward(stack(images(4, 1, 9, 8))[1].sum())
+    StackedAdam(stack.parameters, stack.gradients, 0.1).step(1)
+    assert all(torch.equal(taken[name], kept[name]) for name in kept)
+
+
+def test_moments_go_on_where_they_were() -> None:
+    def steps(stack: ModelStack, optimizer: StackedAdam, count: int) -> None:
+        for _ in range(count):
+            stack.backward(stack(images(4, 1, 9, 8))[1].square().sum())
+            optimizer.step(1)
+
+    whole, _ = stack_of(convolutional, 1)
+    steps(whole, StackedAdam(whole.parameters, whole.gradients, 0.01), 4)
+    stack, _ = stack_of(convolutional, 1)
+    first = StackedAdam(stack.parameters, stack.gradients, 0.01)
+    steps(stack, first, 2)
+    second = StackedAdam(stack.parameters, stack.gradients, 0.01)
+    second.restore(0, first.state(0))
+    steps(stack, second, 2)
+    assert first.state(0)["step"] == 2
+    assert all(torch.equal(whole.state(0)[n], entry) for n, entry in stack.state(0).items())
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        nn.Conv2d(2, 2, 3, groups=2),
+        nn.Conv2d(2, 2, 3, padding="same"),
+        nn.Conv2d(2, 2, 3, stride=(1, 2)),
+        nn.BatchNorm1d(2, momentum=None),
+        nn.LayerNorm(2),
+    ],
+)
+def test_layers_that_cannot_be_stacked_are_refused(layer: nn.Module) -> None:
+    with pytest.raises(TypeError, match="can(not)? be stacked"):
+        ModelStack(lambda: nn.Sequential(layer), 1, CPU)
+
+
+def test_training_bytes_grow_with_batch_and_views() -> None:
+    def needed(batch: int, views: int) -> int:
+        return training_bytes(convolutional, (1, 9, 8), batch, views)
+
+    model = 4 * 8 * sum(p.numel() for p in convolutional().parameters())
+    assert needed(2, 1) > model
+    step = needed(4, 1) - needed(2, 1)
+    assert needed(8, 1) - needed(4, 1) == 2 * step
+    assert needed(4, 2) == needed(8, 1)
+
+
+def test_the_largest_entry_of_a_layout_is_whole() -> None:
+    """Kernels lie channels-last in the flat vector, and read back in their own order."""
+    stack, models = stack_of(convolutional, 2)
+    kernel = models[1].state_dict()["backbone.3.weight"]
+    found = stack.state(1)["backbone.3.weight"]
+    assert found.shape == kernel.shape
+    assert found.is_contiguous(memory_format=torch.channels_last)
+    assert torch.equal(F.pad(found, (0, 0)), kernel)
