@@ -3,13 +3,14 @@
 import json
 import shlex
 import sys
+from contextlib import nullcontext
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, cast
 
 import typer
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 import ccfcpp
@@ -29,6 +30,7 @@ from ccfcpp.environment import keep_freed_memory, use_available_processors
 from ccfcpp.errors import FederationError, UsageError
 from ccfcpp.experiment import ClusteringExperiment, StoppedError
 from ccfcpp.interruption import graceful_interruption
+from ccfcpp.profiling import Profile, profiling
 from ccfcpp.progress import RunProgress
 from ccfcpp.run_folder import RunFolder
 
@@ -142,6 +144,10 @@ def cluster(
         str | None, typer.Option(metavar="S", help="Seed of all random numbers.")
     ] = None,
     device: Annotated[str | None, typer.Option(help="auto, cpu or cuda.")] = None,
+    cohort: Annotated[
+        str | None,
+        typer.Option(metavar="N", help="Clients that are trained side by side; auto by memory."),
+    ] = None,
     data_root: Annotated[
         str | None, typer.Option(help="Folder of the data sets; $CCFCPP_DATA otherwise.")
     ] = None,
@@ -153,6 +159,9 @@ def cluster(
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="Any other setting, such as loss.lam=0."),
     ] = None,
+    profile: Annotated[
+        bool, typer.Option("--profile", help="Say in the end where the time went.")
+    ] = False,
     json_output: Annotated[
         bool, typer.Option("--json", help="Print the summary as one JSON object.")
     ] = False,
@@ -173,6 +182,7 @@ def cluster(
         "availability.dropout_rate": dropout_rate,
         "seed": seed,
         "device": device,
+        "compute.cohort": cohort,
         "data.root": data_root,
     }
     values = merge(_given(named), parse_assignments(settings or []))
@@ -186,7 +196,10 @@ def cluster(
             experiment, folder = _create(out, resolve_cluster_config(file, values))
     except OSError as error:
         raise UsageError(f"{error.filename} cannot be used ({error.strerror})") from error
-    summary = _run(experiment, folder)
+    with profiling() if profile else nullcontext() as measured:
+        summary = _run(experiment, folder)
+    if measured is not None:
+        _print_profile(measured)
     if json_output:
         typer.echo(json.dumps(summary))
     else:
@@ -243,6 +256,16 @@ def _run(experiment: ClusteringExperiment, folder: RunFolder) -> dict[str, objec
             f"stopped; go on with: ccfcpp cluster --out {shlex.quote(str(folder.path))} --resume"
         )
         raise typer.Exit(_INTERRUPTED) from None
+
+
+def _print_profile(profile: Profile) -> None:
+    total = sum(profile.seconds.values())
+    table = Table(
+        "section", *(Column(name, justify="right") for name in ("seconds", "share", "calls"))
+    )
+    for name, seconds in sorted(profile.seconds.items(), key=lambda item: -item[1]):
+        table.add_row(name, f"{seconds:.2f}", f"{seconds / total:.1%}", f"{profile.calls[name]:,}")
+    Console(stderr=True).print(table)
 
 
 def _print_summary(summary: dict[str, Any]) -> None:

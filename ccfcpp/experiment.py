@@ -16,9 +16,10 @@ from ccfcpp.engine.checkpoint import Checkpoint, CheckpointClock
 from ccfcpp.engine.client import Client
 from ccfcpp.engine.federation import Federation, RoundReport
 from ccfcpp.engine.memories import ClientMemories, memory_budget
-from ccfcpp.environment import choose_device, describe_environment
+from ccfcpp.environment import choose_device, describe_environment, use_precision
 from ccfcpp.errors import UsageError
 from ccfcpp.metrics import clustering_scores
+from ccfcpp.profiling import section
 from ccfcpp.randomness import SERVER, Randomness
 from ccfcpp.run_folder import RunFolder
 from ccfcpp.setup import cohort_size, load_data, model_maker, number_of_clusters, partition
@@ -75,6 +76,7 @@ class ClusteringExperiment:
     def __init__(self, config: ClusterConfig, data: ImageData | None = None) -> None:
         self.config = config
         self.device = choose_device(config.device)
+        use_precision(config.compute.precision, self.device)
         self.randomness = Randomness(config.seed)
         self.data = load_data(config) if data is None else data
         self.clusters = number_of_clusters(config, self.data)
@@ -136,14 +138,15 @@ class ClusteringExperiment:
         state, history, first_round = self._start(folder, federation.memories)
         clock = CheckpointClock()
         for state, report in federation.run(state, first_round):  # noqa: B020 - the state moves on
-            scores = self._scores(state) if self._is_due(report.round, state) else {}
+            with section("scores"):
+                scores = self._scores(state) if self._is_due(report.round, state) else {}
             history.add(report)
             folder.log_round(vars(report) | {"scores": scores})
             observe(report, scores)
             done = report.round + 1
             stopping = should_stop()
             if stopping or done == self.algorithm.rounds or clock.is_due():
-                with clock.timing():
+                with clock.timing(), section("checkpoint"):
                     files = federation.memories.save(report.round)
                     folder.save_checkpoint(Checkpoint(done, state, files, vars(history)))
                     federation.memories.settle()

@@ -1,5 +1,6 @@
 """Settings of the whole suite."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,3 +22,11 @@ def _own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "user"))
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.delenv("CCFCPP_DATA", raising=False)
+
+
+@pytest.fixture
+def double_precision() -> Iterator[None]:
+    """In float32 Adam blows rounding errors of gradients near 0 up to whole steps."""
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)

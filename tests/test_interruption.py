@@ -31,9 +31,9 @@ KILLED_WHILE_WRITING = """
 import itertools, os, signal
 calls = itertools.count(1)
 def fsync(file):
-    if {name!r} in os.readlink(f"/proc/self/fd/{{file.fileno()}}") and next(calls) == {call}:
+    if {name!r} in os.readlink(f"/proc/self/fd/{{file}}") and next(calls) == {call}:
         os.kill(os.getpid(), signal.SIGKILL)
-os.fsync = lambda file: fsync(file)
+os.fsync = fsync
 from ccfcpp.cli import main
 main()
 """
@@ -99,7 +99,7 @@ def test_a_run_killed_at_a_random_moment_and_resumed_ends_the_same(
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs /proc to tell files apart")
 @pytest.mark.parametrize(
     ("name", "call"),
-    [("latest", 1), ("latest", 3), ("client-2", 2), (".assignments", 1)],
+    [("latest", 1), ("latest", 2), ("client-2", 2), (".assignments", 1)],
     ids=["in the first checkpoint", "in a later one", "in a client's memory", "between results"],
 )
 def test_a_run_killed_while_it_writes_and_resumed_ends_the_same(

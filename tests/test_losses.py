@@ -1,6 +1,7 @@
 """Each loss against a slow version written from its equation, in value and in gradient."""
 
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import pytest
@@ -154,6 +155,10 @@ def test_decorrelation_of_standardised_uncorrelated_dimensions_is_one_over_d() -
 # --- several losses at once ---------------------------------------------------------------------
 
 
+def weighted(losses: Callable[[Tensor], Tensor], weights: Tensor, x: Tensor) -> Tensor:
+    return (losses(x) * weights).sum()
+
+
 @given(
     st.lists(st.integers(1, 8), min_size=1, max_size=4),
     DIMENSIONS,
@@ -192,6 +197,6 @@ def test_padded_batches_side_by_side_are_their_losses_one_by_one(
 
     torch.testing.assert_close(together(p), one_by_one(p))
     for weight in (w[:, 0, 0], torch.ones(len(lengths), dtype=torch.float64)):
-        _, gradient = value_and_gradient(lambda x, c=weight: (together(x) * c).sum(), p)
-        _, expected = value_and_gradient(lambda x, c=weight: (one_by_one(x) * c).sum(), p)
+        _, gradient = value_and_gradient(partial(weighted, together, weight), p)
+        _, expected = value_and_gradient(partial(weighted, one_by_one, weight), p)
         torch.testing.assert_close(gradient, expected, atol=1e-9, rtol=1e-6)

@@ -7,10 +7,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ccfcpp.clustering.kmeans import Clustering, kmeans, most_similar, nearest
+from ccfcpp.clustering.kmeans import kmeans, most_similar, nearest
 from ccfcpp.clustering.lloyd import kmeans_each
 from ccfcpp.config import CentroidConfig
 from ccfcpp.engine.algorithm import RefusedUpdateError
+from ccfcpp.profiling import section
 from ccfcpp.randomness import Randomness
 
 
@@ -61,37 +62,35 @@ class CentroidRule:
             Centroids, as many as samples for a client with fewer than k; or a refusal for a client
             whose representations hold NaN or Inf: its model has diverged.
         """
-        usable = [bool(torch.isfinite(own).all()) for own in latents]
-        found = iter(
-            kmeans_each(
-                [self.points(own) for own, good in zip(latents, usable, strict=True) if good],
+        usable = {i: own for i, own in enumerate(latents) if bool(torch.isfinite(own).all())}
+        with section("k-means: clients"):
+            found = kmeans_each(
+                [self.points(own) for own in usable.values()],
                 self.clusters,
-                seeds=[
-                    s.integer("k-means") for s, good in zip(sources, usable, strict=True) if good
-                ],
+                seeds=[sources[i].integer("k-means") for i in usable],
                 restarts=self.config.restarts,
                 iterations=self.config.iterations,
             )
-        )
-        return [
-            _update(next(found))
-            if good
-            else RefusedUpdateError("its representations hold NaN or Inf")
-            for good in usable
-        ]
+        updates = {
+            i: CentroidUpdate(own.centroids, own.sizes)
+            for i, own in zip(usable, found, strict=True)
+        }
+        diverged = RefusedUpdateError("its representations hold NaN or Inf")
+        return [updates.get(i, diverged) for i in range(len(latents))]
 
     def global_centroids(self, updates: Sequence[CentroidUpdate], randomness: Randomness) -> Tensor:
         """k-means at the server over all uploaded centroids."""
         points = torch.cat([update.centroids for update in updates])
         sizes = torch.cat([update.sizes for update in updates])
-        found = kmeans(
-            points,
-            self.clusters,
-            seed=randomness.integer("k-means"),
-            restarts=self.config.restarts,
-            iterations=self.config.iterations,
-            weights=sizes if self.config.server_weights == "sizes" else None,
-        )
+        with section("k-means: server"):
+            found = kmeans(
+                points,
+                self.clusters,
+                seed=randomness.integer("k-means"),
+                restarts=self.config.restarts,
+                iterations=self.config.iterations,
+                weights=sizes if self.config.server_weights == "sizes" else None,
+            )
         return found.centroids
 
     def check_centroids(self, update: CentroidUpdate, dimensions: int) -> None:
@@ -104,7 +103,3 @@ class CentroidRule:
             )
         if update.sizes.shape != (found,) or not bool((update.sizes > 0).all()):
             raise RefusedUpdateError("cluster sizes must be positive, one for each centroid")
-
-
-def _update(found: Clustering) -> CentroidUpdate:
-    return CentroidUpdate(found.centroids, found.sizes)

@@ -15,6 +15,7 @@ from ccfcpp.engine.client import Client
 from ccfcpp.engine.federation import check_same_shapes
 from ccfcpp.errors import FederationError
 from ccfcpp.models.layout import ModelState
+from ccfcpp.profiling import section
 from ccfcpp.randomness import Randomness
 
 
@@ -127,7 +128,8 @@ class Training:
         local: list[CentroidUpdate] = []
         trained, total_loss = 0, 0.0
         for update in updates:
-            average.add(update.model, update.samples)
+            with section("average"):
+                average.add(update.model, update.samples)
             if update.local is not None:
                 local.append(update.local)
             if update.loss is not None:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from ccfcpp.clustering.representations import GlobalModel, Representations, represent
-from ccfcpp.config import ClusterConfig, TrainingConfig
+from ccfcpp.config import ClusterConfig, LossConfig, TrainingConfig
 from ccfcpp.data.augmentation import ViewParameters, draw_views, render_views
 from ccfcpp.data.batches import CohortBatch, cohort_batches
 from ccfcpp.data.images import to_float
@@ -17,6 +17,7 @@ from ccfcpp.models.adam import StackedAdam
 from ccfcpp.models.contrastive import ContrastiveModel
 from ccfcpp.models.layout import ModelState
 from ccfcpp.models.stacked import ModelStack
+from ccfcpp.profiling import section
 from ccfcpp.randomness import Randomness
 
 BatchLoss = Callable[[CohortBatch], Tensor]
@@ -33,6 +34,35 @@ def contrast_learning_rate(training: TrainingConfig, number: int) -> float:
         return training.learning_rate
     done = (number - training.pretrain_rounds) / training.rounds
     return training.learning_rate * (1 + math.cos(math.pi * done)) / 2
+
+
+def pretraining_loss(
+    latents: Tensor,
+    predictions: Tensor,
+    reference: Tensor | None,
+    weights: LossConfig,
+    mask: Tensor | None,
+) -> Tensor:
+    """SimSiam's loss with the model-contrastive term, and decorrelation where it is asked for.
+
+    Args:
+        latents: z of shape (clients, 2, batch, latent), of two views of each image.
+        predictions: p of the same shape.
+        reference: The global model's predictions, of the same shape; None where λ is 0.
+        weights: Weights of the terms.
+        mask: Which samples count, of shape (clients, batch).
+
+    Returns:
+        Tensor of shape (clients,).
+    """
+    by_view = None if mask is None else mask.unsqueeze(1)
+    loss = siamese(_pair(predictions), _pair(latents), mask)
+    if reference is not None:
+        drift = batch_mean(negative_cosine(predictions, reference), by_view)
+        loss = loss + weights.lam * drift.mean(dim=1)
+    if weights.pretrain_eta:
+        loss = loss + weights.pretrain_eta * decorrelation(latents, by_view).mean(dim=1)
+    return loss
 
 
 class LocalTrainer:
@@ -58,8 +88,11 @@ class LocalTrainer:
         self.device = device
         self.config = config
         self.cohort = cohort
-        self.models = ModelStack(make_model, cohort, device)
-        self.global_model = GlobalModel(ModelStack(make_model, 1, device, trained=False))
+        precision = torch.bfloat16 if config.compute.precision == "bfloat16" else None
+        self.models = ModelStack(make_model, cohort, device, precision=precision)
+        self.global_model = GlobalModel(
+            ModelStack(make_model, 1, device, trained=False, precision=precision)
+        )
 
     def trained_model(self, index: int) -> ModelState:
         """A copy of the weights and buffers of one of the models just trained."""
@@ -93,24 +126,19 @@ class LocalTrainer:
         images = torch.cat([client.images for client in clients])
 
         def losses(batch: CohortBatch, views: ViewParameters) -> Tensor:
-            pairs = torch.stack([batch.index, batch.index + len(images)], dim=1)
-            shown = to_float(images[pairs.flatten() % len(images)])
-            rendered = render_views(shown, views[pairs.flatten()])
+            pairs = torch.stack([batch.index, batch.index + len(images)], dim=1).flatten()
+            with section("views: render"):
+                rendered = render_views(to_float(images[pairs % len(images)]), views[pairs])
             latents, predictions = self.models(rendered, views=2, mask=batch.mask)
-            by_view = None if batch.mask is None else batch.mask.unsqueeze(1)
-            loss = siamese(_pair(predictions), _pair(latents), batch.mask)
+            reference = None
             if weights.lam:
-                with torch.no_grad():
+                with section("global model"), torch.no_grad():
                     reference = self.global_model.network(rendered)[1].view_as(predictions)
-                drift = batch_mean(negative_cosine(predictions, reference), by_view)
-                loss = loss + weights.lam * drift.mean(dim=1)
-            if weights.pretrain_eta:
-                collapse = decorrelation(latents, by_view)
-                loss = loss + weights.pretrain_eta * collapse.mean(dim=1)
-            return loss
+            return pretraining_loss(latents, predictions, reference, weights, batch.mask)
 
         def epoch_loss(epoch: int) -> BatchLoss:
-            views = self._draw_views(clients, randomness, epoch)
+            with section("views: draw"):
+                views = self._draw_views(clients, randomness, epoch)
             return lambda batch: losses(batch, views)
 
         rate = self.config.training.learning_rate
@@ -208,9 +236,12 @@ class LocalTrainer:
             loss_of = epoch_loss(epoch)
             for batch in self._batches(clients, randomness, epoch):
                 self.models.activate(len(batch))
-                losses = loss_of(batch)
-                self.models.backward(losses.sum())
-                optimizer.step(len(batch))
+                with section("training: forward"):
+                    losses = loss_of(batch)
+                with section("training: backward"):
+                    self.models.backward(losses.sum())
+                with section("training: optimizer"):
+                    optimizer.step(len(batch))
                 totals[: len(batch)] += losses.detach()
                 steps[: len(batch)] = [count + 1 for count in steps[: len(batch)]]
         if training.keep_optimizer:

@@ -9,6 +9,7 @@ from ccfcpp.data.images import to_float
 from ccfcpp.engine.client import Client
 from ccfcpp.models.layout import ModelState
 from ccfcpp.models.stacked import ModelStack
+from ccfcpp.profiling import section
 
 _FORWARD_BATCH = 1024
 _FORWARD_PIXELS = 1024 * 28 * 28
@@ -70,8 +71,9 @@ class GlobalModel:
         """
         known = client.scratch.get("representations")
         if known is None or known[0] != version:
-            self.load(state)
-            known = (version, represent(self.network, client.images))
+            with section("global model"):
+                self.load(state)
+                known = (version, represent(self.network, client.images))
             client.scratch["representations"] = known
         representations: Representations = known[1]
         return representations

@@ -11,6 +11,7 @@ from ccfcpp.engine.availability import Availability
 from ccfcpp.engine.client import Client, Memory, cohorts
 from ccfcpp.engine.memories import ClientMemories
 from ccfcpp.engine.payload import nbytes, not_finite, pack
+from ccfcpp.profiling import section
 from ccfcpp.randomness import Randomness
 
 
@@ -107,7 +108,8 @@ class Federation(Generic[State]):
     ) -> Iterator[object]:
         """The updates that can be used, cohort after cohort."""
         for cohort in cohorts(clients, exchange.cohort):
-            remembered = [self._wake(client, exchange) for client in cohort]
+            with section("client memories"):
+                remembered = [self._wake(client, exchange) for client in cohort]
             updates = exchange.local_updates(message, cohort, randomness)
             for client, before, update in zip(cohort, remembered, updates, strict=True):
                 report.bytes_down += nbytes(message)
@@ -123,7 +125,8 @@ class Federation(Generic[State]):
                     reasons.append(f"{exchange.name}: {refusal}")
                     continue
                 if memory is not before:
-                    self.memories.keep(client.id, memory, report.round)
+                    with section("client memories"):
+                        self.memories.keep(client.id, memory, report.round)
                 yield update
 
     def _wake(self, client: Client, exchange: Exchange[State]) -> Memory:

@@ -21,33 +21,38 @@ _PATCH_BYTES = 1 << 25
 
 class _Product(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Tensor, precision: torch.dtype) -> Tensor:
+        result = x.dtype
+        x, weight = x.to(precision), weight.to(precision)
         ctx.save_for_backward(x, weight)
-        return torch.bmm(x, weight.mT)
+        return torch.bmm(x, weight.mT).to(result)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
         x, weight = ctx.saved_tensors
-        to_x, to_weight = ctx.needs_input_grad
-        # Formed in the weights' own memory layout, so that it is added to theirs as it is.
+        to_x, to_weight, _ = ctx.needs_input_grad
+        rounded = gradient.to(x.dtype)
+        # Formed in the weights' own memory layout, so that it is copied to theirs as it is.
         return (
-            torch.bmm(gradient, weight) if to_x else None,
-            torch.bmm(gradient.mT, x) if to_weight else None,
+            torch.bmm(rounded, weight).to(gradient.dtype) if to_x else None,
+            torch.bmm(rounded.mT, x).to(gradient.dtype) if to_weight else None,
+            None,
         )
 
 
-def product(x: Tensor, weight: Tensor) -> Tensor:
+def product(x: Tensor, weight: Tensor, precision: torch.dtype | None = None) -> Tensor:
     """A linear map for each client.
 
     Args:
         x: Tensor of shape (clients, rows, inputs).
         weight: Tensor of shape (clients, outputs, inputs).
+        precision: What inputs are rounded to, here and in the backward pass; x's dtype by default.
 
     Returns:
-        x wᵀ, of shape (clients, rows, outputs).
+        x wᵀ, of shape (clients, rows, outputs), in x's dtype.
     """
-    result: Tensor = _Product.apply(x, weight)
+    result: Tensor = _Product.apply(x, weight, precision or x.dtype)
     return result
 
 
@@ -138,12 +143,17 @@ def _blocks(clients: int, images: int, image_bytes: int) -> Iterator[tuple[slice
 
 class _Convolution(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, kernel: Kernel) -> Tensor:
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor, kernel: Kernel, precision: torch.dtype
+    ) -> Tensor:
+        result = x.dtype
+        x, weight = x.to(precision), weight.to(precision)
         ctx.save_for_backward(x, weight)
         ctx.kernel = kernel
         clients, images, height, width, _ = x.shape
         outputs = weight.shape[1]
-        y = x.new_empty(clients, images, *kernel.positions(height, width), outputs)
+        shape = (clients, images, *kernel.positions(height, width), outputs)
+        y = x.new_empty(shape, dtype=result)
         if _has_fast_convolution(x.device):
             # oneDNN's forward pass needs no patches in memory, and is at the machine's peak.
             for client in range(clients):
@@ -162,25 +172,25 @@ class _Convolution(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor, None]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor, None, None]:
         x, weight = ctx.saved_tensors
         kernel = ctx.kernel
         clients, images, height, width, _ = x.shape
         kernels = _rows_of(weight)
-        to_weight = torch.zeros_like(kernels)
-        to_x = torch.empty_like(x) if ctx.needs_input_grad[0] else None
+        to_weight = torch.zeros_like(kernels, dtype=gradient.dtype)
+        to_x = torch.empty_like(x, dtype=gradient.dtype) if ctx.needs_input_grad[0] else None
         for here, some in _blocks(clients, images, _patch_bytes(x, kernel)):
             part = gradient[here, some]
-            by_position = part.reshape(len(part), -1, part.shape[-1])
+            by_position = part.reshape(len(part), -1, part.shape[-1]).to(x.dtype)
             seen = _patches(x[here, some], kernel).flatten(1, 3)
-            to_weight[here].baddbmm_(by_position.mT, seen)
+            to_weight[here] += torch.bmm(by_position.mT, seen)
             if to_x is not None:
                 back = torch.bmm(by_position, kernels[here]).view(*part.shape[:4], -1)
                 summed = _sum_of_patches(back.flatten(0, 1), kernel, height, width)
                 to_x[here, some] = summed.view(to_x[here, some].shape)
         outputs, inputs = weight.shape[1:3]
         shaped = to_weight.view(clients, outputs, kernel.height, kernel.width, inputs)
-        return to_x, shaped.permute(0, 1, 4, 2, 3), None
+        return to_x, shaped.permute(0, 1, 4, 2, 3), None, None
 
 
 def _has_fast_convolution(device: torch.device) -> bool:
@@ -197,7 +207,9 @@ def _patch_bytes(x: Tensor, kernel: Kernel) -> int:
     return rows * columns * kernel.height * kernel.width * x.shape[-1] * x.element_size()
 
 
-def convolve(x: Tensor, weight: Tensor, kernel: Kernel) -> Tensor:
+def convolve(
+    x: Tensor, weight: Tensor, kernel: Kernel, precision: torch.dtype | None = None
+) -> Tensor:
     """A convolution for each client, without bias.
 
     Args:
@@ -205,11 +217,12 @@ def convolve(x: Tensor, weight: Tensor, kernel: Kernel) -> Tensor:
         weight: Tensor of shape (clients, outputs, channels, kernel height, kernel width); in memory
             the channels lie innermost.
         kernel: The geometry.
+        precision: What inputs are rounded to, here and in the backward pass; x's dtype by default.
 
     Returns:
-        Tensor of shape (clients, images, rows, columns, outputs).
+        Tensor of shape (clients, images, rows, columns, outputs), in x's dtype.
     """
-    result: Tensor = _Convolution.apply(x, weight, kernel)
+    result: Tensor = _Convolution.apply(x, weight, kernel, precision or x.dtype)
     return result
 
 

@@ -26,11 +26,13 @@ class _Pass:
         entries: Weights and buffers by name, each with a leading axis of clients.
         views: Views of each client's batch; they share weights, but not statistics.
         mask: 1 for each sample that counts, float of shape (clients, batch); None where all do.
+        precision: What inputs of matrix products are rounded to; None for no rounding.
     """
 
     entries: ModelState = field(default_factory=dict)
     views: int = 1
     mask: Tensor | None = None
+    precision: torch.dtype | None = None
 
 
 class _Layer(nn.Module):
@@ -54,7 +56,8 @@ class _StackedLinear(_Layer):
 
     def forward(self, x: Tensor) -> Tensor:
         weight = self.entry("weight")
-        y = product(x.reshape(len(weight), -1, x.shape[-1]), weight)
+        rows = x.reshape(len(weight), -1, x.shape[-1])
+        y = product(rows, weight, self.current.precision)
         if self.adds_bias:
             y = y + self.entry("bias").unsqueeze(1)
         return y.view(len(x), -1)
@@ -77,7 +80,7 @@ class _StackedConvolution(_Layer):
         weight = self.entry("weight")
         by_client = x.permute(0, 2, 3, 1).contiguous()
         by_client = by_client.view(len(weight), -1, *by_client.shape[1:])
-        y = convolve(by_client, weight, self.kernel)
+        y = convolve(by_client, weight, self.kernel, self.current.precision)
         if self.adds_bias:
             y = y + self.entry("bias")[:, None, None, None]
         return y.flatten(0, 1).permute(0, 3, 1, 2)
@@ -211,6 +214,7 @@ class ModelStack:
         capacity: How many there is room for.
         device: Where they live.
         trained: Whether gradients are wanted.
+        precision: What inputs of matrix products are rounded to; None for no rounding.
 
     Attributes:
         parameters: One flat tensor a model, with all its parameters, for an optimizer.
@@ -223,6 +227,7 @@ class ModelStack:
         capacity: int,
         device: torch.device,
         trained: bool = True,
+        precision: torch.dtype | None = None,
     ) -> None:
         with torch.device("meta"):
             model = make_model()
@@ -239,7 +244,7 @@ class ModelStack:
         gradients = torch.zeros_like(values if trained else values[:0])
         self.gradients = list(gradients)
         self._gradients = gradients
-        self._pass = _Pass()
+        self._pass = _Pass(precision=precision)
         self._network = _stack(model, "", self._pass).train(trained)
         self._trained = trained
         self.activate(capacity)

@@ -1,4 +1,4 @@
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -71,11 +71,3 @@ def run_small() -> RunSmall:
         return rounds[-1][0], [report for _, report in rounds]
 
     return run
-
-
-@pytest.fixture
-def double_precision() -> Iterator[None]:
-    """In float32 Adam blows rounding errors of gradients near 0 up to whole steps."""
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)

@@ -1,0 +1,74 @@
+"""Where the time of a run goes.
+
+``section`` marks a part of the work. It costs next to nothing until ``profiling`` is on.
+"""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+
+import torch
+
+
+@dataclass
+class Profile:
+    """Seconds by section; a section's own time is without the sections inside it.
+
+    Attributes:
+        seconds: Wall-clock time of each section.
+        calls: How often each was entered.
+    """
+
+    seconds: dict[str, float] = field(default_factory=dict)
+    calls: dict[str, int] = field(default_factory=dict)
+    _inner: list[float] = field(default_factory=list)
+
+    @contextmanager
+    def measure(self, name: str) -> Iterator[None]:
+        """Count the time until the end of the block to ``name``."""
+        self._inner.append(0.0)
+        began = _now()
+        try:
+            yield
+        finally:
+            whole = _now() - began
+            own = whole - self._inner.pop()
+            if self._inner:
+                self._inner[-1] += whole
+            self.seconds[name] = self.seconds.get(name, 0.0) + own
+            self.calls[name] = self.calls.get(name, 0) + 1
+
+
+_current: ContextVar[Profile | None] = ContextVar("profile", default=None)
+
+
+@contextmanager
+def section(name: str) -> Iterator[None]:
+    """Mark a part of the work."""
+    profile = _current.get()
+    if profile is None:
+        yield
+    else:
+        with profile.measure(name):
+            yield
+
+
+@contextmanager
+def profiling() -> Iterator[Profile]:
+    """Measure the sections of this block; what lies outside of all is under ``other``."""
+    profile = Profile()
+    token = _current.set(profile)
+    try:
+        with profile.measure("other"):
+            yield profile
+    finally:
+        _current.reset(token)
+
+
+def _now() -> float:
+    # An accelerator works on after a call has returned.
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    return time.perf_counter()

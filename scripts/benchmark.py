@@ -1,0 +1,375 @@
+"""Measure ccfcpp beside a plain implementation and beside the machine's floor.
+
+Everything that a table compares is measured in one process, alternating, and given as medians.
+Nothing else should run meanwhile. Example, as in docs/performance.md:
+
+    python scripts/benchmark.py --dataset mnist --clients 10 --json mnist.json
+"""
+
+import json
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import typer
+from rich.console import Console
+from rich.table import Column, Table
+from torch import Tensor
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+from ccfcpp.clustering.centroids import CentroidRule
+from ccfcpp.clustering.exchanges import CCFCState
+from ccfcpp.config_layers import nest, resolve_cluster_config
+from ccfcpp.data import ImageData
+from ccfcpp.data.augmentation import draw_views, render_views
+from ccfcpp.data.images import to_float
+from ccfcpp.engine.algorithm import RefusedUpdateError
+from ccfcpp.environment import describe_environment, keep_freed_memory, use_available_processors
+from ccfcpp.experiment import ClusteringExperiment
+from ccfcpp.losses import siamese
+from ccfcpp.models.adam import StackedAdam
+from ccfcpp.models.stacked import ModelStack
+from ccfcpp.randomness import Randomness
+from ccfcpp.setup import load_data, model_maker
+from scripts.plain import PlainFederation
+
+Seconds = dict[str, list[float]]
+console = Console(stderr=True)
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+
+
+def alternate(work: dict[str, Callable[[], object]], repeats: int) -> Seconds:
+    """Seconds of each piece of work, one after the other, again and again."""
+    seconds: Seconds = {name: [] for name in work}
+    for _ in range(repeats):
+        for name, run in work.items():
+            seconds[name].append(timed(run))
+            console.print(f"{name}: {seconds[name][-1]:.4g} s")
+    return seconds
+
+
+def timed(run: Callable[[], object]) -> float:
+    """Seconds of one call, to its end on the device."""
+    synchronise()
+    began = time.perf_counter()
+    run()
+    synchronise()
+    return time.perf_counter() - began
+
+
+def synchronise() -> None:
+    """Wait for the accelerator, if there is one."""
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
+class Setting:
+    """One data set over clients, for ccfcpp and for the plain implementation."""
+
+    def __init__(
+        self, dataset: str, clients: int, images: int | None, device: str, workers: int = 2
+    ) -> None:
+        self.workers = workers
+        overrides = nest("dataset", dataset)
+        overrides |= {"partition": {"p": 0.75, "clients": clients}, "device": device}
+        self.config = resolve_cluster_config({}, overrides)
+        self.data = some_of(load_data(self.config), images)
+        self.experiment = ClusteringExperiment(self.config, self.data)
+        self.device = self.experiment.device
+        self.shape = tuple(self.data.images.shape[1:])
+        self.make_model = model_maker(self.config.model, self.shape)
+        self.clusters = self.experiment.clusters
+        self.batch = self.config.training.batch_size
+
+    def plain(self) -> PlainFederation:
+        """The same clients with the plain implementation."""
+        images = [client.images.cpu() for client in self.experiment.clients]
+        return PlainFederation(
+            self.make_model, images, self.config, self.clusters, self.workers, str(self.device)
+        )
+
+
+def some_of(data: ImageData, images: int | None) -> ImageData:
+    """A random part of a data set."""
+    if images is None or images >= len(data):
+        return data
+    chosen = torch.randperm(len(data), generator=Randomness(0).generator("part"))[:images]
+    labels = None if data.labels is None else data.labels[chosen]
+    return replace(data, images=data.images[chosen], labels=labels)
+
+
+def rounds(setting: Setting, repeats: int) -> Seconds:
+    """A pre-training round and a cluster-contrastive round, with its clustering."""
+    federation, plain = setting.experiment.federation(), setting.plain()
+    algorithm = federation.algorithm
+    state = algorithm.initial_state(setting.experiment.randomness)
+    first_contrast = setting.config.training.pretrain_rounds
+
+    def ours(number: int, from_state: CCFCState) -> CCFCState:
+        return federation.run_round(from_state, number)[0]
+
+    # A round before those that are measured: it fills caches and gives the first centroids.
+    state = ours(first_contrast - 1, state)
+    assert state.centroids is not None
+    centroids = state.centroids
+
+    def plain_contrast() -> None:
+        plain.contrast_round(centroids)
+        plain.cluster()
+
+    return alternate(
+        {
+            "pre-training round, plain": plain.pretrain_round,
+            "pre-training round, ccfcpp": lambda: ours(first_contrast - 2, state),
+            "cluster-contrastive round, plain": plain_contrast,
+            "cluster-contrastive round, ccfcpp": lambda: ours(first_contrast, state),
+        },
+        repeats,
+    )
+
+
+def clustering(setting: Setting, repeats: int) -> tuple[Seconds, dict[str, float]]:
+    """k-means at the clients and at the server, of the same representations; and inertias."""
+    federation, plain = setting.experiment.federation(), setting.plain()
+    number = setting.config.training.pretrain_rounds - 1
+    state = federation.algorithm.initial_state(setting.experiment.randomness)
+    state, _ = federation.run_round(state, number)
+    clients = setting.experiment.clients
+    model = setting.experiment.algorithm.trainer.global_model
+    latents = [model.representations(state.model, state.version, c).latents for c in clients]
+    rule = CentroidRule(setting.config.centroids, setting.clusters)
+    sources = [Randomness(0, number, client.id) for client in clients]
+
+    def ours() -> Tensor:
+        found = rule.local_centroids(latents, sources)
+        usable = [update for update in found if not isinstance(update, RefusedUpdateError)]
+        return rule.global_centroids(usable, Randomness(0, number))
+
+    seconds = alternate(
+        {"k-means, plain": lambda: plain.kmeans(latents), "k-means, ccfcpp": ours}, repeats
+    )
+    points = torch.cat([rule.points(own) for own in latents])
+
+    def cost(centroids: Tensor) -> float:
+        distances = torch.cdist(points, centroids.to(points)).amin(dim=1)
+        return float(distances.square().sum())
+
+    return seconds, {"inertia, plain": cost(plain.kmeans(latents)), "inertia, ccfcpp": cost(ours())}
+
+
+def step(setting: Setting, repeats: int, cohort: int) -> tuple[Seconds, dict[str, float]]:
+    """A pre-training step of one client, and the floor: its products at the machine's best rate."""
+    stack = ModelStack(setting.make_model, cohort, setting.device)
+    plain = setting.plain().models[0]
+    stack.load(0, plain.state_dict())
+    for index in range(1, cohort):
+        stack.load(index, plain.state_dict())
+    adam = StackedAdam(stack.parameters, stack.gradients, 1e-3)
+    plain_adam = torch.optim.Adam(plain.parameters(), lr=1e-3)
+    batch = torch.rand(cohort * 2 * setting.batch, *setting.shape, device=setting.device)
+    batch = batch.contiguous(memory_format=torch.channels_last)
+    contiguous = batch[: 2 * setting.batch].contiguous(memory_format=torch.contiguous_format)
+    views = torch.split(contiguous, setting.batch)
+
+    def ours() -> None:
+        z, p = stack(batch, views=2)
+        stack.backward(siamese((p[:, 0], p[:, 1]), (z[:, 0], z[:, 1])).sum())
+        adam.step(cohort)
+
+    def theirs() -> None:
+        (z1, p1), (z2, p2) = plain(views[0]), plain(views[1])
+        plain_adam.zero_grad()
+        torch.autograd.backward(siamese((p1, p2), (z1, z2)))
+        plain_adam.step()
+
+    square = torch.rand(2048, 2048, device=setting.device)
+    operations = cohort * 2 * setting.batch * training_operations(setting)
+    for work in (ours, theirs):
+        work()
+    seconds = alternate(
+        {
+            "2048³ product": lambda: square @ square,
+            "training step, plain": theirs,
+            f"training step, ccfcpp, {cohort} clients": ours,
+        },
+        repeats,
+    )
+    rate = 2 * 2048**3 / statistics.median(seconds["2048³ product"])
+    own = statistics.median(seconds[f"training step, ccfcpp, {cohort} clients"])
+    other = statistics.median(seconds["training step, plain"])
+    return seconds, {
+        "product rate, GFLOP/s": rate / 1e9,
+        "share of it, plain step": operations / cohort / other / rate,
+        f"share of it, ccfcpp step, {cohort} clients": operations / own / rate,
+    }
+
+
+def training_operations(setting: Setting) -> int:
+    """Floating-point operations of the products of one view's forward and backward pass."""
+    total = 0
+    with torch.device("meta"):
+        model = setting.make_model()
+
+    def count(layer: torch.nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        nonlocal total
+        weight = layer.weight
+        assert isinstance(weight, Tensor)
+        forward = 2 * output[0].numel() * weight[0].numel()
+        # The first layer's input needs no gradient.
+        total += forward * (2 if inputs[0].shape[1:] == setting.shape else 3)
+
+    for layer in model.modules():
+        if isinstance(layer, torch.nn.Conv2d | torch.nn.Linear):
+            layer.register_forward_hook(count)
+    model.eval()(torch.empty(1, *setting.shape, device="meta"))
+    return total
+
+
+def augmentation(setting: Setting, repeats: int) -> Seconds:
+    """Two random views of a batch: ours, torchvision's image by image, and kornia's."""
+    from torchvision.transforms import v2
+
+    views = setting.config.views
+    size = (setting.shape[1], setting.shape[2])
+    images = setting.data.images[: 2 * setting.batch].to(setting.device)
+    generator = Randomness(0).generator("views")
+
+    def ours() -> Tensor:
+        drawn = draw_views(len(images), views, size, generator).to(setting.device)
+        return render_views(to_float(images), drawn)
+
+    by_image = v2.Compose(
+        [
+            v2.RandomResizedCrop(size, scale=views.area, ratio=views.ratio),
+            v2.RandomRotation(views.rotation),
+            v2.RandomApply([v2.GaussianBlur(5, sigma=views.blur)], p=views.blur_probability),
+            v2.ToDtype(torch.float32, scale=True),
+        ]
+    )
+    work: dict[str, Callable[[], object]] = {
+        "two views of a batch, ccfcpp": ours,
+        "two views of a batch, torchvision.v2": lambda: [by_image(image) for image in images],
+    }
+    try:
+        from kornia import augmentation as kornia
+    except ImportError:
+        console.print("kornia is not installed: it is left out")
+    else:
+        together = torch.nn.Sequential(
+            kornia.RandomResizedCrop(size, scale=views.area, ratio=views.ratio),
+            kornia.RandomRotation(views.rotation, p=1.0),
+            kornia.RandomGaussianBlur((5, 5), views.blur, p=views.blur_probability),
+        )
+        work["two views of a batch, kornia"] = lambda: together(images.float() / 255)
+    for run in work.values():
+        run()
+    return alternate(work, repeats)
+
+
+def growth(dataset: str, images: int, device: str) -> dict[str, float]:
+    """The same images over more and more clients, each in a process of its own."""
+    results: dict[str, float] = {}
+    for clients in (10, 100, 1000):
+        command = [sys.executable, __file__, "--one-growth", str(clients), "--dataset", dataset]
+        command += ["--images", str(images), "--device", device]
+        output = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout  # noqa: S603 - its own
+        for name, value in json.loads(output).items():
+            results[f"{clients} clients: {name}"] = value
+            console.print(f"{clients} clients: {name} {value:.4g}")
+    return results
+
+
+def one_growth(setting: Setting) -> dict[str, float]:
+    """Seconds of rounds that follow a first one, and the peak memory of this process."""
+    import resource
+
+    federation = setting.experiment.federation()
+    state = federation.algorithm.initial_state(setting.experiment.randomness)
+    number = setting.config.training.pretrain_rounds
+    state, _ = federation.run_round(state, number - 2)
+    state, pretraining = federation.run_round(state, number - 1)
+    state, _ = federation.run_round(state, number)
+    state, contrast = federation.run_round(state, number + 1)
+    return {
+        "cohort": setting.experiment.cohort,
+        "pre-training round, s": pretraining.seconds,
+        "cluster-contrastive round, s": contrast.seconds,
+        "peak memory, GB": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6,
+    }
+
+
+@app.command()
+def main(
+    dataset: Annotated[str, typer.Option(help="A data set's name.")] = "digits",
+    clients: Annotated[int, typer.Option(help="Number of clients.")] = 10,
+    images: Annotated[int | None, typer.Option(help="Take only so many images.")] = None,
+    repeats: Annotated[int, typer.Option(help="Rounds that are measured, of each kind.")] = 3,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    cohort: Annotated[int, typer.Option(help="Clients of the training step.")] = 1,
+    workers: Annotated[int, typer.Option(help="DataLoader workers of the plain rounds.")] = 2,
+    parts: Annotated[
+        str, typer.Option(help="Of: augmentation, step, kmeans, rounds, growth.")
+    ] = "augmentation,step,kmeans,rounds",
+    json_path: Annotated[
+        Path | None, typer.Option("--json", help="Write all figures there.")
+    ] = None,
+    one_growth_clients: Annotated[int | None, typer.Option("--one-growth", hidden=True)] = None,
+) -> None:
+    """Measure, side by side, and print medians and ratios."""
+    keep_freed_memory()
+    use_available_processors()
+    if one_growth_clients is not None:
+        setting = Setting(dataset, one_growth_clients, images, device)
+        print(json.dumps(one_growth(setting)))
+        return
+    setting = Setting(dataset, clients, images, device, workers)
+    seconds: Seconds = {}
+    figures: dict[str, float] = {}
+    wanted = parts.split(",")
+    if "augmentation" in wanted:
+        seconds |= augmentation(setting, 20)
+    if "step" in wanted:
+        more, shares = step(setting, 20, cohort)
+        seconds |= more
+        figures |= shares
+    if "kmeans" in wanted:
+        more, inertias = clustering(setting, repeats)
+        seconds |= more
+        figures |= inertias
+    if "rounds" in wanted:
+        seconds |= rounds(setting, repeats)
+    if "growth" in wanted:
+        figures |= growth(dataset, images or 20_000, device)
+    report(setting, seconds, figures, json_path)
+
+
+def report(
+    setting: Setting, seconds: Seconds, figures: dict[str, float], json_path: Path | None
+) -> None:
+    """Print a table, and write everything as JSON."""
+    medians = {name: statistics.median(values) for name, values in seconds.items()}
+    numbers = [Column(name, justify="right") for name in ("median", "from", "to", "plain / this")]
+    table = Table("seconds", *numbers, title=f"{setting.data.name}, {len(setting.data):,} images")
+    for name, values in seconds.items():
+        yardstick = medians.get(f"{name.split(', ')[0]}, plain")
+        ratio = f"{yardstick / medians[name]:.2f}" if yardstick else ""
+        spread = [f"{value:.4g}" for value in (medians[name], min(values), max(values))]
+        table.add_row(name, *spread, ratio)
+    Console().print(table)
+    for name, value in figures.items():
+        print(f"{name}: {value:.4g}")
+    if json_path is not None:
+        environment: dict[str, Any] = describe_environment(setting.device)
+        content = {"environment": environment, "seconds": seconds, "figures": figures}
+        json_path.write_text(json.dumps(content, indent=2))
+
+
+if __name__ == "__main__":
+    app()

@@ -1,0 +1,208 @@
+"""CCFC++ as public research code writes it: the yardstick of ``benchmark.py``, and an oracle.
+
+One client after the other, PIL transforms in DataLoader workers, a loop over the clusters of a
+batch, scikit-learn's k-means, a loop over the entries of the models. Nothing here is shared with
+the fast path but the network's definition and the configuration.
+"""
+
+import copy
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from sklearn.cluster import KMeans
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.data import DataLoader, Dataset
+from torchvision import transforms
+
+from ccfcpp.config import ClusterConfig
+
+State = dict[str, Tensor]
+
+
+class Views(Dataset[Any]):
+    """Two random views of each image, or the image itself, one image at a time."""
+
+    def __init__(self, images: Tensor, transform: Callable[[Any], Tensor], views: int) -> None:
+        self.images = [Image.fromarray(image) for image in images.squeeze(1).numpy()]
+        self.transform = transform
+        self.views = views
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __getitem__(self, index: int) -> tuple[list[Tensor], int]:
+        image = self.images[index]
+        return [self.transform(image) for _ in range(self.views)], index
+
+
+def random_views(config: ClusterConfig, size: tuple[int, int]) -> Callable[[Any], Tensor]:
+    """The transforms of the CCFC authors' code."""
+    views = config.views
+    blur = transforms.GaussianBlur(kernel_size=5, sigma=views.blur)
+    composed: Callable[[Any], Tensor] = transforms.Compose(
+        [
+            transforms.RandomResizedCrop(size, scale=views.area, ratio=views.ratio),
+            transforms.RandomRotation(views.rotation),
+            transforms.RandomApply([blur], p=views.blur_probability),
+            transforms.ToTensor(),
+        ]
+    )
+    return composed
+
+
+class PlainFederation:
+    """Clients with a model and an optimizer each, and a server.
+
+    Args:
+        make_model: Builds the network.
+        images: Each client's images, uint8 of shape (samples, 1, height, width).
+        config: The configuration; of its options those of the published preset are known here.
+        clusters: Number of clusters k.
+        workers: DataLoader workers.
+        device: Where the models live.
+    """
+
+    def __init__(
+        self,
+        make_model: Callable[[], nn.Module],
+        images: Sequence[Tensor],
+        config: ClusterConfig,
+        clusters: int,
+        workers: int = 2,
+        device: str = "cpu",
+    ) -> None:
+        self.config = config
+        self.clusters = clusters
+        self.workers = workers
+        self.device = device
+        self.images = images
+        self.models = [make_model().to(device) for _ in images]
+        self.global_model = make_model().to(device)
+        self.new_optimizers()
+
+    def new_optimizers(self) -> None:
+        """As at the start of a phase."""
+        rate = self.config.training.learning_rate
+        self.optimizers = [torch.optim.Adam(m.parameters(), lr=rate) for m in self.models]
+
+    def pretrain_round(self) -> None:
+        """Every client trains on two random views; the server averages."""
+        size = (self.images[0].shape[2], self.images[0].shape[3])
+        transform = random_views(self.config, size)
+        for client, images in enumerate(self.images):
+            self._start(client)
+            batches = self._batches(Views(images, transform, 2))
+            for (first, second), _ in batches:
+                self.pretrain_step(client, first, second)
+        self.average()
+
+    def pretrain_step(self, client: int, first: Tensor, second: Tensor) -> None:
+        """One step of SimSiam with the model-contrastive term."""
+        model = self.models[client]
+        first, second = first.to(self.device), second.to(self.device)
+        (z1, p1), (z2, p2) = model(first), model(second)
+        with torch.no_grad():
+            g1, g2 = self.global_model(first)[1], self.global_model(second)[1]
+        loss = (distance(p1, z2).mean() + distance(p2, z1).mean()) / 2
+        drift = (distance(p1, g1).mean() + distance(p2, g2).mean()) / 2
+        self._descend(client, loss + self.config.loss.lam * drift)
+
+    def contrast_round(
+        self, centroids: Tensor, orders: Sequence[Sequence[int]] | None = None
+    ) -> None:
+        """Every client trains with pseudo-labels; the server averages.
+
+        Args:
+            centroids: Global centroids.
+            orders: The order of each client's samples; random where it is None.
+        """
+        for client, images in enumerate(self.images):
+            latents, references = self.represent(self.global_model, images)
+            labels = (F.normalize(latents) @ F.normalize(centroids).T).argmax(dim=1)
+            self._start(client)
+            order = None if orders is None else orders[client]
+            dataset = Views(images, transforms.ToTensor(), 1)
+            for (batch,), index in self._batches(dataset, order):
+                z, p = self.models[client](batch.to(self.device))
+                loss = self.contrast(z, p, references[index], labels[index])
+                covariance = torch.cov(z.T).square().sum() / z.shape[1] ** 2
+                self._descend(client, loss + self.config.loss.eta * covariance)
+        self.average()
+
+    def contrast(self, z: Tensor, p: Tensor, reference: Tensor, labels: Tensor) -> Tensor:
+        """Eq. (2), cluster by cluster."""
+        terms = []
+        for cluster in range(self.clusters):
+            members = (labels == cluster).nonzero().flatten()
+            if len(members) < self.config.loss.min_cluster_size:
+                continue
+            pairs = distance(p[members].unsqueeze(1), z[members].unsqueeze(0)).mean()
+            drift = distance(p[members], reference[members]).mean()
+            terms.append(pairs + self.config.loss.lam * drift)
+        return torch.stack(terms).mean() if terms else 0 * p.sum()
+
+    def cluster(self) -> Tensor:
+        """k-means at each client, then at the server over all centroids."""
+        points = [self.represent(m, i)[0] for m, i in zip(self.models, self.images, strict=True)]
+        return self.kmeans(points)
+
+    def kmeans(self, latents: Sequence[Tensor]) -> Tensor:
+        """The clustering alone, of the clients' representations."""
+        rule = self.config.centroids
+        local = []
+        for own in latents:
+            found = KMeans(self.clusters, n_init=rule.restarts, max_iter=rule.iterations)
+            local.append(found.fit(F.normalize(own).cpu().numpy()).cluster_centers_)
+        found = KMeans(self.clusters, n_init=rule.restarts, max_iter=rule.iterations)
+        centres = found.fit(np.concatenate(local)).cluster_centers_
+        return torch.from_numpy(centres).to(self.device)
+
+    @torch.no_grad()
+    def represent(self, model: nn.Module, images: Tensor) -> tuple[Tensor, Tensor]:
+        """Latents z and predictions p of all images, in evaluation mode."""
+        model.eval()
+        dataset = Views(images, transforms.ToTensor(), 1)
+        loader = DataLoader(dataset, self.config.training.batch_size, num_workers=self.workers)
+        parts = [model(batch.to(self.device)) for (batch,), _ in loader]
+        return torch.cat([z for z, _ in parts]), torch.cat([p for _, p in parts])
+
+    def average(self) -> None:
+        """The mean of all models, weighted by size, entry by entry."""
+        total = sum(len(images) for images in self.images)
+        mean: State = copy.deepcopy(self.models[0].state_dict())
+        for name in mean:
+            mean[name] = sum(
+                model.state_dict()[name] * (len(images) / total)
+                for model, images in zip(self.models, self.images, strict=True)
+            )
+        self.global_model.load_state_dict(mean)
+
+    def _start(self, client: int) -> None:
+        self.models[client].load_state_dict(self.global_model.state_dict())
+        self.models[client].train()
+        self.global_model.eval()
+
+    def _batches(self, dataset: Views, order: Sequence[int] | None = None) -> DataLoader[Any]:
+        return DataLoader(
+            dataset,
+            self.config.training.batch_size,
+            shuffle=order is None,
+            sampler=None if order is None else list(order),
+            num_workers=self.workers,
+            # BatchNorm cannot be trained on one sample.
+            drop_last=len(dataset) % self.config.training.batch_size == 1,
+        )
+
+    def _descend(self, client: int, loss: Tensor) -> None:
+        self.optimizers[client].zero_grad()
+        torch.autograd.backward(loss)
+        self.optimizers[client].step()
+
+
+def distance(p: Tensor, z: Tensor) -> Tensor:
+    """Negative cosine similarity; no gradient reaches z."""
+    return -F.cosine_similarity(p, z.detach(), dim=-1)

@@ -1,0 +1,78 @@
+"""The plain implementation and the fast path do the same rounds."""
+
+import pytest
+import torch
+
+from ccfcpp.clustering.local_training import pretraining_loss
+from ccfcpp.models.adam import StackedAdam
+from ccfcpp.models.initialisation import build
+from ccfcpp.models.stacked import ModelStack
+from ccfcpp.randomness import Randomness
+from scripts.plain import PlainFederation
+from tests.clustering.conftest import (
+    CPU,
+    clients_of_sizes,
+    digits,
+    small_algorithm,
+    small_config,
+    small_federation,
+)
+
+SIZES = (75, 64, 50)
+SETTINGS = ("training.pretrain_rounds=0", "training.rounds=1", "model.initialization=common")
+
+
+def plain_federation() -> PlainFederation:
+    make = small_algorithm(small_config(*SETTINGS)).make_model
+    images = [client.images for client in clients_of_sizes(*SIZES)]
+    federation = PlainFederation(make, images, small_config(*SETTINGS), clusters=3, workers=0)
+    start = build(make, Randomness(0).generator("model")).state_dict()
+    federation.global_model.load_state_dict(start)
+    return federation
+
+
+@pytest.mark.usefixtures("double_precision")
+def test_a_cluster_contrastive_round_is_the_plain_one() -> None:
+    federation = small_federation(small_config(*SETTINGS), clients_of_sizes(*SIZES))
+    state = federation.algorithm.initial_state(Randomness(0))
+    (find, train) = federation.algorithm.exchanges(0, state)
+    clients = list(federation.clients.values())
+    centroids, _ = find.aggregate(
+        state, find.local_updates(state, clients, Randomness(0, 0)), Randomness(0, 0)
+    )
+    updates = [train.local_updates(centroids, [client], Randomness(0, 0))[0] for client in clients]
+    ours, _ = train.aggregate(centroids, updates, Randomness(0, 0))
+
+    plain = plain_federation()
+    assert centroids.centroids is not None
+    sources = [Randomness(0, 0, client.id).generator("batches 0") for client in clients]
+    orders = [torch.randperm(n, generator=g).tolist() for n, g in zip(SIZES, sources, strict=True)]
+    plain.contrast_round(centroids.centroids, orders)
+    for name, entry in plain.global_model.state_dict().items():
+        torch.testing.assert_close(
+            ours.model[name].double(), entry.double(), atol=1e-6, rtol=0, msg=name
+        )
+
+
+@pytest.mark.usefixtures("double_precision")
+def test_a_pretraining_step_is_the_plain_one() -> None:
+    """Of the same two views: the transforms draw from other sources."""
+    plain = plain_federation()
+    plain.pretrain_round()  # Whatever it draws: models that differ from the global one.
+    plain.new_optimizers()
+    config = small_config("loss.pretrain_eta=0", *SETTINGS)
+    first, second = (digits()[0][k : k + 20] / 255.0 for k in (0, 40))
+    stack = ModelStack(small_algorithm(config).make_model, 1, CPU)
+    stack.load(0, plain.models[1].state_dict())
+    frozen = ModelStack(small_algorithm(config).make_model, 1, CPU, trained=False)
+    frozen.load(0, plain.global_model.state_dict())
+    views = torch.cat([first, second])
+    latents, predictions = stack(views, views=2)
+    reference = frozen(views)[1].view_as(predictions)
+    stack.backward(pretraining_loss(latents, predictions, reference, config.loss, None).sum())
+    StackedAdam(stack.parameters, stack.gradients, config.training.learning_rate).step(1)
+
+    plain.models[1].train()
+    plain.pretrain_step(1, first, second)
+    for name, entry in plain.models[1].state_dict().items():
+        torch.testing.assert_close(stack.state(0)[name], entry, atol=1e-6, rtol=0, msg=name)
