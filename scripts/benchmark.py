@@ -79,6 +79,8 @@ class Setting:
         self.workers = workers
         overrides = nest("dataset", dataset)
         overrides |= {"partition": {"p": 0.75, "clients": clients}, "device": device}
+        # One round from weights of their own, averaged, is no model whose rounds say anything.
+        overrides |= {"model": {"initialization": "common"}}
         self.config = resolve_cluster_config({}, overrides)
         self.data = some_of(load_data(self.config), images)
         self.experiment = ClusteringExperiment(self.config, self.data)
@@ -155,13 +157,13 @@ def clustering(setting: Setting, repeats: int) -> tuple[Seconds, dict[str, float
     seconds = alternate(
         {"k-means, plain": lambda: plain.kmeans(latents), "k-means, ccfcpp": ours}, repeats
     )
-    points = torch.cat([rule.points(own) for own in latents])
-
-    def cost(centroids: Tensor) -> float:
-        distances = torch.cdist(points, centroids.to(points)).amin(dim=1)
-        return float(distances.square().sum())
-
-    return seconds, {"inertia, plain": cost(plain.kmeans(latents)), "inertia, ccfcpp": cost(ours())}
+    found = zip(latents, rule.local_centroids(latents, sources), strict=True)
+    inertia = 0.0
+    for own, update in found:
+        assert not isinstance(update, RefusedUpdateError)
+        distances = torch.cdist(rule.points(own), update.centroids).amin(dim=1)
+        inertia += float(distances.square().sum())
+    return seconds, {"inertia at the clients, ccfcpp / plain": inertia / plain.inertia}
 
 
 def step(setting: Setting, repeats: int, cohort: int) -> tuple[Seconds, dict[str, float]]:

@@ -122,7 +122,8 @@ class PlainFederation:
         """
         for client, images in enumerate(self.images):
             latents, references = self.represent(self.global_model, images)
-            labels = (F.normalize(latents) @ F.normalize(centroids).T).argmax(dim=1)
+            directions = F.normalize(centroids).to(latents)
+            labels = (F.normalize(latents) @ directions.T).argmax(dim=1)
             self._start(client)
             order = None if orders is None else orders[client]
             dataset = Views(images, transforms.ToTensor(), 1)
@@ -153,10 +154,12 @@ class PlainFederation:
     def kmeans(self, latents: Sequence[Tensor]) -> Tensor:
         """The clustering alone, of the clients' representations."""
         rule = self.config.centroids
+        self.inertia = 0.0
         local = []
         for own in latents:
             found = KMeans(self.clusters, n_init=rule.restarts, max_iter=rule.iterations)
             local.append(found.fit(F.normalize(own).cpu().numpy()).cluster_centers_)
+            self.inertia += found.inertia_
         found = KMeans(self.clusters, n_init=rule.restarts, max_iter=rule.iterations)
         centres = found.fit(np.concatenate(local)).cluster_centers_
         return torch.from_numpy(centres).to(self.device)

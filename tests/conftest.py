@@ -30,3 +30,11 @@ def double_precision() -> Iterator[None]:
     torch.set_default_dtype(torch.float64)
     yield
     torch.set_default_dtype(torch.float32)
+
+
+@pytest.fixture(scope="session", params=["cpu", "cuda"])
+def device(request: pytest.FixtureRequest) -> torch.device:
+    """Each device that computations are written for."""
+    if request.param == "cuda" and not torch.cuda.is_available():
+        pytest.skip("no CUDA device is here")
+    return torch.device(request.param)

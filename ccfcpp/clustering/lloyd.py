@@ -6,6 +6,7 @@ sums of their members.
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields
 
 import torch
 from torch import Tensor
@@ -14,8 +15,9 @@ from torch.nn.utils.rnn import pad_sequence
 from ccfcpp.clustering.kmeans import Clustering, own_points, owned_clusters
 from ccfcpp.randomness import generator_of
 
-_DISTANCES = 1 << 24
-"""Distances that are computed at a time, at least one client's: it bounds the memory."""
+_HOST_DISTANCES, _DEVICE_DISTANCES = 1 << 20, 1 << 26
+"""Distances that are computed at a time, of one client at least: on a host those that its caches
+hold, on an accelerator enough to keep it busy."""
 
 _TOLERANCE = 1e-4
 """A start ends where its centroids move, squared and in sum, by less than this share of the points'
@@ -48,7 +50,9 @@ def kmeans_each(
     found: dict[int, Clustering] = {
         client: own_points(own) for client, own in enumerate(points) if len(own) <= k
     }
-    for clients in _batches([len(own) for own in points], k, restarts):
+    on_host = all(own.device.type == "cpu" for own in points)
+    room = (_HOST_DISTANCES if on_host else _DEVICE_DISTANCES) // (k * restarts)
+    for clients in _batches([len(own) for own in points], k, room):
         own = [points[client].float() for client in clients]
         draws = torch.stack([_draws(seeds[client], k, restarts) for client in clients])
         centroids = _best_starts(own, k, draws.to(own[0].device), iterations)
@@ -57,14 +61,17 @@ def kmeans_each(
     return [found[client] for client in range(len(points))]
 
 
-def _batches(sizes: Sequence[int], k: int, restarts: int) -> Iterator[list[int]]:
-    """Clients of similar sizes, largest first, whose distances fit the memory together."""
+def _batches(sizes: Sequence[int], k: int, room: int) -> Iterator[list[int]]:
+    """Clients of similar sizes, largest first, that have no more than ``room`` points together.
+
+    Those with no more points than clusters are left out.
+    """
     batch: list[int] = []
     for client in sorted(range(len(sizes)), key=lambda client: (-sizes[client], client)):
         if sizes[client] <= k:
             continue
         largest = sizes[batch[0]] if batch else sizes[client]
-        if batch and (len(batch) + 1) * largest * k * restarts > _DISTANCES:
+        if batch and (len(batch) + 1) * largest > room:
             yield batch
             batch = []
         batch.append(client)
@@ -144,13 +151,46 @@ def _squared_distances(points: Tensor, squares: Tensor, centroids: Tensor) -> Te
     return cross.clamp_(min=0)
 
 
+@dataclass
+class _Starts:
+    """Restarts that still move, each a problem of its own.
+
+    Attributes:
+        client: Which client's points a problem has, int64 of shape (problems,).
+        index: Its place among all problems, int64 of shape (problems,).
+        centroids: Shape (problems, k, dimensions).
+        labels: The centroid of each point, int64 of shape (problems, samples).
+        upper: At least a point's distance to its centroid, shape (problems, samples).
+        lower: At most its distance to each centroid, infinite for its own, shape
+            (problems, k, samples).
+        sums: Sum of each cluster's members, float64 of shape (problems, k, dimensions).
+        sizes: Their number, float64 of shape (problems, k).
+    """
+
+    client: Tensor
+    index: Tensor
+    centroids: Tensor
+    labels: Tensor
+    upper: Tensor
+    lower: Tensor
+    sums: Tensor
+    sizes: Tensor
+
+    def some(self, chosen: Tensor) -> "_Starts":
+        """Those at ``chosen``."""
+        return _Starts(*(getattr(self, part.name)[chosen] for part in fields(self)))
+
+
 def _descend(
     points: Tensor, mask: Tensor, centroids: Tensor, tolerances: Tensor, iterations: int
 ) -> tuple[Tensor, Tensor]:
     """Lloyd's iterations of all restarts; one that has settled is not computed any more.
 
+    Distances are computed anew only where a point may have come nearer to another centroid, by the
+    bounds of Elkan (2003): the assignments are those of the full computation.
+
     Args:
-        points: Shape (clients, samples, dimensions).
+        points: Shape (clients, samples, dimensions), 0 where there is no point.
         mask: 1 for each point that is one, shape (clients, samples).
         centroids: Shape (clients, restarts, k, dimensions).
         tolerances: Squared movement that ends a restart, shape (clients,).
@@ -161,35 +201,115 @@ def _descend(
     """
     clients, restarts, k, dimensions = centroids.shape
     squares = points.square().sum(dim=2)
-    settled = torch.empty_like(centroids)
-    active = torch.arange(restarts, device=points.device).expand(clients, -1)
-    current = centroids
+    settled = centroids.flatten(0, 1).clone()
+    problems = torch.arange(clients * restarts, device=points.device)
+    bounds = points.new_zeros(len(problems), k, points.shape[1])
+    starts = _Starts(
+        problems // restarts,
+        problems,
+        settled.clone(),
+        torch.zeros_like(bounds[:, 0], dtype=torch.int64),
+        torch.full_like(bounds[:, 0], torch.inf),
+        bounds,
+        points.new_zeros(len(problems), k, dimensions, dtype=torch.float64),
+        points.new_zeros(len(problems), k, dtype=torch.float64),
+    )
     for _ in range(iterations):
-        members, _ = _assign(points, squares, mask, current)
-        sums = torch.bmm(members.flatten(1, 2), points).view(current.shape)
-        sizes = members.sum(dim=3).unsqueeze(3)
+        _reassign(starts, points, squares, mask, settled)
+        means = starts.sums / starts.sizes.clamp(min=1).unsqueeze(2)
         # A cluster that lost all its members stays where it is.
-        moved = torch.where(sizes > 0, sums / sizes.clamp(min=1), current)
-        still = (moved - current).square().sum(dim=(2, 3)) <= tolerances.unsqueeze(1)
-        settled.scatter_(1, active[:, :, None, None].expand_as(moved), moved)
-        left = int((~still).sum(dim=1).max())
-        if left == 0:
-            break
-        # Those that move come first; a client with fewer of them carries settled ones along.
-        order = still.int().argsort(dim=1, stable=True)[:, :left]
-        active = active.gather(1, order)
-        current = moved.gather(1, order[:, :, None, None].expand(-1, -1, k, dimensions))
-    _, inertias = _assign(points, squares, mask, settled)
-    return settled, inertias
+        moved = torch.where(starts.sizes.unsqueeze(2) > 0, means.to(points.dtype), starts.centroids)
+        shifts = torch.linalg.vector_norm(moved - starts.centroids, dim=2)
+        starts.centroids = moved
+        starts.upper += shifts.gather(1, starts.labels)
+        starts.lower -= shifts.unsqueeze(2)
+        settled[starts.index] = moved
+        moving = shifts.square().sum(dim=1) > tolerances[starts.client]
+        if not bool(moving.all()):
+            starts = starts.some(moving.nonzero().flatten())
+            if len(starts.index) == 0:
+                break
+    settled = settled.view_as(centroids)
+    distances = _squared_distances(points, squares, settled.flatten(1, 2))
+    closest = distances.view(clients, restarts, k, -1).amin(dim=2)
+    return settled, (closest * mask.unsqueeze(1)).sum(dim=2)
 
 
-def _assign(
-    points: Tensor, squares: Tensor, mask: Tensor, centroids: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Members, 0 or 1, (clients, restarts, k, samples), and inertias, (clients, restarts)."""
-    clients, restarts, k, _ = centroids.shape
-    distances = _squared_distances(points, squares, centroids.flatten(1, 2))
-    distances = distances.view(clients, restarts, k, -1)
-    closest, labels = distances.min(dim=2, keepdim=True)
-    members = torch.zeros_like(distances).scatter_(2, labels, mask[:, None, None].expand_as(labels))
-    return members, (closest[:, :, 0] * mask.unsqueeze(1)).sum(dim=2)
+def _reassign(
+    starts: _Starts, points: Tensor, squares: Tensor, mask: Tensor, current: Tensor
+) -> None:
+    """Bring labels, bounds, sums and sizes up to date with the centroids.
+
+    Args:
+        starts: The restarts that still move.
+        points: All clients' points.
+        squares: Their squared lengths.
+        mask: Which of them are points.
+        current: Centroids of all restarts, of shape (clients · restarts, k, dimensions).
+    """
+    doubtful = (starts.upper > starts.lower.amin(dim=1)) & (mask[starts.client] > 0)
+    most = int(doubtful.sum(dim=1).max())
+    if most * 4 > points.shape[1]:
+        _reassign_all(starts, points, squares, mask, current)
+    elif most > 0:
+        _reassign_some(starts, points, squares, doubtful, most)
+
+
+def _reassign_all(
+    starts: _Starts, points: Tensor, squares: Tensor, mask: Tensor, current: Tensor
+) -> None:
+    # Settled restarts are computed along: there are few while so many points change sides.
+    k, clients = current.shape[1], len(points)
+    by_client = current.view(clients, -1, current.shape[2])
+    distances = _squared_distances(points, squares, by_client).view(len(current), k, -1)
+    labels, upper, lower = _bounds(distances)
+    members = torch.zeros_like(distances).scatter_(1, labels.unsqueeze(1), 1.0)
+    members = members.view(clients, -1, points.shape[1]) * mask.unsqueeze(1)
+    sums = torch.bmm(members, points).view(current.shape)
+    sizes = members.view(len(current), k, -1).sum(dim=2)
+    for name, found in (("labels", labels), ("upper", upper), ("lower", lower)):
+        setattr(starts, name, found[starts.index])
+    starts.sums, starts.sizes = sums[starts.index].double(), sizes[starts.index].double()
+
+
+def _reassign_some(
+    starts: _Starts, points: Tensor, squares: Tensor, doubtful: Tensor, most: int
+) -> None:
+    problem, sample = doubtful.nonzero(as_tuple=True)
+    # The doubtful points of each problem side by side, padded with its first point.
+    place = torch.arange(len(problem), device=points.device)
+    counts = doubtful.sum(dim=1)
+    place = place - (counts.cumsum(dim=0) - counts)[problem]
+    samples = torch.zeros(len(counts), most, dtype=torch.int64, device=points.device)
+    samples[problem, place] = sample
+    owners = starts.client.unsqueeze(1)
+    rows = points[owners, samples]
+    distances = _squared_distances(rows, squares[owners, samples], starts.centroids)
+    labels, upper, lower = _bounds(distances)
+    labels, upper = labels[problem, place], upper[problem, place]
+    before = starts.labels[problem, sample]
+    starts.labels[problem, sample] = labels
+    starts.upper[problem, sample] = upper
+    starts.lower[problem, :, sample] = lower[problem, :, place]
+    changed = (labels != before).nonzero().flatten()
+    k = starts.centroids.shape[1]
+    values = points[starts.client[problem[changed]], sample[changed]].double()
+    for cluster, sign in ((labels, 1.0), (before, -1.0)):
+        flat = problem[changed] * k + cluster[changed]
+        starts.sums.flatten(0, 1).index_add_(0, flat, values, alpha=sign)
+        starts.sizes.flatten().index_add_(0, flat, torch.full_like(values[:, 0], sign))
+
+
+def _bounds(distances: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Labels, and exact bounds: the distance to the nearest centroid, and those to the others.
+
+    Args:
+        distances: Squared distances of shape (problems, k, samples).
+
+    Returns:
+        Two tensors of shape (problems, samples), and one of the distances' shape, infinite at the
+        nearest centroid.
+    """
+    nearest, labels = distances.min(dim=1)
+    others = distances.scatter(1, labels.unsqueeze(1), torch.inf)
+    return labels, nearest.sqrt(), others.sqrt_()

@@ -28,7 +28,7 @@ class StackedAdam:
         self._learning_rate = learning_rate
         self._states = [
             {
-                "step": torch.zeros((), device=row.device),
+                "step": torch.zeros((), dtype=torch.float32, device=row.device),
                 "exp_avg": torch.zeros_like(row),
                 "exp_avg_sq": torch.zeros_like(row),
             }

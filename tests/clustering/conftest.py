@@ -1,5 +1,7 @@
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import lru_cache
+from typing import Protocol
 
 import numpy as np
 import pytest
@@ -41,9 +43,9 @@ def small_config(*settings: str) -> ClusterConfig:
 CPU = torch.device("cpu")
 
 
-def small_algorithm(config: ClusterConfig, clusters: int = 3) -> CCFC:
+def small_algorithm(config: ClusterConfig, clusters: int = 3, device: torch.device = CPU) -> CCFC:
     cohort = 2 if config.compute.cohort == "auto" else config.compute.cohort
-    return CCFC(config, model_maker(config.model, (1, 8, 8)), clusters, cohort, CPU)
+    return CCFC(config, model_maker(config.model, (1, 8, 8)), clusters, cohort, device)
 
 
 def clients_of_sizes(*sizes: int) -> list[Client]:
@@ -52,20 +54,28 @@ def clients_of_sizes(*sizes: int) -> list[Client]:
     return [Client(number, f"client {number}", part) for number, part in enumerate(parts)]
 
 
-def small_federation(config: ClusterConfig, clients: Sequence[Client]) -> Federation[CCFCState]:
-    memories = ClientMemories(CPU, budget=10**9)
-    algorithm, randomness = small_algorithm(config), Randomness(config.seed)
-    return Federation(algorithm, clients, Availability(), randomness, memories)
+def small_federation(
+    config: ClusterConfig, clients: Sequence[Client], device: torch.device = CPU
+) -> Federation[CCFCState]:
+    memories = ClientMemories(device, budget=10**9)
+    algorithm, randomness = small_algorithm(config, device=device), Randomness(config.seed)
+    there = [replace(client, images=client.images.to(device)) for client in clients]
+    return Federation(algorithm, there, Availability(), randomness, memories)
 
 
 Result = tuple[CCFCState, list[RoundReport]]
-RunSmall = Callable[[ClusterConfig, Sequence[Client]], Result]
+
+
+class RunSmall(Protocol):
+    def __call__(
+        self, config: ClusterConfig, clients: Sequence[Client], device: torch.device = CPU
+    ) -> Result: ...
 
 
 @pytest.fixture
 def run_small() -> RunSmall:
-    def run(config: ClusterConfig, clients: Sequence[Client]) -> Result:
-        federation = small_federation(config, clients)
+    def run(config: ClusterConfig, clients: Sequence[Client], device: torch.device = CPU) -> Result:
+        federation = small_federation(config, clients, device)
         initial = federation.algorithm.initial_state(federation.randomness)
         rounds = list(federation.run(initial))
         return rounds[-1][0], [report for _, report in rounds]

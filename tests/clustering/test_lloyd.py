@@ -57,8 +57,8 @@ def test_a_client_finds_the_same_whoever_else_is_there(sizes: list[int], k: int,
 def test_many_clients_go_in_batches_that_fit_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     points = [normal(i, 20 + i, 4) for i in range(10)]
     whole = each(points, 3)
-    monkeypatch.setattr(lloyd, "_DISTANCES", 2 * 29 * 3 * 10)
-    assert [len(b) for b in lloyd._batches([len(p) for p in points], 3, 10)] == [2] * 5
+    monkeypatch.setattr(lloyd, "_HOST_DISTANCES", 2 * 29 * 3 * 10)
+    assert [len(b) for b in lloyd._batches([len(p) for p in points], 3, 2 * 29)] == [2] * 5
     for first, second in zip(whole, each(points, 3), strict=True):
         torch.testing.assert_close(first.centroids, second.centroids, atol=1e-4, rtol=0)
 

@@ -19,12 +19,16 @@ def normal(purpose: str, *shape: int) -> Tensor:
     return torch.randn(*shape, generator=generator, dtype=torch.float64)
 
 
+def leaf(purpose: str, device: torch.device, *shape: int) -> Tensor:
+    return normal(purpose, *shape).to(device).requires_grad_()
+
+
 def assert_same_gradients(
     first: Tensor, second: Tensor, inputs: Sequence[Tensor], atol: float = 1e-9
 ) -> None:
     """Of any weighted sum of two equal results."""
     torch.testing.assert_close(first, second, atol=atol, rtol=0)
-    weights = normal("weights", *first.shape)
+    weights = normal("weights", *first.shape).to(first)
     found, expected = (
         torch.autograd.grad((y * weights).sum(), inputs, retain_graph=True) for y in (first, second)
     )
@@ -32,8 +36,8 @@ def assert_same_gradients(
         torch.testing.assert_close(gradient, other, atol=atol, rtol=0)
 
 
-def test_product() -> None:
-    x, weight = normal("x", 3, 7, 5).requires_grad_(), normal("w", 3, 4, 5).requires_grad_()
+def test_product(device: torch.device) -> None:
+    x, weight = leaf("x", device, 3, 7, 5), leaf("w", device, 3, 4, 5)
     expected = torch.stack([F.linear(x[k], weight[k]) for k in range(3)])
     assert_same_gradients(product(x, weight), expected, (x, weight))
 
@@ -59,9 +63,10 @@ def test_convolution(
     stride: int,
     padding: int,
     patch_bytes: int,
+    device: torch.device,
 ) -> None:
-    x = normal("x", clients, images, *size, channels).requires_grad_()
-    weight = normal("w", clients, outputs, channels, *kernel).requires_grad_()
+    x = leaf("x", device, clients, images, *size, channels)
+    weight = leaf("w", device, clients, outputs, channels, *kernel)
     expected = torch.stack(
         [
             F.conv2d(x[k].permute(0, 3, 1, 2), weight[k], stride=stride, padding=padding)
@@ -91,14 +96,15 @@ def batch_norm(x: Tensor, weight: Tensor, bias: Tensor, slope: float) -> Tensor:
 
 @pytest.mark.parametrize("slope", [0.0, 0.2, 1.0])
 @pytest.mark.parametrize("lengths", [(6, 6, 6), (6, 2, 4)])
-def test_standardise(lengths: tuple[int, ...], slope: float) -> None:
+def test_standardise(lengths: tuple[int, ...], slope: float, device: torch.device) -> None:
     """Padded rows hold anything and change nothing."""
     clients, views, rows, channels = 3, 2, 6, 5
-    x = normal("x", clients, views, rows, channels).requires_grad_()
-    weight = normal("w", clients, 1, 1, channels).requires_grad_()
-    bias = normal("b", clients, 1, 1, channels).requires_grad_()
-    counts = torch.tensor(lengths, dtype=torch.float64).view(clients, 1, 1, 1)
-    valid = (torch.arange(rows) < counts.view(clients, 1)).double()[:, None, :, None]
+    x = leaf("x", device, clients, views, rows, channels)
+    weight = leaf("w", device, clients, 1, 1, channels)
+    bias = leaf("b", device, clients, 1, 1, channels)
+    counts = torch.tensor(lengths, dtype=torch.float64, device=device).view(clients, 1, 1, 1)
+    places = torch.arange(rows, device=device)
+    valid = (places < counts.view(clients, 1)).double()[:, None, :, None]
     mask = None if lengths == (6, 6, 6) else valid
     y, mean, variance = standardise(x, weight, bias, counts, mask, slope, 1e-5)
     expected = torch.zeros_like(y)
@@ -111,3 +117,22 @@ def test_standardise(lengths: tuple[int, ...], slope: float) -> None:
     assert_same_gradients(y * valid, expected, (x, weight, bias))
     (to_x,) = torch.autograd.grad((y * valid).square().sum(), x, retain_graph=True)
     assert torch.equal(to_x * (1 - valid), torch.zeros_like(x))
+
+
+@pytest.mark.parametrize("operation", ["product", "convolution"])
+def test_rounded_inputs_change_results_by_their_rounding(operation: str) -> None:
+    """bfloat16 has eight significant bits; results and gradients keep their own type."""
+
+    def run(precision: torch.dtype | None) -> tuple[Tensor, ...]:
+        x, weight = normal("x", 2, 4, 6, 6, 3), normal("w", 2, 5, 3, 4, 4)
+        x, weight = x.float().requires_grad_(), weight.float().requires_grad_()
+        if operation == "product":
+            y = product(x.flatten(2), weight.flatten(2).repeat(1, 1, 3)[..., :108], precision)
+        else:
+            y = convolve(x, weight, Kernel(4, 4, 2, 1), precision)
+        return (y, *torch.autograd.grad(y.square().sum(), (x, weight)))
+
+    for rounded, exact in zip(run(torch.bfloat16), run(None), strict=True):
+        assert rounded.dtype == torch.float32
+        difference = (rounded - exact).norm() / exact.norm()
+        assert 1e-4 < difference < 2e-2

@@ -49,9 +49,8 @@ def test_a_cluster_contrastive_round_is_the_plain_one() -> None:
     orders = [torch.randperm(n, generator=g).tolist() for n, g in zip(SIZES, sources, strict=True)]
     plain.contrast_round(centroids.centroids, orders)
     for name, entry in plain.global_model.state_dict().items():
-        torch.testing.assert_close(
-            ours.model[name].double(), entry.double(), atol=1e-6, rtol=0, msg=name
-        )
+        if not name.endswith("num_batches_tracked"):  # The plain one averages counters.
+            torch.testing.assert_close(ours.model[name], entry, atol=1e-6, rtol=0, msg=name)
 
 
 @pytest.mark.usefixtures("double_precision")
