@@ -3,9 +3,10 @@
 The defaults are the CCFC authors' choices for MNIST; ``configs/mnist.yaml`` explains them.
 """
 
+import re
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 # The upper bounds only keep numbers that no run can mean from overflowing deep inside a library.
 Count = Annotated[int, Field(ge=0, le=10**6)]
@@ -141,6 +142,17 @@ class ComputeConfig(Section):
     """How many clients are trained side by side; ``auto``: as many as memory serves."""
     precision: Literal["float32", "tf32", "bfloat16"] = "float32"
     """Of matrix products: ``tf32`` and ``bfloat16`` round their inputs; ``tf32`` needs CUDA."""
+
+    @field_validator("cohort", mode="before")
+    @classmethod
+    def _cohort_is_auto_or_a_number(cls, value: object) -> object:
+        # Else the complaint would be about one of the two types alone.
+        if value != "auto" and not re.fullmatch("0*[1-9][0-9]{0,6}", str(value)):
+            raise ValueError(
+                f"compute.cohort = {value} is refused: it should be auto or a number of clients, "
+                "1 at least"
+            )
+        return value
 
 
 class ClusterConfig(Section):

@@ -48,8 +48,8 @@ def test_help_of_every_command_names_its_flags() -> None:
     assert app.info.help
     flags = (
         "--config --dataset --p --method --clients --clusters --rounds --pretrain-rounds --eta "
-        "--lam --disconnection-rate --dropout-rate --seed --device --data-root --out --resume "
-        "--set --json"
+        "--lam --disconnection-rate --dropout-rate --seed --device --cohort --data-root --out "
+        "--resume --set --profile --json"
     )
     shown = ccfcpp("cluster", "--help").stdout
     assert [flag for flag in flags.split() if flag not in shown] == []
@@ -384,3 +384,68 @@ def test_a_damaged_checkpoint_is_named(tmp_path: Path) -> None:
     checkpoint = run / "checkpoint" / "latest.safetensors"
     checkpoint.write_bytes(checkpoint.read_bytes()[:1000])
     assert "cannot be read" in complaint(ccfcpp("cluster", "--out", run, "--resume"))
+
+
+# --- speed --------------------------------------------------------------------------------------
+
+
+def test_a_run_says_how_many_clients_were_trained_side_by_side(tmp_path: Path) -> None:
+    for number, (given, expected) in enumerate([("3", 3), ("auto", 4), ("99", 4)]):
+        out = tmp_path / str(number)
+        result = ccfcpp("cluster", "--json", "--out", out, *TINY, "--cohort", given)
+        assert json.loads(result.stdout)["cohort"] == expected
+
+
+@pytest.mark.parametrize("wrong", ["0", "-2", "some", "1.5"])
+def test_a_cohort_that_is_none_is_refused(tmp_path: Path, wrong: str) -> None:
+    result = ccfcpp("cluster", "--out", tmp_path / "run", *TINY, "--cohort", wrong)
+    assert f"compute.cohort = {wrong} is refused" in complaint(result)
+    assert not (tmp_path / "run").exists()
+
+
+def test_tf32_needs_cuda(tmp_path: Path) -> None:
+    settings = ("--device", "cpu", "--set", "compute.precision=tf32")
+    result = ccfcpp("cluster", "--out", tmp_path / "run", *TINY, *settings)
+    assert "compute.precision = 'tf32' is refused: the device is cpu" in complaint(result)
+    assert not (tmp_path / "run").exists()
+
+
+def test_rounded_products_give_a_run_of_their_own(tmp_path: Path) -> None:
+    def loss(precision: str) -> float:
+        run = tmp_path / precision
+        settings = ("--set", f"compute.precision={precision}")
+        assert ccfcpp("cluster", "--out", run, *TINY, *settings).code == 0
+        first = json.loads((run / "metrics.jsonl").read_text().splitlines()[0])
+        value: float = first["figures"]["loss"]
+        return value
+
+    exact, rounded = loss("float32"), loss("bfloat16")
+    assert rounded != exact
+    assert rounded == pytest.approx(exact, abs=0.02)
+
+
+def test_a_profile_goes_to_stderr(tmp_path: Path) -> None:
+    result = ccfcpp("cluster", "--json", "--profile", "--out", tmp_path / "run", *TINY)
+    json.loads(result.stdout)
+    for part in ("training: backward", "global model", "k-means: clients", "checkpoint", "other"):
+        assert part in result.stderr
+
+
+def test_memories_that_do_not_fit_change_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(name: str) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+        out = tmp_path / name
+        result = ccfcpp("cluster", "--json", "--out", out, *TINY)
+        assert result.code == 0, result.stderr
+        summary = json.loads(result.stdout)
+        del summary["out"], summary["seconds"]
+        return summary, load_file(out / "model.safetensors")
+
+    summary, model = run("held")
+    monkeypatch.setattr("ccfcpp.engine.memories._HOST_BYTES", 0)
+    other, spilled = run("spilled")
+    assert summary == other
+    assert all(torch.equal(model[name], spilled[name]) for name in model)
+    files = list((tmp_path / "spilled" / "checkpoint").glob("client-*"))
+    assert len(files) == 4
