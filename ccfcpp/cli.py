@@ -3,11 +3,13 @@
 import json
 import shlex
 import sys
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, cast
 
+import torch
 import typer
 from rich.console import Console
 from rich.table import Column, Table
@@ -62,6 +64,9 @@ def main() -> None:
         code = _USAGE_ERROR
     except (FederationError, OSError) as error:
         fail(error)
+        code = _FAILURE
+    except torch.OutOfMemoryError as error:
+        fail(f"the device is out of memory ({error}): lower --cohort")
         code = _FAILURE
     except (KeyboardInterrupt, typer.Abort):
         code = _INTERRUPTED
@@ -196,10 +201,8 @@ def cluster(
             experiment, folder = _create(out, resolve_cluster_config(file, values))
     except OSError as error:
         raise UsageError(f"{error.filename} cannot be used ({error.strerror})") from error
-    with profiling() if profile else nullcontext() as measured:
+    with _printed_profile() if profile else nullcontext():
         summary = _run(experiment, folder)
-    if measured is not None:
-        _print_profile(measured)
     if json_output:
         typer.echo(json.dumps(summary))
     else:
@@ -256,6 +259,18 @@ def _run(experiment: ClusteringExperiment, folder: RunFolder) -> dict[str, objec
             f"stopped; go on with: ccfcpp cluster --out {shlex.quote(str(folder.path))} --resume"
         )
         raise typer.Exit(_INTERRUPTED) from None
+
+
+@contextmanager
+def _printed_profile() -> Iterator[None]:
+    """Measure a run and say where its time went, also where it is interrupted."""
+    measured = None
+    try:
+        with profiling() as measured:
+            yield
+    finally:
+        if measured is not None:
+            _print_profile(measured)
 
 
 def _print_profile(profile: Profile) -> None:

@@ -141,13 +141,14 @@ class ComputeConfig(Section):
     cohort: Literal["auto"] | Positive = "auto"
     """How many clients are trained side by side; ``auto``: as many as memory serves."""
     precision: Literal["float32", "tf32", "bfloat16"] = "float32"
-    """Of matrix products: ``tf32`` and ``bfloat16`` round their inputs; ``tf32`` needs CUDA."""
+    """Of the networks' matrix products: ``tf32`` rounds their inputs, and needs CUDA;
+    ``bfloat16`` rounds inputs and results."""
 
     @field_validator("cohort", mode="before")
     @classmethod
     def _cohort_is_auto_or_a_number(cls, value: object) -> object:
         # Else the complaint would be about one of the two types alone.
-        if value != "auto" and not re.fullmatch("0*[1-9][0-9]{0,6}", str(value)):
+        if value != "auto" and not re.fullmatch("0*[1-9][0-9]{0,5}", str(value)):
             raise ValueError(
                 f"compute.cohort = {value} is refused: it should be auto or a number of clients, "
                 "1 at least"

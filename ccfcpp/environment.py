@@ -35,8 +35,8 @@ def choose_device(wanted: str) -> torch.device:
     return torch.device(wanted)
 
 
-def use_precision(wanted: str, device: torch.device) -> None:
-    """Let the device round the inputs of float32 matrix products to TF32, or not.
+def check_precision(wanted: str, device: torch.device) -> None:
+    """Refuse a precision that the device does not have.
 
     Raises:
         UsageError: TF32 is asked for where there is none.
@@ -46,7 +46,6 @@ def use_precision(wanted: str, device: torch.device) -> None:
             f"compute.precision = 'tf32' is refused: the device is {device}, and only CUDA devices "
             "have it; take float32"
         )
-    torch.set_float32_matmul_precision("high" if wanted == "tf32" else "highest")
 
 
 def keep_freed_memory() -> None:

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClusterMixin
 
+from ccfcpp.clustering.ccfc import CCFC
 from ccfcpp.clustering.exchanges import required_centroids
 from ccfcpp.config_layers import Tree, resolve_cluster_config
 from ccfcpp.data import ImageData
@@ -87,8 +88,12 @@ class FederatedClustering(ClusterMixin, BaseEstimator):  # type: ignore[misc] # 
             state, _ = federation.run_round(state, number)
         self.cluster_centers_ = required_centroids(state.centroids).cpu().numpy()
         self.n_iter_ = experiment.algorithm.rounds
-        # Not the experiment, which holds all clients' images and what they remember.
-        self._algorithm, self._state = experiment.algorithm, state
+        # Not the experiment, which holds all clients' images, nor a stack that could be trained.
+        trained = experiment.algorithm
+        self._algorithm = CCFC(
+            config, trained.make_model, experiment.clusters, cohort=1, device=experiment.device
+        )
+        self._state = state
         self._shape = tuple(data.images.shape[1:])
         self.labels_ = self.predict(X)
         return self
@@ -107,4 +112,6 @@ class FederatedClustering(ClusterMixin, BaseEstimator):  # type: ignore[misc] # 
             )
         holder = Client(SERVER, "predict", images.to(self._algorithm.trainer.device))
         labels: NDArray[np.int64] = self._algorithm.assign(self._state, holder).cpu().numpy()
+        # A fitted model keeps no images, nor what it made of them.
+        self._algorithm.trainer.global_model.forget()
         return labels

@@ -16,7 +16,7 @@ from ccfcpp.engine.checkpoint import Checkpoint, CheckpointClock
 from ccfcpp.engine.client import Client
 from ccfcpp.engine.federation import Federation, RoundReport
 from ccfcpp.engine.memories import ClientMemories, memory_budget
-from ccfcpp.environment import choose_device, describe_environment, use_precision
+from ccfcpp.environment import check_precision, choose_device, describe_environment
 from ccfcpp.errors import UsageError
 from ccfcpp.metrics import clustering_scores
 from ccfcpp.profiling import section
@@ -76,7 +76,7 @@ class ClusteringExperiment:
     def __init__(self, config: ClusterConfig, data: ImageData | None = None) -> None:
         self.config = config
         self.device = choose_device(config.device)
-        use_precision(config.compute.precision, self.device)
+        check_precision(config.compute.precision, self.device)
         self.randomness = Randomness(config.seed)
         self.data = load_data(config) if data is None else data
         self.clusters = number_of_clusters(config, self.data)

@@ -12,7 +12,7 @@ from torch import Tensor
 from ccfcpp.config import ClusterConfig
 from ccfcpp.config_layers import differing_keys, dump_yaml, read_yaml, validate
 from ccfcpp.engine.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
-from ccfcpp.engine.files import TEMPORARY, save_tensors, write_whole
+from ccfcpp.engine.files import TEMPORARY, make_durable, save_tensors, write_whole
 from ccfcpp.engine.payload import pack
 from ccfcpp.errors import UsageError
 
@@ -115,6 +115,7 @@ class RunFolder:
 
     def save_checkpoint(self, checkpoint: Checkpoint[Any]) -> None:
         """Save what the next round depends on; the round's line must be in the log."""
+        make_durable(self.metrics)
         save_checkpoint(self.checkpoint, checkpoint)
 
     def _forget_rounds_from(self, number: int) -> None:

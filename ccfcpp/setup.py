@@ -109,15 +109,16 @@ def cohort_size(
         largest: Samples of the largest one.
         device: Where they are trained.
     """
+    together = max(1, round(config.availability.sample_fraction * clients))
     if config.compute.cohort != "auto":
-        return min(config.compute.cohort, clients)
+        return min(config.compute.cohort, together)
     batch = min(config.training.batch_size, largest)
     views = 2 if config.training.pretrain_rounds else 1
     needed = training_bytes(make_model, image_shape, batch, views)
     room = _HOST_BYTES
     if device.type == "cuda":
         room = int(_DEVICE_SHARE * torch.cuda.mem_get_info(device)[0])
-    return max(1, min(clients, room // needed))
+    return max(1, min(together, room // needed))
 
 
 def _make_model(config: ModelConfig, image_shape: tuple[int, ...]) -> ContrastiveModel:

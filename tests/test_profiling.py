@@ -25,9 +25,12 @@ def test_a_section_has_its_own_time_without_those_inside(clock: list[float]) -> 
 
 def test_a_section_that_fails_is_counted_too(clock: list[float]) -> None:
     with profiling() as profile:
-        with pytest.raises(ValueError, match="no"), section("work"):
-            clock[0] += 3
-            raise ValueError("no")
+        try:
+            with section("work"):
+                clock[0] += 3
+                raise ValueError
+        except ValueError:
+            pass
         clock[0] += 1
     assert profile.seconds == {"work": 3, "other": 1}
 

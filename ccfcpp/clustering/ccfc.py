@@ -114,7 +114,11 @@ class CCFC:
 
     def _random_model(self, randomness: Randomness) -> ModelState:
         model = build(self.make_model, randomness.generator("model"))
-        return {name: t.to(self.trainer.device) for name, t in model.state_dict().items()}
+        # Counters stay on the CPU, where they are counted.
+        return {
+            name: entry.to(self.trainer.device) if entry.is_floating_point() else entry
+            for name, entry in model.state_dict().items()
+        }
 
     def _pretrain(
         self, message: CCFCState, clients: Sequence[Client], randomness: Randomness
@@ -122,7 +126,7 @@ class CCFC:
         starts = [message.model] * len(clients)
         if message.version == 0 and self.config.model.initialization == "separate":
             starts = [self._random_model(randomness.of_client(client.id)) for client in clients]
-        return self.trainer.pretrain(starts, message.model, clients, randomness)
+        return self.trainer.pretrain(starts, message.model, message.version, clients, randomness)
 
     def _contrast(
         self, message: CCFCState, clients: Sequence[Client], randomness: Randomness

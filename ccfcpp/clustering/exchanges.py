@@ -148,7 +148,7 @@ class GlobalEncoderCentroids:
     trainer: LocalTrainer
     rule: CentroidRule
     name: str = "centroids"
-    cohort = None
+    cohort = 256  # their k-means goes side by side
     uses_memory = False
 
     def broadcast(self, state: CCFCState) -> CCFCState:
@@ -186,7 +186,7 @@ class LloydStep:
     trainer: LocalTrainer
     rule: CentroidRule
     name: str = "refinement"
-    cohort = None
+    cohort = 1
     uses_memory = False
 
     def broadcast(self, state: CCFCState) -> CCFCState:

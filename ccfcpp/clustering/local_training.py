@@ -88,7 +88,7 @@ class LocalTrainer:
         self.device = device
         self.config = config
         self.cohort = cohort
-        precision = torch.bfloat16 if config.compute.precision == "bfloat16" else None
+        precision = config.compute.precision
         self.models = ModelStack(make_model, cohort, device, precision=precision)
         self.global_model = GlobalModel(
             ModelStack(make_model, 1, device, trained=False, precision=precision)
@@ -107,6 +107,7 @@ class LocalTrainer:
         self,
         starts: Sequence[ModelState],
         global_model: ModelState,
+        version: int,
         clients: Sequence[Client],
         randomness: Randomness,
     ) -> list[float | None]:
@@ -115,6 +116,7 @@ class LocalTrainer:
         Args:
             starts: The weights each client starts from.
             global_model: The frozen model of the model-contrastive term.
+            version: Its number.
             clients: The cohort.
             randomness: The source, set to the round.
 
@@ -122,7 +124,7 @@ class LocalTrainer:
             Mean loss of each client's batches; None for one that has no batch of two samples.
         """
         weights = self.config.loss
-        self.global_model.load(global_model)
+        self.global_model.use(global_model, version)
         images = torch.cat([client.images for client in clients])
 
         def losses(batch: CohortBatch, views: ViewParameters) -> Tensor:

@@ -53,10 +53,25 @@ class GlobalModel:
 
     def __init__(self, network: ModelStack) -> None:
         self.network = network
+        self._version: int | None = None
+        self._represented: list[Client] = []
 
-    def load(self, state: ModelState) -> None:
-        """Take over the global model's weights."""
-        self.network.load(0, state)
+    def use(self, state: ModelState, version: int) -> None:
+        """Take over a version of the global model, unless it is there already.
+
+        What earlier versions made of the clients' images is of no use any more.
+        """
+        if version != self._version:
+            self.forget()
+            self.network.load(0, state)
+            self._version = version
+
+    def forget(self) -> None:
+        """Drop the model, and what it made of the clients' images."""
+        for client in self._represented:
+            client.scratch.pop("representations", None)
+        self._represented = []
+        self._version = None
 
     def representations(self, state: ModelState, version: int, client: Client) -> Representations:
         """What the model makes of a client's images: one pass for each of its versions.
@@ -66,14 +81,13 @@ class GlobalModel:
 
         Args:
             state: The global model.
-            version: Its number; what the client's scratch holds for the same number is taken.
-            client: The client.
+            version: Its number.
+            client: The client, whose scratch holds the result for as long as the version lasts.
         """
-        known = client.scratch.get("representations")
-        if known is None or known[0] != version:
+        self.use(state, version)
+        if "representations" not in client.scratch:
             with section("global model"):
-                self.load(state)
-                known = (version, represent(self.network, client.images))
-            client.scratch["representations"] = known
-        representations: Representations = known[1]
+                client.scratch["representations"] = represent(self.network, client.images)
+            self._represented.append(client)
+        representations: Representations = client.scratch["representations"]
         return representations

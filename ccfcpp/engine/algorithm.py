@@ -27,8 +27,8 @@ class Exchange(Protocol[State]):
         ...
 
     @property
-    def cohort(self) -> int | None:
-        """How many clients work side by side in one process; None where all can."""
+    def cohort(self) -> int:
+        """How many clients work side by side in one process."""
         ...
 
     @property

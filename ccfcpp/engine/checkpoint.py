@@ -87,6 +87,8 @@ def load_checkpoint(path: Path, kind: type[State], device: torch.device) -> Chec
         with safe_open(path, framework="pt", device=str(device)) as file:
             header = file.metadata()
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            # Counters stay on the CPU, where they are counted.
+            tensors |= {n: t.cpu() for n, t in tensors.items() if not t.is_floating_point()}
         state = unpack(kind, tensors)
         next_round, facts = int(header["next_round"]), json.loads(header["facts"])
         memories = {int(client): name for client, name in json.loads(header["memories"]).items()}

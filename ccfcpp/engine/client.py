@@ -34,13 +34,12 @@ class Client:
         return len(self.images)
 
 
-def cohorts(clients: Iterable[Client], size: int | None) -> Iterator[list[Client]]:
+def cohorts(clients: Iterable[Client], size: int) -> Iterator[list[Client]]:
     """Groups of at most ``size`` clients, largest clients first.
 
     Clients of similar size are together, so that few wait for the others. The order does not depend
     on the size of the groups.
     """
     ordered = sorted(clients, key=lambda client: (-len(client), client.id))
-    step = size or max(1, len(ordered))
-    for first in range(0, len(ordered), step):
-        yield ordered[first : first + step]
+    for first in range(0, len(ordered), size):
+        yield ordered[first : first + size]

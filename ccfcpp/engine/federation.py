@@ -43,7 +43,7 @@ class Federation(Generic[State]):
 
     Args:
         algorithm: The system to run.
-        clients: The connected clients, in any order; only their numbers matter.
+        clients: The connected clients; their order does not matter.
         availability: Which of them take part in each round.
         randomness: The run's source of random numbers.
         memories: What the clients remember.
@@ -128,6 +128,8 @@ class Federation(Generic[State]):
                     with section("client memories"):
                         self.memories.keep(client.id, memory, report.round)
                 yield update
+            # While the next cohort works, nothing of this one is held.
+            del updates, update, remembered, memory, before
 
     def _wake(self, client: Client, exchange: Exchange[State]) -> Memory:
         client.memory = self.memories.take(client.id) if exchange.uses_memory else {}

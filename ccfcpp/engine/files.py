@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -35,20 +36,39 @@ def save_tensors(
     """
     contiguous = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     with _whole_file(path, durable) as temporary:
-        save_file(contiguous, temporary, metadata=header)
+        try:
+            save_file(contiguous, temporary, metadata=header)
+        except SafetensorError as error:  # as where the disk is full
+            raise OSError(f"{path} cannot be written: {error}") from error
 
 
 def make_durable(path: Path) -> None:
     """Wait until a file is safe on the disk."""
-    with path.open("rb") as file:
+    with path.open("rb+") as file:
         os.fsync(file.fileno())
+
+
+def make_names_durable(folder: Path) -> None:
+    """Wait until the names of a folder's files are safe on the disk, where a system can."""
+    if os.name == "posix":
+        number = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(number)
+        finally:
+            os.close(number)
 
 
 @contextmanager
 def _whole_file(path: Path, durable: bool = True) -> Iterator[Path]:
     """A temporary path; what is written there stands at ``path`` in the end."""
     temporary = path.with_name(f".{path.name}.tmp")
-    yield temporary
+    try:
+        yield temporary
+        if durable:
+            make_durable(temporary)
+        temporary.replace(path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
     if durable:
-        make_durable(temporary)
-    temporary.replace(path)
+        make_names_durable(path.parent)

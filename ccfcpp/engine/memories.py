@@ -9,7 +9,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from ccfcpp.engine.client import Memory
-from ccfcpp.engine.files import make_durable, save_tensors
+from ccfcpp.engine.files import make_durable, make_names_durable, save_tensors
 from ccfcpp.errors import UsageError
 
 _HOST_BYTES = 1 << 30
@@ -87,10 +87,22 @@ class ClientMemories:
                 self._write(client, memory, number)
         for name in set(self._files.values()) - self._of_checkpoint:
             make_durable(self._place() / name)
+        if self._files:
+            make_names_durable(self._place())
         return dict(self._files)
 
     def restore(self, files: Mapping[int, str]) -> None:
-        """Go on with the memories that a checkpoint names."""
+        """Go on with the memories that a checkpoint names.
+
+        Raises:
+            UsageError: One of the files is missing.
+        """
+        for client, name in files.items():
+            if not (self._place() / name).is_file():
+                raise UsageError(
+                    f"the memory of client {client} is missing ({self._place() / name}): start "
+                    "again with another --out"
+                )
         self._held, self._bytes, self._files = {}, 0, dict(files)
         self.settle()
 

@@ -88,7 +88,11 @@ def nbytes(payload: object) -> int:
 
 def not_finite(payload: object) -> str | None:
     """Name of the first tensor that holds NaN or Inf, or None where every number is finite."""
-    for name, tensor in pack(payload).items():
-        if tensor.is_floating_point() and not torch.isfinite(tensor).all():
-            return name
+    floats = {name: t for name, t in pack(payload).items() if t.is_floating_point()}
+    # An accelerator is asked once, not once a tensor.
+    finite = {name: torch.isfinite(tensor).all() for name, tensor in floats.items()}
+    for device in {good.device for good in finite.values()}:
+        there = [good for good in finite.values() if good.device == device]
+        if not bool(torch.stack(there).all()):
+            return next(name for name, good in finite.items() if not bool(good))
     return None

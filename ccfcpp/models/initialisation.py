@@ -10,15 +10,6 @@ from torch import nn
 M = TypeVar("M", bound=nn.Module)
 
 
-def allocate(make: Callable[[], M], device: torch.device) -> M:
-    """Make a network on ``device`` without weights: its entries hold no values until loaded."""
-    with torch.device("meta"):
-        model = make()
-    model.to_empty(device=device)
-    # Convolutions run faster where channels lie innermost.
-    return model.to(memory_format=torch.channels_last)
-
-
 def build(make: Callable[[], M], generator: torch.Generator) -> M:
     """Make a network on the CPU whose weights come from ``generator`` alone.
 
@@ -29,7 +20,9 @@ def build(make: Callable[[], M], generator: torch.Generator) -> M:
     Returns:
         The network with PyTorch's default initialisation.
     """
-    model = allocate(make, torch.device("cpu"))
+    with torch.device("meta"):
+        model = make()
+    model.to_empty(device="cpu")
     for module in model.modules():
         _initialise(module, generator)
     return model

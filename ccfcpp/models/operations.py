@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-_PATCH_BYTES = 1 << 25
+_PATCH_BYTES = {"cpu": 1 << 25, "cuda": 1 << 30}
 """Memory of the patches that are formed at a time, so that it does not grow with the cohort."""
 
 
@@ -47,7 +47,8 @@ def product(x: Tensor, weight: Tensor, precision: torch.dtype | None = None) -> 
     Args:
         x: Tensor of shape (clients, rows, inputs).
         weight: Tensor of shape (clients, outputs, inputs).
-        precision: What inputs are rounded to, here and in the backward pass; x's dtype by default.
+        precision: What inputs and products are rounded to, here and in the backward pass; x's
+            dtype by default.
 
     Returns:
         x wᵀ, of shape (clients, rows, outputs), in x's dtype.
@@ -131,9 +132,12 @@ def _sum_of_patches(seen: Tensor, kernel: Kernel, height: int, width: int) -> Te
     return pixels[:, border : border + height, border : border + width]
 
 
-def _blocks(clients: int, images: int, image_bytes: int) -> Iterator[tuple[slice, slice]]:
+def _blocks(x: Tensor, kernel: Kernel) -> Iterator[tuple[slice, slice]]:
     """Slices of clients and of their images whose patches take no more than a fixed memory."""
-    fitting = max(1, _PATCH_BYTES // image_bytes)
+    clients, images, height, width, channels = x.shape
+    rows, columns = kernel.positions(height, width)
+    image_bytes = rows * columns * kernel.height * kernel.width * channels * x.element_size()
+    fitting = max(1, _PATCH_BYTES[x.device.type] // image_bytes)
     together = max(1, fitting // images)
     for first in range(0, clients, together):
         for start in range(0, images, images if together > 1 else fitting):
@@ -165,7 +169,7 @@ class _Convolution(torch.autograd.Function):
                 ).permute(0, 2, 3, 1)
             return y
         kernels = _rows_of(weight)
-        for here, some in _blocks(clients, images, _patch_bytes(x, kernel)):
+        for here, some in _blocks(x, kernel):
             seen = _patches(x[here, some], kernel).flatten(1, 3)
             y[here, some].flatten(1, 3).copy_(torch.bmm(seen, kernels[here].mT))
         return y
@@ -175,17 +179,18 @@ class _Convolution(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor, None, None]:
         x, weight = ctx.saved_tensors
         kernel = ctx.kernel
-        clients, images, height, width, _ = x.shape
+        clients, _, height, width, _ = x.shape
         kernels = _rows_of(weight)
         to_weight = torch.zeros_like(kernels, dtype=gradient.dtype)
         to_x = torch.empty_like(x, dtype=gradient.dtype) if ctx.needs_input_grad[0] else None
-        for here, some in _blocks(clients, images, _patch_bytes(x, kernel)):
+        for here, some in _blocks(x, kernel):
             part = gradient[here, some]
             by_position = part.reshape(len(part), -1, part.shape[-1]).to(x.dtype)
             seen = _patches(x[here, some], kernel).flatten(1, 3)
-            to_weight[here] += torch.bmm(by_position.mT, seen)
+            to_weight[here] += torch.bmm(by_position.mT, seen).to(gradient.dtype)
             if to_x is not None:
-                back = torch.bmm(by_position, kernels[here]).view(*part.shape[:4], -1)
+                back = torch.bmm(by_position, kernels[here]).to(gradient.dtype)
+                back = back.view(*part.shape[:4], -1)
                 summed = _sum_of_patches(back.flatten(0, 1), kernel, height, width)
                 to_x[here, some] = summed.view(to_x[here, some].shape)
         outputs, inputs = weight.shape[1:3]
@@ -202,11 +207,6 @@ def _rows_of(weight: Tensor) -> Tensor:
     return weight.permute(0, 1, 3, 4, 2).flatten(2)
 
 
-def _patch_bytes(x: Tensor, kernel: Kernel) -> int:
-    rows, columns = kernel.positions(*x.shape[2:4])
-    return rows * columns * kernel.height * kernel.width * x.shape[-1] * x.element_size()
-
-
 def convolve(
     x: Tensor, weight: Tensor, kernel: Kernel, precision: torch.dtype | None = None
 ) -> Tensor:
@@ -217,7 +217,8 @@ def convolve(
         weight: Tensor of shape (clients, outputs, channels, kernel height, kernel width); in memory
             the channels lie innermost.
         kernel: The geometry.
-        precision: What inputs are rounded to, here and in the backward pass; x's dtype by default.
+        precision: What inputs and products are rounded to, here and in the backward pass; x's
+            dtype by default.
 
     Returns:
         Tensor of shape (clients, images, rows, columns, outputs), in x's dtype.
@@ -262,7 +263,7 @@ class _Standardise(torch.autograd.Function):
     ) -> tuple[Tensor | None, ...]:
         centred, inverse, weight, counts, mask, y = ctx.saved_tensors
         if y is not None:
-            # The slope is positive, so the output has the sign of the input.
+            # The slope is not negative, so the output says which side the input was on.
             gradient = torch.ops.aten.leaky_relu_backward(gradient, y, ctx.slope, True)
         if mask is not None:
             gradient = gradient * mask
@@ -297,7 +298,7 @@ def standardise(
         counts: Rows that count, of shape (clients, 1, 1, 1).
         mask: 1 for each row that counts and 0 for the others, of shape (clients, 1, rows, 1); None
             where all count. Rows that do not count get no gradient and mean nothing.
-        slope: Slope of the leaky ReLU below 0, positive; 1 for none.
+        slope: Slope of the leaky ReLU below 0, not negative; 1 for none.
         epsilon: Added to the variance.
 
     Returns:

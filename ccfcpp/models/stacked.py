@@ -7,7 +7,8 @@ of one: there is no other code for it.
 """
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import torch
@@ -26,7 +27,7 @@ class _Pass:
         entries: Weights and buffers by name, each with a leading axis of clients.
         views: Views of each client's batch; they share weights, but not statistics.
         mask: 1 for each sample that counts, float of shape (clients, batch); None where all do.
-        precision: What inputs of matrix products are rounded to; None for no rounding.
+        precision: What matrix products are rounded to; None for no rounding.
     """
 
     entries: ModelState = field(default_factory=dict)
@@ -70,6 +71,8 @@ class _StackedConvolution(_Layer):
         super().__init__(name, current)
         if layer.groups != 1 or set(layer.dilation) != {1} or isinstance(layer.padding, str):
             raise TypeError(f"{name}: groups, dilation and named padding cannot be stacked")
+        if layer.padding_mode != "zeros":
+            raise TypeError(f"{name}: padding by {layer.padding_mode} cannot be stacked")
         if len({*layer.stride}) != 1 or len({*layer.padding}) != 1:
             raise TypeError(f"{name}: unequal stride or padding cannot be stacked")
         height, width = layer.kernel_size
@@ -206,6 +209,20 @@ def _slope(activation: nn.Module) -> float:
     return activation.negative_slope if isinstance(activation, nn.LeakyReLU) else 1.0
 
 
+@contextmanager
+def _tf32_products(wanted: bool) -> Iterator[None]:
+    """Let float32 products round their inputs to TF32 here, and nowhere else."""
+    if not wanted:
+        yield
+        return
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
 class ModelStack:
     """Models of one shape that run, and can be trained, together.
 
@@ -214,7 +231,7 @@ class ModelStack:
         capacity: How many there is room for.
         device: Where they live.
         trained: Whether gradients are wanted.
-        precision: What inputs of matrix products are rounded to; None for no rounding.
+        precision: ``float32``, or ``tf32`` or ``bfloat16`` for rounded matrix products.
 
     Attributes:
         parameters: One flat tensor a model, with all its parameters, for an optimizer.
@@ -227,7 +244,7 @@ class ModelStack:
         capacity: int,
         device: torch.device,
         trained: bool = True,
-        precision: torch.dtype | None = None,
+        precision: str = "float32",
     ) -> None:
         with torch.device("meta"):
             model = make_model()
@@ -244,9 +261,11 @@ class ModelStack:
         gradients = torch.zeros_like(values if trained else values[:0])
         self.gradients = list(gradients)
         self._gradients = gradients
-        self._pass = _Pass(precision=precision)
+        self._tf32 = precision == "tf32"
+        self._pass = _Pass(precision=torch.bfloat16 if precision == "bfloat16" else None)
         self._network = _stack(model, "", self._pass).train(trained)
         self._trained = trained
+        self._active = slice(0, 0)
         self.activate(capacity)
 
     def load(self, index: int, state: Mapping[str, Tensor]) -> None:
@@ -264,6 +283,8 @@ class ModelStack:
 
     def activate(self, count: int, first: int = 0) -> None:
         """Run only ``count`` models from now on, from the ``first`` one."""
+        if self._active == slice(first, first + count):
+            return
         self._active = slice(first, first + count)
         entries = self._weights.views(self._values[self._active])
         if self._trained:
@@ -276,7 +297,8 @@ class ModelStack:
     def backward(self, loss: Tensor) -> None:
         """Set the gradients of the active models' parameters to those of ``loss``, a scalar."""
         leaves = [leaf for leaf, _ in self._leaves]
-        found = torch.autograd.grad(loss, leaves, allow_unused=True)
+        with _tf32_products(self._tf32):
+            found = torch.autograd.grad(loss, leaves, allow_unused=True)
         for (_, target), gradient in zip(self._leaves, found, strict=True):
             if gradient is None:  # a bias that a normalisation takes away again
                 target.zero_()
@@ -303,10 +325,16 @@ class ModelStack:
         self._pass.views, self._pass.mask = views, mask
         if self._network.training:
             self._counts[self._active] += views
-        results = self._network(images)
+        with _tf32_products(self._tf32):
+            results = self._network(images)
         parts = results if isinstance(results, tuple) else (results,)
         models = self._active.stop - self._active.start
         return tuple(part.view(models, views, -1, *part.shape[1:]) for part in parts)
+
+
+_MODEL_COPIES = 8
+"""Weights; gradients, where they are kept and as they come; two moments, and those of the round
+before; the update of this client and of one of the cohort before."""
 
 
 def training_bytes(
@@ -321,8 +349,7 @@ def training_bytes(
         views: Views of each image.
 
     Returns:
-        Bytes of weights, gradients and two moments, and of what a forward pass keeps, by the
-        example of two images.
+        Bytes of its copies and of what a forward pass keeps, by the example of two images.
     """
     stack = ModelStack(make_model, 1, torch.device("cpu"))
     kept: dict[int, int] = {}
@@ -338,4 +365,4 @@ def training_bytes(
     del results  # Only now may the storages be used again.
     model_bytes = stack.parameters[0].nbytes
     activations = sum(kept.values()) * views * batch // 2
-    return int(activations + 4 * model_bytes)
+    return int(activations + _MODEL_COPIES * model_bytes)

@@ -203,7 +203,7 @@ def test_a_resumed_run_goes_on_as_if_it_had_never_stopped() -> None:
 def test_cohorts_go_from_large_clients_to_small_ones() -> None:
     who = [Client(n, "", torch.zeros(size, 1, 2, 2)) for n, size in enumerate((3, 9, 9, 1, 5))]
     assert [[c.id for c in cohort] for cohort in cohorts(who, 2)] == [[1, 2], [4, 0], [3]]
-    assert [[c.id for c in cohort] for cohort in cohorts(who[::-1], None)] == [[1, 2, 4, 0, 3]]
+    assert [[c.id for c in cohort] for cohort in cohorts(who[::-1], 9)] == [[1, 2, 4, 0, 3]]
 
 
 def test_updates_are_aggregated_while_the_clients_work() -> None:

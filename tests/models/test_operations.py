@@ -74,7 +74,7 @@ def test_convolution(
         ]
     ).permute(0, 1, 3, 4, 2)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(operations, "_PATCH_BYTES", patch_bytes)
+        patch.setattr(operations, "_PATCH_BYTES", dict.fromkeys(("cpu", "cuda"), patch_bytes))
         found = convolve(x, weight, Kernel(*kernel, stride, padding))
         assert_same_gradients(found, expected, (x, weight))
         # What an accelerator computes by products of patches, here on the CPU.
