@@ -1,4 +1,4 @@
-"""What a configuration asks for: images, clusters, a partition and a network."""
+"""What a configuration asks for: images, clusters, a partition, a network, a cohort's size."""
 
 from collections.abc import Callable, Sequence
 from functools import partial

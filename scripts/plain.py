@@ -82,6 +82,7 @@ class PlainFederation:
         self.images = images
         self.models = [make_model().to(device) for _ in images]
         self.global_model = make_model().to(device)
+        self.inertia = 0.0  # of the clients' last k-means, summed
         self.new_optimizers()
 
     def new_optimizers(self) -> None:

@@ -130,9 +130,7 @@ def _greedy_starts(points: Tensor, mask: Tensor, draws: Tensor) -> Tensor:
             distances = torch.minimum(distances, closest.unsqueeze(2))
         distances = distances * mask[:, None, None]
         best = distances.sum(dim=3).argmin(dim=2, keepdim=True)
-        closest = distances.gather(2, best.unsqueeze(3).expand(-1, -1, -1, points.shape[1]))[
-            :, :, 0
-        ]
+        closest = distances.take_along_dim(best.unsqueeze(3), dim=2).squeeze(2)
         chosen.append(drawn.gather(2, best))
     starts = torch.cat(chosen, dim=2)
     return points.gather(1, _as_rows(starts.flatten(1), points.shape[2])).view(
