@@ -1,40 +1,39 @@
 """The command line: it parses, calls and prints."""
 
 import json
-import shlex
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
-from datetime import datetime
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Any, cast
 
 import torch
 import typer
 from rich.console import Console
-from rich.table import Column, Table
+from rich.table import Table
 from rich.text import Text
 
 import ccfcpp
+from ccfcpp.clustering_experiment import ClusteringExperiment
 from ccfcpp.config import ClusterConfig
-from ccfcpp.config_layers import (
-    Tree,
-    merge,
-    nest,
-    parse_assignments,
-    read_yaml,
-    resolve_cluster_config,
-    stack,
-    validate,
-)
+from ccfcpp.config_layers import find_config, merge, parse_assignments, read_yaml, resolve
 from ccfcpp.data.sources import describe
 from ccfcpp.environment import keep_freed_memory, use_available_processors
 from ccfcpp.errors import FederationError, UsageError
-from ccfcpp.experiment import ClusteringExperiment, StoppedError
-from ccfcpp.interruption import graceful_interruption
-from ccfcpp.profiling import Profile, profiling
-from ccfcpp.progress import RunProgress
-from ccfcpp.run_folder import RunFolder
+from ccfcpp.terminal import (
+    INTERRUPTED,
+    create_run,
+    given,
+    new_path,
+    print_facts,
+    printed_profile,
+    reopen_run,
+    required_out,
+    resume_command,
+    run_to_end,
+    traffic_rows,
+    usage_errors,
+)
+from supervised.command import classify
 
 app = typer.Typer(
     help="Federated clustering: group images that stay with their holders.",
@@ -44,7 +43,7 @@ app = typer.Typer(
 # The base of typer's complaints about the command line; recent versions give it no public name.
 CommandLineError: type[BaseException] = typer.BadParameter.__bases__[0]
 
-_USAGE_ERROR, _FAILURE, _INTERRUPTED = 2, 1, 130
+_USAGE_ERROR, _FAILURE = 2, 1
 
 
 def main() -> None:
@@ -69,7 +68,7 @@ def main() -> None:
         fail(f"the device is out of memory ({error}): lower --cohort")
         code = _FAILURE
     except (KeyboardInterrupt, typer.Abort):
-        code = _INTERRUPTED
+        code = INTERRUPTED
     sys.exit(code)
 
 
@@ -190,103 +189,29 @@ def cluster(
         "compute.cohort": cohort,
         "data.root": data_root,
     }
-    values = merge(_given(named), parse_assignments(settings or []))
-    file = read_yaml(config) if config else {}
+    values = merge(given(named), parse_assignments(settings or []))
+    file = read_yaml(find_config(config)) if config else {}
     keep_freed_memory()
     use_available_processors()
-    try:
+    with usage_errors():
         if resume:
-            experiment, folder = _reopen(out, file, values)
+            experiment, folder = reopen_run(
+                required_out(out), ClusterConfig, ClusteringExperiment, file, values
+            )
         else:
-            experiment, folder = _create(out, resolve_cluster_config(file, values))
-    except OSError as error:
-        raise UsageError(f"{error.filename} cannot be used ({error.strerror})") from error
-    with _printed_profile() if profile else nullcontext():
-        summary = _run(experiment, folder)
+            resolved = resolve(ClusterConfig, "cluster", file, values)
+            path = out or new_path(resolved.method, resolved.dataset)
+            experiment, folder = create_run(path, resolved, ClusteringExperiment)
+    with printed_profile() if profile else nullcontext():
+        resumption = resume_command("cluster", folder.path)
+        summary = run_to_end(experiment, folder, ("nmi", "NMI"), resumption)
     if json_output:
         typer.echo(json.dumps(summary))
     else:
         _print_summary(summary)
 
 
-def _given(named: dict[str, Any]) -> Tree:
-    """The flags that were given, as a tree of settings."""
-    tree: Tree = {}
-    for key, value in named.items():
-        if value is not None:
-            tree = merge(tree, nest(key, value))
-    return tree
-
-
-def _create(out: Path | None, config: ClusterConfig) -> tuple[ClusteringExperiment, RunFolder]:
-    path = out or _new_path(config)
-    # The cheap check first: loading the data may take a while.
-    RunFolder(path).refuse_if_taken()
-    experiment = ClusteringExperiment(config)
-    return experiment, RunFolder.create(path, config)
-
-
-def _reopen(out: Path | None, *layers: Tree) -> tuple[ClusteringExperiment, RunFolder]:
-    if out is None:
-        raise UsageError("--resume needs the folder of the run: give --out")
-    folder = RunFolder.reopen(out)
-    saved = folder.saved_config().model_dump(mode="json")
-    config = validate(ClusterConfig, stack(saved, *layers))
-    folder.refuse_other_config(config)
-    return ClusteringExperiment(config), folder
-
-
-def _new_path(config: ClusterConfig) -> Path:
-    name = Path(config.dataset).stem
-    return Path("runs") / f"{datetime.now():%Y%m%d-%H%M%S-%f}-{config.method}-{name}"
-
-
-def _run(experiment: ClusteringExperiment, folder: RunFolder) -> dict[str, object]:
-    console = Console(stderr=True, soft_wrap=True, markup=False, highlight=False)
-    rounds = experiment.algorithm.rounds
-
-    def announce() -> None:
-        console.print("stopping after this round; press Ctrl-C again to stop at once")
-
-    try:
-        with (
-            RunProgress(console, rounds) as progress,
-            graceful_interruption(announce) as should_stop,
-        ):
-            return experiment.run(folder, progress, should_stop)
-    except (StoppedError, KeyboardInterrupt):
-        console.print(
-            f"stopped; go on with: ccfcpp cluster --out {shlex.quote(str(folder.path))} --resume"
-        )
-        raise typer.Exit(_INTERRUPTED) from None
-
-
-@contextmanager
-def _printed_profile() -> Iterator[None]:
-    """Measure a run and say where its time went, also where it is interrupted."""
-    measured = None
-    try:
-        with profiling() as measured:
-            yield
-    finally:
-        if measured is not None:
-            _print_profile(measured)
-
-
-def _print_profile(profile: Profile) -> None:
-    total = sum(profile.seconds.values())
-    table = Table(
-        "section", *(Column(name, justify="right") for name in ("seconds", "share", "calls"))
-    )
-    for name, seconds in sorted(profile.seconds.items(), key=lambda item: -item[1]):
-        table.add_row(name, f"{seconds:.2f}", f"{seconds / total:.1%}", f"{profile.calls[name]:,}")
-    Console(stderr=True).print(table)
-
-
 def _print_summary(summary: dict[str, Any]) -> None:
-    table = Table(show_header=False, title=Text(f"{summary['method']} on {summary['dataset']}"))
-    table.add_column()
-    table.add_column(overflow="fold")
     empty = summary["clients"] - summary["connected"] - summary["disconnected"]
     rows = {
         "images": f"{summary['samples']:,}, of which clients that take part hold "
@@ -306,12 +231,8 @@ def _print_summary(summary: dict[str, Any]) -> None:
                 ("ARI", "ari"),
             )
         },
-        "refused": f"{summary['refused_updates']} updates",
-        "sent up": f"{summary['bytes_up'] / 1e6:.1f} MB",
-        "sent down": f"{summary['bytes_down'] / 1e6:.1f} MB",
-        "time": f"{summary['seconds']:.1f} s on {summary['device']}",
-        "folder": summary["out"],
     }
-    for name, value in rows.items():
-        table.add_row(name, Text(value))
-    Console().print(table)
+    print_facts(f"{summary['method']} on {summary['dataset']}", rows | traffic_rows(summary))
+
+
+app.command()(classify)

@@ -1,6 +1,6 @@
 """The configuration: every choice of a run, its range and its default.
 
-The defaults are the CCFC authors' choices for MNIST; ``configs/mnist.yaml`` explains them.
+The defaults are the CCFC authors' choices for MNIST; ``configs/cluster/mnist.yaml`` explains them.
 """
 
 import re
@@ -156,28 +156,33 @@ class ComputeConfig(Section):
         return value
 
 
-class ClusterConfig(Section):
-    """All of ``ccfcpp cluster``."""
+class RunConfig(Section):
+    """What every run has."""
 
-    method: Literal["ccfc", "ccfc++"] = "ccfc++"
-    """``ccfc`` is ``ccfc++`` without the decorrelation term."""
     dataset: Annotated[str, Field(min_length=1)] = "digits"
-    """A data set's name, or a path to an image folder or an ``.npz`` file."""
-    clusters: Positive | None = None
-    """Number of clusters k; the number of classes where it is null."""
+    """A data set's name, or a path to an image folder, an archive of one, or an ``.npz`` file."""
     seed: int = 0
     device: Literal["auto", "cpu", "cuda"] = "auto"
     evaluate_every: Positive = 1
     """Score the global model after each so many rounds."""
+    availability: AvailabilityConfig = AvailabilityConfig()
+    compute: ComputeConfig = ComputeConfig()
+
+
+class ClusterConfig(RunConfig):
+    """All of ``ccfcpp cluster``."""
+
+    method: Literal["ccfc", "ccfc++"] = "ccfc++"
+    """``ccfc`` is ``ccfc++`` without the decorrelation term."""
+    clusters: Positive | None = None
+    """Number of clusters k; the number of classes where it is null."""
     data: DataConfig = DataConfig()
     partition: PartitionConfig = PartitionConfig()
-    availability: AvailabilityConfig = AvailabilityConfig()
     model: ModelConfig = ModelConfig()
     training: TrainingConfig = TrainingConfig()
     loss: LossConfig = LossConfig()
     centroids: CentroidConfig = CentroidConfig()
     views: ViewsConfig = ViewsConfig()
-    compute: ComputeConfig = ComputeConfig()
 
     @model_validator(mode="after")
     def _method_fits(self) -> "ClusterConfig":

@@ -13,7 +13,6 @@ from typing import Any, TypeVar
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from ccfcpp.config import ClusterConfig
 from ccfcpp.errors import UsageError
 
 Tree = dict[str, Any]
@@ -28,18 +27,19 @@ METHOD_LAYERS: dict[str, Tree] = {
 """What a method fixes."""
 
 
-def resolve_cluster_config(file: Tree, values: Tree) -> ClusterConfig:
-    """Put the layers together.
+def resolve(kind: type[C], presets: str, *layers: Tree) -> C:
+    """Lay the user's layers over the data set's preset.
 
     Args:
-        file: What the user's file holds.
-        values: What the user gave as single values.
+        kind: The kind of configuration.
+        presets: Folder of the data sets' presets, under ``preset_folder()``.
+        layers: What the user's file holds, and single values.
 
     Raises:
         UsageError: A key is unknown or a value is out of its range.
     """
-    dataset = values.get("dataset", file.get("dataset", "digits"))
-    return validate(ClusterConfig, stack(preset(str(dataset)), file, values))
+    dataset = stack(*layers).get("dataset", "digits")
+    return validate(kind, stack(preset(presets, str(dataset)), *layers))
 
 
 def stack(*layers: Tree) -> Tree:
@@ -58,12 +58,19 @@ def preset_folder() -> Path:
     return installed if installed.is_dir() else package.parent / "configs"
 
 
-def preset(dataset: str) -> Tree:
+def preset(presets: str, dataset: str) -> Tree:
     """The preset of a data set; for a path, the one for a user's own images."""
-    named = preset_folder() / f"{dataset}.yaml"
+    folder = preset_folder() / presets
+    named = folder / f"{dataset}.yaml"
     if "/" not in dataset and named.is_file():
         return read_yaml(named)
-    return read_yaml(preset_folder() / "images.yaml") | {"dataset": dataset}
+    return read_yaml(folder / "images.yaml") | {"dataset": dataset}
+
+
+def find_config(path: Path) -> Path:
+    """A user's file, or else the shipped one of that name, such as ``feddecorr/table1``."""
+    shipped = preset_folder() / f"{path}.yaml"
+    return shipped if not path.exists() and shipped.is_file() else path
 
 
 def read_yaml(path: Path) -> Tree:

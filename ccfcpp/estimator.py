@@ -9,12 +9,13 @@ from sklearn.base import BaseEstimator, ClusterMixin
 
 from ccfcpp.clustering.ccfc import CCFC
 from ccfcpp.clustering.exchanges import required_centroids
-from ccfcpp.config_layers import Tree, resolve_cluster_config
+from ccfcpp.clustering_experiment import ClusteringExperiment
+from ccfcpp.config import ClusterConfig
+from ccfcpp.config_layers import Tree, resolve
 from ccfcpp.data import ImageData
 from ccfcpp.data.archive import from_arrays, index_names
 from ccfcpp.engine.client import Client
 from ccfcpp.errors import UsageError
-from ccfcpp.experiment import ClusteringExperiment
 from ccfcpp.randomness import SERVER
 
 
@@ -79,7 +80,7 @@ class FederatedClustering(ClusterMixin, BaseEstimator):  # type: ignore[misc] # 
             raise UsageError(
                 f"settings hold {', '.join(taken)}: give them by the arguments instead"
             )
-        config = resolve_cluster_config({}, settings | fixed)
+        config = resolve(ClusterConfig, "cluster", {}, settings | fixed)
         owned = ImageData("images", data.images, None, (), owners, names)
         experiment = ClusteringExperiment(config, owned)
         state = experiment.algorithm.initial_state(experiment.randomness)

@@ -1,10 +1,12 @@
-"""How well clusters agree with classes that were not used to find them."""
+"""How well clusters agree with classes, and how representations are spread."""
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 from sklearn.metrics import adjusted_rand_score, cohen_kappa_score, normalized_mutual_info_score
 from sklearn.metrics.cluster import contingency_matrix
+from torch import Tensor
 
 Integers = NDArray[np.int64]
 
@@ -60,3 +62,39 @@ def _kappa(classes: Integers, matched: Integers) -> float:
     if np.array_equal(classes, matched):
         return 1.0
     return float(cohen_kappa_score(classes, matched))
+
+
+def spectrum(representations: Tensor) -> Tensor:
+    """Singular values of the covariance Σ = 1/N Σᵢ(zᵢ − z̄)(zᵢ − z̄)ᵀ of representations.
+
+    Source: Shi et al., *Understanding and Mitigating Dimensional Collapse in Federated Learning*,
+    Section 3.1.
+
+    Args:
+        representations: Float tensor of shape (samples, dimensions).
+
+    Returns:
+        float64 tensor of shape (dimensions,) on the CPU, descending, not negative.
+    """
+    z = representations.double()
+    centred = z - z.mean(dim=0)
+    values: Tensor = torch.linalg.eigvalsh(centred.T @ centred / len(z))
+    # Rounding may bring an eigenvalue of 0 below it.
+    return values.flip(0).clamp(min=0).cpu()
+
+
+def effective_rank(singular_values: Tensor) -> float:
+    """Effective rank (Roy and Vetterli 2007): e to the entropy of the values' shares.
+
+    Args:
+        singular_values: Not negative, shape (dimensions,).
+
+    Returns:
+        From 1, where one direction holds everything, to the number of dimensions; 0 where all
+        values are 0.
+    """
+    total = singular_values.sum()
+    if total == 0:
+        return 0.0
+    shares = singular_values / total
+    return float(torch.special.entr(shares).sum().exp())

@@ -13,16 +13,18 @@ _SECONDS_BETWEEN_LINES = 5.0
 
 
 class RunProgress:
-    """Round, loss, NMI and time left: a live bar on a terminal, else a line every few seconds.
+    """Round, loss, a score and time left: a live bar on a terminal, else a line every few seconds.
 
     Args:
         console: Where to.
         rounds: Rounds of the whole run.
+        headline: Key and name of the score that is shown.
     """
 
-    def __init__(self, console: Console, rounds: int) -> None:
+    def __init__(self, console: Console, rounds: int, headline: tuple[str, str]) -> None:
         self.console = console
         self.rounds = rounds
+        self.headline = headline
         self.bar = Progress(
             TextColumn("round"),
             MofNCompleteColumn(),
@@ -33,7 +35,7 @@ class RunProgress:
         )
         self.task = self.bar.add_task("rounds", total=rounds, figures="")
         self.ends: list[float] = []
-        self.nmi = ""
+        self.score = ""
         self.last_line = -_SECONDS_BETWEEN_LINES
 
     def __enter__(self) -> Self:
@@ -56,11 +58,12 @@ class RunProgress:
             self.console.print(f"round {report.round + 1}: client {client} refused: {text}")
         if not report.clients:
             self.console.print(f"round {report.round + 1}: no client took part")
-        if "nmi" in scores:
-            self.nmi = f"NMI {scores['nmi']:.4f}"
+        key, name = self.headline
+        if key in scores:
+            self.score = f"{name} {scores[key]:.4f}"
         loss = f"loss {report.figures['loss']:+.4f}" if "loss" in report.figures else ""
         self.ends.append(time.monotonic())
-        figures = " ".join(f"{loss}  {self.nmi}  {self._time_left(report)}".split())
+        figures = " ".join(f"{loss}  {self.score}  {self._time_left(report)}".split())
         self.bar.update(self.task, completed=report.round + 1, figures=figures)
         last = report.round + 1 == self.rounds
         if not self.console.is_terminal and (self._line_is_due() or last):

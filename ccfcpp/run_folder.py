@@ -2,19 +2,26 @@
 
 import io
 import json
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ccfcpp.config import ClusterConfig
+from ccfcpp.config import RunConfig
 from ccfcpp.config_layers import differing_keys, dump_yaml, read_yaml, validate
 from ccfcpp.engine.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from ccfcpp.engine.files import TEMPORARY, make_durable, save_tensors, write_whole
 from ccfcpp.engine.payload import pack
 from ccfcpp.errors import UsageError
+
+C = TypeVar("C", bound=RunConfig)
+
+MAY_CHANGE = frozenset({"device", "data.root", "compute.cohort"})
+"""What may differ when a run goes on: where it takes place, and how many clients are trained at a
+time."""
 
 
 class RunFolder:
@@ -29,12 +36,11 @@ class RunFolder:
         self.environment = path / "environment.json"
         self.metrics = path / "metrics.jsonl"
         self.summary = path / "summary.json"
-        self.assignments = path / "assignments.npz"
         self.model = path / "model.safetensors"
         self.checkpoint = path / "checkpoint" / "latest.safetensors"
 
     @classmethod
-    def create(cls, path: Path, config: ClusterConfig) -> "RunFolder":
+    def create(cls, path: Path, config: RunConfig) -> "RunFolder":
         """Start a run in a new or empty folder.
 
         Raises:
@@ -81,17 +87,16 @@ class RunFolder:
         if self.path.exists() and set(self.path.iterdir()) - leftovers:
             raise UsageError(f"output folder {self.path} is not empty: give another --out")
 
-    def saved_config(self) -> ClusterConfig:
+    def saved_config(self, kind: type[C]) -> C:
         """The configuration the run was started with."""
-        return validate(ClusterConfig, read_yaml(self.config))
+        return validate(kind, read_yaml(self.config))
 
-    def refuse_other_config(self, config: ClusterConfig) -> None:
+    def refuse_other_config(self, config: RunConfig) -> None:
         """Raise ``UsageError`` where ``config`` is not the one the run was started with.
 
-        Where the run takes place, and how many clients are trained at a time, may change.
+        What ``MAY_CHANGE`` may change.
         """
-        free = {"device", "data.root", "compute.cohort"}
-        differing = set(differing_keys(self.saved_config(), config)) - free
+        differing = set(differing_keys(self.saved_config(type(config)), config)) - MAY_CHANGE
         if differing:
             raise UsageError(
                 f"the run in {self.path} was started with other values of "
@@ -137,14 +142,18 @@ class RunFolder:
         write_whole(self.environment, text.encode())
 
     def write_results(
-        self, summary: dict[str, object], state: object, assignments: dict[str, Tensor]
+        self,
+        summary: dict[str, object],
+        state: object,
+        arrays: Mapping[str, Mapping[str, Tensor]],
     ) -> None:
-        """Write the model with its centroids, the assignments, and last the summary."""
+        """Write what the server knows, arrays by file and name, and last the summary."""
         save_tensors(self.model, pack(state))
-        buffer = io.BytesIO()
-        arrays: dict[str, Any] = {name: t.cpu().numpy() for name, t in assignments.items()}
-        np.savez_compressed(buffer, **arrays)
-        write_whole(self.assignments, buffer.getvalue())
+        for file, named in arrays.items():
+            buffer = io.BytesIO()
+            content: dict[str, Any] = {name: t.cpu().numpy() for name, t in named.items()}
+            np.savez_compressed(buffer, **content)
+            write_whole(self.path / f"{file}.npz", buffer.getvalue())
         write_whole(self.summary, json.dumps(summary, indent=2).encode())
 
 

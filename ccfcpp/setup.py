@@ -1,8 +1,9 @@
 """What a configuration asks for: images, clusters, a partition, a network, a cohort's size."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -13,7 +14,6 @@ from ccfcpp.data.partition import iid_partition, owner_partition, skewed_partiti
 from ccfcpp.errors import UsageError
 from ccfcpp.models.contrastive import ContrastiveModel
 from ccfcpp.models.encoders import ConvBackbone, ResNet18Backbone
-from ccfcpp.models.stacked import training_bytes
 from ccfcpp.randomness import Randomness
 
 
@@ -92,33 +92,22 @@ _DEVICE_SHARE = 0.5
 
 
 def cohort_size(
-    config: ClusterConfig,
-    make_model: Callable[[], ContrastiveModel],
-    image_shape: Sequence[int],
-    clients: int,
-    largest: int,
-    device: torch.device,
+    wanted: Literal["auto"] | int, together: int, bytes_of_one: int, device: torch.device
 ) -> int:
     """How many clients are trained side by side.
 
     Args:
-        config: The configuration.
-        make_model: Builds the network.
-        image_shape: Channels, height and width of an image.
-        clients: Number of clients there are.
-        largest: Samples of the largest one.
+        wanted: What the configuration says.
+        together: How many clients take part in a round.
+        bytes_of_one: Memory that the training of one takes.
         device: Where they are trained.
     """
-    together = max(1, round(config.availability.sample_fraction * clients))
-    if config.compute.cohort != "auto":
-        return min(config.compute.cohort, together)
-    batch = min(config.training.batch_size, largest)
-    views = 2 if config.training.pretrain_rounds else 1
-    needed = training_bytes(make_model, image_shape, batch, views)
+    if wanted != "auto":
+        return min(wanted, together)
     room = _HOST_BYTES
     if device.type == "cuda":
         room = int(_DEVICE_SHARE * torch.cuda.mem_get_info(device)[0])
-    return max(1, min(together, room // needed))
+    return max(1, min(together, room // bytes_of_one))
 
 
 def _make_model(config: ModelConfig, image_shape: tuple[int, ...]) -> ContrastiveModel:

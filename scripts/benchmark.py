@@ -26,13 +26,14 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from ccfcpp.clustering.centroids import CentroidRule
 from ccfcpp.clustering.exchanges import CCFCState
-from ccfcpp.config_layers import nest, resolve_cluster_config
+from ccfcpp.clustering_experiment import ClusteringExperiment
+from ccfcpp.config import ClusterConfig
+from ccfcpp.config_layers import nest, resolve
 from ccfcpp.data import ImageData
 from ccfcpp.data.augmentation import draw_views, render_views
 from ccfcpp.data.images import to_float
 from ccfcpp.engine.algorithm import RefusedUpdateError
 from ccfcpp.environment import describe_environment, keep_freed_memory, use_available_processors
-from ccfcpp.experiment import ClusteringExperiment
 from ccfcpp.losses import siamese
 from ccfcpp.models.adam import StackedAdam
 from ccfcpp.models.stacked import ModelStack
@@ -82,7 +83,7 @@ class Setting:
         overrides |= {"partition": {"p": 0.75, "clients": clients}, "device": device}
         # One round from weights of their own, averaged, is no model whose rounds say anything.
         overrides |= {"model": {"initialization": "common"}}
-        self.config = resolve_cluster_config({}, overrides)
+        self.config = resolve(ClusterConfig, "cluster", {}, overrides)
         self.data = some_of(load_data(self.config), images)
         self.experiment = ClusteringExperiment(self.config, self.data)
         self.device = self.experiment.device

@@ -15,7 +15,6 @@ from ccfcpp.cli import app
 from ccfcpp.clustering import representations
 from ccfcpp.clustering.local_training import LocalTrainer
 from ccfcpp.clustering.representations import represent
-from ccfcpp.config_layers import preset_folder
 from ccfcpp.environment import use_available_processors
 from ccfcpp.models.stacked import ModelStack
 from ccfcpp.randomness import Randomness
@@ -365,7 +364,7 @@ def test_resuming_with_another_configuration_names_the_keys(tmp_path: Path) -> N
 
 
 def test_the_same_command_with_resume_goes_on(tmp_path: Path) -> None:
-    command = ("--method", "ccfc", "--config", preset_folder() / "digits.yaml", *TINY)
+    command = ("--method", "ccfc", "--config", "cluster/digits", *TINY)
     assert ccfcpp("cluster", "--out", tmp_path / "run", *command).code == 0
     result = ccfcpp("cluster", "--out", tmp_path / "run", *command, "--resume")
     assert result.code == 0, result.stderr

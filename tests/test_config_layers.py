@@ -16,7 +16,7 @@ from ccfcpp.config_layers import (
     preset,
     preset_folder,
     read_yaml,
-    resolve_cluster_config,
+    resolve,
     stack,
     validate,
 )
@@ -24,60 +24,63 @@ from ccfcpp.errors import UsageError
 
 
 def test_the_defaults_are_the_authors_choices_for_mnist() -> None:
-    mnist = validate(ClusterConfig, preset("mnist"))
+    mnist = validate(ClusterConfig, preset("cluster", "mnist"))
     defaults = validate(ClusterConfig, {"dataset": "mnist", "model": {"backbone": "conv"}})
     assert differing_keys(mnist, defaults) == []
     assert mnist.loss.eta == 0.01
     assert (mnist.training.pretrain_rounds, mnist.training.rounds) == (100, 30)
 
 
-@pytest.mark.parametrize("path", sorted(preset_folder().glob("*.yaml")), ids=lambda p: p.stem)
+CLUSTER = preset_folder() / "cluster"
+
+
+@pytest.mark.parametrize("path", sorted(CLUSTER.glob("*.yaml")), ids=lambda p: p.stem)
 def test_every_preset_is_valid(path: Path) -> None:
     for method in ("ccfc", "ccfc++"):
-        config = resolve_cluster_config(read_yaml(path), {"method": method})
+        config = resolve(ClusterConfig, "cluster", read_yaml(path), {"method": method})
         assert config.dataset == (path.stem if path.stem != "images" else "digits")
 
 
 def test_a_value_beats_the_file_beats_the_preset() -> None:
     file: Tree = {"dataset": "fashion-mnist", "loss": {"lam": 0.5}}
-    config = resolve_cluster_config(file, {"loss": {"eta": 0.7}})
+    config = resolve(ClusterConfig, "cluster", file, {"loss": {"eta": 0.7}})
     assert (config.loss.lam, config.loss.eta) == (0.5, 0.7)
-    config = resolve_cluster_config(file, {"loss": {"lam": 0.0}})
+    config = resolve(ClusterConfig, "cluster", file, {"loss": {"lam": 0.0}})
     assert (config.loss.lam, config.loss.eta) == (0.0, 0.1)
 
 
 def test_ccfc_sets_the_decorrelation_weights_to_zero() -> None:
-    config = resolve_cluster_config({}, {"method": "ccfc", "dataset": "mnist"})
+    config = resolve(ClusterConfig, "cluster", {}, {"method": "ccfc", "dataset": "mnist"})
     assert config.loss.eta == config.loss.pretrain_eta == 0
     with pytest.raises(UsageError, match="method = 'ccfc' is CCFC"):
-        resolve_cluster_config({}, {"method": "ccfc", "loss": {"eta": 0.1}})
+        resolve(ClusterConfig, "cluster", {}, {"method": "ccfc", "loss": {"eta": 0.1}})
 
 
 def test_the_layers_of_a_resumed_run_follow_the_same_rule() -> None:
-    saved = resolve_cluster_config({"dataset": "mnist"}, {"method": "ccfc"}).model_dump()
-    again = stack(saved, preset("mnist"), {"method": "ccfc"})
+    saved = resolve(ClusterConfig, "cluster", {"dataset": "mnist"}, {"method": "ccfc"}).model_dump()
+    again = stack(saved, preset("cluster", "mnist"), {"method": "ccfc"})
     assert validate(ClusterConfig, again) == validate(ClusterConfig, saved)
 
 
 def test_the_preset_for_mnist_explains_every_key() -> None:
     every_key = {key for key, _ in flatten(ClusterConfig().model_dump())}
-    assert {key for key, _ in flatten(preset("mnist"))} == every_key
+    assert {key for key, _ in flatten(preset("cluster", "mnist"))} == every_key
 
 
 def test_a_path_gets_the_preset_for_images_of_ones_own() -> None:
-    own = resolve_cluster_config({}, {"dataset": "/data/my images"})
+    own = resolve(ClusterConfig, "cluster", {}, {"dataset": "/data/my images"})
     assert own.dataset == "/data/my images"
-    assert (
-        own.training == validate(ClusterConfig, read_yaml(preset_folder() / "images.yaml")).training
-    )
+    assert own.training == validate(ClusterConfig, read_yaml(CLUSTER / "images.yaml")).training
 
 
 def test_a_written_configuration_reads_back_the_same(tmp_path: Path) -> None:
-    config = resolve_cluster_config({}, {"dataset": "cifar10", "method": "ccfc", "seed": 7})
+    config = resolve(
+        ClusterConfig, "cluster", {}, {"dataset": "cifar10", "method": "ccfc", "seed": 7}
+    )
     path = tmp_path / "config.yaml"
     path.write_text(dump_yaml(config))
     assert validate(ClusterConfig, read_yaml(path)) == config
-    assert resolve_cluster_config(read_yaml(path), {}) == config
+    assert resolve(ClusterConfig, "cluster", read_yaml(path), {}) == config
 
 
 @pytest.mark.parametrize(

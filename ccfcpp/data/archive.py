@@ -1,6 +1,7 @@
 """Images from arrays, and from an `.npz` file of them.
 
-Keys: `images` (or `x`) and optionally `labels` (or `y`); the longer name wins, others are ignored.
+Keys: `images` (or `x`) and optionally `labels` (or `y`) and `test`; the longer name wins, others
+are ignored.
 """
 
 import zipfile
@@ -17,6 +18,7 @@ from ccfcpp.errors import UsageError
 
 _Array = NDArray[np.generic]
 
+_KEYS = (("images", "x"), ("labels", "y"), ("test",))
 _CHANNELS = (1, 3)
 
 
@@ -25,19 +27,21 @@ def read_npz(path: Path) -> ImageData:
 
     Images are uint8 `(n, h, w)`, `(n, c, h, w)` or `(n, h, w, c)` with c 1 or 3; where both of the
     last two fit, channels come first. Labels are `(n,)` integers or strings; their sorted distinct
-    values are the classes.
+    values are the classes. `test` is `(n,)` of bool, True for the test images.
 
     Raises:
         UsageError: If the file is not such an `.npz`; the message says what to mend.
     """
-    images, labels, keys = _arrays(path)
+    (images, labels, test), keys = _arrays(path)
     if images is None:
         held = ", ".join(sorted(keys)) or "nothing"
         raise UsageError(f"{path} has no array 'images' (or 'x'): it holds {held}")
-    return from_arrays(path.stem, images, labels, str(path))
+    return from_arrays(path.stem, images, labels, str(path), test)
 
 
-def from_arrays(name: str, images: _Array, labels: _Array | None, where: str) -> ImageData:
+def from_arrays(
+    name: str, images: _Array, labels: _Array | None, where: str, test: _Array | None = None
+) -> ImageData:
     """Check arrays and bring them to the one representation.
 
     Args:
@@ -45,22 +49,24 @@ def from_arrays(name: str, images: _Array, labels: _Array | None, where: str) ->
         images: uint8 of one of the shapes that `read_npz` takes.
         labels: Integers or strings of shape `(n,)`, or None.
         where: Where the arrays come from, for messages.
+        test: bool of shape `(n,)`, True for the test images, or None.
 
     Raises:
         UsageError: If they do not fit; the message says what to mend.
     """
     pixels = _channels_first(_checked_dtype(images, where), where)
     indices, classes = index_names(labels, len(pixels), where, "labels")
-    return ImageData(name, torch.from_numpy(pixels), indices, classes)
+    mask = None if test is None else _test_mask(test, len(pixels), where)
+    return ImageData(name, torch.from_numpy(pixels), indices, classes, test=mask)
 
 
-def _arrays(path: Path) -> tuple[_Array | None, _Array | None, list[str]]:
-    """Return the images, the labels and the keys of all arrays in the file."""
+def _arrays(path: Path) -> tuple[list[_Array | None], list[str]]:
+    """Return the images, the labels, the test mask, and the keys of all arrays in the file."""
     if not zipfile.is_zipfile(path):
         raise UsageError(f"{path} is not an .npz file: write it with numpy.savez")
     try:
         with np.load(path, allow_pickle=False) as file:
-            return _find(file, ("images", "x")), _find(file, ("labels", "y")), list(file.files)
+            return [_find(file, keys) for keys in _KEYS], list(file.files)
     except ValueError as error:
         raise UsageError(
             f"{path} holds an array of Python objects, or a broken one ({error}): "
@@ -96,6 +102,15 @@ def _channels_first(images: NDArray[np.uint8], where: str) -> NDArray[np.uint8]:
             "(n, c, h, w) with c 1 or 3, and none of them 0"
         )
     return np.ascontiguousarray(images)
+
+
+def _test_mask(test: _Array, samples: int, where: str) -> torch.Tensor:
+    if test.dtype != np.bool_ or test.shape != (samples,):
+        raise UsageError(
+            f"{where}: test is {test.dtype} {test.shape}, but must be bool ({samples},), one for "
+            "each image: store test.astype('bool')"
+        )
+    return torch.from_numpy(test)
 
 
 def index_names(

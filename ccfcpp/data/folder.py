@@ -1,87 +1,147 @@
-"""Images from a folder of image files.
+"""Images from a folder of image files, or from an archive of such a folder.
 
 Layouts, where `train/` and `test/` may each stand between the folder and the rest:
 
     folder/CLASS/IMAGE        labelled
     folder/IMAGE              unlabelled
 
-and, when each top-level folder is a client, `folder/CLIENT/CLASS/IMAGE` or `folder/CLIENT/IMAGE`.
-Everything is taken in the plain sorted order of names ("10" before "2"), train before test.
-Hidden files and files that are not images are ignored.
+and, when each top-level folder is a client, `folder/CLIENT/CLASS/IMAGE` or `folder/CLIENT/IMAGE`,
+where `train/` and `test/` may stand below the client. Instead of these, two lists may lie beside
+each client's folder, as DomainNet has them: `CLIENT_train.txt` and `CLIENT_test.txt`, with a line
+`CLIENT/CLASS/IMAGE LABEL` for each image. Images in neither are left out, one in both is a test
+image, and the labels in them are not used: a folder's name tells the class.
+
+In an archive all this may lie inside one more folder. Everything is taken in the plain sorted order
+of names ("10" before "2"), train before test. Hidden files and files that are not images are
+ignored.
 """
 
-import os
-import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from PIL import Image
 
+from ccfcpp.data import trees
 from ccfcpp.data.cache import Arrays, cached
-from ccfcpp.data.images import ImageData, resize
+from ccfcpp.data.decoding import SUFFIXES, decode_images
+from ccfcpp.data.images import ImageData, check_classes
+from ccfcpp.data.trees import Tree
 from ccfcpp.errors import UsageError
 
-_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
-# Named, so that a file with an image's name never reaches a decoder that starts a program (EPS).
-_FORMATS = ("PNG", "JPEG", "BMP", "WEBP", "TIFF", "PPM")
 _SPLITS = ("train", "test")
-_GREY_MODES = ("1", "L", "LA", "La")
-_GREY_16_BIT_MODES = ("I", "I;16", "I;16L", "I;16B", "I;16N")
+_LIST_SUFFIX = ".txt"
+_READ = (*SUFFIXES, _LIST_SUFFIX)
+_ARRAYS = ("images", "labels", "classes", "owners", "owner_names", "test")
 
 
 class _File(NamedTuple):
     path: Path
     class_name: str | None
     owner: str | None = None
+    test: bool | None = None
 
 
 def read_folder(
-    folder: Path, *, image_size: int | None = None, folders_are_clients: bool = False
+    folder: Path,
+    *,
+    image_size: int | None = None,
+    folders_are_clients: bool = False,
+    classes: Sequence[str] | None = None,
 ) -> ImageData:
-    """Read a folder of images; its files are decoded once and then cached.
+    """Read a folder of images, laid out as described above.
 
-    One channel if all images are grey, else three. Palettes are resolved, alpha is dropped, 16-bit
-    grey is scaled to 8 bits, and pixels are taken as stored (no rotation by EXIF).
+    Files are decoded once and then cached. One channel if all images are grey, else three.
+    Palettes are resolved, alpha is dropped, 16-bit grey is scaled to 8 bits, and pixels are taken
+    as stored (no rotation by EXIF).
 
     Args:
-        folder: The folder, laid out as described above.
+        folder: The folder.
         image_size: Resize every image to this height and width; without it, all must have one size.
         folders_are_clients: Whether each top-level folder is a client, which owns what it holds.
+        classes: The names of the only classes to read; None reads all.
 
     Returns:
-        The images, with `owners` exactly if `folders_are_clients`.
+        The images, with `owners` exactly if `folders_are_clients`, and with `test` exactly if there
+        is a folder or a list of test images. A client that has neither beside one that has them
+        holds training images. One that has no image of the `classes` is no owner.
 
     Raises:
         UsageError: If the layout is mixed or empty, an image is broken, or the sizes differ.
     """
-    files = _client_files(folder) if folders_are_clients else _files(folder)
+    chosen = None if classes is None else sorted(set(classes))
+    with trees.opened(folder, _READ) as tree:
+        files = _find(tree, folders_are_clients, chosen)
+        paths = [file.path for file in files]
+        arrays = cached(
+            paths,
+            f"folder image_size={image_size}",
+            ("images",),
+            lambda: {"images": decode_images(paths, tree.source, image_size=image_size)},
+        )
+    return _image_data(folder.resolve().name, arrays | _facts(files))
+
+
+def read_archive(
+    archive: Path,
+    *,
+    image_size: int | None = None,
+    folders_are_clients: bool = False,
+    classes: Sequence[str] | None = None,
+) -> ImageData:
+    """Read a `.zip`, `.tar` or `.tar.gz` of an image folder, without unpacking it on disk.
+
+    Everything is as `read_folder` has it, only that the cache holds the whole result: an archive
+    takes long to look through.
+
+    Raises:
+        UsageError: As `read_folder` does, and if the archive is broken.
+    """
+    chosen = None if classes is None else sorted(set(classes))
+
+    def decode() -> Arrays:
+        with trees.opened(archive, _READ) as tree:
+            files = _find(tree, folders_are_clients, chosen)
+            paths = [file.path for file in files]
+            images = decode_images(paths, tree.source, image_size=image_size)
+        return {"images": images} | _facts(files)
+
+    options = json.dumps(["archive", image_size, folders_are_clients, chosen])
+    arrays = cached([archive], options, _ARRAYS, decode)
+    return _image_data(trees.without_suffix(archive), arrays)
+
+
+def _find(tree: Tree, clients: bool, classes: Sequence[str] | None) -> list[_File]:
+    """Return the files of the chosen classes, in order."""
+    top = _top(tree, clients)
+    files = _client_files(tree, top, classes) if clients else _files(tree, top)
     if len({file.class_name is None for file in files}) > 1:
-        raise UsageError(f"{folder} is labelled in parts only: put all images into class folders")
-    paths = [file.path for file in files]
-    arrays = cached(
-        paths, f"folder image_size={image_size}", ("images",), lambda: _decode(paths, image_size)
-    )
-    labels, classes = _indices([file.class_name for file in files])
-    owners, owner_names = _indices([file.owner for file in files])
-    images = torch.from_numpy(arrays["images"])
-    return ImageData(folder.resolve().name, images, labels, classes, owners, owner_names)
+        raise UsageError(
+            f"{tree.root} is labelled in parts only: put all images into class folders"
+        )
+    if classes is None:
+        return files
+    known = sorted({file.class_name for file in files if file.class_name is not None})
+    kept = check_classes(classes, known, str(tree.root))
+    return [file for file in files if file.class_name in kept]
 
 
-def _indices(names: Sequence[str | None]) -> tuple[torch.Tensor | None, tuple[str, ...]]:
-    distinct = tuple(sorted({name for name in names if name is not None}))
-    if not distinct:
-        return None, ()
-    index = {name: i for i, name in enumerate(distinct)}
-    return torch.tensor([index[name] for name in names if name is not None]), distinct
+def _top(tree: Tree, clients: bool) -> Path:
+    """Return the folder to begin with: in an archive the one that holds all others, if any."""
+    folders, images = _entries(tree, tree.root)
+    if tree.root.is_dir() or len(folders) != 1 or images:
+        return tree.root
+    (only,) = folders
+    within, images = _entries(tree, only)
+    is_client = clients and {folder.name for folder in within} <= set(_SPLITS)
+    return tree.root if only.name in _SPLITS or images or not within or is_client else only
 
 
-def _client_files(folder: Path) -> list[_File]:
-    owners, images = _entries(folder)
+def _client_files(tree: Tree, folder: Path, classes: Sequence[str] | None) -> list[_File]:
+    owners, images = _entries(tree, folder)
     if images:
         raise UsageError(
             f"{images[0]} belongs to no client: with folders as clients, "
@@ -89,116 +149,161 @@ def _client_files(folder: Path) -> list[_File]:
         )
     if not owners:
         raise UsageError(f"{folder} has no client folders")
-    return [file._replace(owner=owner.name) for owner in owners for file in _files(owner)]
+    lists = _lists(tree, folder, owners)
+    found: list[_File] = []
+    for owner in owners:
+        files = _files(tree, owner)
+        if lists:
+            files = _listed(tree, folder, files, lists[owner], classes)
+        found.extend(file._replace(owner=owner.name) for file in files)
+    if not found:
+        raise UsageError(f"the lists in {folder} name no image: get them again")
+    return found
 
 
-def _files(folder: Path) -> list[_File]:
-    folders, images = _entries(folder)
+def _lists(tree: Tree, folder: Path, owners: Sequence[Path]) -> dict[Path, list[Path]]:
+    """Return the list of training images and that of test images of each client, if there are any.
+
+    Args:
+        tree: Holds the folder.
+        folder: The folder that holds the clients' folders.
+        owners: The clients' folders.
+    """
+    lists = {
+        owner: [folder / f"{owner.name}_{split}{_LIST_SUFFIX}" for split in _SPLITS]
+        for owner in owners
+    }
+    there = set(tree.entries(folder)[1])
+    wanted = [path for paths in lists.values() for path in paths]
+    missing = [path for path in wanted if path not in there]
+    if len(missing) == len(wanted):
+        return {}
+    if missing:
+        raise UsageError(
+            f"{missing[0]} is missing: where lists of images lie beside the clients' folders, "
+            "every client needs one of its training and one of its test images"
+        )
+    return lists
+
+
+def _listed(
+    tree: Tree,
+    folder: Path,
+    files: Sequence[_File],
+    lists: Sequence[Path],
+    classes: Sequence[str] | None,
+) -> list[_File]:
+    """Keep the listed ones of a client's files, those for training first.
+
+    Args:
+        tree: Holds the folder.
+        folder: The folder that the lists' paths start from.
+        files: All files of the client, in order.
+        lists: The lists of its training and its test images.
+        classes: Only these classes need to be there; None stands for all.
+    """
+    there = {file.path: file.class_name for file in files}
+    is_test = {}
+    for split, path in zip(_SPLITS, lists, strict=True):
+        for number, line in enumerate(tree.text(path).splitlines(), 1):
+            if not line.strip():
+                continue
+            file = folder / _listed_name(line, f"{path}, line {number}")
+            if file in there:
+                is_test[file] = split == "test"
+            elif classes is None or file.parent.name in classes:
+                raise UsageError(
+                    f"{path}, line {number}, names {file}, which is no image of this client: "
+                    "get the images again, or take the line out"
+                )
+    kept = [file._replace(test=is_test[file.path]) for file in files if file.path in is_test]
+    return sorted(kept, key=lambda file: bool(file.test))
+
+
+def _listed_name(line: str, where: str) -> str:
+    name, _, label = line.strip().rpartition(" ")
+    if not name or not label.isdecimal():
+        raise UsageError(f"{where}: {line.strip()!r} is not of the form 'CLIENT/CLASS/IMAGE LABEL'")
+    return name
+
+
+def _files(tree: Tree, folder: Path) -> list[_File]:
+    folders, images = _entries(tree, folder)
     names = {sub.name for sub in folders}
-    if names and names <= set(_SPLITS) and not images:
-        return [
-            file for split in _SPLITS if split in names for file in _class_files(folder / split)
-        ]
-    return _class_files(folder)
+    if not names or not names <= set(_SPLITS) or images:
+        return _class_files(tree, folder)
+    return [
+        # Training images alone are all that there is: nothing was set apart.
+        file._replace(test=split == "test" if "test" in names else None)
+        for split in _SPLITS
+        if split in names
+        for file in _class_files(tree, folder / split)
+    ]
 
 
-def _class_files(folder: Path) -> list[_File]:
-    folders, images = _entries(folder)
+def _class_files(tree: Tree, folder: Path) -> list[_File]:
+    folders, images = _entries(tree, folder)
     if images and folders:
         raise UsageError(
             f"{folder} holds both images ({images[0].name}) and folders ({folders[0].name}): "
             "put all images into class folders, or none"
         )
     if not images and not folders:
-        raise UsageError(f"{folder} holds no image ({' '.join(_SUFFIXES)})")
-    in_classes = [_File(path, sub.name) for sub in folders for path in _images_of_class(sub)]
+        raise UsageError(f"{folder} holds no image ({' '.join(SUFFIXES)})")
+    in_classes = [_File(path, sub.name) for sub in folders for path in _class_images(tree, sub)]
     return in_classes or [_File(path, None) for path in images]
 
 
-def _images_of_class(folder: Path) -> list[Path]:
-    folders, images = _entries(folder)
+def _class_images(tree: Tree, folder: Path) -> list[Path]:
+    folders, images = _entries(tree, folder)
     if folders:
         raise UsageError(
             f"the class folder {folder} holds a folder ({folders[0].name}): images must lie in "
             "FOLDER/CLASS/, or in train/ and test/ with nothing beside them"
         )
     if not images:
-        raise UsageError(f"the class folder {folder} holds no image ({' '.join(_SUFFIXES)})")
+        raise UsageError(f"the class folder {folder} holds no image ({' '.join(SUFFIXES)})")
     return images
 
 
-def _entries(folder: Path) -> tuple[list[Path], list[Path]]:
+def _entries(tree: Tree, folder: Path) -> tuple[list[Path], list[Path]]:
     """Return the sub-folders and the image files in `folder`, each sorted, none hidden."""
-    with os.scandir(folder) as entries:
-        shown = sorted((e for e in entries if not e.name.startswith(".")), key=lambda e: e.name)
-    folders = [Path(e.path) for e in shown if e.is_dir()]
-    images = [Path(e.path) for e in shown if e.name.lower().endswith(_SUFFIXES) and e.is_file()]
-    return folders, images
+    folders, files = tree.entries(folder)
+    return folders, [file for file in files if file.name.lower().endswith(SUFFIXES)]
 
 
-def _decode(paths: Sequence[Path], image_size: int | None) -> Arrays:
-    # The headers first: they tell the number of channels, and a wrong size before long work.
-    modes, sizes = zip(*(_header(path) for path in paths), strict=True)
-    width, height = sizes[0]
-    if image_size is not None:
-        width = height = image_size
-    else:
-        _check_sizes(paths, sizes)
-    channels = 1 if all(_is_grey(mode) for mode in modes) else 3
-    images = np.empty((len(paths), channels, height, width), np.uint8)
-    for i, path in enumerate(paths):
-        images[i] = _pixels(path, image_size)  # a grey image fills all channels
-    return {"images": images}
+def _facts(files: Sequence[_File]) -> Arrays:
+    """What the layout tells of the images; an array is empty where it tells nothing."""
+    labels, classes = _indices([file.class_name for file in files])
+    owners, owner_names = _indices([file.owner for file in files])
+    is_split = any(file.test is not None for file in files)
+    test = [bool(file.test) for file in files] if is_split else []
+    return {
+        "labels": labels,
+        "classes": classes,
+        "owners": owners,
+        "owner_names": owner_names,
+        "test": np.array(test, np.bool_),
+    }
 
 
-def _check_sizes(paths: Sequence[Path], sizes: Sequence[tuple[int, int]]) -> None:
-    for path, (width, height) in zip(paths, sizes, strict=True):
-        if (width, height) != sizes[0]:
-            raise UsageError(
-                f"{path} is {width}x{height}, but {paths[0]} is {sizes[0][0]}x{sizes[0][1]}: "
-                "give one size to all, for instance --set data.image_size=32"
-            )
+def _indices(names: Sequence[str | None]) -> tuple[NDArray[np.int64], NDArray[np.str_]]:
+    distinct = sorted({name for name in names if name is not None})
+    index = {name: i for i, name in enumerate(distinct)}
+    indices = [index[name] for name in names if name is not None]
+    return np.array(indices, np.int64), np.array(distinct, np.str_)
 
 
-def _header(path: Path) -> tuple[str, tuple[int, int]]:
-    with _opened(path) as image:
-        return image.mode, image.size
+def _image_data(name: str, arrays: Arrays) -> ImageData:
+    def tensor(key: str) -> torch.Tensor | None:
+        return torch.from_numpy(arrays[key]) if arrays[key].size else None
 
-
-def _pixels(path: Path, image_size: int | None) -> NDArray[np.uint8]:
-    """Decode one image to `(channels, height, width)`, resized if asked."""
-    with _opened(path) as image:
-        pixels = _to_8_bits(image)
-    if image_size is None:
-        return pixels
-    return resize(torch.from_numpy(pixels)[None], image_size)[0].numpy()
-
-
-def _to_8_bits(image: Image.Image) -> NDArray[np.uint8]:
-    if image.mode in _GREY_16_BIT_MODES:
-        values = np.asarray(image).astype(np.int64)
-        if values.min() < 0 or values.max() > 65535:
-            raise ValueError("its values need more than 16 bits")
-        return np.rint(values / 257).astype(np.uint8)[None]
-    if image.mode == "F":
-        raise ValueError("its values are floating-point numbers")
-    if _is_grey(image.mode):
-        return np.array(image.convert("L"))[None]
-    return np.array(image.convert("RGB")).transpose(2, 0, 1)
-
-
-def _is_grey(mode: str) -> bool:
-    return mode in _GREY_MODES or mode in _GREY_16_BIT_MODES
-
-
-@contextmanager
-def _opened(path: Path) -> Iterator[Image.Image]:
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # odd metadata
-            # An image large enough to exhaust the memory when decoded is refused.
-            warnings.simplefilter("error", Image.DecompressionBombWarning)
-            with Image.open(path, formats=_FORMATS) as image:
-                yield image
-    except Exception as error:  # decoders raise almost anything on broken files
-        raise UsageError(f"{path} cannot be read as an image: {error}") from error
+    return ImageData(
+        name,
+        torch.from_numpy(arrays["images"]),
+        tensor("labels"),
+        tuple(str(class_name) for class_name in arrays["classes"]),
+        tensor("owners"),
+        tuple(str(owner) for owner in arrays["owner_names"]),
+        tensor("test"),
+    )

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+from ccfcpp.errors import UsageError
 
 
 # No generated `==`: comparing tensors gives a tensor, not a truth value.
@@ -21,6 +25,8 @@ class ImageData:
         classes: Class names; empty exactly if unlabelled.
         owners: int64 `(samples,)`, each an index into `owner_names`; None if no one owns them.
         owner_names: Names of the clients that the samples belong to; empty exactly if no one does.
+        test: bool `(samples,)`, True for the images that the publisher set apart for testing; None
+            where nobody did.
 
     Raises:
         ValueError: If a dtype, a shape or an index does not agree with the above.
@@ -32,6 +38,7 @@ class ImageData:
     classes: tuple[str, ...]
     owners: Tensor | None = None
     owner_names: tuple[str, ...] = ()
+    test: Tensor | None = None
 
     def __post_init__(self) -> None:
         if self.images.dtype != torch.uint8 or self.images.ndim != 4:
@@ -41,6 +48,8 @@ class ImageData:
             )
         _check_indices("labels", self.labels, "classes", self.classes, len(self))
         _check_indices("owners", self.owners, "owner_names", self.owner_names, len(self))
+        if self.test is not None:
+            _check_mask("test", self.test, len(self))
 
     def __len__(self) -> int:
         return self.images.shape[0]
@@ -52,7 +61,49 @@ class ImageData:
             images=self.images.to(device),
             labels=None if self.labels is None else self.labels.to(device),
             owners=None if self.owners is None else self.owners.to(device),
+            test=None if self.test is None else self.test.to(device),
         )
+
+
+def keep_classes(data: ImageData, names: Sequence[str]) -> ImageData:
+    """Return the images of some classes, labelled with these alone; they stay in their order.
+
+    Raises:
+        UsageError: If there is no such class.
+    """
+    kept = check_classes(names, data.classes, data.name)
+    classes = tuple(name for name in data.classes if name in kept)
+    assert data.labels is not None  # else there are no classes, and none can be kept
+    new_label = torch.full((len(data.classes),), -1)
+    new_label[[data.classes.index(name) for name in classes]] = torch.arange(len(classes))
+    labels = new_label[data.labels]
+    chosen = labels >= 0
+    return replace(
+        data,
+        images=data.images[chosen],
+        labels=labels[chosen],
+        classes=classes,
+        owners=None if data.owners is None else data.owners[chosen],
+        test=None if data.test is None else data.test[chosen],
+    )
+
+
+def check_classes(names: Sequence[str], known: Sequence[str], where: str) -> frozenset[str]:
+    """Return `names` as a set.
+
+    Raises:
+        UsageError: If there are none, or one is not among the `known` ones.
+    """
+    if not names:
+        raise UsageError(f"no class of {where} is chosen: name at least one, or leave classes out")
+    if not known:
+        raise UsageError(f"{where} has no classes to choose {names[0]!r} from: leave classes out")
+    for name in names:
+        if name not in known:
+            close = difflib.get_close_matches(name, known, n=3)
+            hint = f"did you mean {' or '.join(map(repr, close))}?" if close else _examples(known)
+            raise UsageError(f"{where} has no class {name!r}: {hint}")
+    return frozenset(names)
 
 
 def resize(images: Tensor, size: int) -> Tensor:
@@ -75,6 +126,15 @@ def to_float(images: Tensor) -> Tensor:
     return (images.to(torch.get_default_dtype()) / 255).contiguous(
         memory_format=torch.channels_last
     )
+
+
+def _examples(known: Sequence[str]) -> str:
+    return f"take some of {', '.join(known[:10])}{', …' if len(known) > 10 else ''}"
+
+
+def _check_mask(what: str, mask: Tensor, samples: int) -> None:
+    if mask.dtype != torch.bool or mask.shape != (samples,):
+        raise ValueError(f"{what} must be bool ({samples},), not {mask.dtype} {tuple(mask.shape)}")
 
 
 def _check_indices(

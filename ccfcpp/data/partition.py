@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -100,6 +101,149 @@ def _fit(counts: list[int], available: int) -> list[int]:
         fitted.append(min(count, available))
         available -= fitted[-1]
     return fitted
+
+
+_DRAWS = 10_000
+"""How often shares are drawn before a partition counts as impossible."""
+
+
+def dirichlet_partition(
+    labels: Tensor,
+    classes: int,
+    clients: int,
+    alpha: float,
+    randomness: Randomness,
+    min_samples: int = 10,
+) -> list[Tensor]:
+    """The Dirichlet partition of Section 5.1 of the FedDecorr paper, as in its authors' code.
+
+    Class by class, shares of the clients are drawn from Dir(α). A client that already holds N/K
+    samples gets none of the class. All is drawn again until each client has ``min_samples``.
+
+    Args:
+        labels: int64 class of each sample, shape (samples,), each in [0, ``classes``).
+        classes: Number of classes.
+        clients: Number of clients K.
+        alpha: Concentration, above 0; at infinity samples are dealt out at random.
+        randomness: The run's source of random numbers.
+        min_samples: The least number of samples of a client.
+
+    Returns:
+        For each client the int64 indices of its samples, every sample with one client.
+
+    Raises:
+        UsageError: α is not positive, or the clients cannot have so many samples each.
+    """
+    if not alpha > 0:
+        raise UsageError(f"alpha = {alpha:g} is not a concentration: give a number above 0")
+    _check_clients(len(labels), clients)
+    if alpha == math.inf:
+        return iid_partition(len(labels), clients, randomness)
+    if clients * min_samples > len(labels):
+        raise UsageError(
+            f"{clients} clients with {min_samples} samples at least need "
+            f"{clients * min_samples} of the {len(labels)} there are: give fewer clients or a "
+            "smaller partition.min_samples"
+        )
+    source = np.random.default_rng(randomness.integer("partition"))
+    members = [(labels.cpu() == c).nonzero().flatten().numpy() for c in range(classes)]
+    for _ in range(_DRAWS):
+        counts = _dirichlet_counts([len(own) for own in members], clients, alpha, source)
+        if counts is not None and counts.sum(axis=0).min() >= min_samples:
+            return _dealt(members, counts, source)
+    raise UsageError(
+        f"alpha = {alpha:g} left some of {clients} clients with fewer than {min_samples} samples "
+        f"in {_DRAWS:,} draws: give a larger alpha, fewer clients or a smaller "
+        "partition.min_samples"
+    )
+
+
+def _dirichlet_counts(
+    sizes: list[int], clients: int, alpha: float, source: np.random.Generator
+) -> "np.ndarray[tuple[int, int], np.dtype[np.int64]] | None":
+    """How many samples of each class (rows) each client gets; None for a draw that is void.
+
+    It is void where the whole of a class falls to clients that may not have more.
+    """
+    enough = sum(sizes) / clients
+    counts = np.zeros((len(sizes), clients), np.int64)
+    for row, size in zip(counts, sizes, strict=True):
+        shares = source.dirichlet(np.full(clients, alpha)) * (counts.sum(axis=0) < enough)
+        if not shares.sum() > 0:
+            return None
+        ends = (np.cumsum(shares / shares.sum()) * size).astype(np.int64)
+        ends[-1] = size
+        row[:] = np.diff(ends, prepend=0)
+    return counts
+
+
+def _dealt(
+    members: "list[np.ndarray[tuple[int], np.dtype[np.int64]]]",
+    counts: "np.ndarray[tuple[int, int], np.dtype[np.int64]]",
+    source: np.random.Generator,
+) -> list[Tensor]:
+    """Each class, shuffled, in parts of the given sizes; joined by client."""
+    by_class = [
+        np.split(source.permutation(own), np.cumsum(row)[:-1])
+        for own, row in zip(members, counts, strict=True)
+    ]
+    return [torch.from_numpy(np.concatenate(parts)) for parts in zip(*by_class, strict=True)]
+
+
+def pathological_partition(
+    labels: Tensor, classes: int, clients: int, classes_per_client: int, randomness: Randomness
+) -> list[Tensor]:
+    """The pathological partition: each client holds samples of M classes only.
+
+    A client takes M of the classes that have the fewest holders, at random among equals, so that
+    the numbers of holders differ by one at most. The holders of a class divide its samples equally.
+    With M·K below the number of classes some have no holder, and their samples lie with nobody.
+
+    Args:
+        labels: int64 class of each sample, shape (samples,), each in [0, ``classes``).
+        classes: Number of classes C.
+        clients: Number of clients K.
+        classes_per_client: M.
+        randomness: The run's source of random numbers.
+
+    Returns:
+        For each client the int64 indices of its samples, each sample with one client at most.
+
+    Raises:
+        UsageError: M is not between 1 and C, or a client would hold nothing of one of its classes.
+    """
+    if not 1 <= classes_per_client <= classes:
+        raise UsageError(
+            f"classes_per_client = {classes_per_client} does not fit {classes} classes: give a "
+            f"number from 1 to {classes}"
+        )
+    _check_clients(len(labels), clients)
+    generator = randomness.generator("partition")
+    holders = _deal_classes(classes, clients, classes_per_client, generator)
+    parts: list[list[Tensor]] = [[] for _ in range(clients)]
+    for number, own in enumerate(holders):
+        members = (labels.cpu() == number).nonzero().flatten()
+        if len(members) < len(own):
+            raise UsageError(
+                f"{clients} clients with {classes_per_client} classes each share class {number} "
+                f"among {len(own)}, but it has {len(members)} samples: give fewer clients"
+            )
+        shuffled = members[torch.randperm(len(members), generator=generator)]
+        for client, part in zip(own, shuffled.tensor_split(max(1, len(own))), strict=False):
+            parts[client].append(part)
+    return [torch.cat(own) for own in parts]
+
+
+def _deal_classes(
+    classes: int, clients: int, each: int, generator: torch.Generator
+) -> list[list[int]]:
+    """The holders of each class: always the classes with the fewest, in a random order."""
+    holders: list[list[int]] = [[] for _ in range(classes)]
+    for client in torch.randperm(clients, generator=generator).tolist():
+        order = torch.randperm(classes, generator=generator).tolist()
+        for number in sorted(order, key=lambda c: len(holders[c]))[:each]:
+            holders[number].append(client)
+    return holders
 
 
 def owner_partition(owners: Tensor, clients: int) -> list[Tensor]:

@@ -1,12 +1,13 @@
 """Published data sets: where their files lie, how they are fetched, and how they are read.
 
-Names of files, addresses and checksums are torchvision's, and so is the layout on disk: a folder
-that torchvision filled can be used, and the other way round. Train and test are joined in this
-order.
+Names of files, addresses and checksums are torchvision's where it has the data set, and so is the
+layout on disk: a folder that torchvision filled can be used, and the other way round. Train and
+test are joined in this order.
 """
 
 import contextlib
 import http.client
+import json
 import socket
 import sys
 import tarfile
@@ -23,7 +24,7 @@ from numpy.typing import NDArray
 from torchvision import datasets
 from torchvision.datasets import utils
 
-from ccfcpp.data import formats
+from ccfcpp.data import formats, tiny_imagenet, trees
 from ccfcpp.data.cache import Arrays, cached
 from ccfcpp.data.images import ImageData
 from ccfcpp.errors import UsageError
@@ -31,6 +32,7 @@ from ccfcpp.errors import UsageError
 Contents = dict[str, bytes]
 Decode = Callable[[Contents, Path], Arrays]
 
+_ARRAYS = ("images", "labels", "classes", "test")
 _SILENCE_SECONDS = 30.0
 
 
@@ -127,7 +129,13 @@ class IdxSet(Published):
         )
         images = _join([train_images, test_images], 3, place)
         labels = _join([train_labels, test_labels], 1, place)
-        return _image_data(self.name, images[:, None], labels, self._class_names, place)
+        arrays = {
+            "images": images[:, None],
+            "labels": labels,
+            "classes": np.array(self._class_names),
+            "test": _test_mask(len(train_images), len(test_images)),
+        }
+        return _image_data(self.name, arrays, place)
 
     def _fetch(self, folder: Path) -> None:
         for file, md5 in self._of.resources:
@@ -203,11 +211,10 @@ class ArchiveSet(Published):
             arrays = cached(
                 [place],
                 self.name,
-                ("images", "labels", "classes"),
+                _ARRAYS,
                 lambda: self._decode(self._unpacked(place), place),
             )
-        classes = [str(name) for name in arrays["classes"]]
-        return _image_data(self.name, arrays["images"], arrays["labels"], classes, place)
+        return _image_data(self.name, arrays, place)
 
     def _fetch(self, folder: Path) -> None:
         utils.download_url(self._of.url, str(folder), self._of.filename, self._of.tgz_md5)
@@ -231,8 +238,59 @@ class ArchiveSet(Published):
         raise UsageError(f"{archive} lacks {missing}: get it again")
 
 
+class TinyImageNet(Published):
+    """TinyImageNet: JPEG files in folders, in an archive or unpacked by someone else.
+
+    Either is slow enough to cache the result, and no archive is unpacked on disk. A gzipped tar
+    whose name begins as the original's may hold a part of the data set.
+    """
+
+    filename = "tiny-imagenet-200.zip"
+    url = f"http://cs231n.stanford.edu/{filename}"
+    md5 = "90528d7ca1a48142e341f4ef8d21d0de"
+
+    @property
+    def expected(self) -> str:
+        """What has to lie where under the root, in words."""
+        return f"{self.filename} (or its unpacked folder {tiny_imagenet.BASE}/)"
+
+    def find(self, root: Path) -> Path | None:
+        """Return the unpacked folder, the archive, or another archive, in this order, if any."""
+        bases = (root, root / self.name)
+        for folder in [*(base / tiny_imagenet.BASE for base in bases), root / self.name]:
+            if (folder / tiny_imagenet.ORDER).is_file():
+                return folder
+        archives = [base / self.filename for base in bases]
+        for base in bases:
+            archives += sorted(base.glob(f"{tiny_imagenet.BASE}*.tar.gz"))
+        return next((archive for archive in archives if archive.is_file()), None)
+
+    def read(self, place: Path) -> ImageData:
+        """Read the data set from an unpacked folder or an archive."""
+        arrays = self._from_folder(place) if place.is_dir() else self._from_archive(place)
+        return _image_data(self.name, arrays, place)
+
+    def _from_archive(self, archive: Path) -> Arrays:
+        def decode() -> Arrays:
+            with trees.opened(archive, tiny_imagenet.READ) as tree:
+                return tiny_imagenet.decode(tree, tiny_imagenet.find_files(tree))
+
+        return cached([archive], self.name, _ARRAYS, decode)
+
+    def _from_folder(self, folder: Path) -> Arrays:
+        with trees.opened(folder, tiny_imagenet.READ) as tree:
+            files = tiny_imagenet.find_files(tree)
+            # The text files are read anyway; what they say of the images belongs to the key.
+            said = json.dumps([self.name, files.labels, files.classes, files.train])
+            return cached(files.images, said, _ARRAYS, lambda: tiny_imagenet.decode(tree, files))
+
+    def _fetch(self, folder: Path) -> None:
+        utils.download_url(self.url, str(folder), self.filename, self.md5)
+
+
 def _cifar(name: str, torchvision_class: Any, label_key: str, classes: int) -> ArchiveSet:
     batches = [file for file, _ in [*torchvision_class.train_list, *torchvision_class.test_list]]
+    train = len(torchvision_class.train_list)
     meta = torchvision_class.meta
 
     def decode(contents: Contents, place: Path) -> Arrays:
@@ -242,10 +300,12 @@ def _cifar(name: str, torchvision_class: Any, label_key: str, classes: int) -> A
         ]
         where = f"{place}: {meta['filename']}"
         names = formats.read_cifar_classes(contents[meta["filename"]], meta["key"], where)
+        images = [images for images, _ in read]
         return {
-            "images": np.concatenate([images for images, _ in read]),
+            "images": np.concatenate(images),
             "labels": np.concatenate([labels for _, labels in read]),
             "classes": np.array(names),
+            "test": _test_mask(sum(map(len, images[:train])), sum(map(len, images[train:]))),
         }
 
     members = [*batches, meta["filename"]]
@@ -263,6 +323,7 @@ def _stl10() -> ArchiveSet:
             "images": np.concatenate(images),
             "labels": np.concatenate(labels),
             "classes": np.array(contents[names].decode("utf-8", "replace").split()),
+            "test": _test_mask(*map(len, images)),
         }
 
     members = [*(member for split in splits for member in split), names]
@@ -276,19 +337,18 @@ def _join(parts: Sequence[NDArray[np.uint8]], dimensions: int, place: Path) -> N
     return np.concatenate(parts)
 
 
-def _image_data(
-    name: str,
-    images: NDArray[np.generic],
-    labels: NDArray[np.generic],
-    classes: Sequence[str],
-    place: Path,
-) -> ImageData:
+def _test_mask(train: int, test: int) -> NDArray[np.bool_]:
+    return np.repeat([False, True], [train, test])
+
+
+def _image_data(name: str, arrays: Arrays, place: Path) -> ImageData:
     try:
         return ImageData(
             name,
-            torch.from_numpy(np.ascontiguousarray(images)),
-            torch.from_numpy(labels.astype(np.int64)),
-            tuple(classes),
+            torch.from_numpy(np.ascontiguousarray(arrays["images"])),
+            torch.from_numpy(arrays["labels"].astype(np.int64)),
+            tuple(str(class_name) for class_name in arrays["classes"]),
+            test=torch.from_numpy(arrays["test"]),
         )
     except ValueError as error:
         raise UsageError(f"{place} does not hold '{name}': {error}") from error
@@ -319,4 +379,5 @@ PUBLISHED: tuple[Published, ...] = (
     _cifar("cifar10", datasets.CIFAR10, "labels", 10),
     _cifar("cifar100", datasets.CIFAR100, "fine_labels", 100),
     _stl10(),
+    TinyImageNet("tiny-imagenet", 110_000, 200, (3, 64, 64)),
 )

@@ -2,6 +2,7 @@
 
 import difflib
 import os
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,14 +13,15 @@ from sklearn.datasets import load_digits
 
 from ccfcpp.data.archive import read_npz
 from ccfcpp.data.cache import user_folder
-from ccfcpp.data.folder import read_folder
-from ccfcpp.data.images import ImageData, resize
+from ccfcpp.data.folder import read_archive, read_folder
+from ccfcpp.data.images import ImageData, keep_classes, resize
+from ccfcpp.data.trees import ARCHIVE_SUFFIXES, is_archive
 from ccfcpp.errors import UsageError
 
 if TYPE_CHECKING:
     from ccfcpp.data.published import Published
 
-NAMES = ("digits", "mnist", "fashion-mnist", "cifar10", "cifar100", "stl10")
+NAMES = ("digits", "mnist", "fashion-mnist", "cifar10", "cifar100", "stl10", "tiny-imagenet")
 """The data sets that ``load`` knows by name."""
 
 
@@ -48,10 +50,12 @@ def load(
     data_root: Path | None = None,
     image_size: int | None = None,
     folders_are_clients: bool = False,
+    classes: Sequence[str] | None = None,
 ) -> ImageData:
-    """Load a data set by its name, or from an image folder or an `.npz` file.
+    """Load a data set by its name, or from an image folder, an archive of one, or an `.npz` file.
 
-    A name wins over a file of the same name; write `./mnist` for the file.
+    A name wins over a file of the same name; write `./mnist` for the file. An archive (`.zip`,
+    `.tar`, `.tar.gz`) is not unpacked on disk, and never taken for a named data set.
 
     Args:
         source: One of `NAMES`, or a path.
@@ -59,11 +63,12 @@ def load(
             `data` in the user's cache folder.
         image_size: Resize to this height and width; None keeps the size.
         folders_are_clients: Whether each top-level folder of an image folder is a client.
+        classes: The names of the only classes to load; None loads all.
 
     Returns:
         uint8 images `(samples, channels, height, width)` with int64 labels if there are any. A
         named data set has its training images first and the test images after them, in the
-        original order.
+        original order. `test` tells them apart where the publisher did.
 
     Raises:
         UsageError: If the source is unknown, missing or broken; the message is one line.
@@ -71,7 +76,7 @@ def load(
     if image_size is not None and image_size < 1:
         raise UsageError(f"data.image_size is {image_size}, but must be at least 1")
     try:
-        return _load(source, _root(data_root), image_size, folders_are_clients)
+        return _load(source, _root(data_root), image_size, folders_are_clients, classes)
     except OSError as error:
         raise UsageError(f"{source!r} cannot be read: {error}") from error
 
@@ -87,14 +92,30 @@ def describe(data_root: Path | None = None) -> tuple[Description, ...]:
     return tuple(rows)
 
 
-def _load(source: str, root: Path, image_size: int | None, folders_are_clients: bool) -> ImageData:
+def _load(
+    source: str,
+    root: Path,
+    image_size: int | None,
+    folders_are_clients: bool,
+    classes: Sequence[str] | None,
+) -> ImageData:
     path = Path(source).expanduser()
-    if source not in NAMES and path.is_dir():
-        return read_folder(path, image_size=image_size, folders_are_clients=folders_are_clients)
+    read_images = None if source in NAMES else _reader_of_images(path)
+    if read_images is not None:
+        return read_images(
+            path, image_size=image_size, folders_are_clients=folders_are_clients, classes=classes
+        )
     data = _named_or_npz(source, path, root)
     if folders_are_clients:
         raise UsageError(f"folders can be clients only in an image folder, and {source!r} is none")
+    data = data if classes is None else keep_classes(data, classes)
     return data if image_size is None else replace(data, images=resize(data.images, image_size))
+
+
+def _reader_of_images(path: Path) -> Callable[..., ImageData] | None:
+    if path.is_dir():
+        return read_folder
+    return read_archive if path.is_file() and is_archive(path) else None
 
 
 def _named_or_npz(source: str, path: Path, root: Path) -> ImageData:
@@ -105,7 +126,10 @@ def _named_or_npz(source: str, path: Path, root: Path) -> ImageData:
     if not path.is_file():
         raise UsageError(_unknown(source))
     if path.suffix.lower() != ".npz":
-        raise UsageError(f"{source!r} is neither an .npz file nor an image folder")
+        raise UsageError(
+            f"{source!r} is neither an .npz file nor an image folder, nor an archive of one "
+            f"({' '.join(ARCHIVE_SUFFIXES)})"
+        )
     return read_npz(path)
 
 
@@ -135,5 +159,5 @@ def _digits() -> ImageData:
 def _unknown(source: str) -> str:
     close = difflib.get_close_matches(source.lower(), NAMES, n=1)
     hint = f"did you mean '{close[0]}'? " if close else ""
-    known = f"Known: {', '.join(NAMES)}, or a path to an image folder or an .npz"
-    return f"unknown data set {source!r}: {hint}{known}"
+    paths = "a path to an image folder or an .npz or an archive of images"
+    return f"unknown data set {source!r}: {hint}Known: {', '.join(NAMES)}, or {paths}"

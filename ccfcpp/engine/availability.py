@@ -17,8 +17,8 @@ class Availability:
         disconnection_rate: Share of the clients that are absent for the whole run (the paper's
             Section IV-E), rounded to whole clients.
         dropout_rate: Probability that a connected client is absent from one round.
-        sample_fraction: Share of the connected clients that the server invites in a round; at
-            least one.
+        sample_fraction: Share of the connected clients that the server invites in a round, rounded
+            to whole clients.
     """
 
     disconnection_rate: float = 0.0
@@ -29,7 +29,7 @@ class Availability:
         """The clients that are there during the run, in ascending order.
 
         Raises:
-            UsageError: None is left.
+            UsageError: None is left, or the server would invite none of them.
         """
         absent = round(self.disconnection_rate * len(clients))
         order = torch.randperm(len(clients), generator=randomness.generator("disconnection"))
@@ -40,7 +40,16 @@ class Availability:
                 f"disconnection_rate = {self.disconnection_rate:g} disconnects all {len(clients)} "
                 "clients, but a run needs one: lower the rate or add clients"
             )
+        if self.invited(len(left)) == 0:
+            raise UsageError(
+                f"sample_fraction = {self.sample_fraction:g} picks none of {len(left)} connected "
+                f"clients: give more than {0.5 / len(left):g}"
+            )
         return left
+
+    def invited(self, connected: int) -> int:
+        """How many of the connected clients the server invites in a round."""
+        return round(self.sample_fraction * connected)
 
     def taking_part(self, connected: Sequence[int], randomness: Randomness) -> list[int]:
         """The clients of one round: sampled by the server, less those that drop out, ascending.
@@ -49,7 +58,7 @@ class Availability:
             connected: The clients that ``connected`` gave.
             randomness: The source, set to the round.
         """
-        count = max(1, round(self.sample_fraction * len(connected)))
+        count = self.invited(len(connected))
         order = torch.randperm(len(connected), generator=randomness.generator("client sampling"))
         ordered = sorted(connected)
         invited = sorted(ordered[index] for index in order[:count].tolist())

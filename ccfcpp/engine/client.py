@@ -17,6 +17,7 @@ class Client:
         id: The client's number; it seeds the client's random numbers.
         name: What reports call it.
         images: uint8 tensor of shape (samples, channels, height, width).
+        labels: int64 tensor of shape (samples,), where the system learns from labels.
         memory: What the client keeps from round to round, such as optimizer moments. It is saved
             with the checkpoint and travels nowhere. While the client is idle,
             ``ccfcpp.engine.memories`` holds it.
@@ -27,6 +28,7 @@ class Client:
     id: int
     name: str
     images: Tensor
+    labels: Tensor | None = None
     memory: Memory = field(default_factory=dict)
     scratch: dict[str, Any] = field(default_factory=dict)
 

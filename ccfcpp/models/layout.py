@@ -40,6 +40,11 @@ class FlatLayout:
             self._entries[name] = _Entry(shape, _channels_last_strides(shape), self.size)
             self.size += -(-tensor.numel() // _ALIGNMENT) * _ALIGNMENT
 
+    @property
+    def names(self) -> list[str]:
+        """Names of the tensors, in the order in which they lie."""
+        return list(self._entries)
+
     def views(self, flat: Tensor) -> ModelState:
         """The tensors that lie in a vector, or in each row of a matrix, as views.
 

@@ -6,6 +6,7 @@ images such a product comes close to the machine's peak, where the backward pass
 convolution reaches half of it.
 """
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -72,6 +73,11 @@ class Kernel:
     width: int
     stride: int
     padding: int
+
+    @property
+    def overlaps(self) -> bool:
+        """Whether a pixel is seen from more than four positions, as by a 3×3 kernel of stride 1."""
+        return self.height * self.width > 4 * self.stride**2
 
     def positions(self, height: int, width: int) -> tuple[int, int]:
         """How many rows and columns of positions the kernel has on an image."""
@@ -227,6 +233,113 @@ def convolve(
     return result
 
 
+class _LibraryConvolution(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor, kernel: Kernel, groups: int, precision: torch.dtype
+    ) -> Tensor:
+        result = x.dtype
+        x, weight = x.to(precision), weight.to(precision)
+        ctx.save_for_backward(x, weight)
+        ctx.kernel, ctx.groups = kernel, groups
+        shape = (*x.shape[:2], *kernel.positions(*x.shape[2:4]), weight.shape[1])
+        y = x.new_empty(shape, dtype=result)
+        for client, images in enumerate(x):
+            y[client] = F.conv2d(
+                images.permute(0, 3, 1, 2),
+                weight[client],
+                stride=kernel.stride,
+                padding=kernel.padding,
+                groups=groups,
+            ).permute(0, 2, 3, 1)
+        return y
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight = ctx.saved_tensors
+        kernel = ctx.kernel
+        to_x, to_weight = ctx.needs_input_grad[:2]
+        parts = [
+            torch.ops.aten.convolution_backward(
+                back.to(x.dtype).permute(0, 3, 1, 2),
+                images.permute(0, 3, 1, 2),
+                own,
+                None,
+                [kernel.stride] * 2,
+                [kernel.padding] * 2,
+                [1, 1],
+                False,
+                [0, 0],
+                ctx.groups,
+                [to_x, to_weight, False],
+            )
+            for back, images, own in zip(gradient, x, weight, strict=True)
+        ]
+        return (
+            torch.stack([p[0].permute(0, 2, 3, 1) for p in parts]).to(gradient.dtype)
+            if to_x
+            else None,
+            torch.stack([p[1] for p in parts]).to(gradient.dtype) if to_weight else None,
+            None,
+            None,
+            None,
+        )
+
+
+def convolve_each(
+    x: Tensor, weight: Tensor, kernel: Kernel, groups: int, precision: torch.dtype | None = None
+) -> Tensor:
+    """A convolution for each client by the library, one client after the other, without bias.
+
+    With channels innermost the library is faster than patches where these would be large beside the
+    images: for kernels that overlap much, and for groups of channels.
+
+    Args:
+        x: Tensor of shape (clients, images, height, width, channels), contiguous.
+        weight: Tensor of shape (clients, outputs, channels / groups, kernel height, kernel width).
+        kernel: The geometry.
+        groups: Number of groups; as many as channels for a depthwise convolution.
+        precision: What inputs and products are rounded to, here and in the backward pass; x's
+            dtype by default.
+
+    Returns:
+        Tensor of shape (clients, images, rows, columns, outputs), in x's dtype.
+    """
+    result: Tensor = _LibraryConvolution.apply(x, weight, kernel, groups, precision or x.dtype)
+    return result
+
+
+@dataclass(frozen=True)
+class Activation:
+    """A piecewise linear activation: ``slope`` times x below 0, x above, at most ``ceiling``.
+
+    Attributes:
+        slope: Not negative: 1 for no activation, 0 for a ReLU.
+        ceiling: Largest value, for a slope of 0 only: 6 for a ReLU6.
+    """
+
+    slope: float = 1.0
+    ceiling: float = math.inf
+
+    def apply_(self, y: Tensor) -> Tensor:
+        """Replace y by its activations."""
+        if self.ceiling != math.inf:
+            return y.clamp_(0, self.ceiling)
+        return y if self.slope == 1 else F.leaky_relu_(y, self.slope)
+
+    def backward(self, gradient: Tensor, y: Tensor) -> Tensor:
+        """The gradient before the activation; its results y say which side the inputs were on."""
+        if self.ceiling != math.inf:
+            before: Tensor = torch.ops.aten.hardtanh_backward(gradient, y, 0, self.ceiling)
+        else:
+            before = torch.ops.aten.leaky_relu_backward(gradient, y, self.slope, True)
+        return before
+
+
+NO_ACTIVATION = Activation()
+
+
 class _Standardise(torch.autograd.Function):
     @staticmethod
     def forward(
@@ -236,7 +349,7 @@ class _Standardise(torch.autograd.Function):
         bias: Tensor,
         counts: Tensor,
         mask: Tensor | None,
-        slope: float,
+        activation: Activation,
         epsilon: float,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """See ``standardise``."""
@@ -248,11 +361,10 @@ class _Standardise(torch.autograd.Function):
             centred = x - mean
         variance = centred.square().sum(dim=2, keepdim=True) / counts
         inverse = (variance + epsilon).rsqrt()
-        y = torch.addcmul(bias, centred, weight * inverse)
-        if slope != 1:
-            F.leaky_relu_(y, slope)
-        ctx.save_for_backward(centred, inverse, weight, counts, mask, y if slope != 1 else None)
-        ctx.slope = slope
+        y = activation.apply_(torch.addcmul(bias, centred, weight * inverse))
+        activated = y if activation != NO_ACTIVATION else None
+        ctx.save_for_backward(centred, inverse, weight, counts, mask, activated)
+        ctx.activation = activation
         ctx.mark_non_differentiable(mean, variance)
         return y, mean, variance
 
@@ -263,8 +375,7 @@ class _Standardise(torch.autograd.Function):
     ) -> tuple[Tensor | None, ...]:
         centred, inverse, weight, counts, mask, y = ctx.saved_tensors
         if y is not None:
-            # The slope is not negative, so the output says which side the input was on.
-            gradient = torch.ops.aten.leaky_relu_backward(gradient, y, ctx.slope, True)
+            gradient = ctx.activation.backward(gradient, y)
         if mask is not None:
             gradient = gradient * mask
         to_bias = gradient.sum(dim=2, keepdim=True)
@@ -286,10 +397,10 @@ def standardise(
     bias: Tensor,
     counts: Tensor,
     mask: Tensor | None,
-    slope: float,
+    activation: Activation,
     epsilon: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Batch normalisation of each client and view, followed by a leaky ReLU.
+    """Batch normalisation of each client and view, followed by an activation.
 
     Args:
         x: Tensor of shape (clients, views, rows, channels).
@@ -298,7 +409,7 @@ def standardise(
         counts: Rows that count, of shape (clients, 1, 1, 1).
         mask: 1 for each row that counts and 0 for the others, of shape (clients, 1, rows, 1); None
             where all count. Rows that do not count get no gradient and mean nothing.
-        slope: Slope of the leaky ReLU below 0, not negative; 1 for none.
+        activation: What follows.
         epsilon: Added to the variance.
 
     Returns:
@@ -306,6 +417,6 @@ def standardise(
         (clients, views, 1, channels), which are not differentiable.
     """
     result: tuple[Tensor, Tensor, Tensor] = _Standardise.apply(
-        x, weight, bias, counts, mask, slope, epsilon
+        x, weight, bias, counts, mask, activation, epsilon
     )
     return result

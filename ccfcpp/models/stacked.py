@@ -13,10 +13,17 @@ from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from ccfcpp.models.layout import FlatLayout, ModelState
-from ccfcpp.models.operations import Kernel, convolve, product, standardise
+from ccfcpp.models.operations import (
+    NO_ACTIVATION,
+    Activation,
+    Kernel,
+    convolve,
+    convolve_each,
+    product,
+    standardise,
+)
 
 
 @dataclass
@@ -64,33 +71,46 @@ class _StackedLinear(_Layer):
         return y.view(len(x), -1)
 
 
+_POINT = Kernel(height=1, width=1, stride=1, padding=0)
+
+
 class _StackedConvolution(_Layer):
     """Convolution with square steps and borders."""
 
     def __init__(self, layer: nn.Conv2d, name: str, current: _Pass, bias_follows: bool) -> None:
         super().__init__(name, current)
-        if layer.groups != 1 or set(layer.dilation) != {1} or isinstance(layer.padding, str):
-            raise TypeError(f"{name}: groups, dilation and named padding cannot be stacked")
+        if set(layer.dilation) != {1} or isinstance(layer.padding, str):
+            raise TypeError(f"{name}: dilation and named padding cannot be stacked")
         if layer.padding_mode != "zeros":
             raise TypeError(f"{name}: padding by {layer.padding_mode} cannot be stacked")
         if len({*layer.stride}) != 1 or len({*layer.padding}) != 1:
             raise TypeError(f"{name}: unequal stride or padding cannot be stacked")
         height, width = layer.kernel_size
         self.kernel = Kernel(height, width, layer.stride[0], int(layer.padding[0]))
+        self.groups = layer.groups
         self.adds_bias = layer.bias is not None and not bias_follows
 
     def forward(self, x: Tensor) -> Tensor:
         weight = self.entry("weight")
         by_client = x.permute(0, 2, 3, 1).contiguous()
         by_client = by_client.view(len(weight), -1, *by_client.shape[1:])
-        y = convolve(by_client, weight, self.kernel, self.current.precision)
+        y = self._convolve(by_client, weight)
         if self.adds_bias:
             y = y + self.entry("bias")[:, None, None, None]
         return y.flatten(0, 1).permute(0, 3, 1, 2)
 
+    def _convolve(self, x: Tensor, weight: Tensor) -> Tensor:
+        precision = self.current.precision
+        if self.kernel == _POINT and self.groups == 1:
+            y = product(x.flatten(1, 3), weight.flatten(2), precision)
+            return y.view(*x.shape[:4], -1)
+        if self.groups > 1 or (x.device.type == "cpu" and self.kernel.overlaps):
+            return convolve_each(x, weight, self.kernel, self.groups, precision)
+        return convolve(x, weight, self.kernel, precision)
+
 
 class _StackedNorm(_Layer):
-    """Batch normalisation, with the leaky ReLU that follows it.
+    """Batch normalisation, with the activation that follows it.
 
     In training, a bias just before it vanishes from the result, and has a gradient of exactly 0: it
     only moves the running mean.
@@ -102,7 +122,7 @@ class _StackedNorm(_Layer):
         name: str,
         current: _Pass,
         bias: str | None,
-        slope: float,
+        activation: Activation,
     ) -> None:
         super().__init__(name, current)
         if layer.momentum is None or not layer.track_running_stats:
@@ -110,7 +130,7 @@ class _StackedNorm(_Layer):
         self.momentum, self.epsilon = layer.momentum, layer.eps
         self.affine = layer.affine
         self.bias = bias
-        self.slope = slope
+        self.activation = activation
 
     def forward(self, x: Tensor) -> Tensor:
         channels_inner = x.permute(0, 2, 3, 1) if x.dim() == 4 else x
@@ -133,7 +153,9 @@ class _StackedNorm(_Layer):
 
     def _train(self, x: Tensor) -> Tensor:
         counts, mask = self._counted_rows(x)
-        y, mean, variance = standardise(x, *self._affine(), counts, mask, self.slope, self.epsilon)
+        y, mean, variance = standardise(
+            x, *self._affine(), counts, mask, self.activation, self.epsilon
+        )
         with torch.no_grad():
             if self.bias is not None:
                 mean = mean + self.current.entries[self.bias][:, None, None]
@@ -159,7 +181,7 @@ class _StackedNorm(_Layer):
         inverse = (self.entry("running_var") + self.epsilon).rsqrt()
         scale = weight * inverse[:, None, None]
         y = torch.addcmul(bias - mean[:, None, None] * scale, x, scale)
-        return F.leaky_relu(y, self.slope, inplace=True) if self.slope != 1 else y
+        return self.activation.apply_(y)
 
 
 def _stack(module: nn.Module, name: str, current: _Pass) -> nn.Module:
@@ -169,7 +191,7 @@ def _stack(module: nn.Module, name: str, current: _Pass) -> nn.Module:
     if isinstance(module, nn.Conv2d):
         return _StackedConvolution(module, name, current, bias_follows=False)
     if isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d):
-        return _StackedNorm(module, name, current, bias=None, slope=1)
+        return _StackedNorm(module, name, current, bias=None, activation=NO_ACTIVATION)
     if next(module.parameters(recurse=False), None) is not None:
         raise TypeError(f"{name}: {type(module).__name__} cannot be stacked")
     stacked = copy.copy(module)
@@ -184,7 +206,7 @@ def _fused(sequence: nn.Sequential, prefix: str, current: _Pass) -> dict[str, nn
     """The layers of a sequence that work together: linear map, normalisation, activation."""
     fused: dict[str, nn.Module] = {}
     named = [*sequence.named_children(), ("", nn.Identity()), ("", nn.Identity())]
-    for (name, first), (norm_name, norm), (next_name, activation) in zip(
+    for (name, first), (norm_name, norm), (next_name, following) in zip(
         named, named[1:], named[2:], strict=False
     ):
         if not isinstance(norm, nn.BatchNorm1d | nn.BatchNorm2d):
@@ -196,17 +218,19 @@ def _fused(sequence: nn.Sequential, prefix: str, current: _Pass) -> dict[str, nn
             fused[name] = _StackedConvolution(first, prefix + name, current, bias_follows=True)
         if isinstance(first, nn.Linear | nn.Conv2d) and first.bias is not None:
             bias = f"{prefix}{name}.bias"
-        slope = _slope(activation)
-        if slope != 1:
+        activation = _activation(following)
+        if activation != NO_ACTIVATION:
             fused[next_name] = nn.Identity()
-        fused[norm_name] = _StackedNorm(norm, prefix + norm_name, current, bias, slope)
+        fused[norm_name] = _StackedNorm(norm, prefix + norm_name, current, bias, activation)
     return fused
 
 
-def _slope(activation: nn.Module) -> float:
-    if isinstance(activation, nn.ReLU):
-        return 0.0
-    return activation.negative_slope if isinstance(activation, nn.LeakyReLU) else 1.0
+def _activation(module: nn.Module) -> Activation:
+    if isinstance(module, nn.ReLU6):
+        return Activation(slope=0, ceiling=6)
+    if isinstance(module, nn.ReLU):
+        return Activation(slope=0)
+    return Activation(module.negative_slope) if isinstance(module, nn.LeakyReLU) else NO_ACTIVATION
 
 
 @contextmanager
@@ -267,6 +291,21 @@ class ModelStack:
         self._trained = trained
         self._active = slice(0, 0)
         self.activate(capacity)
+
+    @property
+    def trained_names(self) -> list[str]:
+        """Names of the parameters, which an optimizer moves; the other entries are statistics."""
+        return self._weights.names
+
+    @property
+    def weights(self) -> Tensor:
+        """The active models' parameters, a view of shape (models, size of a model)."""
+        return self._values[self._active]
+
+    @property
+    def weight_gradients(self) -> Tensor:
+        """Their gradients, a view of the same shape, as ``backward`` set them."""
+        return self._gradients[self._active]
 
     def load(self, index: int, state: Mapping[str, Tensor]) -> None:
         """Copy a model's weights and buffers in."""

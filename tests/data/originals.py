@@ -1,16 +1,29 @@
 """Tiny data sets, written byte for byte in the formats in which the real ones were published."""
 
 import gzip
+import hashlib
 import io
+import os
 import struct
 import tarfile
+import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
+from PIL import Image
 
 Images = NDArray[np.uint8]
+
+# Read before the fixture of this folder hides it.
+REAL_DATA = Path(
+    os.environ.get("CCFCPP_DATA") or Path(__file__).parents[2].parent / "shared" / "data"
+)
+
+
+def md5(content: bytes) -> str:
+    return hashlib.md5(content, usedforsecurity=False).hexdigest()
 
 
 def random_images(seed: int, *shape: int) -> Images:
@@ -114,9 +127,37 @@ def write_files(folder: Path, files: Mapping[str, bytes]) -> None:
 
 
 def write_tar_gz(archive: Path, folder: str, files: Mapping[str, bytes]) -> None:
+    write_archive(archive, {f"{folder}/{name}": content for name, content in files.items()})
+
+
+def write_archive(archive: Path, files: Mapping[str, bytes]) -> None:
+    """Write a .zip, a .tar or a gzipped tar, as the archive's name says."""
     archive.parent.mkdir(parents=True, exist_ok=True)
-    with tarfile.open(archive, "w:gz") as tar:
+    if archive.suffix == ".zip":
+        with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as pack:
+            for name, content in files.items():
+                pack.writestr(name, content)
+        return
+    with tarfile.open(archive, "w" if archive.suffix == ".tar" else "w:gz") as tar:
         for name, content in files.items():
-            info = tarfile.TarInfo(f"{folder}/{name}")
+            info = tarfile.TarInfo(name)
             info.size = len(content)
             tar.addfile(info, io.BytesIO(content))
+
+
+def encoded(pixels: Images, image_format: str = "PNG") -> bytes:
+    """Encode grey `(height, width)` or colour `(height, width, 3)` pixels."""
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, image_format)
+    return file.getvalue()
+
+
+def flat(value: int, size: int = 4, image_format: str = "PNG") -> bytes:
+    """Encode a grey image of one value."""
+    return encoded(np.full((size, size), value, np.uint8), image_format)
+
+
+def write_tree(folder: Path, files: Mapping[str, bytes]) -> None:
+    for name, content in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(content)

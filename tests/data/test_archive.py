@@ -71,6 +71,31 @@ def test_short_keys_and_other_arrays(tmp_path: Path) -> None:
     assert data.labels.tolist() == [1, 0]
 
 
+def test_an_array_of_the_test_images(tmp_path: Path) -> None:
+    path = _save(tmp_path, images=random_images(0, 3, 2, 2), test=[True, False, True])
+    data = load(str(path))
+    assert data.test is not None
+    assert data.test.tolist() == [True, False, True]
+    assert read_npz(_save(tmp_path, images=random_images(0, 3, 2, 2))).test is None
+
+
+def test_classes(tmp_path: Path) -> None:
+    images = random_images(0, 4, 2, 2)
+    test = [False, True, False, True]
+    path = _save(tmp_path, images=images, labels=["eel", "cat", "ant", "eel"], test=test)
+    data = load(str(path), classes=["eel", "ant"])
+    np.testing.assert_array_equal(data.images[:, 0].numpy(), images[[0, 2, 3]])
+    assert data.classes == ("ant", "eel")
+    assert data.labels is not None
+    assert data.labels.tolist() == [1, 0, 1]
+    assert data.test is not None
+    assert data.test.tolist() == [False, False, True]
+    with pytest.raises(UsageError, match="some has no class 'eal': did you mean 'eel'"):
+        load(str(path), classes=["ant", "eal"])
+    with pytest.raises(UsageError, match="some has no classes to choose 'ant' from"):
+        load(str(_save(tmp_path, images=images)), classes=["ant"])
+
+
 def test_image_size(tmp_path: Path) -> None:
     path = _save(tmp_path, images=np.full((2, 8, 6, 3), 90, np.uint8))
     data = load(str(path), image_size=4)
@@ -95,6 +120,8 @@ _GOOD = np.zeros((3, 4, 4), np.uint8)
         ({"images": _GOOD, "labels": [1, 2]}, r"labels have shape \(2,\), but must have \(3,\)"),
         ({"images": _GOOD, "labels": [[1], [2], [3]]}, r"labels have shape \(3, 1\)"),
         ({"images": _GOOD, "labels": [1.0, 2.0, 3.0]}, "labels are float64"),
+        ({"images": _GOOD, "test": [0, 1, 1]}, r"test is int64 \(3,\), but must be bool \(3,\)"),
+        ({"images": _GOOD, "test": [True]}, r"test is bool \(1,\), but must be bool \(3,\)"),
         ({"images": np.array([None, _GOOD], object)}, "array of Python objects"),
         ({"images": _GOOD, "labels": np.array([1, "a", None], object)}, "Python objects"),
     ],

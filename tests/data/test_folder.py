@@ -1,4 +1,5 @@
 import os
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -7,8 +8,7 @@ import pytest
 import torch
 from PIL import Image
 
-from ccfcpp.data import folder as folder_module
-from ccfcpp.data import load
+from ccfcpp.data import decoding, load
 from ccfcpp.data.folder import read_folder
 from ccfcpp.data.images import ImageData
 from ccfcpp.errors import UsageError
@@ -37,6 +37,12 @@ def _labels(data: ImageData) -> list[str]:
     return [data.classes[label] for label in data.labels.tolist()]
 
 
+def _test(data: ImageData) -> list[bool]:
+    assert data.test is not None
+    test: list[bool] = data.test.tolist()
+    return test
+
+
 def _owners(data: ImageData) -> list[str]:
     assert data.owners is not None
     return [data.owner_names[owner] for owner in data.owners.tolist()]
@@ -56,6 +62,7 @@ def test_class_folders(tmp_path: Path) -> None:
     assert data.labels.dtype == torch.int64
     assert data.labels.tolist() == [0, 0, 1]
     assert (data.owners, data.owner_names) == (None, ())
+    assert data.test is None
 
 
 def test_train_comes_before_test_and_shares_its_classes(tmp_path: Path) -> None:
@@ -69,6 +76,14 @@ def test_train_comes_before_test_and_shares_its_classes(tmp_path: Path) -> None:
     assert _values(data) == [4, 5, 6, 1, 2, 3]
     assert _labels(data) == ["a", "c", "c", "a", "b", "c"]
     assert data.classes == ("a", "b", "c")
+    assert _test(data) == [False, False, False, True, True, True]
+
+
+@pytest.mark.parametrize(("split", "test"), [("train", None), ("test", [True])])
+def test_a_split_alone(tmp_path: Path, split: str, test: list[bool] | None) -> None:
+    _save(tmp_path / split / "a" / "0.png", 1)
+    data = read_folder(tmp_path)
+    assert (None if data.test is None else data.test.tolist()) == test
 
 
 def test_flat_images_are_unlabelled(tmp_path: Path) -> None:
@@ -85,6 +100,7 @@ def test_flat_train_and_test_are_unlabelled(tmp_path: Path) -> None:
     data = read_folder(tmp_path)
     assert _values(data) == [2, 1]
     assert data.labels is None
+    assert _test(data) == [False, True]
 
 
 def test_folders_as_clients(tmp_path: Path) -> None:
@@ -95,6 +111,7 @@ def test_folders_as_clients(tmp_path: Path) -> None:
     assert _values(data) == [3, 2, 1]
     assert _labels(data) == ["mug", "bike", "mug"]
     assert _owners(data) == ["amazon", "webcam", "webcam"]
+    assert data.test is None
     assert data.owners is not None
     assert data.owners.dtype == torch.int64
 
@@ -114,6 +131,135 @@ def test_a_client_may_have_train_and_test(tmp_path: Path) -> None:
     data = read_folder(tmp_path, folders_are_clients=True)
     assert _values(data) == [2, 1]
     assert _labels(data) == ["x", "x"]
+    assert _test(data) == [False, True]
+
+
+def test_a_client_without_a_test_folder_holds_training_images(tmp_path: Path) -> None:
+    _save(tmp_path / "a" / "test" / "x" / "0.png", 1)
+    _save(tmp_path / "a" / "train" / "x" / "0.png", 2)
+    _save(tmp_path / "b" / "x" / "0.png", 3)
+    _save(tmp_path / "c" / "train" / "x" / "0.png", 4)
+    data = read_folder(tmp_path, folders_are_clients=True)
+    assert _values(data) == [2, 1, 3, 4]
+    assert _owners(data) == ["a", "a", "b", "c"]
+    assert _test(data) == [False, True, False, False]
+
+
+def test_classes_are_chosen_without_decoding_others(tmp_path: Path) -> None:
+    images = tmp_path / "images"  # beside the cache
+    for i, name in enumerate(("eel", "cat", "ant")):
+        _save(images / "train" / name / "0.png", i)
+    _save(images / "test" / "cat" / "0.png", 3)
+    (images / "train" / "cat" / "1.png").write_bytes(b"damaged")
+    data = load(str(images), classes=["eel", "ant", "eel"])
+    assert _values(data) == [2, 0]
+    assert _labels(data) == ["ant", "eel"]
+    assert data.classes == ("ant", "eel")
+    assert _test(data) == [False, False]  # the folder has test images, these classes have none
+    with pytest.raises(UsageError, match=r"1\.png cannot be read as an image"):
+        load(str(images), classes=["cat"])
+
+
+def test_classes_of_clients(tmp_path: Path) -> None:
+    _save(tmp_path / "amazon" / "mug" / "0.png", 1)
+    _save(tmp_path / "dslr" / "bike" / "0.png", 2)
+    _save(tmp_path / "webcam" / "bike" / "0.png", 3)
+    data = load(str(tmp_path), folders_are_clients=True, classes=["bike"])
+    assert _values(data) == [2, 3]
+    assert (data.classes, data.owner_names) == (("bike",), ("dslr", "webcam"))
+    assert _owners(data) == ["dslr", "webcam"]
+
+
+def test_unknown_classes_are_named(tmp_path: Path) -> None:
+    for name in ("cat", "cart", "zebra"):
+        _save(tmp_path / name / "0.png", 1)
+    with pytest.raises(UsageError, match=r"no class 'catt': did you mean 'cat' or 'cart'\?"):
+        load(str(tmp_path), classes=["cat", "catt"])
+    with pytest.raises(UsageError, match="has no class 'lynx': take some of cart, cat, zebra"):
+        load(str(tmp_path), classes=["lynx"])
+    with pytest.raises(UsageError, match=r"no class of .* is chosen: name at least one"):
+        load(str(tmp_path), classes=[])
+    with pytest.raises(UsageError, match="has no classes to choose 'cat' from"):
+        load(str(tmp_path / "cat"), classes=["cat"])
+
+
+def _domains(folder: Path) -> None:
+    """Write images as DomainNet has them, and lists of them."""
+    for i, domain in enumerate(("clipart", "real")):
+        for j, name in enumerate(("ant", "The_Eiffel_Tower")):
+            for k in range(3):
+                _save(folder / domain / name / f"{domain}_{k}.png", 100 * i + 10 * j + k)
+    _list(folder, "clipart_train", ["clipart/ant/clipart_2.png 0", "clipart/ant/clipart_0.png 0"])
+    _list(folder, "clipart_test", ["clipart/The_Eiffel_Tower/clipart_1.png 1"])
+    _list(folder, "real_train", ["real/The_Eiffel_Tower/real_2.png 1", ""])
+    _list(folder, "real_test", ["real/ant/real_1.png 0", "real/ant/real_0.png 0"])
+
+
+def _list(folder: Path, name: str, lines: Sequence[str]) -> None:
+    (folder / f"{name}.txt").write_text("\n".join(lines) + "\n")
+
+
+def test_lists_say_which_images_are_for_what(tmp_path: Path) -> None:
+    _domains(tmp_path)
+    data = load(str(tmp_path), folders_are_clients=True)
+    assert _values(data) == [0, 2, 11, 112, 100, 101]
+    assert _labels(data) == ["ant", "ant", *["The_Eiffel_Tower"] * 2, "ant", "ant"]
+    assert _owners(data) == ["clipart"] * 3 + ["real"] * 3
+    assert _test(data) == [False, False, True, False, True, True]
+
+
+def test_an_image_in_both_lists_is_a_test_image(tmp_path: Path) -> None:
+    _domains(tmp_path)
+    _list(tmp_path, "clipart_test", ["clipart/ant/clipart_0.png 0"])
+    data = load(str(tmp_path), folders_are_clients=True)
+    assert _values(data)[:2] == [2, 0]
+    assert _test(data)[:2] == [False, True]
+
+
+def test_lists_of_other_classes_may_name_what_is_not_there(tmp_path: Path) -> None:
+    images = tmp_path / "images"  # beside the cache
+    _domains(images)
+    shutil.rmtree(images / "real" / "The_Eiffel_Tower")
+    data = load(str(images), folders_are_clients=True, classes=["ant"])
+    assert _values(data) == [0, 2, 100, 101]
+    with pytest.raises(UsageError, match=r"real_train\.txt, line 1, names .*real_2\.png"):
+        load(str(images), folders_are_clients=True)
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        (["real/ant/real_0.png 0", "real/ant/none.png 0"], "line 2, names .*none.png, which is no"),
+        (["real/../clipart/ant/clipart_0.png 0"], "line 1, names .* is no image of this client"),
+        (["/etc/hosts 0"], "line 1, names /etc/hosts, which is no image of this client"),
+        (["clipart/ant/clipart_0.png 0"], "line 1, names .* is no image of this client"),
+        (["real/ant/real_0.png"], "line 1: 'real/ant/real_0.png' is not of the form"),
+        (["real/ant/real_0.png ant"], "line 1: .* is not of the form 'CLIENT/CLASS/IMAGE LABEL'"),
+    ],
+)
+def test_a_list_that_does_not_fit_is_refused(
+    tmp_path: Path, lines: list[str], message: str
+) -> None:
+    _domains(tmp_path)
+    _list(tmp_path, "real_test", lines)
+    with pytest.raises(UsageError, match=rf"real_test\.txt, {message}") as caught:
+        load(str(tmp_path), folders_are_clients=True)
+    assert "\n" not in str(caught.value)
+
+
+def test_lists_of_some_clients_only_are_refused(tmp_path: Path) -> None:
+    _domains(tmp_path)
+    (tmp_path / "real_test.txt").unlink()
+    with pytest.raises(UsageError, match=r"real_test\.txt is missing: where lists"):
+        load(str(tmp_path), folders_are_clients=True)
+
+
+def test_lists_that_name_nothing_are_refused(tmp_path: Path) -> None:
+    _domains(tmp_path)
+    for path in tmp_path.glob("*.txt"):
+        path.write_text("")
+    with pytest.raises(UsageError, match="name no image"):
+        load(str(tmp_path), folders_are_clients=True)
 
 
 def test_hidden_and_other_files_are_ignored(tmp_path: Path) -> None:
@@ -267,7 +413,7 @@ def test_files_are_decoded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         raise AssertionError("decoded again")
 
     with monkeypatch.context() as patch:
-        patch.setattr(folder_module, "_pixels", fail)
+        patch.setattr(decoding, "_pixels", fail)
         again = read_folder(images)
         as_clients = read_folder(images, folders_are_clients=True)
         with pytest.raises(AssertionError, match="decoded again"):

@@ -1,10 +1,4 @@
-import functools
 import gzip
-import hashlib
-import http.server
-import os
-import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -14,17 +8,13 @@ from sklearn.datasets import load_digits
 from torchvision import datasets
 
 from ccfcpp.data import ImageData, load
+from ccfcpp.data.cache import cache_folder
 from ccfcpp.data.images import resize
-from ccfcpp.data.published import ArchiveSet
+from ccfcpp.data.published import ArchiveSet, TinyImageNet
 from ccfcpp.data.sources import NAMES, describe
 from ccfcpp.errors import UsageError
 
 from . import originals
-
-# Read before the fixture of this folder hides it.
-REAL_DATA = Path(
-    os.environ.get("CCFCPP_DATA") or Path(__file__).parents[2].parent / "shared" / "data"
-)
 
 IDX_IMAGES = originals.random_images(0, 7, 28, 28)
 IDX_LABELS = np.array([5, 0, 4, 1, 9, 2, 2], np.uint8)
@@ -34,7 +24,14 @@ STL10_IMAGES = originals.random_images(2, 5, 3, 96, 96)
 STL10_LABELS = np.array([0, 9, 3, 3, 1], np.uint8)
 
 
-def _assert_is(data: ImageData, name: str, images: np.ndarray, labels: np.ndarray) -> None:
+def _assert_is(
+    data: ImageData,
+    name: str,
+    images: np.ndarray,
+    labels: np.ndarray,
+    train: int | None = None,
+) -> None:
+    """Check the data: the first `train` images are for training, or nobody divided them."""
     assert data.name == name
     assert data.images.dtype == torch.uint8
     np.testing.assert_array_equal(data.images.numpy(), images)
@@ -43,10 +40,11 @@ def _assert_is(data: ImageData, name: str, images: np.ndarray, labels: np.ndarra
     np.testing.assert_array_equal(data.labels.numpy(), labels)
     assert (data.owners, data.owner_names) == (None, ())
     assert len(data) == len(images)
-
-
-def _md5(content: bytes) -> str:
-    return hashlib.md5(content, usedforsecurity=False).hexdigest()
+    if train is None:
+        assert data.test is None
+    else:
+        assert data.test is not None
+        assert data.test.tolist() == [False] * train + [True] * (len(images) - train)
 
 
 def test_names(tmp_path: Path) -> None:
@@ -75,12 +73,12 @@ def test_digits() -> None:
 def test_idx_sets(tmp_path: Path, name: str, folder: str, gz: bool) -> None:
     originals.write_idx_set(tmp_path / folder, IDX_IMAGES, IDX_LABELS, 5, gz=gz)
     data = load(name, data_root=tmp_path)
-    _assert_is(data, name, IDX_IMAGES[:, None], IDX_LABELS)
+    _assert_is(data, name, IDX_IMAGES[:, None], IDX_LABELS, 5)
     assert len(data.classes) == 10
 
 
 @pytest.mark.parametrize(
-    ("name", "packed"), [(name, packed) for name in NAMES[3:] for packed in (False, True)]
+    ("name", "packed"), [(name, packed) for name in NAMES[3:6] for packed in (False, True)]
 )
 @pytest.mark.parametrize("base", [".", "{name}"])
 def test_archive_sets(
@@ -96,9 +94,42 @@ def test_archive_sets(
         if attempt == 1:  # an archive is unpacked once, and then cached
             monkeypatch.delattr(ArchiveSet, "_unpacked")
         data = load(name, data_root=tmp_path)
-        _assert_is(data, name, images, labels)
+        _assert_is(data, name, images, labels, {"cifar10": 10, "cifar100": 8, "stl10": 3}[name])
         assert data.classes[0] in {"class 0", "class0"}
         assert len(data.classes) == (100 if name == "cifar100" else 10)
+
+
+def test_a_cache_entry_without_the_test_images_is_replaced(tmp_path: Path) -> None:
+    files, images, labels, folder, archive = _archive_set("cifar10")
+    originals.write_tar_gz(tmp_path / archive, folder, files)
+    load("cifar10", data_root=tmp_path)
+    (entry,) = cache_folder().iterdir()
+    (entry / "test.npy").unlink()
+    for _ in range(2):
+        _assert_is(load("cifar10", data_root=tmp_path), "cifar10", images, labels, 10)
+
+
+def test_an_archive_of_jpeg_files_is_not_taken_for_cifar10(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(datasets.CIFAR10, "url", "http://127.0.0.1:9/archive.tar.gz")
+    monkeypatch.setenv("no_proxy", "*")
+    originals.write_archive(tmp_path / "cifar10_jpeg.tar.gz", {"train/cat/0.png": b""})
+    with pytest.raises(UsageError, match="'cifar10' is not in"):
+        load("cifar10", data_root=tmp_path)
+
+
+def test_classes_of_a_named_set() -> None:
+    whole = load("digits")
+    data = load("digits", classes=["7", "3"], image_size=4)
+    assert whole.labels is not None
+    chosen = (whole.labels == 3) | (whole.labels == 7)
+    assert torch.equal(data.images, resize(whole.images[chosen], 4))
+    assert data.classes == ("3", "7")
+    assert data.labels is not None
+    assert torch.equal(data.labels, (whole.labels[chosen] == 7).long())
+    with pytest.raises(UsageError, match="digits has no class 'seven': take some of 0, 1, 2"):
+        load("digits", classes=["seven"])
 
 
 def _archive_set(name: str) -> tuple[dict[str, bytes], np.ndarray, np.ndarray, str, str]:
@@ -199,7 +230,7 @@ def test_image_size(tmp_path: Path, name: str) -> None:
         ("minst", "unknown data set 'minst': did you mean 'mnist'? Known: digits, mnist, "),
         ("CIFAR10", "unknown data set 'CIFAR10': did you mean 'cifar10'? Known: "),
         ("zebra", "unknown data set 'zebra': Known: "),
-        ("no/such/folder", "stl10, or a path to an image folder or an .npz"),
+        ("no/such/folder", "stl10, tiny-imagenet, or a path to an image folder or an .npz"),
     ],
 )
 def test_unknown_sources(source: str, message: str) -> None:
@@ -250,27 +281,11 @@ def test_describe(tmp_path: Path) -> None:
     assert str(tmp_path) in rows["cifar100"].place
 
 
-class _SilentHandler(http.server.SimpleHTTPRequestHandler):
-    def log_message(self, *_: object) -> None:
-        pass
-
-
-@pytest.fixture
-def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Path, str]]:
-    """Serve a folder on this machine; gives the folder and its address."""
-    folder = tmp_path / "served"
-    folder.mkdir()
-    monkeypatch.setenv("no_proxy", "*")
-    handler = functools.partial(_SilentHandler, directory=str(folder))
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-        yield folder, f"http://127.0.0.1:{server.server_port}/"
-        server.shutdown()
-
-
 def _serve_mnist(folder: Path, address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     originals.write_idx_set(folder, IDX_IMAGES, IDX_LABELS, 5, gz=True)
-    resources = [(name, _md5((folder / name).read_bytes())) for name, _ in datasets.MNIST.resources]
+    resources = [
+        (name, originals.md5((folder / name).read_bytes())) for name, _ in datasets.MNIST.resources
+    ]
     monkeypatch.setattr(datasets.MNIST, "resources", resources)
     monkeypatch.setattr(datasets.MNIST, "mirrors", [address + "none/", address])
 
@@ -283,7 +298,7 @@ def test_downloads_idx_files_from_the_mirror_that_has_them(
 ) -> None:
     _serve_mnist(*served, monkeypatch)
     root = tmp_path / "root"
-    _assert_is(load("mnist", data_root=root), "mnist", IDX_IMAGES[:, None], IDX_LABELS)
+    _assert_is(load("mnist", data_root=root), "mnist", IDX_IMAGES[:, None], IDX_LABELS, 5)
     assert capfd.readouterr().out == ""
     assert [path.name for path in root.iterdir()] == ["MNIST"]
     assert len(datasets.MNIST(root, train=True)) == 5  # torchvision finds them, too
@@ -302,9 +317,9 @@ def test_downloads_an_archive(
     files, images, labels, inner, name = _archive_set("cifar10")
     originals.write_tar_gz(folder / name, inner, files)
     monkeypatch.setattr(datasets.CIFAR10, "url", address + name)
-    monkeypatch.setattr(datasets.CIFAR10, "tgz_md5", _md5((folder / name).read_bytes()))
+    monkeypatch.setattr(datasets.CIFAR10, "tgz_md5", originals.md5((folder / name).read_bytes()))
     root = tmp_path / "root"
-    _assert_is(load("cifar10", data_root=root), "cifar10", images, labels)
+    _assert_is(load("cifar10", data_root=root), "cifar10", images, labels, 10)
     assert capfd.readouterr().out == ""
     assert [path.name for path in root.iterdir()] == [name]
 
@@ -329,7 +344,7 @@ def test_without_a_network_the_error_says_what_belongs_where(
     nowhere = "http://127.0.0.1:9/"
     for idx_set in (datasets.MNIST, datasets.FashionMNIST):
         monkeypatch.setattr(idx_set, "mirrors", [nowhere])
-    for archive_set in (datasets.CIFAR10, datasets.CIFAR100, datasets.STL10):
+    for archive_set in (datasets.CIFAR10, datasets.CIFAR100, datasets.STL10, TinyImageNet):
         monkeypatch.setattr(archive_set, "url", nowhere + "archive.tar.gz")
     files = {
         "mnist": "train-images-idx3-ubyte.gz, ",
@@ -337,6 +352,7 @@ def test_without_a_network_the_error_says_what_belongs_where(
         "cifar10": "cifar-10-python.tar.gz (or its unpacked folder cifar-10-batches-py/)",
         "cifar100": "cifar-100-python.tar.gz (or its unpacked folder cifar-100-python/)",
         "stl10": "stl10_binary.tar.gz (or its unpacked folder stl10_binary/)",
+        "tiny-imagenet": "tiny-imagenet-200.zip (or its unpacked folder tiny-imagenet-200/)",
     }
     with pytest.raises(UsageError) as caught:
         load(name, data_root=tmp_path / "root")
@@ -355,18 +371,20 @@ def test_a_root_that_cannot_be_written(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["mnist", "fashion-mnist"])
 def test_the_real_files(name: str) -> None:
-    files = REAL_DATA / name
+    files = originals.REAL_DATA / name
     if not (files / "train-images-idx3-ubyte.gz").is_file():
         pytest.skip(f"needs the real data set: no {files}/train-images-idx3-ubyte.gz")
-    data = load(name, data_root=REAL_DATA)
+    data = load(name, data_root=originals.REAL_DATA)
     assert data.images.shape == (70_000, 1, 28, 28)
+    assert data.test is not None
+    assert data.test.tolist() == [False] * 60_000 + [True] * 10_000
     assert data.labels is not None
     if name == "fashion-mnist":
         assert torch.bincount(data.labels).tolist() == [7_000] * 10
     else:
         assert data.labels[:10].tolist() == [5, 0, 4, 1, 9, 2, 1, 3, 1, 4]
         train = originals.idx(data.images[:60_000, 0].numpy())
-        assert _md5(train) == "6bbc9ace898e44ae57da46a324031adb"
+        assert originals.md5(train) == "6bbc9ace898e44ae57da46a324031adb"
 
 
 @pytest.mark.parametrize(
@@ -387,11 +405,28 @@ def test_image_data_checks_itself(
         ImageData("data", images, labels, classes)
 
 
+@pytest.mark.parametrize("test", [torch.zeros(2), torch.zeros(3, dtype=torch.bool)])
+def test_image_data_checks_its_test_images(test: torch.Tensor) -> None:
+    images = torch.zeros(2, 1, 4, 4, dtype=torch.uint8)
+    with pytest.raises(ValueError, match=r"test must be bool \(2,\), not torch"):
+        ImageData("data", images, None, (), test=test)
+
+
 def test_image_data_moves_whole() -> None:
     images = torch.zeros(2, 1, 4, 4, dtype=torch.uint8)
-    data = ImageData("data", images, torch.tensor([0, 1]), ("a", "b"), torch.tensor([0, 0]), ("o",))
+    data = ImageData(
+        "data",
+        images,
+        torch.tensor([0, 1]),
+        ("a", "b"),
+        torch.tensor([0, 0]),
+        ("o",),
+        torch.tensor([False, True]),
+    )
     moved = data.to(torch.device("cpu"))
     assert (moved.name, moved.classes, moved.owner_names) == ("data", ("a", "b"), ("o",))
     assert moved.labels is not None
     assert moved.owners is not None
     assert torch.equal(moved.labels, torch.tensor([0, 1]))
+    assert moved.test is not None
+    assert moved.test.tolist() == [False, True]

@@ -10,7 +10,14 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ccfcpp.models import operations
-from ccfcpp.models.operations import Kernel, convolve, product, standardise
+from ccfcpp.models.operations import (
+    Activation,
+    Kernel,
+    convolve,
+    convolve_each,
+    product,
+    standardise,
+)
 from ccfcpp.randomness import Randomness
 
 
@@ -90,13 +97,35 @@ def test_images_that_need_no_gradient_get_none() -> None:
     assert weight.grad is not None
 
 
-def batch_norm(x: Tensor, weight: Tensor, bias: Tensor, slope: float) -> Tensor:
-    return F.leaky_relu(F.batch_norm(x, None, None, weight, bias, training=True), slope)
+@pytest.mark.parametrize("groups", [1, 2, 6])
+@pytest.mark.parametrize("stride", [1, 2])
+def test_convolve_each(groups: int, stride: int, device: torch.device) -> None:
+    x = leaf("x", device, 3, 2, 7, 5, 6)
+    weight = leaf("w", device, 3, 12, 6 // groups, 3, 3)
+    found = convolve_each(x, weight, Kernel(3, 3, stride, 1), groups)
+    expected = torch.stack(
+        [
+            F.conv2d(
+                own.permute(0, 3, 1, 2), kernels, stride=stride, padding=1, groups=groups
+            ).permute(0, 2, 3, 1)
+            for own, kernels in zip(x, weight, strict=True)
+        ]
+    )
+    assert_same_gradients(found, expected, (x, weight))
 
 
-@pytest.mark.parametrize("slope", [0.0, 0.2, 1.0])
+def batch_norm(x: Tensor, weight: Tensor, bias: Tensor, activation: Activation) -> Tensor:
+    y = F.leaky_relu(F.batch_norm(x, None, None, weight, bias, training=True), activation.slope)
+    return y.clamp(max=activation.ceiling)
+
+
+@pytest.mark.parametrize(
+    "activation", [Activation(0), Activation(0.2), Activation(1), Activation(0, 0.7)]
+)
 @pytest.mark.parametrize("lengths", [(6, 6, 6), (6, 2, 4)])
-def test_standardise(lengths: tuple[int, ...], slope: float, device: torch.device) -> None:
+def test_standardise(
+    lengths: tuple[int, ...], activation: Activation, device: torch.device
+) -> None:
     """Padded rows hold anything and change nothing."""
     clients, views, rows, channels = 3, 2, 6, 5
     x = leaf("x", device, clients, views, rows, channels)
@@ -106,12 +135,12 @@ def test_standardise(lengths: tuple[int, ...], slope: float, device: torch.devic
     places = torch.arange(rows, device=device)
     valid = (places < counts.view(clients, 1)).double()[:, None, :, None]
     mask = None if lengths == (6, 6, 6) else valid
-    y, mean, variance = standardise(x, weight, bias, counts, mask, slope, 1e-5)
+    y, mean, variance = standardise(x, weight, bias, counts, mask, activation, 1e-5)
     expected = torch.zeros_like(y)
     for k, length in enumerate(lengths):
         for v in range(views):
             part = x[k, v, :length]
-            expected[k, v, :length] = batch_norm(part, weight[k, 0, 0], bias[k, 0, 0], slope)
+            expected[k, v, :length] = batch_norm(part, weight[k, 0, 0], bias[k, 0, 0], activation)
             torch.testing.assert_close(mean[k, v, 0], part.mean(dim=0))
             torch.testing.assert_close(variance[k, v, 0], part.var(dim=0, correction=0))
     assert_same_gradients(y * valid, expected, (x, weight, bias))

@@ -173,7 +173,7 @@ def test_moments_go_on_where_they_were() -> None:
 @pytest.mark.parametrize(
     "layer",
     [
-        nn.Conv2d(2, 2, 3, groups=2),
+        nn.Conv2d(2, 2, 3, dilation=2),
         nn.Conv2d(2, 2, 3, padding="same"),
         nn.Conv2d(2, 2, 3, stride=(1, 2)),
         nn.Conv2d(2, 2, 3, padding=1, padding_mode="reflect"),

@@ -1,0 +1,139 @@
+"""One clustering run, from its configuration to its results."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ccfcpp.clustering.ccfc import CCFC
+from ccfcpp.clustering.exchanges import CCFCState, required_centroids
+from ccfcpp.config import ClusterConfig
+from ccfcpp.data import ImageData
+from ccfcpp.engine.availability import Availability
+from ccfcpp.engine.client import Client
+from ccfcpp.engine.memories import ClientMemories
+from ccfcpp.environment import check_precision, choose_device
+from ccfcpp.errors import UsageError
+from ccfcpp.experiment import Arrays, Experiment, Scores
+from ccfcpp.metrics import clustering_scores
+from ccfcpp.models.stacked import training_bytes
+from ccfcpp.randomness import SERVER, Randomness
+from ccfcpp.setup import cohort_size, load_data, model_maker, number_of_clusters, partition
+
+
+class ClusteringExperiment(Experiment[CCFCState]):
+    """Data, clients, algorithm and federation that a configuration asks for.
+
+    Making one checks everything that can be checked before a file is written.
+
+    Args:
+        config: The configuration.
+        data: The images; those that the configuration names where it is None.
+
+    Raises:
+        UsageError: The configuration does not fit the data or the machine.
+    """
+
+    algorithm: CCFC
+
+    def __init__(self, config: ClusterConfig, data: ImageData | None = None) -> None:
+        self.config = config
+        self.device = choose_device(config.device)
+        check_precision(config.compute.precision, self.device)
+        self.randomness = Randomness(config.seed)
+        self.data = load_data(config) if data is None else data
+        self.clusters = number_of_clusters(config, self.data)
+        self.parts = partition(config, self.data, self.randomness)
+        self.availability = Availability(**config.availability.model_dump())
+        connected = self.availability.connected(range(len(self.parts)), self.randomness)
+        self.disconnected = len(self.parts) - len(connected)
+        self.data = self.data.to(self.device)
+        # A client without samples has nothing to train on and nothing to add to an average.
+        self.clients = [
+            self._holder(number, self._name(number), self.parts[number])
+            for number in connected
+            if len(self.parts[number]) > 0
+        ]
+        if not self.clients:
+            raise UsageError("no connected client holds an image: give fewer clients")
+        held = torch.zeros(len(self.data), dtype=torch.bool)
+        held[torch.cat([self.parts[client.id] for client in self.clients])] = True
+        # Images that take no part in training are clustered all the same.
+        self.unheld = (~held).nonzero().flatten()
+        self.rest = self._holder(SERVER, "the rest", self.unheld)
+        image_shape = tuple(self.data.images.shape[1:])
+        make_model = model_maker(config.model, image_shape)
+        batch = min(config.training.batch_size, max(map(len, self.clients)))
+        views = 2 if config.training.pretrain_rounds else 1
+        self.cohort = cohort_size(
+            config.compute.cohort,
+            self.availability.invited(len(self.clients)),
+            training_bytes(make_model, image_shape, batch, views),
+            self.device,
+        )
+        self.algorithm = CCFC(config, make_model, self.clusters, self.cohort, self.device)
+
+    def _holder(self, number: int, name: str, samples: Tensor) -> Client:
+        return Client(number, name, self.data.images[samples.to(self.device)])
+
+    def _name(self, number: int) -> str:
+        by_folder = self.config.partition.kind == "folders"
+        return self.data.owner_names[number] if by_folder else f"client {number}"
+
+    def scores(self, number: int, state: CCFCState, memories: ClientMemories) -> Scores:
+        """Scores over all samples; none where the data has no labels."""
+        due = (number + 1) % self.config.evaluate_every == 0
+        if not due or state.centroids is None or self.data.labels is None:
+            return {}
+        clusters = self._assign_all(state)
+        return clustering_scores(self.data.labels.cpu().numpy(), clusters.numpy())
+
+    def _assign_all(self, state: CCFCState) -> Tensor:
+        """The cluster of every image, int64 of shape (samples,) on the CPU.
+
+        Each client's images go through the model by themselves: what it makes of them serves the
+        client in the next round too.
+        """
+        clusters = torch.empty(len(self.data), dtype=torch.int64)
+        for client in self.clients:
+            clusters[self.parts[client.id]] = self.algorithm.assign(state, client).cpu()
+        if len(self.rest) > 0:
+            clusters[self.unheld] = self.algorithm.assign(state, self.rest).cpu()
+        return clusters
+
+    def results(self, state: CCFCState, memories: ClientMemories) -> tuple[dict[str, Any], Arrays]:
+        """The cluster of every image, and scores where there are labels."""
+        required_centroids(state.centroids)
+        clusters = self._assign_all(state)
+        owners = torch.full((len(self.data),), -1)
+        for number, part in enumerate(self.parts):
+            owners[part] = number
+        assignments = {"cluster": clusters, "client": owners}
+        scores: dict[str, float | None] = dict.fromkeys(
+            ("nmi", "nmi_geometric", "kappa", "accuracy", "ari")
+        )
+        if self.data.labels is not None:
+            assignments["class"] = self.data.labels
+            scores |= clustering_scores(self.data.labels.cpu().numpy(), clusters.numpy())
+        return scores, {"assignments": assignments}
+
+    def describe(self) -> dict[str, Any]:
+        """The setting, for the summary."""
+        config = self.config
+        return {
+            "method": config.method,
+            "dataset": config.dataset,
+            "samples": len(self.data),
+            "held": len(self.data) - len(self.unheld),
+            "clusters": self.clusters,
+            "partition": config.partition.kind,
+            "p": config.partition.p if config.partition.kind == "skew" else None,
+            "seed": config.seed,
+            "clients": len(self.parts),
+            "connected": len(self.clients),
+            "disconnected": self.disconnected,
+            "pretrain_rounds": config.training.pretrain_rounds,
+            "rounds": config.training.rounds,
+            "device": str(self.device),
+            "cohort": self.cohort,
+        }

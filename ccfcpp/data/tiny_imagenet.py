@@ -1,0 +1,147 @@
+"""TinyImageNet in the layout in which it was published.
+
+    tiny-imagenet-200/train/WNID/images/*.JPEG
+    tiny-imagenet-200/val/images/*.JPEG         with val/val_annotations.txt: image, WNID, box
+    tiny-imagenet-200/wnids.txt                 the classes in their order
+    tiny-imagenet-200/words.txt                 WNID, names
+
+The published test images have no labels; those for validation stand in for them, as in all papers.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from ccfcpp.data.cache import Arrays
+from ccfcpp.data.decoding import SUFFIXES, decode_images
+from ccfcpp.data.trees import Tree
+from ccfcpp.errors import UsageError
+
+BASE = "tiny-imagenet-200"
+"""The folder that holds it all."""
+
+ORDER = "wnids.txt"
+"""The file with the order of the classes."""
+
+READ = (*SUFFIXES, ".txt")
+"""What the names of the files end with that are read."""
+
+_ANNOTATIONS = "val_annotations.txt"
+_WORDS = "words.txt"
+
+
+class Files(NamedTuple):
+    """The images in order, those for training first, and what is known of them.
+
+    Attributes:
+        images: The images.
+        labels: For each, an index into `classes`.
+        classes: Readable names, all distinct.
+        train: How many are for training.
+    """
+
+    images: list[Path]
+    labels: list[int]
+    classes: list[str]
+    train: int
+
+
+def find_files(tree: Tree) -> Files:
+    """Find the images and their classes in a folder or an archive, which may be a part of the set.
+
+    The classes are those that have training images, in the order of `wnids.txt`; others follow in
+    the order of their identifiers. A class is named by the first of its names in `words.txt`, where
+    this is no other's, and by its identifier where there is none.
+
+    Raises:
+        UsageError: If the layout is another, or the annotations do not fit the images.
+    """
+    base = tree.root / BASE
+    if base not in tree.entries(tree.root)[0]:
+        base = tree.root
+    folders = {folder.name: folder for folder in _entries(tree, base / "train")[0]}
+    listed = [wnid for wnid in _lines(tree, base / ORDER) if wnid in folders]
+    wnids = [*dict.fromkeys(listed), *sorted(set(folders) - set(listed))]
+    index = {wnid: label for label, wnid in enumerate(wnids)}
+    train = [
+        (image, index[wnid]) for wnid in wnids for image in _images(tree, folders[wnid] / "images")
+    ]
+    both = [*train, *_validation(tree, base / "val", index)]
+    if not both:
+        raise UsageError(f"{base} holds no image: get it again")
+    return Files(
+        [image for image, _ in both],
+        [label for _, label in both],
+        _names(tree, base, wnids),
+        len(train),
+    )
+
+
+def decode(tree: Tree, files: Files) -> Arrays:
+    """Decode the images to uint8 `(samples, 3, height, width)`; grey ones fill all channels.
+
+    Returns:
+        The arrays `images`, `labels`, `classes` and `test`.
+
+    Raises:
+        UsageError: If an image is broken, or the sizes differ.
+    """
+    images = decode_images(files.images, tree.source, channels=3, mend="get it again")
+    return {
+        "images": images,
+        "labels": np.array(files.labels, np.int64),
+        "classes": np.array(files.classes, np.str_),
+        "test": np.arange(len(images)) >= files.train,
+    }
+
+
+def _validation(tree: Tree, folder: Path, index: dict[str, int]) -> list[tuple[Path, int]]:
+    """Return the validation images with their labels, in the order of the annotations."""
+    there = {image.name: image for image in _images(tree, folder / "images")}
+    annotations = folder / _ANNOTATIONS
+    labels = {}
+    for number, line in enumerate(_lines(tree, annotations), 1):
+        name, _, rest = line.partition("\t")
+        wnid = rest.partition("\t")[0]
+        if name not in there or wnid not in index:
+            what = f"class '{wnid}'" if name in there else f"image '{name}'"
+            raise UsageError(f"{annotations}, line {number}: there is no {what}: get it again")
+        labels[name] = index[wnid]
+    for name in there:
+        if name not in labels:
+            raise UsageError(f"{annotations} has no line for {name}: get it again")
+    return [(there[name], label) for name, label in labels.items()]
+
+
+def _names(tree: Tree, base: Path, wnids: Sequence[str]) -> list[str]:
+    words = {}
+    if base / _WORDS in tree.entries(base)[1]:
+        for line in _lines(tree, base / _WORDS):
+            wnid, _, names = line.partition("\t")
+            words[wnid] = names.partition(",")[0].strip()
+    first = [words.get(wnid) or wnid for wnid in wnids]
+    often = Counter(first)
+    return [
+        name if often[name] == 1 else f"{name} ({wnid})"
+        for name, wnid in zip(first, wnids, strict=True)
+    ]
+
+
+def _lines(tree: Tree, file: Path) -> list[str]:
+    if file not in _entries(tree, file.parent)[1]:
+        raise UsageError(f"{file} is missing: get it again")
+    return [line.strip() for line in tree.text(file).splitlines() if line.strip()]
+
+
+def _images(tree: Tree, folder: Path) -> list[Path]:
+    return [file for file in _entries(tree, folder)[1] if file.name.lower().endswith(SUFFIXES)]
+
+
+def _entries(tree: Tree, folder: Path) -> tuple[list[Path], list[Path]]:
+    try:
+        return tree.entries(folder)
+    except FileNotFoundError as error:
+        raise UsageError(f"{folder} is missing: get it again") from error

@@ -1,0 +1,89 @@
+"""Crops and mirror images for training a classifier, drawn for each image, cut all at once."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+
+@dataclass(frozen=True)
+class Crops:
+    """Where each image is cut out of its zero-padded self, and whether it is mirrored.
+
+    Attributes:
+        rows: int64 of shape (samples,): the image's row that the crop's first one shows, from
+            -padding to padding; torchvision counts from the padded image's and has 0 to 2·padding.
+        columns: int64 of shape (samples,): the same for columns.
+        mirrored: bool of shape (samples,): whether the crop is mirrored left to right.
+    """
+
+    rows: Tensor
+    columns: Tensor
+    mirrored: Tensor
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @staticmethod
+    def join(parts: Sequence["Crops"]) -> "Crops":
+        """The crops of several draws, one after the other."""
+        return Crops(
+            torch.cat([part.rows for part in parts]),
+            torch.cat([part.columns for part in parts]),
+            torch.cat([part.mirrored for part in parts]),
+        )
+
+    def __getitem__(self, index: Tensor | slice) -> "Crops":
+        return Crops(self.rows[index], self.columns[index], self.mirrored[index])
+
+    def to(self, device: torch.device) -> "Crops":
+        """The same crops on another device."""
+        return Crops(self.rows.to(device), self.columns.to(device), self.mirrored.to(device))
+
+
+def draw_crops(
+    count: int, padding: int, mirror_probability: float, generator: torch.Generator
+) -> Crops:
+    """Draw the crops of ``count`` images, for images of any size.
+
+    The usual augmentation of CIFAR-10 (He et al. 2016, "Deep Residual Learning for Image
+    Recognition", section 4.2): zero padding, a crop of the image's own size, and a mirror image
+    half of the time; torchvision's RandomCrop(size, padding) and RandomHorizontalFlip.
+
+    Args:
+        count: Number of images.
+        padding: Pixels of 0 on every side, 4 in the paper.
+        mirror_probability: 0.5 in the paper; 0 where a mirror image means something else, as it
+            does with digits.
+        generator: Source of the draws, on the CPU.
+
+    Returns:
+        Crops of ``count`` images, on the CPU.
+    """
+    rows, columns = torch.randint(-padding, padding + 1, (2, count), generator=generator)
+    mirrored = torch.rand(count, generator=generator) < mirror_probability
+    return Crops(rows, columns, mirrored)
+
+
+def render_crops(images: Tensor, crops: Crops) -> Tensor:
+    """Cut one crop out of each image; no pixel is interpolated.
+
+    Args:
+        images: uint8 tensor of shape (batch, channels, height, width).
+        crops: What ``draw_crops`` drew, for ``batch`` images, on the same device.
+
+    Returns:
+        uint8 tensor of the images' shape; what lies outside an image is 0.
+    """
+    height, width = images.shape[-2:]
+    across = torch.arange(width, device=images.device).expand(len(images), width)
+    across = torch.where(crops.mirrored.unsqueeze(1), across.flip(1), across)
+    down = torch.arange(height, device=images.device)
+    # One pixel of 0 all around stands for the padding, however wide it is.
+    rows = (down + crops.rows.unsqueeze(1) + 1).clamp(0, height + 1)
+    columns = (across + crops.columns.unsqueeze(1) + 1).clamp(0, width + 1)
+    places = rows.unsqueeze(2) * (width + 2) + columns.unsqueeze(1)
+    places = places.flatten(1).unsqueeze(1).expand(-1, images.shape[1], -1)
+    return F.pad(images, (1, 1, 1, 1)).flatten(2).gather(2, places).view(images.shape)

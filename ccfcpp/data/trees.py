@@ -1,0 +1,242 @@
+"""Folders of files, on disk or inside an archive, looked at in one way.
+
+A file in an archive has the path that it would have if the archive were a folder of its name. No
+archive is unpacked on disk, so a member's name can lead nowhere.
+"""
+
+import gzip
+import os
+import tarfile
+import zipfile
+import zlib
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from io import BufferedIOBase, BytesIO
+from pathlib import Path
+
+from ccfcpp.errors import UsageError
+
+ARCHIVE_SUFFIXES = (".zip", ".tar", ".tar.gz", ".tgz")
+"""What the name of an archive ends with, in lower case."""
+
+_GZIP_MAGIC = b"\x1f\x8b"
+# A few bytes of an archive can stand for a member without end.
+_LARGEST_FILE = 1 << 29
+_LARGEST_TAR = 1 << 33
+_FAULTS = (OSError, EOFError, RuntimeError, tarfile.TarError, zipfile.BadZipFile, zlib.error)
+
+
+class Tree(ABC):
+    """Folders and files below a root; hidden ones, whose names begin with a dot, do not show.
+
+    Attributes:
+        root: The path of the folder or the archive.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    @abstractmethod
+    def entries(self, folder: Path) -> tuple[list[Path], list[Path]]:
+        """Return the folders and the files in `folder`, each in the plain order of their names.
+
+        Raises:
+            FileNotFoundError: If there is no such folder.
+        """
+
+    @abstractmethod
+    def source(self, file: Path) -> Path | BytesIO:
+        """Return the file on disk, or its content.
+
+        Raises:
+            FileNotFoundError: If an archive has no such file.
+            UsageError: If an archive is damaged there.
+        """
+
+    def text(self, file: Path) -> str:
+        """Return the content of a text file; bytes that are no UTF-8 are replaced."""
+        source = self.source(file)
+        content = source.read_bytes() if isinstance(source, Path) else source.getvalue()
+        return content.decode("utf-8", "replace")
+
+
+def is_archive(path: Path) -> bool:
+    """Whether the file's name is that of an archive which `opened` reads."""
+    return path.name.lower().endswith(ARCHIVE_SUFFIXES)
+
+
+def without_suffix(path: Path) -> str:
+    """The name of an archive without its suffix."""
+    suffix = max((s for s in ARCHIVE_SUFFIXES if path.name.lower().endswith(s)), key=len)
+    return path.name[: -len(suffix)]
+
+
+@contextmanager
+def opened(path: Path, suffixes: tuple[str, ...]) -> Iterator[Tree]:
+    """Open a folder, a `.zip`, or a `.tar` that may be gzipped.
+
+    Args:
+        path: The folder or the archive.
+        suffixes: What the names of those files end with, in lower case, that are going to be read.
+
+    Raises:
+        UsageError: If the archive is broken, or larger than can be read.
+    """
+    if path.is_dir():
+        yield _Folder(path)
+    elif path.name.lower().endswith(".zip"):
+        with _opened_zip(path) as file:
+            yield _Zip(path, file)
+    else:
+        yield _Tar(path, lambda name: name.lower().endswith(suffixes))
+
+
+class _Folder(Tree):
+    def entries(self, folder: Path) -> tuple[list[Path], list[Path]]:
+        with os.scandir(folder) as entries:
+            shown = sorted((e for e in entries if not e.name.startswith(".")), key=lambda e: e.name)
+        folders = [Path(entry.path) for entry in shown if entry.is_dir()]
+        return folders, [Path(entry.path) for entry in shown if entry.is_file()]
+
+    def source(self, file: Path) -> Path:
+        return file
+
+
+class _Archive(Tree):
+    """Folders as the members' names imply them."""
+
+    def __init__(self, root: Path, names: Iterable[str]) -> None:
+        super().__init__(root)
+        self._names: dict[Path, str] = {}
+        self._folders: dict[Path, set[Path]] = {root: set()}
+        for name in names:
+            parts = _parts(name)
+            # ".." is hidden, too.
+            if parts and not any(part.startswith(".") for part in parts):
+                self._add(root.joinpath(*parts), name)
+
+    def entries(self, folder: Path) -> tuple[list[Path], list[Path]]:
+        if folder not in self._folders:
+            raise FileNotFoundError(f"{folder} is not there")
+        shown = sorted(self._folders[folder], key=lambda path: path.name)
+        folders = [path for path in shown if path in self._folders]
+        return folders, [path for path in shown if path in self._names]
+
+    def source(self, file: Path) -> BytesIO:
+        if file not in self._names:
+            raise FileNotFoundError(f"{file} is not there")
+        try:
+            return BytesIO(self._content(self._names[file]))
+        except _FAULTS as error:
+            raise _broken(file, error) from error
+
+    @abstractmethod
+    def _content(self, name: str) -> bytes:
+        """Return the content of a member."""
+
+    def _add(self, file: Path, name: str) -> None:
+        self._names[file] = name
+        child = file
+        while child != self.root:
+            siblings = self._folders.setdefault(child.parent, set())
+            if child in siblings:
+                return
+            siblings.add(child)
+            child = child.parent
+
+
+class _Zip(_Archive):
+    """Members are read one by one, when they are asked for."""
+
+    def __init__(self, root: Path, file: zipfile.ZipFile) -> None:
+        super().__init__(root, (info.filename for info in file.infolist() if not info.is_dir()))
+        self._file = file
+
+    def _content(self, name: str) -> bytes:
+        info = self._file.getinfo(name)
+        _check_size(self.root / name, info.file_size)
+        with self._file.open(info) as member:
+            # Without a number zipfile would inflate more than the stated size.
+            return member.read(info.file_size)
+
+
+class _Tar(_Archive):
+    """Members are kept in memory: a gzipped tar can be read from front to back only."""
+
+    def __init__(self, root: Path, is_read: Callable[[str], bool]) -> None:
+        self._contents = _tar_contents(root, is_read)
+        super().__init__(root, self._contents)
+
+    def _content(self, name: str) -> bytes:
+        return self._contents[name]
+
+
+def _tar_contents(archive: Path, is_read: Callable[[str], bool]) -> dict[str, bytes]:
+    """Return every file in a tar; the content of one that is not to be read is left empty."""
+    contents = {}
+    total = 0
+    try:
+        with _unzipped(archive) as stream:
+            with tarfile.open(fileobj=stream, mode="r|") as tar:
+                for info in tar:
+                    if not info.isfile():
+                        continue
+                    file = tar.extractfile(info) if is_read(info.name) else None
+                    if file:
+                        total += info.size
+                        _check_size(archive / info.name, info.size)
+                        _check_total(archive, total)
+                    contents[info.name] = file.read() if file else b""
+            # To the end: only there gzip notices that the archive was cut.
+            while stream.read(1 << 20):
+                pass
+    except _FAULTS as error:
+        raise _broken(archive, error) from error
+    return contents
+
+
+@contextmanager
+def _unzipped(archive: Path) -> Iterator[BufferedIOBase]:
+    with archive.open("rb") as file:
+        is_gzip = file.read(2) == _GZIP_MAGIC
+        file.seek(0)
+        if not is_gzip:
+            yield file
+            return
+        with gzip.open(file) as stream:
+            yield stream
+
+
+@contextmanager
+def _opened_zip(archive: Path) -> Iterator[zipfile.ZipFile]:
+    try:
+        file = zipfile.ZipFile(archive)
+    except _FAULTS as error:
+        raise _broken(archive, error) from error
+    with file:
+        yield file
+
+
+def _parts(name: str) -> list[str]:
+    return [part for part in name.split("/") if part not in ("", ".")]
+
+
+def _check_size(file: Path, size: int) -> None:
+    if size > _LARGEST_FILE:
+        raise UsageError(
+            f"{file} has {size} bytes, but at most {_LARGEST_FILE} can be read: leave it out"
+        )
+
+
+def _check_total(archive: Path, size: int) -> None:
+    if size > _LARGEST_TAR:
+        raise UsageError(
+            f"{archive} holds more than the {_LARGEST_TAR} bytes that can be read from a .tar: "
+            "unpack it and give the folder, or pack it as a .zip"
+        )
+
+
+def _broken(path: Path, error: Exception) -> UsageError:
+    reason = " ".join(str(error).split()) or type(error).__name__
+    return UsageError(f"{path} cannot be read ({reason}): get it again")

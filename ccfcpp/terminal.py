@@ -1,0 +1,174 @@
+"""What commands share: running an experiment under a progress bar, and printing."""
+
+import shlex
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import typer
+from rich.console import Console
+from rich.table import Column, Table
+from rich.text import Text
+
+from ccfcpp.config_layers import Tree, merge, nest, stack, validate
+from ccfcpp.errors import UsageError
+from ccfcpp.experiment import Experiment, StoppedError
+from ccfcpp.interruption import graceful_interruption
+from ccfcpp.profiling import Profile, profiling
+from ccfcpp.progress import RunProgress
+from ccfcpp.run_folder import C, RunFolder
+
+INTERRUPTED = 130
+"""Exit code of a command that was stopped."""
+
+
+def given(named: Mapping[str, Any]) -> Tree:
+    """The flags that were given, by dotted key, as a tree of settings."""
+    tree: Tree = {}
+    for key, value in named.items():
+        if value is not None:
+            tree = merge(tree, nest(key, value))
+    return tree
+
+
+@contextmanager
+def usage_errors() -> Iterator[None]:
+    """Before a run, a file that cannot be used is the user's to mend."""
+    try:
+        yield
+    except OSError as error:
+        raise UsageError(f"{error.filename} cannot be used ({error.strerror})") from error
+
+
+def new_path(method: str, dataset: str) -> Path:
+    """The folder of a new run, where none is given."""
+    name = Path(dataset).name.partition(".")[0]
+    return Path("runs") / f"{datetime.now():%Y%m%d-%H%M%S-%f}-{method}-{name}"
+
+
+def required_out(out: Path | None) -> Path:
+    """The folder to resume in.
+
+    Raises:
+        UsageError: None was given.
+    """
+    if out is None:
+        raise UsageError("--resume needs the folder of the run: give --out")
+    return out
+
+
+def create_run(
+    path: Path, config: C, make: Callable[[C], Experiment[Any]]
+) -> tuple[Experiment[Any], RunFolder]:
+    """Start a run in a new or empty folder."""
+    # The cheap check first: loading the data may take a while.
+    RunFolder(path).refuse_if_taken()
+    experiment = make(config)
+    return experiment, RunFolder.create(path, config)
+
+
+def reopen_run(
+    path: Path, kind: type[C], make: Callable[[C], Experiment[Any]], *layers: Tree
+) -> tuple[Experiment[Any], RunFolder]:
+    """Go on with a run, with the same values or those that may change."""
+    folder = RunFolder.reopen(path)
+    saved = folder.saved_config(kind).model_dump(mode="json")
+    config = validate(kind, stack(saved, *layers))
+    folder.refuse_other_config(config)
+    return make(config), folder
+
+
+def run_to_end(
+    experiment: Experiment[Any],
+    folder: RunFolder,
+    headline: tuple[str, str],
+    resumption: str,
+    title: str | None = None,
+) -> dict[str, Any]:
+    """Run an experiment with progress on stderr; the first Ctrl-C ends it after a round.
+
+    Args:
+        experiment: What to run.
+        folder: Its folder.
+        headline: Key and name of the score that progress shows.
+        resumption: The command that goes on with it.
+        title: Printed first.
+
+    Raises:
+        typer.Exit: It was stopped.
+    """
+    console = Console(stderr=True, soft_wrap=True, markup=False, highlight=False)
+    if title is not None:
+        console.print(title)
+
+    def announce() -> None:
+        console.print("stopping after this round; press Ctrl-C again to stop at once")
+
+    try:
+        with (
+            RunProgress(console, experiment.algorithm.rounds, headline) as progress,
+            graceful_interruption(announce) as should_stop,
+        ):
+            return experiment.run(folder, progress, should_stop)
+    except (StoppedError, KeyboardInterrupt):
+        console.print(f"stopped; go on with: {resumption}")
+        raise typer.Exit(INTERRUPTED) from None
+
+
+def resume_command(command: str, path: Path) -> str:
+    """What the user types to go on."""
+    return f"ccfcpp {command} --out {shlex.quote(str(path))} --resume"
+
+
+@contextmanager
+def printed_profile() -> Iterator[None]:
+    """Measure a run and say where its time went, also where it is interrupted."""
+    measured = None
+    try:
+        with profiling() as measured:
+            yield
+    finally:
+        if measured is not None:
+            _print_profile(measured)
+
+
+def _print_profile(profile: Profile) -> None:
+    total = sum(profile.seconds.values())
+    table = Table(
+        "section", *(Column(name, justify="right") for name in ("seconds", "share", "calls"))
+    )
+    for name, seconds in sorted(profile.seconds.items(), key=lambda item: -item[1]):
+        table.add_row(name, f"{seconds:.2f}", f"{seconds / total:.1%}", f"{profile.calls[name]:,}")
+    Console(stderr=True).print(table)
+
+
+def print_facts(title: str, rows: Mapping[str, str]) -> None:
+    """A table of names and values."""
+    table = Table(show_header=False, title=Text(title))
+    table.add_column()
+    table.add_column(overflow="fold")
+    for name, value in rows.items():
+        table.add_row(name, Text(value))
+    Console().print(table)
+
+
+def print_rows(title: str, rows: Sequence[Mapping[str, str]]) -> None:
+    """A table of rows, whose columns are all their keys."""
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    table = Table(*names, title=Text(title))
+    for row in rows:
+        table.add_row(*(Text(row.get(name, "")) for name in names))
+    Console().print(table)
+
+
+def traffic_rows(summary: Mapping[str, Any]) -> dict[str, str]:
+    """The rows that every summary ends with."""
+    return {
+        "refused": f"{summary['refused_updates']} updates",
+        "sent up": f"{summary['bytes_up'] / 1e6:.1f} MB",
+        "sent down": f"{summary['bytes_down'] / 1e6:.1f} MB",
+        "time": f"{summary['seconds']:.1f} s on {summary['device']}",
+        "folder": summary["out"],
+    }

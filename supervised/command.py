@@ -1,0 +1,268 @@
+"""The command ``ccfcpp classify``: it parses, calls and prints."""
+
+import json
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ccfcpp.config_layers import (
+    Tree,
+    find_config,
+    flatten,
+    merge,
+    parse_assignments,
+    read_yaml,
+    resolve,
+)
+from ccfcpp.environment import keep_freed_memory, use_available_processors
+from ccfcpp.errors import UsageError
+from ccfcpp.experiment import Experiment
+from ccfcpp.run_folder import MAY_CHANGE, RunFolder
+from ccfcpp.study import Planned, Study, as_tree, display, grid_cells
+from ccfcpp.terminal import (
+    create_run,
+    given,
+    new_path,
+    print_facts,
+    print_rows,
+    printed_profile,
+    reopen_run,
+    required_out,
+    resume_command,
+    run_to_end,
+    traffic_rows,
+    usage_errors,
+)
+from supervised.config import ClassifyConfig
+from supervised.experiment import ClassificationExperiment
+
+_HEADLINE = ("accuracy", "accuracy")
+_MEASURES = ["accuracy", "effective_rank", "seconds"]
+
+
+def classify(
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            "--config", help="YAML file of settings, or a shipped one such as feddecorr/table1."
+        ),
+    ] = None,
+    dataset: Annotated[
+        str | None,
+        typer.Option(help="A data set's name, an image folder or its archive, or an .npz file."),
+    ] = None,
+    alpha: Annotated[
+        str | None,
+        typer.Option(metavar="A", help="Dirichlet partition with this concentration; or inf."),
+    ] = None,
+    classes_per_client: Annotated[
+        str | None, typer.Option(metavar="M", help="Pathological partition: M classes a client.")
+    ] = None,
+    partition: Annotated[
+        str | None, typer.Option(help="iid, or domain (each folder is a client).")
+    ] = None,
+    method: Annotated[
+        str | None,
+        typer.Option(
+            help="fedavg, fedprox, fedavgm, moon, scaffold, fednova, fedbn, fedadam, fedyogi, "
+            "fedadagrad, fedrs, fedlc, fedsam or fedexp."
+        ),
+    ] = None,
+    decorr: Annotated[
+        str | None, typer.Option(help="feddecorr, decov, structured-decov or none.")
+    ] = None,
+    beta: Annotated[
+        str | None, typer.Option(metavar="B", help="Weight of the decorrelation term.")
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(help="small, mobilenetv2, resnet18, resnet20, resnet32 or alexnet."),
+    ] = None,
+    clients: Annotated[str | None, typer.Option(metavar="K", help="Number of clients.")] = None,
+    sample_fraction: Annotated[
+        str | None, typer.Option(metavar="F", help="Share of the clients invited in a round.")
+    ] = None,
+    rounds: Annotated[str | None, typer.Option(metavar="R", help="Rounds.")] = None,
+    local_epochs: Annotated[
+        str | None, typer.Option(metavar="E", help="Local epochs of a round.")
+    ] = None,
+    disconnection_rate: Annotated[
+        str | None, typer.Option(metavar="F", help="Share of the clients absent for the whole run.")
+    ] = None,
+    dropout_rate: Annotated[
+        str | None,
+        typer.Option(metavar="F", help="Probability that a client is absent from a round."),
+    ] = None,
+    seed: Annotated[
+        str | None, typer.Option(metavar="S", help="Seed of all random numbers, or the first.")
+    ] = None,
+    seeds: Annotated[
+        int, typer.Option(metavar="N", min=1, help="Run N seeds, and give mean and deviation.")
+    ] = 1,
+    device: Annotated[str | None, typer.Option(help="auto, cpu or cuda.")] = None,
+    cohort: Annotated[
+        str | None,
+        typer.Option(metavar="N", help="Clients that are trained side by side; auto by memory."),
+    ] = None,
+    data_root: Annotated[
+        str | None, typer.Option(help="Folder of the data sets; $CCFCPP_DATA otherwise.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder of the run; a new one under runs/ otherwise.")
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Any other setting, such as moon.mu=5."),
+    ] = None,
+    profile: Annotated[
+        bool, typer.Option("--profile", help="Say in the end where the time went.")
+    ] = False,
+    json_output: Annotated[
+        bool, typer.Option("--json", help="Print the results as one JSON object.")
+    ] = False,
+) -> None:
+    """Train a classifier over clients, by FedAvg and its kin, with FedDecorr or without."""
+    named = {
+        "dataset": dataset,
+        "method": method,
+        **_partition_flags(alpha, classes_per_client, partition),
+        "partition.clients": clients,
+        "decorrelation.kind": decorr,
+        "decorrelation.beta": beta,
+        "model.name": model,
+        "training.rounds": rounds,
+        "training.local_epochs": local_epochs,
+        "availability.sample_fraction": sample_fraction,
+        "availability.disconnection_rate": disconnection_rate,
+        "availability.dropout_rate": dropout_rate,
+        "seed": seed,
+        "device": device,
+        "compute.cohort": cohort,
+        "data.root": data_root,
+    }
+    values = merge(given(named), parse_assignments(settings or []))
+    file = read_yaml(find_config(config)) if config else {}
+    keep_freed_memory()
+    use_available_processors()
+    with printed_profile() if profile else nullcontext():
+        if resume and Study.plan_of(required_out(out)).is_file():
+            with usage_errors():
+                study = _reopen_study(required_out(out), merge(file, values), seeds)
+            _run_study(study, json_output)
+        elif resume:
+            with usage_errors():
+                experiment, folder = reopen_run(
+                    required_out(out), ClassifyConfig, ClassificationExperiment, file, values
+                )
+            _run_one(experiment, folder, json_output)
+        else:
+            _start(out, _plan(file, values, seeds), json_output)
+
+
+def _partition_flags(
+    alpha: str | None, classes_per_client: str | None, partition: str | None
+) -> dict[str, str | None]:
+    """The three ways to name a partition, of which one may be taken."""
+    flags = {
+        "--alpha": alpha,
+        "--classes-per-client": classes_per_client,
+        "--partition": partition,
+    }
+    taken = [flag for flag, value in flags.items() if value is not None]
+    if len(taken) > 1:
+        raise UsageError(f"{' and '.join(taken)} each name a partition: give one of them")
+    kind = partition
+    if alpha is not None:
+        kind = "dirichlet"
+    if classes_per_client is not None:
+        kind = "pathological"
+    return {
+        "partition.kind": kind,
+        "partition.alpha": alpha,
+        "partition.classes_per_client": classes_per_client,
+    }
+
+
+def _plan(file: Tree, values: Tree, seeds: int) -> list[Planned[ClassifyConfig]]:
+    """All runs: the cells of the file's grid, each with so many seeds."""
+    base = {key: value for key, value in file.items() if key != "grid"}
+    planned = []
+    for axes in grid_cells(file, values):
+        config = resolve(ClassifyConfig, "classify", base, as_tree(axes), values)
+        for number in range(seeds):
+            of_seed = config.model_copy(update={"seed": config.seed + number})
+            planned.append(Planned(axes, of_seed))
+    return planned
+
+
+def _start(out: Path | None, plan: list[Planned[ClassifyConfig]], json_output: bool) -> None:
+    first = plan[0].config
+    if len(plan) == 1:
+        with usage_errors():
+            path = out or new_path(first.method, first.dataset)
+            experiment, folder = create_run(path, first, ClassificationExperiment)
+        _run_one(experiment, folder, json_output)
+        return
+    with usage_errors():
+        study = Study.create(out or new_path("study", first.dataset), plan)
+    _run_study(study, json_output)
+
+
+def _reopen_study(path: Path, changes: Tree, seeds: int) -> Study[ClassifyConfig]:
+    other = sorted({key for key, _ in flatten(changes)} - MAY_CHANGE)
+    if other or seeds > 1:
+        raise UsageError(
+            f"the runs in {path} are resumed as they were planned: leave out "
+            f"{', '.join(other) or '--seeds'}, or give another --out"
+        )
+    return Study.reopen(path, ClassifyConfig, changes)
+
+
+def _run_one(experiment: Experiment[Any], folder: RunFolder, json_output: bool) -> None:
+    resumption = resume_command("classify", folder.path)
+    summary = run_to_end(experiment, folder, _HEADLINE, resumption)
+    if json_output:
+        typer.echo(json.dumps(summary))
+    else:
+        _print_summary(summary)
+
+
+def _run_study(study: Study[ClassifyConfig], json_output: bool) -> None:
+    resumption = resume_command("classify", study.path)
+
+    def run_one(title: str, experiment: Experiment[Any], folder: RunFolder) -> dict[str, Any]:
+        return run_to_end(experiment, folder, _HEADLINE, resumption, title)
+
+    summaries = study.run(ClassificationExperiment, run_one)
+    domains = dict.fromkeys(k for s in summaries for k in s if k.startswith("accuracy "))
+    measures = [_MEASURES[0], *domains, *_MEASURES[1:]]
+    rows = study.table(summaries, measures)
+    if json_output:
+        typer.echo(json.dumps({"out": str(study.path), "table": rows, "runs": summaries}))
+        return
+    print_rows(str(study.path), [display(row, measures) for row in rows])
+
+
+def _print_summary(summary: dict[str, Any]) -> None:
+    decorrelation = summary["decorrelation"]
+    partition = summary["partition"]
+    if summary["alpha"] is not None:
+        partition += f", alpha = {summary['alpha']}"
+    if summary["classes_per_client"] is not None:
+        partition += f", {summary['classes_per_client']} classes a client"
+    rows = {
+        "images": f"{summary['training_images']:,} for training, {summary['test_images']:,} for "
+        "testing",
+        "model": summary["model"],
+        "decorrelation": decorrelation
+        + (f", beta = {summary['beta']:g}" if decorrelation != "none" else ""),
+        "clients": f"{summary['connected']} connected, {summary['disconnected']} disconnected",
+        "partition": partition,
+        "rounds": f"{summary['rounds']} with {summary['local_epochs']} local epochs",
+        **{key: f"{summary[key]:.4f}" for key in summary if key.split(" ")[0] == "accuracy"},
+        "effective rank": f"{summary['effective_rank']:.1f}",
+    }
+    print_facts(f"{summary['method']} on {summary['dataset']}", rows | traffic_rows(summary))

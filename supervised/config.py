@@ -1,0 +1,206 @@
+"""The configuration of ``ccfcpp classify``: every choice of a run, its range and its default.
+
+The defaults are those of FedDecorr's public code for CIFAR-10, but for the data set and the
+network, which are small.
+"""
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from ccfcpp.config import (
+    DataConfig,
+    Positive,
+    PositiveNumber,
+    RunConfig,
+    Section,
+    Share,
+    Weight,
+)
+
+MethodName = Literal[
+    "fedavg",
+    "fedprox",
+    "fedavgm",
+    "moon",
+    "scaffold",
+    "fednova",
+    "fedbn",
+    "fedadam",
+    "fedyogi",
+    "fedadagrad",
+    "fedrs",
+    "fedlc",
+    "fedsam",
+    "fedexp",
+]
+BelowOne = Annotated[float, Field(ge=0, lt=1)]
+
+
+class SamplesConfig(DataConfig):
+    """Where the images come from, and which of them are used."""
+
+    classes: tuple[str, ...] | None = None
+    """Use only these classes."""
+    train_images: Positive | None = None
+    """Use only so many training images, drawn at random."""
+    test_images: Positive | None = None
+    """Use only so many test images, drawn at random."""
+    test_share: Annotated[float, Field(gt=0, lt=1)] = 0.2
+    """Share of each class that is held out for testing where the data set has no test images."""
+    mean: tuple[float, ...] | None = None
+    """Subtracted from pixels in [0, 1], a number for each channel."""
+    std: tuple[PositiveNumber, ...] | None = None
+    """What they are then divided by."""
+
+
+class LabelPartitionConfig(Section):
+    """How the training images are divided among clients."""
+
+    kind: Literal["dirichlet", "pathological", "iid", "domain"] = "dirichlet"
+    """``dirichlet``: shares of each class by Dir(alpha); ``pathological``: M classes a client;
+    ``iid``: at random; ``domain``: each folder is a client."""
+    alpha: Annotated[float, Field(gt=0)] = 0.5
+    """Concentration of ``dirichlet``: heterogeneous where it is small; ``inf`` is ``iid``."""
+    classes_per_client: Positive = 2
+    """M of ``pathological``."""
+    clients: Positive | None = None
+    """Number of clients: 10 where it is null, or as many as folders."""
+    min_samples: Positive = 10
+    """``dirichlet`` is drawn again until each client holds so many."""
+
+
+class ClassifierConfig(Section):
+    """The network."""
+
+    name: Literal["small", "mobilenetv2", "resnet18", "resnet20", "resnet32", "alexnet"] = "small"
+    widths: tuple[Positive, ...] = (32, 64)
+    """Output channels of the convolutions of ``small``."""
+    representation: Positive = 128
+    """Width of the last hidden layer of ``small``."""
+    batch_norm: bool = True
+    """Whether ``small`` is batch-normalised; the others always are."""
+
+
+class LocalTrainingConfig(Section):
+    """Rounds and local training."""
+
+    rounds: Positive = 100
+    local_epochs: Positive = 10
+    batch_size: Annotated[int, Field(ge=2, le=10**6)] = 64
+    learning_rate: PositiveNumber = 0.01
+    momentum: BelowOne = 0.9
+    weight_decay: Weight = 1e-5
+
+
+class DecorrelationConfig(Section):
+    """The decorrelation term."""
+
+    kind: Literal["none", "feddecorr", "decov", "structured-decov"] = "feddecorr"
+    beta: Weight = 0.1
+    """β of Eq. (10): the term's weight."""
+    scale: Literal["paper", "code"] = "code"
+    """Of ``feddecorr``: as Algorithm 1 has it, or as the authors' code, about N times as large."""
+    groups: Positive = 8
+    """Of ``structured-decov``: number of groups of dimensions."""
+
+
+class AugmentationConfig(Section):
+    """Random changes of the training images; every image has its own in each epoch."""
+
+    crop_padding: Annotated[int, Field(ge=0, le=64)] = 0
+    """Zeros around an image before a crop of its own size is taken."""
+    flip: bool = False
+    """Mirror half of the images."""
+    autoaugment: bool = False
+    """AutoAugment's policy for CIFAR-10; for colour images."""
+    rotation: Weight = 0.0
+    """Largest rotation in either direction, in degrees."""
+
+
+class ProximalConfig(Section):
+    """FedProx."""
+
+    mu: Weight = 1e-3
+
+
+class ServerMomentumConfig(Section):
+    """FedAvgM."""
+
+    momentum: BelowOne = 0.5
+    dampening: Literal["none", "momentum"] = "momentum"
+    """Of the change of a round: ``none`` (Hsu et al. 2019), or ``momentum``: times 1 - momentum,
+    as in the FedDecorr authors' code."""
+
+
+class MoonConfig(Section):
+    """MOON."""
+
+    mu: Weight = 1.0
+    temperature: PositiveNumber = 1.0
+    """1 in the FedDecorr authors' code, 0.5 in MOON's paper."""
+
+
+class AdaptiveConfig(Section):
+    """FedAdam, FedYogi and FedAdagrad."""
+
+    learning_rate: PositiveNumber = 0.01
+    beta1: BelowOne = 0.9
+    beta2: BelowOne = 0.99
+    tau: PositiveNumber = 1e-3
+    """Degree of adaptivity; the second moments start at τ²."""
+
+
+class RestrictedConfig(Section):
+    """FedRS."""
+
+    strength: Share = 0.5
+    """Factor of the logits of classes that a client does not hold."""
+
+
+class CalibrationConfig(Section):
+    """Logit calibration, FedLC."""
+
+    temperature: Weight = 0.1
+    """Factor of the margins n^(-1/4): 0.1 in the FedDecorr authors' code."""
+
+
+class SharpnessConfig(Section):
+    """FedSAM."""
+
+    radius: PositiveNumber = 0.05
+
+
+class ExtrapolationConfig(Section):
+    """FedExP."""
+
+    epsilon: PositiveNumber = 1e-3
+
+
+class ClassifyConfig(RunConfig):
+    """All of ``ccfcpp classify``."""
+
+    method: MethodName = "fedavg"
+    data: SamplesConfig = SamplesConfig()
+    partition: LabelPartitionConfig = LabelPartitionConfig()
+    model: ClassifierConfig = ClassifierConfig()
+    training: LocalTrainingConfig = LocalTrainingConfig()
+    decorrelation: DecorrelationConfig = DecorrelationConfig()
+    augmentation: AugmentationConfig = AugmentationConfig()
+    fedprox: ProximalConfig = ProximalConfig()
+    fedavgm: ServerMomentumConfig = ServerMomentumConfig()
+    moon: MoonConfig = MoonConfig()
+    adaptive: AdaptiveConfig = AdaptiveConfig()
+    fedrs: RestrictedConfig = RestrictedConfig()
+    fedlc: CalibrationConfig = CalibrationConfig()
+    fedsam: SharpnessConfig = SharpnessConfig()
+    fedexp: ExtrapolationConfig = ExtrapolationConfig()
+
+    @model_validator(mode="after")
+    def _method_fits_model(self) -> "ClassifyConfig":
+        if self.method == "fedbn" and self.model.name == "small" and not self.model.batch_norm:
+            raise ValueError(
+                "method = 'fedbn' keeps batch normalisation at the clients, and model.name = "
+                "'small' with model.batch_norm = false has none: take another method or model"
+            )
+        return self

@@ -1,0 +1,72 @@
+"""What a model makes of test images."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ccfcpp.data.images import to_float
+from ccfcpp.models.classifiers import Classifier
+from ccfcpp.models.layout import ModelState
+from ccfcpp.models.stacked import ModelStack
+from supervised.augmentation import normalise
+from supervised.config import ClassifyConfig
+
+_FORWARD_BATCH = 500
+_FORWARD_PIXELS = 500 * 32 * 32
+
+
+@dataclass(frozen=True)
+class TestSet:
+    """Images on which models are tested.
+
+    Attributes:
+        name: What reports call it, such as a domain.
+        client: The client whose model is tested on it, where clients have models of their own.
+        index: int64 indices of its images.
+    """
+
+    name: str
+    client: int | None
+    index: Tensor
+
+
+class Evaluator:
+    """A network that is not trained.
+
+    Args:
+        make_model: Builds the network.
+        config: The run's configuration.
+        device: Where it runs.
+    """
+
+    def __init__(
+        self, make_model: Callable[[], Classifier], config: ClassifyConfig, device: torch.device
+    ) -> None:
+        precision = config.compute.precision
+        self._network = ModelStack(make_model, 1, device, trained=False, precision=precision)
+        self._settings = config.data
+
+    @torch.no_grad()
+    def __call__(self, model: ModelState, images: Tensor) -> tuple[Tensor, Tensor]:
+        """Run a model on images as they are.
+
+        Args:
+            model: Its weights and statistics.
+            images: uint8 tensor of shape (samples, channels, height, width).
+
+        Returns:
+            Representations of shape (samples, features), and predicted classes, int64 of shape
+            (samples,).
+        """
+        self._network.load(0, model)
+        size = min(_FORWARD_BATCH, max(1, _FORWARD_PIXELS // images[0, 0].numel()))
+        parts = [
+            self._network(normalise(to_float(batch), self._settings))
+            for batch in torch.split(images, size)
+        ]
+        representations, logits = (
+            torch.cat([part[0, 0] for part in some]) for some in zip(*parts, strict=True)
+        )
+        return representations, logits.argmax(dim=1)

@@ -1,0 +1,214 @@
+"""One classification run, from its configuration to its results."""
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ccfcpp.data import ImageData
+from ccfcpp.engine.availability import Availability
+from ccfcpp.engine.client import Client
+from ccfcpp.engine.memories import ClientMemories
+from ccfcpp.environment import check_precision, choose_device
+from ccfcpp.experiment import Arrays, Experiment, Scores
+from ccfcpp.metrics import effective_rank, spectrum
+from ccfcpp.models.stacked import training_bytes
+from ccfcpp.randomness import Randomness
+from ccfcpp.setup import cohort_size
+from supervised.algorithm import FederatedClassification
+from supervised.config import ClassifyConfig
+from supervised.evaluation import Evaluator, TestSet
+from supervised.exchange import ServerState
+from supervised.methods import METHODS
+from supervised.setup import (
+    check_images,
+    classifier_maker,
+    load_labelled,
+    partition_samples,
+    split,
+)
+
+
+class ClassificationExperiment(Experiment[ServerState]):
+    """Data, clients, algorithm and federation that a configuration asks for.
+
+    Making one checks everything that can be checked before a file is written.
+
+    Args:
+        config: The configuration.
+        data: The images; those that the configuration names where it is None.
+
+    Raises:
+        UsageError: The configuration does not fit the data or the machine.
+    """
+
+    algorithm: FederatedClassification
+
+    def __init__(self, config: ClassifyConfig, data: ImageData | None = None) -> None:
+        self.config = config
+        self.device = choose_device(config.device)
+        check_precision(config.compute.precision, self.device)
+        self.randomness = Randomness(config.seed)
+        self.data = load_labelled(config) if data is None else data
+        check_images(config, self.data)
+        train, test = split(config, self.data)
+        self.parts = partition_samples(config, self.data, train, self.randomness)
+        self.availability = Availability(**config.availability.model_dump())
+        connected = self.availability.connected(range(len(self.parts)), self.randomness)
+        image_shape = tuple(self.data.images.shape[1:])
+        make_model = classifier_maker(config.model, image_shape, len(self.data.classes))
+        self.data = self.data.to(self.device)
+        self.clients = [self._client(number) for number in connected]
+        self.test_sets = self._test_sets(test)
+        batch = min(config.training.batch_size, max(map(len, self.clients)))
+        self.cohort = cohort_size(
+            config.compute.cohort,
+            self.availability.invited(len(self.clients)),
+            training_bytes(make_model, image_shape, batch, views=1),
+            self.device,
+        )
+        self.algorithm = FederatedClassification(
+            config,
+            make_model,
+            len(self.data.classes),
+            self.cohort,
+            len(self.clients),
+            self.device,
+        )
+        self.evaluator = Evaluator(make_model, config, self.device)
+
+    def _client(self, number: int) -> Client:
+        assert self.data.labels is not None
+        samples = self.parts[number].to(self.device)
+        name = self._by_domain and self.data.owner_names[number]
+        return Client(
+            number,
+            name or f"client {number}",
+            self.data.images[samples],
+            self.data.labels[samples],
+        )
+
+    @property
+    def _by_domain(self) -> bool:
+        return self.config.partition.kind == "domain"
+
+    @property
+    def _is_personal(self) -> bool:
+        return METHODS[self.config.method].personal
+
+    def _test_sets(self, test: Tensor) -> list[TestSet]:
+        """One for each domain, or for each client with a model of its own, or one of all."""
+        if self._by_domain:
+            assert self.data.owners is not None
+            owners = self.data.owners.cpu()[test]
+            connected = {client.id for client in self.clients}
+            sets = [
+                TestSet(name, number, test[owners == number])
+                for number, name in enumerate(self.data.owner_names)
+                # Without its client a domain has no model of its own.
+                if number in connected or not self._is_personal
+            ]
+            return [one for one in sets if len(one.index) > 0]
+        if self._is_personal:
+            return [TestSet(client.name, client.id, test) for client in self.clients]
+        return [TestSet("all", None, test)]
+
+    def scores(self, number: int, state: ServerState, memories: ClientMemories) -> Scores:
+        """Accuracies, where they are due."""
+        last = number + 1 == self.algorithm.rounds
+        if not last and (number + 1) % self.config.evaluate_every:
+            return {}
+        correct = {}
+        for tested in self.test_sets:
+            _, predicted = self._tested(tested, state, memories)
+            correct[tested.name] = self._accuracy(tested, predicted)
+        return _averaged(correct)
+
+    def _tested(
+        self, tested: TestSet, state: ServerState, memories: ClientMemories
+    ) -> tuple[Tensor, Tensor]:
+        """Representations and predicted classes of a test set."""
+        model = state.model
+        if self._is_personal:
+            assert tested.client is not None
+            method = self.algorithm.trainer.method
+            model = method.personal(model, memories.take(tested.client))
+        return self.evaluator(model, self.data.images[tested.index.to(self.device)])
+
+    def _accuracy(self, tested: TestSet, predicted: Tensor) -> float:
+        assert self.data.labels is not None
+        right = predicted == self.data.labels[tested.index.to(self.device)]
+        return float(right.double().mean())
+
+    def results(
+        self, state: ServerState, memories: ClientMemories
+    ) -> tuple[dict[str, Any], Arrays]:
+        """Accuracies, predictions, and the spectrum of the representations of each test set."""
+        assert self.data.labels is not None
+        correct, predictions, spectra = {}, [], []
+        for tested in self.test_sets:
+            representations, predicted = self._tested(tested, state, memories)
+            correct[tested.name] = self._accuracy(tested, predicted)
+            predictions.append(predicted.cpu())
+            spectra.append(spectrum(representations))
+        index = torch.cat([tested.index for tested in self.test_sets])
+        ranks = [effective_rank(values) for values in spectra]
+        summary = {
+            **_averaged(correct),
+            "effective_rank": sum(ranks) / len(ranks),
+            "largest_singular_value": float(spectra[0][0]),
+            "median_singular_value": float(spectra[0].median()),
+        }
+        arrays = {
+            "index": index,
+            "class": self.data.labels.cpu()[index],
+            "predicted": torch.cat(predictions),
+            "test_set": torch.repeat_interleave(
+                torch.tensor([len(tested.index) for tested in self.test_sets])
+            ),
+        }
+        return summary, {
+            "predictions": arrays,
+            "spectra": {"singular_values": torch.stack(spectra)},
+        }
+
+    def describe(self) -> dict[str, Any]:
+        """The setting, for the summary."""
+        config = self.config
+        partition = config.partition
+        decorrelation = config.decorrelation
+        by_alpha, by_class = partition.kind == "dirichlet", partition.kind == "pathological"
+        # JSON has no infinity.
+        alpha = partition.alpha if partition.alpha != math.inf else "inf"
+        return {
+            "method": config.method,
+            "decorrelation": decorrelation.kind,
+            "beta": decorrelation.beta if decorrelation.kind != "none" else None,
+            "scale": decorrelation.scale if decorrelation.kind == "feddecorr" else None,
+            "dataset": config.dataset,
+            "classes": len(self.data.classes),
+            "training_images": sum(map(len, self.parts)),
+            "held": sum(map(len, self.clients)),
+            "test_images": len(torch.unique(torch.cat([t.index for t in self.test_sets]))),
+            "model": config.model.name,
+            "partition": partition.kind,
+            "alpha": alpha if by_alpha else None,
+            "classes_per_client": partition.classes_per_client if by_class else None,
+            "seed": config.seed,
+            "clients": len(self.parts),
+            "connected": len(self.clients),
+            "disconnected": len(self.parts) - len(self.clients),
+            "sample_fraction": config.availability.sample_fraction,
+            "rounds": config.training.rounds,
+            "local_epochs": config.training.local_epochs,
+            "device": str(self.device),
+            "cohort": self.cohort,
+        }
+
+
+def _averaged(accuracies: dict[str, float]) -> Scores:
+    """The mean over the test sets, and each of them where there are several."""
+    mean = sum(accuracies.values()) / len(accuracies)
+    single = {f"accuracy {name}": value for name, value in accuracies.items()}
+    return {"accuracy": mean} | (single if len(single) > 1 else {})

@@ -1,0 +1,158 @@
+"""What clients do with their own images: SGD on cross-entropy, a cohort of them side by side."""
+
+from collections.abc import Callable, Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from ccfcpp.data.batches import CohortBatch, cohort_batches
+from ccfcpp.engine.client import Client
+from ccfcpp.models.classifiers import Classifier
+from ccfcpp.models.sgd import StackedSGD
+from ccfcpp.models.stacked import ModelStack
+from ccfcpp.profiling import section
+from ccfcpp.randomness import Randomness
+from supervised.augmentation import Augmenter, Changes
+from supervised.config import ClassifyConfig
+from supervised.decorrelation import decorrelation_term
+from supervised.exchange import Broadcast, LocalUpdate
+from supervised.losses import cross_entropy
+from supervised.methods import METHODS
+from supervised.methods.local import Workplace
+
+
+class LocalTrainer:
+    """A stack of networks that are trained, as the method has it.
+
+    One trainer serves all clients of a process, cohort after cohort. A cohort is given in
+    descending order of size.
+
+    Args:
+        make_model: Builds the network; its weights come with the messages.
+        config: The run's configuration.
+        classes: Number of classes.
+        cohort: How many clients are trained together at most.
+        device: Where the networks live.
+    """
+
+    def __init__(
+        self,
+        make_model: Callable[[], Classifier],
+        config: ClassifyConfig,
+        classes: int,
+        cohort: int,
+        device: torch.device,
+    ) -> None:
+        self.config = config
+        self.cohort = cohort
+        self.device = device
+        precision = config.compute.precision
+        self.models = ModelStack(make_model, cohort, device, precision=precision)
+        self.augmenter = Augmenter(config)
+        with torch.device("meta"):
+            features = make_model().backbone.features
+        self._decorrelation = decorrelation_term(config.decorrelation, features)
+        place = Workplace(config, self.models, make_model, classes, device)
+        self.method = METHODS[config.method].local(place)
+
+    def train(
+        self, message: Broadcast, clients: Sequence[Client], randomness: Randomness
+    ) -> list[LocalUpdate]:
+        """Train a cohort.
+
+        Args:
+            message: What came from the server.
+            clients: The cohort, whose memories are replaced.
+            randomness: The source, set to the round.
+
+        Returns:
+            Each client's update.
+        """
+        for index, client in enumerate(clients):
+            self.models.load(index, self.method.start(message, client))
+        self.models.activate(len(clients))
+        self.models.train()
+        self.method.begin(message, clients)
+        losses, steps = self._descend(clients, randomness)
+        self.models.activate(len(clients))
+        return [
+            self._update(index, client, loss, count)
+            for index, (client, loss, count) in enumerate(zip(clients, losses, steps, strict=True))
+        ]
+
+    def _update(self, index: int, client: Client, loss: float | None, steps: int) -> LocalUpdate:
+        change = self.method.control_change(index, steps)
+        client.memory = self.method.remember(index, client, steps)
+        model = self.method.shared(self.models.state(index))
+        return LocalUpdate(model, len(client), steps, loss, change)
+
+    def _descend(
+        self, clients: Sequence[Client], randomness: Randomness
+    ) -> tuple[list[float | None], list[int]]:
+        """All local epochs; each client's mean loss and its number of steps."""
+        training = self.config.training
+        optimizer = StackedSGD(
+            self.models.parameters[: len(clients)],
+            self.models.gradients[: len(clients)],
+            training.learning_rate,
+            training.momentum,
+            training.weight_decay,
+        )
+        images = torch.cat([client.images for client in clients])
+        labels = torch.cat([_labels(client) for client in clients])
+        totals, steps = torch.zeros(len(clients), device=self.device), [0] * len(clients)
+        for epoch in range(training.local_epochs):
+            with section("augmentation: draw"):
+                changes = self.augmenter.draw(clients, randomness, epoch)
+            for batch in self._batches(clients, randomness, epoch):
+                self.models.activate(len(batch))
+                losses = self._gradients(images, labels, changes, batch)
+                with section("training: optimizer"):
+                    optimizer.step(len(batch))
+                    self.method.after_step()
+                totals[: len(batch)] += losses
+                steps[: len(batch)] = [count + 1 for count in steps[: len(batch)]]
+        means = [t / n if n else None for t, n in zip(totals.tolist(), steps, strict=True)]
+        return means, steps
+
+    def _gradients(
+        self, images: Tensor, labels: Tensor, changes: Changes, batch: CohortBatch
+    ) -> Tensor:
+        """Set the gradients of a step; its losses, of shape (clients,)."""
+        where = batch.index.flatten()
+        with section("augmentation: render"):
+            shown = self.augmenter.render(images[where], changes, where)
+        wanted = labels[batch.index]
+
+        def backward() -> Tensor:
+            with section("training: forward"):
+                losses = self._losses(shown, wanted, batch)
+            with section("training: backward"):
+                self.models.backward(losses.sum())
+            return losses.detach()
+
+        return self.method.descend(backward)
+
+    def _losses(self, shown: Tensor, labels: Tensor, batch: CohortBatch) -> Tensor:
+        representations, logits = (part[:, 0] for part in self.models(shown, mask=batch.mask))
+        losses = cross_entropy(self.method.logits(logits), labels, batch.mask)
+        if self._decorrelation is not None:
+            term = self._decorrelation(representations, batch.mask)
+            losses = losses + self.config.decorrelation.beta * term
+        penalty = self.method.penalty(shown, representations, batch)
+        return losses if penalty is None else losses + penalty
+
+    def _batches(
+        self, clients: Sequence[Client], randomness: Randomness, epoch: int
+    ) -> Iterator[CohortBatch]:
+        return cohort_batches(
+            [len(client) for client in clients],
+            self.config.training.batch_size,
+            [randomness.of_client(c.id).generator(f"batches {epoch}") for c in clients],
+            self.device,
+        )
+
+
+def _labels(client: Client) -> Tensor:
+    assert client.labels is not None
+    return client.labels

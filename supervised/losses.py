@@ -1,0 +1,150 @@
+"""Loss terms that a client adds to its cross-entropy.
+
+Sources: Shi et al., *Understanding and Mitigating Dimensional Collapse in Federated Learning*
+("the paper" below); Cogswell et al. 2016 (DeCov); Xiong et al. 2016 (Structured-DeCov); Li, He and
+Song 2021 (MOON).
+
+Leading axes are independent losses, such as those of several clients: representations of shape
+(…, batch, dimensions) give losses of shape (…). Where batches are padded to one length, ``mask`` of
+shape (…, batch) is 1 for each sample that counts and 0 for the others. A batch of one sample gives
+a 0 that can be differentiated.
+
+‖ZᵀZ‖_F = ‖ZZᵀ‖_F: of the two products the smaller one is formed, for MobileNetV2 64² numbers in
+place of 1,280².
+"""
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from ccfcpp.losses import batch_mean
+
+_EPSILON = 1e-8
+"""Added to variances, so that a constant dimension counts 0 where it would divide 0 by 0."""
+
+
+def feddecorr(representations: Tensor, scale: str = "paper", mask: Tensor | None = None) -> Tensor:
+    """FedDecorr, the mean square of the correlations between dimensions.
+
+    Args:
+        representations: z of shape (…, batch, dimensions).
+        scale: ``paper``: Eq. (9) by Algorithm 1, the mean over all d² entries of (ZᵀZ/N)², where Z
+            is z-scored by the unbiased deviation; ``code``: the authors' code, the mean over the
+            entries off the diagonal of (ZᵀZ)²/N, about N times as large.
+        mask: Which samples count.
+
+    Returns:
+        Tensor of shape (…), without the weight β.
+    """
+    centred, counts = _centred(representations, mask)
+    freedom = (counts - 1).clamp(min=1)[..., None, None]
+    variances = centred.square().sum(dim=-2, keepdim=True) / freedom
+    scored = centred * (variances + _EPSILON).rsqrt()
+    dimensions = representations.shape[-1]
+    if scale == "paper":
+        return _squared_products(scored) / (counts * dimensions) ** 2
+    off_diagonal = _squared_products(scored) - _squared_norms(scored)
+    return off_diagonal / (counts * max(1, dimensions * (dimensions - 1)))
+
+
+def decov(representations: Tensor, mask: Tensor | None = None) -> Tensor:
+    """DeCov (Cogswell et al. 2016, Eq. (3)): half the squared covariances off the diagonal.
+
+    Args:
+        representations: z of shape (…, batch, dimensions).
+        mask: Which samples count.
+
+    Returns:
+        Tensor of shape (…): ½(‖C‖²_F − ‖diag C‖²), with the biased covariance C over the batch.
+    """
+    centred, counts = _centred(representations, mask)
+    return (_squared_products(centred) - _squared_norms(centred)) / (2 * counts**2)
+
+
+def structured_decov(representations: Tensor, groups: int, mask: Tensor | None = None) -> Tensor:
+    """Structured-DeCov: half the squared covariances between dimensions of different groups.
+
+    Xiong et al. 2016 minimise covariances between groups of units and let units of a group move
+    together; groups are consecutive dimensions here.
+
+    Args:
+        representations: z of shape (…, batch, dimensions).
+        groups: Number of groups; with as many as dimensions it is DeCov.
+        mask: Which samples count.
+
+    Returns:
+        Tensor of shape (…): ½ Σ C_ij² over all i, j of different groups.
+
+    Raises:
+        ValueError: The dimensions cannot be divided into so many groups.
+    """
+    dimensions = representations.shape[-1]
+    if dimensions % groups:
+        raise ValueError(f"{dimensions} dimensions cannot be divided into {groups} groups")
+    centred, counts = _centred(representations, mask)
+    by_group = centred.view(*centred.shape[:-1], groups, -1).movedim(-2, -3)
+    within = _squared_products(by_group).sum(dim=-1)
+    return (_squared_products(centred) - within) / (2 * counts**2)
+
+
+def model_contrast(
+    representations: Tensor,
+    of_global: Tensor,
+    of_previous: Tensor,
+    temperature: float,
+    mask: Tensor | None = None,
+) -> Tensor:
+    """MOON's model-contrastive loss (Li, He and Song 2021, Eq. (3)), without its weight μ.
+
+    Args:
+        representations: z of shape (…, batch, dimensions), the only input with a gradient.
+        of_global: The global model's representations, of the same shape.
+        of_previous: Those of the client's model of the round before, of the same shape.
+        temperature: τ.
+        mask: Which samples count.
+
+    Returns:
+        Tensor of shape (…): the mean of −log(e^{cos(z, z_g)/τ} / (e^{cos(z, z_g)/τ} +
+        e^{cos(z, z_p)/τ})).
+    """
+    towards = F.cosine_similarity(representations, of_global.detach(), dim=-1)
+    away = F.cosine_similarity(representations, of_previous.detach(), dim=-1)
+    return batch_mean(F.softplus((away - towards) / temperature), mask)
+
+
+def cross_entropy(logits: Tensor, labels: Tensor, mask: Tensor | None = None) -> Tensor:
+    """Mean cross-entropy of each client's batch.
+
+    Args:
+        logits: Tensor of shape (…, batch, classes).
+        labels: int64 tensor of shape (…, batch).
+        mask: Which samples count.
+
+    Returns:
+        Tensor of shape (…).
+    """
+    likelihoods = torch.log_softmax(logits, dim=-1)
+    of_labels = likelihoods.gather(-1, labels.unsqueeze(-1)).squeeze(-1)
+    return batch_mean(-of_labels, mask)
+
+
+def _centred(z: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+    """The samples less their mean, 0 where they do not count, and how many count, of shape (…)."""
+    if mask is None:
+        counts = z.new_full(z.shape[:-2], z.shape[-2])
+        return z - z.mean(dim=-2, keepdim=True), counts
+    weights, counts = mask.unsqueeze(-1), mask.sum(dim=-1)
+    means = (z * weights).sum(dim=-2, keepdim=True) / counts[..., None, None]
+    return (z - means) * weights, counts
+
+
+def _squared_products(z: Tensor) -> Tensor:
+    """‖zᵀz‖²_F over the last two axes."""
+    batch, dimensions = z.shape[-2:]
+    product = z @ z.mT if batch < dimensions else z.mT @ z
+    return product.square().sum(dim=(-2, -1))
+
+
+def _squared_norms(z: Tensor) -> Tensor:
+    """Σ_j (Σ_i z_ij²)², the part of ``_squared_products`` on the diagonal of zᵀz."""
+    return z.square().sum(dim=-2).square().sum(dim=-1)

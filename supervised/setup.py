@@ -1,0 +1,189 @@
+"""What a configuration asks for: images, their split, a partition, a network."""
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from ccfcpp.data import ImageData, load
+from ccfcpp.data.partition import (
+    dirichlet_partition,
+    iid_partition,
+    owner_partition,
+    pathological_partition,
+)
+from ccfcpp.errors import UsageError
+from ccfcpp.models.classifiers import (
+    AlexNetBackbone,
+    Backbone,
+    Classifier,
+    MobileNetV2Backbone,
+    SmallBackbone,
+    SmallResNetBackbone,
+)
+from ccfcpp.models.encoders import ResNet18Backbone
+from ccfcpp.randomness import Randomness
+from supervised.config import ClassifierConfig, ClassifyConfig
+
+_DEFAULT_CLIENTS = 10
+
+# The same images are held out, and taken, whatever the run's seed: figures can be compared.
+_SPLIT = Randomness(0)
+
+
+def load_labelled(config: ClassifyConfig) -> ImageData:
+    """The images with their labels, and the owners where each folder is a client.
+
+    Raises:
+        UsageError: There are no labels, or settings do not fit the images.
+    """
+    data = load(
+        config.dataset,
+        data_root=Path(config.data.root) if config.data.root else None,
+        image_size=config.data.image_size,
+        folders_are_clients=config.partition.kind == "domain",
+        classes=config.data.classes,
+    )
+    check_images(config, data)
+    return data
+
+
+def check_images(config: ClassifyConfig, data: ImageData) -> None:
+    """Refuse images that the configuration does not fit.
+
+    Raises:
+        UsageError: There are no labels, or settings do not fit the images.
+    """
+    if data.labels is None:
+        raise UsageError(
+            f"{data.name} has no labels to learn from: put the images into class folders"
+        )
+    channels = data.images.shape[1]
+    for name, values in (("mean", config.data.mean), ("std", config.data.std)):
+        if values is not None and len(values) != channels:
+            raise UsageError(
+                f"data.{name} has {len(values)} numbers, and the images have {channels} channels: "
+                "give one for each"
+            )
+    if config.augmentation.autoaugment and channels != 3:
+        raise UsageError(
+            f"augmentation.autoaugment is for colour images, and {data.name} has {channels} "
+            "channels: set it to false"
+        )
+
+
+def split(config: ClassifyConfig, data: ImageData) -> tuple[Tensor, Tensor]:
+    """Indices of the training and of the test images, int64, in data order.
+
+    The publisher's split, where there is one; else ``data.test_share`` of each class (and of each
+    owner) is held out.
+
+    Raises:
+        UsageError: One of the two would be empty.
+    """
+    test = _held_out(data, config.data.test_share) if data.test is None else data.test.cpu()
+    train_index = _some((~test).nonzero().flatten(), config.data.train_images, "training images")
+    test_index = _some(test.nonzero().flatten(), config.data.test_images, "test images")
+    for what, index in (("training", train_index), ("test", test_index)):
+        if len(index) == 0:
+            raise UsageError(f"{data.name} has no {what} images: change data.test_share")
+    return train_index, test_index
+
+
+def _held_out(data: ImageData, share: float) -> Tensor:
+    assert data.labels is not None
+    groups = data.labels.cpu()
+    if data.owners is not None:
+        groups = groups + len(data.classes) * data.owners.cpu()
+    test = torch.zeros(len(data), dtype=torch.bool)
+    generator = _SPLIT.generator("held out")
+    for group in torch.unique(groups):
+        members = (groups == group).nonzero().flatten()
+        order = torch.randperm(len(members), generator=generator)
+        test[members[order[: round(share * len(members))]]] = True
+    return test
+
+
+def _some(index: Tensor, count: int | None, what: str) -> Tensor:
+    if count is None or count >= len(index):
+        return index
+    chosen = torch.randperm(len(index), generator=_SPLIT.generator(what))[:count]
+    return index[chosen.sort().values]
+
+
+def partition_samples(
+    config: ClassifyConfig, data: ImageData, train: Tensor, randomness: Randomness
+) -> list[Tensor]:
+    """The indices of each client's training images.
+
+    Raises:
+        UsageError: The partition needs domains or a number of clients that are not there, or a
+            client would hold nothing.
+    """
+    choice = config.partition
+    assert data.labels is not None
+    labels, classes = data.labels.cpu()[train], len(data.classes)
+    clients = choice.clients or _DEFAULT_CLIENTS
+    if choice.kind == "domain":
+        parts = _domains(config, data, train)
+    elif choice.kind == "iid":
+        parts = iid_partition(len(train), clients, randomness)
+    elif choice.kind == "pathological":
+        parts = pathological_partition(
+            labels, classes, clients, choice.classes_per_client, randomness
+        )
+    else:
+        parts = dirichlet_partition(
+            labels, classes, clients, choice.alpha, randomness, choice.min_samples
+        )
+    return [train[part] for part in parts]
+
+
+def _domains(config: ClassifyConfig, data: ImageData, train: Tensor) -> list[Tensor]:
+    if data.owners is None:
+        raise UsageError(
+            f"partition.kind = 'domain' needs a folder of domains, and {data.name} is none: take "
+            "--alpha or --partition iid"
+        )
+    if config.partition.clients not in (None, len(data.owner_names)):
+        raise UsageError(
+            f"clients = {config.partition.clients} does not fit the {len(data.owner_names)} "
+            f"domains of {data.name}: leave it out"
+        )
+    parts = owner_partition(data.owners.cpu()[train], len(data.owner_names))
+    for name, part in zip(data.owner_names, parts, strict=True):
+        if len(part) == 0:
+            raise UsageError(f"domain {name!r} would be a client without training images: add some")
+    return parts
+
+
+def classifier_maker(
+    config: ClassifierConfig, image_shape: tuple[int, ...], classes: int
+) -> Callable[[], Classifier]:
+    """What builds the network for images of shape (channels, height, width).
+
+    Raises:
+        UsageError: The images do not fit the network.
+    """
+    make = partial(_make_classifier, config, image_shape, classes)
+    with torch.device("meta"):
+        make()
+    return make
+
+
+def _make_classifier(
+    config: ClassifierConfig, image_shape: tuple[int, ...], classes: int
+) -> Classifier:
+    backbones: dict[str, Callable[[], Backbone]] = {
+        "small": lambda: SmallBackbone(
+            image_shape, config.widths, config.representation, config.batch_norm
+        ),
+        "mobilenetv2": lambda: MobileNetV2Backbone(image_shape),
+        "resnet18": lambda: ResNet18Backbone(image_shape),
+        "resnet20": lambda: SmallResNetBackbone(image_shape, blocks=3),
+        "resnet32": lambda: SmallResNetBackbone(image_shape, blocks=5),
+        "alexnet": lambda: AlexNetBackbone(image_shape),
+    }
+    return Classifier(backbones[config.name](), classes)

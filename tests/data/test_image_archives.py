@@ -1,0 +1,274 @@
+import gzip
+import tarfile
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+
+from ccfcpp.data import ImageData, load, trees
+from ccfcpp.data.folder import read_archive, read_folder
+from ccfcpp.errors import UsageError
+
+from .originals import REAL_DATA, encoded, flat, random_images, write_archive, write_tree
+
+SUFFIXES = [".tar.gz", ".tgz", ".tar", ".zip"]
+
+SPLIT = {
+    "README.md": b"about",
+    "test/cat/9.png": flat(1),
+    "test/ant/0.png": flat(2),
+    "train/cat/10.png": flat(3),
+    "train/cat/9.png": flat(4),
+    "train/cat/.hidden.png": b"",
+    "train/ant/7.png": flat(5),
+}
+
+
+def _values(data: ImageData) -> list[int]:
+    values: list[int] = data.images[:, 0, 0, 0].tolist()
+    return values
+
+
+def _assert_same(data: ImageData, expected: ImageData) -> None:
+    assert torch.equal(data.images, expected.images)
+    assert (data.classes, data.owner_names) == (expected.classes, expected.owner_names)
+    for key in ("labels", "owners", "test"):
+        mine, other = getattr(data, key), getattr(expected, key)
+        assert (mine is None) == (other is None), key
+        assert mine is None or torch.equal(mine, other), key
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_train_and_test(tmp_path: Path, suffix: str) -> None:
+    archive = tmp_path / f"my.photos{suffix}"
+    write_archive(archive, SPLIT)
+    data = load(str(archive))
+    assert data.name == "my.photos"
+    assert _values(data) == [5, 3, 4, 2, 1]
+    assert data.classes == ("ant", "cat")
+    assert data.labels is not None
+    assert data.labels.tolist() == [0, 1, 1, 0, 1]
+    assert data.test is not None
+    assert data.test.tolist() == [False, False, False, True, True]
+    assert data.owners is None
+
+
+FLAT = {"a.png": flat(1), "b.png": flat(2)}
+CLASSES = {"x/a.png": encoded(random_images(0, 4, 4, 3)), "y/a.png": flat(3)}
+CLIENTS = {"anna/x/0.png": flat(1), "bob/x/0.png": flat(2), "bob/y/0.png": flat(3)}
+CLIENTS_SPLIT = {f"anna/{split}/x/0.png": flat(i) for i, split in enumerate(("train", "test"))}
+LISTS = CLIENTS | {
+    "anna_train.txt": b"anna/x/0.png 0\n",
+    "anna_test.txt": b"",
+    "bob_train.txt": b"",
+    "bob_test.txt": b"bob/y/0.png 1\n",
+}
+
+
+@pytest.mark.parametrize("inside", ["", "./", "photos/"])
+@pytest.mark.parametrize("suffix", [".tar.gz", ".zip"])
+@pytest.mark.parametrize(
+    ("files", "clients"),
+    [
+        (CLASSES, False),
+        (SPLIT, False),
+        (CLIENTS, True),
+        (CLIENTS_SPLIT, True),
+        (LISTS, True),
+    ],
+)
+def test_an_archive_is_read_as_the_folder_is(
+    tmp_path: Path, files: Mapping[str, bytes], clients: bool, suffix: str, inside: str
+) -> None:
+    write_tree(tmp_path / "folder", files)
+    expected = read_folder(tmp_path / "folder", folders_are_clients=clients)
+    write_archive(
+        tmp_path / f"archive{suffix}", {inside + name: content for name, content in files.items()}
+    )
+    for _ in range(2):  # decoded, and from the cache
+        data = read_archive(tmp_path / f"archive{suffix}", folders_are_clients=clients)
+        _assert_same(data, expected)
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_images_alone_are_unlabelled(tmp_path: Path, suffix: str) -> None:
+    write_archive(tmp_path / f"some{suffix}", FLAT)
+    data = load(str(tmp_path / f"some{suffix}"))
+    assert (_values(data), data.labels, data.test) == ([1, 2], None, None)
+    write_archive(tmp_path / f"class{suffix}", {f"cat/{name}": FLAT[name] for name in FLAT})
+    assert load(str(tmp_path / f"class{suffix}")).classes == ("cat",)
+
+
+def test_image_size_and_classes(tmp_path: Path) -> None:
+    files = {"a/0.png": flat(1, 6), "b/0.png": flat(2, 8), "c/0.png": b"damaged"}
+    write_archive(tmp_path / "some.zip", files)
+    data = load(str(tmp_path / "some.zip"), image_size=4, classes=["b", "a"])
+    assert data.images.shape == (2, 1, 4, 4)
+    assert data.classes == ("a", "b")
+    with pytest.raises(UsageError, match=r"some\.zip/b/0\.png is 8x8, but .*a/0\.png is 6x6"):
+        load(str(tmp_path / "some.zip"), classes=["b", "a"])
+    with pytest.raises(UsageError, match=r"some\.zip has no class 'd': take some of a, b, c"):
+        load(str(tmp_path / "some.zip"), classes=["d"])
+
+
+def test_an_archive_is_looked_through_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    archive = tmp_path / "some.tar.gz"
+    write_archive(archive, SPLIT)
+    first = load(str(archive))
+
+    def fail(*_: object) -> None:
+        raise AssertionError("looked through again")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(trees, "opened", fail)
+        _assert_same(load(str(archive)), first)
+        for choice in ({"classes": ["cat"]}, {"image_size": 2}, {"folders_are_clients": True}):
+            with pytest.raises(AssertionError, match="looked through again"):
+                load(str(archive), **choice)
+    write_archive(archive, SPLIT | {"train/ant/8.png": flat(6)})
+    assert len(load(str(archive))) == 6
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_names_that_lead_out_of_the_archive_are_harmless(tmp_path: Path, suffix: str) -> None:
+    files = {
+        "../../escaped.png": flat(7),
+        "a/../../escaped.png": flat(8),
+        "a/0.png": flat(1),
+        "/b/0.png": flat(2),
+    }
+    archive = tmp_path / "deep" / "root" / f"some{suffix}"
+    write_archive(archive, files)
+    data = load(str(archive))
+    assert (_values(data), data.classes) == ([1, 2], ("a", "b"))
+    assert [path.name for path in archive.parent.iterdir()] == [archive.name]
+    assert not list(tmp_path.rglob("escaped*"))
+
+
+def test_links_in_an_archive_are_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "secret.png").write_bytes(flat(9))
+    with tarfile.open(tmp_path / "some.tar", "w") as tar:
+        for kind, name in ((tarfile.SYMTYPE, "sym"), (tarfile.LNKTYPE, "hard")):
+            link = tarfile.TarInfo(f"a/{name}.png")
+            link.type = kind
+            link.linkname = str(tmp_path / "secret.png")
+            tar.addfile(link)
+    with pytest.raises(UsageError, match="holds no image"):
+        load(str(tmp_path / "some.tar"))
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+@pytest.mark.parametrize("content", ["text", "postscript", "cut"])
+def test_a_broken_image_is_named(tmp_path: Path, suffix: str, content: str) -> None:
+    whole = encoded(random_images(0, 32, 32))
+    broken = {
+        "text": b"not an image",
+        "postscript": b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 32 32\n%%EndComments\n",
+        "cut": whole[: len(whole) // 2],
+    }[content]
+    archive = tmp_path / f"some{suffix}"
+    write_archive(archive, {"a/0.png": whole, "a/1.png": broken})
+    with pytest.raises(UsageError, match=r"some.*/a/1\.png cannot be read as an image") as caught:
+        load(str(archive))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_a_decompression_bomb_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str
+) -> None:
+    write_archive(tmp_path / f"some{suffix}", {"a/0.png": flat(1, 12)})
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 100)
+    with pytest.raises(UsageError, match=r"a/0\.png .* decompression bomb"):
+        load(str(tmp_path / f"some{suffix}"))
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_a_member_without_end_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str
+) -> None:
+    monkeypatch.setattr(trees, "_LARGEST_FILE", 1000)
+    write_archive(tmp_path / f"some{suffix}", {"a/0.png": bytes(1001)})
+    with pytest.raises(UsageError, match=r"a/0\.png has 1001 bytes, but at most 1000"):
+        load(str(tmp_path / f"some{suffix}"))
+
+
+def test_a_tar_that_the_memory_cannot_hold_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trees, "_LARGEST_TAR", 1000)
+    files = {"notes.md": bytes(5000), "a/0.png": bytes(600), "a/1.png": bytes(600)}
+    write_archive(tmp_path / "some.tar.gz", files)
+    with pytest.raises(UsageError, match=r"some\.tar\.gz holds more than the 1000 bytes"):
+        load(str(tmp_path / "some.tar.gz"))
+
+
+def test_a_zip_that_understates_a_size_is_refused(tmp_path: Path) -> None:
+    archive = tmp_path / "some.zip"
+    content = bytes(5000)
+    write_archive(archive, {"a/0.png": content})
+    size = (5000).to_bytes(4, "little")
+    archive.write_bytes(archive.read_bytes().replace(size, (10).to_bytes(4, "little")))
+    with pytest.raises(UsageError, match=r"a/0\.png cannot be read \(Bad CRC-32"):
+        load(str(archive))
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+@pytest.mark.parametrize("kept", [0, 10, 3 * 1024 + 700])  # the last is inside a file
+def test_a_cut_archive_is_named(tmp_path: Path, suffix: str, kept: int) -> None:
+    archive = tmp_path / f"some{suffix}"
+    write_archive(archive, {f"a/{i}.png": encoded(random_images(i, 30, 30)) for i in range(9)})
+    archive.write_bytes(archive.read_bytes()[:kept])
+    with pytest.raises(UsageError, match=rf"some\{suffix} cannot be read \(.+\): get it again"):
+        load(str(archive))
+
+
+def test_a_gzipped_tar_cut_between_two_files_is_noticed(tmp_path: Path) -> None:
+    write_archive(tmp_path / "some.tar", FLAT)
+    archive = tmp_path / "some.tar.gz"
+    with gzip.open(archive, "wb") as file:
+        file.write((tmp_path / "some.tar").read_bytes()[:1024])
+        file.flush()
+        cut = archive.read_bytes()
+    archive.write_bytes(cut)
+    with pytest.raises(UsageError, match=r"cannot be read \(Compressed file ended before"):
+        load(str(archive))
+
+
+def test_an_encrypted_zip_is_refused(tmp_path: Path) -> None:
+    archive = tmp_path / "some.zip"
+    write_archive(archive, {"a/0.png": flat(1)})
+    with zipfile.ZipFile(archive) as file:
+        start = file.start_dir
+    content = bytearray(archive.read_bytes())
+    content[6] |= 1
+    content[start + 8] |= 1
+    archive.write_bytes(content)
+    with pytest.raises(UsageError, match=r"a/0\.png cannot be read \(.*encrypted"):
+        load(str(archive))
+
+
+def test_an_archive_without_images(tmp_path: Path) -> None:
+    write_archive(tmp_path / "some.tar.gz", {"a/notes.txt": b"", "README.md": b""})
+    with pytest.raises(UsageError, match=r"class folder .*some\.tar\.gz/a holds no image"):
+        load(str(tmp_path / "some.tar.gz"))
+    write_archive(tmp_path / "empty.zip", {})
+    with pytest.raises(UsageError, match=r"empty\.zip holds no image"):
+        load(str(tmp_path / "empty.zip"))
+
+
+def test_the_real_archive() -> None:
+    archive = REAL_DATA / "cifar10_jpeg.tar.gz"
+    if not archive.is_file():
+        pytest.skip(f"needs the real archive: no {archive}")
+    data = load(str(archive), classes=["cat", "truck"])
+    assert data.name == "cifar10_jpeg"
+    assert data.images.shape == (12_000, 3, 32, 32)
+    assert data.classes == ("cat", "truck")
+    assert data.labels is not None
+    assert data.test is not None
+    assert data.test.tolist() == [False] * 10_000 + [True] * 2_000
+    assert torch.bincount(data.labels[data.test]).tolist() == [1_000] * 2

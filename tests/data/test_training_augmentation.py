@@ -1,0 +1,128 @@
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.nn import functional as F
+
+from ccfcpp.data.training_augmentation import Crops, draw_crops, render_crops
+from ccfcpp.randomness import generator_of
+
+
+def images(count: int, channels: int, height: int, width: int) -> Tensor:
+    # No zeros: what is 0 in a crop is padding.
+    shape = (count, channels, height, width)
+    return torch.randint(1, 256, shape, generator=generator_of(0), dtype=torch.uint8)
+
+
+def drawn_crops(count: int, padding: int = 4, mirror: float = 0.5, seed: int = 1) -> Crops:
+    return draw_crops(count, padding, mirror, generator_of(seed))
+
+
+def one_crop(image: Tensor, padding: int, row: int, column: int, mirrored: bool) -> Tensor:
+    """What torchvision does: pad, cut, mirror; row and column count from the padded image's."""
+    height, width = image.shape[-2:]
+    padded = F.pad(image, (padding, padding, padding, padding))
+    crop = padded[:, row : row + height, column : column + width]
+    return crop.flip(-1) if mirrored else crop
+
+
+def one_by_one(batch: Tensor, crops: Crops, padding: int) -> Tensor:
+    places = zip(batch, crops.rows, crops.columns, crops.mirrored, strict=True)
+    return torch.stack(
+        [
+            one_crop(image, padding, int(row) + padding, int(column) + padding, bool(mirrored))
+            for image, row, column, mirrored in places
+        ]
+    )
+
+
+@given(
+    st.integers(0, 9),
+    st.integers(1, 4),
+    st.integers(1, 9),
+    st.integers(1, 9),
+    st.integers(0, 12),
+    st.integers(0, 10_000),
+)
+def test_a_crop_is_padded_cut_and_mirrored(
+    count: int, channels: int, height: int, width: int, padding: int, seed: int
+) -> None:
+    batch = images(max(count, 1), channels, height, width)[:count]
+    crops = drawn_crops(count, padding, seed=seed)
+    rendered = render_crops(batch, crops)
+    assert rendered.dtype == torch.uint8
+    assert rendered.shape == batch.shape
+    if count:
+        assert torch.equal(rendered, one_by_one(batch, crops, padding))
+
+
+def test_every_place_of_a_crop() -> None:
+    padding, reach = 2, 5
+    places = torch.cartesian_prod(torch.arange(reach), torch.arange(reach), torch.arange(2))
+    crops = Crops(places[:, 0] - padding, places[:, 1] - padding, places[:, 2].bool())
+    batch = images(1, 3, 6, 4).expand(len(crops), -1, -1, -1)
+    assert torch.equal(render_crops(batch, crops), one_by_one(batch, crops, padding))
+
+
+def test_without_padding_and_mirrors_a_crop_is_the_image() -> None:
+    batch = images(8, 3, 7, 5)
+    assert torch.equal(render_crops(batch, drawn_crops(8, padding=0, mirror=0.0)), batch)
+    assert torch.equal(render_crops(batch, drawn_crops(8, padding=0, mirror=1.0)), batch.flip(-1))
+
+
+def test_a_batch_is_its_images_one_by_one() -> None:
+    batch, crops = images(20, 3, 8, 8), drawn_crops(20)
+    alone = [render_crops(batch[i : i + 1], crops[i : i + 1]) for i in range(20)]
+    assert torch.equal(render_crops(batch, crops), torch.cat(alone))
+
+
+def test_images_in_any_layout() -> None:
+    batch, crops = images(6, 3, 8, 8), drawn_crops(6)
+    channels_last = batch.contiguous(memory_format=torch.channels_last)
+    assert torch.equal(render_crops(channels_last, crops), render_crops(batch, crops))
+
+
+def test_indexed_crops_with_repeats() -> None:
+    batch, crops = images(5, 3, 8, 8), drawn_crops(5)
+    index = torch.tensor([3, 0, 3, 4])
+    picked = crops[index]
+    assert isinstance(picked, Crops)
+    assert len(picked) == 4
+    assert torch.equal(render_crops(batch[index], picked), render_crops(batch, crops)[index])
+
+
+def test_joined_crops() -> None:
+    parts = [drawn_crops(3, padding=1, seed=1), drawn_crops(4, padding=6, mirror=0.0, seed=2)]
+    batch = images(7, 3, 8, 8)
+    joined = Crops.join(parts).to(torch.device("cpu"))
+    assert len(joined) == 7
+    apart = [render_crops(batch[:3], parts[0]), render_crops(batch[3:], parts[1])]
+    assert torch.equal(render_crops(batch, joined), torch.cat(apart))
+
+
+def test_the_seed_decides_and_no_global_generator() -> None:
+    state = torch.get_rng_state()
+    first, again, other = drawn_crops(50), drawn_crops(50), drawn_crops(50, seed=2)
+    assert torch.equal(torch.get_rng_state(), state)
+    for name in ("rows", "columns", "mirrored"):
+        assert torch.equal(getattr(first, name), getattr(again, name))
+        assert not torch.equal(getattr(first, name), getattr(other, name))
+    assert (first.rows.dtype, first.columns.dtype) == (torch.int64, torch.int64)
+    assert first.mirrored.dtype == torch.bool
+
+
+def test_every_place_is_as_likely_as_any_other() -> None:
+    crops = drawn_crops(81_000)
+    counts = torch.bincount((crops.rows + 4) * 9 + crops.columns + 4)
+    assert counts.shape == (81,)
+    assert counts.min() > 1000 - 158  # five standard deviations
+    assert counts.max() < 1000 + 158
+
+
+@pytest.mark.parametrize("probability", [0.0, 0.2, 0.5, 1.0])
+def test_so_many_are_mirrored(probability: float) -> None:
+    crops = drawn_crops(40_000, mirror=probability)
+    share = float(crops.mirrored.float().mean())
+    # Five standard deviations of the share at most.
+    assert share == pytest.approx(probability, abs=0.0125 if 0 < probability < 1 else 0)
