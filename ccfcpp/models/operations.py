@@ -7,7 +7,7 @@ convolution reaches half of it.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -242,17 +242,17 @@ class _LibraryConvolution(torch.autograd.Function):
         x, weight = x.to(precision), weight.to(precision)
         ctx.save_for_backward(x, weight)
         ctx.kernel, ctx.groups = kernel, groups
-        shape = (*x.shape[:2], *kernel.positions(*x.shape[2:4]), weight.shape[1])
-        y = x.new_empty(shape, dtype=result)
-        for client, images in enumerate(x):
-            y[client] = F.conv2d(
+        parts = [
+            F.conv2d(
                 images.permute(0, 3, 1, 2),
-                weight[client],
+                own,
                 stride=kernel.stride,
                 padding=kernel.padding,
                 groups=groups,
             ).permute(0, 2, 3, 1)
-        return y
+            for images, own in zip(x, weight, strict=True)
+        ]
+        return _stacked(parts).to(result)
 
     @staticmethod
     @once_differentiable
@@ -277,14 +277,26 @@ class _LibraryConvolution(torch.autograd.Function):
             for back, images, own in zip(gradient, x, weight, strict=True)
         ]
         return (
-            torch.stack([p[0].permute(0, 2, 3, 1) for p in parts]).to(gradient.dtype)
+            _stacked([p[0].permute(0, 2, 3, 1) for p in parts]).to(gradient.dtype)
             if to_x
             else None,
-            torch.stack([p[1] for p in parts]).to(gradient.dtype) if to_weight else None,
+            _stacked([p[1] for p in parts]).to(gradient.dtype) if to_weight else None,
             None,
             None,
             None,
         )
+
+
+def _stacked(parts: Sequence[Tensor]) -> Tensor:
+    """The parts along a new first axis; one alone is not copied.
+
+    Nor is it a view then: results of autograd functions that are may not be changed in place.
+    """
+    if len(parts) > 1:
+        return torch.stack(list(parts))
+    part = parts[0].unsqueeze(0)
+    alone = part.new_empty(0)
+    return alone.set_(part.untyped_storage(), part.storage_offset(), part.shape, part.stride())
 
 
 def convolve_each(
@@ -391,6 +403,49 @@ class _Standardise(torch.autograd.Function):
         return to_x, to_weight, to_bias.sum(dim=1, keepdim=True), None, None, None, None
 
 
+class _StandardiseAlone(torch.autograd.Function):
+    """One client by itself, whose views are the library's own batches: fewer passes over memory."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, activation: Activation, epsilon: float
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        scale, shift = weight.flatten(), bias.flatten()
+        by_view = [
+            torch.native_batch_norm(rows, scale, shift, None, None, True, 0.0, epsilon)
+            for rows in x[0]
+        ]
+        y, means, inverses = (_stacked([_stacked(parts)]) for parts in zip(*by_view, strict=True))
+        y = activation.apply_(y)
+        activated = y if activation != NO_ACTIVATION else None
+        ctx.save_for_backward(x, scale, means, inverses, activated)
+        ctx.activation, ctx.epsilon = activation, epsilon
+        variances = (inverses.pow(-2) - epsilon).clamp(min=0)
+        ctx.mark_non_differentiable(means, variances)
+        return y, means.unsqueeze(2), variances.unsqueeze(2)
+
+    @staticmethod
+    @once_differentiable
+    def backward(
+        ctx: Any, gradient: Tensor, _mean: Tensor, _variance: Tensor
+    ) -> tuple[Tensor | None, ...]:
+        x, scale, means, inverses, y = ctx.saved_tensors
+        if y is not None:
+            gradient = ctx.activation.backward(gradient, y)
+        by_view = [
+            torch.ops.aten.native_batch_norm_backward(
+                back, rows, scale, None, None, mean, inverse, True, ctx.epsilon, [True, True, True]
+            )
+            for back, rows, mean, inverse in zip(
+                gradient[0].contiguous(), x[0], means[0], inverses[0], strict=True
+            )
+        ]
+        to_x, to_weight, to_bias = (_stacked(parts) for parts in zip(*by_view, strict=True))
+        shape = (1, 1, 1, -1)
+        totals = (to_weight.sum(dim=0).view(shape), to_bias.sum(dim=0).view(shape))
+        return to_x.unsqueeze(0), *totals, None, None
+
+
 def standardise(
     x: Tensor,
     weight: Tensor,
@@ -416,6 +471,11 @@ def standardise(
         The result of x's shape, and mean and (biased) variance of shape
         (clients, views, 1, channels), which are not differentiable.
     """
+    if mask is None and len(x) == 1:
+        alone: tuple[Tensor, Tensor, Tensor] = _StandardiseAlone.apply(
+            x.contiguous(), weight, bias, activation, epsilon
+        )
+        return alone
     result: tuple[Tensor, Tensor, Tensor] = _Standardise.apply(
         x, weight, bias, counts, mask, activation, epsilon
     )
