@@ -28,6 +28,7 @@ from ccfcpp.terminal import (
     printed_profile,
     reopen_run,
     required_out,
+    resumable,
     resume_command,
     run_to_end,
     traffic_rows,
@@ -202,9 +203,9 @@ def cluster(
             resolved = resolve(ClusterConfig, "cluster", file, values)
             path = out or new_path(resolved.method, resolved.dataset)
             experiment, folder = create_run(path, resolved, ClusteringExperiment)
-    with printed_profile() if profile else nullcontext():
-        resumption = resume_command("cluster", folder.path)
-        summary = run_to_end(experiment, folder, ("nmi", "NMI"), resumption)
+    resumption = resume_command("cluster", folder.path)
+    with printed_profile() if profile else nullcontext(), resumable(resumption):
+        summary = run_to_end(experiment, folder, ("nmi", "NMI"))
     if json_output:
         typer.echo(json.dumps(summary))
     else:

@@ -80,11 +80,31 @@ def reopen_run(
     return make(config), folder
 
 
+def _progress_console() -> Console:
+    return Console(stderr=True, soft_wrap=True, markup=False, highlight=False)
+
+
+@contextmanager
+def resumable(resumption: str) -> Iterator[None]:
+    """Where what is done here is stopped, say how to go on.
+
+    Args:
+        resumption: The command.
+
+    Raises:
+        typer.Exit: It was stopped.
+    """
+    try:
+        yield
+    except (StoppedError, KeyboardInterrupt):
+        _progress_console().print(f"stopped; go on with: {resumption}")
+        raise typer.Exit(INTERRUPTED) from None
+
+
 def run_to_end(
     experiment: Experiment[Any],
     folder: RunFolder,
     headline: tuple[str, str],
-    resumption: str,
     title: str | None = None,
 ) -> dict[str, Any]:
     """Run an experiment with progress on stderr; the first Ctrl-C ends it after a round.
@@ -93,28 +113,23 @@ def run_to_end(
         experiment: What to run.
         folder: Its folder.
         headline: Key and name of the score that progress shows.
-        resumption: The command that goes on with it.
         title: Printed first.
 
     Raises:
-        typer.Exit: It was stopped.
+        StoppedError: It was stopped.
     """
-    console = Console(stderr=True, soft_wrap=True, markup=False, highlight=False)
+    console = _progress_console()
     if title is not None:
         console.print(title)
 
     def announce() -> None:
         console.print("stopping after this round; press Ctrl-C again to stop at once")
 
-    try:
-        with (
-            RunProgress(console, experiment.algorithm.rounds, headline) as progress,
-            graceful_interruption(announce) as should_stop,
-        ):
-            return experiment.run(folder, progress, should_stop)
-    except (StoppedError, KeyboardInterrupt):
-        console.print(f"stopped; go on with: {resumption}")
-        raise typer.Exit(INTERRUPTED) from None
+    with (
+        RunProgress(console, experiment.algorithm.rounds, headline) as progress,
+        graceful_interruption(announce) as should_stop,
+    ):
+        return experiment.run(folder, progress, should_stop)
 
 
 def resume_command(command: str, path: Path) -> str:

@@ -30,6 +30,7 @@ from ccfcpp.terminal import (
     printed_profile,
     reopen_run,
     required_out,
+    resumable,
     resume_command,
     run_to_end,
     traffic_rows,
@@ -222,8 +223,8 @@ def _reopen_study(path: Path, changes: Tree, seeds: int) -> Study[ClassifyConfig
 
 
 def _run_one(experiment: Experiment[Any], folder: RunFolder, json_output: bool) -> None:
-    resumption = resume_command("classify", folder.path)
-    summary = run_to_end(experiment, folder, _HEADLINE, resumption)
+    with resumable(resume_command("classify", folder.path)):
+        summary = run_to_end(experiment, folder, _HEADLINE)
     if json_output:
         typer.echo(json.dumps(summary))
     else:
@@ -231,12 +232,11 @@ def _run_one(experiment: Experiment[Any], folder: RunFolder, json_output: bool) 
 
 
 def _run_study(study: Study[ClassifyConfig], json_output: bool) -> None:
-    resumption = resume_command("classify", study.path)
-
     def run_one(title: str, experiment: Experiment[Any], folder: RunFolder) -> dict[str, Any]:
-        return run_to_end(experiment, folder, _HEADLINE, resumption, title)
+        return run_to_end(experiment, folder, _HEADLINE, title)
 
-    summaries = study.run(ClassificationExperiment, run_one)
+    with resumable(resume_command("classify", study.path)):
+        summaries = study.run(ClassificationExperiment, run_one)
     domains = dict.fromkeys(k for s in summaries for k in s if k.startswith("accuracy "))
     measures = [_MEASURES[0], *domains, *_MEASURES[1:]]
     rows = study.table(summaries, measures)

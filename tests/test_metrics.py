@@ -1,10 +1,18 @@
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import linear_sum_assignment
 
-from ccfcpp.metrics import Integers, clustering_scores, match_clusters
+from ccfcpp.metrics import (
+    Integers,
+    clustering_scores,
+    effective_rank,
+    match_clusters,
+    spectrum,
+)
+from ccfcpp.randomness import Randomness
 
 LABELS = st.lists(st.tuples(st.integers(0, 4), st.integers(-2, 6)), min_size=1, max_size=40)
 
@@ -80,3 +88,28 @@ def test_more_clusters_than_classes_count_as_errors() -> None:
 def test_one_class_found_as_one_cluster_is_perfect() -> None:
     scores = clustering_scores(np.zeros(5, dtype=np.int64), np.full(5, 3, dtype=np.int64))
     assert scores == pytest.approx(dict.fromkeys(scores, 1.0))
+
+
+@given(st.integers(2, 30), st.integers(1, 12), st.integers(0, 100))
+def test_the_spectrum_is_that_of_the_covariance(samples: int, dimensions: int, seed: int) -> None:
+    z = torch.randn(samples, dimensions, generator=Randomness(seed).generator("z")) * 3 + 1
+    covariance = np.cov(z.double().numpy(), rowvar=False, ddof=0).reshape(dimensions, dimensions)
+    expected = np.linalg.svd(covariance, compute_uv=False)
+    found = spectrum(z)
+    assert found.dtype == torch.float64
+    assert (found >= 0).all()
+    np.testing.assert_allclose(found.numpy(), expected, atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("values", "rank"),
+    [([1.0, 1, 1, 1], 4), ([5.0, 0, 0], 1), ([2.0, 2, 0, 0], 2), ([0.0, 0], 0)],
+)
+def test_effective_rank_counts_equal_values(values: list[float], rank: float) -> None:
+    assert effective_rank(torch.tensor(values)) == pytest.approx(rank)
+
+
+def test_effective_rank_lies_between() -> None:
+    shares = np.array([0.7, 0.2, 0.1])
+    expected = np.exp(-(shares * np.log(shares)).sum())
+    assert effective_rank(torch.tensor(shares) * 8) == pytest.approx(expected)

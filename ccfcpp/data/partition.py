@@ -169,10 +169,11 @@ def _dirichlet_counts(
     counts = np.zeros((len(sizes), clients), np.int64)
     for row, size in zip(counts, sizes, strict=True):
         shares = source.dirichlet(np.full(clients, alpha)) * (counts.sum(axis=0) < enough)
-        if not shares.sum() > 0:
+        sums = np.cumsum(shares)
+        if not sums[-1] > 0:
             return None
-        ends = (np.cumsum(shares / shares.sum()) * size).astype(np.int64)
-        ends[-1] = size
+        # Where shares are 0 sums stay the same, and so do ends: no rounding falls to those clients.
+        ends = (sums / sums[-1] * size).astype(np.int64)
         row[:] = np.diff(ends, prepend=0)
     return counts
 

@@ -7,9 +7,17 @@ import torch
 from torch import Tensor, nn
 
 from ccfcpp.models.adam import StackedAdam
+from ccfcpp.models.classifiers import (
+    AlexNetBackbone,
+    Classifier,
+    MobileNetV2Backbone,
+    SmallBackbone,
+    SmallResNetBackbone,
+)
 from ccfcpp.models.contrastive import ContrastiveModel
 from ccfcpp.models.encoders import ConvBackbone, ResNet18Backbone
 from ccfcpp.models.initialisation import build
+from ccfcpp.models.sgd import StackedSGD
 from ccfcpp.models.stacked import ModelStack, training_bytes
 from ccfcpp.randomness import Randomness
 
@@ -41,10 +49,30 @@ def unusual() -> nn.Sequential:
     )
 
 
+def small() -> Classifier:
+    return Classifier(SmallBackbone((1, 9, 8), (4, 6), features=5, batch_norm=True), classes=3)
+
+
+def without_normalisation() -> Classifier:
+    return Classifier(SmallBackbone((1, 8, 8), (4,), features=5, batch_norm=False), classes=3)
+
+
+def mobile() -> Classifier:
+    return Classifier(MobileNetV2Backbone((3, 8, 8)), classes=2)
+
+
+def resnet20() -> Classifier:
+    return Classifier(SmallResNetBackbone((3, 8, 8), blocks=3), classes=2)
+
+
 MODELS = [
     pytest.param(convolutional, (1, 9, 8), id="convolutional"),
     pytest.param(residual, (3, 8, 8), id="residual"),
     pytest.param(unusual, (2, 8, 8), id="unusual"),
+    pytest.param(small, (1, 9, 8), id="small"),
+    pytest.param(without_normalisation, (1, 8, 8), id="without normalisation"),
+    pytest.param(mobile, (3, 8, 8), id="mobile"),
+    pytest.param(resnet20, (3, 8, 8), id="resnet20"),
 ]
 
 
@@ -141,6 +169,38 @@ def test_one_model_of_a_stack_can_run_alone() -> None:
     stack.activate(1, first=1)
     (latents, _), (expected, _) = stack(images(4, 1, 9, 8)), models[1].eval()(images(4, 1, 9, 8))
     torch.testing.assert_close(latents[0, 0], expected)
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_sgd_is_pytorchs(momentum: float) -> None:
+    """Four steps with weight decay, two of them by the first model alone."""
+    stack, models = stack_of(small, 2)
+    optimizer = StackedSGD(stack.parameters, stack.gradients, 0.1, momentum, weight_decay=0.01)
+    own = [
+        torch.optim.SGD(model.parameters(), 0.1, momentum=momentum, weight_decay=0.01)
+        for model in models
+    ]
+    for count in (2, 2, 1, 1):
+        stack.activate(count)
+        stack.backward(stack(images(count * 4, 1, 9, 8))[1].square().sum())
+        optimizer.step(count)
+        for k in range(count):
+            own[k].zero_grad()
+            part = images(count * 4, 1, 9, 8)[4 * k : 4 * k + 4]
+            torch.autograd.backward(outputs(models[k], part)[1].square().sum())
+            own[k].step()
+    for index, model in enumerate(models):
+        assert_same_state(stack, index, model, atol=1e-9)
+
+
+def test_alexnet_can_be_stacked() -> None:
+    def alexnet() -> Classifier:
+        return Classifier(AlexNetBackbone((1, 63, 63)), classes=2)
+
+    stack, (model,) = stack_of(alexnet, 1)
+    batch = images(2, 1, 63, 63)
+    for found, expected in zip(stack(batch), outputs(model, batch), strict=True):
+        torch.testing.assert_close(found[0, 0], expected, atol=1e-7, rtol=0)
 
 
 def test_a_state_that_was_taken_does_not_move_any_more() -> None:

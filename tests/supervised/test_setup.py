@@ -1,0 +1,197 @@
+"""From a configuration to training and test images, clients and what networks see."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from ccfcpp.config_layers import parse_assignments, validate
+from ccfcpp.data import ImageData
+from ccfcpp.data.autoaugment import draw_policies, render_policies
+from ccfcpp.data.training_augmentation import draw_crops, render_crops
+from ccfcpp.engine.client import Client
+from ccfcpp.errors import UsageError
+from ccfcpp.randomness import Randomness
+from supervised.augmentation import Augmenter, normalise
+from supervised.config import ClassifyConfig
+from supervised.experiment import ClassificationExperiment
+from supervised.setup import partition_samples, split
+
+
+def config(*settings: str) -> ClassifyConfig:
+    return validate(ClassifyConfig, parse_assignments(settings))
+
+
+def draw_images(
+    count: int, classes: int = 3, owners: int = 0, test: Tensor | None = None
+) -> ImageData:
+    generator = Randomness(0).generator("images")
+    return ImageData(
+        "drawn",
+        torch.randint(256, (count, 3, 8, 8), generator=generator).to(torch.uint8),
+        torch.arange(count) % classes,
+        tuple(map(str, range(classes))),
+        torch.arange(count) // classes % owners if owners else None,
+        tuple(f"domain {number}" for number in range(owners)),
+        test,
+    )
+
+
+# --- split ----------------------------------------------------------------------------------------
+
+
+def test_the_publishers_split_is_kept() -> None:
+    test = torch.arange(60) % 4 == 3
+    train_index, test_index = split(config(), draw_images(60, test=test))
+    assert torch.equal(test_index, test.nonzero().flatten())
+    assert torch.equal(train_index, (~test).nonzero().flatten())
+
+
+@given(st.integers(30, 200), st.integers(1, 5), st.integers(0, 3), st.sampled_from([0.2, 0.5]))
+def test_a_share_of_each_class_and_owner_is_held_out(
+    count: int, classes: int, owners: int, share: float
+) -> None:
+    data = draw_images(count, classes, owners)
+    train_index, test_index = split(config(f"data.test_share={share}"), data)
+    assert sorted([*train_index.tolist(), *test_index.tolist()]) == list(range(count))
+    assert data.labels is not None
+    groups = data.labels if data.owners is None else data.labels + classes * data.owners
+    for group in groups.unique():  # type: ignore[no-untyped-call]
+        held = int((groups[test_index] == group).sum())
+        assert held == round(share * int((groups == group).sum()))
+
+
+def test_every_seed_has_the_same_test_images() -> None:
+    data = draw_images(90)
+    first, second = (split(config(f"seed={seed}"), data)[1] for seed in (0, 1))
+    assert torch.equal(first, second)
+
+
+def test_a_part_of_the_images_is_drawn() -> None:
+    data = draw_images(100)
+    train_index, test_index = split(config("data.train_images=30", "data.test_images=7"), data)
+    assert (len(train_index), len(test_index)) == (30, 7)
+    assert train_index.tolist() == sorted(train_index.tolist())
+    whole, _ = split(config(), data)
+    assert set(train_index.tolist()) < set(whole.tolist())
+
+
+def test_without_test_images_nothing_can_be_said() -> None:
+    data = draw_images(20, test=torch.zeros(20, dtype=torch.bool))
+    with pytest.raises(UsageError, match="has no test images"):
+        split(config(), data)
+
+
+# --- clients --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["dirichlet", "iid", "pathological"])
+def test_clients_hold_training_images_only(kind: str) -> None:
+    data, chosen = draw_images(200, 4), config(f"partition.kind={kind}", "partition.clients=4")
+    train_index, test_index = split(chosen, data)
+    parts = partition_samples(chosen, data, train_index, Randomness(0))
+    held = torch.cat(parts).tolist()
+    assert sorted(held) == train_index.tolist()
+    assert not set(held) & set(test_index.tolist())
+
+
+def test_domains_are_clients_and_test_sets() -> None:
+    data = draw_images(120, 3, owners=4)
+    settings = ("partition.kind=domain", "model.widths=[4]", "training.rounds=1")
+    experiment = ClassificationExperiment(config(*settings), data)
+    assert [client.name for client in experiment.clients] == list(data.owner_names)
+    assert [tested.name for tested in experiment.test_sets] == list(data.owner_names)
+    assert data.owners is not None
+    for number, tested in enumerate(experiment.test_sets):
+        assert set(data.owners[tested.index].tolist()) == {number}
+        assert set(data.owners[experiment.parts[number]].tolist()) == {number}
+
+
+def test_a_disconnected_domain_is_tested_by_the_global_model_alone() -> None:
+    data = draw_images(120, 3, owners=4)
+    settings = (
+        "partition.kind=domain", "model.widths=[4]", "availability.disconnection_rate=0.5",
+    )  # fmt: skip
+    for method, tested in (("fedavg", 4), ("fedbn", 2)):
+        experiment = ClassificationExperiment(config(*settings, f"method={method}"), data)
+        assert len(experiment.clients) == 2
+        assert len(experiment.test_sets) == tested
+
+
+def test_a_number_of_clients_that_is_not_that_of_the_domains_is_refused() -> None:
+    data, chosen = (
+        draw_images(60, 3, owners=2),
+        config("partition.kind=domain", "partition.clients=3"),
+    )
+    with pytest.raises(UsageError, match="clients = 3 does not fit the 2 domains"):
+        partition_samples(chosen, data, torch.arange(60), Randomness(0))
+
+
+# --- what networks see ----------------------------------------------------------------------------
+
+
+def clients_of(*sizes: int) -> list[Client]:
+    images = draw_images(sum(sizes)).images
+    return [Client(n, str(n), part) for n, part in enumerate(torch.split(images, list(sizes)))]
+
+
+def test_augmentation_is_crop_then_policy_then_scale_with_each_clients_own_draws() -> None:
+    chosen = config(
+        "augmentation.crop_padding=2", "augmentation.flip=true", "augmentation.autoaugment=true",
+        "data.mean=[0.1,0.2,0.3]", "data.std=[0.5,0.6,0.7]",
+    )  # fmt: skip
+    clients, source = clients_of(5, 3), Randomness(4, 2)
+    augmenter = Augmenter(chosen)
+    changes = augmenter.draw(clients, source, epoch=1)
+    images = torch.cat([client.images for client in clients])
+    index = torch.tensor([7, 0, 5, 5])
+    found = augmenter.render(images[index], changes, index)
+    rendered = []
+    for client in clients:
+        own = source.of_client(client.id)
+        crops = draw_crops(len(client), 2, 0.5, own.generator("crops 1"))
+        policies = draw_policies(len(client), own.generator("policies 1"))
+        rendered.append(render_policies(render_crops(client.images, crops), policies))
+    expected = torch.cat(rendered)[index].float() / 255
+    for channel, (mean, std) in enumerate(((0.1, 0.5), (0.2, 0.6), (0.3, 0.7))):
+        torch.testing.assert_close(found[:, channel], (expected[:, channel] - mean) / std)
+
+
+def test_a_clients_draws_do_not_depend_on_the_others() -> None:
+    chosen, source = config("augmentation.rotation=30", "augmentation.flip=true"), Randomness(0, 1)
+    augmenter, clients = Augmenter(chosen), clients_of(4, 4)
+    together = augmenter.draw(clients, source, 0)
+    alone = augmenter.draw(clients[1:], source, 0)
+    assert together.rotations is not None
+    assert alone.rotations is not None
+    assert torch.equal(together.rotations.transforms[4:], alone.rotations.transforms)
+    assert together.crops is not None
+    assert alone.crops is not None
+    assert torch.equal(together.crops.mirrored[4:], alone.crops.mirrored)
+    later = augmenter.draw(clients, source, 1)
+    assert later.rotations is not None
+    assert not torch.equal(together.rotations.transforms, later.rotations.transforms)
+
+
+def test_without_augmentation_images_come_as_they_are() -> None:
+    augmenter, clients = Augmenter(config()), clients_of(4)
+    changes = augmenter.draw(clients, Randomness(0, 0), 0)
+    found = augmenter.render(clients[0].images, changes, torch.arange(4))
+    torch.testing.assert_close(found, clients[0].images.float() / 255)
+    torch.testing.assert_close(normalise(found, config().data), found)
+
+
+@pytest.mark.parametrize("rotation", [0.0, 30.0])
+def test_rotation_stays_within_its_range(rotation: float) -> None:
+    augmenter = Augmenter(config(f"augmentation.rotation={rotation}"))
+    changes = augmenter.draw(clients_of(300), Randomness(0, 0), 0)
+    if rotation == 0:
+        assert changes.rotations is None
+        return
+    assert changes.rotations is not None
+    matrices = changes.rotations.transforms
+    angles = torch.rad2deg(torch.atan2(matrices[:, 1, 0], matrices[:, 0, 0]))
+    assert 28 < float(angles.abs().max()) <= 30.001
+    torch.testing.assert_close(matrices[:, :, 2], torch.zeros(300, 2))
+    assert not changes.rotations.sigmas.any()

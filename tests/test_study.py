@@ -1,0 +1,73 @@
+"""Grids of runs: which cells there are, and in which order."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ccfcpp.config import ClusterConfig
+from ccfcpp.config_layers import nest
+from ccfcpp.errors import UsageError
+from ccfcpp.study import Planned, Study, as_tree, display, grid_cells
+
+VALUES = st.lists(st.integers(0, 9), min_size=1, max_size=3, unique=True)
+GRIDS = st.dictionaries(st.sampled_from(["seed", "loss.lam", "partition.p"]), VALUES, max_size=3)
+
+
+@given(GRIDS)
+def test_every_combination_comes_once_in_the_files_order(grid: dict[str, list[int]]) -> None:
+    expected: list[dict[str, int]] = [{}]
+    for key, values in grid.items():
+        expected = [cell | {key: value} for cell in expected for value in values]
+    assert grid_cells({"grid": grid}, {}) == expected
+
+
+def test_several_grids_follow_each_other_without_repeats() -> None:
+    grids = [{"method": ["b", "a"]}, {"method": ["a"], "seed": [1, 0]}, {"method": ["b"]}]
+    cells = grid_cells({"grid": grids}, {})
+    assert cells == [
+        {"method": "b"}, {"method": "a"}, {"method": "a", "seed": 1}, {"method": "a", "seed": 0},
+    ]  # fmt: skip
+
+
+def test_a_given_value_is_no_axis() -> None:
+    grid = {"method": ["a", "b"], "partition.p": [0.0, 1.0]}
+    cells = grid_cells({"grid": grid}, nest("partition.p", "0.5"))
+    assert cells == [{"method": "a"}, {"method": "b"}]
+    assert grid_cells({}, {}) == [{}]
+
+
+@pytest.mark.parametrize("grid", [{"p": 3}, {"p": []}, [{"p": "abc"}], "p", [3]])
+def test_what_is_no_grid_is_refused(grid: object) -> None:
+    with pytest.raises(UsageError, match="grid must hold lists"):
+        grid_cells({"grid": grid}, {})
+
+
+def test_dotted_keys_become_a_tree() -> None:
+    assert as_tree({"a.b": 1, "a.c": 2, "d": 3}) == {"a": {"b": 1, "c": 2}, "d": 3}
+
+
+def test_folders_of_runs_name_cell_and_seed() -> None:
+    run = Planned({"partition.p": 0.5, "dataset": "/data/x"}, ClusterConfig(seed=3))
+    assert run.folder == Path("partition.p=0.5,dataset=_data_x/seed-3")
+
+
+def test_the_table_leaves_out_what_a_run_does_not_have(tmp_path: Path) -> None:
+    runs = [Planned({"method": m}, ClusterConfig(seed=s)) for m in ("a", "b") for s in (0, 1)]
+    study = Study(tmp_path, runs)
+    summaries: list[dict[str, float | None]]
+    summaries = [{"nmi": 0.2}, {"nmi": 0.4}, {"nmi": None}, {"nmi": 0.5}]
+    rows = study.table(summaries, ["nmi"])
+    assert rows[0]["nmi"] == pytest.approx(0.3)
+    assert rows[0]["nmi deviation"] == pytest.approx(0.1 * 2**0.5)
+    assert (rows[1]["nmi"], rows[1]["nmi deviation"]) == (0.5, None)
+    assert display(rows[0], ["nmi"]) == {"method": "a", "runs": "2", "nmi": "0.3 ± 0.14"}
+    assert display(rows[1], ["nmi"])["nmi"] == "0.5"
+    assert (tmp_path / "table.md").read_text().count("\n") == 4
+
+
+def test_a_damaged_plan_is_said_to_be_damaged(tmp_path: Path) -> None:
+    Study.plan_of(tmp_path).write_text("runs: [{axes: {}}]")
+    with pytest.raises(UsageError, match="is damaged"):
+        Study.reopen(tmp_path, ClusterConfig, {})
