@@ -4,13 +4,13 @@ Everything that a table compares is measured in one process, alternating, and gi
 Nothing else should run meanwhile. Example, as in docs/performance.md:
 
     python scripts/benchmark.py --dataset mnist --clients 10 --json mnist.json
+    python scripts/benchmark.py --dataset cifar10 --parts methods --repeats 9
 """
 
 import json
 import statistics
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -33,43 +33,23 @@ from ccfcpp.data import ImageData
 from ccfcpp.data.augmentation import draw_views, render_views
 from ccfcpp.data.images import to_float
 from ccfcpp.engine.algorithm import RefusedUpdateError
-from ccfcpp.environment import describe_environment, keep_freed_memory, use_available_processors
+from ccfcpp.environment import (
+    choose_device,
+    describe_environment,
+    keep_freed_memory,
+    use_available_processors,
+)
 from ccfcpp.losses import siamese
 from ccfcpp.models.adam import StackedAdam
 from ccfcpp.models.stacked import ModelStack
 from ccfcpp.randomness import Randomness
 from ccfcpp.setup import load_data, model_maker
+from scripts.methods import method_rounds
 from scripts.plain import PlainFederation
+from scripts.timing import Seconds, alternate, console
 
-PARTS = {"augmentation", "step", "kmeans", "rounds", "growth"}
-Seconds = dict[str, list[float]]
-console = Console(stderr=True)
+PARTS = {"augmentation", "step", "kmeans", "rounds", "growth", "methods"}
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-
-
-def alternate(work: dict[str, Callable[[], object]], repeats: int) -> Seconds:
-    """Seconds of each piece of work, one after the other, again and again."""
-    seconds: Seconds = {name: [] for name in work}
-    for _ in range(repeats):
-        for name, run in work.items():
-            seconds[name].append(timed(run))
-            console.print(f"{name}: {seconds[name][-1]:.4g} s")
-    return seconds
-
-
-def timed(run: Callable[[], object]) -> float:
-    """Seconds of one call, to its end on the device."""
-    synchronise()
-    began = time.perf_counter()
-    run()
-    synchronise()
-    return time.perf_counter() - began
-
-
-def synchronise() -> None:
-    """Wait for the accelerator, if there is one."""
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
 
 
 class Setting:
@@ -330,7 +310,7 @@ def main(
     cohort: Annotated[int, typer.Option(help="Clients of the training step.")] = 1,
     workers: Annotated[int, typer.Option(help="DataLoader workers of the plain rounds.")] = 2,
     parts: Annotated[
-        str, typer.Option(help="Of: augmentation, step, kmeans, rounds, growth.")
+        str, typer.Option(help="Of: augmentation, step, kmeans, rounds, growth, methods.")
     ] = "augmentation,step,kmeans,rounds",
     json_path: Annotated[
         Path | None, typer.Option("--json", help="Write all figures there.")
@@ -351,6 +331,13 @@ def main(
     figures: dict[str, float] = {}
     if "growth" in wanted:  # First, while this process holds no memory of a device.
         figures |= growth(dataset, images or 20_000, device)
+    if "methods" in wanted:
+        more, ratios = method_rounds(dataset, images or 640, device, repeats)
+        seconds |= more
+        figures |= ratios
+    if wanted <= {"growth", "methods"}:
+        report(dataset, device, seconds, figures, json_path)
+        return
     setting = Setting(dataset, clients, images, device, workers)
     if "augmentation" in wanted:
         seconds |= augmentation(setting, 20)
@@ -364,16 +351,16 @@ def main(
         figures |= inertias
     if "rounds" in wanted:
         seconds |= rounds(setting, repeats)
-    report(setting, seconds, figures, json_path)
+    report(f"{dataset}, {len(setting.data):,} images", device, seconds, figures, json_path)
 
 
 def report(
-    setting: Setting, seconds: Seconds, figures: dict[str, float], json_path: Path | None
+    title: str, device: str, seconds: Seconds, figures: dict[str, float], json_path: Path | None
 ) -> None:
     """Print a table, and write everything as JSON."""
     medians = {name: statistics.median(values) for name, values in seconds.items()}
     numbers = [Column(name, justify="right") for name in ("median", "from", "to", "plain / this")]
-    table = Table("seconds", *numbers, title=f"{setting.data.name}, {len(setting.data):,} images")
+    table = Table("seconds", *numbers, title=title)
     for name, values in seconds.items():
         yardstick = medians.get(f"{name.split(', ')[0]}, plain")
         ratio = f"{yardstick / medians[name]:.2f}" if yardstick else ""
@@ -383,7 +370,7 @@ def report(
     for name, value in figures.items():
         print(f"{name}: {value:.4g}")
     if json_path is not None:
-        environment: dict[str, Any] = describe_environment(setting.device)
+        environment: dict[str, Any] = describe_environment(choose_device(device))
         content = {"environment": environment, "seconds": seconds, "figures": figures}
         json_path.write_text(json.dumps(content, indent=2))
 

@@ -1,0 +1,35 @@
+"""Measuring pieces of work side by side."""
+
+import time
+from collections.abc import Callable
+
+import torch
+from rich.console import Console
+
+Seconds = dict[str, list[float]]
+console = Console(stderr=True)
+
+
+def alternate(work: dict[str, Callable[[], object]], repeats: int) -> Seconds:
+    """Seconds of each piece of work, one after the other, again and again."""
+    seconds: Seconds = {name: [] for name in work}
+    for _ in range(repeats):
+        for name, run in work.items():
+            seconds[name].append(timed(run))
+            console.print(f"{name}: {seconds[name][-1]:.4g} s")
+    return seconds
+
+
+def timed(run: Callable[[], object]) -> float:
+    """Seconds of one call, to its end on the device."""
+    synchronise()
+    began = time.perf_counter()
+    run()
+    synchronise()
+    return time.perf_counter() - began
+
+
+def synchronise() -> None:
+    """Wait for the accelerator, if there is one."""
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
