@@ -170,7 +170,7 @@ class _StackedNorm(_Layer):
         mask = self.current.mask
         if mask is None:
             return x.new_full((len(x), 1, 1, 1), x.shape[2]), None
-        by_row = mask.repeat_interleave(x.shape[2] // mask.shape[1], dim=1)
+        by_row = mask.to(x.dtype).repeat_interleave(x.shape[2] // mask.shape[1], dim=1)
         return by_row.sum(dim=1).view(-1, 1, 1, 1), by_row[:, None, :, None]
 
     def _evaluate(self, x: Tensor) -> Tensor:

@@ -167,7 +167,10 @@ class Normalised(Aggregation):
 
 
 class ControlledMean(Aggregation):
-    """SCAFFOLD (Karimireddy et al. 2020) with a global step of 1: c moves by Σ (c_i⁺ − c_i)/N."""
+    """SCAFFOLD (Karimireddy et al. 2020) with a global step of 1: c moves by Σ (c_i⁺ − c_i)/N.
+
+    Models are averaged by samples, as everywhere here; in the paper all clients count alike.
+    """
 
     def __init__(
         self, state: ServerState, trained: Sequence[str], config: ClassifyConfig, population: int
@@ -190,7 +193,10 @@ class ControlledMean(Aggregation):
 
 
 class Extrapolated(Aggregation):
-    """FedExP (Jhunjhunwala, Wang and Joshi 2023): a step of max(1, Σp_i‖Δ_i‖²/(2(‖Δ‖² + ε)))."""
+    """FedExP (Jhunjhunwala, Wang and Joshi 2023): a step of max(1, Σp_i‖Δ_i‖²/(2(‖Δ‖² + ε))).
+
+    The paper proposes the mean of the last two models as the result; here it is the last one.
+    """
 
     def __init__(
         self, state: ServerState, trained: Sequence[str], config: ClassifyConfig, population: int

@@ -1,0 +1,223 @@
+"""Whole federations of every method: what must come out the same, and what travels."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from ccfcpp.engine.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from ccfcpp.engine.client import Client, Memory
+from ccfcpp.engine.federation import RoundReport
+from ccfcpp.engine.memories import ClientMemories
+from ccfcpp.engine.payload import nbytes, pack
+from ccfcpp.randomness import Randomness
+from supervised.algorithm import TrainingExchange
+from supervised.config import ClassifyConfig
+from supervised.exchange import Broadcast, LocalUpdate, ServerState
+from supervised.methods import METHODS
+from tests.supervised.conftest import (
+    CPU,
+    SIZES,
+    labelled_clients,
+    normalisations,
+    small_config,
+    small_federation,
+)
+
+SCAFFOLD, FEDBN = "method=scaffold", "method=fedbn"
+
+
+@dataclass
+class Run:
+    """What a run left: the server's state, what clients remember, and each round's report."""
+
+    state: ServerState
+    memories: dict[int, Memory]
+    reports: list[RoundReport]
+
+
+def run_small(config: ClassifyConfig, clients: Sequence[Client]) -> Run:
+    federation = small_federation(config, clients)
+    rounds = list(federation.run(federation.algorithm.initial_state(federation.randomness)))
+    return finished(rounds, federation.memories)
+
+
+def finished(rounds: list[tuple[ServerState, RoundReport]], memories: ClientMemories) -> Run:
+    remembered = {number: memories.take(number) for number in range(len(SIZES))}
+    return Run(rounds[-1][0], remembered, [report for _, report in rounds])
+
+
+def assert_same(found: Run, expected: Run, atol: float) -> None:
+    pairs: list[tuple[dict[str, Tensor], dict[str, Tensor]]] = [
+        (pack(found.state), pack(expected.state)),
+        *((found.memories[number], memory) for number, memory in expected.memories.items()),
+    ]
+    for tensors, others in pairs:
+        assert tensors.keys() == others.keys()
+        for name, tensor in others.items():
+            torch.testing.assert_close(tensors[name], tensor, atol=atol, rtol=0, msg=name)
+    for report, other in zip(found.reports, expected.reports, strict=True):
+        assert (report.round, report.clients) == (other.round, other.clients)
+        assert report.figures == pytest.approx(other.figures)
+        assert (report.bytes_up, report.bytes_down) == (other.bytes_up, other.bytes_down)
+        assert not report.refused
+
+
+@pytest.mark.usefixtures("double_precision")
+@pytest.mark.parametrize("method", METHODS)
+def test_neither_the_order_of_the_clients_nor_the_cohort_matters(method: str) -> None:
+    """With augmentation, whose numbers are each client's too."""
+    settings = (f"method={method}", "augmentation.flip=true", "augmentation.crop_padding=1")
+    alone = run_small(small_config("compute.cohort=1", *settings), labelled_clients(*SIZES))
+    together = small_config("compute.cohort=4", *settings)
+    assert_same(run_small(together, labelled_clients(*SIZES)[::-1]), alone, atol=1e-6)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_interrupted_and_resumed_is_uninterrupted(method: str, tmp_path: Path) -> None:
+    """Not all clients take part in each round: some memories are older than others."""
+    config = small_config(f"method={method}", "availability.sample_fraction=0.6")
+    whole = run_small(config, labelled_clients(*SIZES))
+
+    path = tmp_path / "latest.safetensors"
+    memories = ClientMemories(CPU, 10**9, tmp_path)
+    federation = small_federation(config, labelled_clients(*SIZES), memories)
+    rounds = federation.run(federation.algorithm.initial_state(federation.randomness))
+    first = next(rounds)
+    save_checkpoint(path, Checkpoint(1, first[0], memories.save(0), {}))
+    memories.settle()
+    # What was done after the checkpoint is lost.
+    next(rounds)
+
+    checkpoint = load_checkpoint(path, ServerState, CPU)
+    memories = ClientMemories(CPU, 10**9, tmp_path)
+    memories.restore(checkpoint.memories)
+    federation = small_federation(config, labelled_clients(*SIZES), memories)
+    later = federation.run(checkpoint.state, checkpoint.next_round)
+    assert_same(finished([first, *later], memories), whole, atol=0)
+
+
+def test_every_method_takes_effect() -> None:
+    """Each gives finite numbers, and another model than all others."""
+    heads: list[Tensor] = []
+    for method in METHODS:
+        run = run_small(small_config(f"method={method}"), labelled_clients(*SIZES))
+        assert all(torch.isfinite(tensor).all() for tensor in pack(run.state).values())
+        assert not any(run.state.model["head.weight"].equal(other) for other in heads)
+        heads.append(run.state.model["head.weight"])
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_clients_that_cannot_train_leave_the_model(method: str) -> None:
+    config = small_config(f"method={method}")
+    federation = small_federation(config, labelled_clients(1, 1))
+    state = federation.algorithm.initial_state(federation.randomness)
+    after, report = federation.run_round(state, 0)
+    assert "loss" not in report.figures
+    for name, entry in state.model.items():
+        torch.testing.assert_close(after.model[name], entry, msg=name)
+
+
+# --- SCAFFOLD -----------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("double_precision")
+@pytest.mark.parametrize("fraction", [1.0, 0.5])
+def test_scaffolds_server_control_is_the_mean_of_all_clients(fraction: float) -> None:
+    """After every round: c moves by Σ/N over those that take part, the others' c_i stand still."""
+    config = small_config(SCAFFOLD, f"availability.sample_fraction={fraction}")
+    federation = small_federation(config, labelled_clients(*SIZES))
+    state = federation.algorithm.initial_state(federation.randomness)
+    assert state.control is not None
+    none = torch.zeros_like(state.control)
+    own = dict.fromkeys(range(len(SIZES)), none)
+    for state, report in federation.run(state):  # noqa: B020 - the state moves on
+        after = {number: federation.memories.take(number).get("control", none) for number in own}
+        assert {n for n in own if not after[n].equal(own[n])} <= set(report.clients)
+        assert state.control is not None
+        mean = torch.stack(list(after.values())).mean(dim=0)
+        torch.testing.assert_close(state.control, mean, atol=1e-12, rtol=0)
+        assert mean.abs().max() > 0.01
+        own = after
+
+
+# --- what travels -------------------------------------------------------------------------------
+
+
+@dataclass
+class Wire:
+    """All that went down and came up."""
+
+    messages: list[Broadcast] = field(default_factory=list)
+    updates: list[LocalUpdate] = field(default_factory=list)
+
+
+@pytest.fixture
+def wire(monkeypatch: pytest.MonkeyPatch) -> Wire:
+    seen = Wire()
+    broadcast, work = TrainingExchange.broadcast, TrainingExchange.local_updates
+
+    def noted_broadcast(self: TrainingExchange, state: ServerState) -> Broadcast:
+        seen.messages.append(broadcast(self, state))
+        return seen.messages[-1]
+
+    def noted_updates(
+        self: TrainingExchange,
+        message: Broadcast,
+        clients: Sequence[Client],
+        randomness: Randomness,
+    ) -> list[LocalUpdate]:
+        updates = work(self, message, clients, randomness)
+        seen.updates += updates
+        return updates
+
+    monkeypatch.setattr(TrainingExchange, "broadcast", noted_broadcast)
+    monkeypatch.setattr(TrainingExchange, "local_updates", noted_updates)
+    return seen
+
+
+def test_fedbn_keeps_normalisations_at_the_clients(wire: Wire) -> None:
+    config = small_config(FEDBN)
+    algorithm = small_federation(config, labelled_clients(*SIZES)).algorithm
+    run = run_small(config, labelled_clients(*SIZES))
+    model = algorithm.make_model()  # type: ignore[attr-defined]
+    norms = normalisations(model)
+    travelling = set(model.state_dict()) - norms
+    assert len(wire.messages) == 3
+    assert len(wire.updates) == 3 * len(SIZES)
+    for payload in [*wire.messages, *wire.updates, run.state]:
+        names = {name.removeprefix("model/") for name in pack(payload)}
+        assert names - {"samples", "steps", "loss"} == travelling
+    kept = [
+        {name.removeprefix("held/"): entry for name, entry in memory.items()}
+        for memory in run.memories.values()
+    ]
+    assert all(memory.keys() == norms for memory in kept)
+    for name in norms:
+        if not name.endswith("num_batches_tracked"):
+            assert not kept[0][name].equal(kept[1][name])
+
+
+def test_bytes_are_those_of_what_travels(wire: Wire) -> None:
+    run = run_small(small_config(SCAFFOLD), labelled_clients(*SIZES))
+    down = sum(nbytes(message) for message in wire.messages) * len(SIZES)
+    assert sum(report.bytes_down for report in run.reports) == down
+    assert sum(report.bytes_up for report in run.reports) == sum(map(nbytes, wire.updates))
+
+
+def test_fedbn_sends_less_than_fedavg_and_scaffold_about_twice_as_much() -> None:
+    # Wider than the other tests' network, whose parts are mostly smaller than what aligns them.
+    wide = ("model.widths=[16,32]", "model.representation=64", "training.rounds=1")
+    sent = {}
+    for method in METHODS:
+        run = run_small(small_config(f"method={method}", *wide), labelled_clients(12, 9))
+        sent[method] = (run.reports[0].bytes_down, run.reports[0].bytes_up)
+    for way in range(2):
+        plain = sent["fedavg"][way]
+        assert 0.9 * plain < sent["fedbn"][way] < plain
+        assert sent["scaffold"][way] == pytest.approx(2 * plain, rel=0.02)
+        others = METHODS.keys() - {"fedbn", "scaffold"}
+        assert {sent[method][way] for method in others} == {plain}
