@@ -15,7 +15,7 @@ from rich.text import Text
 import ccfcpp
 from ccfcpp.clustering_experiment import ClusteringExperiment
 from ccfcpp.config import ClusterConfig
-from ccfcpp.config_layers import find_config, merge, parse_assignments, read_yaml, resolve
+from ccfcpp.config_layers import merge, parse_assignments, read_configs, resolve
 from ccfcpp.data.sources import describe
 from ccfcpp.environment import keep_freed_memory, use_available_processors
 from ccfcpp.errors import FederationError, UsageError
@@ -108,8 +108,10 @@ def datasets(
 @app.command()
 def cluster(
     config: Annotated[
-        Path | None,
-        typer.Option("--config", help="YAML file of settings; a data set's preset lies under."),
+        list[Path] | None,
+        typer.Option(
+            "--config", help="YAML file of settings, over those before it and the data set's."
+        ),
     ] = None,
     dataset: Annotated[
         str | None, typer.Option(help="A data set's name, an image folder or an .npz file.")
@@ -191,16 +193,16 @@ def cluster(
         "data.root": data_root,
     }
     values = merge(given(named), parse_assignments(settings or []))
-    file = read_yaml(find_config(config)) if config else {}
+    files = read_configs(config or [])
     keep_freed_memory()
     use_available_processors()
     with usage_errors():
         if resume:
             experiment, folder = reopen_run(
-                required_out(out), ClusterConfig, ClusteringExperiment, file, values
+                required_out(out), ClusterConfig, ClusteringExperiment, *files, values
             )
         else:
-            resolved = resolve(ClusterConfig, "cluster", file, values)
+            resolved = resolve(ClusterConfig, "cluster", *files, values)
             path = out or new_path(resolved.method, resolved.dataset)
             experiment, folder = create_run(path, resolved, ClusteringExperiment)
     resumption = resume_command("cluster", folder.path)

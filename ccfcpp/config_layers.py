@@ -67,8 +67,16 @@ def preset(presets: str, dataset: str) -> Tree:
     return read_yaml(folder / "images.yaml") | {"dataset": dataset}
 
 
-def find_config(path: Path) -> Path:
-    """A user's file, or else the shipped one of that name, such as ``feddecorr/table1``."""
+def read_configs(paths: Iterable[Path]) -> list[Tree]:
+    """A user's files, or else the shipped ones of those names, such as ``feddecorr/table1``.
+
+    Raises:
+        UsageError: One of them cannot be read.
+    """
+    return [read_yaml(_user_file(path)) for path in paths]
+
+
+def _user_file(path: Path) -> Path:
     shipped = preset_folder() / f"{path}.yaml"
     return shipped if not path.exists() and shipped.is_file() else path
 

@@ -46,18 +46,17 @@ class Planned(Generic[C]):
         return Path(cell.replace("/", "_")) / f"seed-{self.config.seed}"
 
 
-def grid_cells(file: Tree, values: Tree) -> list[Axes]:
-    """All cells of a file's grid; a key that is given as a single value is no axis any more.
+def grid_cells(grid: object, values: Tree) -> list[Axes]:
+    """All cells of a grid, or of a list of grids, in the order of their keys and values.
 
     Args:
-        file: What the user's file holds, with or without ``grid``.
-        values: What the user gave as single values.
+        grid: Lists by dotted key; empty for a single cell without axes.
+        values: What the user gave as single values: such a key is no axis any more.
 
     Raises:
         UsageError: The grid is not made of lists.
     """
-    grids = file.get("grid", {})
-    grids = grids if isinstance(grids, list) else [grids]
+    grids: list[Any] = grid if isinstance(grid, list) else [grid]
     given = {key for key, _ in flatten(values)}
     cells: list[Axes] = []
     for grid in grids:

@@ -9,12 +9,12 @@ import typer
 
 from ccfcpp.config_layers import (
     Tree,
-    find_config,
     flatten,
     merge,
     parse_assignments,
-    read_yaml,
+    read_configs,
     resolve,
+    stack,
 )
 from ccfcpp.environment import keep_freed_memory, use_available_processors
 from ccfcpp.errors import UsageError
@@ -45,9 +45,11 @@ _MEASURES = ["accuracy", "effective_rank", "seconds"]
 
 def classify(
     config: Annotated[
-        Path | None,
+        list[Path] | None,
         typer.Option(
-            "--config", help="YAML file of settings, or a shipped one such as feddecorr/table1."
+            "--config",
+            help="YAML file of settings, or a shipped one such as feddecorr/table1; over those "
+            "before it and the data set's.",
         ),
     ] = None,
     dataset: Annotated[
@@ -145,22 +147,22 @@ def classify(
         "data.root": data_root,
     }
     values = merge(given(named), parse_assignments(settings or []))
-    file = read_yaml(find_config(config)) if config else {}
+    files = read_configs(config or [])
     keep_freed_memory()
     use_available_processors()
     with printed_profile() if profile else nullcontext():
         if resume and Study.plan_of(required_out(out)).is_file():
             with usage_errors():
-                study = _reopen_study(required_out(out), merge(file, values), seeds)
+                study = _reopen_study(required_out(out), stack(*files, values), seeds)
             _run_study(study, json_output)
         elif resume:
             with usage_errors():
                 experiment, folder = reopen_run(
-                    required_out(out), ClassifyConfig, ClassificationExperiment, file, values
+                    required_out(out), ClassifyConfig, ClassificationExperiment, *files, values
                 )
             _run_one(experiment, folder, json_output)
         else:
-            _start(out, _plan(file, values, seeds), json_output)
+            _start(out, _plan(files, values, seeds), json_output)
 
 
 def _partition_flags(
@@ -187,12 +189,13 @@ def _partition_flags(
     }
 
 
-def _plan(file: Tree, values: Tree, seeds: int) -> list[Planned[ClassifyConfig]]:
-    """All runs: the cells of the file's grid, each with so many seeds."""
-    base = {key: value for key, value in file.items() if key != "grid"}
+def _plan(files: list[Tree], values: Tree, seeds: int) -> list[Planned[ClassifyConfig]]:
+    """All runs: the cells of the files' last grid, each with so many seeds."""
+    grid: object = next((file["grid"] for file in reversed(files) if "grid" in file), {})
+    settings = [{key: value for key, value in file.items() if key != "grid"} for file in files]
     planned = []
-    for axes in grid_cells(file, values):
-        config = resolve(ClassifyConfig, "classify", base, as_tree(axes), values)
+    for axes in grid_cells(grid, values):
+        config = resolve(ClassifyConfig, "classify", *settings, as_tree(axes), values)
         for number in range(seeds):
             of_seed = config.model_copy(update={"seed": config.seed + number})
             planned.append(Planned(axes, of_seed))

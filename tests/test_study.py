@@ -20,12 +20,12 @@ def test_every_combination_comes_once_in_the_files_order(grid: dict[str, list[in
     expected: list[dict[str, int]] = [{}]
     for key, values in grid.items():
         expected = [cell | {key: value} for cell in expected for value in values]
-    assert grid_cells({"grid": grid}, {}) == expected
+    assert grid_cells(grid, {}) == expected
 
 
 def test_several_grids_follow_each_other_without_repeats() -> None:
     grids = [{"method": ["b", "a"]}, {"method": ["a"], "seed": [1, 0]}, {"method": ["b"]}]
-    cells = grid_cells({"grid": grids}, {})
+    cells = grid_cells(grids, {})
     assert cells == [
         {"method": "b"}, {"method": "a"}, {"method": "a", "seed": 1}, {"method": "a", "seed": 0},
     ]  # fmt: skip
@@ -33,7 +33,7 @@ def test_several_grids_follow_each_other_without_repeats() -> None:
 
 def test_a_given_value_is_no_axis() -> None:
     grid = {"method": ["a", "b"], "partition.p": [0.0, 1.0]}
-    cells = grid_cells({"grid": grid}, nest("partition.p", "0.5"))
+    cells = grid_cells(grid, nest("partition.p", "0.5"))
     assert cells == [{"method": "a"}, {"method": "b"}]
     assert grid_cells({}, {}) == [{}]
 
@@ -41,7 +41,7 @@ def test_a_given_value_is_no_axis() -> None:
 @pytest.mark.parametrize("grid", [{"p": 3}, {"p": []}, [{"p": "abc"}], "p", [3]])
 def test_what_is_no_grid_is_refused(grid: object) -> None:
     with pytest.raises(UsageError, match="grid must hold lists"):
-        grid_cells({"grid": grid}, {})
+        grid_cells(grid, {})
 
 
 def test_dotted_keys_become_a_tree() -> None:

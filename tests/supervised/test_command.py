@@ -16,8 +16,9 @@ import yaml
 from PIL import Image
 from safetensors.torch import load_file
 
-from ccfcpp.config_layers import preset_folder, read_yaml
+from ccfcpp.config_layers import flatten, preset_folder, read_configs, read_yaml
 from supervised.command import _plan
+from supervised.config import ClassifyConfig
 from supervised.methods import METHODS
 from tests.runs import Result, ccfcpp
 
@@ -293,6 +294,15 @@ def test_a_flag_fixes_an_axis_of_the_grid(tmp_path: Path) -> None:
     assert all("method" not in row for row in table)
 
 
+def test_a_later_file_lies_over_an_earlier_one(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text("grid: {seed: [3, 4]}\ndecorrelation: {beta: 0.3}\n")
+    plan = _plan(read_configs([Path("feddecorr/table7"), Path("classify/cifar100"), path]), {}, 1)
+    assert [planned.config.seed for planned in plan] == [3, 4]
+    assert {planned.config.decorrelation.beta for planned in plan} == {0.3}
+    assert {planned.config.dataset for planned in plan} == {"cifar100"}
+
+
 def test_a_grid_must_be_made_of_lists(tmp_path: Path) -> None:
     path = tmp_path / "grid.yaml"
     path.write_text("grid: {method: fedavg}")
@@ -348,8 +358,7 @@ def test_a_single_run_can_be_resumed_by_its_folder(tmp_path: Path) -> None:
 TABLES = {
     "table1": 120,
     "table2": 90,
-    "table3-domainnet": 10,
-    "table3-office-caltech10": 10,
+    "table3": 10,
     "table4": 40,
     "table5": 32,
     "table6": 12,
@@ -367,13 +376,13 @@ def test_there_is_a_preset_for_each_table() -> None:
 
 @pytest.mark.parametrize(("name", "runs"), TABLES.items())
 def test_every_table_can_be_planned(name: str, runs: int) -> None:
-    plan = _plan(read_yaml(preset_folder() / "feddecorr" / f"{name}.yaml"), {}, seeds=2)
+    plan = _plan(read_configs([Path("feddecorr") / name]), {}, seeds=2)
     assert len(plan) == 2 * runs
     assert len({planned.folder for planned in plan}) == 2 * runs
 
 
 def test_table_1_has_the_published_settings() -> None:
-    plan = _plan(read_yaml(preset_folder() / "feddecorr" / "table1.yaml"), {}, seeds=1)
+    plan = _plan(read_configs([Path("feddecorr/table1")]), {}, seeds=1)
     by_data = {planned.config.dataset: planned.config for planned in plan}
     assert [by_data[d].training.rounds for d in ("cifar10", "cifar100", "tiny-imagenet")] == [
         100, 100, 50,
@@ -387,7 +396,6 @@ def test_table_1_has_the_published_settings() -> None:
 
 
 def test_the_preset_for_cifar10_explains_every_key() -> None:
-    from ccfcpp.config_layers import flatten
     from supervised.config import ClassifyConfig
 
     every_key = {key for key, _ in flatten(ClassifyConfig().model_dump())}
