@@ -6,6 +6,7 @@ are run; or a list of such grids, one after the other. A finished run is never r
 
 import csv
 import io
+import itertools
 import json
 import statistics
 from collections.abc import Callable, Mapping, Sequence
@@ -14,7 +15,6 @@ from pathlib import Path
 from typing import Any, Generic
 
 import yaml
-from sklearn.model_selection import ParameterGrid
 
 from ccfcpp.config_layers import Tree, flatten, merge, nest, read_yaml, validate
 from ccfcpp.engine.files import write_whole
@@ -56,7 +56,7 @@ def grid_cells(grid: object, values: Tree) -> list[Axes]:
     Raises:
         UsageError: The grid is not made of lists.
     """
-    grids: list[Any] = grid if isinstance(grid, list) else [grid]
+    grids = grid if isinstance(grid, list) else [grid]
     given = {key for key, _ in flatten(values)}
     cells: list[Axes] = []
     for grid in grids:
@@ -65,20 +65,11 @@ def grid_cells(grid: object, values: Tree) -> list[Axes]:
                 "grid must hold lists by dotted key, such as 'partition.alpha: [0.05, 0.1]'"
             )
         free = {key: choices for key, choices in grid.items() if key not in given}
-        # ParameterGrid sorts the keys; the table goes by the file's order.
-        for cell in ParameterGrid(free):
-            ordered = {key: cell[key] for key in free}
-            if ordered not in cells:
-                cells.append(ordered)
-    return sorted(cells, key=lambda cell: _place(cell, grids))
-
-
-def _place(cell: Axes, grids: Sequence[Mapping[str, Sequence[Any]]]) -> list[int]:
-    """Where a cell stands in the file: by its first grid, then by the order of values."""
-    for number, grid in enumerate(grids):
-        if all(key in grid and value in grid[key] for key, value in cell.items()):
-            return [number, *(list(grid[key]).index(value) for key, value in cell.items())]
-    return [len(grids)]
+        combinations = (
+            dict(zip(free, values, strict=True)) for values in itertools.product(*free.values())
+        )
+        cells += [cell for cell in combinations if cell not in cells]
+    return cells
 
 
 def as_tree(axes: Axes) -> Tree:

@@ -396,8 +396,6 @@ def test_table_1_has_the_published_settings() -> None:
 
 
 def test_the_preset_for_cifar10_explains_every_key() -> None:
-    from supervised.config import ClassifyConfig
-
     every_key = {key for key, _ in flatten(ClassifyConfig().model_dump())}
     assert {
         k for k, _ in flatten(read_yaml(preset_folder() / "classify/cifar10.yaml"))
