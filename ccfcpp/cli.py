@@ -37,7 +37,7 @@ from ccfcpp.terminal import (
 from supervised.command import classify
 
 app = typer.Typer(
-    help="Federated clustering: group images that stay with their holders.",
+    help="Federated clustering, and classification, of images that stay with their holders.",
     add_completion=False,
     pretty_exceptions_enable=False,
 )
@@ -88,7 +88,7 @@ def options(
         ),
     ] = False,
 ) -> None:
-    """Federated clustering: group images that stay with their holders."""
+    """Federated clustering, and classification, of images that stay with their holders."""
 
 
 @app.command()
@@ -206,8 +206,8 @@ def cluster(
             path = out or new_path(resolved.method, resolved.dataset)
             experiment, folder = create_run(path, resolved, ClusteringExperiment)
     resumption = resume_command("cluster", folder.path)
-    with printed_profile() if profile else nullcontext(), resumable(resumption):
-        summary = run_to_end(experiment, folder, ("nmi", "NMI"))
+    with printed_profile() if profile else nullcontext(), resumable(resumption) as should_stop:
+        summary = run_to_end(experiment, folder, ("nmi", "NMI"), should_stop)
     if json_output:
         typer.echo(json.dumps(summary))
     else:

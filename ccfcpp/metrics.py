@@ -74,13 +74,31 @@ def spectrum(representations: Tensor) -> Tensor:
         representations: Float tensor of shape (samples, dimensions).
 
     Returns:
-        float64 tensor of shape (dimensions,) on the CPU, descending, not negative.
+        float64 tensor of shape (dimensions,) on the CPU, descending, not negative; NaN where the
+        representations are not finite.
     """
     z = representations.double()
+    if not torch.isfinite(z).all():
+        return torch.full((z.shape[1],), torch.nan, dtype=torch.float64)
     centred = z - z.mean(dim=0)
     values: Tensor = torch.linalg.eigvalsh(centred.T @ centred / len(z))
     # Rounding may bring an eigenvalue of 0 below it.
     return values.flip(0).clamp(min=0).cpu()
+
+
+def tail_share(singular_values: Tensor) -> float:
+    """What the smaller half of the singular values has of their sum.
+
+    Args:
+        singular_values: Not negative, descending, shape (dimensions,).
+
+    Returns:
+        From 0, where half of the dimensions are collapsed, to about ½, where all are equal.
+    """
+    total = singular_values.sum()
+    if total == 0:
+        return 0.0
+    return float(singular_values[-(len(singular_values) // 2) :].sum() / total)
 
 
 def effective_rank(singular_values: Tensor) -> float:

@@ -81,6 +81,11 @@ class RunFolder:
                 f"output folder {self.path} holds another run: add --resume to go on with it, or "
                 "give another --out"
             )
+        if (self.path / "study.yaml").exists():
+            raise UsageError(
+                f"output folder {self.path} holds several runs: add --resume to go on with them, "
+                "or give another --out"
+            )
         if self.path.exists() and not self.path.is_dir():
             raise UsageError(f"output folder {self.path} is a file: give another --out")
         leftovers = set(self.path.glob(TEMPORARY))

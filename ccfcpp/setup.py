@@ -106,7 +106,9 @@ def cohort_size(
         return min(wanted, together)
     room = _HOST_BYTES
     if device.type == "cuda":
-        room = int(_DEVICE_SHARE * torch.cuda.mem_get_info(device)[0])
+        # What PyTorch keeps for itself, from an earlier run, is free as well.
+        kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        room = int(_DEVICE_SHARE * (torch.cuda.mem_get_info(device)[0] + kept))
     return max(1, min(together, room // bytes_of_one))
 
 

@@ -19,7 +19,7 @@ import yaml
 from ccfcpp.config_layers import Tree, flatten, merge, nest, read_yaml, validate
 from ccfcpp.engine.files import write_whole
 from ccfcpp.errors import UsageError
-from ccfcpp.experiment import Experiment
+from ccfcpp.experiment import Experiment, StoppedError
 from ccfcpp.run_folder import C, RunFolder
 
 Axes = dict[str, Any]
@@ -49,27 +49,54 @@ class Planned(Generic[C]):
 def grid_cells(grid: object, values: Tree) -> list[Axes]:
     """All cells of a grid, or of a list of grids, in the order of their keys and values.
 
+    A key with a single value from the user is no axis any more. Of a list of grids those are left
+    that have the value; where none has it, it goes with all of them.
+
     Args:
         grid: Lists by dotted key; empty for a single cell without axes.
-        values: What the user gave as single values: such a key is no axis any more.
+        values: What the user gave as single values.
 
     Raises:
         UsageError: The grid is not made of lists.
     """
-    grids = grid if isinstance(grid, list) else [grid]
-    given = {key for key, _ in flatten(values)}
-    cells: list[Axes] = []
-    for grid in grids:
-        if not isinstance(grid, dict) or not all(isinstance(v, list) and v for v in grid.values()):
-            raise UsageError(
-                "grid must hold lists by dotted key, such as 'partition.alpha: [0.05, 0.1]'"
-            )
-        free = {key: choices for key, choices in grid.items() if key not in given}
-        combinations = (
-            dict(zip(free, values, strict=True)) for values in itertools.product(*free.values())
+    grids: list[Any] = grid if isinstance(grid, list) and grid else [grid]
+    if not all(map(_is_grid, grids)):
+        raise UsageError(
+            "grid must hold lists by dotted key, such as 'partition.alpha: [0.05, 0.1]'"
         )
-        cells += [cell for cell in combinations if cell not in cells]
+    given = dict(flatten(values))
+    chosen = [one for one in grids if _has_values(one, given)] or grids
+    cells: list[Axes] = []
+    for one in chosen:
+        free = {key: choices for key, choices in one.items() if key not in given}
+        for combination in itertools.product(*free.values()):
+            cell = dict(zip(free, combination, strict=True))
+            if cell not in cells:
+                cells.append(cell)
     return cells
+
+
+def _is_grid(grid: object) -> bool:
+    return isinstance(grid, dict) and all(
+        isinstance(key, str) and isinstance(choices, list) and choices
+        for key, choices in grid.items()
+    )
+
+
+def _has_values(grid: Mapping[str, Sequence[object]], given: Mapping[str, object]) -> bool:
+    return all(
+        any(_is_same(choice, given[key]) for choice in choices)
+        for key, choices in grid.items()
+        if key in given
+    )
+
+
+def _is_same(value: object, text: object) -> bool:
+    """Whether a value of a file is what a flag says, which comes as text."""
+    try:
+        return float(str(value)) == float(str(text))
+    except ValueError:
+        return str(value) == str(text)
 
 
 def as_tree(axes: Axes) -> Tree:
@@ -130,84 +157,98 @@ class Study(Generic[C]):
         """
         plan = read_yaml(cls.plan_of(path))
         try:
-            runs = [
-                Planned(entry["axes"], validate(kind, merge(entry["config"], changes)))
-                for entry in plan["runs"]
-            ]
-        except (KeyError, TypeError) as error:
+            listed = [(dict(entry["axes"]), dict(entry["config"])) for entry in plan["runs"]]
+        except (KeyError, TypeError, ValueError) as error:
             raise UsageError(
                 f"{cls.plan_of(path)} is damaged ({error}): start again with another --out"
             ) from error
+        runs = [Planned(axes, validate(kind, merge(config, changes))) for axes, config in listed]
         return cls(path, runs)
 
     def run(
         self,
         make: Callable[[C], Experiment[Any]],
         run_one: Callable[[str, Experiment[Any], RunFolder], dict[str, Any]],
-    ) -> list[dict[str, Any]]:
-        """Run what is not finished, and write the table.
+        finished: Callable[[list[dict[str, Any]]], None],
+        should_stop: Callable[[], bool],
+    ) -> None:
+        """Run what is not finished.
 
         Args:
             make: Makes the experiment of a configuration.
             run_one: Runs it, under a title, in a folder, and gives the summary.
+            finished: Called with the summaries so far, after each run.
+            should_stop: Asked before each run.
 
-        Returns:
-            The summaries, in order.
+        Raises:
+            StoppedError: ``should_stop`` said so.
         """
         summaries: list[dict[str, Any]] = []
         for number, planned in enumerate(self.runs):
             folder = RunFolder(self.path / planned.folder)
             if folder.summary.is_file():
-                summaries.append(json.loads(folder.summary.read_bytes()))
-                continue
-            experiment = make(planned.config)
-            if folder.config.is_file():
-                folder = RunFolder.reopen(folder.path)
-                folder.refuse_other_config(planned.config)
+                summaries.append(_summary(folder.summary))
             else:
-                folder = RunFolder.create(folder.path, planned.config)
-            title = f"run {number + 1} of {len(self.runs)}: {planned.folder}"
-            summaries.append(run_one(title, experiment, folder))
-        return summaries
+                if should_stop():
+                    raise StoppedError
+                title = f"run {number + 1} of {len(self.runs)}: {planned.folder}"
+                summaries.append(run_one(title, *self._opened(planned, folder, make)))
+            finished(summaries)
+
+    def _opened(
+        self, planned: Planned[C], folder: RunFolder, make: Callable[[C], Experiment[Any]]
+    ) -> tuple[Experiment[Any], RunFolder]:
+        experiment = make(planned.config)
+        if not folder.config.is_file():
+            return experiment, RunFolder.create(folder.path, planned.config)
+        folder = RunFolder.reopen(folder.path)
+        folder.refuse_other_config(planned.config)
+        return experiment, folder
 
     def table(self, summaries: Sequence[Mapping[str, Any]], measures: Sequence[str]) -> list[Row]:
         """One row a cell: its axes, and each measure's mean and deviation over the seeds.
 
         The deviation is that of a sample (n − 1), and None for a single run. The table is written
         to ``table.csv`` and ``table.md`` too.
+
+        Args:
+            summaries: Those of the runs so far, in order.
+            measures: Keys of the summaries.
         """
-        rows: list[Row] = []
-        for cell in self._cells():
-            of_cell = [
-                summary
-                for run, summary in zip(self.runs, summaries, strict=True)
-                if run.axes == cell
-            ]
-            row: Row = {**cell, "runs": len(of_cell)}
-            for measure in measures:
-                known = [s[measure] for s in of_cell if s.get(measure) is not None]
-                row[measure] = statistics.fmean(known) if known else None
-                row[f"{measure} deviation"] = statistics.stdev(known) if len(known) > 1 else None
-            rows.append(row)
+        of_cells: list[tuple[Axes, list[Mapping[str, Any]]]] = []
+        for run, summary in zip(self.runs, summaries, strict=False):
+            if not of_cells or run.axes != of_cells[-1][0]:
+                of_cells.append((run.axes, []))
+            of_cells[-1][1].append(summary)
+        rows = [{**axes, **_means(of_cell, measures)} for axes, of_cell in of_cells]
         write_whole(self.path / "table.csv", _as_csv(rows).encode())
         write_whole(self.path / "table.md", _as_markdown(rows, measures).encode())
         return rows
 
-    def _cells(self) -> list[Axes]:
-        cells: list[Axes] = []
-        for run in self.runs:
-            if run.axes not in cells:
-                cells.append(run.axes)
-        return cells
+
+def _means(summaries: Sequence[Mapping[str, Any]], measures: Sequence[str]) -> Row:
+    row: Row = {"runs": len(summaries)}
+    for measure in measures:
+        known = [s[measure] for s in summaries if s.get(measure) is not None]
+        row[measure] = statistics.fmean(known) if known else None
+        row[f"{measure} deviation"] = statistics.stdev(known) if len(known) > 1 else None
+    return row
+
+
+def _summary(path: Path) -> dict[str, Any]:
+    try:
+        summary = json.loads(path.read_bytes())
+    except ValueError as error:
+        raise UsageError(f"{path} is damaged ({error}): delete it to run this again") from error
+    if not isinstance(summary, dict):
+        raise UsageError(f"{path} is damaged (no object): delete it to run this again")
+    return summary
 
 
 def display(row: Row, measures: Sequence[str]) -> dict[str, str]:
     """A row for people: measures with their deviations."""
-    shown = {
-        key.rpartition(".")[2] if key.count(".") else key: _plain(value)
-        for key, value in row.items()
-        if not any(key in (m, f"{m} deviation") for m in measures)
-    }
+    figures = {*measures, *(f"{measure} deviation" for measure in measures)}
+    shown = {key: _plain(value) for key, value in row.items() if key not in figures}
     for measure in measures:
         mean, deviation = row[measure], row[f"{measure} deviation"]
         text = "" if mean is None else f"{mean:.4g}"
@@ -232,4 +273,5 @@ def _as_markdown(rows: Sequence[Row], measures: Sequence[str]) -> str:
 
 
 def _plain(value: object) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    """A value in full, so that different values look different."""
+    return str(value)

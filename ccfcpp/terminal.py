@@ -85,19 +85,28 @@ def _progress_console() -> Console:
 
 
 @contextmanager
-def resumable(resumption: str) -> Iterator[None]:
-    """Where what is done here is stopped, say how to go on.
+def resumable(resumption: str) -> Iterator[Callable[[], bool]]:
+    """The first Ctrl-C stops what is done here after a round; then say how to go on.
 
     Args:
         resumption: The command.
 
+    Yields:
+        A function that says whether a stop was asked for.
+
     Raises:
         typer.Exit: It was stopped.
     """
+    console = _progress_console()
+
+    def announce() -> None:
+        console.print("stopping after this round; press Ctrl-C again to stop at once")
+
     try:
-        yield
+        with graceful_interruption(announce) as should_stop:
+            yield should_stop
     except (StoppedError, KeyboardInterrupt):
-        _progress_console().print(f"stopped; go on with: {resumption}")
+        console.print(f"stopped; go on with: {resumption}")
         raise typer.Exit(INTERRUPTED) from None
 
 
@@ -105,14 +114,16 @@ def run_to_end(
     experiment: Experiment[Any],
     folder: RunFolder,
     headline: tuple[str, str],
+    should_stop: Callable[[], bool],
     title: str | None = None,
 ) -> dict[str, Any]:
-    """Run an experiment with progress on stderr; the first Ctrl-C ends it after a round.
+    """Run an experiment with progress on stderr.
 
     Args:
         experiment: What to run.
         folder: Its folder.
         headline: Key and name of the score that progress shows.
+        should_stop: Asked after each round.
         title: Printed first.
 
     Raises:
@@ -121,14 +132,7 @@ def run_to_end(
     console = _progress_console()
     if title is not None:
         console.print(title)
-
-    def announce() -> None:
-        console.print("stopping after this round; press Ctrl-C again to stop at once")
-
-    with (
-        RunProgress(console, experiment.algorithm.rounds, headline) as progress,
-        graceful_interruption(announce) as should_stop,
-    ):
+    with RunProgress(console, experiment.algorithm.rounds, headline) as progress:
         return experiment.run(folder, progress, should_stop)
 
 

@@ -11,10 +11,11 @@ console = Console(stderr=True)
 
 
 def alternate(work: dict[str, Callable[[], object]], repeats: int) -> Seconds:
-    """Seconds of each piece of work, one after the other, again and again."""
+    """Seconds of each piece of work, one after the other, again and again, there and back."""
     seconds: Seconds = {name: [] for name in work}
-    for _ in range(repeats):
-        for name, run in work.items():
+    for number in range(repeats):
+        ordered = list(work.items())
+        for name, run in ordered if number % 2 == 0 else reversed(ordered):
             seconds[name].append(timed(run))
             console.print(f"{name}: {seconds[name][-1]:.4g} s")
     return seconds

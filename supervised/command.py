@@ -38,9 +38,10 @@ from ccfcpp.terminal import (
 )
 from supervised.config import ClassifyConfig
 from supervised.experiment import ClassificationExperiment
+from supervised.methods import METHODS
+from supervised.setup import check_setting
 
 _HEADLINE = ("accuracy", "accuracy")
-_MEASURES = ["accuracy", "effective_rank", "seconds"]
 
 
 def classify(
@@ -151,18 +152,16 @@ def classify(
     keep_freed_memory()
     use_available_processors()
     with printed_profile() if profile else nullcontext():
-        if resume and Study.plan_of(required_out(out)).is_file():
+        if not resume:
+            _start(out, _plan(files, values, seeds), json_output)
+        elif Study.plan_of(required_out(out)).is_file():
             with usage_errors():
                 study = _reopen_study(required_out(out), stack(*files, values), seeds)
             _run_study(study, json_output)
-        elif resume:
-            with usage_errors():
-                experiment, folder = reopen_run(
-                    required_out(out), ClassifyConfig, ClassificationExperiment, *files, values
-                )
-            _run_one(experiment, folder, json_output)
         else:
-            _start(out, _plan(files, values, seeds), json_output)
+            with usage_errors():
+                experiment, folder = _reopen_run(required_out(out), files, values, seeds)
+            _run_one(experiment, folder, json_output)
 
 
 def _partition_flags(
@@ -192,14 +191,18 @@ def _partition_flags(
 def _plan(files: list[Tree], values: Tree, seeds: int) -> list[Planned[ClassifyConfig]]:
     """All runs: the cells of the files' last grid, each with so many seeds."""
     grid: object = next((file["grid"] for file in reversed(files) if "grid" in file), {})
-    settings = [{key: value for key, value in file.items() if key != "grid"} for file in files]
     planned = []
     for axes in grid_cells(grid, values):
-        config = resolve(ClassifyConfig, "classify", *settings, as_tree(axes), values)
+        layers = (*_without_grids(files), as_tree(axes), values)
+        config = resolve(ClassifyConfig, "classify", *layers)
         for number in range(seeds):
             of_seed = config.model_copy(update={"seed": config.seed + number})
             planned.append(Planned(axes, of_seed))
     return planned
+
+
+def _without_grids(files: list[Tree]) -> list[Tree]:
+    return [{key: value for key, value in file.items() if key != "grid"} for file in files]
 
 
 def _start(out: Path | None, plan: list[Planned[ClassifyConfig]], json_output: bool) -> None:
@@ -210,8 +213,14 @@ def _start(out: Path | None, plan: list[Planned[ClassifyConfig]], json_output: b
             experiment, folder = create_run(path, first, ClassificationExperiment)
         _run_one(experiment, folder, json_output)
         return
+    path = out or new_path("study", first.dataset)
     with usage_errors():
-        study = Study.create(out or new_path("study", first.dataset), plan)
+        RunFolder(path).refuse_if_taken()
+        # All that can be checked before hours of work is; seeds of a cell differ in nothing else.
+        for number, planned in enumerate(plan):
+            if number == 0 or planned.axes != plan[number - 1].axes:
+                check_setting(planned.config)
+        study = Study.create(path, plan)
     _run_study(study, json_output)
 
 
@@ -225,9 +234,20 @@ def _reopen_study(path: Path, changes: Tree, seeds: int) -> Study[ClassifyConfig
     return Study.reopen(path, ClassifyConfig, changes)
 
 
+def _reopen_run(
+    path: Path, files: list[Tree], values: Tree, seeds: int
+) -> tuple[Experiment[Any], RunFolder]:
+    if seeds > 1:
+        raise UsageError(
+            f"{path} holds a single run: leave out --seeds to go on with it, or give another --out"
+        )
+    layers = (*_without_grids(files), values)
+    return reopen_run(path, ClassifyConfig, ClassificationExperiment, *layers)
+
+
 def _run_one(experiment: Experiment[Any], folder: RunFolder, json_output: bool) -> None:
-    with resumable(resume_command("classify", folder.path)):
-        summary = run_to_end(experiment, folder, _HEADLINE)
+    with resumable(resume_command("classify", folder.path)) as should_stop:
+        summary = run_to_end(experiment, folder, _HEADLINE, should_stop)
     if json_output:
         typer.echo(json.dumps(summary))
     else:
@@ -235,18 +255,30 @@ def _run_one(experiment: Experiment[Any], folder: RunFolder, json_output: bool) 
 
 
 def _run_study(study: Study[ClassifyConfig], json_output: bool) -> None:
-    def run_one(title: str, experiment: Experiment[Any], folder: RunFolder) -> dict[str, Any]:
-        return run_to_end(experiment, folder, _HEADLINE, title)
+    summaries: list[dict[str, Any]] = []
+    rows: list[dict[str, Any]] = []
+    with resumable(resume_command("classify", study.path)) as should_stop:
 
-    with resumable(resume_command("classify", study.path)):
-        summaries = study.run(ClassificationExperiment, run_one)
-    domains = dict.fromkeys(k for s in summaries for k in s if k.startswith("accuracy "))
-    measures = [_MEASURES[0], *domains, *_MEASURES[1:]]
-    rows = study.table(summaries, measures)
+        def run_one(title: str, experiment: Experiment[Any], folder: RunFolder) -> dict[str, Any]:
+            return run_to_end(experiment, folder, _HEADLINE, should_stop, title)
+
+        def finished(so_far: list[dict[str, Any]]) -> None:
+            summaries[:] = so_far
+            rows[:] = study.table(so_far, _measures(so_far))
+
+        study.run(ClassificationExperiment, run_one, finished, should_stop)
     if json_output:
         typer.echo(json.dumps({"out": str(study.path), "table": rows, "runs": summaries}))
         return
+    measures = _measures(summaries)
     print_rows(str(study.path), [display(row, measures) for row in rows])
+
+
+def _measures(summaries: list[dict[str, Any]]) -> list[str]:
+    """What tables show: also each domain's accuracy."""
+    of_domains = [s for s in summaries if s["partition"] == "domain"]
+    domains = dict.fromkeys(key for s in of_domains for key in s if key.startswith("accuracy "))
+    return ["accuracy", *domains, "effective_rank", "tail_share", "seconds"]
 
 
 def _print_summary(summary: dict[str, Any]) -> None:
@@ -266,6 +298,12 @@ def _print_summary(summary: dict[str, Any]) -> None:
         "partition": partition,
         "rounds": f"{summary['rounds']} with {summary['local_epochs']} local epochs",
         **{key: f"{summary[key]:.4f}" for key in summary if key.split(" ")[0] == "accuracy"},
-        "effective rank": f"{summary['effective_rank']:.1f}",
+        "effective rank": _shown(summary["effective_rank"]),
+        "tail share": _shown(summary["tail_share"]),
     }
-    print_facts(f"{summary['method']} on {summary['dataset']}", rows | traffic_rows(summary))
+    title = f"{METHODS[summary['method']].title} on {summary['dataset']}"
+    print_facts(title, rows | traffic_rows(summary))
+
+
+def _shown(figure: float | None) -> str:
+    return "none: the model has diverged" if figure is None else f"{figure:.4g}"

@@ -6,7 +6,7 @@ network, which are small.
 
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from ccfcpp.config import (
     DataConfig,
@@ -48,10 +48,16 @@ class SamplesConfig(DataConfig):
     """Use only so many test images, drawn at random."""
     test_share: Annotated[float, Field(gt=0, lt=1)] = 0.2
     """Share of each class that is held out for testing where the data set has no test images."""
-    mean: tuple[float, ...] | None = None
+    mean: tuple[Annotated[float, Field(allow_inf_nan=False)], ...] | None = None
     """Subtracted from pixels in [0, 1], a number for each channel."""
     std: tuple[PositiveNumber, ...] | None = None
     """What they are then divided by."""
+
+    @field_validator("classes", mode="before")
+    @classmethod
+    def _names_are_text(cls, value: object) -> object:
+        # Names such as the digits' look like numbers in YAML.
+        return [str(name) for name in value] if isinstance(value, list) else value
 
 
 class LabelPartitionConfig(Section):
@@ -74,6 +80,8 @@ class ClassifierConfig(Section):
     """The network."""
 
     name: Literal["small", "mobilenetv2", "resnet18", "resnet20", "resnet32", "alexnet"] = "small"
+    variant: Literal["paper", "code"] = "code"
+    """Of ``mobilenetv2``: Sandler et al., or as the FedDecorr authors' code has it."""
     widths: tuple[Positive, ...] = (32, 64)
     """Output channels of the convolutions of ``small``."""
     representation: Positive = 128

@@ -24,12 +24,16 @@ class TestSet:
     Attributes:
         name: What reports call it, such as a domain.
         client: The client whose model is tested on it, where clients have models of their own.
-        index: int64 indices of its images.
+        index: int64 indices of its images in the data set.
+        images: uint8 tensor of shape (samples, channels, height, width).
+        labels: int64 tensor of shape (samples,).
     """
 
     name: str
     client: int | None
     index: Tensor
+    images: Tensor
+    labels: Tensor
 
 
 class Evaluator:

@@ -11,8 +11,9 @@ from ccfcpp.engine.availability import Availability
 from ccfcpp.engine.client import Client
 from ccfcpp.engine.memories import ClientMemories
 from ccfcpp.environment import check_precision, choose_device
+from ccfcpp.errors import UsageError
 from ccfcpp.experiment import Arrays, Experiment, Scores
-from ccfcpp.metrics import effective_rank, spectrum
+from ccfcpp.metrics import effective_rank, spectrum, tail_share
 from ccfcpp.models.stacked import training_bytes
 from ccfcpp.randomness import Randomness
 from ccfcpp.setup import cohort_size
@@ -24,7 +25,7 @@ from supervised.methods import METHODS
 from supervised.setup import (
     check_images,
     classifier_maker,
-    load_labelled,
+    load_images,
     partition_samples,
     split,
 )
@@ -50,7 +51,7 @@ class ClassificationExperiment(Experiment[ServerState]):
         self.device = choose_device(config.device)
         check_precision(config.compute.precision, self.device)
         self.randomness = Randomness(config.seed)
-        self.data = load_labelled(config) if data is None else data
+        self.data = load_images(config) if data is None else data
         check_images(config, self.data)
         train, test = split(config, self.data)
         self.parts = partition_samples(config, self.data, train, self.randomness)
@@ -58,7 +59,6 @@ class ClassificationExperiment(Experiment[ServerState]):
         connected = self.availability.connected(range(len(self.parts)), self.randomness)
         image_shape = tuple(self.data.images.shape[1:])
         make_model = classifier_maker(config.model, image_shape, len(self.data.classes))
-        self.data = self.data.to(self.device)
         self.clients = [self._client(number) for number in connected]
         self.test_sets = self._test_sets(test)
         batch = min(config.training.batch_size, max(map(len, self.clients)))
@@ -79,15 +79,14 @@ class ClassificationExperiment(Experiment[ServerState]):
         self.evaluator = Evaluator(make_model, config, self.device)
 
     def _client(self, number: int) -> Client:
+        name = self.data.owner_names[number] if self._by_domain else f"client {number}"
+        return Client(number, name, *self._samples(self.parts[number]))
+
+    def _samples(self, index: Tensor) -> tuple[Tensor, Tensor]:
+        """Images and labels on the device."""
         assert self.data.labels is not None
-        samples = self.parts[number].to(self.device)
-        name = self._by_domain and self.data.owner_names[number]
-        return Client(
-            number,
-            name or f"client {number}",
-            self.data.images[samples],
-            self.data.labels[samples],
-        )
+        images, labels = self.data.images[index], self.data.labels[index]
+        return images.to(self.device), labels.to(self.device)
 
     @property
     def _by_domain(self) -> bool:
@@ -98,21 +97,31 @@ class ClassificationExperiment(Experiment[ServerState]):
         return METHODS[self.config.method].personal
 
     def _test_sets(self, test: Tensor) -> list[TestSet]:
-        """One for each domain, or for each client with a model of its own, or one of all."""
-        if self._by_domain:
-            assert self.data.owners is not None
-            owners = self.data.owners.cpu()[test]
-            connected = {client.id for client in self.clients}
-            sets = [
-                TestSet(name, number, test[owners == number])
-                for number, name in enumerate(self.data.owner_names)
-                # Without its client a domain has no model of its own.
-                if number in connected or not self._is_personal
-            ]
-            return [one for one in sets if len(one.index) > 0]
-        if self._is_personal:
-            return [TestSet(client.name, client.id, test) for client in self.clients]
-        return [TestSet("all", None, test)]
+        """One for each domain, or for each client with a model of its own, or one of all.
+
+        Raises:
+            UsageError: None is left.
+        """
+        if not self._by_domain:
+            samples = self._samples(test)
+            if not self._is_personal:
+                return [TestSet("all", None, test, *samples)]
+            return [TestSet(client.name, client.id, test, *samples) for client in self.clients]
+        assert self.data.owners is not None
+        owners = self.data.owners[test]
+        connected = {client.id for client in self.clients}
+        sets = []
+        for number, name in enumerate(self.data.owner_names):
+            index = test[owners == number]
+            # Without its client a domain has no model of its own.
+            if len(index) > 0 and (number in connected or not self._is_personal):
+                sets.append(TestSet(name, number, index, *self._samples(index)))
+        if not sets:
+            raise UsageError(
+                f"no connected client's domain in {self.data.name} has a test image: change "
+                "data.test_share or data.test_images"
+            )
+        return sets
 
     def scores(self, number: int, state: ServerState, memories: ClientMemories) -> Scores:
         """Accuracies, where they are due."""
@@ -122,7 +131,7 @@ class ClassificationExperiment(Experiment[ServerState]):
         correct = {}
         for tested in self.test_sets:
             _, predicted = self._tested(tested, state, memories)
-            correct[tested.name] = self._accuracy(tested, predicted)
+            correct[tested.name] = _accuracy(tested, predicted)
         return _averaged(correct)
 
     def _tested(
@@ -134,39 +143,29 @@ class ClassificationExperiment(Experiment[ServerState]):
             assert tested.client is not None
             method = self.algorithm.trainer.method
             model = method.personal(model, memories.take(tested.client))
-        return self.evaluator(model, self.data.images[tested.index.to(self.device)])
-
-    def _accuracy(self, tested: TestSet, predicted: Tensor) -> float:
-        assert self.data.labels is not None
-        right = predicted == self.data.labels[tested.index.to(self.device)]
-        return float(right.double().mean())
+        return self.evaluator(model, tested.images)
 
     def results(
         self, state: ServerState, memories: ClientMemories
     ) -> tuple[dict[str, Any], Arrays]:
         """Accuracies, predictions, and the spectrum of the representations of each test set."""
-        assert self.data.labels is not None
         correct, predictions, spectra = {}, [], []
         for tested in self.test_sets:
             representations, predicted = self._tested(tested, state, memories)
-            correct[tested.name] = self._accuracy(tested, predicted)
+            correct[tested.name] = _accuracy(tested, predicted)
             predictions.append(predicted.cpu())
             spectra.append(spectrum(representations))
-        index = torch.cat([tested.index for tested in self.test_sets])
-        ranks = [effective_rank(values) for values in spectra]
         summary = {
             **_averaged(correct),
-            "effective_rank": sum(ranks) / len(ranks),
-            "largest_singular_value": float(spectra[0][0]),
-            "median_singular_value": float(spectra[0].median()),
+            "effective_rank": _mean([effective_rank(values) for values in spectra]),
+            "tail_share": _mean([tail_share(values) for values in spectra]),
         }
+        sizes = torch.tensor([len(tested.index) for tested in self.test_sets])
         arrays = {
-            "index": index,
-            "class": self.data.labels.cpu()[index],
+            "index": torch.cat([tested.index for tested in self.test_sets]),
+            "class": torch.cat([tested.labels for tested in self.test_sets]),
             "predicted": torch.cat(predictions),
-            "test_set": torch.repeat_interleave(
-                torch.tensor([len(tested.index) for tested in self.test_sets])
-            ),
+            "test_set": torch.repeat_interleave(sizes),
         }
         return summary, {
             "predictions": arrays,
@@ -205,6 +204,16 @@ class ClassificationExperiment(Experiment[ServerState]):
             "device": str(self.device),
             "cohort": self.cohort,
         }
+
+
+def _accuracy(tested: TestSet, predicted: Tensor) -> float:
+    return float((predicted == tested.labels).double().mean())
+
+
+def _mean(figures: list[float]) -> float | None:
+    """Their mean; None where a model has diverged, since JSON has no NaN."""
+    mean = sum(figures) / len(figures)
+    return None if math.isnan(mean) else mean
 
 
 def _averaged(accuracies: dict[str, float]) -> Scores:

@@ -81,10 +81,10 @@ class LocalTrainer:
         ]
 
     def _update(self, index: int, client: Client, loss: float | None, steps: int) -> LocalUpdate:
-        change = self.method.control_change(index, steps)
-        client.memory = self.method.remember(index, client, steps)
+        finished = self.method.finish(index, client, steps)
+        client.memory = finished.memory
         model = self.method.shared(self.models.state(index))
-        return LocalUpdate(model, len(client), steps, loss, change)
+        return LocalUpdate(model, len(client), steps, loss, finished.control_change)
 
     def _descend(
         self, clients: Sequence[Client], randomness: Randomness

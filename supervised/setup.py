@@ -1,7 +1,7 @@
 """What a configuration asks for: images, their split, a partition, a network."""
 
 from collections.abc import Callable
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 
 import torch
@@ -14,6 +14,7 @@ from ccfcpp.data.partition import (
     owner_partition,
     pathological_partition,
 )
+from ccfcpp.engine.availability import Availability
 from ccfcpp.errors import UsageError
 from ccfcpp.models.classifiers import (
     AlexNetBackbone,
@@ -26,6 +27,7 @@ from ccfcpp.models.classifiers import (
 from ccfcpp.models.encoders import ResNet18Backbone
 from ccfcpp.randomness import Randomness
 from supervised.config import ClassifierConfig, ClassifyConfig
+from supervised.decorrelation import decorrelation_term
 
 _DEFAULT_CLIENTS = 10
 
@@ -33,21 +35,54 @@ _DEFAULT_CLIENTS = 10
 _SPLIT = Randomness(0)
 
 
-def load_labelled(config: ClassifyConfig) -> ImageData:
-    """The images with their labels, and the owners where each folder is a client.
+def load_images(config: ClassifyConfig) -> ImageData:
+    """The images, and the owners where each folder is a client.
+
+    What was loaded last is kept, for runs of the same images that follow each other.
+    """
+    source = config.data
+    return _load(
+        config.dataset,
+        source.root,
+        source.image_size,
+        config.partition.kind == "domain",
+        source.classes,
+    )
+
+
+@lru_cache(maxsize=1)
+def _load(
+    dataset: str,
+    root: str | None,
+    image_size: int | None,
+    folders_are_clients: bool,
+    classes: tuple[str, ...] | None,
+) -> ImageData:
+    return load(
+        dataset,
+        data_root=Path(root) if root else None,
+        image_size=image_size,
+        folders_are_clients=folders_are_clients,
+        classes=classes,
+    )
+
+
+def check_setting(config: ClassifyConfig) -> None:
+    """Refuse what a run of this configuration would refuse, without making one.
 
     Raises:
-        UsageError: There are no labels, or settings do not fit the images.
+        UsageError: The configuration does not fit the data.
     """
-    data = load(
-        config.dataset,
-        data_root=Path(config.data.root) if config.data.root else None,
-        image_size=config.data.image_size,
-        folders_are_clients=config.partition.kind == "domain",
-        classes=config.data.classes,
-    )
+    data = load_images(config)
     check_images(config, data)
-    return data
+    randomness = Randomness(config.seed)
+    parts = partition_samples(config, data, split(config, data)[0], randomness)
+    availability = Availability(**config.availability.model_dump())
+    availability.connected(range(len(parts)), randomness)
+    make = classifier_maker(config.model, tuple(data.images.shape[1:]), len(data.classes))
+    with torch.device("meta"):
+        features = make().backbone.features
+    decorrelation_term(config.decorrelation, features)
 
 
 def check_images(config: ClassifyConfig, data: ImageData) -> None:
@@ -88,7 +123,10 @@ def split(config: ClassifyConfig, data: ImageData) -> tuple[Tensor, Tensor]:
     test_index = _some(test.nonzero().flatten(), config.data.test_images, "test images")
     for what, index in (("training", train_index), ("test", test_index)):
         if len(index) == 0:
-            raise UsageError(f"{data.name} has no {what} images: change data.test_share")
+            raise UsageError(
+                f"{data.name} has no {what} images: give it some, or change data.test_share where "
+                "it has no split of its own"
+            )
     return train_index, test_index
 
 
@@ -180,7 +218,7 @@ def _make_classifier(
         "small": lambda: SmallBackbone(
             image_shape, config.widths, config.representation, config.batch_norm
         ),
-        "mobilenetv2": lambda: MobileNetV2Backbone(image_shape),
+        "mobilenetv2": lambda: MobileNetV2Backbone(image_shape, config.variant),
         "resnet18": lambda: ResNet18Backbone(image_shape),
         "resnet20": lambda: SmallResNetBackbone(image_shape, blocks=3),
         "resnet32": lambda: SmallResNetBackbone(image_shape, blocks=5),

@@ -11,6 +11,7 @@ from ccfcpp.metrics import (
     effective_rank,
     match_clusters,
     spectrum,
+    tail_share,
 )
 from ccfcpp.randomness import Randomness
 
@@ -107,6 +108,17 @@ def test_the_spectrum_is_that_of_the_covariance(samples: int, dimensions: int, s
 )
 def test_effective_rank_counts_equal_values(values: list[float], rank: float) -> None:
     assert effective_rank(torch.tensor(values)) == pytest.approx(rank)
+
+
+def test_the_spectrum_of_what_is_not_finite_is_unknown() -> None:
+    assert spectrum(torch.tensor([[1.0, torch.inf], [0.0, 2.0]])).isnan().all()
+
+
+@pytest.mark.parametrize(
+    ("values", "share"), [([4.0, 3, 2, 1], 0.3), ([5.0, 3, 2], 0.2), ([1.0, 0], 0), ([0.0, 0], 0)]
+)
+def test_tail_share_is_that_of_the_smaller_half(values: list[float], share: float) -> None:
+    assert tail_share(torch.tensor(values)) == pytest.approx(share)
 
 
 def test_effective_rank_lies_between() -> None:

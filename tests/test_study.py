@@ -1,6 +1,7 @@
 """Grids of runs: which cells there are, and in which order."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -38,7 +39,22 @@ def test_a_given_value_is_no_axis() -> None:
     assert grid_cells({}, {}) == [{}]
 
 
-@pytest.mark.parametrize("grid", [{"p": 3}, {"p": []}, [{"p": "abc"}], "p", [3]])
+def test_a_given_value_chooses_the_grids_that_have_it() -> None:
+    grids = [{"m": ["a"], "k": [3, 4]}, {"m": ["b", "a"], "k": [20], "x": [0.5, 1]}]
+    assert grid_cells(grids, {"k": "20"}) == [
+        {"m": "b", "x": 0.5}, {"m": "b", "x": 1}, {"m": "a", "x": 0.5}, {"m": "a", "x": 1},
+    ]  # fmt: skip
+    assert grid_cells(grids, {"m": "b", "x": "1.0"}) == [{"k": 20}]
+    # Where no grid has it, it goes with all.
+    assert grid_cells(grids, {"k": "5", "x": 1}) == [{"m": "a"}, {"m": "b"}]
+
+
+def test_equal_values_are_one() -> None:
+    assert grid_cells({"p": [0.1, 0.1]}, {}) == [{"p": 0.1}]
+    assert grid_cells({"p": [float("inf"), 1]}, {"p": "inf"}) == [{}]
+
+
+@pytest.mark.parametrize("grid", [{"p": 3}, {"p": []}, [{"p": "abc"}], "p", [3], [], {1: [2]}])
 def test_what_is_no_grid_is_refused(grid: object) -> None:
     with pytest.raises(UsageError, match="grid must hold lists"):
         grid_cells(grid, {})
@@ -67,7 +83,28 @@ def test_the_table_leaves_out_what_a_run_does_not_have(tmp_path: Path) -> None:
     assert (tmp_path / "table.md").read_text().count("\n") == 4
 
 
-def test_a_damaged_plan_is_said_to_be_damaged(tmp_path: Path) -> None:
-    Study.plan_of(tmp_path).write_text("runs: [{axes: {}}]")
+def test_close_values_have_folders_of_their_own() -> None:
+    close = [Planned({"p": value}, ClusterConfig()).folder for value in (0.1234567, 0.1234568)]
+    assert len(set(close)) == 2
+
+
+@pytest.mark.parametrize(
+    "plan", ["runs: [{axes: {}}]", "runs: 3", "a: b", "runs: [{axes: abc, config: {}}]"]
+)
+def test_a_damaged_plan_is_said_to_be_damaged(plan: str, tmp_path: Path) -> None:
+    Study.plan_of(tmp_path).write_text(plan)
     with pytest.raises(UsageError, match="is damaged"):
         Study.reopen(tmp_path, ClusterConfig, {})
+
+
+@pytest.mark.parametrize("content", ["", "{", "[1]"])
+def test_a_damaged_summary_is_said_to_be_damaged(content: str, tmp_path: Path) -> None:
+    study = Study(tmp_path, [Planned({}, ClusterConfig())])
+    (tmp_path / "seed-0").mkdir()
+    (tmp_path / "seed-0" / "summary.json").write_text(content)
+
+    def never(*_arguments: object) -> Any:
+        raise AssertionError("nothing is to be run")
+
+    with pytest.raises(UsageError, match=r"summary.json is damaged .* delete it to run this again"):
+        study.run(never, never, never, lambda: False)

@@ -107,7 +107,10 @@ def _load(
         )
     data = _named_or_npz(source, path, root)
     if folders_are_clients:
-        raise UsageError(f"folders can be clients only in an image folder, and {source!r} is none")
+        raise UsageError(
+            f"folders can be clients only in an image folder, and {source!r} is none: give one, or "
+            "take another --partition"
+        )
     data = data if classes is None else keep_classes(data, classes)
     return data if image_size is None else replace(data, images=resize(data.images, image_size))
 

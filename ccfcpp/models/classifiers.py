@@ -75,44 +75,102 @@ class SmallBackbone(nn.Sequential):
         self.features = features
 
 
-class MobileNetV2Backbone(nn.Module):
-    """torchvision's MobileNetV2 (Sandler et al. 2018) for small images.
+_MOBILENET_STAGES = (  # expansion, channels, blocks, stride
+    (1, 16, 1, 1),
+    (6, 24, 2, 1),  # of stride 2 for the large images of the paper
+    (6, 32, 3, 2),
+    (6, 64, 4, 2),
+    (6, 96, 3, 1),
+    (6, 160, 3, 2),
+    (6, 320, 1, 1),
+)
 
-    The first convolution and the first down-sampling stage have stride 1, as in the FedDecorr
-    authors' code. That code has ReLU where the paper, and this, have ReLU6, and a projection in
-    shortcuts between stages of stride 1 where the paper has no shortcut.
+
+class MobileNetV2Backbone(nn.Module):
+    """MobileNetV2 (Sandler et al. 2018) for small images.
+
+    The first convolution and the first down-sampling stage have stride 1.
 
     Args:
         image_shape: Channels, height and width of an image.
+        variant: ``paper``: torchvision's network; ``code``: the FedDecorr authors', with ReLU in
+            place of ReLU6, an expansion in the first block too, and a projection where a block of
+            stride 1 changes the width.
     """
 
     features = 1280
 
-    def __init__(self, image_shape: Sequence[int]) -> None:
-        # Imported where it is needed: torchvision takes seconds, and small networks do without.
-        from torchvision.models import MobileNetV2
-        from torchvision.ops import Conv2dNormActivation
-
+    def __init__(self, image_shape: Sequence[int], variant: str) -> None:
         super().__init__()
-        stages = [  # expansion, channels, blocks, stride
-            (1, 16, 1, 1),
-            (6, 24, 2, 1),  # of stride 2 for the large images of the paper
-            (6, 32, 3, 2),
-            (6, 64, 4, 2),
-            (6, 96, 3, 1),
-            (6, 160, 3, 2),
-            (6, 320, 1, 1),
-        ]
-        self.network = MobileNetV2(inverted_residual_setting=[list(stage) for stage in stages])
-        self.network.features[0] = Conv2dNormActivation(
-            image_shape[0], 32, stride=1, activation_layer=nn.ReLU6
-        )
-        self.network.classifier = nn.Identity()
+        make = _paper_mobilenet if variant == "paper" else _code_mobilenet
+        self.network = make(image_shape[0], self.features)
 
     def forward(self, images: Tensor) -> Tensor:
         """Representations of shape (batch, 1280)."""
         representations: Tensor = self.network(images)
         return representations
+
+
+def _paper_mobilenet(channels: int, features: int) -> nn.Module:
+    # Imported where it is needed: torchvision takes seconds, and small networks do without.
+    from torchvision.models import MobileNetV2
+    from torchvision.ops import Conv2dNormActivation
+
+    network = MobileNetV2(inverted_residual_setting=[list(stage) for stage in _MOBILENET_STAGES])
+    network.features[0] = Conv2dNormActivation(channels, 32, stride=1, activation_layer=nn.ReLU6)
+    network.classifier = nn.Identity()
+    assert network.last_channel == features
+    return network  # type: ignore[no-any-return] # torchvision ships no types
+
+
+def _code_mobilenet(channels: int, features: int) -> nn.Module:
+    blocks: list[nn.Module] = []
+    width = 32
+    for expansion, out_channels, count, stride in _MOBILENET_STAGES:
+        for number in range(count):
+            step = stride if number == 0 else 1
+            blocks.append(_InvertedResidual(width, out_channels, expansion, step))
+            width = out_channels
+    return nn.Sequential(
+        *_normed_convolution(channels, 32, kernel=3),
+        nn.ReLU(),
+        *blocks,
+        *_normed_convolution(width, features, kernel=1),
+        nn.ReLU(),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+    )
+
+
+class _InvertedResidual(nn.Module):
+    """Expansion, depthwise convolution and projection, with a shortcut where the stride is 1."""
+
+    def __init__(self, before: int, after: int, expansion: int, stride: int) -> None:
+        super().__init__()
+        width = expansion * before
+        self.layers = nn.Sequential(
+            *_normed_convolution(before, width, kernel=1),
+            nn.ReLU(),
+            *_normed_convolution(width, width, kernel=3, stride=stride, groups=width),
+            nn.ReLU(),
+            *_normed_convolution(width, after, kernel=1),
+        )
+        self.has_shortcut = stride == 1
+        projected = self.has_shortcut and before != after
+        projection = _normed_convolution(before, after, kernel=1) if projected else []
+        self.shortcut = nn.Sequential(*projection)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.layers(x)
+        return y + self.shortcut(x) if self.has_shortcut else y
+
+
+def _normed_convolution(
+    before: int, after: int, kernel: int, stride: int = 1, groups: int = 1
+) -> list[nn.Module]:
+    padding = kernel // 2
+    convolution = nn.Conv2d(before, after, kernel, stride, padding, groups=groups, bias=False)
+    return [convolution, nn.BatchNorm2d(after)]
 
 
 class SmallResNetBackbone(nn.Sequential):

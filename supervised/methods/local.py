@@ -43,6 +43,19 @@ class Workplace:
     device: torch.device
 
 
+@dataclass(frozen=True)
+class Finished:
+    """What local training leaves of a client, beside its model.
+
+    Attributes:
+        memory: What the client keeps for its next round.
+        control_change: How much its control variate has changed, where the method has one.
+    """
+
+    memory: Memory
+    control_change: Tensor | None = None
+
+
 class LocalMethod:
     """FedAvg (McMahan et al. 2017): SGD on the loss, and nothing else.
 
@@ -88,13 +101,9 @@ class LocalMethod:
     def after_step(self) -> None:
         """The optimizer has moved the active models."""
 
-    def remember(self, index: int, client: Client, steps: int) -> Memory:
+    def finish(self, index: int, client: Client, steps: int) -> Finished:
         """What a client keeps for its next round; the cohort has ended."""
-        return client.memory
-
-    def control_change(self, index: int, steps: int) -> Tensor | None:
-        """How much a client's control variate changes, where the method has one."""
-        return None
+        return Finished(client.memory)
 
     def shared(self, model: ModelState) -> ModelState:
         """The entries of a model that travel."""
@@ -159,9 +168,9 @@ class ModelContrast(LocalMethod):
         )
         return settings.mu * loss
 
-    def remember(self, index: int, client: Client, steps: int) -> Memory:
-        """The model just trained."""
-        return _hold(self.place.models.state(index))
+    def finish(self, index: int, client: Client, steps: int) -> Finished:
+        """Keep the model just trained."""
+        return Finished(_hold(self.place.models.state(index)))
 
 
 class ControlVariates(LocalMethod):
@@ -188,16 +197,13 @@ class ControlVariates(LocalMethod):
         weights = self.place.models.weights
         weights.sub_(self._correction[: len(weights)])
 
-    def control_change(self, index: int, steps: int) -> Tensor:
+    def finish(self, index: int, client: Client, steps: int) -> Finished:
         """c_i⁺ − c_i = (x − y_i)/(Kη) − c; 0 for a client that made no step."""
-        if steps == 0:
-            return torch.zeros_like(self._server)
-        moved = self._start[index] - self.place.models.weights[index]
-        return moved / (steps * self.place.config.training.learning_rate) - self._server
-
-    def remember(self, index: int, client: Client, steps: int) -> Memory:
-        """The client's control variate."""
-        return {"control": self._own[index] + self.control_change(index, steps)}
+        change = torch.zeros_like(self._server)
+        if steps:
+            moved = self._start[index] - self.place.models.weights[index]
+            change = moved / (steps * self.place.config.training.learning_rate) - self._server
+        return Finished({"control": self._own[index] + change}, change)
 
 
 class PersonalNormalisation(LocalMethod):
@@ -222,10 +228,10 @@ class PersonalNormalisation(LocalMethod):
         """The global layers with the client's own normalisations, new ones at first."""
         return model | (_held(memory) or self._fresh)
 
-    def remember(self, index: int, client: Client, steps: int) -> Memory:
-        """The normalisations just trained."""
+    def finish(self, index: int, client: Client, steps: int) -> Finished:
+        """Keep the normalisations just trained."""
         model = self.place.models.state(index)
-        return _hold({name: model[name] for name in self._fresh})
+        return Finished(_hold({name: model[name].clone() for name in self._fresh}))
 
     def shared(self, model: ModelState) -> ModelState:
         """All but the normalisations."""
@@ -291,6 +297,7 @@ def class_counts(clients: Sequence[Client], classes: int) -> Tensor:
 
 
 def _hold(model: ModelState) -> Memory:
+    """As a memory; of a part of a model a copy, since a view would hold the whole."""
     return {_HELD + name: entry for name, entry in model.items()}
 
 

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from torch import nn
 
 from ccfcpp.errors import UsageError
 from ccfcpp.models.classifiers import (
@@ -23,7 +24,7 @@ from ccfcpp.randomness import Randomness
 # Millions of parameters of the backbone: He et al. 2016 (Table 6) for ResNet-20 and -32,
 # torchvision for MobileNetV2 (3.50 with its layer of 1,000 classes) and ResNet-18 (11.69 with it).
 PUBLISHED = [
-    pytest.param(lambda: MobileNetV2Backbone((3, 32, 32)), 1280, 3.50 - 1.281, id="mobilenetv2"),
+    pytest.param(lambda: MobileNetV2Backbone((3, 32, 32), "paper"), 1280, 3.50 - 1.281, id="paper"),
     pytest.param(lambda: ResNet18Backbone((3, 32, 32)), 512, 11.69 - 0.513, id="resnet18"),
     pytest.param(lambda: SmallResNetBackbone((3, 32, 32), 3), 64, 0.27, id="resnet20"),
     pytest.param(lambda: SmallResNetBackbone((3, 32, 32), 5), 64, 0.46, id="resnet32"),
@@ -42,12 +43,31 @@ def test_published_sizes(make: Callable[[], Backbone], features: int, millions: 
     assert logits.shape == (2, 10)
 
 
+@pytest.mark.parametrize("variant", ["paper", "code"])
 @pytest.mark.parametrize("size", [32, 64])
-def test_mobilenet_halves_small_images_three_times(size: int) -> None:
+def test_mobilenet_halves_small_images_three_times(size: int, variant: str) -> None:
     with torch.device("meta"):
-        model = MobileNetV2Backbone((3, size, size))
-    maps = model.network.features(torch.empty(1, 3, size, size, device="meta"))
-    assert maps.shape == (1, 1280, size // 8, size // 8)
+        model = MobileNetV2Backbone((3, size, size), variant)
+    sizes: list[tuple[int, ...]] = []
+    for module in model.modules():
+        if isinstance(module, nn.Conv2d):
+            module.register_forward_hook(lambda _m, _x, y: sizes.append(tuple(y.shape)))
+    assert model(torch.empty(1, 3, size, size, device="meta")).shape == (1, 1280)
+    assert sizes[0] == (1, 32, size, size)
+    assert sizes[-1] == (1, 1280, size // 8, size // 8)
+
+
+def test_the_codes_mobilenet_adds_an_expansion_and_four_projections() -> None:
+    """To the paper's: 32 to 32 in the first block; 32 to 16, 16 to 24, 64 to 96 and 160 to 320."""
+
+    def parameters(variant: str) -> int:
+        with torch.device("meta"):
+            model = MobileNetV2Backbone((3, 32, 32), variant)
+        return sum(p.numel() for p in model.parameters())
+
+    convolutions = [(32, 32), (32, 16), (16, 24), (64, 96), (160, 320)]
+    added = sum(before * after + 2 * after for before, after in convolutions)
+    assert parameters("code") - parameters("paper") == added
 
 
 def test_alexnet_is_fedbns() -> None:

@@ -58,7 +58,11 @@ def without_normalisation() -> Classifier:
 
 
 def mobile() -> Classifier:
-    return Classifier(MobileNetV2Backbone((3, 8, 8)), classes=2)
+    return Classifier(MobileNetV2Backbone((3, 8, 8), "paper"), classes=2)
+
+
+def mobile_of_the_code() -> Classifier:
+    return Classifier(MobileNetV2Backbone((3, 8, 8), "code"), classes=2)
 
 
 def resnet20() -> Classifier:
@@ -72,6 +76,7 @@ MODELS = [
     pytest.param(small, (1, 9, 8), id="small"),
     pytest.param(without_normalisation, (1, 8, 8), id="without normalisation"),
     pytest.param(mobile, (3, 8, 8), id="mobile"),
+    pytest.param(mobile_of_the_code, (3, 8, 8), id="mobile of the code"),
     pytest.param(resnet20, (3, 8, 8), id="resnet20"),
 ]
 

@@ -317,6 +317,57 @@ def start(*arguments: object) -> subprocess.Popen[str]:
     )
 
 
+def test_a_part_of_a_table_has_the_settings_of_its_cells() -> None:
+    files = read_configs([Path("feddecorr/table4")])
+    values = {"dataset": "cifar100", "partition": {"alpha": "0.05", "clients": "50"}}
+    plan = _plan(files, values, 1)
+    assert [planned.config.decorrelation.kind for planned in plan] == ["none", "feddecorr"]
+    assert {planned.config.availability.sample_fraction for planned in plan} == {0.2}
+    table1 = _plan(read_configs([Path("feddecorr/table1")]), {"decorrelation": {"kind": "none"}}, 1)
+    assert {planned.config.method for planned in table1} >= {"scaffold", "fedavg"}
+
+
+def test_nothing_is_written_before_every_cell_was_checked(tmp_path: Path) -> None:
+    path = tmp_path / "grid.yaml"
+    grid = {"partition.kind": ["pathological"], "partition.classes_per_client": [2, 11]}
+    path.write_text(yaml.safe_dump({"grid": grid}))
+    line = complaint("--config", path, "--out", tmp_path / "run", *TINY)
+    assert "classes_per_client = 11 does not fit" in line
+    assert not (tmp_path / "run").exists()
+    assert "unknown data set 'nope'" in complaint("--dataset", "nope", "--seeds", 2)
+
+
+def test_a_folder_of_several_runs_is_not_written_over(tmp_path: Path) -> None:
+    classify("--seeds", 2, "--out", tmp_path / "run", *TINY)
+    for arguments in ((), ("--seeds", 2)):
+        line = complaint("--out", tmp_path / "run", *arguments)
+        assert "holds several runs: add --resume" in line
+
+
+def test_a_study_is_stopped_by_a_signal_in_the_last_round_of_a_run(tmp_path: Path) -> None:
+    process = start("--seeds", 50, "--out", tmp_path / "run", *TINY, "--rounds", 1)
+    deadline = time.monotonic() + 120
+    while not list(tmp_path.rglob("summary.json")):
+        assert time.monotonic() < deadline
+        assert process.poll() is None
+        time.sleep(0.005)
+    process.send_signal(signal.SIGINT)
+    _, stderr = process.communicate(timeout=120)
+    assert process.returncode == 130, stderr
+    assert "--resume" in stderr
+    assert len(list(tmp_path.rglob("summary.json"))) < 50
+    # What is done has its table already.
+    assert (tmp_path / "run" / "table.csv").exists()
+
+
+def test_a_diverged_model_ends_with_a_summary(tmp_path: Path) -> None:
+    arguments = ("--method", "fedadam", "--set", "adaptive.learning_rate=1e38")
+    result = ccfcpp("classify", *arguments, "--out", tmp_path / "run", *TINY)
+    assert result.code == 0, result.stderr
+    assert "diverged" in result.stdout
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["effective_rank"] is None
+
+
 def test_a_study_that_is_stopped_goes_on_where_it_was(tmp_path: Path) -> None:
     file, run = grid_file(tmp_path), tmp_path / "run"
     whole = classify("--config", file, "--out", tmp_path / "whole")
@@ -331,7 +382,6 @@ def test_a_study_that_is_stopped_goes_on_where_it_was(tmp_path: Path) -> None:
     if process.returncode != 0:  # Else it was done before the signal came.
         assert process.returncode == 130, stderr
         assert "--resume" in stderr
-        assert not (run / "table.csv").exists()
     finished = {path: path.stat().st_mtime_ns for path in run.rglob("summary.json")}
     resumed = classify("--out", run, "--resume")
     for result in (whole, resumed):
@@ -349,6 +399,8 @@ def test_a_single_run_can_be_resumed_by_its_folder(tmp_path: Path) -> None:
     first = classify("--out", tmp_path / "run", "--method", "moon", *TINY)
     again: Result = ccfcpp("classify", "--out", tmp_path / "run", "--resume", "--json")
     assert json.loads(again.stdout)["accuracy"] == first["accuracy"]
+    line = complaint("--out", tmp_path / "run", "--resume", "--seeds", 2)
+    assert "holds a single run" in line
     line = complaint("--out", tmp_path / "run", "--resume", "--beta", 7)
     assert "started with other values of decorrelation.beta" in line
 
@@ -359,6 +411,8 @@ TABLES = {
     "table1": 120,
     "table2": 90,
     "table3": 10,
+    "iclr-table3": 30,
+    "iclr-table10": 4,
     "table4": 40,
     "table5": 32,
     "table6": 12,

@@ -221,3 +221,21 @@ def test_fedbn_sends_less_than_fedavg_and_scaffold_about_twice_as_much() -> None
         assert sent["scaffold"][way] == pytest.approx(2 * plain, rel=0.02)
         others = METHODS.keys() - {"fedbn", "scaffold"}
         assert {sent[method][way] for method in others} == {plain}
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_what_clients_remember_is_all_that_is_held(method: str) -> None:
+    """No view into a whole model: memory would grow by more than what is counted."""
+    memories = ClientMemories(CPU, 10**9)
+    federation = small_federation(
+        small_config(f"method={method}"), labelled_clients(9, 9), memories
+    )
+    federation.run_round(federation.algorithm.initial_state(federation.randomness), 0)
+    for client in (0, 1):
+        memory = memories.take(client)
+        held = {
+            t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in memory.values()
+        }
+        counted = sum(tensor.nbytes for tensor in memory.values())
+        # Parts of a model that is kept whole lie at multiples of 64 bytes.
+        assert sum(held.values()) <= 1.3 * counted

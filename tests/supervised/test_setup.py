@@ -10,6 +10,7 @@ from ccfcpp.config_layers import parse_assignments, validate
 from ccfcpp.data import ImageData
 from ccfcpp.data.autoaugment import draw_policies, render_policies
 from ccfcpp.data.training_augmentation import draw_crops, render_crops
+from ccfcpp.engine.availability import Availability
 from ccfcpp.engine.client import Client
 from ccfcpp.errors import UsageError
 from ccfcpp.randomness import Randomness
@@ -117,6 +118,31 @@ def test_a_disconnected_domain_is_tested_by_the_global_model_alone() -> None:
         experiment = ClassificationExperiment(config(*settings, f"method={method}"), data)
         assert len(experiment.clients) == 2
         assert len(experiment.test_sets) == tested
+
+
+def test_without_a_test_image_for_anybody_nothing_can_be_said() -> None:
+    """One of the two domains is disconnected, and one of them has the only test image."""
+    data = draw_images(60, 3, owners=2, test=torch.arange(60) == 0)
+    settings = ("partition.kind=domain", "method=fedbn", "model.widths=[4]")
+
+    def make(seed: int) -> ClassificationExperiment:
+        absent = "availability.disconnection_rate=0.5"
+        return ClassificationExperiment(config(*settings, absent, f"seed={seed}"), data)
+
+    with pytest.raises(UsageError, match="no connected client's domain in drawn has a test image"):
+        make(seed=_seed_that_leaves(1))
+    assert [tested.client for tested in make(seed=_seed_that_leaves(0)).test_sets] == [0]
+
+
+def _seed_that_leaves(client: int) -> int:
+    availability = Availability(disconnection_rate=0.5)
+    return next(
+        seed for seed in range(99) if availability.connected(range(2), Randomness(seed)) == [client]
+    )
+
+
+def test_classes_may_be_named_by_numbers() -> None:
+    assert config("data.classes=[0,1]").data.classes == ("0", "1")
 
 
 def test_a_number_of_clients_that_is_not_that_of_the_domains_is_refused() -> None:
