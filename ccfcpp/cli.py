@@ -19,6 +19,22 @@ from ccfcpp.config_layers import merge, parse_assignments, read_configs, resolve
 from ccfcpp.data.sources import describe
 from ccfcpp.environment import keep_freed_memory, use_available_processors
 from ccfcpp.errors import FederationError, UsageError
+from ccfcpp.options import (
+    AsJson,
+    Clients,
+    Cohort,
+    Config,
+    DataRoot,
+    Dataset,
+    Device,
+    DisconnectionRate,
+    DropoutRate,
+    Out,
+    Resume,
+    Seed,
+    Settings,
+    ShowProfile,
+)
 from ccfcpp.terminal import (
     INTERRUPTED,
     create_run,
@@ -107,15 +123,8 @@ def datasets(
 
 @app.command()
 def cluster(
-    config: Annotated[
-        list[Path] | None,
-        typer.Option(
-            "--config", help="YAML file of settings, over those before it and the data set's."
-        ),
-    ] = None,
-    dataset: Annotated[
-        str | None, typer.Option(help="A data set's name, an image folder or an .npz file.")
-    ] = None,
+    config: Config = None,
+    dataset: Dataset = None,
     method: Annotated[str | None, typer.Option(help="ccfc or ccfc++.")] = None,
     partition: Annotated[
         str | None, typer.Option(help="skew, iid, or folders (each folder is a client).")
@@ -126,7 +135,7 @@ def cluster(
             "--p", metavar="P", help="Degree of skew, 0 (random) to 1 (one class a client)."
         ),
     ] = None,
-    clients: Annotated[str | None, typer.Option(metavar="M", help="Number of clients.")] = None,
+    clients: Clients = None,
     clusters: Annotated[str | None, typer.Option(metavar="K", help="Number of clusters k.")] = None,
     rounds: Annotated[
         str | None, typer.Option(metavar="R", help="Cluster-contrastive rounds.")
@@ -140,38 +149,17 @@ def cluster(
     lam: Annotated[
         str | None, typer.Option(metavar="L", help="Weight of the model-contrastive term.")
     ] = None,
-    disconnection_rate: Annotated[
-        str | None, typer.Option(metavar="F", help="Share of the clients absent for the whole run.")
-    ] = None,
-    dropout_rate: Annotated[
-        str | None,
-        typer.Option(metavar="F", help="Probability that a client is absent from a round."),
-    ] = None,
-    seed: Annotated[
-        str | None, typer.Option(metavar="S", help="Seed of all random numbers.")
-    ] = None,
-    device: Annotated[str | None, typer.Option(help="auto, cpu or cuda.")] = None,
-    cohort: Annotated[
-        str | None,
-        typer.Option(metavar="N", help="Clients that are trained side by side; auto by memory."),
-    ] = None,
-    data_root: Annotated[
-        str | None, typer.Option(help="Folder of the data sets; $CCFCPP_DATA otherwise.")
-    ] = None,
-    out: Annotated[
-        Path | None, typer.Option(help="Folder of the run; a new one under runs/ otherwise.")
-    ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Any other setting, such as loss.lam=0."),
-    ] = None,
-    profile: Annotated[
-        bool, typer.Option("--profile", help="Say in the end where the time went.")
-    ] = False,
-    json_output: Annotated[
-        bool, typer.Option("--json", help="Print the summary as one JSON object.")
-    ] = False,
+    disconnection_rate: DisconnectionRate = None,
+    dropout_rate: DropoutRate = None,
+    seed: Seed = None,
+    device: Device = None,
+    cohort: Cohort = None,
+    data_root: DataRoot = None,
+    out: Out = None,
+    resume: Resume = False,
+    settings: Settings = None,
+    profile: ShowProfile = False,
+    json_output: AsJson = False,
 ) -> None:
     """Cluster images that lie with several clients, by CCFC or CCFC++."""
     named = {

@@ -9,15 +9,13 @@ from ccfcpp.clustering.ccfc import CCFC
 from ccfcpp.clustering.exchanges import CCFCState, required_centroids
 from ccfcpp.config import ClusterConfig
 from ccfcpp.data import ImageData
-from ccfcpp.engine.availability import Availability
 from ccfcpp.engine.client import Client
 from ccfcpp.engine.memories import ClientMemories
-from ccfcpp.environment import check_precision, choose_device
 from ccfcpp.errors import UsageError
 from ccfcpp.experiment import Arrays, Experiment, Scores
 from ccfcpp.metrics import clustering_scores
 from ccfcpp.models.stacked import training_bytes
-from ccfcpp.randomness import SERVER, Randomness
+from ccfcpp.randomness import SERVER
 from ccfcpp.setup import cohort_size, load_data, model_maker, number_of_clusters, partition
 
 
@@ -37,14 +35,11 @@ class ClusteringExperiment(Experiment[CCFCState]):
     algorithm: CCFC
 
     def __init__(self, config: ClusterConfig, data: ImageData | None = None) -> None:
+        super().__init__(config)
         self.config = config
-        self.device = choose_device(config.device)
-        check_precision(config.compute.precision, self.device)
-        self.randomness = Randomness(config.seed)
         self.data = load_data(config) if data is None else data
         self.clusters = number_of_clusters(config, self.data)
         self.parts = partition(config, self.data, self.randomness)
-        self.availability = Availability(**config.availability.model_dump())
         connected = self.availability.connected(range(len(self.parts)), self.randomness)
         self.disconnected = len(self.parts) - len(connected)
         self.data = self.data.to(self.device)

@@ -6,16 +6,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic
 
-import torch
 from torch import Tensor
 
+from ccfcpp.config import RunConfig
 from ccfcpp.engine.algorithm import Algorithm, State
 from ccfcpp.engine.availability import Availability
 from ccfcpp.engine.checkpoint import Checkpoint, CheckpointClock
 from ccfcpp.engine.client import Client
 from ccfcpp.engine.federation import Federation, RoundReport
 from ccfcpp.engine.memories import ClientMemories, memory_budget
-from ccfcpp.environment import describe_environment
+from ccfcpp.environment import check_precision, choose_device, describe_environment
 from ccfcpp.profiling import section
 from ccfcpp.randomness import Randomness
 from ccfcpp.run_folder import RunFolder
@@ -79,7 +79,11 @@ class History:
 class Experiment(ABC, Generic[State]):
     """Clients and an algorithm, and the run of its rounds.
 
-    A subclass sets the attributes, and says how a state is scored and what is left in the end.
+    A subclass sets clients and algorithm, and says how a state is scored and what is left in the
+    end.
+
+    Args:
+        config: The run's configuration.
 
     Attributes:
         device: Where the computation runs.
@@ -89,11 +93,14 @@ class Experiment(ABC, Generic[State]):
         algorithm: The system.
     """
 
-    device: torch.device
-    randomness: Randomness
-    availability: Availability
     clients: list[Client]
     algorithm: Algorithm[State]
+
+    def __init__(self, config: RunConfig) -> None:
+        self.device = choose_device(config.device)
+        check_precision(config.compute.precision, self.device)
+        self.randomness = Randomness(config.seed)
+        self.availability = Availability(**config.availability.model_dump())
 
     @abstractmethod
     def scores(self, number: int, state: State, memories: ClientMemories) -> Scores:

@@ -19,6 +19,22 @@ from ccfcpp.config_layers import (
 from ccfcpp.environment import keep_freed_memory, use_available_processors
 from ccfcpp.errors import UsageError
 from ccfcpp.experiment import Experiment
+from ccfcpp.options import (
+    AsJson,
+    Clients,
+    Cohort,
+    Config,
+    DataRoot,
+    Dataset,
+    Device,
+    DisconnectionRate,
+    DropoutRate,
+    Out,
+    Resume,
+    Seed,
+    Settings,
+    ShowProfile,
+)
 from ccfcpp.run_folder import MAY_CHANGE, RunFolder
 from ccfcpp.study import Planned, Study, as_tree, display, grid_cells
 from ccfcpp.terminal import (
@@ -45,18 +61,8 @@ _HEADLINE = ("accuracy", "accuracy")
 
 
 def classify(
-    config: Annotated[
-        list[Path] | None,
-        typer.Option(
-            "--config",
-            help="YAML file of settings, or a shipped one such as feddecorr/table1; over those "
-            "before it and the data set's.",
-        ),
-    ] = None,
-    dataset: Annotated[
-        str | None,
-        typer.Option(help="A data set's name, an image folder or its archive, or an .npz file."),
-    ] = None,
+    config: Config = None,
+    dataset: Dataset = None,
     alpha: Annotated[
         str | None,
         typer.Option(metavar="A", help="Dirichlet partition with this concentration; or inf."),
@@ -84,7 +90,7 @@ def classify(
         str | None,
         typer.Option(help="small, mobilenetv2, resnet18, resnet20, resnet32 or alexnet."),
     ] = None,
-    clients: Annotated[str | None, typer.Option(metavar="K", help="Number of clients.")] = None,
+    clients: Clients = None,
     sample_fraction: Annotated[
         str | None, typer.Option(metavar="F", help="Share of the clients invited in a round.")
     ] = None,
@@ -92,41 +98,20 @@ def classify(
     local_epochs: Annotated[
         str | None, typer.Option(metavar="E", help="Local epochs of a round.")
     ] = None,
-    disconnection_rate: Annotated[
-        str | None, typer.Option(metavar="F", help="Share of the clients absent for the whole run.")
-    ] = None,
-    dropout_rate: Annotated[
-        str | None,
-        typer.Option(metavar="F", help="Probability that a client is absent from a round."),
-    ] = None,
-    seed: Annotated[
-        str | None, typer.Option(metavar="S", help="Seed of all random numbers, or the first.")
-    ] = None,
+    disconnection_rate: DisconnectionRate = None,
+    dropout_rate: DropoutRate = None,
+    seed: Seed = None,
     seeds: Annotated[
         int, typer.Option(metavar="N", min=1, help="Run N seeds, and give mean and deviation.")
     ] = 1,
-    device: Annotated[str | None, typer.Option(help="auto, cpu or cuda.")] = None,
-    cohort: Annotated[
-        str | None,
-        typer.Option(metavar="N", help="Clients that are trained side by side; auto by memory."),
-    ] = None,
-    data_root: Annotated[
-        str | None, typer.Option(help="Folder of the data sets; $CCFCPP_DATA otherwise.")
-    ] = None,
-    out: Annotated[
-        Path | None, typer.Option(help="Folder of the run; a new one under runs/ otherwise.")
-    ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Any other setting, such as moon.mu=5."),
-    ] = None,
-    profile: Annotated[
-        bool, typer.Option("--profile", help="Say in the end where the time went.")
-    ] = False,
-    json_output: Annotated[
-        bool, typer.Option("--json", help="Print the results as one JSON object.")
-    ] = False,
+    device: Device = None,
+    cohort: Cohort = None,
+    data_root: DataRoot = None,
+    out: Out = None,
+    resume: Resume = False,
+    settings: Settings = None,
+    profile: ShowProfile = False,
+    json_output: AsJson = False,
 ) -> None:
     """Train a classifier over clients, by FedAvg and its kin, with FedDecorr or without."""
     named = {

@@ -7,15 +7,12 @@ import torch
 from torch import Tensor
 
 from ccfcpp.data import ImageData
-from ccfcpp.engine.availability import Availability
 from ccfcpp.engine.client import Client
 from ccfcpp.engine.memories import ClientMemories
-from ccfcpp.environment import check_precision, choose_device
 from ccfcpp.errors import UsageError
 from ccfcpp.experiment import Arrays, Experiment, Scores
 from ccfcpp.metrics import effective_rank, spectrum, tail_share
 from ccfcpp.models.stacked import training_bytes
-from ccfcpp.randomness import Randomness
 from ccfcpp.setup import cohort_size
 from supervised.algorithm import FederatedClassification
 from supervised.config import ClassifyConfig
@@ -47,15 +44,12 @@ class ClassificationExperiment(Experiment[ServerState]):
     algorithm: FederatedClassification
 
     def __init__(self, config: ClassifyConfig, data: ImageData | None = None) -> None:
+        super().__init__(config)
         self.config = config
-        self.device = choose_device(config.device)
-        check_precision(config.compute.precision, self.device)
-        self.randomness = Randomness(config.seed)
         self.data = load_images(config) if data is None else data
         check_images(config, self.data)
         train, test = split(config, self.data)
         self.parts = partition_samples(config, self.data, train, self.randomness)
-        self.availability = Availability(**config.availability.model_dump())
         connected = self.availability.connected(range(len(self.parts)), self.randomness)
         image_shape = tuple(self.data.images.shape[1:])
         make_model = classifier_maker(config.model, image_shape, len(self.data.classes))
