@@ -201,7 +201,7 @@ def _start(out: Path | None, plan: list[Planned[ClassifyConfig]], json_output: b
     path = out or new_path("study", first.dataset)
     with usage_errors():
         RunFolder(path).refuse_if_taken()
-        # All that can be checked before hours of work is; seeds of a cell differ in nothing else.
+        # What can be checked before hours of work is, by the first seed of each cell.
         for number, planned in enumerate(plan):
             if number == 0 or planned.axes != plan[number - 1].axes:
                 check_setting(planned.config)

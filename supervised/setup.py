@@ -15,6 +15,7 @@ from ccfcpp.data.partition import (
     pathological_partition,
 )
 from ccfcpp.engine.availability import Availability
+from ccfcpp.environment import check_precision, choose_device
 from ccfcpp.errors import UsageError
 from ccfcpp.models.classifiers import (
     AlexNetBackbone,
@@ -71,8 +72,9 @@ def check_setting(config: ClassifyConfig) -> None:
     """Refuse what a run of this configuration would refuse, without making one.
 
     Raises:
-        UsageError: The configuration does not fit the data.
+        UsageError: The configuration does not fit the data or the machine.
     """
+    check_precision(config.compute.precision, choose_device(config.device))
     data = load_images(config)
     check_images(config, data)
     randomness = Randomness(config.seed)

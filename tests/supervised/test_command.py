@@ -334,7 +334,12 @@ def test_nothing_is_written_before_every_cell_was_checked(tmp_path: Path) -> Non
     line = complaint("--config", path, "--out", tmp_path / "run", *TINY)
     assert "classes_per_client = 11 does not fit" in line
     assert not (tmp_path / "run").exists()
-    assert "unknown data set 'nope'" in complaint("--dataset", "nope", "--seeds", 2)
+    run = ("--seeds", 2, "--out", tmp_path / "run")
+    assert "unknown data set 'nope'" in complaint("--dataset", "nope", *run)
+    assert "'tf32' is refused" in complaint(
+        "--set", "compute.precision=tf32", "--device", "cpu", *run
+    )
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_folder_of_several_runs_is_not_written_over(tmp_path: Path) -> None:
