@@ -14,11 +14,13 @@ from rich.text import Text
 
 import ccfcpp
 from ccfcpp.clustering_experiment import ClusteringExperiment
+from ccfcpp.compare_command import compare
 from ccfcpp.config import ClusterConfig
-from ccfcpp.config_layers import merge, parse_assignments, read_configs, resolve
+from ccfcpp.config_layers import flatten, merge, parse_assignments, read_configs, resolve
 from ccfcpp.data.sources import describe
-from ccfcpp.environment import keep_freed_memory, use_available_processors
+from ccfcpp.environment import keep_freed_memory, use_processors
 from ccfcpp.errors import FederationError, UsageError
+from ccfcpp.methods import METHODS, refuse_unused
 from ccfcpp.options import (
     AsJson,
     Clients,
@@ -125,7 +127,7 @@ def datasets(
 def cluster(
     config: Config = None,
     dataset: Dataset = None,
-    method: Annotated[str | None, typer.Option(help="ccfc or ccfc++.")] = None,
+    method: Annotated[str | None, typer.Option(help=f"One of {', '.join(METHODS)}.")] = None,
     partition: Annotated[
         str | None, typer.Option(help="skew, iid, or folders (each folder is a client).")
     ] = None,
@@ -161,7 +163,7 @@ def cluster(
     profile: ShowProfile = False,
     json_output: AsJson = False,
 ) -> None:
-    """Cluster images that lie with several clients, by CCFC or CCFC++."""
+    """Cluster images that lie with several clients, by CCFC++ or another system."""
     named = {
         "dataset": dataset,
         "method": method,
@@ -183,7 +185,7 @@ def cluster(
     values = merge(given(named), parse_assignments(settings or []))
     files = read_configs(config or [])
     keep_freed_memory()
-    use_available_processors()
+    use_processors()
     with usage_errors():
         if resume:
             experiment, folder = reopen_run(
@@ -191,6 +193,7 @@ def cluster(
             )
         else:
             resolved = resolve(ClusterConfig, "cluster", *files, values)
+            refuse_unused([key for key, _ in flatten(values)], [resolved.method])
             path = out or new_path(resolved.method, resolved.dataset)
             experiment, folder = create_run(path, resolved, ClusteringExperiment)
     resumption = resume_command("cluster", folder.path)
@@ -212,7 +215,8 @@ def _print_summary(summary: dict[str, Any]) -> None:
         + (f", {empty} without images" if empty else ""),
         "partition": summary["partition"]
         + (f", p = {summary['p']:g}" if summary["p"] is not None else ""),
-        "rounds": f"{summary['pretrain_rounds']} pre-training + {summary['rounds']}",
+        "rounds": _rounds(summary),
+        "leaves a client": summary["sends"],
         **{
             title: f"{summary[key]:.4f}" if summary[key] is not None else "no labels"
             for title, key in (
@@ -223,7 +227,17 @@ def _print_summary(summary: dict[str, Any]) -> None:
             )
         },
     }
-    print_facts(f"{summary['method']} on {summary['dataset']}", rows | traffic_rows(summary))
+    title = f"{METHODS[summary['method']].title} on {summary['dataset']}"
+    print_facts(title, rows | traffic_rows(summary))
 
 
+def _rounds(summary: dict[str, Any]) -> str:
+    rounds = summary["rounds"]
+    if "pretrain_rounds" in summary:
+        first = min(rounds, summary["pretrain_rounds"])
+        return f"{first} pre-training + {rounds - first}"
+    return str(rounds)
+
+
+app.command()(compare)
 app.command()(classify)

@@ -5,21 +5,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ccfcpp.clustering.ccfc import CCFC
-from ccfcpp.clustering.exchanges import CCFCState, required_centroids
 from ccfcpp.config import ClusterConfig
 from ccfcpp.data import ImageData
 from ccfcpp.engine.client import Client
 from ccfcpp.engine.memories import ClientMemories
 from ccfcpp.errors import UsageError
 from ccfcpp.experiment import Arrays, Experiment, Scores
+from ccfcpp.methods import METHODS, ClusteringAlgorithm, Setting
 from ccfcpp.metrics import clustering_scores
-from ccfcpp.models.stacked import training_bytes
 from ccfcpp.randomness import SERVER
-from ccfcpp.setup import cohort_size, load_data, model_maker, number_of_clusters, partition
+from ccfcpp.setup import load_data, number_of_clusters, partition
 
 
-class ClusteringExperiment(Experiment[CCFCState]):
+class ClusteringExperiment(Experiment[Any]):
     """Data, clients, algorithm and federation that a configuration asks for.
 
     Making one checks everything that can be checked before a file is written.
@@ -32,7 +30,7 @@ class ClusteringExperiment(Experiment[CCFCState]):
         UsageError: The configuration does not fit the data or the machine.
     """
 
-    algorithm: CCFC
+    algorithm: ClusteringAlgorithm[Any]
 
     def __init__(self, config: ClusterConfig, data: ImageData | None = None) -> None:
         super().__init__(config)
@@ -56,17 +54,15 @@ class ClusteringExperiment(Experiment[CCFCState]):
         # Images that take no part in training are clustered all the same.
         self.unheld = (~held).nonzero().flatten()
         self.rest = self._holder(SERVER, "the rest", self.unheld)
-        image_shape = tuple(self.data.images.shape[1:])
-        make_model = model_maker(config.model, image_shape)
-        batch = min(config.training.batch_size, max(map(len, self.clients)))
-        views = 2 if config.training.pretrain_rounds else 1
-        self.cohort = cohort_size(
-            config.compute.cohort,
+        self.setting = Setting(
+            config,
+            tuple(self.data.images.shape[1:]),
+            self.clusters,
+            max(map(len, self.clients)),
             self.availability.invited(len(self.clients)),
-            training_bytes(make_model, image_shape, batch, views),
             self.device,
         )
-        self.algorithm = CCFC(config, make_model, self.clusters, self.cohort, self.device)
+        self.algorithm = METHODS[config.method].make(self.setting)
 
     def _holder(self, number: int, name: str, samples: Tensor) -> Client:
         return Client(number, name, self.data.images[samples.to(self.device)])
@@ -75,7 +71,7 @@ class ClusteringExperiment(Experiment[CCFCState]):
         by_folder = self.config.partition.kind == "folders"
         return self.data.owner_names[number] if by_folder else f"client {number}"
 
-    def scores(self, number: int, state: CCFCState, memories: ClientMemories) -> Scores:
+    def scores(self, number: int, state: Any, memories: ClientMemories) -> Scores:
         """Scores over all samples; none where the data has no labels."""
         due = (number + 1) % self.config.evaluate_every == 0
         if not due or state.centroids is None or self.data.labels is None:
@@ -83,7 +79,7 @@ class ClusteringExperiment(Experiment[CCFCState]):
         clusters = self._assign_all(state)
         return clustering_scores(self.data.labels.cpu().numpy(), clusters.numpy())
 
-    def _assign_all(self, state: CCFCState) -> Tensor:
+    def _assign_all(self, state: Any) -> Tensor:
         """The cluster of every image, int64 of shape (samples,) on the CPU.
 
         Each client's images go through the model by themselves: what it makes of them serves the
@@ -96,9 +92,8 @@ class ClusteringExperiment(Experiment[CCFCState]):
             clusters[self.unheld] = self.algorithm.assign(state, self.rest).cpu()
         return clusters
 
-    def results(self, state: CCFCState, memories: ClientMemories) -> tuple[dict[str, Any], Arrays]:
+    def results(self, state: Any, memories: ClientMemories) -> tuple[dict[str, Any], Arrays]:
         """The cluster of every image, and scores where there are labels."""
-        required_centroids(state.centroids)
         clusters = self._assign_all(state)
         owners = torch.full((len(self.data),), -1)
         for number, part in enumerate(self.parts):
@@ -127,8 +122,7 @@ class ClusteringExperiment(Experiment[CCFCState]):
             "clients": len(self.parts),
             "connected": len(self.clients),
             "disconnected": self.disconnected,
-            "pretrain_rounds": config.training.pretrain_rounds,
-            "rounds": config.training.rounds,
+            "sends": METHODS[config.method].sends,
             "device": str(self.device),
-            "cohort": self.cohort,
+            **self.algorithm.describe(),
         }

@@ -135,6 +135,81 @@ class ViewsConfig(Section):
         return self
 
 
+class PixelsConfig(Section):
+    """How the systems without a network see images."""
+
+    normalise: bool = True
+    """Whether an image's pixels are scaled to a vector of length 1; else they are in [0, 1]."""
+    assignment: Literal["euclidean", "cosine"] = "euclidean"
+    """``cosine``: to the centroids' directions alone."""
+
+
+class FuzzyConfig(Section):
+    """Fuzzy c-means, at the clients (FFCM) or at the server (FCM, SDA-FC-FCM)."""
+
+    m: Annotated[float, Field(gt=1, le=100)] = 1.1
+    """Fuzzifier: towards 1 memberships become those of k-means."""
+    tolerance: Weight = 1e-4
+    """It ends where no coordinate of a centroid moves further than this."""
+    iterations: Positive = 200
+    restarts: Positive = 3
+    """Of the server's, whose best is taken; clients start from the global centroids."""
+
+
+class KFedConfig(Section):
+    """k-FED."""
+
+    local_clusters: Positive | None = None
+    """Clusters that a client is assumed to hold, the paper's k'; k where it is null."""
+
+
+class FFCMConfig(Section):
+    """FFCM: rounds of fuzzy c-means at the clients."""
+
+    rounds: Positive = 10
+    """At most."""
+    tolerance: Weight = 1e-4
+    """The run ends where no coordinate of a global centroid moves further than this."""
+
+
+class GANConfig(Section):
+    """What clients train to make synthetic images (SDA-FC, PPFC-GAN)."""
+
+    noise: Positive = 62
+    """Noise inputs of the generator, beside a one-hot code of k."""
+    generator_width: Positive = 1024
+    generator_channels: tuple[Positive, ...] = (128, 64)
+    """Channels before each doubling of the resolution, which ends at the images' size."""
+    discriminator_channels: tuple[Positive, ...] = (64, 128, 256)
+    """Output channels of its convolutions, each of which halves the resolution."""
+    discriminator_width: Positive = 1024
+    epochs: Positive = 50
+    batch_size: Annotated[int, Field(ge=2, le=10**6)] = 64
+    generator_rate: PositiveNumber = 1.8e-3
+    discriminator_rate: PositiveNumber = 2e-4
+    """Learning rates of the first epoch."""
+    rate_decay: PositiveShare = 0.99
+    """Factor of both learning rates from epoch to epoch."""
+    images: Positive | None = None
+    """Synthetic images that a client sends; as many as it holds where it is null."""
+
+
+class DCNConfig(Section):
+    """The deep clustering network at the server (PPFC-GAN)."""
+
+    widths: tuple[Positive, ...] = (500, 500, 2000)
+    """Hidden widths of the encoder; the decoder mirrors them."""
+    latent: Positive = 10
+    pretrain_epochs: Count = 50
+    """Epochs on the reconstruction alone, before k-means gives the first centroids."""
+    epochs: Count = 50
+    """Epochs of alternating updates."""
+    batch_size: Positive = 256
+    learning_rate: PositiveNumber = 1e-3
+    weight: Weight = 1.0
+    """λ: the k-means term beside the reconstruction."""
+
+
 class ComputeConfig(Section):
     """How the machine is used; results change by rounding alone."""
 
@@ -169,10 +244,25 @@ class RunConfig(Section):
     compute: ComputeConfig = ComputeConfig()
 
 
+MethodName = Literal[
+    "km",
+    "fcm",
+    "k-fed",
+    "ffcm-avg",
+    "ffcm-km",
+    "sda-fc-km",
+    "sda-fc-fcm",
+    "ppfc-gan",
+    "ccfc",
+    "ccfc++",
+]
+"""The systems of the CCFC++ paper's tables, in their order."""
+
+
 class ClusterConfig(RunConfig):
     """All of ``ccfcpp cluster``."""
 
-    method: Literal["ccfc", "ccfc++"] = "ccfc++"
+    method: MethodName = "ccfc++"
     """``ccfc`` is ``ccfc++`` without the decorrelation term."""
     clusters: Positive | None = None
     """Number of clusters k; the number of classes where it is null."""
@@ -183,6 +273,12 @@ class ClusterConfig(RunConfig):
     loss: LossConfig = LossConfig()
     centroids: CentroidConfig = CentroidConfig()
     views: ViewsConfig = ViewsConfig()
+    pixels: PixelsConfig = PixelsConfig()
+    fuzzy: FuzzyConfig = FuzzyConfig()
+    kfed: KFedConfig = KFedConfig()
+    ffcm: FFCMConfig = FFCMConfig()
+    gan: GANConfig = GANConfig()
+    dcn: DCNConfig = DCNConfig()
 
     @model_validator(mode="after")
     def _method_fits(self) -> "ClusterConfig":

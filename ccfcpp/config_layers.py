@@ -23,6 +23,9 @@ _YAML_ERRORS = (yaml.YAMLError, ValueError, RecursionError)
 METHOD_LAYERS: dict[str, Tree] = {
     "ccfc": {"loss": {"eta": 0.0, "pretrain_eta": 0.0}},
     "ccfc++": {},
+    # SDA-FC's clients know the directions of the server's centroids.
+    "sda-fc-km": {"pixels": {"assignment": "cosine"}},
+    "sda-fc-fcm": {"pixels": {"assignment": "cosine"}},
 }
 """What a method fixes."""
 

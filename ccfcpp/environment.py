@@ -63,13 +63,17 @@ def keep_freed_memory() -> None:
         set_option(_M_TRIM_THRESHOLD, 2**31 - 1)
 
 
-def use_available_processors() -> None:
+def use_processors(jobs: int = 1) -> None:
     """Set the threads of torch and faiss once, to the processors this process may use.
 
     ``OMP_NUM_THREADS`` overrides the number; give it where other work shares the processors.
+
+    Args:
+        jobs: How many processes share them.
     """
     given = os.environ.get("OMP_NUM_THREADS", "").split(",")[0]
-    threads = int(given) if given.isdecimal() and int(given) > 0 else _available_processors()
+    fair = max(1, _available_processors() // jobs)
+    threads = int(given) if given.isdecimal() and int(given) > 0 else fair
     torch.set_num_threads(threads)
     faiss.omp_set_num_threads(threads)
 

@@ -1,14 +1,14 @@
 """Federated clustering with scikit-learn's interface, for images that are in memory."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClusterMixin
 
-from ccfcpp.clustering.ccfc import CCFC
-from ccfcpp.clustering.exchanges import required_centroids
+from ccfcpp.clustering.centroids import required_centroids
 from ccfcpp.clustering_experiment import ClusteringExperiment
 from ccfcpp.config import ClusterConfig
 from ccfcpp.config_layers import Tree, resolve
@@ -16,14 +16,16 @@ from ccfcpp.data import ImageData
 from ccfcpp.data.archive import from_arrays, index_names
 from ccfcpp.engine.client import Client
 from ccfcpp.errors import UsageError
+from ccfcpp.methods import METHODS
 from ccfcpp.randomness import SERVER
 
 
 class FederatedClustering(ClusterMixin, BaseEstimator):  # type: ignore[misc] # no types there
-    """CCFC++ over clients that hold the images given.
+    """CCFC++, or another system, over clients that hold the images given.
 
     Args:
         n_clusters: Number of clusters k.
+        method: A system's name, as ``ccfcpp cluster --method`` takes it.
         random_state: Seed of all random numbers.
         device: ``auto``, ``cpu`` or ``cuda``.
         settings: Other sections of the configuration, as a nested mapping such as
@@ -31,8 +33,8 @@ class FederatedClustering(ClusterMixin, BaseEstimator):  # type: ignore[misc] # 
 
     Attributes:
         labels_: Cluster of each image, int64 of shape (n_samples,).
-        cluster_centers_: Global centroids in the latent space, float32 of shape
-            (n_clusters, latent dimensions).
+        cluster_centers_: Global centroids, float32 of shape (n_clusters, dimensions): in the latent
+            space, or in that of the pixels for systems without a network.
         n_iter_: Number of rounds.
     """
 
@@ -40,11 +42,13 @@ class FederatedClustering(ClusterMixin, BaseEstimator):  # type: ignore[misc] # 
         self,
         n_clusters: int = 10,
         *,
+        method: str = "ccfc++",
         random_state: int = 0,
         device: str = "auto",
         settings: Mapping[str, Any] | None = None,
     ) -> None:
         self.n_clusters = n_clusters
+        self.method = method
         self.random_state = random_state
         self.device = device
         self.settings = settings
@@ -70,6 +74,7 @@ class FederatedClustering(ClusterMixin, BaseEstimator):  # type: ignore[misc] # 
         owners, names = index_names(np.asarray(clients), len(data), "fit", "clients")
         fixed: Tree = {
             "dataset": "./images",
+            "method": self.method,
             "clusters": self.n_clusters,
             "seed": self.random_state,
             "device": self.device,
@@ -84,18 +89,13 @@ class FederatedClustering(ClusterMixin, BaseEstimator):  # type: ignore[misc] # 
         owned = ImageData("images", data.images, None, (), owners, names)
         experiment = ClusteringExperiment(config, owned)
         state = experiment.algorithm.initial_state(experiment.randomness)
-        federation = experiment.federation()
-        for number in range(experiment.algorithm.rounds):
-            state, _ = federation.run_round(state, number)
+        self.n_iter_ = 0
+        for after, _ in experiment.federation().run(state):
+            state = after
+            self.n_iter_ += 1
         self.cluster_centers_ = required_centroids(state.centroids).cpu().numpy()
-        self.n_iter_ = experiment.algorithm.rounds
-        # Not the experiment, which holds all clients' images, nor a stack that could be trained.
-        trained = experiment.algorithm
-        self._algorithm = CCFC(
-            config, trained.make_model, experiment.clusters, cohort=1, device=experiment.device
-        )
+        self._setting = replace(experiment.setting, together=1)
         self._state = state
-        self._shape = tuple(data.images.shape[1:])
         self.labels_ = self.predict(X)
         return self
 
@@ -106,13 +106,13 @@ class FederatedClustering(ClusterMixin, BaseEstimator):  # type: ignore[misc] # 
             UsageError: The images differ in shape from those of ``fit``.
         """
         images = from_arrays("images", np.asarray(X), None, "X").images
-        if tuple(images.shape[1:]) != self._shape:
+        if tuple(images.shape[1:]) != self._setting.image_shape:
             raise UsageError(
                 f"images of shape {tuple(images.shape[1:])} do not fit the model, which was made "
-                f"for {self._shape} (channels, height, width): resize them"
+                f"for {self._setting.image_shape} (channels, height, width): resize them"
             )
-        holder = Client(SERVER, "predict", images.to(self._algorithm.trainer.device))
-        labels: NDArray[np.int64] = self._algorithm.assign(self._state, holder).cpu().numpy()
-        # A fitted model keeps no images, nor what it made of them.
-        self._algorithm.trainer.global_model.forget()
+        # Made anew: an algorithm may hold what it made of images, and a fitted model must not.
+        algorithm = METHODS[self._setting.config.method].make(self._setting)
+        holder = Client(SERVER, "predict", images.to(self._setting.device))
+        labels: NDArray[np.int64] = algorithm.assign(self._state, holder).cpu().numpy()
         return labels

@@ -35,6 +35,8 @@ class History:
     """What a summary says of all rounds together; kept in the checkpoint.
 
     Attributes:
+        rounds: How many were run.
+        communication_rounds: In how many of them something travelled.
         seconds: Wall-clock time of the rounds, without evaluation and checkpoints.
         bytes_down: Bytes that all clients received.
         bytes_up: Bytes that all clients sent.
@@ -42,6 +44,8 @@ class History:
         refused: How many updates were refused.
     """
 
+    rounds: int = 0
+    communication_rounds: int = 0
     seconds: float = 0.0
     bytes_down: int = 0
     bytes_up: int = 0
@@ -50,6 +54,8 @@ class History:
 
     def add(self, report: RoundReport) -> None:
         """Count a round in."""
+        self.rounds += 1
+        self.communication_rounds += report.bytes_down + report.bytes_up > 0
         self.seconds += report.seconds
         self.bytes_down += report.bytes_down
         self.bytes_up += report.bytes_up
@@ -69,6 +75,8 @@ class History:
                 }
                 for client in clients
             ],
+            "rounds": self.rounds,
+            "communication_rounds": self.communication_rounds,
             "seconds": round(self.seconds, 3),
             "bytes_down": self.bytes_down,
             "bytes_up": self.bytes_up,
@@ -147,12 +155,13 @@ class Experiment(ABC, Generic[State]):
             observe(report, scores)
             done = report.round + 1
             stopping = should_stop()
-            if stopping or done == self.algorithm.rounds or clock.is_due():
+            over = federation.is_over(state, done)
+            if stopping or over or clock.is_due():
                 with clock.timing(), section("checkpoint"):
                     files = memories.save(report.round)
                     folder.save_checkpoint(Checkpoint(done, state, files, vars(history)))
                     memories.settle()
-            if stopping and done < self.algorithm.rounds:
+            if stopping and not over:
                 raise StoppedError
         result, arrays = self.results(state, memories)
         summary = self.describe() | history.describe(self.clients) | result

@@ -168,62 +168,81 @@ class Study(Generic[C]):
     def run(
         self,
         make: Callable[[C], Experiment[Any]],
-        run_one: Callable[[str, Experiment[Any], RunFolder], dict[str, Any]],
-        finished: Callable[[list[dict[str, Any]]], None],
+        run_one: Callable[[str, Experiment[Any], RunFolder], object],
+        finished: Callable[[], None],
         should_stop: Callable[[], bool],
     ) -> None:
-        """Run what is not finished.
+        """Run what is not finished, one run after the other.
 
         Args:
             make: Makes the experiment of a configuration.
-            run_one: Runs it, under a title, in a folder, and gives the summary.
-            finished: Called with the summaries so far, after each run.
+            run_one: Runs it, under a title, in a folder.
+            finished: Called first, and after each run.
             should_stop: Asked before each run.
 
         Raises:
             StoppedError: ``should_stop`` said so.
         """
-        summaries: list[dict[str, Any]] = []
+        finished()
         for number, planned in enumerate(self.runs):
-            folder = RunFolder(self.path / planned.folder)
-            if folder.summary.is_file():
-                summaries.append(_summary(folder.summary))
-            else:
-                if should_stop():
-                    raise StoppedError
-                title = f"run {number + 1} of {len(self.runs)}: {planned.folder}"
-                summaries.append(run_one(title, *self._opened(planned, folder, make)))
-            finished(summaries)
+            if self.is_finished(planned):
+                continue
+            if should_stop():
+                raise StoppedError
+            title = f"run {number + 1} of {len(self.runs)}: {planned.folder}"
+            run_one(title, *self.opened(planned, make))
+            finished()
 
-    def _opened(
-        self, planned: Planned[C], folder: RunFolder, make: Callable[[C], Experiment[Any]]
+    def folder(self, planned: Planned[C]) -> RunFolder:
+        """Where a run goes."""
+        return RunFolder(self.path / planned.folder)
+
+    def is_finished(self, planned: Planned[C]) -> bool:
+        """Whether a run has its summary."""
+        return self.folder(planned).summary.is_file()
+
+    def opened(
+        self, planned: Planned[C], make: Callable[[C], Experiment[Any]]
     ) -> tuple[Experiment[Any], RunFolder]:
+        """A run's experiment and its folder, which is made, or taken up where it was left."""
         experiment = make(planned.config)
+        folder = self.folder(planned)
         if not folder.config.is_file():
             return experiment, RunFolder.create(folder.path, planned.config)
         folder = RunFolder.reopen(folder.path)
         folder.refuse_other_config(planned.config)
         return experiment, folder
 
-    def table(self, summaries: Sequence[Mapping[str, Any]], measures: Sequence[str]) -> list[Row]:
-        """One row a cell: its axes, and each measure's mean and deviation over the seeds.
+    def results(self) -> list[tuple[Axes, Row]]:
+        """Axes and summary of each finished run, in the order of the plan.
 
-        The deviation is that of a sample (n − 1), and None for a single run. The table is written
-        to ``table.csv`` and ``table.md`` too.
-
-        Args:
-            summaries: Those of the runs so far, in order.
-            measures: Keys of the summaries.
+        Raises:
+            UsageError: A summary is damaged.
         """
-        of_cells: list[tuple[Axes, list[Mapping[str, Any]]]] = []
-        for run, summary in zip(self.runs, summaries, strict=False):
-            if not of_cells or run.axes != of_cells[-1][0]:
-                of_cells.append((run.axes, []))
-            of_cells[-1][1].append(summary)
-        rows = [{**axes, **_means(of_cell, measures)} for axes, of_cell in of_cells]
+        done = [planned for planned in self.runs if self.is_finished(planned)]
+        return [(planned.axes, _summary(self.folder(planned).summary)) for planned in done]
+
+    def write_table(self, rows: Sequence[Row], markdown: str) -> None:
+        """Write a table of the cells, to ``table.csv`` and ``table.md``."""
         write_whole(self.path / "table.csv", _as_csv(rows).encode())
-        write_whole(self.path / "table.md", _as_markdown(rows, measures).encode())
-        return rows
+        write_whole(self.path / "table.md", markdown.encode())
+
+
+def cell_rows(results: Sequence[tuple[Axes, Row]], measures: Sequence[str]) -> list[Row]:
+    """One row a cell: its axes, and each measure's mean and deviation over the seeds.
+
+    The deviation is that of a sample (n − 1), and None for a single run.
+
+    Args:
+        results: Axes and summary of each run.
+        measures: Keys of the summaries.
+    """
+    of_cells: list[tuple[Axes, list[Row]]] = []
+    for axes, summary in results:
+        if not of_cells or axes != of_cells[-1][0]:
+            of_cells.append((axes, []))
+        of_cells[-1][1].append(summary)
+    return [{**axes, **_means(of_cell, measures)} for axes, of_cell in of_cells]
 
 
 def _means(summaries: Sequence[Mapping[str, Any]], measures: Sequence[str]) -> Row:
@@ -265,8 +284,8 @@ def _as_csv(rows: Sequence[Row]) -> str:
     return text.getvalue()
 
 
-def _as_markdown(rows: Sequence[Row], measures: Sequence[str]) -> str:
-    shown = [display(row, measures) for row in rows]
+def as_markdown(shown: Sequence[Mapping[str, str]]) -> str:
+    """Rows of text as a table."""
     names = list(dict.fromkeys(name for row in shown for name in row))
     lines = [names, ["---"] * len(names), *([row.get(name, "") for name in names] for row in shown)]
     return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)

@@ -12,13 +12,14 @@ from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
-from ccfcpp.config_layers import Tree, merge, nest, stack, validate
+from ccfcpp.config_layers import Tree, flatten, merge, nest, stack, validate
 from ccfcpp.errors import UsageError
 from ccfcpp.experiment import Experiment, StoppedError
 from ccfcpp.interruption import graceful_interruption
 from ccfcpp.profiling import Profile, profiling
 from ccfcpp.progress import RunProgress
-from ccfcpp.run_folder import C, RunFolder
+from ccfcpp.run_folder import MAY_CHANGE, C, RunFolder
+from ccfcpp.study import Study
 
 INTERRUPTED = 130
 """Exit code of a command that was stopped."""
@@ -80,7 +81,29 @@ def reopen_run(
     return make(config), folder
 
 
-def _progress_console() -> Console:
+def reopen_study(path: Path, kind: type[C], changes: Tree, seeds: int) -> Study[C]:
+    """Go on with a study, as it was planned.
+
+    Args:
+        path: Its folder.
+        kind: The kind of its configurations.
+        changes: What the user gave.
+        seeds: Seeds that the user asked for; 1 by default.
+
+    Raises:
+        UsageError: Something was given that may not change.
+    """
+    other = sorted({key for key, _ in flatten(changes)} - MAY_CHANGE)
+    if other or seeds > 1:
+        raise UsageError(
+            f"the runs in {path} are resumed as they were planned: leave out "
+            f"{', '.join(other) or '--seeds'}, or give another --out"
+        )
+    return Study.reopen(path, kind, changes)
+
+
+def progress_console() -> Console:
+    """Where progress goes."""
     return Console(stderr=True, soft_wrap=True, markup=False, highlight=False)
 
 
@@ -97,7 +120,7 @@ def resumable(resumption: str) -> Iterator[Callable[[], bool]]:
     Raises:
         typer.Exit: It was stopped.
     """
-    console = _progress_console()
+    console = progress_console()
 
     def announce() -> None:
         console.print("stopping after this round; press Ctrl-C again to stop at once")
@@ -129,7 +152,7 @@ def run_to_end(
     Raises:
         StoppedError: It was stopped.
     """
-    console = _progress_console()
+    console = progress_console()
     if title is not None:
         console.print(title)
     with RunProgress(console, experiment.algorithm.rounds, headline) as progress:

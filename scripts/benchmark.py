@@ -24,6 +24,7 @@ from torch import Tensor
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
+from ccfcpp.clustering.ccfc import CCFC
 from ccfcpp.clustering.centroids import CentroidRule
 from ccfcpp.clustering.exchanges import CCFCState
 from ccfcpp.clustering_experiment import ClusteringExperiment
@@ -37,7 +38,7 @@ from ccfcpp.environment import (
     choose_device,
     describe_environment,
     keep_freed_memory,
-    use_available_processors,
+    use_processors,
 )
 from ccfcpp.losses import siamese
 from ccfcpp.models.adam import StackedAdam
@@ -66,6 +67,9 @@ class Setting:
         self.config = resolve(ClusterConfig, "cluster", {}, overrides)
         self.data = some_of(load_data(self.config), images)
         self.experiment = ClusteringExperiment(self.config, self.data)
+        algorithm = self.experiment.algorithm
+        assert isinstance(algorithm, CCFC)
+        self.algorithm = algorithm
         self.device = self.experiment.device
         self.shape = tuple(self.data.images.shape[1:])
         if self.shape[0] != 1:
@@ -96,14 +100,14 @@ def some_of(data: ImageData, images: int | None) -> ImageData:
 def rounds(setting: Setting, repeats: int) -> Seconds:
     """A pre-training round and a cluster-contrastive round, with its clustering."""
     federation, plain = setting.experiment.federation(), setting.plain()
-    algorithm = federation.algorithm
-    state = algorithm.initial_state(setting.experiment.randomness)
+    state: CCFCState = setting.algorithm.initial_state(setting.experiment.randomness)
     first_contrast = setting.config.training.pretrain_rounds
 
     def ours(number: int, from_state: CCFCState) -> CCFCState:
         # The pass of the global model that a run shares with its scores is part of the round here.
-        setting.experiment.algorithm.trainer.global_model.forget()
-        return federation.run_round(from_state, number)[0]
+        setting.algorithm.trainer.global_model.forget()
+        after: CCFCState = federation.run_round(from_state, number)[0]
+        return after
 
     # A round before those that are measured: it fills caches and gives the first centroids.
     state = ours(first_contrast - 1, state)
@@ -129,10 +133,10 @@ def clustering(setting: Setting, repeats: int) -> tuple[Seconds, dict[str, float
     """k-means at the clients and at the server, of the same representations; and inertias."""
     federation, plain = setting.experiment.federation(), setting.plain()
     number = setting.config.training.pretrain_rounds - 1
-    state = federation.algorithm.initial_state(setting.experiment.randomness)
+    state = setting.algorithm.initial_state(setting.experiment.randomness)
     state, _ = federation.run_round(state, number)
     clients = setting.experiment.clients
-    model = setting.experiment.algorithm.trainer.global_model
+    model = setting.algorithm.trainer.global_model
     latents = [model.representations(state.model, state.version, c).latents for c in clients]
     rule = CentroidRule(setting.config.centroids, setting.clusters)
     sources = [Randomness(0, number, client.id) for client in clients]
@@ -292,7 +296,7 @@ def one_growth(setting: Setting) -> dict[str, float]:
     state, _ = federation.run_round(state, number)
     state, contrast = federation.run_round(state, number + 1)
     return {
-        "cohort": setting.experiment.cohort,
+        "cohort": setting.algorithm.cohort,
         "pre-training round, s": pretraining.seconds,
         "cluster-contrastive round, s": contrast.seconds,
         "peak memory, GB": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6,
@@ -319,7 +323,7 @@ def main(
 ) -> None:
     """Measure, side by side, and print medians and ratios."""
     keep_freed_memory()
-    use_available_processors()
+    use_processors()
     if one_growth_clients is not None:
         setting = Setting(dataset, one_growth_clients, images, device)
         print(json.dumps(one_growth(setting)))

@@ -25,6 +25,7 @@ class TrainingExchange:
     trainer: LocalTrainer
     population: int
     name: str = "training"
+    travels = True
 
     @property
     def cohort(self) -> int:
@@ -103,6 +104,10 @@ class FederatedClassification:
     def rounds(self) -> int:
         """Number of rounds in a whole run."""
         return self.config.training.rounds
+
+    def has_converged(self, state: ServerState) -> bool:
+        """Never: all rounds are run."""
+        return False
 
     def initial_state(self, randomness: Randomness) -> ServerState:
         """A model with random weights; control variates start at 0."""

@@ -9,14 +9,13 @@ import typer
 
 from ccfcpp.config_layers import (
     Tree,
-    flatten,
     merge,
     parse_assignments,
     read_configs,
     resolve,
     stack,
 )
-from ccfcpp.environment import keep_freed_memory, use_available_processors
+from ccfcpp.environment import keep_freed_memory, use_processors
 from ccfcpp.errors import UsageError
 from ccfcpp.experiment import Experiment
 from ccfcpp.options import (
@@ -35,8 +34,17 @@ from ccfcpp.options import (
     Settings,
     ShowProfile,
 )
-from ccfcpp.run_folder import MAY_CHANGE, RunFolder
-from ccfcpp.study import Planned, Study, as_tree, display, grid_cells
+from ccfcpp.run_folder import RunFolder
+from ccfcpp.study import (
+    Planned,
+    Row,
+    Study,
+    as_markdown,
+    as_tree,
+    cell_rows,
+    display,
+    grid_cells,
+)
 from ccfcpp.terminal import (
     create_run,
     given,
@@ -45,6 +53,7 @@ from ccfcpp.terminal import (
     print_rows,
     printed_profile,
     reopen_run,
+    reopen_study,
     required_out,
     resumable,
     resume_command,
@@ -135,13 +144,15 @@ def classify(
     values = merge(given(named), parse_assignments(settings or []))
     files = read_configs(config or [])
     keep_freed_memory()
-    use_available_processors()
+    use_processors()
     with printed_profile() if profile else nullcontext():
         if not resume:
             _start(out, _plan(files, values, seeds), json_output)
         elif Study.plan_of(required_out(out)).is_file():
             with usage_errors():
-                study = _reopen_study(required_out(out), stack(*files, values), seeds)
+                study = reopen_study(
+                    required_out(out), ClassifyConfig, stack(*files, values), seeds
+                )
             _run_study(study, json_output)
         else:
             with usage_errors():
@@ -209,16 +220,6 @@ def _start(out: Path | None, plan: list[Planned[ClassifyConfig]], json_output: b
     _run_study(study, json_output)
 
 
-def _reopen_study(path: Path, changes: Tree, seeds: int) -> Study[ClassifyConfig]:
-    other = sorted({key for key, _ in flatten(changes)} - MAY_CHANGE)
-    if other or seeds > 1:
-        raise UsageError(
-            f"the runs in {path} are resumed as they were planned: leave out "
-            f"{', '.join(other) or '--seeds'}, or give another --out"
-        )
-    return Study.reopen(path, ClassifyConfig, changes)
-
-
 def _reopen_run(
     path: Path, files: list[Tree], values: Tree, seeds: int
 ) -> tuple[Experiment[Any], RunFolder]:
@@ -240,23 +241,31 @@ def _run_one(experiment: Experiment[Any], folder: RunFolder, json_output: bool) 
 
 
 def _run_study(study: Study[ClassifyConfig], json_output: bool) -> None:
-    summaries: list[dict[str, Any]] = []
-    rows: list[dict[str, Any]] = []
     with resumable(resume_command("classify", study.path)) as should_stop:
 
         def run_one(title: str, experiment: Experiment[Any], folder: RunFolder) -> dict[str, Any]:
             return run_to_end(experiment, folder, _HEADLINE, should_stop, title)
 
-        def finished(so_far: list[dict[str, Any]]) -> None:
-            summaries[:] = so_far
-            rows[:] = study.table(so_far, _measures(so_far))
+        def finished() -> None:
+            _tabulate(study)
 
         study.run(ClassificationExperiment, run_one, finished, should_stop)
+    rows, shown = _tabulate(study)
     if json_output:
+        summaries = [summary for _, summary in study.results()]
         typer.echo(json.dumps({"out": str(study.path), "table": rows, "runs": summaries}))
-        return
-    measures = _measures(summaries)
-    print_rows(str(study.path), [display(row, measures) for row in rows])
+    else:
+        print_rows(str(study.path), shown)
+
+
+def _tabulate(study: Study[ClassifyConfig]) -> tuple[list[Row], list[dict[str, str]]]:
+    """Write the table of the runs so far; its rows, and the same for people."""
+    results = study.results()
+    measures = _measures([summary for _, summary in results])
+    rows = cell_rows(results, measures)
+    shown = [display(row, measures) for row in rows]
+    study.write_table(rows, as_markdown(shown))
+    return rows, shown
 
 
 def _measures(summaries: list[dict[str, Any]]) -> list[str]:

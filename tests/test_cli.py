@@ -15,7 +15,7 @@ from ccfcpp.cli import app
 from ccfcpp.clustering import representations
 from ccfcpp.clustering.local_training import LocalTrainer
 from ccfcpp.clustering.representations import represent
-from ccfcpp.environment import use_available_processors
+from ccfcpp.environment import use_processors
 from ccfcpp.models.stacked import ModelStack
 from ccfcpp.randomness import Randomness
 from tests.runs import TINY, Result, ccfcpp
@@ -240,7 +240,7 @@ def test_odd_numbers_of_threads_do_not_matter(
     monkeypatch.setenv("OMP_NUM_THREADS", threads)
     assert ccfcpp("cluster", "--out", tmp_path / "r", "--p", 2).code == 2
     threads_before = torch.get_num_threads()
-    use_available_processors()
+    use_processors()
     assert torch.get_num_threads() >= 1
     torch.set_num_threads(threads_before)
 

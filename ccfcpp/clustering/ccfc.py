@@ -19,13 +19,12 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from ccfcpp.clustering.centroids import CentroidRule
+from ccfcpp.clustering.centroids import CentroidRule, required_centroids
 from ccfcpp.clustering.exchanges import (
     CCFCState,
     GlobalEncoderCentroids,
     LloydStep,
     Training,
-    required_centroids,
 )
 from ccfcpp.clustering.local_training import LocalTrainer
 from ccfcpp.config import ClusterConfig
@@ -60,6 +59,7 @@ class CCFC:
     ) -> None:
         self.config = config
         self.make_model = make_model
+        self.cohort = cohort
         self.rule = CentroidRule(config.centroids, clusters)
         self.trainer = LocalTrainer(make_model, config, cohort, device)
 
@@ -67,6 +67,14 @@ class CCFC:
     def rounds(self) -> int:
         """Pre-training and cluster-contrastive rounds together."""
         return self.config.training.pretrain_rounds + self.config.training.rounds
+
+    def has_converged(self, state: CCFCState) -> bool:
+        """Never: all rounds are run."""
+        return False
+
+    def describe(self) -> dict[str, object]:
+        """What a summary says of the system."""
+        return {"pretrain_rounds": self.config.training.pretrain_rounds, "cohort": self.cohort}
 
     def initial_state(self, randomness: Randomness) -> CCFCState:
         """A model with random weights, without centroids."""

@@ -11,6 +11,7 @@ from ccfcpp.clustering.kmeans import kmeans, most_similar, nearest
 from ccfcpp.clustering.lloyd import kmeans_each
 from ccfcpp.config import CentroidConfig
 from ccfcpp.engine.algorithm import RefusedUpdateError
+from ccfcpp.errors import FederationError
 from ccfcpp.profiling import section
 from ccfcpp.randomness import Randomness
 
@@ -93,13 +94,36 @@ class CentroidRule:
             )
         return found.centroids
 
-    def check_centroids(self, update: CentroidUpdate, dimensions: int) -> None:
-        """Raise ``RefusedUpdateError`` where local centroids cannot be used."""
-        found = len(update.centroids)
-        if not 1 <= found <= self.clusters or update.centroids.shape != (found, dimensions):
-            raise RefusedUpdateError(
-                f"centroids are {tuple(update.centroids.shape)}, expected (1 to {self.clusters}, "
-                f"{dimensions})"
-            )
-        if update.sizes.shape != (found,) or not bool((update.sizes > 0).all()):
-            raise RefusedUpdateError("cluster sizes must be positive, one for each centroid")
+
+def check_centroids(update: CentroidUpdate, clusters: int, dimensions: int) -> None:
+    """Refuse centroids that cannot be used.
+
+    Args:
+        update: What a client sent.
+        clusters: The most centroids it may send.
+        dimensions: Of each.
+
+    Raises:
+        RefusedUpdateError: There are too many or none, or a shape is wrong, or a size not positive.
+    """
+    found = len(update.centroids)
+    if not 1 <= found <= clusters or update.centroids.shape != (found, dimensions):
+        raise RefusedUpdateError(
+            f"centroids are {tuple(update.centroids.shape)}, expected (1 to {clusters}, "
+            f"{dimensions})"
+        )
+    if update.sizes.shape != (found,) or not bool((update.sizes > 0).all()):
+        raise RefusedUpdateError("cluster sizes must be positive, one for each centroid")
+
+
+def required_centroids(centroids: Tensor | None) -> Tensor:
+    """The centroids, where some client has delivered them.
+
+    Raises:
+        FederationError: None has.
+    """
+    if centroids is None:
+        raise FederationError(
+            "no client has delivered centroids that can be used: see the refused updates above"
+        )
+    return centroids

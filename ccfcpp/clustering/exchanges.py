@@ -7,13 +7,17 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ccfcpp.clustering.centroids import CentroidRule, CentroidUpdate
+from ccfcpp.clustering.centroids import (
+    CentroidRule,
+    CentroidUpdate,
+    check_centroids,
+    required_centroids,
+)
 from ccfcpp.clustering.local_training import LocalTrainer
 from ccfcpp.engine.aggregation import ModelAverage
 from ccfcpp.engine.algorithm import Figures, RefusedUpdateError
 from ccfcpp.engine.client import Client
 from ccfcpp.engine.federation import check_same_shapes
-from ccfcpp.errors import FederationError
 from ccfcpp.models.layout import ModelState
 from ccfcpp.profiling import section
 from ccfcpp.randomness import Randomness
@@ -74,6 +78,7 @@ class Training:
     train: Callable[[CCFCState, Sequence[Client], Randomness], list[float | None]]
     with_centroids: bool
     uses_memory = True
+    travels = True
 
     @property
     def cohort(self) -> int:
@@ -118,7 +123,7 @@ class Training:
         if self.with_centroids:
             if update.local is None:
                 raise RefusedUpdateError("the local centroids are missing")
-            self.rule.check_centroids(update.local, self.trainer.config.model.latent)
+            check_centroids(update.local, self.rule.clusters, self.trainer.config.model.latent)
 
     def aggregate(
         self, state: CCFCState, updates: Iterable[TrainingUpdate], randomness: Randomness
@@ -150,6 +155,7 @@ class GlobalEncoderCentroids:
     name: str = "centroids"
     cohort = 256  # their k-means goes side by side
     uses_memory = False
+    travels = True
 
     def broadcast(self, state: CCFCState) -> CCFCState:
         """The global model; the old centroids are of no use."""
@@ -169,7 +175,7 @@ class GlobalEncoderCentroids:
 
     def check(self, message: CCFCState, update: CentroidUpdate) -> None:
         """Refuse centroids of a wrong shape."""
-        self.rule.check_centroids(update, self.trainer.config.model.latent)
+        check_centroids(update, self.rule.clusters, self.trainer.config.model.latent)
 
     def aggregate(
         self, state: CCFCState, updates: Iterable[CentroidUpdate], randomness: Randomness
@@ -188,6 +194,7 @@ class LloydStep:
     name: str = "refinement"
     cohort = 1
     uses_memory = False
+    travels = True
 
     def broadcast(self, state: CCFCState) -> CCFCState:
         """The global model and the centroids to refine."""
@@ -227,16 +234,3 @@ class LloydStep:
         means = (sums / counts.clamp(min=1).unsqueeze(1)).to(centroids.dtype)
         moved = torch.where(counts.unsqueeze(1) > 0, means, centroids)
         return replace(state, centroids=moved), {}
-
-
-def required_centroids(centroids: Tensor | None) -> Tensor:
-    """The centroids, where some client has delivered them.
-
-    Raises:
-        FederationError: None has.
-    """
-    if centroids is None:
-        raise FederationError(
-            "no client has delivered centroids that can be used: see the refused updates above"
-        )
-    return centroids

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import faiss
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -32,6 +33,7 @@ def kmeans(
     restarts: int = 10,
     iterations: int = 100,
     weights: Tensor | None = None,
+    starts: Tensor | None = None,
 ) -> Clustering:
     """Lloyd's k-means (1982) from k-means++ seeds, the best of several restarts.
 
@@ -44,6 +46,7 @@ def kmeans(
         restarts: Number of starts.
         iterations: Iterations of each start at most; a start ends early where nothing improves.
         weights: Positive weight of each point, shape (samples,); all 1 by default.
+        starts: Centroids of shape (k, dimensions) for a single start; drawn where it is None.
 
     Returns:
         At most ``k`` clusters: one that no point belongs to is left out.
@@ -60,16 +63,24 @@ def kmeans(
         points.shape[1],
         k,
         niter=iterations,
-        nredo=restarts,
+        nredo=restarts if starts is None else 1,
         seed=seed % 2**31,
         init_method=faiss.ClusteringInitMethod_KMEANS_PLUS_PLUS,
         early_stop_threshold=1e-6,
         min_points_per_centroid=1,
         max_points_per_centroid=len(points),
     )
-    values = np.ascontiguousarray(points.detach().cpu().numpy(), dtype=np.float32)
-    trained.train(values, weights=weights.cpu().numpy().astype(np.float32))
+    values = _as_array(points)
+    trained.train(
+        values,
+        weights=weights.cpu().numpy().astype(np.float32),
+        init_centroids=None if starts is None else _as_array(starts),
+    )
     return owned_clusters(points, weights, torch.from_numpy(trained.centroids).to(points.device))
+
+
+def _as_array(points: Tensor) -> NDArray[np.float32]:
+    return np.ascontiguousarray(points.detach().cpu().numpy(), dtype=np.float32)
 
 
 def own_points(points: Tensor, weights: Tensor | None = None) -> Clustering:

@@ -36,6 +36,14 @@ class Exchange(Protocol[State]):
         """Whether clients need what they remember."""
         ...
 
+    @property
+    def travels(self) -> bool:
+        """Whether messages travel.
+
+        Else clients work by themselves; what they give serves the report, and counts no bytes.
+        """
+        ...
+
     def broadcast(self, state: State) -> Any:
         """What goes down to every client that takes part."""
         ...
@@ -82,7 +90,11 @@ class Algorithm(Protocol[State]):
 
     @property
     def rounds(self) -> int:
-        """Number of rounds in a whole run."""
+        """Number of rounds in a whole run, at most."""
+        ...
+
+    def has_converged(self, state: State) -> bool:
+        """Whether no further round would change the state, so that the run may end early."""
         ...
 
     @property

@@ -65,9 +65,15 @@ class Federation(Generic[State]):
 
     def run(self, state: State, first_round: int = 0) -> Iterator[tuple[State, RoundReport]]:
         """Run the rounds from ``first_round`` on; after each, give the new state and a report."""
-        for number in range(first_round, self.algorithm.rounds):
+        number = first_round
+        while not self.is_over(state, number):
             state, report = self.run_round(state, number)
             yield state, report
+            number += 1
+
+    def is_over(self, state: State, number: int) -> bool:
+        """Whether there is no round ``number``: all are run, or the algorithm has converged."""
+        return number >= self.algorithm.rounds or self.algorithm.has_converged(state)
 
     def run_round(self, state: State, number: int) -> tuple[State, RoundReport]:
         """Run one round. Where nobody takes part, the state stays as it is."""
@@ -112,12 +118,12 @@ class Federation(Generic[State]):
                 remembered = [self._wake(client, exchange) for client in cohort]
             updates = exchange.local_updates(message, cohort, randomness)
             for client, before, update in zip(cohort, remembered, updates, strict=True):
-                report.bytes_down += nbytes(message)
+                report.bytes_down += nbytes(message) if exchange.travels else 0
                 memory, client.memory = client.memory, {}
                 try:
                     if isinstance(update, RefusedUpdateError):
                         raise update
-                    report.bytes_up += nbytes(update)
+                    report.bytes_up += nbytes(update) if exchange.travels else 0
                     check_update(exchange, message, update)
                 except RefusedUpdateError as refusal:
                     # What led to such an update, such as moments that are NaN, is forgotten too.

@@ -12,20 +12,26 @@ _MOMENTS = ("step", "exp_avg", "exp_avg_sq")
 
 
 class StackedAdam:
-    """Adam (Kingma and Ba 2015) with PyTorch's defaults, in its fused form.
+    """Adam (Kingma and Ba 2015) as PyTorch has it, in its fused form.
 
     Args:
         parameters: A flat tensor for each model.
         gradients: Their gradients, which are read at each step.
         learning_rate: The learning rate.
+        betas: How much of the first and of the second moments stays from step to step.
     """
 
     def __init__(
-        self, parameters: Sequence[Tensor], gradients: Sequence[Tensor], learning_rate: float
+        self,
+        parameters: Sequence[Tensor],
+        gradients: Sequence[Tensor],
+        learning_rate: float,
+        betas: tuple[float, float] = (0.9, 0.999),
     ) -> None:
         self._parameters = list(parameters)
         self._gradients = list(gradients)
         self._learning_rate = learning_rate
+        self._betas = betas
         self._states = [
             {
                 "step": torch.zeros((), dtype=torch.float32, device=row.device),
@@ -57,8 +63,8 @@ class StackedAdam:
             steps,
             fused=True,
             amsgrad=False,
-            beta1=0.9,
-            beta2=0.999,
+            beta1=self._betas[0],
+            beta2=self._betas[1],
             lr=self._learning_rate,
             weight_decay=0.0,
             eps=1e-8,

@@ -15,18 +15,21 @@ class ConvBackbone(nn.Sequential):
     Args:
         image_shape: Channels, height and width of an image.
         widths: Output channels of each convolution.
+        key: Where the configuration has the widths.
 
     Raises:
         UsageError: The images are too small for so many halvings.
     """
 
-    def __init__(self, image_shape: Sequence[int], widths: Sequence[int]) -> None:
+    def __init__(
+        self, image_shape: Sequence[int], widths: Sequence[int], key: str = "model.widths"
+    ) -> None:
         channels, height, width = image_shape
         layers: list[nn.Module] = []
         for out_channels in widths:
             if min(height, width) < 2:
                 raise UsageError(
-                    f"model.widths = {list(widths)} halves images of {image_shape[1]} by "
+                    f"{key} = {list(widths)} halves images of {image_shape[1]} by "
                     f"{image_shape[2]} pixels below one pixel: give fewer widths"
                 )
             layers += [

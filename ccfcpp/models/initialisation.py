@@ -29,9 +29,10 @@ def build(make: Callable[[], M], generator: torch.Generator) -> M:
 
 
 def _initialise(module: nn.Module, generator: torch.Generator) -> None:
-    if isinstance(module, nn.Conv2d | nn.Linear):
+    if isinstance(module, nn.Conv2d | nn.ConvTranspose2d | nn.Linear):
         nn.init.kaiming_uniform_(module.weight, a=math.sqrt(5), generator=generator)
         if module.bias is not None:
+            # What PyTorch takes for the fan-in: of a transposed convolution these are the outputs.
             bound = 1 / math.sqrt(module.weight[0].numel())
             nn.init.uniform_(module.bias, -bound, bound, generator=generator)
     elif isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d):

@@ -85,6 +85,12 @@ class Kernel:
         columns = (width + 2 * self.padding - self.width) // self.stride + 1
         return rows, columns
 
+    def origin(self, rows: int, columns: int) -> tuple[int, int]:
+        """Height and width of the smallest image with so many rows and columns of positions."""
+        height = (rows - 1) * self.stride + self.height - 2 * self.padding
+        width = (columns - 1) * self.stride + self.width - 2 * self.padding
+        return height, width
+
 
 def _patches(x: Tensor, kernel: Kernel) -> Tensor:
     """The pixels under each position of a kernel.
@@ -151,57 +157,56 @@ def _blocks(x: Tensor, kernel: Kernel) -> Iterator[tuple[slice, slice]]:
             yield slice(first, min(clients, first + together)), slice(start, stop)
 
 
-class _Convolution(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any, x: Tensor, weight: Tensor, kernel: Kernel, precision: torch.dtype
-    ) -> Tensor:
-        result = x.dtype
-        x, weight = x.to(precision), weight.to(precision)
-        ctx.save_for_backward(x, weight)
-        ctx.kernel = kernel
-        clients, images, height, width, _ = x.shape
-        outputs = weight.shape[1]
-        shape = (clients, images, *kernel.positions(height, width), outputs)
-        y = x.new_empty(shape, dtype=result)
-        if _has_fast_convolution(x.device):
-            # oneDNN's forward pass needs no patches in memory, and is at the machine's peak.
-            for client in range(clients):
-                y[client] = F.conv2d(
-                    x[client].permute(0, 3, 1, 2),
-                    weight[client],
-                    stride=kernel.stride,
-                    padding=kernel.padding,
-                ).permute(0, 2, 3, 1)
-            return y
-        kernels = _rows_of(weight)
-        for here, some in _blocks(x, kernel):
-            seen = _patches(x[here, some], kernel).flatten(1, 3)
-            y[here, some].flatten(1, 3).copy_(torch.bmm(seen, kernels[here].mT))
+def _convolved(x: Tensor, weight: Tensor, kernel: Kernel, result: torch.dtype) -> Tensor:
+    """What each position of the kernels sees, (clients, images, rows, columns, outputs)."""
+    clients, images, height, width, _ = x.shape
+    shape = (clients, images, *kernel.positions(height, width), weight.shape[1])
+    y = x.new_empty(shape, dtype=result)
+    if _has_fast_convolution(x.device):
+        # oneDNN's forward pass needs no patches in memory, and is at the machine's peak.
+        for client in range(clients):
+            y[client] = F.conv2d(
+                x[client].permute(0, 3, 1, 2),
+                weight[client],
+                stride=kernel.stride,
+                padding=kernel.padding,
+            ).permute(0, 2, 3, 1)
         return y
+    kernels = _rows_of(weight)
+    for here, some in _blocks(x, kernel):
+        seen = _patches(x[here, some], kernel).flatten(1, 3)
+        y[here, some].flatten(1, 3).copy_(torch.bmm(seen, kernels[here].mT))
+    return y
 
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor, None, None]:
-        x, weight = ctx.saved_tensors
-        kernel = ctx.kernel
-        clients, _, height, width, _ = x.shape
-        kernels = _rows_of(weight)
-        to_weight = torch.zeros_like(kernels, dtype=gradient.dtype)
-        to_x = torch.empty_like(x, dtype=gradient.dtype) if ctx.needs_input_grad[0] else None
-        for here, some in _blocks(x, kernel):
-            part = gradient[here, some]
-            by_position = part.reshape(len(part), -1, part.shape[-1]).to(x.dtype)
-            seen = _patches(x[here, some], kernel).flatten(1, 3)
-            to_weight[here] += torch.bmm(by_position.mT, seen).to(gradient.dtype)
-            if to_x is not None:
-                back = torch.bmm(by_position, kernels[here]).to(gradient.dtype)
-                back = back.view(*part.shape[:4], -1)
-                summed = _sum_of_patches(back.flatten(0, 1), kernel, height, width)
-                to_x[here, some] = summed.view(to_x[here, some].shape)
-        outputs, inputs = weight.shape[1:3]
-        shaped = to_weight.view(clients, outputs, kernel.height, kernel.width, inputs)
-        return to_x, shaped.permute(0, 1, 4, 2, 3), None, None
+
+def _spread(
+    y: Tensor, weight: Tensor, kernel: Kernel, size: tuple[int, int], result: torch.dtype
+) -> Tensor:
+    """The adjoint of ``_convolved`` in its images, which have the height and width ``size``."""
+    kernels = _rows_of(weight)
+    clients, images = y.shape[:2]
+    x = y.new_empty(clients, images, *size, weight.shape[2], dtype=result)
+    for here, some in _blocks(x, kernel):
+        part = y[here, some]
+        by_position = part.reshape(len(part), -1, part.shape[-1])
+        back = torch.bmm(by_position, kernels[here]).to(result)
+        back = back.view(part.shape[0] * part.shape[1], *part.shape[2:4], -1)
+        x[here, some] = _sum_of_patches(back, kernel, *size).view(x[here, some].shape)
+    return x
+
+
+def _kernel_gradient(x: Tensor, y: Tensor, kernel: Kernel, result: torch.dtype) -> Tensor:
+    """The adjoint of ``_convolved`` in its kernels, for images x and what y its results get."""
+    clients, inputs, outputs = len(x), x.shape[-1], y.shape[-1]
+    entries = kernel.height * kernel.width * inputs
+    total = x.new_zeros(clients, outputs, entries, dtype=result)
+    for here, some in _blocks(x, kernel):
+        part = y[here, some]
+        by_position = part.reshape(len(part), -1, outputs)
+        seen = _patches(x[here, some], kernel).flatten(1, 3)
+        total[here] += torch.bmm(by_position.mT, seen).to(result)
+    shaped = total.view(clients, outputs, kernel.height, kernel.width, inputs)
+    return shaped.permute(0, 1, 4, 2, 3)
 
 
 def _has_fast_convolution(device: torch.device) -> bool:
@@ -211,6 +216,32 @@ def _has_fast_convolution(device: torch.device) -> bool:
 def _rows_of(weight: Tensor) -> Tensor:
     """Kernels (clients, outputs, inputs, height, width) as rows that fit ``_patches``."""
     return weight.permute(0, 1, 3, 4, 2).flatten(2)
+
+
+class _Convolution(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor, kernel: Kernel, precision: torch.dtype
+    ) -> Tensor:
+        result = x.dtype
+        x, weight = x.to(precision), weight.to(precision)
+        ctx.save_for_backward(x, weight)
+        ctx.kernel = kernel
+        return _convolved(x, weight, kernel, result)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
+        x, weight = ctx.saved_tensors
+        to_x, to_weight, _, _ = ctx.needs_input_grad
+        size = (x.shape[2], x.shape[3])
+        result, rounded = gradient.dtype, gradient.to(x.dtype)
+        return (
+            _spread(rounded, weight, ctx.kernel, size, result) if to_x else None,
+            _kernel_gradient(x, rounded, ctx.kernel, result) if to_weight else None,
+            None,
+            None,
+        )
 
 
 def convolve(
@@ -230,6 +261,58 @@ def convolve(
         Tensor of shape (clients, images, rows, columns, outputs), in x's dtype.
     """
     result: Tensor = _Convolution.apply(x, weight, kernel, precision or x.dtype)
+    return result
+
+
+class _TransposedConvolution(torch.autograd.Function):
+    """The adjoint of a convolution from its results, here x, to its images.
+
+    On a CPU the library is hardly faster where channels are many, and several times slower where
+    they are few: products of patches serve everywhere.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor, kernel: Kernel, precision: torch.dtype
+    ) -> Tensor:
+        result = x.dtype
+        x, weight = x.to(precision), weight.to(precision)
+        ctx.save_for_backward(x, weight)
+        ctx.kernel = kernel
+        return _spread(x, weight, kernel, kernel.origin(x.shape[2], x.shape[3]), result)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
+        x, weight = ctx.saved_tensors
+        to_x, to_weight, _, _ = ctx.needs_input_grad
+        result, rounded = gradient.dtype, gradient.to(x.dtype).contiguous()
+        return (
+            _convolved(rounded, weight, ctx.kernel, result) if to_x else None,
+            _kernel_gradient(rounded, x, ctx.kernel, result) if to_weight else None,
+            None,
+            None,
+        )
+
+
+def deconvolve(
+    x: Tensor, weight: Tensor, kernel: Kernel, precision: torch.dtype | None = None
+) -> Tensor:
+    """A transposed convolution for each client, without bias.
+
+    Args:
+        x: Tensor of shape (clients, images, rows, columns, inputs), contiguous.
+        weight: Tensor of shape (clients, inputs, outputs, kernel height, kernel width), as
+            ``nn.ConvTranspose2d`` has it; in memory the outputs lie innermost.
+        kernel: The geometry of the convolution whose adjoint this is.
+        precision: What inputs and products are rounded to, here and in the backward pass; x's
+            dtype by default.
+
+    Returns:
+        Tensor of shape (clients, images, height, width, outputs), in x's dtype, of the least height
+        and width on which the kernel has so many rows and columns of positions.
+    """
+    result: Tensor = _TransposedConvolution.apply(x, weight, kernel, precision or x.dtype)
     return result
 
 

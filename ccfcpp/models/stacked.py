@@ -21,6 +21,7 @@ from ccfcpp.models.operations import (
     Kernel,
     convolve,
     convolve_each,
+    deconvolve,
     product,
     standardise,
 )
@@ -74,32 +75,50 @@ class _StackedLinear(_Layer):
 _POINT = Kernel(height=1, width=1, stride=1, padding=0)
 
 
-class _StackedConvolution(_Layer):
-    """Convolution with square steps and borders."""
+def _kernel_of(layer: nn.Conv2d | nn.ConvTranspose2d, name: str) -> Kernel:
+    """The geometry of a layer with square steps and borders."""
+    if set(layer.dilation) != {1} or isinstance(layer.padding, str):
+        raise TypeError(f"{name}: dilation and named padding cannot be stacked")
+    if layer.padding_mode != "zeros":
+        raise TypeError(f"{name}: padding by {layer.padding_mode} cannot be stacked")
+    if len({*layer.stride}) != 1 or len({*layer.padding}) != 1:
+        raise TypeError(f"{name}: unequal stride or padding cannot be stacked")
+    height, width = layer.kernel_size
+    return Kernel(height, width, layer.stride[0], int(layer.padding[0]))
 
-    def __init__(self, layer: nn.Conv2d, name: str, current: _Pass, bias_follows: bool) -> None:
+
+class _StackedKernels(_Layer):
+    """What convolutions of either direction share: the way to channels-last images and back."""
+
+    def __init__(
+        self, layer: nn.Conv2d | nn.ConvTranspose2d, name: str, current: _Pass, bias_follows: bool
+    ) -> None:
         super().__init__(name, current)
-        if set(layer.dilation) != {1} or isinstance(layer.padding, str):
-            raise TypeError(f"{name}: dilation and named padding cannot be stacked")
-        if layer.padding_mode != "zeros":
-            raise TypeError(f"{name}: padding by {layer.padding_mode} cannot be stacked")
-        if len({*layer.stride}) != 1 or len({*layer.padding}) != 1:
-            raise TypeError(f"{name}: unequal stride or padding cannot be stacked")
-        height, width = layer.kernel_size
-        self.kernel = Kernel(height, width, layer.stride[0], int(layer.padding[0]))
-        self.groups = layer.groups
+        self.kernel = _kernel_of(layer, name)
         self.adds_bias = layer.bias is not None and not bias_follows
 
     def forward(self, x: Tensor) -> Tensor:
         weight = self.entry("weight")
         by_client = x.permute(0, 2, 3, 1).contiguous()
         by_client = by_client.view(len(weight), -1, *by_client.shape[1:])
-        y = self._convolve(by_client, weight)
+        y = self._apply_kernels(by_client, weight)
         if self.adds_bias:
             y = y + self.entry("bias")[:, None, None, None]
         return y.flatten(0, 1).permute(0, 3, 1, 2)
 
-    def _convolve(self, x: Tensor, weight: Tensor) -> Tensor:
+    def _apply_kernels(self, x: Tensor, weight: Tensor) -> Tensor:
+        """Map (clients, images, height, width, channels) to such images of each client."""
+        raise NotImplementedError
+
+
+class _StackedConvolution(_StackedKernels):
+    """Convolution."""
+
+    def __init__(self, layer: nn.Conv2d, name: str, current: _Pass, bias_follows: bool) -> None:
+        super().__init__(layer, name, current, bias_follows)
+        self.groups = layer.groups
+
+    def _apply_kernels(self, x: Tensor, weight: Tensor) -> Tensor:
         precision = self.current.precision
         if self.kernel == _POINT and self.groups == 1:
             y = product(x.flatten(1, 3), weight.flatten(2), precision)
@@ -107,6 +126,20 @@ class _StackedConvolution(_Layer):
         if self.groups > 1 or (x.device.type == "cpu" and self.kernel.overlaps):
             return convolve_each(x, weight, self.kernel, self.groups, precision)
         return convolve(x, weight, self.kernel, precision)
+
+
+class _StackedTransposedConvolution(_StackedKernels):
+    """Transposed convolution, to the smallest size that it can come from."""
+
+    def __init__(
+        self, layer: nn.ConvTranspose2d, name: str, current: _Pass, bias_follows: bool
+    ) -> None:
+        super().__init__(layer, name, current, bias_follows)
+        if layer.groups != 1 or {*layer.output_padding} != {0}:
+            raise TypeError(f"{name}: transposed groups and output padding cannot be stacked")
+
+    def _apply_kernels(self, x: Tensor, weight: Tensor) -> Tensor:
+        return deconvolve(x, weight, self.kernel, self.current.precision)
 
 
 class _StackedNorm(_Layer):
@@ -186,10 +219,9 @@ class _StackedNorm(_Layer):
 
 def _stack(module: nn.Module, name: str, current: _Pass) -> nn.Module:
     """The module with every layer that has weights replaced by its stacked counterpart."""
-    if isinstance(module, nn.Linear):
-        return _StackedLinear(module, name, current, bias_follows=False)
-    if isinstance(module, nn.Conv2d):
-        return _StackedConvolution(module, name, current, bias_follows=False)
+    linear = _stacked_map(module, name, current, bias_follows=False)
+    if linear is not None:
+        return linear
     if isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d):
         return _StackedNorm(module, name, current, bias=None, activation=NO_ACTIVATION)
     if next(module.parameters(recurse=False), None) is not None:
@@ -202,6 +234,17 @@ def _stack(module: nn.Module, name: str, current: _Pass) -> nn.Module:
     return stacked
 
 
+def _stacked_map(module: nn.Module, name: str, current: _Pass, bias_follows: bool) -> _Layer | None:
+    """The counterpart of a layer that is a linear map with a bias; None for any other layer."""
+    if isinstance(module, nn.Linear):
+        return _StackedLinear(module, name, current, bias_follows)
+    if isinstance(module, nn.Conv2d):
+        return _StackedConvolution(module, name, current, bias_follows)
+    if isinstance(module, nn.ConvTranspose2d):
+        return _StackedTransposedConvolution(module, name, current, bias_follows)
+    return None
+
+
 def _fused(sequence: nn.Sequential, prefix: str, current: _Pass) -> dict[str, nn.Module]:
     """The layers of a sequence that work together: linear map, normalisation, activation."""
     fused: dict[str, nn.Module] = {}
@@ -212,12 +255,11 @@ def _fused(sequence: nn.Sequential, prefix: str, current: _Pass) -> dict[str, nn
         if not isinstance(norm, nn.BatchNorm1d | nn.BatchNorm2d):
             continue
         bias = None
-        if isinstance(first, nn.Linear):
-            fused[name] = _StackedLinear(first, prefix + name, current, bias_follows=True)
-        elif isinstance(first, nn.Conv2d):
-            fused[name] = _StackedConvolution(first, prefix + name, current, bias_follows=True)
-        if isinstance(first, nn.Linear | nn.Conv2d) and first.bias is not None:
-            bias = f"{prefix}{name}.bias"
+        linear = _stacked_map(first, prefix + name, current, bias_follows=True)
+        if linear is not None:
+            fused[name] = linear
+            if first.bias is not None:
+                bias = f"{prefix}{name}.bias"
         activation = _activation(following)
         if activation != NO_ACTIVATION:
             fused[next_name] = nn.Identity()
@@ -344,17 +386,32 @@ class ModelStack:
             else:
                 target.copy_(gradient)
 
+    @contextmanager
+    def frozen(self) -> Iterator[None]:
+        """Passes in this block give gradients to their inputs, and none to the weights.
+
+        Which models are active must not change in the block. In training the running statistics
+        move as ever.
+        """
+        entries = self._pass.entries
+        self._pass.entries = {name: entry.detach() for name, entry in entries.items()}
+        try:
+            yield
+        finally:
+            self._pass.entries = entries
+
     def train(self, training: bool = True) -> None:
         """Normalise over the batch, and move the running statistics; or use these."""
         self._network.train(training)
 
     def __call__(
-        self, images: Tensor, views: int = 1, mask: Tensor | None = None
+        self, inputs: Tensor, views: int = 1, mask: Tensor | None = None
     ) -> tuple[Tensor, ...]:
-        """Run each active model on its own images.
+        """Run each active model on its own images, or whatever the network takes.
 
         Args:
-            images: Float tensor of shape (models · views · batch, channels, height, width).
+            inputs: Float tensor of shape (models · views · batch, …): images have the further axes
+                (channels, height, width), the vectors that a generator takes only one.
             views: Views of each model's batch.
             mask: 1 for each sample that counts, float of shape (models, batch); None where all do.
 
@@ -365,7 +422,7 @@ class ModelStack:
         if self._network.training:
             self._counts[self._active] += views
         with _tf32_products(self._tf32):
-            results = self._network(images)
+            results = self._network(inputs)
         parts = results if isinstance(results, tuple) else (results,)
         models = self._active.stop - self._active.start
         return tuple(part.view(models, views, -1, *part.shape[1:]) for part in parts)
@@ -377,18 +434,18 @@ before; the update of this client and of one of the cohort before."""
 
 
 def training_bytes(
-    make_model: Callable[[], nn.Module], image_shape: Sequence[int], batch: int, views: int
+    make_model: Callable[[], nn.Module], input_shape: Sequence[int], batch: int, views: int
 ) -> int:
     """Memory that one more model in a stack takes while it is trained.
 
     Args:
         make_model: Builds the model.
-        image_shape: Channels, height and width of an image.
-        batch: Images in a batch.
-        views: Views of each image.
+        input_shape: Channels, height and width of an image, or the shape of another input.
+        batch: Inputs in a batch.
+        views: Views of each input.
 
     Returns:
-        Bytes of its copies and of what a forward pass keeps, by the example of two images.
+        Bytes of its copies and of what a forward pass keeps, by the example of two inputs.
     """
     stack = ModelStack(make_model, 1, torch.device("cpu"))
     kept: dict[int, int] = {}
@@ -399,7 +456,7 @@ def training_bytes(
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
-        results = stack(torch.zeros(2, *image_shape))
+        results = stack(torch.zeros(2, *input_shape))
     kept.pop(stack.parameters[0].untyped_storage().data_ptr(), None)
     del results  # Only now may the storages be used again.
     model_bytes = stack.parameters[0].nbytes

@@ -36,6 +36,7 @@ class Voting:
 
     name = "vote"
     uses_memory = True
+    travels = True
     cohort = 2
 
     def __init__(self, bad: dict[int, Tensor] | None = None) -> None:
@@ -76,6 +77,9 @@ class Election:
     def __init__(self, rounds: int, bad: dict[int, Tensor] | None = None) -> None:
         self.rounds = rounds
         self.voting = Voting(bad)
+
+    def has_converged(self, state: Mean) -> bool:
+        return False
 
     def initial_state(self, randomness: Randomness) -> Mean:
         del randomness

@@ -1,0 +1,299 @@
+"""Clients' own GANs, a cohort of them side by side, and the synthetic images that they make.
+
+Source: SDA-FC's published system, whose choices for MNIST are the defaults of ``GANConfig``. Where
+it leaves the noise open it is standard normal here.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from ccfcpp.config import GANConfig
+from ccfcpp.data.batches import CohortBatch, cohort_batches
+from ccfcpp.data.images import to_float
+from ccfcpp.engine.algorithm import RefusedUpdateError
+from ccfcpp.engine.client import Client
+from ccfcpp.losses import batch_mean
+from ccfcpp.models.adam import StackedAdam
+from ccfcpp.models.gan import Discriminator, Generator
+from ccfcpp.models.initialisation import build
+from ccfcpp.models.stacked import ModelStack, training_bytes
+from ccfcpp.profiling import section
+from ccfcpp.randomness import Randomness
+
+_BETAS = (0.5, 0.999)
+"""Of Adam, in the published system."""
+
+_FORWARD_BATCH = 1024
+_FORWARD_PIXELS = 1024 * 28 * 28
+
+
+@dataclass(frozen=True, eq=False)
+class SyntheticImages:
+    """What a client's generator makes, and how its training ended.
+
+    Attributes:
+        images: uint8 tensor of shape (samples, channels, height, width). Image i has the code
+            i mod the number of codes.
+        generator_loss: The generator's mean loss over the batches of the last epoch.
+        discriminator_loss: The discriminator's.
+    """
+
+    images: Tensor
+    generator_loss: float
+    discriminator_loss: float
+
+
+def discriminator_losses(logits: Tensor, mask: Tensor | None) -> Tensor:
+    """Binary cross-entropy of real images with 1, plus that of generated ones with 0.
+
+    Args:
+        logits: Of shape (clients, 2, batch): of the real images, and of the generated ones.
+        mask: Which samples count, of shape (clients, batch); None where all do.
+
+    Returns:
+        Tensor of shape (clients,).
+    """
+    real, generated = logits[:, 0], logits[:, 1]
+    return batch_mean(-F.logsigmoid(real), mask) + batch_mean(-F.logsigmoid(-generated), mask)
+
+
+def generator_losses(logits: Tensor, mask: Tensor | None) -> Tensor:
+    """Binary cross-entropy of generated images with 1 (Goodfellow et al. 2014, Section 3).
+
+    Args:
+        logits: Of shape (clients, batch).
+        mask: Which samples count, of the same shape; None where all do.
+
+    Returns:
+        Tensor of shape (clients,).
+    """
+    return batch_mean(-F.logsigmoid(logits), mask)
+
+
+def gan_training_bytes(
+    config: GANConfig, image_shape: Sequence[int], codes: int, samples: int
+) -> int:
+    """Memory that the training of one more client of a cohort takes.
+
+    Args:
+        config: The GAN's configuration.
+        image_shape: Channels, height and width of an image.
+        codes: Number of codes.
+        samples: Images that the client holds.
+
+    Returns:
+        Bytes of both networks and of what their forward passes keep: the generator's is still
+        there while the discriminator sees real and generated images.
+    """
+    batch = min(config.batch_size, samples)
+    generator = partial(Generator, image_shape, codes, config)
+    discriminator = partial(Discriminator, image_shape, config)
+    vector = (config.noise + codes,)
+    return training_bytes(generator, vector, batch, views=1) + training_bytes(
+        discriminator, image_shape, batch, views=2
+    )
+
+
+class _Losses(NamedTuple):
+    generator: float
+    discriminator: float
+
+
+class _Optimizers(NamedTuple):
+    generators: StackedAdam
+    discriminators: StackedAdam
+
+
+class GANTrainer:
+    """A stack of generators and one of discriminators.
+
+    One trainer serves all clients of a process, cohort after cohort: it holds nothing of a client
+    once the next cohort begins.
+
+    Args:
+        config: The GAN's configuration.
+        image_shape: Channels, height and width of an image.
+        codes: Number of codes, which the generator sees one-hot.
+        cohort: How many clients are trained together at most.
+        device: Where the networks live.
+        precision: ``float32``, or ``tf32`` or ``bfloat16`` for rounded matrix products.
+
+    Raises:
+        UsageError: The networks do not fit the images.
+    """
+
+    def __init__(
+        self,
+        config: GANConfig,
+        image_shape: Sequence[int],
+        codes: int,
+        cohort: int,
+        device: torch.device,
+        precision: str = "float32",
+    ) -> None:
+        self.config = config
+        self.codes = codes
+        self.cohort = cohort
+        self.device = device
+        # Large images go in smaller batches, so that memory does not grow with their size.
+        pixels = image_shape[1] * image_shape[2]
+        self._forward_batch = min(_FORWARD_BATCH, max(1, _FORWARD_PIXELS // pixels))
+        self._make_generator = partial(Generator, image_shape, codes, config)
+        self._make_discriminator = partial(Discriminator, image_shape, config)
+        self._generators = ModelStack(self._make_generator, cohort, device, precision=precision)
+        self._discriminators = ModelStack(
+            self._make_discriminator, cohort, device, precision=precision
+        )
+
+    def train(
+        self, clients: Sequence[Client], randomness: Randomness
+    ) -> list[SyntheticImages | RefusedUpdateError]:
+        """Train a GAN for each client from weights of its own, and let the generators draw.
+
+        Args:
+            clients: The cohort, in descending order of size.
+            randomness: The source, set to the round.
+
+        Returns:
+            As many images of each client as the configuration has it, or as the client holds; or
+            why there are none: the client holds one image alone, or its GAN has diverged. No result
+            depends, up to rounding, on who else is there.
+        """
+        self._load_initial_weights(clients, randomness)
+        images = torch.cat([client.images for client in clients])
+        losses: list[_Losses | None] = []
+        for epoch in range(self.config.epochs):
+            losses = self._train_epoch(clients, images, randomness, epoch)
+        self._generators.train(False)
+        return [
+            self._result(index, client, own, randomness.of_client(client.id))
+            for index, (client, own) in enumerate(zip(clients, losses, strict=True))
+        ]
+
+    def _load_initial_weights(self, clients: Sequence[Client], randomness: Randomness) -> None:
+        for index, client in enumerate(clients):
+            own = randomness.of_client(client.id)
+            generator = build(self._make_generator, own.generator("generator"))
+            discriminator = build(self._make_discriminator, own.generator("discriminator"))
+            self._generators.load(index, generator.state_dict())
+            self._discriminators.load(index, discriminator.state_dict())
+        self._generators.train()
+
+    def _train_epoch(
+        self, clients: Sequence[Client], images: Tensor, randomness: Randomness, epoch: int
+    ) -> list[_Losses | None]:
+        """The mean losses of each client's batches; None for one that has no batch."""
+        of_clients = [randomness.of_client(client.id) for client in clients]
+        inputs = torch.cat(
+            [
+                self._random_inputs(len(client), own.generator(f"noise {epoch}"))
+                for client, own in zip(clients, of_clients, strict=True)
+            ]
+        )
+        inputs = inputs.to(self.device)
+        # Made anew, as in the published system: the moments of the epoch before are forgotten.
+        decay = self.config.rate_decay**epoch
+        optimizers = _Optimizers(
+            _adam(self._generators, len(clients), self.config.generator_rate * decay),
+            _adam(self._discriminators, len(clients), self.config.discriminator_rate * decay),
+        )
+        totals = torch.zeros(2, len(clients), device=self.device)
+        steps = [0] * len(clients)
+        batches = cohort_batches(
+            [len(client) for client in clients],
+            self.config.batch_size,
+            [own.generator(f"batches {epoch}") for own in of_clients],
+            self.device,
+        )
+        for batch in batches:
+            totals[:, : len(batch)] += self._step(batch, images, inputs, optimizers)
+            steps[: len(batch)] = [count + 1 for count in steps[: len(batch)]]
+        return [
+            _Losses(own[0] / count, own[1] / count) if count else None
+            for own, count in zip(totals.T.tolist(), steps, strict=True)
+        ]
+
+    def _step(
+        self, batch: CohortBatch, images: Tensor, inputs: Tensor, optimizers: _Optimizers
+    ) -> Tensor:
+        """Move the discriminators, then the generators, which face the discriminators moved.
+
+        Args:
+            batch: The batch. With each real image goes the generator's input of the same index.
+            images: uint8 tensor of shape (samples of the cohort, channels, height, width).
+            inputs: Float tensor of shape (samples of the cohort, noise + codes).
+            optimizers: Of both networks.
+
+        Returns:
+            The generators' losses and the discriminators', of shape (2, clients).
+        """
+        count, shown = len(batch), batch.index.flatten()
+        self._generators.activate(count)
+        self._discriminators.activate(count)
+        with section("GAN: generator"):
+            (generated,) = self._generators(inputs[shown], mask=batch.mask)
+        with section("GAN: discriminator"):
+            real = to_float(images[shown]).view_as(generated)
+            both = torch.cat([real, generated.detach()], dim=1)
+            (logits,) = self._discriminators(both.flatten(0, 2), views=2, mask=batch.mask)
+            discriminating = discriminator_losses(logits.squeeze(-1), batch.mask)
+            self._discriminators.backward(discriminating.sum())
+        with section("GAN: optimizers"):
+            optimizers.discriminators.step(count)
+        with section("GAN: generator"):
+            with self._discriminators.frozen():
+                (logits,) = self._discriminators(generated.flatten(0, 2), mask=batch.mask)
+            generating = generator_losses(logits[:, 0, :, 0], batch.mask)
+            self._generators.backward(generating.sum())
+        with section("GAN: optimizers"):
+            optimizers.generators.step(count)
+        return torch.stack([generating.detach(), discriminating.detach()])
+
+    def _random_inputs(self, count: int, generator: torch.Generator) -> Tensor:
+        """Noise with codes at random, of shape (count, noise + codes), on the CPU."""
+        noise = torch.randn(count, self.config.noise, generator=generator)
+        return self._with_codes(noise, torch.randint(self.codes, (count,), generator=generator))
+
+    def _with_codes(self, noise: Tensor, codes: Tensor) -> Tensor:
+        return torch.cat([noise, F.one_hot(codes, self.codes).to(noise.dtype)], dim=1)
+
+    def _result(
+        self, index: int, client: Client, losses: _Losses | None, randomness: Randomness
+    ) -> SyntheticImages | RefusedUpdateError:
+        if losses is None:
+            return RefusedUpdateError("it holds one image, and a GAN needs two at least")
+        with section("GAN: synthetic images"):
+            images = self._draw(index, self.config.images or len(client), randomness)
+        if images is None or not all(map(math.isfinite, losses)):
+            return RefusedUpdateError(
+                "its GAN has diverged, losses or images are not finite: "
+                "lower gan.generator_rate or gan.discriminator_rate"
+            )
+        return SyntheticImages(images, losses.generator, losses.discriminator)
+
+    @torch.no_grad()
+    def _draw(self, index: int, count: int, randomness: Randomness) -> Tensor | None:
+        """Images of one generator, uint8; None where they are not finite."""
+        self._generators.activate(1, first=index)
+        generator = randomness.generator("synthetic images")
+        noise = torch.randn(count, self.config.noise, generator=generator)
+        inputs = self._with_codes(noise, torch.arange(count) % self.codes)
+        drawn = []
+        for some in torch.split(inputs, self._forward_batch):
+            (images,) = self._generators(some.to(self.device))
+            if not images.isfinite().all():
+                return None
+            drawn.append((images[0, 0] * 255).round().to(torch.uint8))
+        return torch.cat(drawn)
+
+
+def _adam(models: ModelStack, count: int, learning_rate: float) -> StackedAdam:
+    """Of the first ``count`` models of a stack."""
+    return StackedAdam(models.parameters[:count], models.gradients[:count], learning_rate, _BETAS)

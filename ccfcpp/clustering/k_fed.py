@@ -1,0 +1,184 @@
+"""k-FED: one-shot federated k-means of clients that hold few of the clusters each.
+
+Source: Dennis, Li and Smith, *Heterogeneity for the Win: One-Shot Federated Clustering* (ICML
+2021). Each client runs the k-means of Awasthi and Sheffet (2012) with k′ clusters; the server
+spreads k centroids over all uploaded ones, farthest first, and clusters these once more.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import torch
+from sklearn.cluster import kmeans_plusplus
+from torch import Tensor
+
+from ccfcpp.clustering.centroids import CentroidUpdate, check_centroids, required_centroids
+from ccfcpp.clustering.kmeans import Clustering, kmeans, own_points
+from ccfcpp.clustering.one_shot import OneShot
+from ccfcpp.clustering.pixels import CentroidState, PixelRule
+from ccfcpp.engine.algorithm import Figures
+from ccfcpp.engine.client import Client
+from ccfcpp.profiling import section
+from ccfcpp.randomness import Randomness
+
+_SEPARATION = 3
+"""A point is kept where it lies so many times closer to one seed than to any other."""
+
+
+def separated_kmeans(points: Tensor, k: int, *, seed: int, iterations: int) -> Clustering:
+    """Lloyd's k-means from well separated starts (Awasthi and Sheffet 2012; k-FED, Algorithm 1).
+
+    Points are projected on their top k singular vectors, without centring. Those that lie three
+    times closer to one of k k-means++ seeds than to any other give, in all their dimensions, the
+    means from which Lloyd's iterations start; a seed without such points stands for itself.
+
+    Args:
+        points: Float tensor of shape (samples, dimensions), at least one sample.
+        k: Number of clusters. With no more than ``k`` points, each point is a cluster of its own.
+        seed: Seed of the draw.
+        iterations: Iterations at most.
+
+    Returns:
+        At most ``k`` clusters: one that no point belongs to is left out.
+
+    Raises:
+        ValueError: There is no point.
+    """
+    if len(points) == 0:
+        raise ValueError("k-means needs at least one point")
+    if len(points) <= k:
+        return own_points(points)
+    projected = _on_top_singular_vectors(points, k)
+    _, chosen = kmeans_plusplus(
+        projected.cpu().numpy(), k, random_state=seed % 2**32, n_local_trials=1
+    )
+    seeds = torch.from_numpy(chosen).to(points.device)
+    starts = _means_of_separated(points, torch.cdist(projected, projected[seeds]), seeds)
+    return kmeans(points, k, seed=seed, iterations=iterations, starts=starts)
+
+
+def _on_top_singular_vectors(points: Tensor, k: int) -> Tensor:
+    """Coordinates of the projection, float64 of shape (samples, at most k)."""
+    # By the smaller of both Gram matrices, whose eigenvectors are the singular vectors.
+    double = points.double()
+    samples, dimensions = points.shape
+    if dimensions <= samples:
+        vectors: Tensor = torch.linalg.eigh(double.T @ double)[1]
+        return double @ vectors[:, -k:]
+    values, vectors = torch.linalg.eigh(double @ double.T)
+    return torch.mul(vectors[:, -k:], values[-k:].clamp(min=0).sqrt())
+
+
+def _means_of_separated(points: Tensor, distances: Tensor, seeds: Tensor) -> Tensor:
+    """The mean of the points that lie much closer to one seed than to the others, for each.
+
+    Args:
+        points: Shape (samples, dimensions).
+        distances: Of each point to each seed, shape (samples, k).
+        seeds: The points that are the seeds, int64 of shape (k,).
+    """
+    nearest, labels = distances.min(dim=1)
+    others = distances.scatter(1, labels.unsqueeze(1), torch.inf).amin(dim=1)
+    kept = _SEPARATION * nearest <= others
+    sums = torch.zeros(len(seeds), points.shape[1], dtype=torch.float64, device=points.device)
+    sums.index_add_(0, labels[kept], points[kept].double())
+    counts = torch.bincount(labels[kept], minlength=len(seeds)).unsqueeze(1)
+    means = (sums / counts.clamp(min=1)).to(points.dtype)
+    # A seed keeps itself, but for one that coincides with another.
+    return torch.where(counts > 0, means, points[seeds])
+
+
+def farthest_first(points: Tensor, first: Tensor, k: int) -> Tensor:
+    """Centroids from ``first`` on, each next one the point farthest from all before it.
+
+    Args:
+        points: Shape (samples, dimensions).
+        first: Shape (at most k, dimensions).
+        k: How many are wanted; there are fewer where no point is left that differs from them.
+
+    Returns:
+        Tensor of shape (at most k, dimensions).
+    """
+    chosen = first
+    distances = torch.cdist(points, chosen, compute_mode="donot_use_mm_for_euclid_dist").amin(1)
+    while len(chosen) < k and float(distances.max()) > 0:
+        farthest = points[distances.argmax()].unsqueeze(0)
+        chosen = torch.cat([chosen, farthest])
+        distances = torch.minimum(distances, (points - farthest).norm(dim=1))
+    return chosen
+
+
+@dataclass(frozen=True)
+class OneShotCentroids:
+    """The one exchange: local centroids go up."""
+
+    rule: PixelRule
+    clusters: int
+    local_clusters: int
+    iterations: int
+    name = "local centroids"
+    cohort = 1
+    uses_memory = False
+    travels = True
+
+    def broadcast(self, state: CentroidState) -> CentroidState:
+        """Nothing: clients begin by themselves."""
+        return CentroidState()
+
+    def local_updates(
+        self, message: CentroidState, clients: Sequence[Client], randomness: Randomness
+    ) -> list[CentroidUpdate]:
+        """k-means with k′ clusters at each client."""
+        return [self._local(client, randomness.of_client(client.id)) for client in clients]
+
+    def _local(self, client: Client, randomness: Randomness) -> CentroidUpdate:
+        with section("k-means: clients"):
+            found = separated_kmeans(
+                self.rule.points(client.images),
+                self.local_clusters,
+                seed=randomness.integer("k-means"),
+                iterations=self.iterations,
+            )
+        return CentroidUpdate(found.centroids, found.sizes)
+
+    def check(self, message: CentroidState, update: CentroidUpdate) -> None:
+        """Refuse centroids of a wrong shape."""
+        check_centroids(update, self.local_clusters, self.rule.dimensions)
+
+    def aggregate(
+        self, state: CentroidState, updates: Iterable[CentroidUpdate], randomness: Randomness
+    ) -> tuple[CentroidState, Figures]:
+        """Farthest-first from the centroids of the largest client, then k-means over all."""
+        local = [update.centroids for update in updates]
+        points = torch.cat(local)
+        starts = farthest_first(points, local[0], self.clusters)
+        with section("k-means: server"):
+            found = kmeans(
+                points,
+                len(starts),
+                seed=randomness.integer("k-means"),
+                iterations=self.iterations,
+                starts=starts,
+            )
+        return CentroidState(found.centroids), {}
+
+
+class KFed(OneShot[CentroidState]):
+    """The algorithm.
+
+    Args:
+        exchange: Its exchange.
+    """
+
+    def __init__(self, exchange: OneShotCentroids) -> None:
+        super().__init__(CentroidState, exchange)
+        self.rule = exchange.rule
+        self.local_clusters = exchange.local_clusters
+
+    def assign(self, state: CentroidState, holder: Client) -> Tensor:
+        """The nearest centroid of each image, int64 of shape (samples,)."""
+        return self.rule.assign(holder.images, required_centroids(state.centroids))
+
+    def describe(self) -> dict[str, object]:
+        """What a summary says of the system."""
+        return {"local_clusters": self.local_clusters}

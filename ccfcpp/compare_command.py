@@ -1,0 +1,231 @@
+"""The command ``ccfcpp compare``: it parses, calls and prints."""
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from ccfcpp.clustering_experiment import ClusteringExperiment
+from ccfcpp.comparison import SCORES, Comparison, Entry, plan_comparison
+from ccfcpp.config import ClusterConfig
+from ccfcpp.config_layers import Tree, flatten, merge, parse_assignments, read_configs, stack
+from ccfcpp.environment import keep_freed_memory, use_processors
+from ccfcpp.errors import UsageError
+from ccfcpp.methods import METHODS, refuse_unused
+from ccfcpp.options import (
+    AsJson,
+    Clients,
+    Cohort,
+    Config,
+    DataRoot,
+    Dataset,
+    Device,
+    DisconnectionRate,
+    DropoutRate,
+    Out,
+    Resume,
+    Seed,
+    Settings,
+)
+from ccfcpp.parallel import run_in_processes
+from ccfcpp.run_folder import RunFolder
+from ccfcpp.setup import load_data
+from ccfcpp.study import Planned, Study
+from ccfcpp.terminal import (
+    given,
+    new_path,
+    progress_console,
+    reopen_study,
+    required_out,
+    resumable,
+    resume_command,
+    usage_errors,
+)
+
+_SKEWS = ("0", "0.25", "0.5", "0.75", "1")
+
+
+def compare(
+    config: Config = None,
+    dataset: Dataset = None,
+    methods: Annotated[
+        str | None,
+        typer.Option(metavar="A,B,…", help=f"Of {', '.join(METHODS)}; all by default."),
+    ] = None,
+    p: Annotated[
+        str | None,
+        typer.Option(
+            "--p", metavar="P,Q,…", help="Degrees of skew; 0, 0.25, 0.5, 0.75 and 1 by default."
+        ),
+    ] = None,
+    clients: Clients = None,
+    disconnection_rate: DisconnectionRate = None,
+    dropout_rate: DropoutRate = None,
+    seed: Seed = None,
+    seeds: Annotated[
+        int, typer.Option(metavar="N", min=1, help="Run N seeds, and give mean and deviation.")
+    ] = 1,
+    jobs: Annotated[
+        int, typer.Option(metavar="J", min=1, max=1024, help="How many runs go on at once.")
+    ] = 1,
+    device: Device = None,
+    cohort: Cohort = None,
+    data_root: DataRoot = None,
+    out: Out = None,
+    resume: Resume = False,
+    settings: Settings = None,
+    json_output: AsJson = False,
+) -> None:
+    """Compare systems on the same images, partitions and scores, as the CCFC++ paper's tables."""
+    named = {
+        "dataset": dataset,
+        "partition.clients": clients,
+        "availability.disconnection_rate": disconnection_rate,
+        "availability.dropout_rate": dropout_rate,
+        "seed": seed,
+        "device": device,
+        "compute.cohort": cohort,
+        "data.root": data_root,
+    }
+    values = merge(given(named), parse_assignments(settings or []))
+    files = read_configs(config or [])
+    keep_freed_memory()
+    use_processors()
+    with usage_errors():
+        if resume:
+            axes = given({"--methods": methods, "--p": p})
+            study = reopen_study(
+                required_out(out), ClusterConfig, stack(*files, values) | axes, seeds
+            )
+        else:
+            plan = _plan(files, values, methods, p, seeds)
+            study = _start(out, plan)
+    dataset_name = study.runs[0].config.dataset
+
+    def compared() -> Comparison:
+        return Comparison(dataset_name, study.runs, study.results())
+
+    with (
+        resumable(resume_command("compare", study.path)) as should_stop,
+        _live(study, compared) as look,
+    ):
+        run_in_processes(study, ClusteringExperiment, jobs, look, should_stop)
+    result = compared()
+    if json_output:
+        costs = result.costs()
+        typer.echo(json.dumps({"out": str(study.path), "table": result.rows, "costs": costs}))
+    else:
+        Console().print(_tables(result))
+        typer.echo(f"also in {study.path}/table.csv and table.md")
+
+
+def _plan(
+    files: list[Tree], values: Tree, methods: str | None, p: str | None, seeds: int
+) -> list[Planned[ClusterConfig]]:
+    for key in ("method", "partition.p"):
+        if key in dict(flatten(values)):
+            flag = {"method": "--methods", "partition.p": "--p"}[key]
+            raise UsageError(f"--set {key} is refused: a comparison has several; give {flag}")
+    names = _listed(methods, "--methods") if methods is not None else list(METHODS)
+    skews = _listed(p, "--p") if p is not None else list(_SKEWS)
+    kind = stack(*files, values).get("partition", {}).get("kind", "skew")
+    if kind != "skew":
+        if p is not None:
+            raise UsageError(f"--p has no effect on partition.kind = {kind!r}: leave it out")
+        skews = []
+    plan = plan_comparison(files, values, names, skews, seeds)
+    refuse_unused(
+        [key for key, _ in flatten(values)],
+        list(dict.fromkeys(run.config.method for run in plan)),
+    )
+    return plan
+
+
+def _listed(text: str, flag: str) -> list[str]:
+    """The different values of a list with commas."""
+    values = list(dict.fromkeys(part.strip() for part in text.split(",")))
+    if "" in values:
+        raise UsageError(f"{flag} {text!r} holds an empty value: give a list such as a,b")
+    return values
+
+
+def _start(out: Path | None, plan: list[Planned[ClusterConfig]]) -> Study[ClusterConfig]:
+    first = plan[0].config
+    path = out or new_path("comparison", first.dataset)
+    RunFolder(path).refuse_if_taken()
+    data = load_data(first)
+    # What can be checked before hours of work is: each method, by its first run.
+    for method in dict.fromkeys(run.config.method for run in plan):
+        config = next(run.config for run in plan if run.config.method == method)
+        ClusteringExperiment(config, data)
+    return Study.create(path, plan)
+
+
+@contextmanager
+def _live(
+    study: Study[ClusterConfig], compared: Callable[[], Comparison]
+) -> Iterator[Callable[[], None]]:
+    """Keep the tables up to date, in files and on stderr: live, or a line for each finished run.
+
+    Yields:
+        A function that looks at what has changed.
+    """
+    console = progress_console()
+    known: set[Path] | None = None
+    with Live(console=console, auto_refresh=False, transient=True) as live:
+
+        def look() -> None:
+            nonlocal known
+            done = {run.folder for run in study.runs if study.is_finished(run)}
+            if known is not None and not console.is_terminal:
+                for folder in sorted(done - known):
+                    console.print(f"{len(done)} of {len(study.runs)} runs finished: {folder}")
+            changed = done != known
+            known = done
+            if changed or console.is_terminal:
+                result = compared()
+                study.write_table(result.rows, result.as_markdown())
+                if console.is_terminal:
+                    live.update(Group(_tables(result), _running(study, len(done))), refresh=True)
+
+        yield look
+
+
+def _running(study: Study[ClusterConfig], done: int) -> Text:
+    """A line for each run that is not finished, with the rounds it has behind it."""
+    lines = [f"{done} of {len(study.runs)} runs finished"]
+    for planned in study.runs:
+        metrics = study.folder(planned).metrics
+        if not study.is_finished(planned) and metrics.is_file():
+            rounds = metrics.read_bytes().count(b"\n")
+            lines.append(f"{planned.folder}: {rounds} rounds")
+    return Text("\n".join(lines))
+
+
+def _tables(result: Comparison) -> Group:
+    parts: list[RenderableType] = [
+        _table(f"{title} (published)", result.table(score)) for score, title in SCORES.items()
+    ]
+    return Group(*parts, _table("of a client in a whole run", result.costs()))
+
+
+def _table(title: str, rows: list[dict[str, Entry | str]] | list[dict[str, str]]) -> Table:
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    table = Table(*names, title=Text(title))
+    for row in rows:
+        table.add_row(*(_cell(row, name) for name in names))
+    return table
+
+
+def _cell(row: Mapping[str, Entry | str], name: str) -> Text:
+    entry = row.get(name, "")
+    if isinstance(entry, str):
+        return Text(entry)
+    return Text.assemble((entry.score, "bold" if entry.best else ""), f"\n{entry.published}")

@@ -1,0 +1,181 @@
+"""Systems side by side: which runs a comparison has, and its tables."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ccfcpp.config import ClusterConfig
+from ccfcpp.config_layers import Tree, resolve
+from ccfcpp.methods import METHODS
+from ccfcpp.paper_tables import published_score
+from ccfcpp.study import Axes, Planned, Row, as_markdown, cell_rows
+
+SCORES = {"nmi": "NMI", "kappa": "Kappa"}
+_COSTS = {
+    "communication_rounds": "rounds",
+    "mb_up": "MB up",
+    "mb_down": "MB down",
+    "seconds": "seconds",
+}
+_ALL_SKEWS = "any p"
+
+
+def plan_comparison(
+    layers: Sequence[Tree], values: Tree, methods: Sequence[str], skews: Sequence[str], seeds: int
+) -> list[Planned[ClusterConfig]]:
+    """Every method at every degree of skew with every seed; a centralised one once a seed.
+
+    Args:
+        layers: The user's files.
+        values: Single values of the user, over them.
+        methods: Names of methods.
+        skews: Values of p; empty for another partition than the skew.
+        seeds: How many seeds each cell has.
+
+    Raises:
+        UsageError: A value is out of its range.
+    """
+    planned = []
+    for method in methods:
+        centralised = method in METHODS and METHODS[method].centralised
+        cells: list[Axes] = [{"method": method}]
+        if skews and not centralised:
+            cells = [{"method": method, "p": float(p)} for p in skews]
+        for axes in cells:
+            of_cell: Tree = {"method": method}
+            if "p" in axes:
+                of_cell["partition"] = {"p": axes["p"]}
+            config = resolve(ClusterConfig, "cluster", *layers, of_cell, values)
+            for number in range(seeds):
+                of_seed = config.model_copy(update={"seed": config.seed + number})
+                planned.append(Planned(axes, of_seed))
+    return planned
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What a table has in one place.
+
+    Attributes:
+        score: Mean and, of several runs, deviation.
+        published: The paper's value, in parentheses; empty where there is none.
+        best: Whether no other method's mean is higher.
+    """
+
+    score: str
+    published: str
+    best: bool
+
+
+class Comparison:
+    """The tables of the runs that are finished.
+
+    Args:
+        dataset: The data set's name.
+        runs: What is planned.
+        results: Axes and summary of each finished run.
+    """
+
+    def __init__(
+        self,
+        dataset: str,
+        runs: Sequence[Planned[ClusterConfig]],
+        results: Sequence[tuple[Axes, Row]],
+    ) -> None:
+        self.methods = list(dict.fromkeys(run.axes["method"] for run in runs))
+        skews = dict.fromkeys(run.axes["p"] for run in runs if "p" in run.axes)
+        self.columns: list[float | None] = list(skews) or [None]
+        costed = [(axes, _with_costs(summary)) for axes, summary in results]
+        self.rows = [_with_published(row, dataset) for row in cell_rows(costed, [*SCORES, *_COSTS])]
+        self._cells = {(row["method"], row.get("p")): row for row in self.rows}
+
+    def table(self, score: str) -> list[dict[str, Entry | str]]:
+        """A row for each method, with an entry for each degree of skew.
+
+        A centralised method has the same entry in all of them.
+        """
+        best = {p: self._best(score, p) for p in self.columns}
+        rows: list[dict[str, Entry | str]] = []
+        for method in self.methods:
+            row: dict[str, Entry | str] = {"method": METHODS[method].title}
+            for p in self.columns:
+                if cell := self._cell(method, p):
+                    mean = cell[score]
+                    row[_heading(p)] = Entry(
+                        _with_deviation(mean, cell[f"{score} deviation"]),
+                        _shown(cell[f"{score} published"], "({:.4f})"),
+                        mean is not None and mean == best[p],
+                    )
+            rows.append(row)
+        return rows
+
+    def _cell(self, method: str, p: float | None) -> Row | None:
+        return self._cells.get((method, p)) or self._cells.get((method, None))
+
+    def _best(self, score: str, p: float | None) -> float | None:
+        cells = [self._cell(method, p) for method in self.methods]
+        means = [cell[score] for cell in cells if cell and cell[score] is not None]
+        return max(means, default=None)
+
+    def costs(self) -> list[dict[str, str]]:
+        """What each method sends, and what it takes: means over all its cells.
+
+        Megabytes are 10⁶ bytes, of a client in the whole run.
+        """
+        rows = []
+        for method in self.methods:
+            cells = [row for row in self.rows if row["method"] == method]
+            if cells:
+                means = {
+                    title: f"{sum(cell[key] for cell in cells) / len(cells):.4g}"
+                    for key, title in _COSTS.items()
+                }
+                chosen = METHODS[method]
+                rows.append({"method": chosen.title, "leaves a client": chosen.sends} | means)
+        return rows
+
+    def as_markdown(self) -> str:
+        """All tables, the best of each column in bold, the published value in parentheses."""
+        parts = []
+        for score, title in SCORES.items():
+            shown = [
+                {name: _as_text(entry) for name, entry in row.items()} for row in self.table(score)
+            ]
+            parts.append(f"{title} (published)\n\n{as_markdown(shown)}")
+        parts.append(f"Of a client in a whole run\n\n{as_markdown(self.costs())}")
+        return "\n".join(parts)
+
+
+def _with_costs(summary: Row) -> Row:
+    costs = {
+        f"mb_{way}": summary[f"bytes_{way}"] / summary["connected"] / 1e6 for way in ("up", "down")
+    }
+    return summary | costs
+
+
+def _with_published(row: Row, dataset: str) -> Row:
+    title = METHODS[row["method"]].title
+    found = {
+        f"{score} published": published_score(score, dataset, row.get("p"), title)
+        for score in SCORES
+    }
+    sends = METHODS[row["method"]].sends
+    return {"method": row["method"], "p": row.get("p")} | row | found | {"sends": sends}
+
+
+def _heading(p: float | None) -> str:
+    return _ALL_SKEWS if p is None else f"p = {p:g}"
+
+
+def _with_deviation(mean: float | None, deviation: float | None) -> str:
+    return _shown(mean, "{:.4f}") + _shown(deviation, " ± {:.4f}")
+
+
+def _shown(value: float | None, form: str) -> str:
+    return "" if value is None else form.format(value)
+
+
+def _as_text(entry: Entry | str) -> str:
+    if isinstance(entry, str):
+        return entry
+    score = f"**{entry.score}**" if entry.best else entry.score
+    return f"{score} {entry.published}".strip()
