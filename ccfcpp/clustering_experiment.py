@@ -1,10 +1,12 @@
 """One clustering run, from its configuration to its results."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from ccfcpp.clustering.pooled import PooledState
 from ccfcpp.config import ClusterConfig
 from ccfcpp.data import ImageData
 from ccfcpp.engine.client import Client
@@ -15,6 +17,7 @@ from ccfcpp.methods import METHODS, ClusteringAlgorithm, Setting
 from ccfcpp.metrics import clustering_scores
 from ccfcpp.randomness import SERVER
 from ccfcpp.setup import load_data, number_of_clusters, partition
+from ccfcpp.sheets import sheet
 
 
 class ClusteringExperiment(Experiment[Any]):
@@ -106,6 +109,14 @@ class ClusteringExperiment(Experiment[Any]):
             assignments["class"] = self.data.labels
             scores |= clustering_scores(self.data.labels.cpu().numpy(), clusters.numpy())
         return scores, {"assignments": assignments}
+
+    def pictures(self, state: Any) -> Mapping[str, Tensor]:
+        """A sheet of each client's synthetic images, a column for each code of its generator."""
+        samples = state.samples if isinstance(state, PooledState) else None
+        return {
+            f"synthetic-client-{number}": sheet(images, self.clusters)
+            for number, images in (samples or {}).items()
+        }
 
     def describe(self) -> dict[str, Any]:
         """The setting, for the summary."""

@@ -34,17 +34,18 @@ def plan_comparison(
     Raises:
         UsageError: A value is out of its range.
     """
-    planned = []
+    planned: list[Planned[ClusterConfig]] = []
     for method in methods:
         centralised = method in METHODS and METHODS[method].centralised
-        cells: list[Axes] = [{"method": method}]
-        if skews and not centralised:
-            cells = [{"method": method, "p": float(p)} for p in skews]
-        for axes in cells:
-            of_cell: Tree = {"method": method}
-            if "p" in axes:
-                of_cell["partition"] = {"p": axes["p"]}
+        of_method: Sequence[str | None] = [None] if centralised else skews or [None]
+        for p in of_method:
+            of_cell: Tree = {"method": method} | ({} if p is None else {"partition": {"p": p}})
             config = resolve(ClusterConfig, "cluster", *layers, of_cell, values)
+            axes: Axes = {"method": method}
+            if p is not None:
+                axes["p"] = config.partition.p
+            if axes in (run.axes for run in planned):
+                continue
             for number in range(seeds):
                 of_seed = config.model_copy(update={"seed": config.seed + number})
                 planned.append(Planned(axes, of_seed))

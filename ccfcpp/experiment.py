@@ -118,6 +118,10 @@ class Experiment(ABC, Generic[State]):
     def results(self, state: State, memories: ClientMemories) -> tuple[dict[str, Any], Arrays]:
         """What the last state comes to: the summary's part of it, and arrays to save."""
 
+    def pictures(self, state: State) -> Mapping[str, Tensor]:
+        """What there is to look at by name, each uint8 of shape (height, width, 3)."""
+        return {}
+
     @abstractmethod
     def describe(self) -> dict[str, Any]:
         """The setting, for the summary."""
@@ -166,7 +170,7 @@ class Experiment(ABC, Generic[State]):
         result, arrays = self.results(state, memories)
         summary = self.describe() | history.describe(self.clients) | result
         summary["out"] = str(folder.path)
-        folder.write_results(summary, state, arrays)
+        folder.write_results(summary, state, arrays, self.pictures(state))
         return summary
 
     def federation(self, folder: Path | None = None) -> Federation[State]:

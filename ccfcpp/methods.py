@@ -156,7 +156,7 @@ def _synthetic(clusterer: Clusterer, setting: Setting) -> PooledClustering:
     cohort = setting.cohort(gan_training_bytes(config.gan, shape, codes, batch))
     precision = config.compute.precision
     trainer = GANTrainer(config.gan, shape, codes, cohort, setting.device, precision)
-    return PooledClustering(Pooling(clusterer(setting), shape, codes, trainer))
+    return PooledClustering(Pooling(clusterer(setting), shape, codes, trainer), config.gan.epochs)
 
 
 _CENTROIDS = frozenset({"pixels", "centroids"})

@@ -2,13 +2,16 @@
 
 import multiprocessing
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from multiprocessing.synchronize import Event
 from pathlib import Path
 from typing import Any
 
 from ccfcpp.environment import keep_freed_memory, use_processors
+from ccfcpp.errors import FederationError
 from ccfcpp.experiment import Experiment, StoppedError
 from ccfcpp.run_folder import C
 from ccfcpp.study import Planned, Study
@@ -43,7 +46,8 @@ def run_in_processes(
     stop = context.Event()
     pool = ProcessPoolExecutor(jobs, context, _begin, (jobs, stop))
     left = [planned for planned in study.runs if not study.is_finished(planned)]
-    pending = {pool.submit(_run, study.path, planned, make) for planned in left}
+    with _ctrl_c_ignored():
+        pending = {pool.submit(_run, study.path, planned, make) for planned in left}
     try:
         look()
         while pending:
@@ -65,8 +69,25 @@ def run_in_processes(
         raise StoppedError
 
 
+@contextmanager
+def _ctrl_c_ignored() -> Iterator[None]:
+    """Processes that are started here leave Ctrl-C, which reaches all of a terminal's, to this one.
+
+    They inherit what is ignored: from their first instruction on, not only once they could say so.
+    """
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 def _raise_failure(future: Future[None]) -> None:
     error = None if future.cancelled() else future.exception()
+    if isinstance(error, BrokenProcessPool):
+        raise FederationError(
+            "the process of a run was killed, perhaps for want of memory: take fewer --jobs"
+        )
     if error is not None and not isinstance(error, StoppedError):
         raise error
 
@@ -74,8 +95,6 @@ def _raise_failure(future: Future[None]) -> None:
 def _begin(jobs: int, stop: Event) -> None:
     global _stop
     _stop = stop
-    # Ctrl-C reaches every process of a terminal; the first one tells the others.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     keep_freed_memory()
     use_processors(jobs)
 

@@ -16,6 +16,7 @@ from ccfcpp.engine.checkpoint import Checkpoint, load_checkpoint, save_checkpoin
 from ccfcpp.engine.files import TEMPORARY, make_durable, save_tensors, write_whole
 from ccfcpp.engine.payload import pack
 from ccfcpp.errors import UsageError
+from ccfcpp.sheets import as_png
 
 C = TypeVar("C", bound=RunConfig)
 
@@ -37,6 +38,7 @@ class RunFolder:
         self.metrics = path / "metrics.jsonl"
         self.summary = path / "summary.json"
         self.model = path / "model.safetensors"
+        self.figures = path / "figures"
         self.checkpoint = path / "checkpoint" / "latest.safetensors"
 
     @classmethod
@@ -151,14 +153,18 @@ class RunFolder:
         summary: dict[str, object],
         state: object,
         arrays: Mapping[str, Mapping[str, Tensor]],
+        pictures: Mapping[str, Tensor],
     ) -> None:
-        """Write what the server knows, arrays by file and name, and last the summary."""
+        """Write what the server knows, arrays by file and name, pictures, and last the summary."""
         save_tensors(self.model, pack(state))
         for file, named in arrays.items():
             buffer = io.BytesIO()
             content: dict[str, Any] = {name: t.cpu().numpy() for name, t in named.items()}
             np.savez_compressed(buffer, **content)
             write_whole(self.path / f"{file}.npz", buffer.getvalue())
+        for name, picture in pictures.items():
+            self.figures.mkdir(exist_ok=True)
+            write_whole(self.figures / f"{name}.png", as_png(picture))
         write_whole(self.summary, json.dumps(summary, indent=2).encode())
 
 

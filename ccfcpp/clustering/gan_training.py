@@ -5,49 +5,53 @@ it leaves the noise open it is standard normal here.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ccfcpp.config import GANConfig
 from ccfcpp.data.batches import CohortBatch, cohort_batches
 from ccfcpp.data.images import to_float
 from ccfcpp.engine.algorithm import RefusedUpdateError
-from ccfcpp.engine.client import Client
+from ccfcpp.engine.client import Client, memory_of
 from ccfcpp.losses import batch_mean
 from ccfcpp.models.adam import StackedAdam
 from ccfcpp.models.gan import Discriminator, Generator
 from ccfcpp.models.initialisation import build
 from ccfcpp.models.stacked import ModelStack, training_bytes
 from ccfcpp.profiling import section
-from ccfcpp.randomness import Randomness
+from ccfcpp.randomness import SETUP, Randomness
 
 _BETAS = (0.5, 0.999)
 """Of Adam, in the published system."""
+
+_DIVERGED = (
+    "its GAN has diverged, losses or images are not finite: lower gan.generator_rate or "
+    "gan.discriminator_rate"
+)
 
 _FORWARD_BATCH = 1024
 _FORWARD_PIXELS = 1024 * 28 * 28
 
 
-@dataclass(frozen=True, eq=False)
-class SyntheticImages:
-    """What a client's generator makes, and how its training ended.
+@dataclass(frozen=True)
+class GANLosses:
+    """What an epoch came to at a client.
 
     Attributes:
-        images: uint8 tensor of shape (samples, channels, height, width). Image i has the code
-            i mod the number of codes.
-        generator_loss: The generator's mean loss over the batches of the last epoch.
-        discriminator_loss: The discriminator's.
+        samples: Images that the client holds.
+        generator: The generator's mean loss over the batches; None where there is no batch.
+        discriminator: The discriminator's.
     """
 
-    images: Tensor
-    generator_loss: float
-    discriminator_loss: float
+    samples: int
+    generator: float | None = None
+    discriminator: float | None = None
 
 
 def discriminator_losses(logits: Tensor, mask: Tensor | None) -> Tensor:
@@ -101,11 +105,6 @@ def gan_training_bytes(
     )
 
 
-class _Losses(NamedTuple):
-    generator: float
-    discriminator: float
-
-
 class _Optimizers(NamedTuple):
     generators: StackedAdam
     discriminators: StackedAdam
@@ -115,7 +114,8 @@ class GANTrainer:
     """A stack of generators and one of discriminators.
 
     One trainer serves all clients of a process, cohort after cohort: it holds nothing of a client
-    once the next cohort begins.
+    once the next cohort begins. The networks are the client's memory, from epoch to epoch; the
+    optimizers' moments are not, as in the published system.
 
     Args:
         config: The GAN's configuration.
@@ -152,73 +152,113 @@ class GANTrainer:
             self._make_discriminator, cohort, device, precision=precision
         )
 
-    def train(
+    def train_epoch(
         self, clients: Sequence[Client], randomness: Randomness
-    ) -> list[SyntheticImages | RefusedUpdateError]:
-        """Train a GAN for each client from weights of its own, and let the generators draw.
+    ) -> list[GANLosses | RefusedUpdateError]:
+        """Train each client's GAN for an epoch, from what it remembers or from weights of its own.
 
         Args:
-            clients: The cohort, in descending order of size.
+            clients: The cohort, in descending order of size. What each remembers is replaced.
+            randomness: The source, set to the round, which is the epoch's number.
+
+        Returns:
+            The losses of each client; or a refusal for one whose GAN has diverged. None depends, up
+            to rounding, on who else is there.
+        """
+        self._load(clients, randomness)
+        totals, steps = self._descend(clients, randomness)
+        return [
+            self._kept(index, client, own, count)
+            for index, (client, own, count) in enumerate(
+                zip(clients, totals.T.tolist(), steps, strict=True)
+            )
+        ]
+
+    def draw(
+        self, clients: Sequence[Client], randomness: Randomness
+    ) -> list[Tensor | RefusedUpdateError]:
+        """Synthetic images of the GANs that clients remember.
+
+        Args:
+            clients: The cohort.
             randomness: The source, set to the round.
 
         Returns:
-            As many images of each client as the configuration has it, or as the client holds; or
-            why there are none: the client holds one image alone, or its GAN has diverged. No result
-            depends, up to rounding, on who else is there.
+            uint8 of shape (images, channels, height, width) for each client, as many as the
+            configuration has it, or as the client holds; image i has the code i mod the number of
+            codes. Or why there are none: the client holds one image alone, was never there for an
+            epoch, or its GAN has diverged.
         """
-        self._load_initial_weights(clients, randomness)
-        images = torch.cat([client.images for client in clients])
-        losses: list[_Losses | None] = []
-        for epoch in range(self.config.epochs):
-            losses = self._train_epoch(clients, images, randomness, epoch)
-        self._generators.train(False)
+        return [self._drawn(client, randomness.of_client(client.id)) for client in clients]
+
+    def _load(self, clients: Sequence[Client], randomness: Randomness) -> None:
+        """The networks that clients remember, or new ones, which depend on no round."""
+        for index, client in enumerate(clients):
+            own = randomness.at_round(SETUP).of_client(client.id)
+            for name, stack, make in self._networks():
+                remembered = memory_of(client.memory, name)
+                state = remembered or build(make, own.generator(name)).state_dict()
+                stack.load(index, state)
+                stack.train()
+
+    def _networks(self) -> list[tuple[str, ModelStack, Callable[[], nn.Module]]]:
         return [
-            self._result(index, client, own, randomness.of_client(client.id))
-            for index, (client, own) in enumerate(zip(clients, losses, strict=True))
+            ("generator", self._generators, self._make_generator),
+            ("discriminator", self._discriminators, self._make_discriminator),
         ]
 
-    def _load_initial_weights(self, clients: Sequence[Client], randomness: Randomness) -> None:
-        for index, client in enumerate(clients):
-            own = randomness.of_client(client.id)
-            generator = build(self._make_generator, own.generator("generator"))
-            discriminator = build(self._make_discriminator, own.generator("discriminator"))
-            self._generators.load(index, generator.state_dict())
-            self._discriminators.load(index, discriminator.state_dict())
-        self._generators.train()
+    def _kept(
+        self, index: int, client: Client, losses: Sequence[float], steps: int
+    ) -> GANLosses | RefusedUpdateError:
+        """Let the client remember the networks just trained."""
+        if not steps:
+            return GANLosses(len(client))
+        if not all(map(math.isfinite, losses)):
+            return RefusedUpdateError(f"{_DIVERGED}; it begins again")
+        client.memory = {
+            f"{name}/{entry}": tensor
+            for name, stack, _ in self._networks()
+            for entry, tensor in stack.state(index).items()
+        }
+        return GANLosses(len(client), losses[0] / steps, losses[1] / steps)
 
-    def _train_epoch(
-        self, clients: Sequence[Client], images: Tensor, randomness: Randomness, epoch: int
-    ) -> list[_Losses | None]:
-        """The mean losses of each client's batches; None for one that has no batch."""
+    def _descend(
+        self, clients: Sequence[Client], randomness: Randomness
+    ) -> tuple[Tensor, list[int]]:
+        """One epoch of the networks that are loaded.
+
+        Returns:
+            The losses of each client's batches in sum, the generators' and the discriminators', of
+            shape (2, clients); and the number of batches.
+        """
+        images = torch.cat([client.images for client in clients])
         of_clients = [randomness.of_client(client.id) for client in clients]
         inputs = torch.cat(
             [
-                self._random_inputs(len(client), own.generator(f"noise {epoch}"))
+                self._random_inputs(len(client), own.generator("noise"))
                 for client, own in zip(clients, of_clients, strict=True)
             ]
-        )
-        inputs = inputs.to(self.device)
-        # Made anew, as in the published system: the moments of the epoch before are forgotten.
-        decay = self.config.rate_decay**epoch
-        optimizers = _Optimizers(
-            _adam(self._generators, len(clients), self.config.generator_rate * decay),
-            _adam(self._discriminators, len(clients), self.config.discriminator_rate * decay),
-        )
+        ).to(self.device)
+        optimizers = self._new_optimizers(len(clients), epoch=randomness.round)
         totals = torch.zeros(2, len(clients), device=self.device)
         steps = [0] * len(clients)
         batches = cohort_batches(
             [len(client) for client in clients],
             self.config.batch_size,
-            [own.generator(f"batches {epoch}") for own in of_clients],
+            [own.generator("batches") for own in of_clients],
             self.device,
         )
         for batch in batches:
             totals[:, : len(batch)] += self._step(batch, images, inputs, optimizers)
             steps[: len(batch)] = [count + 1 for count in steps[: len(batch)]]
-        return [
-            _Losses(own[0] / count, own[1] / count) if count else None
-            for own, count in zip(totals.T.tolist(), steps, strict=True)
-        ]
+        return totals, steps
+
+    def _new_optimizers(self, count: int, epoch: int) -> _Optimizers:
+        decay = self.config.rate_decay**epoch
+        return _Optimizers(
+            _adam(self._generators, count, self.config.generator_rate * decay),
+            _adam(self._discriminators, count, self.config.discriminator_rate * decay),
+        )
 
     def _step(
         self, batch: CohortBatch, images: Tensor, inputs: Tensor, optimizers: _Optimizers
@@ -264,32 +304,24 @@ class GANTrainer:
     def _with_codes(self, noise: Tensor, codes: Tensor) -> Tensor:
         return torch.cat([noise, F.one_hot(codes, self.codes).to(noise.dtype)], dim=1)
 
-    def _result(
-        self, index: int, client: Client, losses: _Losses | None, randomness: Randomness
-    ) -> SyntheticImages | RefusedUpdateError:
-        if losses is None:
-            return RefusedUpdateError("it holds one image, and a GAN needs two at least")
-        with section("GAN: synthetic images"):
-            images = self._draw(index, self.config.images or len(client), randomness)
-        if images is None or not all(map(math.isfinite, losses)):
-            return RefusedUpdateError(
-                "its GAN has diverged, losses or images are not finite: "
-                "lower gan.generator_rate or gan.discriminator_rate"
-            )
-        return SyntheticImages(images, losses.generator, losses.discriminator)
-
     @torch.no_grad()
-    def _draw(self, index: int, count: int, randomness: Randomness) -> Tensor | None:
-        """Images of one generator, uint8; None where they are not finite."""
-        self._generators.activate(1, first=index)
-        generator = randomness.generator("synthetic images")
+    def _drawn(self, client: Client, randomness: Randomness) -> Tensor | RefusedUpdateError:
+        if len(client) < 2:
+            return RefusedUpdateError("it holds one image, and a GAN needs two at least")
+        remembered = memory_of(client.memory, "generator")
+        if not remembered:
+            return RefusedUpdateError("it was there for no epoch of its GAN's training")
+        self._generators.load(0, remembered)
+        self._generators.activate(1)
+        self._generators.train(False)
+        count, generator = self.config.images or len(client), randomness.generator("images")
         noise = torch.randn(count, self.config.noise, generator=generator)
         inputs = self._with_codes(noise, torch.arange(count) % self.codes)
         drawn = []
         for some in torch.split(inputs, self._forward_batch):
             (images,) = self._generators(some.to(self.device))
             if not images.isfinite().all():
-                return None
+                return RefusedUpdateError(_DIVERGED)
             drawn.append((images[0, 0] * 255).round().to(torch.uint8))
         return torch.cat(drawn)
 

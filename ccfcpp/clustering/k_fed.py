@@ -14,9 +14,8 @@ from torch import Tensor
 
 from ccfcpp.clustering.centroids import CentroidUpdate, check_centroids, required_centroids
 from ccfcpp.clustering.kmeans import Clustering, kmeans, own_points
-from ccfcpp.clustering.one_shot import OneShot
 from ccfcpp.clustering.pixels import CentroidState, PixelRule
-from ccfcpp.engine.algorithm import Figures
+from ccfcpp.engine.algorithm import Exchange, Figures
 from ccfcpp.engine.client import Client
 from ccfcpp.profiling import section
 from ccfcpp.randomness import Randomness
@@ -163,22 +162,35 @@ class OneShotCentroids:
         return CentroidState(found.centroids), {}
 
 
-class KFed(OneShot[CentroidState]):
-    """The algorithm.
+class KFed:
+    """The algorithm, of a single round.
 
     Args:
         exchange: Its exchange.
     """
 
+    state_type = CentroidState
+    rounds = 1
+
     def __init__(self, exchange: OneShotCentroids) -> None:
-        super().__init__(CentroidState, exchange)
-        self.rule = exchange.rule
-        self.local_clusters = exchange.local_clusters
+        self.exchange = exchange
+
+    def has_converged(self, state: CentroidState) -> bool:
+        """Never before its round."""
+        return False
+
+    def initial_state(self, randomness: Randomness) -> CentroidState:
+        """Nothing is known."""
+        return CentroidState()
+
+    def exchanges(self, number: int, state: CentroidState) -> Sequence[Exchange[CentroidState]]:
+        """The one there is."""
+        return [self.exchange]
 
     def assign(self, state: CentroidState, holder: Client) -> Tensor:
         """The nearest centroid of each image, int64 of shape (samples,)."""
-        return self.rule.assign(holder.images, required_centroids(state.centroids))
+        return self.exchange.rule.assign(holder.images, required_centroids(state.centroids))
 
     def describe(self) -> dict[str, object]:
         """What a summary says of the system."""
-        return {"local_clusters": self.local_clusters}
+        return {"local_clusters": self.exchange.local_clusters}

@@ -11,7 +11,7 @@ from ccfcpp.config import ClusterConfig, LossConfig, TrainingConfig
 from ccfcpp.data.augmentation import ViewParameters, draw_views, render_views
 from ccfcpp.data.batches import CohortBatch, cohort_batches
 from ccfcpp.data.images import to_float
-from ccfcpp.engine.client import Client, Memory
+from ccfcpp.engine.client import Client, memory_of
 from ccfcpp.losses import batch_mean, cluster_contrast, decorrelation, negative_cosine, siamese
 from ccfcpp.models.adam import StackedAdam
 from ccfcpp.models.contrastive import ContrastiveModel
@@ -231,7 +231,7 @@ class LocalTrainer:
         )
         if training.keep_optimizer:
             for index, client in enumerate(clients):
-                if moments := _below(phase, client.memory):
+                if moments := memory_of(client.memory, phase):
                     optimizer.restore(index, moments)
         totals, steps = torch.zeros(len(clients), device=self.device), [0] * len(clients)
         for epoch in range(training.local_epochs):
@@ -271,9 +271,3 @@ class LocalTrainer:
 def _pair(by_view: Tensor) -> tuple[Tensor, Tensor]:
     """Split (clients, 2, …) into both views."""
     return by_view[:, 0], by_view[:, 1]
-
-
-def _below(phase: str, memory: Memory) -> Memory:
-    """What a client remembers of a phase."""
-    prefix = f"{phase}/"
-    return {k.removeprefix(prefix): t for k, t in memory.items() if k.startswith(prefix)}

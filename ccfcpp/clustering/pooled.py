@@ -7,7 +7,7 @@ clustering is k-means, fuzzy c-means or a deep clustering network.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
@@ -16,12 +16,11 @@ from torch import Tensor
 from ccfcpp.clustering.centroids import required_centroids
 from ccfcpp.clustering.deep_clustering import DeepClustering
 from ccfcpp.clustering.fuzzy import fuzzy_c_means
-from ccfcpp.clustering.gan_training import GANTrainer
+from ccfcpp.clustering.gan_training import GANLosses, GANTrainer
 from ccfcpp.clustering.kmeans import kmeans, nearest, own_points
-from ccfcpp.clustering.one_shot import OneShot
 from ccfcpp.clustering.pixels import PixelRule
 from ccfcpp.config import CentroidConfig, FuzzyConfig
-from ccfcpp.engine.algorithm import Figures, RefusedUpdateError
+from ccfcpp.engine.algorithm import Exchange, Figures, RefusedUpdateError
 from ccfcpp.engine.client import Client
 from ccfcpp.models.layout import ModelState
 from ccfcpp.profiling import section
@@ -54,14 +53,10 @@ class ImagesUpdate:
     Attributes:
         client: The client's number.
         images: uint8 of shape (images, channels, height, width).
-        generator_loss: Mean loss of the last epoch; None where the images are the client's own.
-        discriminator_loss: Likewise.
     """
 
     client: int
     images: Tensor
-    generator_loss: float | None = None
-    discriminator_loss: float | None = None
 
 
 class ServerClustering(Protocol):
@@ -154,8 +149,48 @@ class LatentKMeans:
 
 
 @dataclass(frozen=True)
+class GANEpoch:
+    """Clients train their GANs for an epoch, each by itself: nothing travels."""
+
+    trainer: GANTrainer
+    name = "GAN epoch"
+    uses_memory = True
+    travels = False
+
+    @property
+    def cohort(self) -> int:
+        """As many clients as the trainer takes at a time."""
+        return self.trainer.cohort
+
+    def broadcast(self, state: PooledState) -> PooledState:
+        """Nothing."""
+        return PooledState()
+
+    def local_updates(
+        self, message: PooledState, clients: Sequence[Client], randomness: Randomness
+    ) -> list[GANLosses | RefusedUpdateError]:
+        """The losses of each client; its networks stay with it."""
+        return self.trainer.train_epoch(clients, randomness)
+
+    def check(self, message: PooledState, update: GANLosses) -> None:
+        """There is nothing that could be wrong."""
+
+    def aggregate(
+        self, state: PooledState, updates: Iterable[GANLosses], randomness: Randomness
+    ) -> tuple[PooledState, Figures]:
+        """The mean losses over the images of the clients that could train."""
+        trained, figures = 0, {"generator_loss": 0.0, "discriminator_loss": 0.0}
+        for update in updates:
+            if update.generator is not None and update.discriminator is not None:
+                trained += update.samples
+                figures["generator_loss"] += update.samples * update.generator
+                figures["discriminator_loss"] += update.samples * update.discriminator
+        return state, {name: total / trained for name, total in figures.items() if trained}
+
+
+@dataclass(frozen=True)
 class Pooling:
-    """The one exchange: images go up.
+    """Images go up, and the server clusters them.
 
     Attributes:
         clustering: What the server does with them.
@@ -169,30 +204,30 @@ class Pooling:
     clusters: int
     trainer: GANTrainer | None
     name = "images"
-    uses_memory = False
     travels = True
+    cohort = 1
 
     @property
-    def cohort(self) -> int:
-        """As many clients as the trainer takes at a time."""
-        return self.trainer.cohort if self.trainer else 1
+    def uses_memory(self) -> bool:
+        """For their generators."""
+        return self.trainer is not None
 
     def broadcast(self, state: PooledState) -> PooledState:
-        """Nothing: clients begin by themselves."""
+        """Nothing: clients need nothing."""
         return PooledState()
 
     def local_updates(
         self, message: PooledState, clients: Sequence[Client], randomness: Randomness
     ) -> list[ImagesUpdate | RefusedUpdateError]:
-        """The clients' own images, or synthetic ones."""
+        """The clients' own images, or synthetic ones, after which the networks are forgotten."""
         if self.trainer is None:
             return [ImagesUpdate(client.id, client.images) for client in clients]
-        made = self.trainer.train(clients, randomness)
+        drawn = self.trainer.draw(clients, randomness)
+        for client in clients:
+            client.memory = {}
         return [
-            own
-            if isinstance(own, RefusedUpdateError)
-            else ImagesUpdate(client.id, own.images, own.generator_loss, own.discriminator_loss)
-            for client, own in zip(clients, made, strict=True)
+            images if isinstance(images, RefusedUpdateError) else ImagesUpdate(client.id, images)
+            for client, images in zip(clients, drawn, strict=True)
         ]
 
     def check(self, message: PooledState, update: ImagesUpdate) -> None:
@@ -209,34 +244,45 @@ class Pooling:
     ) -> tuple[PooledState, Figures]:
         """Cluster all images together; of synthetic ones some are kept, to be looked at."""
         received = list(updates)
-        clustered, figures = self.clustering.fit(
-            torch.cat([update.images for update in received]), randomness
-        )
-        if self.trainer is None:
-            return clustered, figures
-        kept = _SHEET_ROWS * self.clusters
-        samples = {str(update.client): update.images[:kept].clone() for update in received}
-        return PooledState(clustered.centroids, clustered.encoder, samples), figures | {
-            "generator_loss": _mean([update.generator_loss for update in received]),
-            "discriminator_loss": _mean([update.discriminator_loss for update in received]),
-        }
+        pooled = torch.cat([update.images for update in received])
+        clustered, figures = self.clustering.fit(pooled, randomness)
+        if self.trainer is not None:
+            kept = _SHEET_ROWS * self.clusters
+            samples = {str(update.client): update.images[:kept].clone() for update in received}
+            clustered = replace(clustered, samples=samples)
+        return clustered, figures
 
 
-def _mean(losses: Sequence[float | None]) -> float:
-    known = [loss for loss in losses if loss is not None]
-    return sum(known) / len(known)
-
-
-class PooledClustering(OneShot[PooledState]):
-    """The algorithm.
+class PooledClustering:
+    """The algorithm: a round for each epoch of the clients' GANs; images go up in the last one.
 
     Args:
-        pooling: Its exchange.
+        pooling: Its exchange that travels.
+        epochs: Of the GANs' training.
     """
 
-    def __init__(self, pooling: Pooling) -> None:
-        super().__init__(PooledState, pooling)
+    state_type = PooledState
+
+    def __init__(self, pooling: Pooling, epochs: int = 0) -> None:
         self.pooling = pooling
+        self.rounds = max(1, epochs)
+
+    def has_converged(self, state: PooledState) -> bool:
+        """Never before the last round."""
+        return False
+
+    def initial_state(self, randomness: Randomness) -> PooledState:
+        """Nothing is known."""
+        return PooledState()
+
+    def exchanges(self, number: int, state: PooledState) -> Sequence[Exchange[PooledState]]:
+        """Training, where there is something to train; in the last round images."""
+        exchanges: list[Exchange[PooledState]] = []
+        if self.pooling.trainer is not None:
+            exchanges.append(GANEpoch(self.pooling.trainer))
+        if number == self.rounds - 1:
+            exchanges.append(self.pooling)
+        return exchanges
 
     def assign(self, state: PooledState, holder: Client) -> Tensor:
         """The cluster of each image, int64 of shape (samples,)."""
@@ -245,4 +291,4 @@ class PooledClustering(OneShot[PooledState]):
 
     def describe(self) -> dict[str, object]:
         """What a summary says of the system."""
-        return {"cohort": self.pooling.cohort} if self.pooling.trainer else {}
+        return {"cohort": self.pooling.trainer.cohort} if self.pooling.trainer else {}

@@ -36,6 +36,12 @@ class Client:
         return len(self.images)
 
 
+def memory_of(memory: Memory, part: str) -> Memory:
+    """What a memory holds under ``part/…``; empty where it holds nothing of it."""
+    prefix = f"{part}/"
+    return {k.removeprefix(prefix): t for k, t in memory.items() if k.startswith(prefix)}
+
+
 def cohorts(clients: Iterable[Client], size: int) -> Iterator[list[Client]]:
     """Groups of at most ``size`` clients, largest clients first.
 

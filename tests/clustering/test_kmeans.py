@@ -1,7 +1,9 @@
+import math
+
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from sklearn.cluster import KMeans
 from sklearn.datasets import load_digits
@@ -38,6 +40,54 @@ def test_weights_move_centroids_as_repetition_does() -> None:
     assert sorted(found.centroids.flatten().tolist()) == pytest.approx([0.75, 12.0])
     assert sorted(found.sizes.tolist()) == [2, 4]
     assert found.inertia == pytest.approx(0.75 + 8)
+
+
+def lloyd(points: Tensor, starts: Tensor, weights: Tensor) -> Tensor:
+    """To convergence, one point after the other."""
+    centroids, before = starts.tolist(), None
+    while centroids != before:
+        before = centroids
+        labels = [
+            min(range(len(before)), key=[math.dist(x, c) for c in before].__getitem__)
+            for x in points.tolist()
+        ]
+        # faiss splits another cluster where one has lost its last member.
+        assume(len(set(labels)) == len(starts))
+        centroids = []
+        for c in range(len(starts)):
+            own = torch.tensor([label == c for label in labels])
+            mean = (weights[own].unsqueeze(1) * points[own]).sum(dim=0) / weights[own].sum()
+            centroids.append(mean.tolist())
+    return torch.tensor(centroids)
+
+
+@given(st.integers(10, 40), st.integers(1, 5), st.integers(1, 3), st.booleans(), st.integers(0, 99))
+def test_from_given_starts_it_ends_where_lloyds_algorithm_does(
+    samples: int, k: int, dimensions: int, weighted: bool, seed: int
+) -> None:
+    points = normal(seed, samples, dimensions)
+    weights = torch.arange(samples).remainder(3) + 1.0 if weighted else torch.ones(samples)
+    starts = points[torch.randperm(samples, generator=Randomness(seed).generator("order"))[:k]]
+    expected = lloyd(points.double(), starts.double(), weights.double())
+    found = kmeans(points, k, seed=seed, weights=weights if weighted else None, starts=starts)
+    # Each in the place of the start that it comes from.
+    torch.testing.assert_close(found.centroids, expected, atol=1e-5, rtol=0)
+
+
+def test_given_starts_leave_no_draw() -> None:
+    """From a bad start no restart comes to help."""
+    points = torch.tensor([[0.0], [1.0], [50.0], [51.0], [90.0], [91.0]])
+    starts = torch.tensor([[0.0], [1.0], [70.0]])
+    for seed in range(5):
+        found = kmeans(points, 3, seed=seed, starts=starts)
+        assert found.centroids.tolist() == [[0.0], [1.0], [70.5]]
+        assert found.inertia == pytest.approx(2 * 20.5**2 + 2 * 19.5**2)
+
+
+def test_one_iteration_from_given_starts() -> None:
+    points = torch.tensor([[0.0], [4.0], [5.0], [20.0]])
+    found = kmeans(points, 2, seed=0, iterations=1, starts=torch.tensor([[0.0], [5.0]]))
+    assert found.centroids.tolist() == [[0.0], [pytest.approx(29 / 3)]]
 
 
 @given(st.integers(1, 6), st.integers(0, 4))

@@ -1,10 +1,10 @@
 """The operations of stacked networks against PyTorch's, client by client, in value and gradient."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional as F
@@ -15,10 +15,13 @@ from ccfcpp.models.operations import (
     Kernel,
     convolve,
     convolve_each,
+    deconvolve,
     product,
     standardise,
 )
 from ccfcpp.randomness import Randomness
+
+CPU = torch.device("cpu")
 
 
 def normal(purpose: str, *shape: int) -> Tensor:
@@ -90,6 +93,68 @@ def test_convolution(
         assert_same_gradients(by_patches, expected, (x, weight))
 
 
+@given(
+    clients=st.integers(1, 3),
+    images=st.integers(1, 3),
+    channels=st.integers(1, 3),
+    outputs=st.integers(1, 3),
+    size=st.tuples(st.integers(1, 5), st.integers(1, 5)),
+    kernel=st.tuples(st.integers(1, 4), st.integers(1, 4)),
+    stride=st.integers(1, 3),
+    padding=st.integers(0, 2),
+    patch_bytes=st.sampled_from([1, 2000, 1 << 25]),
+)
+def test_transposed_convolution(
+    clients: int,
+    images: int,
+    channels: int,
+    outputs: int,
+    size: tuple[int, int],
+    kernel: tuple[int, int],
+    stride: int,
+    padding: int,
+    patch_bytes: int,
+    device: torch.device,
+) -> None:
+    geometry = Kernel(*kernel, stride, padding)
+    assume(min(geometry.origin(*size)) > 0)
+    x = leaf("x", device, clients, images, *size, channels)
+    weight = leaf("w", device, clients, channels, outputs, *kernel)
+    expected = torch.stack(
+        [
+            F.conv_transpose2d(x[k].permute(0, 3, 1, 2), weight[k], stride=stride, padding=padding)
+            for k in range(clients)
+        ]
+    ).permute(0, 1, 3, 4, 2)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(operations, "_PATCH_BYTES", dict.fromkeys(("cpu", "cuda"), patch_bytes))
+        assert_same_gradients(deconvolve(x, weight, geometry), expected, (x, weight))
+        # What an accelerator computes by products of patches, here on the CPU.
+        patch.setattr(operations, "_has_fast_convolution", lambda device: False)
+        assert_same_gradients(deconvolve(x, weight, geometry), expected, (x, weight))
+
+
+@pytest.mark.parametrize("operation", [convolve, deconvolve])
+def test_results_may_be_changed_in_place(operation: Callable[..., Tensor]) -> None:
+    """As an activation that follows does."""
+    x, weight = leaf("x", CPU, 1, 2, 6, 6, 3), leaf("w", CPU, 1, 3, 3, 4, 4)
+    kernel = Kernel(4, 4, 2, 1)
+    expected = operation(x, weight, kernel).relu()
+    assert_same_gradients(operation(x, weight, kernel).relu_(), expected, (x, weight))
+
+
+@pytest.mark.parametrize("operation", [convolve, deconvolve])
+def test_no_work_is_done_for_kernels_that_need_no_gradient(
+    operation: Callable[..., Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x, weight = leaf("x", CPU, 1, 2, 6, 6, 3), leaf("w", CPU, 1, 3, 3, 4, 4)
+    kernel = Kernel(4, 4, 2, 1)
+    (expected,) = torch.autograd.grad(operation(x, weight, kernel).square().sum(), x)
+    monkeypatch.delattr(operations, "_kernel_gradient")
+    (found,) = torch.autograd.grad(operation(x, weight.detach(), kernel).square().sum(), x)
+    assert torch.equal(found, expected)
+
+
 def test_images_that_need_no_gradient_get_none() -> None:
     x, weight = normal("x", 1, 2, 5, 5, 1), normal("w", 1, 3, 1, 4, 4).requires_grad_()
     convolve(x, weight, Kernel(4, 4, 2, 1)).sum().backward()  # type: ignore[no-untyped-call]
@@ -148,7 +213,7 @@ def test_standardise(
     assert torch.equal(to_x * (1 - valid), torch.zeros_like(x))
 
 
-@pytest.mark.parametrize("operation", ["product", "convolution"])
+@pytest.mark.parametrize("operation", ["product", "convolution", "transposed convolution"])
 def test_rounded_inputs_change_results_by_their_rounding(operation: str) -> None:
     """bfloat16 has eight significant bits; results and gradients keep their own type."""
 
@@ -157,8 +222,10 @@ def test_rounded_inputs_change_results_by_their_rounding(operation: str) -> None
         x, weight = x.float().requires_grad_(), weight.float().requires_grad_()
         if operation == "product":
             y = product(x.flatten(2), weight.flatten(2).repeat(1, 1, 3)[..., :108], precision)
-        else:
+        elif operation == "convolution":
             y = convolve(x, weight, Kernel(4, 4, 2, 1), precision)
+        else:
+            y = deconvolve(x, weight.transpose(1, 2), Kernel(4, 4, 2, 1), precision)
         return (y, *torch.autograd.grad(y.square().sum(), (x, weight)))
 
     for rounded, exact in zip(run(torch.bfloat16), run(None), strict=True):

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from ccfcpp.config import GANConfig
 from ccfcpp.models.adam import StackedAdam
 from ccfcpp.models.classifiers import (
     AlexNetBackbone,
@@ -16,6 +17,7 @@ from ccfcpp.models.classifiers import (
 )
 from ccfcpp.models.contrastive import ContrastiveModel
 from ccfcpp.models.encoders import ConvBackbone, ResNet18Backbone
+from ccfcpp.models.gan import Discriminator, Generator
 from ccfcpp.models.initialisation import build
 from ccfcpp.models.sgd import StackedSGD
 from ccfcpp.models.stacked import ModelStack, training_bytes
@@ -69,6 +71,34 @@ def resnet20() -> Classifier:
     return Classifier(SmallResNetBackbone((3, 8, 8), blocks=3), classes=2)
 
 
+GAN = GANConfig(
+    noise=3,
+    generator_width=9,
+    generator_channels=(4, 3),
+    discriminator_channels=(4, 6),
+    discriminator_width=5,
+)
+
+
+def generator() -> Generator:
+    return Generator((2, 9, 7), codes=2, config=GAN)
+
+
+def discriminator() -> Discriminator:
+    return Discriminator((2, 9, 7), GAN)
+
+
+def unusual_doublings() -> nn.Sequential:
+    """Biases that nothing takes away, and kernels that leave gaps or differ in height and width."""
+    return nn.Sequential(
+        nn.ConvTranspose2d(2, 3, (2, 4), stride=3),
+        nn.ReLU(inplace=True),
+        nn.ConvTranspose2d(3, 4, 3, padding=1, bias=False),
+        nn.BatchNorm2d(4),
+        nn.Sigmoid(),
+    )
+
+
 MODELS = [
     pytest.param(convolutional, (1, 9, 8), id="convolutional"),
     pytest.param(residual, (3, 8, 8), id="residual"),
@@ -78,6 +108,9 @@ MODELS = [
     pytest.param(mobile, (3, 8, 8), id="mobile"),
     pytest.param(mobile_of_the_code, (3, 8, 8), id="mobile of the code"),
     pytest.param(resnet20, (3, 8, 8), id="resnet20"),
+    pytest.param(generator, (5,), id="generator"),
+    pytest.param(discriminator, (2, 9, 7), id="discriminator"),
+    pytest.param(unusual_doublings, (2, 3, 4), id="unusual doublings"),
 ]
 
 
@@ -176,6 +209,44 @@ def test_one_model_of_a_stack_can_run_alone() -> None:
     torch.testing.assert_close(latents[0, 0], expected)
 
 
+@pytest.mark.parametrize("betas", [(0.9, 0.999), (0.5, 0.9)])
+def test_adam_is_pytorchs(betas: tuple[float, float]) -> None:
+    stack, (model,) = stack_of(without_normalisation, 1)
+    optimizer = StackedAdam(stack.parameters, stack.gradients, 0.01, betas)
+    own = torch.optim.Adam(model.parameters(), 0.01, betas=betas)
+    for step in range(4):
+        stack.backward(stack(images(4, 1, 8, 8) + step)[1].square().sum())
+        optimizer.step(1)
+        own.zero_grad()
+        torch.autograd.backward(outputs(model, images(4, 1, 8, 8) + step)[1].square().sum())
+        own.step()
+    assert_same_state(stack, 0, model, atol=1e-9)
+
+
+@pytest.mark.parametrize("make", [discriminator, unusual_doublings])
+def test_frozen_models_give_their_inputs_gradients_and_their_weights_none(
+    make: Callable[[], nn.Module],
+) -> None:
+    shape = (2, 9, 7)
+    stack, models = stack_of(make, 2)
+    batch = images(2 * 4, *shape).requires_grad_()
+    with stack.frozen():
+        (found,) = stack(batch)
+    leaves = [leaf for leaf, _ in stack._leaves]
+    inputs, *weights = torch.autograd.grad(
+        found.sin().sum(), [batch, *leaves], allow_unused=True, retain_graph=True
+    )
+    assert all(weight is None for weight in weights)
+    halves = torch.split(batch, 4)
+    parts = [model(half) for model, half in zip(models, halves, strict=True)]
+    (expected,) = torch.autograd.grad(torch.cat(parts).sin().sum(), batch)
+    torch.testing.assert_close(inputs, expected, atol=1e-9, rtol=0)
+    for index, model in enumerate(models):  # the running statistics have moved
+        assert_same_state(stack, index, model, atol=1e-9)
+    stack.backward(stack(batch)[0].sin().sum())
+    assert stack.weight_gradients.abs().sum() > 0
+
+
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 def test_sgd_is_pytorchs(momentum: float) -> None:
     """Four steps with weight decay, two of them by the first model alone."""
@@ -242,6 +313,10 @@ def test_moments_go_on_where_they_were() -> None:
         nn.Conv2d(2, 2, 3, padding="same"),
         nn.Conv2d(2, 2, 3, stride=(1, 2)),
         nn.Conv2d(2, 2, 3, padding=1, padding_mode="reflect"),
+        nn.ConvTranspose2d(2, 2, 3, dilation=2),
+        nn.ConvTranspose2d(2, 2, 3, stride=2, output_padding=1),
+        nn.ConvTranspose2d(2, 2, 3, stride=(1, 2)),
+        nn.ConvTranspose2d(2, 2, 3, groups=2),
         nn.BatchNorm1d(2, momentum=None),
         nn.LayerNorm(2),
     ],

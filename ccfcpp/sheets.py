@@ -1,0 +1,41 @@
+"""Sheets of small images."""
+
+import io
+
+import torch
+from PIL import Image
+from torch import Tensor
+
+_GAP = 2
+_LEAST_WIDTH = 56
+"""Pixels between images, and the least a side of one takes: small images are enlarged."""
+
+
+def sheet(images: Tensor, columns: int) -> Tensor:
+    """Images in rows, on white.
+
+    Args:
+        images: uint8 of shape (images, 1 or 3 channels, height, width), at least one.
+        columns: Images in a row.
+
+    Returns:
+        uint8 of shape (rows of pixels, columns of pixels, 3).
+    """
+    count, _, height, width = images.shape
+    scale = max(1, -(-_LEAST_WIDTH // max(height, width)))
+    enlarged = images.repeat_interleave(scale, dim=2).repeat_interleave(scale, dim=3)
+    down, across = scale * height + _GAP, scale * width + _GAP
+    rows = -(-count // columns)
+    paper = torch.full((rows * down + _GAP, columns * across + _GAP, 3), 255, dtype=torch.uint8)
+    for number, image in enumerate(enlarged.cpu()):
+        top, left = number // columns * down + _GAP, number % columns * across + _GAP
+        place = paper[top : top + scale * height, left : left + scale * width]
+        place.copy_(image.permute(1, 2, 0))  # a grey image fills all three colours
+    return paper
+
+
+def as_png(picture: Tensor) -> bytes:
+    """A picture of shape (height, width, 3) as the content of a PNG file."""
+    buffer = io.BytesIO()
+    Image.fromarray(picture.numpy()).save(buffer, format="png")
+    return buffer.getvalue()
