@@ -32,6 +32,13 @@ class DataConfig(Section):
     """Resize images to this many pixels a side."""
 
 
+class ClusterDataConfig(DataConfig):
+    """Where the images come from, and how many of them are used."""
+
+    images: Positive | None = None
+    """Use only so many images, drawn at random, alike for every seed."""
+
+
 class PartitionConfig(Section):
     """How the images are divided among clients."""
 
@@ -266,7 +273,7 @@ class ClusterConfig(RunConfig):
     """``ccfc`` is ``ccfc++`` without the decorrelation term."""
     clusters: Positive | None = None
     """Number of clusters k; the number of classes where it is null."""
-    data: DataConfig = DataConfig()
+    data: ClusterDataConfig = ClusterDataConfig()
     partition: PartitionConfig = PartitionConfig()
     model: ModelConfig = ModelConfig()
     training: TrainingConfig = TrainingConfig()

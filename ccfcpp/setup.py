@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ccfcpp.config import ClusterConfig, ModelConfig
 from ccfcpp.data import ImageData, load
+from ccfcpp.data.images import random_part, selected
 from ccfcpp.data.partition import iid_partition, owner_partition, skewed_partition
 from ccfcpp.errors import UsageError
 from ccfcpp.models.contrastive import ContrastiveModel
@@ -18,13 +19,18 @@ from ccfcpp.randomness import Randomness
 
 
 def load_data(config: ClusterConfig) -> ImageData:
-    """The images, with the owners where each folder is a client."""
-    return load(
+    """The images, or a part of them, with the owners where each folder is a client."""
+    data = load(
         config.dataset,
         data_root=Path(config.data.root) if config.data.root else None,
         image_size=config.data.image_size,
         folders_are_clients=config.partition.kind == "folders",
     )
+    if config.data.images is None:
+        return data
+    # Drawn by a seed of its own, so that runs with different seeds see the same images.
+    generator = Randomness(0).generator("part of the images")
+    return selected(data, random_part(torch.arange(len(data)), config.data.images, generator))
 
 
 def number_of_clusters(config: ClusterConfig, data: ImageData) -> int:

@@ -12,7 +12,6 @@ import statistics
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -30,7 +29,6 @@ from ccfcpp.clustering.exchanges import CCFCState
 from ccfcpp.clustering_experiment import ClusteringExperiment
 from ccfcpp.config import ClusterConfig
 from ccfcpp.config_layers import nest, resolve
-from ccfcpp.data import ImageData
 from ccfcpp.data.augmentation import draw_views, render_views
 from ccfcpp.data.images import to_float
 from ccfcpp.engine.algorithm import RefusedUpdateError
@@ -63,9 +61,10 @@ class Setting:
         overrides = nest("dataset", dataset)
         overrides |= {"partition": {"p": 0.75, "clients": clients}, "device": device}
         # One round from weights of their own, averaged, is no model whose rounds say anything.
+        overrides |= {"data": {"images": images}}
         overrides |= {"model": {"initialization": "common"}}
         self.config = resolve(ClusterConfig, "cluster", {}, overrides)
-        self.data = some_of(load_data(self.config), images)
+        self.data = load_data(self.config)
         self.experiment = ClusteringExperiment(self.config, self.data)
         algorithm = self.experiment.algorithm
         assert isinstance(algorithm, CCFC)
@@ -86,15 +85,6 @@ class Setting:
         return PlainFederation(
             self.make_model, images, self.config, self.clusters, self.workers, str(self.device)
         )
-
-
-def some_of(data: ImageData, images: int | None) -> ImageData:
-    """A random part of a data set."""
-    if images is None or images >= len(data):
-        return data
-    chosen = torch.randperm(len(data), generator=Randomness(0).generator("part"))[:images]
-    labels = None if data.labels is None else data.labels[chosen]
-    return replace(data, images=data.images[chosen], labels=labels)
 
 
 def rounds(setting: Setting, repeats: int) -> Seconds:

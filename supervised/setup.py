@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from ccfcpp.data import ImageData, load
+from ccfcpp.data.images import random_part
 from ccfcpp.data.partition import (
     dirichlet_partition,
     iid_partition,
@@ -147,10 +148,7 @@ def _held_out(data: ImageData, share: float) -> Tensor:
 
 
 def _some(index: Tensor, count: int | None, what: str) -> Tensor:
-    if count is None or count >= len(index):
-        return index
-    chosen = torch.randperm(len(index), generator=_SPLIT.generator(what))[:count]
-    return index[chosen.sort().values]
+    return random_part(index, count, _SPLIT.generator(what))
 
 
 def partition_samples(

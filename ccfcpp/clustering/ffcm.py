@@ -153,8 +153,13 @@ class FFCM:
         return self.config.ffcm.rounds
 
     def has_converged(self, state: CentroidState) -> bool:
-        """Whether the global centroids have moved no further than the tolerance."""
-        return state.moved is not None and state.moved <= self.config.ffcm.tolerance
+        """Whether the global centroids have moved no further than the tolerance.
+
+        Where clients may be absent, standing still says nothing: others may move them on.
+        """
+        there = self.config.availability
+        everyone = there.dropout_rate == 0 and there.sample_fraction == 1
+        return everyone and state.moved is not None and state.moved <= self.config.ffcm.tolerance
 
     def initial_state(self, randomness: Randomness) -> CentroidState:
         """Centroids drawn uniformly from [0, 1] in each coordinate."""

@@ -51,7 +51,7 @@ def fuzzy_c_means(
     done, moves = 0, math.inf
     while done < iterations and moves > tolerance:
         distances = _squared_distances(centred, squares, centroids)
-        moved = _means(centred, memberships(distances, m).pow(m), centroids)
+        moved = _means(centred, _weights(distances, m), centroids)
         moves = float((moved - centroids).abs().max())
         centroids = moved
         done += 1
@@ -73,11 +73,22 @@ def memberships(squared_distances: Tensor, m: float) -> Tensor:
     Returns:
         Tensor of the same shape, whose rows sum to 1.
     """
-    # As a softmax of logarithms, so that no power overflows where m is close to 1.
-    degrees = torch.softmax(squared_distances.log() / (1 - m), dim=1)
+    return _log_memberships(squared_distances, m).exp()
+
+
+def _log_memberships(squared_distances: Tensor, m: float) -> Tensor:
+    # Logarithms all the way, so that no power overflows where m is close to 1.
+    degrees = torch.log_softmax(squared_distances.log() / (1 - m), dim=1)
     met = squared_distances == 0
-    shared = met.to(degrees.dtype) / met.sum(dim=1, keepdim=True)
+    shared = (met.to(degrees.dtype) / met.sum(dim=1, keepdim=True)).log()
     return torch.where(met.any(dim=1, keepdim=True), shared, degrees)
+
+
+def _weights(squared_distances: Tensor, m: float) -> Tensor:
+    """uᵢⱼᵐ over the largest of its cluster, which a mean does not see, so that none vanishes."""
+    logs = _log_memberships(squared_distances, m)
+    largest = logs.amax(dim=0).clamp(min=torch.finfo(logs.dtype).min)
+    return torch.exp(m * (logs - largest))
 
 
 def _squared_distances(points: Tensor, squares: Tensor, centroids: Tensor) -> Tensor:
@@ -92,5 +103,5 @@ def _squared_distances(points: Tensor, squares: Tensor, centroids: Tensor) -> Te
 def _means(points: Tensor, weights: Tensor, before: Tensor) -> Tensor:
     """The weighted mean of all points for each cluster; one without any weight stays."""
     totals = weights.sum(dim=0).unsqueeze(1)
-    means = weights.T @ points / totals.clamp(min=torch.finfo(totals.dtype).tiny)
+    means = weights.T @ points / totals.clamp(min=1)  # a weight of 1 is among those of each
     return torch.where(totals > 0, means, before)

@@ -65,6 +65,25 @@ class ImageData:
         )
 
 
+def random_part(index: Tensor, count: int | None, generator: torch.Generator) -> Tensor:
+    """Return `count` of some indices drawn at random, in their order; all where there are fewer."""
+    if count is None or count >= len(index):
+        return index
+    chosen = torch.randperm(len(index), generator=generator)[:count]
+    return index[chosen.sort().values]
+
+
+def selected(data: ImageData, chosen: Tensor) -> ImageData:
+    """Return some of the images, by an index or a mask, with the same classes and clients."""
+    return replace(
+        data,
+        images=data.images[chosen],
+        labels=None if data.labels is None else data.labels[chosen],
+        owners=None if data.owners is None else data.owners[chosen],
+        test=None if data.test is None else data.test[chosen],
+    )
+
+
 def keep_classes(data: ImageData, names: Sequence[str]) -> ImageData:
     """Return the images of some classes, labelled with these alone; they stay in their order.
 
@@ -76,16 +95,10 @@ def keep_classes(data: ImageData, names: Sequence[str]) -> ImageData:
     assert data.labels is not None  # else there are no classes, and none can be kept
     new_label = torch.full((len(data.classes),), -1)
     new_label[[data.classes.index(name) for name in classes]] = torch.arange(len(classes))
-    labels = new_label[data.labels]
-    chosen = labels >= 0
-    return replace(
-        data,
-        images=data.images[chosen],
-        labels=labels[chosen],
-        classes=classes,
-        owners=None if data.owners is None else data.owners[chosen],
-        test=None if data.test is None else data.test[chosen],
-    )
+    chosen = new_label[data.labels] >= 0
+    kept_data = selected(data, chosen)
+    assert kept_data.labels is not None
+    return replace(kept_data, labels=new_label[kept_data.labels], classes=classes)
 
 
 def check_classes(names: Sequence[str], known: Sequence[str], where: str) -> frozenset[str]:

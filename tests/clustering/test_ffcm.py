@@ -327,7 +327,7 @@ SUPPORTS = torch.tensor([1.0, 0.0, 2.0], dtype=torch.float64)
         (FuzzyUpdate(CENTROIDS.double(), SUPPORTS), "fuzzy centroids"),
         (FuzzyUpdate(CENTROIDS, SUPPORTS[:2]), "fuzzy supports"),
         (FuzzyUpdate(CENTROIDS, SUPPORTS.float()), "fuzzy supports"),
-        (FuzzyUpdate(CENTROIDS, SUPPORTS.flip(0) - 1.5), "must not be negative"),
+        (FuzzyUpdate(CENTROIDS, SUPPORTS - 0.5), "must not be negative"),
         (FuzzyUpdate(CENTROIDS, 0 * SUPPORTS), "nor all of them 0"),
         (FuzzyUpdate(CENTROIDS, SUPPORTS * torch.nan), "supports holds NaN"),
         (FuzzyUpdate(CENTROIDS + torch.inf, SUPPORTS), "centroids holds NaN or Inf"),

@@ -247,6 +247,15 @@ def test_coincident_centroids_share_what_lies_on_them(shift: float) -> None:
     assert found.supports.tolist() == [0.5, 0.5, 1]
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_a_sample_is_on_a_centroid_in_spite_of_rounding(seed: int) -> None:
+    """With m = 10 a distance of 1e-4 in place of 0 would leave the others a third."""
+    points = normal(seed, 4, 50).float()
+    found = iterate(points, points[[0, 1, 2, 3, 3]], 10)
+    torch.testing.assert_close(found.centroids, points[[0, 1, 2, 3, 3]], atol=1e-6, rtol=0)
+    assert found.supports.tolist() == [1, 1, 1, 0.5, 0.5]
+
+
 # --- awkward cases -----------------------------------------------------------------------------
 
 
