@@ -57,7 +57,7 @@ def clustered_centroids(local: Tensor, supports: Tensor, before: Tensor, seed: i
     an old one that none is left for stays.
     """
     with section("k-means: server"):
-        found = kmeans(local[supports > 0], len(before), seed=seed).centroids
+        found = kmeans(local[supports > 0], len(before), seed=seed).centroids.to(before.dtype)
     costs = torch.cdist(before, found).square().cpu().numpy()
     places, chosen = linear_sum_assignment(costs)
     moved = before.clone()
