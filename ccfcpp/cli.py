@@ -24,6 +24,7 @@ from ccfcpp.methods import METHODS, refuse_unused
 from ccfcpp.options import (
     AsJson,
     Clients,
+    Clusters,
     Cohort,
     Config,
     DataRoot,
@@ -32,6 +33,7 @@ from ccfcpp.options import (
     DisconnectionRate,
     DropoutRate,
     Out,
+    PartitionKind,
     Resume,
     Seed,
     Settings,
@@ -128,9 +130,7 @@ def cluster(
     config: Config = None,
     dataset: Dataset = None,
     method: Annotated[str | None, typer.Option(help=f"One of {', '.join(METHODS)}.")] = None,
-    partition: Annotated[
-        str | None, typer.Option(help="skew, iid, or folders (each folder is a client).")
-    ] = None,
+    partition: PartitionKind = None,
     p: Annotated[
         str | None,
         typer.Option(
@@ -138,7 +138,7 @@ def cluster(
         ),
     ] = None,
     clients: Clients = None,
-    clusters: Annotated[str | None, typer.Option(metavar="K", help="Number of clusters k.")] = None,
+    clusters: Clusters = None,
     rounds: Annotated[
         str | None, typer.Option(metavar="R", help="Cluster-contrastive rounds.")
     ] = None,

@@ -11,6 +11,7 @@ from ccfcpp.config import ClusterConfig
 from ccfcpp.data import ImageData
 from ccfcpp.engine.client import Client
 from ccfcpp.engine.memories import ClientMemories
+from ccfcpp.engine.payload import nbytes
 from ccfcpp.errors import UsageError
 from ccfcpp.experiment import Arrays, Experiment, Scores
 from ccfcpp.methods import METHODS, ClusteringAlgorithm, Setting
@@ -108,7 +109,8 @@ class ClusteringExperiment(Experiment[Any]):
         if self.data.labels is not None:
             assignments["class"] = self.data.labels
             scores |= clustering_scores(self.data.labels.cpu().numpy(), clusters.numpy())
-        return scores, {"assignments": assignments}
+        delivered = nbytes(self.algorithm.delivery(state))
+        return {**scores, "bytes_delivered": delivered}, {"assignments": assignments}
 
     def pictures(self, state: Any) -> Mapping[str, Tensor]:
         """A sheet of each client's synthetic images, a column for each code of its generator."""

@@ -7,21 +7,30 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
 from ccfcpp.clustering_experiment import ClusteringExperiment
-from ccfcpp.comparison import SCORES, Comparison, Entry, plan_comparison
+from ccfcpp.comparison import COSTS_TITLE, SCORES, Comparison, Entry, plan_comparison
 from ccfcpp.config import ClusterConfig
-from ccfcpp.config_layers import Tree, flatten, merge, parse_assignments, read_configs, stack
+from ccfcpp.config_layers import (
+    Tree,
+    flatten,
+    merge,
+    parse_assignments,
+    read_configs,
+    resolve,
+    stack,
+)
 from ccfcpp.environment import keep_freed_memory, use_processors
 from ccfcpp.errors import UsageError
 from ccfcpp.methods import METHODS, refuse_unused
 from ccfcpp.options import (
     AsJson,
     Clients,
+    Clusters,
     Cohort,
     Config,
     DataRoot,
@@ -30,6 +39,7 @@ from ccfcpp.options import (
     DisconnectionRate,
     DropoutRate,
     Out,
+    PartitionKind,
     Resume,
     Seed,
     Settings,
@@ -65,7 +75,9 @@ def compare(
             "--p", metavar="P,Q,…", help="Degrees of skew; 0, 0.25, 0.5, 0.75 and 1 by default."
         ),
     ] = None,
+    partition: PartitionKind = None,
     clients: Clients = None,
+    clusters: Clusters = None,
     disconnection_rate: DisconnectionRate = None,
     dropout_rate: DropoutRate = None,
     seed: Seed = None,
@@ -86,7 +98,9 @@ def compare(
     """Compare systems on the same images, partitions and scores, as the CCFC++ paper's tables."""
     named = {
         "dataset": dataset,
+        "partition.kind": partition,
         "partition.clients": clients,
+        "clusters": clusters,
         "availability.disconnection_rate": disconnection_rate,
         "availability.dropout_rate": dropout_rate,
         "seed": seed,
@@ -107,14 +121,14 @@ def compare(
         else:
             plan = _plan(files, values, methods, p, seeds)
             study = _start(out, plan)
-    dataset_name = study.runs[0].config.dataset
 
     def compared() -> Comparison:
-        return Comparison(dataset_name, study.runs, study.results())
+        return Comparison(study.runs, study.results())
 
+    console = progress_console()
     with (
-        resumable(resume_command("compare", study.path)) as should_stop,
-        _live(study, compared) as look,
+        resumable(resume_command("compare", study.path), console) as should_stop,
+        _live(study, compared, console) as look,
     ):
         run_in_processes(study, ClusteringExperiment, jobs, look, should_stop)
     result = compared()
@@ -122,7 +136,7 @@ def compare(
         costs = result.costs()
         typer.echo(json.dumps({"out": str(study.path), "table": result.rows, "costs": costs}))
     else:
-        Console().print(_tables(result))
+        Console().print(*_scores(result), _table(COSTS_TITLE, result.costs()))
         typer.echo(f"also in {study.path}/table.csv and table.md")
 
 
@@ -135,7 +149,7 @@ def _plan(
             raise UsageError(f"--set {key} is refused: a comparison has several; give {flag}")
     names = _listed(methods, "--methods") if methods is not None else list(METHODS)
     skews = _listed(p, "--p") if p is not None else list(_SKEWS)
-    kind = stack(*files, values).get("partition", {}).get("kind", "skew")
+    kind = resolve(ClusterConfig, "cluster", *files, values).partition.kind
     if kind != "skew":
         if p is not None:
             raise UsageError(f"--p has no effect on partition.kind = {kind!r}: leave it out")
@@ -170,36 +184,35 @@ def _start(out: Path | None, plan: list[Planned[ClusterConfig]]) -> Study[Cluste
 
 @contextmanager
 def _live(
-    study: Study[ClusterConfig], compared: Callable[[], Comparison]
+    study: Study[ClusterConfig], compared: Callable[[], Comparison], console: Console
 ) -> Iterator[Callable[[], None]]:
-    """Keep the tables up to date, in files and on stderr: live, or a line for each finished run.
+    """Keep the tables up to date: in files, and live on a terminal or else by a line a run.
 
     Yields:
         A function that looks at what has changed.
     """
-    console = progress_console()
-    known: set[Path] | None = None
+    known: set[Path] = {run.folder for run in study.runs if study.is_finished(run)}
+    shown = compared()
     with Live(console=console, auto_refresh=False, transient=True) as live:
 
         def look() -> None:
-            nonlocal known
+            nonlocal known, shown
             done = {run.folder for run in study.runs if study.is_finished(run)}
-            if known is not None and not console.is_terminal:
+            if done != known:
+                shown = compared()
+                study.write_table(shown.rows, shown.as_markdown())
+            if console.is_terminal:
+                live.update(Group(_running(study, len(done)), _scores(shown)[0]), refresh=True)
+            else:
                 for folder in sorted(done - known):
                     console.print(f"{len(done)} of {len(study.runs)} runs finished: {folder}")
-            changed = done != known
             known = done
-            if changed or console.is_terminal:
-                result = compared()
-                study.write_table(result.rows, result.as_markdown())
-                if console.is_terminal:
-                    live.update(Group(_tables(result), _running(study, len(done))), refresh=True)
 
         yield look
 
 
 def _running(study: Study[ClusterConfig], done: int) -> Text:
-    """A line for each run that is not finished, with the rounds it has behind it."""
+    """How far the runs are, and a line for each that has begun, with the rounds behind it."""
     lines = [f"{done} of {len(study.runs)} runs finished"]
     for planned in study.runs:
         metrics = study.folder(planned).metrics
@@ -209,11 +222,8 @@ def _running(study: Study[ClusterConfig], done: int) -> Text:
     return Text("\n".join(lines))
 
 
-def _tables(result: Comparison) -> Group:
-    parts: list[RenderableType] = [
-        _table(f"{title} (published)", result.table(score)) for score, title in SCORES.items()
-    ]
-    return Group(*parts, _table("of a client in a whole run", result.costs()))
+def _scores(result: Comparison) -> list[Table]:
+    return [_table(f"{title} (published)", result.table(score)) for score, title in SCORES.items()]
 
 
 def _table(title: str, rows: list[dict[str, Entry | str]] | list[dict[str, str]]) -> Table:
@@ -228,4 +238,5 @@ def _cell(row: Mapping[str, Entry | str], name: str) -> Text:
     entry = row.get(name, "")
     if isinstance(entry, str):
         return Text(entry)
-    return Text.assemble((entry.score, "bold" if entry.best else ""), f"\n{entry.published}")
+    score = Text(entry.score, style="bold" if entry.best else "")
+    return score.append(f"\n{entry.published}", style="not bold") if entry.published else score

@@ -11,18 +11,22 @@ from ccfcpp.study import Axes, Planned, Row, as_markdown, cell_rows
 
 SCORES = {"nmi": "NMI", "kappa": "Kappa"}
 _COSTS = {
-    "communication_rounds": "rounds",
-    "mb_up": "MB up",
-    "mb_down": "MB down",
-    "seconds": "seconds",
+    "communication_rounds": ("rounds", "{:.4g}"),
+    "mb_up": ("MB up", "{:,.3f}"),
+    "mb_down": ("MB down", "{:,.3f}"),
+    "seconds": ("seconds", "{:,.1f}"),
+    "refused_updates": ("refused", "{:.4g}"),
 }
+COSTS_TITLE = "Cost of a run: MB of each client, seconds of all"
 _ALL_SKEWS = "any p"
 
 
 def plan_comparison(
     layers: Sequence[Tree], values: Tree, methods: Sequence[str], skews: Sequence[str], seeds: int
 ) -> list[Planned[ClusterConfig]]:
-    """Every method at every degree of skew with every seed; a centralised one once a seed.
+    """Every method at every degree of skew with every seed.
+
+    A centralised method runs once a seed, where all clients are there.
 
     Args:
         layers: The user's files.
@@ -36,7 +40,9 @@ def plan_comparison(
     """
     planned: list[Planned[ClusterConfig]] = []
     for method in methods:
-        centralised = method in METHODS and METHODS[method].centralised
+        # Images of clients that are absent are missing, and those depend on the partition.
+        perfect = resolve(ClusterConfig, "cluster", *layers, values).availability.is_perfect
+        centralised = perfect and method in METHODS and METHODS[method].centralised
         of_method: Sequence[str | None] = [None] if centralised else skews or [None]
         for p in of_method:
             of_cell: Tree = {"method": method} | ({} if p is None else {"partition": {"p": p}})
@@ -71,14 +77,12 @@ class Comparison:
     """The tables of the runs that are finished.
 
     Args:
-        dataset: The data set's name.
-        runs: What is planned.
+        runs: What is planned, one run at least.
         results: Axes and summary of each finished run.
     """
 
     def __init__(
         self,
-        dataset: str,
         runs: Sequence[Planned[ClusterConfig]],
         results: Sequence[tuple[Axes, Row]],
     ) -> None:
@@ -86,7 +90,9 @@ class Comparison:
         skews = dict.fromkeys(run.axes["p"] for run in runs if "p" in run.axes)
         self.columns: list[float | None] = list(skews) or [None]
         costed = [(axes, _with_costs(summary)) for axes, summary in results]
-        self.rows = [_with_published(row, dataset) for row in cell_rows(costed, [*SCORES, *_COSTS])]
+        self.rows = [
+            _with_published(row, runs[0].config) for row in cell_rows(costed, [*SCORES, *_COSTS])
+        ]
         self._cells = {(row["method"], row.get("p")): row for row in self.rows}
 
     def table(self, score: str) -> list[dict[str, Entry | str]]:
@@ -120,15 +126,16 @@ class Comparison:
     def costs(self) -> list[dict[str, str]]:
         """What each method sends, and what it takes: means over all its cells.
 
-        Megabytes are 10⁶ bytes, of a client in the whole run.
+        Megabytes are 10⁶ bytes of a client in the whole run, with what it receives in the end to
+        assign its images; seconds are those of all clients and the server.
         """
         rows = []
         for method in self.methods:
             cells = [row for row in self.rows if row["method"] == method]
             if cells:
                 means = {
-                    title: f"{sum(cell[key] for cell in cells) / len(cells):.4g}"
-                    for key, title in _COSTS.items()
+                    title: form.format(sum(cell[key] for cell in cells) / len(cells))
+                    for key, (title, form) in _COSTS.items()
                 }
                 chosen = METHODS[method]
                 rows.append({"method": chosen.title, "leaves a client": chosen.sends} | means)
@@ -142,21 +149,30 @@ class Comparison:
                 {name: _as_text(entry) for name, entry in row.items()} for row in self.table(score)
             ]
             parts.append(f"{title} (published)\n\n{as_markdown(shown)}")
-        parts.append(f"Of a client in a whole run\n\n{as_markdown(self.costs())}")
+        if costs := self.costs():
+            parts.append(f"{COSTS_TITLE}\n\n{as_markdown(costs)}")
         return "\n".join(parts)
 
 
 def _with_costs(summary: Row) -> Row:
-    costs = {
-        f"mb_{way}": summary[f"bytes_{way}"] / summary["connected"] / 1e6 for way in ("up", "down")
-    }
-    return summary | costs
+    up, down = (summary[f"bytes_{way}"] / summary["connected"] for way in ("up", "down"))
+    return summary | {"mb_up": up / 1e6, "mb_down": (down + summary["bytes_delivered"]) / 1e6}
 
 
-def _with_published(row: Row, dataset: str) -> Row:
+def _fits_the_tables(config: ClusterConfig) -> bool:
+    """Whether a run has the images, clients and availability of the CCFC++ paper's tables."""
+    whole = config.data.images is None and config.data.image_size is None
+    ten = {config.partition.clients, config.clusters} <= {None, 10}
+    return whole and ten and config.partition.kind == "skew" and config.availability.is_perfect
+
+
+def _with_published(row: Row, config: ClusterConfig) -> Row:
     title = METHODS[row["method"]].title
+    p = None if METHODS[row["method"]].centralised else row.get("p")
     found = {
-        f"{score} published": published_score(score, dataset, row.get("p"), title)
+        f"{score} published": published_score(score, config.dataset, p, title)
+        if _fits_the_tables(config)
+        else None
         for score in SCORES
     }
     sends = METHODS[row["method"]].sends

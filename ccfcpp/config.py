@@ -60,6 +60,16 @@ class AvailabilityConfig(Section):
     sample_fraction: PositiveShare = 1.0
     """Share of the connected clients that the server invites in a round."""
 
+    @property
+    def is_perfect(self) -> bool:
+        """Whether all clients take part in all rounds."""
+        return self.disconnection_rate == 0 and not self.varies
+
+    @property
+    def varies(self) -> bool:
+        """Whether other clients may take part in one round than in another."""
+        return self.dropout_rate > 0 or self.sample_fraction < 1
+
 
 class ModelConfig(Section):
     """The cluster-contrastive model."""
@@ -215,6 +225,8 @@ class DCNConfig(Section):
     learning_rate: PositiveNumber = 1e-3
     weight: Weight = 1.0
     """λ: the k-means term beside the reconstruction."""
+    initial_count: Positive = 100
+    """Samples that each centroid counts as its own at first, so that it does not jump."""
 
 
 class ComputeConfig(Section):

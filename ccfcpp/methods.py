@@ -41,6 +41,10 @@ class ClusteringAlgorithm(Algorithm[State], Protocol[State]):
         """
         ...
 
+    def delivery(self, state: State) -> object:
+        """What clients receive in the end, to assign their images: a dataclass of tensors."""
+        ...
+
     def describe(self) -> dict[str, object]:
         """What a summary says of the system, beside the configuration."""
         ...
@@ -152,8 +156,7 @@ def _pooled(clusterer: Clusterer, setting: Setting) -> PooledClustering:
 
 def _synthetic(clusterer: Clusterer, setting: Setting) -> PooledClustering:
     config, shape, codes = setting.config, setting.image_shape, setting.clusters
-    batch = min(config.gan.batch_size, setting.largest)
-    cohort = setting.cohort(gan_training_bytes(config.gan, shape, codes, batch))
+    cohort = setting.cohort(gan_training_bytes(config.gan, shape, codes, setting.largest))
     precision = config.compute.precision
     trainer = GANTrainer(config.gan, shape, codes, cohort, setting.device, precision)
     return PooledClustering(Pooling(clusterer(setting), shape, codes, trainer), config.gan.epochs)

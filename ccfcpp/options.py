@@ -21,6 +21,11 @@ Clients = Annotated[str | None, typer.Option(metavar="M", help="Number of client
 DisconnectionRate = Annotated[
     str | None, typer.Option(metavar="F", help="Share of the clients absent for the whole run.")
 ]
+Clusters = Annotated[str | None, typer.Option(metavar="K", help="Number of clusters k.")]
+PartitionKind = Annotated[
+    str | None,
+    typer.Option("--partition", help="skew, iid, or folders (each folder is a client)."),
+]
 DropoutRate = Annotated[
     str | None,
     typer.Option(metavar="F", help="Probability that a client is absent from a round."),

@@ -1,7 +1,9 @@
 """The runs of a study, in processes of their own."""
 
 import multiprocessing
+import os
 import signal
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
@@ -10,13 +12,17 @@ from multiprocessing.synchronize import Event
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from ccfcpp.environment import keep_freed_memory, use_processors
-from ccfcpp.errors import FederationError
+from ccfcpp.errors import FederationError, UsageError
 from ccfcpp.experiment import Experiment, StoppedError
 from ccfcpp.run_folder import C
 from ccfcpp.study import Planned, Study
 
 _SECONDS_BETWEEN_LOOKS = 0.5
+_MOST_JOBS = 61
+"""The most processes that Windows can wait for."""
 
 _stop: Event
 """In a run's process: whether it is to stop."""
@@ -40,23 +46,25 @@ def run_in_processes(
 
     Raises:
         StoppedError: ``should_stop`` said so.
-        Exception: What a run raised; the others are stopped.
+        FederationError: Runs failed, which it names; all others are finished.
     """
+    left = [planned for planned in study.runs if not study.is_finished(planned)]
+    if not left:
+        look()
+        return
     context = multiprocessing.get_context("spawn")
     stop = context.Event()
-    pool = ProcessPoolExecutor(jobs, context, _begin, (jobs, stop))
-    left = [planned for planned in study.runs if not study.is_finished(planned)]
+    pool = ProcessPoolExecutor(min(jobs, len(left), _MOST_JOBS), context, _begin, (jobs, stop))
     with _ctrl_c_ignored():
-        pending = {pool.submit(_run, study.path, planned, make) for planned in left}
+        runs = {pool.submit(_run, study.path, planned, make): planned for planned in left}
     try:
         look()
+        pending = set(runs)
         while pending:
-            done, pending = wait(pending, _SECONDS_BETWEEN_LOOKS, FIRST_COMPLETED)
+            _, pending = wait(pending, _SECONDS_BETWEEN_LOOKS, FIRST_COMPLETED)
             if should_stop() and not stop.is_set():
                 stop.set()
                 pending = {future for future in pending if not future.cancel()}
-            for future in done:
-                _raise_failure(future)
             look()
     except BaseException:
         # Without waiting: whoever asks twice has lost patience.
@@ -65,7 +73,11 @@ def run_in_processes(
             process.terminate()
         raise
     pool.shutdown()
-    if not all(map(study.is_finished, study.runs)):
+    reasons = {run.folder: _failure(future) for future, run in runs.items()}
+    failed = [f"{folder}: {reason}" for folder, reason in reasons.items() if reason]
+    if failed:
+        raise FederationError(f"{len(failed)} of {len(runs)} runs failed: {'; '.join(failed)}")
+    if stop.is_set():
         raise StoppedError
 
 
@@ -73,7 +85,7 @@ def run_in_processes(
 def _ctrl_c_ignored() -> Iterator[None]:
     """Processes that are started here leave Ctrl-C, which reaches all of a terminal's, to this one.
 
-    They inherit what is ignored: from their first instruction on, not only once they could say so.
+    Where what is ignored is inherited (not on Windows), they do so from their first instruction on.
     """
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
@@ -82,21 +94,38 @@ def _ctrl_c_ignored() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
-def _raise_failure(future: Future[None]) -> None:
+def _failure(future: Future[None]) -> str | None:
+    """Why a run failed; None where it is finished or was stopped.
+
+    Raises:
+        Exception: The failure is none that a run is known to have.
+    """
     error = None if future.cancelled() else future.exception()
     if isinstance(error, BrokenProcessPool):
-        raise FederationError(
-            "the process of a run was killed, perhaps for want of memory: take fewer --jobs"
-        )
+        return "its process, or another's, died, perhaps for want of memory: take fewer --jobs"
+    if isinstance(error, FederationError | UsageError | OSError | torch.OutOfMemoryError):
+        return str(error)
     if error is not None and not isinstance(error, StoppedError):
         raise error
+    return None
 
 
 def _begin(jobs: int, stop: Event) -> None:
+    """Set up a process for runs."""
     global _stop
     _stop = stop
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     keep_freed_memory()
     use_processors(jobs)
+
+
+def _end_with_parent() -> None:
+    """Where the first process was killed, its runs must not go on beside those of the next one."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
 
 
 def _run(path: Path, planned: Planned[C], make: Callable[[C], Experiment[Any]]) -> None:

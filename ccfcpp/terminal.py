@@ -108,11 +108,12 @@ def progress_console() -> Console:
 
 
 @contextmanager
-def resumable(resumption: str) -> Iterator[Callable[[], bool]]:
+def resumable(resumption: str, console: Console | None = None) -> Iterator[Callable[[], bool]]:
     """The first Ctrl-C stops what is done here after a round; then say how to go on.
 
     Args:
         resumption: The command.
+        console: Where to; that of a live display where there is one.
 
     Yields:
         A function that says whether a stop was asked for.
@@ -120,7 +121,7 @@ def resumable(resumption: str) -> Iterator[Callable[[], bool]]:
     Raises:
         typer.Exit: It was stopped.
     """
-    console = progress_console()
+    console = console or progress_console()
 
     def announce() -> None:
         console.print("stopping after this round; press Ctrl-C again to stop at once")

@@ -8,11 +8,13 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from ccfcpp.comparison import Comparison, Entry, plan_comparison
 from ccfcpp.config import ClusterConfig
+from ccfcpp.config_layers import Tree
 from ccfcpp.errors import UsageError
 from ccfcpp.methods import METHODS, refuse_unused
 from ccfcpp.paper_tables import published_score
@@ -25,13 +27,14 @@ PATIENCE = 180.0
 def summary(nmi: float, kappa: float = 0.5, seconds: float = 2.0) -> Row:
     """What a run of four clients leaves, as far as tables read it."""
     return {
-        "nmi": nmi, "kappa": kappa, "connected": 4, "bytes_up": 8_000_000, "bytes_down": 0,
-        "communication_rounds": 1, "seconds": seconds,
+        "nmi": nmi, "kappa": kappa, "connected": 4, "bytes_up": 8_000_000, "bytes_down": 4_000_000,
+        "bytes_delivered": 500_000, "communication_rounds": 1, "seconds": seconds,
+        "refused_updates": 0,
     }  # fmt: skip
 
 
-def planned(*axes: Axes) -> list[Planned[ClusterConfig]]:
-    return [Planned(own, ClusterConfig()) for own in axes]
+def planned(*axes: Axes, dataset: str = "digits") -> list[Planned[ClusterConfig]]:
+    return [Planned(own, ClusterConfig(dataset=dataset)) for own in axes]
 
 
 KM: Axes = {"method": "km"}
@@ -58,6 +61,15 @@ def test_what_a_method_fixes_lies_under_what_the_user_gives() -> None:
         for values in ({}, {"pixels": {"assignment": "euclidean"}})
     )
     assert (plain.pixels.assignment, given.pixels.assignment) == ("cosine", "euclidean")
+
+
+def test_where_clients_may_be_absent_a_centralised_method_runs_at_every_skew() -> None:
+    for absence in ("disconnection_rate", "dropout_rate"):
+        plan = plan_comparison([], {"availability": {absence: 0.3}}, ["km"], ["0", "1"], seeds=1)
+        assert [run.axes for run in plan] == [
+            {"method": "km", "p": 0.0},
+            {"method": "km", "p": 1.0},
+        ]
 
 
 def test_unknown_methods_and_skews_are_refused() -> None:
@@ -90,7 +102,7 @@ def test_a_table_has_means_deviations_published_values_and_the_best() -> None:
         (KM, summary(0.5)),
         (K_FED[0], summary(0.6)), (K_FED[0], summary(0.8)), (K_FED[1], summary(0.5)),
     ]  # fmt: skip
-    table = entries(Comparison("mnist", planned(KM, *K_FED), results), "nmi")
+    table = entries(Comparison(planned(KM, *K_FED, dataset="mnist"), results), "nmi")
     assert table == {
         "KM": [Entry("0.5000", "(0.5304)", False), Entry("0.5000", "(0.5304)", True)],
         "k-FED": [Entry("0.7000 ± 0.1414", "(0.5081)", True), Entry("0.5000", "(0.4142)", True)],
@@ -98,28 +110,48 @@ def test_a_table_has_means_deviations_published_values_and_the_best() -> None:
 
 
 def test_a_table_of_runs_that_are_not_finished_leaves_their_places_empty() -> None:
-    comparison = Comparison("digits", planned(KM, *K_FED), [(K_FED[1], summary(0.7))])
+    comparison = Comparison(planned(KM, *K_FED), [(K_FED[1], summary(0.7))])
     assert entries(comparison, "nmi") == {
         "KM": [None, None], "k-FED": [None, Entry("0.7000", "", True)],
     }  # fmt: skip
     assert [row["method"] for row in comparison.costs()] == ["k-FED"]
-    assert Comparison("digits", planned(KM), []).as_markdown().count("KM") == 2
+    assert Comparison(planned(KM), []).as_markdown().count("KM") == 2
 
 
 def test_costs_are_means_of_a_client_and_say_what_leaves_it() -> None:
     results = [(K_FED[0], summary(0.7, seconds=1)), (K_FED[1], summary(0.7, seconds=4))]
-    (costs,) = Comparison("digits", planned(*K_FED), results).costs()
+    (costs,) = Comparison(planned(*K_FED), results).costs()
     assert costs == {
-        "method": "k-FED", "leaves a client": "centroids", "rounds": "1", "MB up": "2",
-        "MB down": "0", "seconds": "2.5",
+        "method": "k-FED", "leaves a client": "centroids", "rounds": "1", "MB up": "2.000",
+        "MB down": "1.500", "seconds": "2.5", "refused": "0",
     }  # fmt: skip
 
 
 def test_without_labels_a_table_has_no_scores() -> None:
     unlabelled = summary(0) | {"nmi": None, "kappa": None}
-    comparison = Comparison("pictures/", planned({"method": "k-fed"}), [(KM, unlabelled)])
-    assert "any p" in Comparison("x", planned(KM), [(KM, unlabelled)]).as_markdown()
+    comparison = Comparison(planned(KM), [(KM, unlabelled)])
+    assert "any p" in comparison.as_markdown()
     assert comparison.rows[0]["nmi"] is None
+
+
+@pytest.mark.parametrize(
+    ("settings", "fits"),
+    [
+        ({}, True),
+        ({"partition": {"clients": 10}, "clusters": 10}, True),
+        ({"partition": {"clients": 20}}, False),
+        ({"clusters": 5}, False),
+        ({"data": {"images": 500}}, False),
+        ({"data": {"image_size": 32}}, False),
+        ({"partition": {"kind": "iid"}}, False),
+        ({"availability": {"disconnection_rate": 0.1}}, False),
+        ({"availability": {"sample_fraction": 0.5}}, False),
+    ],
+)
+def test_published_values_stand_beside_runs_of_the_same_setting(settings: Tree, fits: bool) -> None:
+    runs = plan_comparison([], {"dataset": "mnist"} | settings, ["k-fed"], ["0"], seeds=1)
+    (row,) = Comparison(runs, [(runs[0].axes, summary(0.5))]).rows
+    assert row["nmi published"] == (0.5081 if fits else None)
 
 
 def test_the_papers_tables_are_whole() -> None:
@@ -171,7 +203,7 @@ def test_a_comparison_prints_and_writes_its_tables(tmp_path: Path) -> None:
 
 
 LONG = (
-    *("--methods", "km,ffcm-km,k-fed", "--p", "1", "--set", "ffcm.rounds=40"),
+    *("--methods", "km,ffcm-km,k-fed", "--p", "1", "--set", "ffcm.rounds=20"),
     *("--set", "ffcm.tolerance=0", "--set", "fuzzy.iterations=3"),
 )
 
@@ -185,11 +217,7 @@ def test_a_comparison_that_is_stopped_goes_on_where_it_was(tmp_path: Path) -> No
         [*start, *LONG, "--out", broken], stderr=subprocess.PIPE, text=True, env=environment
     )
     metrics = broken / "method=ffcm-km,p=1.0" / "seed-0" / "metrics.jsonl"
-    deadline = time.monotonic() + PATIENCE
-    while not (metrics.exists() and metrics.read_text().count("\n") >= 2):
-        assert time.monotonic() < deadline
-        assert process.poll() is None
-        time.sleep(0.05)
+    wait_for_rounds(metrics, process)
     process.send_signal(signal.SIGINT)
     _, stderr = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130, stderr
@@ -197,17 +225,53 @@ def test_a_comparison_that_is_stopped_goes_on_where_it_was(tmp_path: Path) -> No
     assert (broken / "method=km" / "seed-0" / "summary.json").exists()
     assert not (broken / "method=k-fed,p=1.0" / "seed-0").exists()
     rounds = metrics.read_text().count("\n")
-    assert 2 <= rounds < 40
+    assert 2 <= rounds < 20
     subprocess.run(
         [*start, "--out", broken, "--resume"], check=True, env=environment, timeout=PATIENCE
     )
-    assert metrics.read_text().count("\n") == 40
+    assert metrics.read_text().count("\n") == 20
     assert scores(broken) == scores(whole)
 
 
 def scores(folder: Path) -> list[tuple[str, str, str]]:
     with (folder / "table.csv").open() as file:
         return [(row["method"], row["nmi"], row["kappa"]) for row in csv.DictReader(file)]
+
+
+def test_runs_that_fail_are_named_when_all_others_are_done(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    result = ccfcpp(
+        "compare", "--methods", "sda-fc-km,km", "--p", 1, "--clients", 2, "--out", out,
+        "--set", "gan.epochs=1", "--set", "gan.generator_rate=1e38",
+    )  # fmt: skip
+    assert result.code == 1
+    complaint = result.stderr.splitlines()[-1]
+    assert "1 of 2 runs failed: method=sda-fc-km,p=1.0/seed-0: no client has delivered" in complaint
+    assert (out / "method=km" / "seed-0" / "summary.json").exists()
+
+
+def test_runs_end_with_the_process_that_started_them(tmp_path: Path) -> None:
+    """Else they would write into folders that a resumed comparison has taken up."""
+    command = [sys.executable, "-m", "ccfcpp", "compare", *LONG, "--out", str(tmp_path / "out")]
+    process = subprocess.Popen(
+        command, env=os.environ | {"OMP_NUM_THREADS": "1"}, stderr=subprocess.DEVNULL
+    )
+    metrics = tmp_path / "out" / "method=ffcm-km,p=1.0" / "seed-0" / "metrics.jsonl"
+    wait_for_rounds(metrics, process)
+    process.kill()
+    process.wait(PATIENCE)
+    time.sleep(1)
+    rounds = metrics.read_text()
+    time.sleep(2)
+    assert metrics.read_text() == rounds
+
+
+def wait_for_rounds(metrics: Path, process: subprocess.Popen[Any]) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not (metrics.exists() and metrics.read_text().count("\n") >= 2):
+        assert time.monotonic() < deadline
+        assert process.poll() is None
+        time.sleep(0.05)
 
 
 @pytest.mark.parametrize(
@@ -220,7 +284,8 @@ def scores(folder: Path) -> list[tuple[str, str, str]]:
         (("--set", "partition.p=0"), "give --p"),
         (("--set", "method=km"), "give --methods"),
         (("--methods", "km", "--set", "gan.epochs=3"), "gan.epochs has no effect on km"),
-        (("--set", "partition.kind=iid", "--p", "0"), "--p has no effect"),
+        (("--partition", "iid", "--p", "0"), "--p has no effect"),
+        (("--set", "partition=3"), "partition = 3 is refused"),
         (("--methods", "k-fed", "--set", "kfed.local_clusters=11"), "more than the 10 clusters"),
         (("--dataset", "nothing.npz"), "nothing.npz"),
         (("--resume",), "--resume needs the folder"),

@@ -97,7 +97,7 @@ def test_a_written_configuration_reads_back_the_same(tmp_path: Path) -> None:
             "training.rounds = many is refused: it should be a valid int",
         ),
         ("loss.lam", float("inf"), "loss.lam = inf is refused"),
-        ("method", "kmeans", "method = kmeans is refused: it should be 'ccfc' or 'ccfc++'"),
+        ("method", "kmeans", "method = kmeans is refused: it should be 'km', 'fcm', "),
         ("views.area", [0.9, 0.2], "views.area = [0.9, 0.2]: the range must ascend"),
         ("partition.q", 1, "unknown key 'partition.q': did you mean 'partition.p'?"),
         ("dataset", "", "dataset =  is refused: "),

@@ -72,6 +72,10 @@ class CCFC:
         """Never: all rounds are run."""
         return False
 
+    def delivery(self, state: CCFCState) -> CCFCState:
+        """The global model and the global centroids."""
+        return state
+
     def describe(self) -> dict[str, object]:
         """What a summary says of the system."""
         return {"pretrain_rounds": self.config.training.pretrain_rounds, "cohort": self.cohort}

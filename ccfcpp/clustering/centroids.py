@@ -95,8 +95,8 @@ class CentroidRule:
         return found.centroids
 
 
-def check_centroids(update: CentroidUpdate, clusters: int, dimensions: int) -> None:
-    """Refuse centroids that cannot be used.
+def check_update(update: CentroidUpdate, clusters: int, dimensions: int) -> None:
+    """Refuse local centroids that cannot be used.
 
     Args:
         update: What a client sent.
@@ -106,14 +106,23 @@ def check_centroids(update: CentroidUpdate, clusters: int, dimensions: int) -> N
     Raises:
         RefusedUpdateError: There are too many or none, or a shape is wrong, or a size not positive.
     """
+    check_centroids(update.centroids, clusters, dimensions)
     found = len(update.centroids)
-    if not 1 <= found <= clusters or update.centroids.shape != (found, dimensions):
-        raise RefusedUpdateError(
-            f"centroids are {tuple(update.centroids.shape)}, expected (1 to {clusters}, "
-            f"{dimensions})"
-        )
     if update.sizes.shape != (found,) or not bool((update.sizes > 0).all()):
         raise RefusedUpdateError("cluster sizes must be positive, one for each centroid")
+
+
+def check_centroids(centroids: Tensor, clusters: int, dimensions: int) -> None:
+    """Refuse centroids of a wrong shape, or too many or none.
+
+    Raises:
+        RefusedUpdateError: They are not (1 to ``clusters``, ``dimensions``).
+    """
+    found = len(centroids)
+    if not 1 <= found <= clusters or centroids.shape != (found, dimensions):
+        raise RefusedUpdateError(
+            f"centroids are {tuple(centroids.shape)}, expected (1 to {clusters}, {dimensions})"
+        )
 
 
 def required_centroids(centroids: Tensor | None) -> Tensor:

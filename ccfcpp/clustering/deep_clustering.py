@@ -8,7 +8,7 @@ images and, at the same time, to bring their latents close to centroids, which f
 import math
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -25,10 +25,6 @@ from ccfcpp.models.layout import ModelState
 from ccfcpp.models.stacked import ModelStack
 from ccfcpp.profiling import section
 from ccfcpp.randomness import Randomness
-
-INITIAL_COUNT = 100
-"""Samples that each centroid counts as its own from the start, so that the first batches do not
-make it jump. The choice of the paper's public code; the paper does not say."""
 
 _CHUNK_IMAGES = 1024
 _CHUNK_VALUES = 1024 * 28 * 28
@@ -103,18 +99,12 @@ class _MovingClusters:
     Attributes:
         centroids: Shape (k, latent).
         labels: Cluster of each sample, int64 of shape (samples,).
-        counts: Samples that each centroid has followed, float64 of shape (k,): float32 could not
-            count beyond 2²⁴.
+        counts: Samples that each centroid has followed, float64 of shape (k,).
     """
 
     centroids: Tensor
     labels: Tensor
-    counts: Tensor = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.counts = self.centroids.new_full(
-            (len(self.centroids),), INITIAL_COUNT, dtype=torch.float64
-        )
+    counts: Tensor
 
     def follow(self, batch: Tensor, latents: Tensor) -> None:
         """Assign a batch's samples to their nearest centroids, and move these.
@@ -248,7 +238,11 @@ class DeepClustering:
                 iterations=self.iterations,
             )
             centroids = found.centroids.to(latents.dtype)
-            return _MovingClusters(centroids, nearest(latents, centroids))
+            # Counted in float64: float32 could not count beyond 2²⁴.
+            counts = centroids.new_full(
+                (len(centroids),), self.config.initial_count, dtype=torch.float64
+            )
+            return _MovingClusters(centroids, nearest(latents, centroids), counts)
 
     def _train_epoch(
         self,

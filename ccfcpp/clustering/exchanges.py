@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from ccfcpp.clustering.centroids import (
     CentroidRule,
     CentroidUpdate,
-    check_centroids,
+    check_update,
     required_centroids,
 )
 from ccfcpp.clustering.local_training import LocalTrainer
@@ -123,7 +123,7 @@ class Training:
         if self.with_centroids:
             if update.local is None:
                 raise RefusedUpdateError("the local centroids are missing")
-            check_centroids(update.local, self.rule.clusters, self.trainer.config.model.latent)
+            check_update(update.local, self.rule.clusters, self.trainer.config.model.latent)
 
     def aggregate(
         self, state: CCFCState, updates: Iterable[TrainingUpdate], randomness: Randomness
@@ -175,7 +175,7 @@ class GlobalEncoderCentroids:
 
     def check(self, message: CCFCState, update: CentroidUpdate) -> None:
         """Refuse centroids of a wrong shape."""
-        check_centroids(update, self.rule.clusters, self.trainer.config.model.latent)
+        check_update(update, self.rule.clusters, self.trainer.config.model.latent)
 
     def aggregate(
         self, state: CCFCState, updates: Iterable[CentroidUpdate], randomness: Randomness

@@ -157,9 +157,9 @@ class FFCM:
 
         Where clients may be absent, standing still says nothing: others may move them on.
         """
-        there = self.config.availability
-        everyone = there.dropout_rate == 0 and there.sample_fraction == 1
-        return everyone and state.moved is not None and state.moved <= self.config.ffcm.tolerance
+        if state.moved is None or self.config.availability.varies:
+            return False
+        return state.moved <= self.config.ffcm.tolerance
 
     def initial_state(self, randomness: Randomness) -> CentroidState:
         """Centroids drawn uniformly from [0, 1] in each coordinate."""
@@ -174,6 +174,10 @@ class FFCM:
     def assign(self, state: CentroidState, holder: Client) -> Tensor:
         """The cluster of each image, int64 of shape (samples,)."""
         return self.rule.assign(holder.images, required_centroids(state.centroids))
+
+    def delivery(self, state: CentroidState) -> CentroidState:
+        """The global centroids."""
+        return CentroidState(state.centroids)
 
     def describe(self) -> dict[str, object]:
         """What a summary says of the system."""

@@ -186,8 +186,7 @@ class GANTrainer:
         Returns:
             uint8 of shape (images, channels, height, width) for each client, as many as the
             configuration has it, or as the client holds; image i has the code i mod the number of
-            codes. Or why there are none: the client holds one image alone, was never there for an
-            epoch, or its GAN has diverged.
+            codes. Or why there are none: the client holds one image alone, or its GAN has diverged.
         """
         return [self._drawn(client, randomness.of_client(client.id)) for client in clients]
 
@@ -213,13 +212,15 @@ class GANTrainer:
         """Let the client remember the networks just trained."""
         if not steps:
             return GANLosses(len(client))
-        if not all(map(math.isfinite, losses)):
-            return RefusedUpdateError(f"{_DIVERGED}; it begins again")
-        client.memory = {
+        networks = {
             f"{name}/{entry}": tensor
             for name, stack, _ in self._networks()
             for entry, tensor in stack.state(index).items()
         }
+        finite = all(bool(tensor.isfinite().all()) for tensor in networks.values())
+        if not finite or not all(map(math.isfinite, losses)):
+            return RefusedUpdateError(f"{_DIVERGED}; it stays as it was before this epoch")
+        client.memory = networks
         return GANLosses(len(client), losses[0] / steps, losses[1] / steps)
 
     def _descend(
@@ -310,7 +311,7 @@ class GANTrainer:
             return RefusedUpdateError("it holds one image, and a GAN needs two at least")
         remembered = memory_of(client.memory, "generator")
         if not remembered:
-            return RefusedUpdateError("it was there for no epoch of its GAN's training")
+            return RefusedUpdateError("its GAN has come through no epoch")
         self._generators.load(0, remembered)
         self._generators.activate(1)
         self._generators.train(False)

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 import torch
 from sklearn.cluster import kmeans_plusplus
 from torch import Tensor
+from torch.nn import functional as F
 
-from ccfcpp.clustering.centroids import CentroidUpdate, check_centroids, required_centroids
+from ccfcpp.clustering.centroids import check_centroids, required_centroids
 from ccfcpp.clustering.kmeans import Clustering, kmeans, own_points
 from ccfcpp.clustering.pixels import CentroidState, PixelRule
 from ccfcpp.engine.algorithm import Exchange, Figures
@@ -79,10 +80,9 @@ def _means_of_separated(points: Tensor, distances: Tensor, seeds: Tensor) -> Ten
     nearest, labels = distances.min(dim=1)
     others = distances.scatter(1, labels.unsqueeze(1), torch.inf).amin(dim=1)
     kept = _SEPARATION * nearest <= others
-    sums = torch.zeros(len(seeds), points.shape[1], dtype=torch.float64, device=points.device)
-    sums.index_add_(0, labels[kept], points[kept].double())
-    counts = torch.bincount(labels[kept], minlength=len(seeds)).unsqueeze(1)
-    means = (sums / counts.clamp(min=1)).to(points.dtype)
+    members = F.one_hot(labels, len(seeds)).double() * kept.unsqueeze(1)
+    counts = members.sum(dim=0).unsqueeze(1)
+    means = (members.T @ points.double() / counts.clamp(min=1)).to(points.dtype)
     # A seed keeps itself, but for one that coincides with another.
     return torch.where(counts > 0, means, points[seeds])
 
@@ -108,6 +108,17 @@ def farthest_first(points: Tensor, first: Tensor, k: int) -> Tensor:
 
 
 @dataclass(frozen=True)
+class LocalCentroids:
+    """What a client sends.
+
+    Attributes:
+        centroids: float32 of shape (at most k', pixels).
+    """
+
+    centroids: Tensor
+
+
+@dataclass(frozen=True)
 class OneShotCentroids:
     """The one exchange: local centroids go up."""
 
@@ -126,11 +137,11 @@ class OneShotCentroids:
 
     def local_updates(
         self, message: CentroidState, clients: Sequence[Client], randomness: Randomness
-    ) -> list[CentroidUpdate]:
+    ) -> list[LocalCentroids]:
         """k-means with k′ clusters at each client."""
         return [self._local(client, randomness.of_client(client.id)) for client in clients]
 
-    def _local(self, client: Client, randomness: Randomness) -> CentroidUpdate:
+    def _local(self, client: Client, randomness: Randomness) -> LocalCentroids:
         with section("k-means: clients"):
             found = separated_kmeans(
                 self.rule.points(client.images),
@@ -138,14 +149,14 @@ class OneShotCentroids:
                 seed=randomness.integer("k-means"),
                 iterations=self.iterations,
             )
-        return CentroidUpdate(found.centroids, found.sizes)
+        return LocalCentroids(found.centroids)
 
-    def check(self, message: CentroidState, update: CentroidUpdate) -> None:
+    def check(self, message: CentroidState, update: LocalCentroids) -> None:
         """Refuse centroids of a wrong shape."""
-        check_centroids(update, self.local_clusters, self.rule.dimensions)
+        check_centroids(update.centroids, self.local_clusters, self.rule.dimensions)
 
     def aggregate(
-        self, state: CentroidState, updates: Iterable[CentroidUpdate], randomness: Randomness
+        self, state: CentroidState, updates: Iterable[LocalCentroids], randomness: Randomness
     ) -> tuple[CentroidState, Figures]:
         """Farthest-first from the centroids of the largest client, then k-means over all."""
         local = [update.centroids for update in updates]
@@ -190,6 +201,10 @@ class KFed:
     def assign(self, state: CentroidState, holder: Client) -> Tensor:
         """The nearest centroid of each image, int64 of shape (samples,)."""
         return self.exchange.rule.assign(holder.images, required_centroids(state.centroids))
+
+    def delivery(self, state: CentroidState) -> CentroidState:
+        """The global centroids."""
+        return CentroidState(state.centroids)
 
     def describe(self) -> dict[str, object]:
         """What a summary says of the system."""

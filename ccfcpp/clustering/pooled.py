@@ -289,6 +289,13 @@ class PooledClustering:
         required_centroids(state.centroids)
         return self.pooling.clustering.assign(state, holder.images)
 
+    def delivery(self, state: PooledState) -> PooledState:
+        """The centroids, and the encoder where there is one; decoders stay at the server."""
+        encoder = state.encoder and {
+            name: entry for name, entry in state.encoder.items() if name.startswith("encoder.")
+        }
+        return PooledState(state.centroids, encoder)
+
     def describe(self) -> dict[str, object]:
         """What a summary says of the system."""
         return {"cohort": self.pooling.trainer.cohort} if self.pooling.trainer else {}

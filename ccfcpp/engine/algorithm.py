@@ -40,7 +40,8 @@ class Exchange(Protocol[State]):
     def travels(self) -> bool:
         """Whether messages travel.
 
-        Else clients work by themselves; what they give serves the report, and counts no bytes.
+        Else all connected clients work by themselves, also those that are not available; what they
+        give serves the report, and counts no bytes.
         """
         ...
 

@@ -21,7 +21,8 @@ class RoundReport:
 
     Attributes:
         round: The round's number, from 0.
-        clients: Numbers of the clients that took part.
+        clients: Numbers of the clients that took part in what travelled, or of all connected ones
+            where nothing did.
         refused: Why the server refused updates, by the client's number.
         bytes_down: Bytes that all clients received together.
         bytes_up: Bytes that all clients sent together, refused updates included.
@@ -79,10 +80,14 @@ class Federation(Generic[State]):
         """Run one round. Where nobody takes part, the state stays as it is."""
         started = time.monotonic()
         randomness = self.randomness.at_round(number)
-        numbers = self.availability.taking_part(list(self.clients), randomness)
-        report = RoundReport(number, numbers)
-        clients = [self.clients[client] for client in numbers]
-        for exchange in self.algorithm.exchanges(number, state):
+        available = self.availability.taking_part(list(self.clients), randomness)
+        reached = [self.clients[client] for client in available]
+        exchanges = self.algorithm.exchanges(number, state)
+        alone = not any(exchange.travels for exchange in exchanges)
+        report = RoundReport(number, list(self.clients) if alone else available)
+        for exchange in exchanges:
+            # What needs no connection goes on without one.
+            clients = reached if exchange.travels else list(self.clients.values())
             state = self._run_exchange(exchange, state, clients, randomness, report)
         report.seconds = time.monotonic() - started
         return state, report

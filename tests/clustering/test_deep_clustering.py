@@ -11,7 +11,6 @@ from sklearn.metrics import normalized_mutual_info_score
 from torch import Tensor
 
 from ccfcpp.clustering.deep_clustering import (
-    INITIAL_COUNT,
     DeepClustering,
     DeepClusters,
     deep_clustering_loss,
@@ -81,7 +80,7 @@ class PlainDCN:
         found = kmeans(latents, clusters, seed=seed, restarts=3, iterations=20)
         self.centroids = found.centroids.to(latents.dtype)
         self.labels = [self.nearest(latent) for latent in latents]
-        self.counts = [INITIAL_COUNT] * len(self.centroids)
+        self.counts = [self.config.initial_count] * len(self.centroids)
 
     def nearest(self, latent: Tensor) -> int:
         return int(torch.stack([(latent - m).norm() for m in self.centroids]).argmin())

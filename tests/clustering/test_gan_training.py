@@ -211,10 +211,10 @@ def test_networks_stay_with_their_client_from_epoch_to_epoch() -> None:
     assert {name.partition("/")[0] for name in before} == {"generator", "discriminator"}
 
 
-def test_who_missed_every_epoch_has_no_images() -> None:
+def test_a_gan_that_came_through_no_epoch_has_no_images() -> None:
     (refused,) = trainer().draw(clients_of_sizes(12), RANDOMNESS)
     assert isinstance(refused, RefusedUpdateError)
-    assert "was there for no epoch" in str(refused)
+    assert "has come through no epoch" in str(refused)
 
 
 def test_the_configuration_can_say_how_many_images_there_are(

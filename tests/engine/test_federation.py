@@ -127,6 +127,23 @@ def test_a_round_may_hold_several_exchanges() -> None:
     assert [report["bytes_up"] for report in reports] == [16, 32]
 
 
+def test_what_does_not_travel_needs_no_connection_and_counts_no_bytes() -> None:
+    election = Election(1)
+    election.voting.travels = False
+    (state,), (report,) = run(election, clients(0, 1), Availability(dropout_rate=1.0))
+    torch.testing.assert_close(state.value, 0.5 + (noise(0, 0) + noise(0, 1)) / 2)
+    assert report["clients"] == [0, 1]
+    assert report["bytes_down"] == report["bytes_up"] == 0
+
+
+def test_a_run_ends_where_the_algorithm_has_converged(monkeypatch: pytest.MonkeyPatch) -> None:
+    election = Election(9)
+    monkeypatch.setattr(election, "has_converged", lambda state: bool(state.value[0] > 1))
+    states, reports = run(election, clients(0, 1))
+    assert 1 < len(reports) < 9
+    assert [bool(state.value[0] > 1) for state in states] == [False] * (len(states) - 1) + [True]
+
+
 def test_the_order_of_the_clients_does_not_matter() -> None:
     first, _ = run(Election(3), clients(0, 1, 2, 3))
     second, _ = run(Election(3), clients(2, 0, 3, 1))
