@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ccfcpp.clustering_experiment import ClusteringExperiment
-from ccfcpp.comparison import COSTS_TITLE, SCORES, Comparison, Entry, plan_comparison
+from ccfcpp.comparison import COSTS_TITLE, Comparison, Entry, plan_comparison
 from ccfcpp.config import ClusterConfig
 from ccfcpp.config_layers import (
     Tree,
@@ -223,7 +223,7 @@ def _running(study: Study[ClusterConfig], done: int) -> Text:
 
 
 def _scores(result: Comparison) -> list[Table]:
-    return [_table(f"{title} (published)", result.table(score)) for score, title in SCORES.items()]
+    return [_table(title, result.table(score)) for score, title in result.titles().items()]
 
 
 def _table(title: str, rows: list[dict[str, Entry | str]] | list[dict[str, str]]) -> Table:

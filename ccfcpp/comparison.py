@@ -141,14 +141,23 @@ class Comparison:
                 rows.append({"method": chosen.title, "leaves a client": chosen.sends} | means)
         return rows
 
+    def titles(self) -> dict[str, str]:
+        """What each score's table is called, which says what stands in parentheses."""
+        return {
+            score: f"{title} (published)"
+            if any(row[f"{score} published"] is not None for row in self.rows)
+            else title
+            for score, title in SCORES.items()
+        }
+
     def as_markdown(self) -> str:
         """All tables, the best of each column in bold, the published value in parentheses."""
         parts = []
-        for score, title in SCORES.items():
+        for score, title in self.titles().items():
             shown = [
                 {name: _as_text(entry) for name, entry in row.items()} for row in self.table(score)
             ]
-            parts.append(f"{title} (published)\n\n{as_markdown(shown)}")
+            parts.append(f"{title}\n\n{as_markdown(shown)}")
         if costs := self.costs():
             parts.append(f"{COSTS_TITLE}\n\n{as_markdown(costs)}")
         return "\n".join(parts)
