@@ -54,6 +54,7 @@ from ccfcpp.terminal import (
     traffic_rows,
     usage_errors,
 )
+from ccfcpp.theory_command import verify_theory
 from supervised.command import classify
 
 app = typer.Typer(
@@ -240,4 +241,5 @@ def _rounds(summary: dict[str, Any]) -> str:
 
 
 app.command()(compare)
+app.command()(verify_theory)
 app.command()(classify)

@@ -1,0 +1,1 @@
+"""The papers' mathematics beside simulated networks: ``ccfcpp verify-theory``."""
