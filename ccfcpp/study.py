@@ -224,7 +224,7 @@ class Study(Generic[C]):
 
     def write_table(self, rows: Sequence[Row], markdown: str) -> None:
         """Write a table of the cells, to ``table.csv`` and ``table.md``."""
-        write_whole(self.path / "table.csv", _as_csv(rows).encode())
+        write_whole(self.path / "table.csv", as_csv(rows).encode())
         write_whole(self.path / "table.md", markdown.encode())
 
 
@@ -275,7 +275,8 @@ def display(row: Row, measures: Sequence[str]) -> dict[str, str]:
     return shown
 
 
-def _as_csv(rows: Sequence[Row]) -> str:
+def as_csv(rows: Sequence[Mapping[str, object]]) -> str:
+    """Rows as a table whose columns are all their keys."""
     text = io.StringIO()
     names = list(dict.fromkeys(name for row in rows for name in row))
     writer = csv.DictWriter(text, names, lineterminator="\n")

@@ -1,7 +1,5 @@
 """The command ``ccfcpp verify-theory``: it parses, calls and prints."""
 
-import csv
-import io
 import json
 import time
 from itertools import groupby
@@ -14,9 +12,10 @@ from ccfcpp.engine.files import write_whole
 from ccfcpp.environment import use_processors
 from ccfcpp.errors import UsageError
 from ccfcpp.options import AsJson
+from ccfcpp.study import as_csv
 from ccfcpp.terminal import print_rows, progress_console
 from ccfcpp.theory.statements import Statement
-from ccfcpp.theory.verification import Row, verify
+from ccfcpp.theory.verification import verify
 
 
 def verify_theory(
@@ -37,7 +36,7 @@ def verify_theory(
     seconds = round(time.perf_counter() - began, 1)
     if out is not None:
         for name, rows in found.tables.items():
-            write_whole(out / f"{name}.csv", _as_csv(rows).encode())
+            write_whole(out / f"{name}.csv", as_csv(rows).encode())
     if json_output:
         statements = [each.as_json() for each in found.statements]
         place = None if out is None else str(out)
@@ -71,11 +70,3 @@ def _shown(statement: Statement) -> dict[str, str]:
         "relative error": "" if error is None else f"{error:.1e}",
         "verdict": statement.verdict,
     }
-
-
-def _as_csv(rows: list[Row]) -> str:
-    text = io.StringIO()
-    writer = csv.DictWriter(text, list(rows[0]))
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()
