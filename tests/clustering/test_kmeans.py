@@ -74,6 +74,21 @@ def test_from_given_starts_it_ends_where_lloyds_algorithm_does(
     torch.testing.assert_close(found.centroids, expected, atol=1e-5, rtol=0)
 
 
+@given(st.integers(0, 10**6))
+def test_the_order_of_the_points_does_not_matter(seed: int) -> None:
+    """From given starts; those that are drawn depend on it, but not where groups are apart."""
+    points = normal(seed, 60, 3)
+    order = torch.randperm(60, generator=Randomness(seed).generator("order"))
+    starts = points[:4].clone()
+    first, second = (kmeans(some, 4, seed=0, starts=starts) for some in (points, points[order]))
+    assume(len(first.centroids) == 4)  # where a cluster runs empty faiss splits another at random
+    torch.testing.assert_close(first.centroids, second.centroids, rtol=1e-4, atol=1e-4)
+    assert first.sizes.tolist() == second.sizes.tolist()
+    apart = points + 100 * torch.arange(60).remainder(3).unsqueeze(1)
+    drawn, again = (kmeans(some, 3, seed=seed).centroids for some in (apart, apart[order]))
+    torch.testing.assert_close(drawn[drawn[:, 0].argsort()], again[again[:, 0].argsort()])
+
+
 def test_given_starts_leave_no_draw() -> None:
     """From a bad start no restart comes to help."""
     points = torch.tensor([[0.0], [1.0], [50.0], [51.0], [90.0], [91.0]])
