@@ -16,7 +16,7 @@ import ccfcpp
 from ccfcpp.clustering_experiment import ClusteringExperiment
 from ccfcpp.compare_command import compare
 from ccfcpp.config import ClusterConfig
-from ccfcpp.config_layers import flatten, merge, parse_assignments, read_configs, resolve
+from ccfcpp.config_layers import flatten, resolve
 from ccfcpp.data.sources import describe
 from ccfcpp.environment import keep_freed_memory, use_processors
 from ccfcpp.errors import FederationError, UsageError
@@ -42,7 +42,6 @@ from ccfcpp.options import (
 from ccfcpp.terminal import (
     INTERRUPTED,
     create_run,
-    given,
     new_path,
     print_facts,
     printed_profile,
@@ -53,6 +52,7 @@ from ccfcpp.terminal import (
     run_to_end,
     traffic_rows,
     usage_errors,
+    user_layers,
 )
 from ccfcpp.theory_command import verify_theory
 from supervised.command import classify
@@ -183,8 +183,7 @@ def cluster(
         "compute.cohort": cohort,
         "data.root": data_root,
     }
-    values = merge(given(named), parse_assignments(settings or []))
-    files = read_configs(config or [])
+    files, values = user_layers(config, named, settings)
     keep_freed_memory()
     use_processors()
     with usage_errors():

@@ -18,9 +18,6 @@ from ccfcpp.config import ClusterConfig
 from ccfcpp.config_layers import (
     Tree,
     flatten,
-    merge,
-    parse_assignments,
-    read_configs,
     resolve,
     stack,
 )
@@ -57,6 +54,7 @@ from ccfcpp.terminal import (
     resumable,
     resume_command,
     usage_errors,
+    user_layers,
 )
 
 _SKEWS = ("0", "0.25", "0.5", "0.75", "1")
@@ -108,8 +106,7 @@ def compare(
         "compute.cohort": cohort,
         "data.root": data_root,
     }
-    values = merge(given(named), parse_assignments(settings or []))
-    files = read_configs(config or [])
+    files, values = user_layers(config, named, settings)
     keep_freed_memory()
     use_processors()
     with usage_errors():
@@ -143,9 +140,9 @@ def compare(
 def _plan(
     files: list[Tree], values: Tree, methods: str | None, p: str | None, seeds: int
 ) -> list[Planned[ClusterConfig]]:
-    for key in ("method", "partition.p"):
-        if key in dict(flatten(values)):
-            flag = {"method": "--methods", "partition.p": "--p"}[key]
+    keys = [key for key, _ in flatten(values)]
+    for key, flag in (("method", "--methods"), ("partition.p", "--p")):
+        if key in keys:
             raise UsageError(f"--set {key} is refused: a comparison has several; give {flag}")
     names = _listed(methods, "--methods") if methods is not None else list(METHODS)
     skews = _listed(p, "--p") if p is not None else list(_SKEWS)
@@ -155,10 +152,7 @@ def _plan(
             raise UsageError(f"--p has no effect on partition.kind = {kind!r}: leave it out")
         skews = []
     plan = plan_comparison(files, values, names, skews, seeds)
-    refuse_unused(
-        [key for key, _ in flatten(values)],
-        list(dict.fromkeys(run.config.method for run in plan)),
-    )
+    refuse_unused(keys, list(dict.fromkeys(run.config.method for run in plan)))
     return plan
 
 
@@ -193,6 +187,8 @@ def _live(
     """
     known: set[Path] = {run.folder for run in study.runs if study.is_finished(run)}
     shown = compared()
+    # Also at once: what ended a run before may have come between a summary and its table.
+    study.write_table(shown.rows, shown.as_markdown())
     with Live(console=console, auto_refresh=False, transient=True) as live:
 
         def look() -> None:

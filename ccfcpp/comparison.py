@@ -38,10 +38,10 @@ def plan_comparison(
     Raises:
         UsageError: A value is out of its range.
     """
+    # Images of clients that are absent are missing, and those depend on the partition.
+    perfect = resolve(ClusterConfig, "cluster", *layers, values).availability.is_perfect
     planned: list[Planned[ClusterConfig]] = []
     for method in methods:
-        # Images of clients that are absent are missing, and those depend on the partition.
-        perfect = resolve(ClusterConfig, "cluster", *layers, values).availability.is_perfect
         centralised = perfect and method in METHODS and METHODS[method].centralised
         of_method: Sequence[str | None] = [None] if centralised else skews or [None]
         for p in of_method:

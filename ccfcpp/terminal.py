@@ -12,7 +12,16 @@ from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
-from ccfcpp.config_layers import Tree, flatten, merge, nest, stack, validate
+from ccfcpp.config_layers import (
+    Tree,
+    flatten,
+    merge,
+    nest,
+    parse_assignments,
+    read_configs,
+    stack,
+    validate,
+)
 from ccfcpp.errors import UsageError
 from ccfcpp.experiment import Experiment, StoppedError
 from ccfcpp.interruption import graceful_interruption
@@ -32,6 +41,23 @@ def given(named: Mapping[str, Any]) -> Tree:
         if value is not None:
             tree = merge(tree, nest(key, value))
     return tree
+
+
+def user_layers(
+    configs: Sequence[Path] | None, named: Mapping[str, Any], settings: Sequence[str] | None
+) -> tuple[list[Tree], Tree]:
+    """What the user gave: files, and single values over them.
+
+    Args:
+        configs: Values of ``--config``.
+        named: Values of flags, by dotted key.
+        settings: Values of ``--set``.
+
+    Raises:
+        UsageError: A file cannot be read, or a setting is of another form.
+    """
+    values = merge(given(named), parse_assignments(settings or []))
+    return read_configs(configs or []), values
 
 
 @contextmanager

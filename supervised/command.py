@@ -9,9 +9,6 @@ import typer
 
 from ccfcpp.config_layers import (
     Tree,
-    merge,
-    parse_assignments,
-    read_configs,
     resolve,
     stack,
 )
@@ -47,7 +44,6 @@ from ccfcpp.study import (
 )
 from ccfcpp.terminal import (
     create_run,
-    given,
     new_path,
     print_facts,
     print_rows,
@@ -60,6 +56,7 @@ from ccfcpp.terminal import (
     run_to_end,
     traffic_rows,
     usage_errors,
+    user_layers,
 )
 from supervised.config import ClassifyConfig
 from supervised.experiment import ClassificationExperiment
@@ -141,8 +138,7 @@ def classify(
         "compute.cohort": cohort,
         "data.root": data_root,
     }
-    values = merge(given(named), parse_assignments(settings or []))
-    files = read_configs(config or [])
+    files, values = user_layers(config, named, settings)
     keep_freed_memory()
     use_processors()
     with printed_profile() if profile else nullcontext():

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ccfcpp.data.batches import forward_batch
 from ccfcpp.data.images import to_float
 from ccfcpp.models.classifiers import Classifier
 from ccfcpp.models.layout import ModelState
@@ -13,8 +14,7 @@ from ccfcpp.models.stacked import ModelStack
 from supervised.augmentation import normalise
 from supervised.config import ClassifyConfig
 
-_FORWARD_BATCH = 500
-_FORWARD_PIXELS = 500 * 32 * 32
+_FORWARD_BATCH, _USUAL_PIXELS = 500, 32 * 32
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class Evaluator:
             (samples,).
         """
         self._network.load(0, model)
-        size = min(_FORWARD_BATCH, max(1, _FORWARD_PIXELS // images[0, 0].numel()))
+        size = forward_batch(images[0, 0].numel(), _FORWARD_BATCH, _USUAL_PIXELS)
         parts = [
             self._network(normalise(to_float(batch), self._settings))
             for batch in torch.split(images, size)

@@ -16,6 +16,7 @@ from torch.nn import functional as F
 
 from ccfcpp.clustering.kmeans import kmeans, nearest
 from ccfcpp.config import DCNConfig
+from ccfcpp.data.batches import forward_batch
 from ccfcpp.data.images import to_float
 from ccfcpp.errors import FederationError
 from ccfcpp.models.adam import StackedAdam
@@ -25,9 +26,6 @@ from ccfcpp.models.layout import ModelState
 from ccfcpp.models.stacked import ModelStack
 from ccfcpp.profiling import section
 from ccfcpp.randomness import Randomness
-
-_CHUNK_IMAGES = 1024
-_CHUNK_VALUES = 1024 * 28 * 28
 
 
 @dataclass(frozen=True)
@@ -210,7 +208,7 @@ class DeepClustering:
             Floats of shape (samples, latent).
         """
         self._encoder.load(0, model)
-        size = max(1, min(_CHUNK_IMAGES, _CHUNK_VALUES // math.prod(self.image_shape)))
+        size = forward_batch(math.prod(self.image_shape))
         return torch.cat([self._latents(to_float(chunk)) for chunk in torch.split(images, size)])
 
     @torch.no_grad()

@@ -15,10 +15,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ccfcpp.config import GANConfig
-from ccfcpp.data.batches import CohortBatch, cohort_batches
+from ccfcpp.data.batches import CohortBatch, cohort_batches, forward_batch
 from ccfcpp.data.images import to_float
 from ccfcpp.engine.algorithm import RefusedUpdateError
 from ccfcpp.engine.client import Client, memory_of
+from ccfcpp.engine.payload import not_finite_entry
 from ccfcpp.losses import batch_mean
 from ccfcpp.models.adam import StackedAdam
 from ccfcpp.models.gan import Discriminator, Generator
@@ -34,9 +35,6 @@ _DIVERGED = (
     "its GAN has diverged, losses or images are not finite: lower gan.generator_rate or "
     "gan.discriminator_rate"
 )
-
-_FORWARD_BATCH = 1024
-_FORWARD_PIXELS = 1024 * 28 * 28
 
 
 @dataclass(frozen=True)
@@ -142,9 +140,7 @@ class GANTrainer:
         self.codes = codes
         self.cohort = cohort
         self.device = device
-        # Large images go in smaller batches, so that memory does not grow with their size.
-        pixels = image_shape[1] * image_shape[2]
-        self._forward_batch = min(_FORWARD_BATCH, max(1, _FORWARD_PIXELS // pixels))
+        self._forward_batch = forward_batch(image_shape[1] * image_shape[2])
         self._make_generator = partial(Generator, image_shape, codes, config)
         self._make_discriminator = partial(Discriminator, image_shape, config)
         self._generators = ModelStack(self._make_generator, cohort, device, precision=precision)
@@ -198,7 +194,8 @@ class GANTrainer:
                 remembered = memory_of(client.memory, name)
                 state = remembered or build(make, own.generator(name)).state_dict()
                 stack.load(index, state)
-                stack.train()
+        self._generators.train()
+        self._discriminators.train()
 
     def _networks(self) -> list[tuple[str, ModelStack, Callable[[], nn.Module]]]:
         return [
@@ -217,8 +214,7 @@ class GANTrainer:
             for name, stack, _ in self._networks()
             for entry, tensor in stack.state(index).items()
         }
-        finite = all(bool(tensor.isfinite().all()) for tensor in networks.values())
-        if not finite or not all(map(math.isfinite, losses)):
+        if not_finite_entry(networks) or not all(map(math.isfinite, losses)):
             return RefusedUpdateError(f"{_DIVERGED}; it stays as it was before this epoch")
         client.memory = networks
         return GANLosses(len(client), losses[0] / steps, losses[1] / steps)

@@ -1,9 +1,10 @@
 """Systems in which images go up, once, and the server clusters them.
 
-``km`` and ``fcm``, the tables' centralised systems, send the clients' own images. SDA-FC (Yan et
-al., *Privacy-Preserving Federated Deep Clustering Based on GAN* and its predecessor) and PPFC-GAN
-send synthetic ones, which a generative adversarial network makes at each client. The server's
-clustering is k-means, fuzzy c-means or a deep clustering network.
+``km`` and ``fcm``, the tables' centralised systems, send the clients' own images. SDA-FC (Yan, Liu,
+Qi and Zhang, *Federated Clustering with GAN-based Data Synthesis*, 2022) and PPFC-GAN (the same,
+*Privacy-Preserving Federated Deep Clustering Based on GAN*, 2022) send synthetic ones, which a
+generative adversarial network makes at each client. The server's clustering is k-means, fuzzy
+c-means or a deep clustering network.
 """
 
 from collections.abc import Iterable, Sequence
@@ -24,7 +25,7 @@ from ccfcpp.engine.algorithm import Exchange, Figures, RefusedUpdateError
 from ccfcpp.engine.client import Client
 from ccfcpp.models.layout import ModelState
 from ccfcpp.profiling import section
-from ccfcpp.randomness import Randomness, generator_of
+from ccfcpp.randomness import Randomness
 
 _SHEET_ROWS = 8
 """Samples of each code that the server keeps of a client's synthetic images."""
@@ -110,7 +111,7 @@ class PixelFuzzyCMeans:
         if len(points) <= self.clusters:
             return PooledState(own_points(points).centroids), {}
         choices = self.choices
-        generator = generator_of(randomness.integer("fuzzy c-means"))
+        generator = randomness.generator("fuzzy c-means")
         with section("fuzzy c-means: server"):
             found = [
                 fuzzy_c_means(

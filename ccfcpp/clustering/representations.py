@@ -5,14 +5,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ccfcpp.data.batches import forward_batch
 from ccfcpp.data.images import to_float
 from ccfcpp.engine.client import Client
 from ccfcpp.models.layout import ModelState
 from ccfcpp.models.stacked import ModelStack
 from ccfcpp.profiling import section
-
-_FORWARD_BATCH = 1024
-_FORWARD_PIXELS = 1024 * 28 * 28
 
 
 @dataclass(frozen=True)
@@ -37,8 +35,7 @@ def represent(model: ModelStack, images: Tensor) -> Representations:
         images: uint8 tensor of shape (samples, channels, height, width).
     """
     model.train(False)
-    # Large images go in smaller batches, so that memory does not grow with their size.
-    size = min(_FORWARD_BATCH, max(1, _FORWARD_PIXELS // images[0, 0].numel()))
+    size = forward_batch(images[0, 0].numel())
     parts = [model(to_float(batch)) for batch in torch.split(images, size)]
     latents, predictions = (torch.cat([r[0, 0] for r in part]) for part in zip(*parts, strict=True))
     return Representations(latents, predictions)

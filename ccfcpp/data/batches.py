@@ -75,3 +75,15 @@ def _batch_lengths(size: int, batch_size: int, largest: int) -> Tensor:
     left = size - torch.arange(0, largest, batch_size)
     lengths = left.clamp(min=0, max=batch_size)
     return torch.where(lengths > 1, lengths, 0)
+
+
+def forward_batch(size: int, most: int = 1024, usual_size: int = 28 * 28) -> int:
+    """How many images go through a network at a time where nothing is trained.
+
+    Args:
+        size: Pixels (or values) of an image.
+        most: Images of the usual size. Larger ones go in smaller batches, so that memory does not
+            grow with their size.
+        usual_size: Pixels (or values) of those.
+    """
+    return min(most, max(1, most * usual_size // size))

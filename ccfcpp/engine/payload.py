@@ -88,7 +88,12 @@ def nbytes(payload: object) -> int:
 
 def not_finite(payload: object) -> str | None:
     """Name of the first tensor that holds NaN or Inf, or None where every number is finite."""
-    floats = {name: t for name, t in pack(payload).items() if t.is_floating_point()}
+    return not_finite_entry(pack(payload))
+
+
+def not_finite_entry(tensors: Mapping[str, Tensor]) -> str | None:
+    """The same of tensors by name."""
+    floats = {name: t for name, t in tensors.items() if t.is_floating_point()}
     # An accelerator is asked once, not once a tensor.
     finite = {name: torch.isfinite(tensor).all() for name, tensor in floats.items()}
     for device in {good.device for good in finite.values()}:

@@ -275,7 +275,7 @@ def test_without_any_epoch_it_is_k_means_on_the_initial_latents() -> None:
 
 
 def test_latents_are_the_encoders_over_several_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ccfcpp.clustering.deep_clustering._CHUNK_IMAGES", 4)
+    monkeypatch.setattr("ccfcpp.clustering.deep_clustering.forward_batch", lambda size: 4)
     deep = deep_clustering(TINY)
     model = build(deep.make_model, Randomness(0).generator("model"))
     images = few_digits(11)

@@ -223,7 +223,7 @@ def test_the_configuration_can_say_how_many_images_there_are(
     """More than one forward pass of them; how many go into one changes nothing."""
     config = SMALL.model_copy(update={"images": 20, "epochs": 1})
     (whole,) = train(trainer(config), clients_of_sizes(9), RANDOMNESS)
-    monkeypatch.setattr("ccfcpp.clustering.gan_training._FORWARD_BATCH", 8)
+    monkeypatch.setattr("ccfcpp.clustering.gan_training.forward_batch", lambda size: 8)
     (parts,) = train(trainer(config), clients_of_sizes(9), RANDOMNESS)
     assert images_of(whole).shape == (20, *SHAPE)
     assert (images_of(whole).int() - images_of(parts).int()).abs().max() <= 1
