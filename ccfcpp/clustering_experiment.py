@@ -1,24 +1,32 @@
 """One clustering run, from its configuration to its results."""
 
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from ccfcpp.clustering.ccfc import CCFC
 from ccfcpp.clustering.pooled import PooledState
 from ccfcpp.config import ClusterConfig
 from ccfcpp.data import ImageData
+from ccfcpp.data.images import random_part
 from ccfcpp.engine.client import Client
 from ccfcpp.engine.memories import ClientMemories
 from ccfcpp.engine.payload import nbytes
 from ccfcpp.errors import UsageError
-from ccfcpp.experiment import Arrays, Experiment, Scores
+from ccfcpp.experiment import Arrays, Experiment, Scores, View
+from ccfcpp.local_spectra import LocalSpectra, describe_spectra
 from ccfcpp.methods import METHODS, ClusteringAlgorithm, Setting
-from ccfcpp.metrics import clustering_scores
-from ccfcpp.randomness import SERVER
+from ccfcpp.metrics import clustering_scores, spectrum
+from ccfcpp.models.layout import ModelState
+from ccfcpp.randomness import SERVER, Randomness
 from ccfcpp.setup import load_data, number_of_clusters, partition
 from ccfcpp.sheets import sheet
+
+_MOST_COMPARED = 10_000
+"""Images on which local models are compared with the global one."""
 
 
 class ClusteringExperiment(Experiment[Any]):
@@ -96,8 +104,10 @@ class ClusteringExperiment(Experiment[Any]):
             clusters[self.unheld] = self.algorithm.assign(state, self.rest).cpu()
         return clusters
 
-    def results(self, state: Any, memories: ClientMemories) -> tuple[dict[str, Any], Arrays]:
-        """The cluster of every image, and scores where there are labels."""
+    def results(
+        self, state: Any, memories: ClientMemories, local: LocalSpectra
+    ) -> tuple[dict[str, Any], Arrays]:
+        """The cluster of every image, scores where there are labels, and spectra of models."""
         clusters = self._assign_all(state)
         owners = torch.full((len(self.data),), -1)
         for number, part in enumerate(self.parts):
@@ -109,8 +119,42 @@ class ClusteringExperiment(Experiment[Any]):
         if self.data.labels is not None:
             assignments["class"] = self.data.labels
             scores |= clustering_scores(self.data.labels.cpu().numpy(), clusters.numpy())
-        delivered = nbytes(self.algorithm.delivery(state))
-        return {**scores, "bytes_delivered": delivered}, {"assignments": assignments}
+        summary = scores | {"bytes_delivered": nbytes(self.algorithm.delivery(state))}
+        arrays = {"assignments": assignments}
+        if isinstance(self.algorithm, CCFC):
+            global_values = spectrum(self.algorithm.represent_by(state.model, self._compared))
+            arrays["spectra"] = local.arrays(global_values)
+            summary |= describe_spectra(arrays["spectra"])
+        return summary, arrays
+
+    @cached_property
+    def _compared(self) -> Tensor:
+        """Images on which models are compared: a part where there are many, alike for all runs."""
+        index = torch.arange(len(self.data))
+        generator = Randomness(0).generator("images on which models are compared")
+        chosen = random_part(index, _MOST_COMPARED, generator)
+        return self.data.images[chosen.to(self.device)]
+
+    def local_representations(self, client: int, model: ModelState) -> Tensor | None:
+        """The latents of a local model, of shape (images, latent)."""
+        if not isinstance(self.algorithm, CCFC):
+            return None
+        return self.algorithm.represent_by(model, self._compared)
+
+    def view(self, state: Any, memories: ClientMemories) -> View:
+        """All images, as points in the centroids' space."""
+        everything = self._holder(SERVER, "all", torch.arange(len(self.data)))
+        known = state.centroids is not None
+        learns = isinstance(self.algorithm, CCFC)
+        return View(
+            self.data.images.cpu(),
+            self.algorithm.represent(state, everything).cpu() if known or learns else None,
+            self._assign_all(state) if known else None,
+            None if self.data.labels is None else self.data.labels.cpu(),
+            self.data.classes,
+            state.centroids.cpu() if known else None,
+            self.algorithm.by_angle,
+        )
 
     def pictures(self, state: Any) -> Mapping[str, Tensor]:
         """A sheet of each client's synthetic images, a column for each code of its generator."""

@@ -9,13 +9,16 @@ from typing import Any, Generic
 from torch import Tensor
 
 from ccfcpp.config import RunConfig
+from ccfcpp.data import ImageData
 from ccfcpp.engine.algorithm import Algorithm, State
 from ccfcpp.engine.availability import Availability
-from ccfcpp.engine.checkpoint import Checkpoint, CheckpointClock
+from ccfcpp.engine.checkpoint import Checkpoint, CheckpointClock, load_checkpoint
 from ccfcpp.engine.client import Client
 from ccfcpp.engine.federation import Federation, RoundReport
 from ccfcpp.engine.memories import ClientMemories, memory_budget
 from ccfcpp.environment import check_precision, choose_device, describe_environment
+from ccfcpp.local_spectra import LocalSpectra
+from ccfcpp.models.layout import ModelState
 from ccfcpp.profiling import section
 from ccfcpp.randomness import Randomness
 from ccfcpp.run_folder import RunFolder
@@ -28,6 +31,31 @@ Arrays = Mapping[str, Mapping[str, Tensor]]
 
 class StoppedError(Exception):
     """The run was asked to stop, and did after a checkpoint."""
+
+
+@dataclass(frozen=True)
+class View:
+    """What a state makes of images: all of them, or those for testing.
+
+    Attributes:
+        images: uint8 of shape (images, channels, height, width).
+        representations: Floats of shape (images, dimensions); None where there is no one space in
+            which all images lie.
+        found: The cluster, or the predicted class, of each image; None where nothing is known yet.
+        classes: The true class of each image; None where it is not known.
+        class_names: Their names, in order.
+        centroids: Of shape (clusters, dimensions), where the images are clustered.
+        by_angle: Whether images belong to the centroid of the nearest direction, whatever its
+            length; else to the nearest one.
+    """
+
+    images: Tensor
+    representations: Tensor | None
+    found: Tensor | None
+    classes: Tensor | None
+    class_names: tuple[str, ...]
+    centroids: Tensor | None = None
+    by_angle: bool = False
 
 
 @dataclass
@@ -97,10 +125,14 @@ class Experiment(ABC, Generic[State]):
         device: Where the computation runs.
         randomness: The run's source of random numbers.
         availability: Which clients take part.
+        data: All images.
+        parts: Indices of each client's images, also of clients that are not connected.
         clients: The connected clients that hold images.
         algorithm: The system.
     """
 
+    data: ImageData
+    parts: list[Tensor]
     clients: list[Client]
     algorithm: Algorithm[State]
 
@@ -115,8 +147,32 @@ class Experiment(ABC, Generic[State]):
         """Scores after round ``number``; none where none are due."""
 
     @abstractmethod
-    def results(self, state: State, memories: ClientMemories) -> tuple[dict[str, Any], Arrays]:
-        """What the last state comes to: the summary's part of it, and arrays to save."""
+    def results(
+        self, state: State, memories: ClientMemories, local: LocalSpectra
+    ) -> tuple[dict[str, Any], Arrays]:
+        """What the last state comes to: the summary's part of it, and arrays to save.
+
+        Args:
+            state: It.
+            memories: What the clients remember.
+            local: Spectra of the last round's local models.
+        """
+
+    @abstractmethod
+    def local_representations(self, client: int, model: ModelState) -> Tensor | None:
+        """What a local model makes of the images on which models are compared.
+
+        Args:
+            client: The client's number.
+            model: What it sent.
+
+        Returns:
+            Floats of shape (images, dimensions); None where a model is not for comparing.
+        """
+
+    @abstractmethod
+    def view(self, state: State, memories: ClientMemories) -> View:
+        """What a state makes of the images."""
 
     def pictures(self, state: State) -> Mapping[str, Tensor]:
         """What there is to look at by name, each uint8 of shape (height, width, 3)."""
@@ -150,6 +206,8 @@ class Experiment(ABC, Generic[State]):
         federation = self.federation(folder.checkpoint.parent)
         memories = federation.memories
         state, history, first_round = self._start(folder, memories)
+        local = LocalSpectra(self.algorithm.rounds - 1, self.local_representations)
+        federation.on_update = local
         clock = CheckpointClock()
         for state, report in federation.run(state, first_round):  # noqa: B020 - the state moves on
             with section("scores"):
@@ -167,11 +225,23 @@ class Experiment(ABC, Generic[State]):
                     memories.settle()
             if stopping and not over:
                 raise StoppedError
-        result, arrays = self.results(state, memories)
+        result, arrays = self.results(state, memories, local)
         summary = self.describe() | history.describe(self.clients) | result
         summary["out"] = str(folder.path)
         folder.write_results(summary, state, arrays, self.pictures(state))
         return summary
+
+    def last_view(self, folder: RunFolder) -> View | None:
+        """What the last checkpoint's state makes of the images, without a change to the folder.
+
+        None where the run ended before its first checkpoint.
+        """
+        if not folder.checkpoint.exists():
+            return None
+        checkpoint = load_checkpoint(folder.checkpoint, self.algorithm.state_type, self.device)
+        memories = self.federation(folder.checkpoint.parent).memories
+        memories.restore(checkpoint.memories)
+        return self.view(checkpoint.state, memories)
 
     def federation(self, folder: Path | None = None) -> Federation[State]:
         """The clients and the server; what clients remember goes to ``folder`` where it must."""

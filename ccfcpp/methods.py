@@ -41,6 +41,18 @@ class ClusteringAlgorithm(Algorithm[State], Protocol[State]):
         """
         ...
 
+    @property
+    def by_angle(self) -> bool:
+        """Whether images belong to the centroid of the nearest direction; else to the nearest."""
+        ...
+
+    def represent(self, state: State, holder: Client) -> Tensor:
+        """A holder's images as points in the centroids' space, of shape (samples, dimensions).
+
+        The state is one in which centroids are known, or one with a model.
+        """
+        ...
+
     def delivery(self, state: State) -> object:
         """What clients receive in the end, to assign their images: a dataclass of tensors."""
         ...

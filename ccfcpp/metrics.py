@@ -86,6 +86,25 @@ def spectrum(representations: Tensor) -> Tensor:
     return values.flip(0).clamp(min=0).cpu()
 
 
+def spectral_gap(local_values: Tensor, global_values: Tensor) -> float:
+    """How far a local model's singular values lie above the global one's: R of Eq. (1).
+
+    Source: Shi et al., *Understanding and Mitigating Dimensional Collapse in Federated Learning*
+    (TPAMI), Section 3.3: R = 1/K Σₖ log(λₖ⁽ˡ⁾ / λₖ⁽ᵍ⁾), here over all K dimensions.
+
+    Args:
+        local_values: Singular values of a covariance, descending, shape (dimensions,).
+        global_values: The same, of the global model's representations of the same images.
+
+    Returns:
+        Above 0 where averaging has made singular values smaller. Values below 10⁻¹² of the largest
+        one are rounding errors and count as that; NaN where a spectrum has NaN.
+    """
+    least = 1e-12 * torch.maximum(local_values, global_values).max().clamp(min=1e-300)
+    ratios = local_values.clamp(min=least) / global_values.clamp(min=least)
+    return float(ratios.log().mean())
+
+
 def tail_share(singular_values: Tensor) -> float:
     """What the smaller half of the singular values has of their sum.
 

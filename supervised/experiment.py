@@ -1,6 +1,7 @@
 """One classification run, from its configuration to its results."""
 
 import math
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -10,8 +11,10 @@ from ccfcpp.data import ImageData
 from ccfcpp.engine.client import Client
 from ccfcpp.engine.memories import ClientMemories
 from ccfcpp.errors import UsageError
-from ccfcpp.experiment import Arrays, Experiment, Scores
+from ccfcpp.experiment import Arrays, Experiment, Scores, View
+from ccfcpp.local_spectra import LocalSpectra, describe_spectra, mean
 from ccfcpp.metrics import effective_rank, spectrum, tail_share
+from ccfcpp.models.layout import ModelState
 from ccfcpp.models.stacked import training_bytes
 from ccfcpp.setup import cohort_size
 from supervised.algorithm import FederatedClassification
@@ -140,19 +143,27 @@ class ClassificationExperiment(Experiment[ServerState]):
         return self.evaluator(model, tested.images)
 
     def results(
-        self, state: ServerState, memories: ClientMemories
+        self, state: ServerState, memories: ClientMemories, local: LocalSpectra
     ) -> tuple[dict[str, Any], Arrays]:
-        """Accuracies, predictions, and the spectrum of the representations of each test set."""
+        """Accuracies, predictions, and spectra of the representations of test images.
+
+        The global model's effective rank and tail are means over the test sets. Local models are
+        compared with it on all test images together.
+        """
         correct, predictions, spectra = {}, [], []
         for tested in self.test_sets:
             representations, predicted = self._tested(tested, state, memories)
             correct[tested.name] = _accuracy(tested, predicted)
             predictions.append(predicted.cpu())
             spectra.append(spectrum(representations))
+        compared: dict[str, Tensor] = {}
+        if not self._is_personal:
+            compared = local.arrays(spectrum(self.evaluator(state.model, self._compared)[0]))
         summary = {
             **_averaged(correct),
-            "effective_rank": _mean([effective_rank(values) for values in spectra]),
-            "tail_share": _mean([tail_share(values) for values in spectra]),
+            **(describe_spectra(compared) if compared else {}),
+            "effective_rank": mean([effective_rank(values) for values in spectra]),
+            "tail_share": mean([tail_share(values) for values in spectra]),
         }
         sizes = torch.tensor([len(tested.index) for tested in self.test_sets])
         arrays = {
@@ -163,8 +174,34 @@ class ClassificationExperiment(Experiment[ServerState]):
         }
         return summary, {
             "predictions": arrays,
-            "spectra": {"singular_values": torch.stack(spectra)},
+            "spectra": {"singular_values": torch.stack(spectra), **compared},
         }
+
+    @cached_property
+    def _compared(self) -> Tensor:
+        """All test images: local models are compared with the global one on them."""
+        return torch.cat([tested.images for tested in self.test_sets])
+
+    def local_representations(self, client: int, model: ModelState) -> Tensor | None:
+        """Of shape (test images, features); None where normalisations stay with the clients."""
+        return None if self._is_personal else self.evaluator(model, self._compared)[0]
+
+    def view(self, state: ServerState, memories: ClientMemories) -> View:
+        """The test images.
+
+        Where clients have models of their own there is no one space in which all images lie.
+        """
+        # One set of test images for all clients' own models is shown once, by the first of them.
+        sets = self.test_sets if self._by_domain else self.test_sets[:1]
+        seen = [self._tested(tested, state, memories) for tested in sets]
+        representations = torch.cat([own for own, _ in seen]).cpu()
+        return View(
+            torch.cat([tested.images for tested in sets]).cpu(),
+            None if self._is_personal else representations,
+            torch.cat([predicted for _, predicted in seen]).cpu(),
+            torch.cat([tested.labels for tested in sets]).cpu(),
+            self.data.classes,
+        )
 
     def describe(self) -> dict[str, Any]:
         """The setting, for the summary."""
@@ -204,14 +241,8 @@ def _accuracy(tested: TestSet, predicted: Tensor) -> float:
     return float((predicted == tested.labels).double().mean())
 
 
-def _mean(figures: list[float]) -> float | None:
-    """Their mean; None where a model has diverged, since JSON has no NaN."""
-    mean = sum(figures) / len(figures)
-    return None if math.isnan(mean) else mean
-
-
 def _averaged(accuracies: dict[str, float]) -> Scores:
     """The mean over the test sets, and each of them where there are several."""
-    mean = sum(accuracies.values()) / len(accuracies)
+    of_all = sum(accuracies.values()) / len(accuracies)
     single = {f"accuracy {name}": value for name, value in accuracies.items()}
-    return {"accuracy": mean} | (single if len(single) > 1 else {})
+    return {"accuracy": of_all} | (single if len(single) > 1 else {})

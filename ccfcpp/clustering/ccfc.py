@@ -124,6 +124,19 @@ class CCFC:
         seen = self.trainer.global_model.representations(state.model, state.version, holder)
         return self.rule.assign(seen.latents, required_centroids(state.centroids))
 
+    @property
+    def by_angle(self) -> bool:
+        """Whether images belong to the centroid of the nearest direction."""
+        return self.config.centroids.assignment == "cosine"
+
+    def represent(self, state: CCFCState, holder: Client) -> Tensor:
+        """The global model's latents z, of shape (samples, latent)."""
+        return self.trainer.global_model.representations(state.model, state.version, holder).latents
+
+    def represent_by(self, model: ModelState, images: Tensor) -> Tensor:
+        """A local model's latents z of images, of shape (images, latent)."""
+        return self.trainer.global_model.of_other(model, images)
+
     def _random_model(self, randomness: Randomness) -> ModelState:
         model = build(self.make_model, randomness.generator("model"))
         # Counters stay on the CPU, where they are counted.

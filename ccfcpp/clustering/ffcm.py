@@ -175,6 +175,15 @@ class FFCM:
         """The cluster of each image, int64 of shape (samples,)."""
         return self.rule.assign(holder.images, required_centroids(state.centroids))
 
+    @property
+    def by_angle(self) -> bool:
+        """Whether images belong to the centroid of the nearest direction."""
+        return self.rule.by_angle
+
+    def represent(self, state: CentroidState, holder: Client) -> Tensor:
+        """Images as points, of shape (samples, pixels)."""
+        return self.rule.points(holder.images)
+
     def delivery(self, state: CentroidState) -> CentroidState:
         """The global centroids."""
         return CentroidState(state.centroids)

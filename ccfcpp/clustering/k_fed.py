@@ -202,6 +202,15 @@ class KFed:
         """The nearest centroid of each image, int64 of shape (samples,)."""
         return self.exchange.rule.assign(holder.images, required_centroids(state.centroids))
 
+    @property
+    def by_angle(self) -> bool:
+        """Whether images belong to the centroid of the nearest direction."""
+        return self.exchange.rule.by_angle
+
+    def represent(self, state: CentroidState, holder: Client) -> Tensor:
+        """Images as points, of shape (samples, pixels)."""
+        return self.exchange.rule.points(holder.images)
+
     def delivery(self, state: CentroidState) -> CentroidState:
         """The global centroids."""
         return CentroidState(state.centroids)

@@ -44,6 +44,11 @@ class PixelRule:
         """Of a point."""
         return prod(self.image_shape)
 
+    @property
+    def by_angle(self) -> bool:
+        """Whether a centroid's direction alone counts."""
+        return self.config.assignment == "cosine"
+
     def points(self, images: Tensor) -> Tensor:
         """Pixels in [0, 1], or those of each image as a vector of length 1.
 
@@ -58,6 +63,6 @@ class PixelRule:
 
     def assign(self, images: Tensor, centroids: Tensor) -> Tensor:
         """The centroid of each image, int64 of shape (samples,)."""
-        rule = most_similar if self.config.assignment == "cosine" else nearest
+        rule = most_similar if self.by_angle else nearest
         parts = torch.split(images, _IMAGES_AT_A_TIME)
         return torch.cat([rule(self.points(part), centroids) for part in parts])

@@ -67,6 +67,15 @@ class ServerClustering(Protocol):
         """Cluster uint8 images of shape (images, channels, height, width)."""
         ...
 
+    @property
+    def by_angle(self) -> bool:
+        """Whether images belong to the centroid of the nearest direction."""
+        ...
+
+    def represent(self, state: PooledState, images: Tensor) -> Tensor:
+        """Images as points in the centroids' space, of shape (images, dimensions)."""
+        ...
+
     def assign(self, state: PooledState, images: Tensor) -> Tensor:
         """The cluster of each image, int64 of shape (images,)."""
         ...
@@ -91,6 +100,15 @@ class PixelKMeans:
                 iterations=self.choices.iterations,
             )
         return PooledState(found.centroids), {"inertia": found.inertia}
+
+    @property
+    def by_angle(self) -> bool:
+        """Whether images belong to the centroid of the nearest direction."""
+        return self.rule.by_angle
+
+    def represent(self, state: PooledState, images: Tensor) -> Tensor:
+        """Images as points, of shape (images, pixels)."""
+        return self.rule.points(images)
 
     def assign(self, state: PooledState, images: Tensor) -> Tensor:
         """The nearest or most similar centroid."""
@@ -126,6 +144,15 @@ class PixelFuzzyCMeans:
         best = min(found, key=lambda clustering: clustering.objective)
         return PooledState(best.centroids), {"objective": best.objective}
 
+    @property
+    def by_angle(self) -> bool:
+        """Whether images belong to the centroid of the nearest direction."""
+        return self.rule.by_angle
+
+    def represent(self, state: PooledState, images: Tensor) -> Tensor:
+        """Images as points, of shape (images, pixels)."""
+        return self.rule.points(images)
+
     def assign(self, state: PooledState, images: Tensor) -> Tensor:
         """The nearest centroid has the largest membership."""
         return self.rule.assign(images, required_centroids(state.centroids))
@@ -142,11 +169,16 @@ class LatentKMeans:
         found = self.network.fit(images, randomness)
         return PooledState(found.centroids, found.model), found.figures
 
+    by_angle = False
+
+    def represent(self, state: PooledState, images: Tensor) -> Tensor:
+        """Latents, of shape (images, latent)."""
+        assert state.encoder is not None
+        return self.network.encode(state.encoder, images)
+
     def assign(self, state: PooledState, images: Tensor) -> Tensor:
         """The nearest centroid in the latent space."""
-        assert state.encoder is not None
-        latents = self.network.encode(state.encoder, images)
-        return nearest(latents, required_centroids(state.centroids))
+        return nearest(self.represent(state, images), required_centroids(state.centroids))
 
 
 @dataclass(frozen=True)
@@ -289,6 +321,15 @@ class PooledClustering:
         """The cluster of each image, int64 of shape (samples,)."""
         required_centroids(state.centroids)
         return self.pooling.clustering.assign(state, holder.images)
+
+    @property
+    def by_angle(self) -> bool:
+        """Whether images belong to the centroid of the nearest direction."""
+        return self.pooling.clustering.by_angle
+
+    def represent(self, state: PooledState, holder: Client) -> Tensor:
+        """Images as points in the centroids' space, of shape (samples, dimensions)."""
+        return self.pooling.clustering.represent(state, holder.images)
 
     def delivery(self, state: PooledState) -> PooledState:
         """The centroids, and the encoder where there is one; decoders stay at the server."""

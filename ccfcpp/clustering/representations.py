@@ -63,6 +63,12 @@ class GlobalModel:
             self.network.load(0, state)
             self._version = version
 
+    def of_other(self, state: ModelState, images: Tensor) -> Tensor:
+        """What another model makes of images: latents of shape (images, latent)."""
+        self.forget()
+        self.network.load(0, state)
+        return represent(self.network, images).latents
+
     def forget(self) -> None:
         """Drop the model, and what it made of the clients' images."""
         for client in self._represented:

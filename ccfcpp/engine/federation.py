@@ -2,7 +2,7 @@
 
 import itertools
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic
 
@@ -48,6 +48,10 @@ class Federation(Generic[State]):
         availability: Which of them take part in each round.
         randomness: The run's source of random numbers.
         memories: What the clients remember.
+
+    Attributes:
+        on_update: Called with the round, the client's number and the update, for each update that
+            the server accepts, before it is aggregated.
     """
 
     def __init__(
@@ -63,6 +67,7 @@ class Federation(Generic[State]):
         self.availability = availability
         self.randomness = randomness
         self.memories = memories
+        self.on_update: Callable[[int, int, object], None] = lambda number, client, update: None
 
     def run(self, state: State, first_round: int = 0) -> Iterator[tuple[State, RoundReport]]:
         """Run the rounds from ``first_round`` on; after each, give the new state and a report."""
@@ -138,6 +143,7 @@ class Federation(Generic[State]):
                 if memory is not before:
                     with section("client memories"):
                         self.memories.keep(client.id, memory, report.round)
+                self.on_update(report.round, client.id, update)
                 yield update
             # While the next cohort works, nothing of this one is held.
             del updates, update, remembered, memory, before
