@@ -16,7 +16,7 @@ from typing import Any, Generic
 
 import yaml
 
-from ccfcpp.config_layers import Tree, flatten, merge, nest, read_yaml, validate
+from ccfcpp.config_layers import Tree, flatten, merge, nest, read_yaml, resolve, validate
 from ccfcpp.engine.files import write_whole
 from ccfcpp.errors import UsageError
 from ccfcpp.experiment import Experiment, StoppedError
@@ -105,6 +105,36 @@ def as_tree(axes: Axes) -> Tree:
     for key, value in axes.items():
         tree = merge(tree, nest(key, value))
     return tree
+
+
+def plan_grid(
+    kind: type[C], presets: str, layers: Sequence[Tree], values: Tree, seeds: int
+) -> list[Planned[C]]:
+    """All runs of a grid, each cell with so many seeds.
+
+    Args:
+        kind: The kind of their configurations.
+        presets: Folder of the data sets' presets.
+        layers: Trees of settings, of which the last ``grid`` counts.
+        values: Single values over them.
+        seeds: How many seeds each cell has.
+
+    Raises:
+        UsageError: The grid is none, or a value is out of its range.
+    """
+    grid: object = next((layer["grid"] for layer in reversed(layers) if "grid" in layer), {})
+    planned = []
+    for axes in grid_cells(grid, values):
+        config = resolve(kind, presets, *without_grids(layers), as_tree(axes), values)
+        for number in range(seeds):
+            of_seed = config.model_copy(update={"seed": config.seed + number})
+            planned.append(Planned(axes, of_seed))
+    return planned
+
+
+def without_grids(layers: Sequence[Tree]) -> list[Tree]:
+    """Layers without their grids."""
+    return [{key: value for key, value in layer.items() if key != "grid"} for layer in layers]
 
 
 class Study(Generic[C]):
