@@ -38,7 +38,10 @@ from ccfcpp.options import (
     Seed,
     Settings,
     ShowProfile,
+    TensorBoard,
 )
+from ccfcpp.report_command import report
+from ccfcpp.reproduce_command import reproduce
 from ccfcpp.terminal import (
     INTERRUPTED,
     create_run,
@@ -158,6 +161,7 @@ def cluster(
     device: Device = None,
     cohort: Cohort = None,
     data_root: DataRoot = None,
+    tensorboard: TensorBoard = False,
     out: Out = None,
     resume: Resume = False,
     settings: Settings = None,
@@ -182,6 +186,8 @@ def cluster(
         "device": device,
         "compute.cohort": cohort,
         "data.root": data_root,
+        # Without the flag, a file may ask for it.
+        "tensorboard": tensorboard or None,
     }
     files, values = user_layers(config, named, settings)
     keep_freed_memory()
@@ -241,4 +247,6 @@ def _rounds(summary: dict[str, Any]) -> str:
 
 app.command()(compare)
 app.command()(verify_theory)
+app.command()(report)
+app.command()(reproduce)
 app.command()(classify)

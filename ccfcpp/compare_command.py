@@ -1,14 +1,12 @@
 """The command ``ccfcpp compare``: it parses, calls and prints."""
 
 import json
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console, Group
-from rich.live import Live
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -45,6 +43,7 @@ from ccfcpp.parallel import run_in_processes
 from ccfcpp.run_folder import RunFolder
 from ccfcpp.setup import load_data
 from ccfcpp.study import Planned, Study
+from ccfcpp.study_progress import watched
 from ccfcpp.terminal import (
     given,
     new_path,
@@ -122,10 +121,15 @@ def compare(
     def compared() -> Comparison:
         return Comparison(study.runs, study.results())
 
+    def tabulated() -> Table:
+        shown = compared()
+        study.write_table(shown.rows, shown.as_markdown())
+        return _scores(shown)[0]
+
     console = progress_console()
     with (
         resumable(resume_command("compare", study.path), console) as should_stop,
-        _live(study, compared, console) as look,
+        watched(study, console, tabulated) as look,
     ):
         run_in_processes(study, ClusteringExperiment, jobs, look, should_stop)
     result = compared()
@@ -174,48 +178,6 @@ def _start(out: Path | None, plan: list[Planned[ClusterConfig]]) -> Study[Cluste
         config = next(run.config for run in plan if run.config.method == method)
         ClusteringExperiment(config, data)
     return Study.create(path, plan)
-
-
-@contextmanager
-def _live(
-    study: Study[ClusterConfig], compared: Callable[[], Comparison], console: Console
-) -> Iterator[Callable[[], None]]:
-    """Keep the tables up to date: in files, and live on a terminal or else by a line a run.
-
-    Yields:
-        A function that looks at what has changed.
-    """
-    known: set[Path] = {run.folder for run in study.runs if study.is_finished(run)}
-    shown = compared()
-    # Also at once: what ended a run before may have come between a summary and its table.
-    study.write_table(shown.rows, shown.as_markdown())
-    with Live(console=console, auto_refresh=False, transient=True) as live:
-
-        def look() -> None:
-            nonlocal known, shown
-            done = {run.folder for run in study.runs if study.is_finished(run)}
-            if done != known:
-                shown = compared()
-                study.write_table(shown.rows, shown.as_markdown())
-            if console.is_terminal:
-                live.update(Group(_running(study, len(done)), _scores(shown)[0]), refresh=True)
-            else:
-                for folder in sorted(done - known):
-                    console.print(f"{len(done)} of {len(study.runs)} runs finished: {folder}")
-            known = done
-
-        yield look
-
-
-def _running(study: Study[ClusterConfig], done: int) -> Text:
-    """How far the runs are, and a line for each that has begun, with the rounds behind it."""
-    lines = [f"{done} of {len(study.runs)} runs finished"]
-    for planned in study.runs:
-        metrics = study.folder(planned).metrics
-        if not study.is_finished(planned) and metrics.is_file():
-            rounds = metrics.read_bytes().count(b"\n")
-            lines.append(f"{planned.folder}: {rounds} rounds")
-    return Text("\n".join(lines))
 
 
 def _scores(result: Comparison) -> list[Table]:

@@ -259,6 +259,8 @@ class RunConfig(Section):
     device: Literal["auto", "cpu", "cuda"] = "auto"
     evaluate_every: Positive = 1
     """Score the global model after each so many rounds."""
+    tensorboard: bool = False
+    """Log the rounds for TensorBoard too, which is an extra to install."""
     availability: AvailabilityConfig = AvailabilityConfig()
     compute: ComputeConfig = ComputeConfig()
 

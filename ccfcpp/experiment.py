@@ -21,6 +21,7 @@ from ccfcpp.local_spectra import LocalSpectra
 from ccfcpp.models.layout import ModelState
 from ccfcpp.profiling import section
 from ccfcpp.randomness import Randomness
+from ccfcpp.round_log import check_tensorboard
 from ccfcpp.run_folder import RunFolder
 
 Scores = dict[str, float]
@@ -70,6 +71,7 @@ class History:
         bytes_up: Bytes that all clients sent.
         rounds_by_client: How many rounds each client took part in, by its number.
         refused: How many updates were refused.
+        local_spectra: Singular values of the last round's local models, by the client's number.
     """
 
     rounds: int = 0
@@ -79,6 +81,7 @@ class History:
     bytes_up: int = 0
     rounds_by_client: dict[str, int] = field(default_factory=dict)
     refused: int = 0
+    local_spectra: dict[str, list[float]] = field(default_factory=dict)
 
     def add(self, report: RoundReport) -> None:
         """Count a round in."""
@@ -123,6 +126,7 @@ class Experiment(ABC, Generic[State]):
 
     Attributes:
         device: Where the computation runs.
+        tensorboard: Whether rounds are logged for TensorBoard too.
         randomness: The run's source of random numbers.
         availability: Which clients take part.
         data: All images.
@@ -139,6 +143,8 @@ class Experiment(ABC, Generic[State]):
     def __init__(self, config: RunConfig) -> None:
         self.device = choose_device(config.device)
         check_precision(config.compute.precision, self.device)
+        check_tensorboard(config.tensorboard)
+        self.tensorboard = config.tensorboard
         self.randomness = Randomness(config.seed)
         self.availability = Availability(**config.availability.model_dump())
 
@@ -206,30 +212,42 @@ class Experiment(ABC, Generic[State]):
         federation = self.federation(folder.checkpoint.parent)
         memories = federation.memories
         state, history, first_round = self._start(folder, memories)
-        local = LocalSpectra(self.algorithm.rounds - 1, self.local_representations)
+        last_round = self.algorithm.rounds - 1
+        local = LocalSpectra(last_round, self.local_representations, history.local_spectra)
         federation.on_update = local
         clock = CheckpointClock()
-        for state, report in federation.run(state, first_round):  # noqa: B020 - the state moves on
-            with section("scores"):
-                scores = self.scores(report.round, state, memories)
-            history.add(report)
-            folder.log_round(vars(report) | {"scores": scores})
-            observe(report, scores)
-            done = report.round + 1
-            stopping = should_stop()
-            over = federation.is_over(state, done)
-            if stopping or over or clock.is_due():
-                with clock.timing(), section("checkpoint"):
-                    files = memories.save(report.round)
-                    folder.save_checkpoint(Checkpoint(done, state, files, vars(history)))
-                    memories.settle()
-            if stopping and not over:
-                raise StoppedError
+        with folder.log(self.tensorboard) as log_round:
+            for state, report in federation.run(state, first_round):  # noqa: B020 - the state moves on
+                with section("scores"):
+                    scores = self.scores(report.round, state, memories)
+                history.add(report)
+                log_round(vars(report) | {"scores": scores})
+                observe(report, scores)
+                stopping = should_stop()
+                over = federation.is_over(state, report.round + 1)
+                if stopping or over or clock.is_due():
+                    with clock.timing(), section("checkpoint"):
+                        self._save(folder, report.round, state, memories, history)
+                if stopping and not over:
+                    raise StoppedError
         result, arrays = self.results(state, memories, local)
         summary = self.describe() | history.describe(self.clients) | result
         summary["out"] = str(folder.path)
         folder.write_results(summary, state, arrays, self.pictures(state))
         return summary
+
+    def _save(
+        self,
+        folder: RunFolder,
+        number: int,
+        state: State,
+        memories: ClientMemories,
+        history: History,
+    ) -> None:
+        """Write a checkpoint after round ``number``."""
+        files = memories.save(number)
+        folder.save_checkpoint(Checkpoint(number + 1, state, files, vars(history)))
+        memories.settle()
 
     def last_view(self, folder: RunFolder) -> View | None:
         """What the last checkpoint's state makes of the images, without a change to the folder.

@@ -26,14 +26,18 @@ class LocalSpectra:
         represent: What a client's model makes of some images: from the client's number and the
             model to floats of shape (images, dimensions); None for a client without a model that
             could be compared.
+        values: Where what it sees is kept: singular values, descending, by the client's number.
     """
 
     def __init__(
-        self, last_round: int, represent: Callable[[int, ModelState], Tensor | None]
+        self,
+        last_round: int,
+        represent: Callable[[int, ModelState], Tensor | None],
+        values: dict[str, list[float]],
     ) -> None:
         self.last_round = last_round
         self.represent = represent
-        self.values: dict[int, Tensor] = {}
+        self.values = values
 
     def __call__(self, number: int, client: int, update: object) -> None:
         """Take an update that the server has accepted."""
@@ -43,19 +47,19 @@ class LocalSpectra:
         with section("local spectra"):
             representations = self.represent(client, model)
             if representations is not None:
-                self.values[client] = spectrum(representations)
+                self.values[str(client)] = spectrum(representations).tolist()
 
     def arrays(self, global_values: Tensor) -> dict[str, Tensor]:
         """What a run's folder keeps: ``global`` of shape (dimensions,), ``client`` and ``local``.
 
         ``local`` has the shape (clients, dimensions), in the order of ``client``.
         """
-        clients = sorted(self.values)
-        local = [self.values[client] for client in clients]
+        clients = sorted(map(int, self.values))
+        local = [self.values[str(client)] for client in clients]
         return {
             "global": global_values,
             "client": torch.tensor(clients, dtype=torch.int64),
-            "local": torch.stack(local) if local else torch.empty(0, len(global_values)),
+            "local": torch.tensor(local, dtype=torch.float64).reshape(-1, len(global_values)),
         }
 
 

@@ -39,6 +39,9 @@ Cohort = Annotated[
 DataRoot = Annotated[
     str | None, typer.Option(help="Folder of the data sets; $CCFCPP_DATA otherwise.")
 ]
+TensorBoard = Annotated[
+    bool, typer.Option("--tensorboard", help="Log the rounds for TensorBoard too (an extra).")
+]
 Out = Annotated[
     Path | None, typer.Option(help="Folder of the run; a new one under runs/ otherwise.")
 ]

@@ -2,7 +2,8 @@
 
 import io
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,13 +17,14 @@ from ccfcpp.engine.checkpoint import Checkpoint, load_checkpoint, save_checkpoin
 from ccfcpp.engine.files import TEMPORARY, make_durable, save_tensors, write_whole
 from ccfcpp.engine.payload import pack
 from ccfcpp.errors import UsageError
+from ccfcpp.round_log import Line, RoundLog, TensorBoardLog
 from ccfcpp.sheets import as_png
 
 C = TypeVar("C", bound=RunConfig)
 
-MAY_CHANGE = frozenset({"device", "data.root", "compute.cohort"})
-"""What may differ when a run goes on: where it takes place, and how many clients are trained at a
-time."""
+MAY_CHANGE = frozenset({"device", "data.root", "compute.cohort", "tensorboard"})
+"""What may differ when a run goes on: where it takes place, how many clients are trained at a time,
+and what is logged beside ``metrics.jsonl``."""
 
 
 class RunFolder:
@@ -39,6 +41,7 @@ class RunFolder:
         self.summary = path / "summary.json"
         self.model = path / "model.safetensors"
         self.figures = path / "figures"
+        self.tensorboard = path / "tensorboard"
         self.checkpoint = path / "checkpoint" / "latest.safetensors"
 
     @classmethod
@@ -120,8 +123,26 @@ class RunFolder:
         self._forget_rounds_from(checkpoint.next_round if checkpoint else 0)
         return checkpoint
 
-    def log_round(self, line: dict[str, object]) -> None:
-        """Add a round to the log."""
+    @contextmanager
+    def log(self, tensorboard: bool) -> Iterator[RoundLog]:
+        """Open what takes the rounds' lines.
+
+        Args:
+            tensorboard: Whether TensorBoard's event files get them, beside ``metrics.jsonl``.
+        """
+        if not tensorboard:
+            yield self.log_round
+            return
+        with closing(TensorBoardLog(self.tensorboard)) as events:
+
+            def log_round(line: Line) -> None:
+                self.log_round(line)
+                events.log_round(line)
+
+            yield log_round
+
+    def log_round(self, line: Line) -> None:
+        """Add a round to ``metrics.jsonl``."""
         with self.metrics.open("a") as file:
             file.write(json.dumps(line) + "\n")
 

@@ -9,7 +9,6 @@ import typer
 
 from ccfcpp.config_layers import (
     Tree,
-    resolve,
     stack,
 )
 from ccfcpp.environment import keep_freed_memory, use_processors
@@ -30,6 +29,7 @@ from ccfcpp.options import (
     Seed,
     Settings,
     ShowProfile,
+    TensorBoard,
 )
 from ccfcpp.run_folder import RunFolder
 from ccfcpp.study import (
@@ -37,10 +37,10 @@ from ccfcpp.study import (
     Row,
     Study,
     as_markdown,
-    as_tree,
     cell_rows,
     display,
-    grid_cells,
+    plan_grid,
+    without_grids,
 )
 from ccfcpp.terminal import (
     create_run,
@@ -113,6 +113,7 @@ def classify(
     device: Device = None,
     cohort: Cohort = None,
     data_root: DataRoot = None,
+    tensorboard: TensorBoard = False,
     out: Out = None,
     resume: Resume = False,
     settings: Settings = None,
@@ -137,13 +138,15 @@ def classify(
         "device": device,
         "compute.cohort": cohort,
         "data.root": data_root,
+        # Without the flag, a file may ask for it.
+        "tensorboard": tensorboard or None,
     }
     files, values = user_layers(config, named, settings)
     keep_freed_memory()
     use_processors()
     with printed_profile() if profile else nullcontext():
         if not resume:
-            _start(out, _plan(files, values, seeds), json_output)
+            _start(out, plan_grid(ClassifyConfig, "classify", files, values, seeds), json_output)
         elif Study.plan_of(required_out(out)).is_file():
             with usage_errors():
                 study = reopen_study(
@@ -180,23 +183,6 @@ def _partition_flags(
     }
 
 
-def _plan(files: list[Tree], values: Tree, seeds: int) -> list[Planned[ClassifyConfig]]:
-    """All runs: the cells of the files' last grid, each with so many seeds."""
-    grid: object = next((file["grid"] for file in reversed(files) if "grid" in file), {})
-    planned = []
-    for axes in grid_cells(grid, values):
-        layers = (*_without_grids(files), as_tree(axes), values)
-        config = resolve(ClassifyConfig, "classify", *layers)
-        for number in range(seeds):
-            of_seed = config.model_copy(update={"seed": config.seed + number})
-            planned.append(Planned(axes, of_seed))
-    return planned
-
-
-def _without_grids(files: list[Tree]) -> list[Tree]:
-    return [{key: value for key, value in file.items() if key != "grid"} for file in files]
-
-
 def _start(out: Path | None, plan: list[Planned[ClassifyConfig]], json_output: bool) -> None:
     first = plan[0].config
     if len(plan) == 1:
@@ -223,7 +209,7 @@ def _reopen_run(
         raise UsageError(
             f"{path} holds a single run: leave out --seeds to go on with it, or give another --out"
         )
-    layers = (*_without_grids(files), values)
+    layers = (*without_grids(files), values)
     return reopen_run(path, ClassifyConfig, ClassificationExperiment, *layers)
 
 

@@ -28,6 +28,7 @@ from ccfcpp.models.classifiers import (
 )
 from ccfcpp.models.encoders import ResNet18Backbone
 from ccfcpp.randomness import Randomness
+from ccfcpp.round_log import check_tensorboard
 from supervised.config import ClassifierConfig, ClassifyConfig
 from supervised.decorrelation import decorrelation_term
 
@@ -76,6 +77,7 @@ def check_setting(config: ClassifyConfig) -> None:
         UsageError: The configuration does not fit the data or the machine.
     """
     check_precision(config.compute.precision, choose_device(config.device))
+    check_tensorboard(config.tensorboard)
     data = load_images(config)
     check_images(config, data)
     randomness = Randomness(config.seed)

@@ -76,14 +76,14 @@ def load(
     if image_size is not None and image_size < 1:
         raise UsageError(f"data.image_size is {image_size}, but must be at least 1")
     try:
-        return _load(source, _root(data_root), image_size, folders_are_clients, classes)
+        return _load(source, root_folder(data_root), image_size, folders_are_clients, classes)
     except OSError as error:
         raise UsageError(f"{source!r} cannot be read: {error}") from error
 
 
 def describe(data_root: Path | None = None) -> tuple[Description, ...]:
     """Describe every named data set, and say where under `data_root` (as in `load`) it lies."""
-    root = _root(data_root)
+    root = root_folder(data_root)
     rows = [Description("digits", 1797, 10, (1, 8, 8), "scikit-learn")]
     for it in _published().values():
         place = it.find(root)
@@ -143,7 +143,8 @@ def _published() -> dict[str, "Published"]:
     return {published.name: published for published in PUBLISHED}
 
 
-def _root(data_root: Path | None) -> Path:
+def root_folder(data_root: Path | None) -> Path:
+    """Return the folder of the named data sets: `data_root`, else as `load` has it."""
     configured = data_root or os.environ.get("CCFCPP_DATA") or user_folder() / "data"
     return Path(configured).expanduser()
 

@@ -1,6 +1,7 @@
 """The papers' tables of results, as their authors printed them."""
 
 import csv
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -41,3 +42,66 @@ def _clustering_table(measure: str) -> dict[tuple[str | None, float | None, str]
             )
             for row in csv.DictReader(file)
         }
+
+
+@dataclass(frozen=True)
+class PublishedAccuracy:
+    """A value of Tables 1 to 8 of the FedDecorr paper (TPAMI).
+
+    Attributes:
+        dataset: As printed, such as ``CIFAR10``.
+        value: The degree of skew, or the domain, as printed; ``inf`` for the infinite α.
+        method: As printed, such as ``FedAvg``; in Table 7 the decorrelation term.
+        feddecorr: Whether FedDecorr is added.
+        accuracy: In percent.
+        deviation: Over three runs; None where none is printed.
+        settings: What else sets the cell apart, such as ``clients=20``.
+    """
+
+    dataset: str
+    value: str
+    method: str
+    feddecorr: bool
+    accuracy: float
+    deviation: float | None
+    settings: str
+
+
+def published_accuracies(table: int) -> list[PublishedAccuracy]:
+    """The values of one of the FedDecorr paper's tables of accuracies: 1 to 5, 7 or 8."""
+    with (_FOLDER / "feddecorr_accuracy.csv").open(newline="") as file:
+        return [
+            PublishedAccuracy(
+                row["dataset"],
+                row["value"],
+                row["method"],
+                row["feddecorr"] == "1",
+                float(row["accuracy_percent"]),
+                float(row["std"]) if row["std"] else None,
+                row["setting"],
+            )
+            for row in csv.DictReader(file)
+            if row["table"] == str(table)
+        ]
+
+
+def published_minutes() -> dict[tuple[str, str], float]:
+    """Table 6 of the FedDecorr paper: minutes of a round on one V100, by data set and method."""
+    with (_FOLDER / "feddecorr_minutes_per_round_v100.csv").open(newline="") as file:
+        return {
+            (row["dataset"], row["method"]): float(row["minutes_one_round"])
+            for row in csv.DictReader(file)
+        }
+
+
+def published_clustering(measure: str) -> dict[tuple[str, float | None, str], float]:
+    """Table I or II of the CCFC++ paper, by data set, p (None: centralised) and method's title.
+
+    Args:
+        measure: ``nmi`` or ``kappa``.
+    """
+    return {
+        (dataset, p, method): value
+        for (dataset, p, method), value in _clustering_table(measure).items()
+        if dataset is not None
+    }

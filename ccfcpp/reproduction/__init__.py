@@ -1,1 +1,1 @@
-"""The papers' tables and figures, each by one name: its runs, its picture, and what held in them."""
+"""The papers' tables and figures by name: their runs, their pictures, and what held in them."""

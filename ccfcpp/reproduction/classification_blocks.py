@@ -3,7 +3,7 @@
 import math
 
 from ccfcpp.reproduction.digit_domains import write_digit_domains
-from ccfcpp.reproduction.plan import Block, Cells
+from ccfcpp.reproduction.plan import Block, Cells, data_folder
 
 _PLAIN, _BOTH = ("none",), ("none", "feddecorr")
 _DIGITS = ("reproduce/digits",)
@@ -33,14 +33,12 @@ _PATHOLOGICAL: Cells = {
 TABLE_2 = (Block(("feddecorr/table2",), seeds=3),)
 TABLE_2_QUICK = (_all_methods(_PATHOLOGICAL),)
 
-TABLE_3 = (
-    Block(("classify/office-caltech10", "feddecorr/table3"), seeds=3),
-    Block(("classify/domainnet", "feddecorr/table3"), seeds=3),
+TABLE_3 = tuple(
+    Block((f"classify/{name}", "feddecorr/table3"), seeds=3, images=data_folder(name))
+    for name in ("office-caltech10", "domainnet")
 )
 TABLE_3_QUICK = (
-    Block(
-        ("reproduce/digit-domains", "feddecorr/table3"), seeds=3, make_images=write_digit_domains
-    ),
+    Block(("reproduce/digit-domains", "feddecorr/table3"), seeds=3, images=write_digit_domains),
 )
 
 TABLE_4 = (Block(("feddecorr/table4",)),)

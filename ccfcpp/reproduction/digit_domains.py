@@ -19,11 +19,12 @@ _DOMAINS: dict[str, Callable[[Image.Image], Image.Image]] = {
 }
 
 
-def write_digit_domains(folder: Path) -> Path:
+def write_digit_domains(folder: Path, data_root: Path | None = None) -> Path:
     """Write the images as ``digit-domains/DOMAIN/CLASS/NUMBER.png``, unless they are there.
 
     Args:
         folder: Where to.
+        data_root: Of no use here: the digits need none.
 
     Returns:
         The folder of the domains.

@@ -16,8 +16,8 @@ import yaml
 from PIL import Image
 from safetensors.torch import load_file
 
-from ccfcpp.config_layers import flatten, preset_folder, read_configs, read_yaml
-from supervised.command import _plan
+from ccfcpp.config_layers import Tree, flatten, preset_folder, read_configs, read_yaml
+from ccfcpp.study import Planned, plan_grid
 from supervised.config import ClassifyConfig
 from supervised.methods import METHODS
 from tests.runs import Result, ccfcpp
@@ -28,6 +28,10 @@ TINY = (
     *("--set", "data.train_images=150", "--set", "data.test_images=60"),
 )
 """Settings of a run on the digits that takes a fraction of a second."""
+
+
+def _plan(files: list[Tree], values: Tree, seeds: int) -> list[Planned[ClassifyConfig]]:
+    return plan_grid(ClassifyConfig, "classify", files, values, seeds)
 
 
 def complaint(*arguments: object) -> str:

@@ -1,0 +1,1 @@
+"""Reports of runs: their numbers, figures of them, and a page."""

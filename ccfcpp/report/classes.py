@@ -1,0 +1,133 @@
+"""Figures of clusters and clients beside the true classes."""
+
+import torch
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from ccfcpp.report.drawing import Drawn, plate, thinned
+from ccfcpp.report.errors import CannotDrawError
+from ccfcpp.report.examination import Run
+from ccfcpp.report.numbers import counts_by
+from ccfcpp.report.palette import ink_on
+
+_MOST_DIGITS, _MOST_NUMBERED = 40, 25
+"""Of a row, and rows, of a table in which each cell has room for its number."""
+
+
+def cluster_names(run: Run) -> list[str]:
+    """Names of the clusters, which are numbers, or of the predicted classes."""
+    if not run.clusters_images:
+        return list(run.seen.class_names)
+    return [str(number) for number in range(run.groups)]
+
+
+def cluster_order(run: Run) -> list[int]:
+    """The clusters in the order of the classes they are matched with, those without one last."""
+    matched = run.matched.tolist()
+    return sorted(range(run.groups), key=lambda number: (matched[number] < 0, matched[number]))
+
+
+def confusion(run: Run) -> Drawn:
+    """True classes beside clusters, or predicted classes.
+
+    Raises:
+        CannotDrawError: One of the two is not known.
+    """
+    classes, found = run.classes, run.found
+    names, order = run.seen.class_names, cluster_order(run)
+    counts = counts_by(classes, found, len(names), run.groups)[:, order]
+    shares = counts / counts.sum(dim=1, keepdim=True).clamp(min=1)
+    columns = [cluster_names(run)[number] for number in order]
+    across = "cluster" if run.clusters_images else "predicted class"
+    figure = _table(counts, shares, list(names), columns, ("class", across), "share of the class")
+    caption = (
+        "Images of each true class (row) by cluster (column). Clusters stand in the order of the "
+        "classes they match best, so that agreement lies on the diagonal."
+        if run.clusters_images
+        else "Test images of each true class (row) by the class predicted (column)."
+    )
+    if not run.clusters_images and run.seen.representations is None:
+        caption += (
+            " Clients have models of their own: where several were tested on the same images, the "
+            "first one's predictions are shown."
+        )
+    matched = run.matched[order].tolist()
+    rows = [
+        {
+            "class": name,
+            across: column,
+            "matched": matched[j] == i,
+            "images": int(counts[i, j]),
+            "share": float(shares[i, j]),
+        }
+        for i, name in enumerate(names)
+        for j, column in enumerate(columns)
+    ]
+    title = "Confusion matrix" + (" after matching" if run.clusters_images else "")
+    return Drawn("confusion", title, caption, figure, rows)
+
+
+def holdings(run: Run) -> Drawn:
+    """Images by client and class.
+
+    Raises:
+        CannotDrawError: The images have no labels.
+    """
+    if run.holdings is None:
+        raise CannotDrawError("the images have no labels")
+    counts = run.holdings
+    classes = [*(run.view.class_names if run.view else map(str, range(counts.shape[1])))]
+    figure = _table(
+        counts, counts.double(), run.clients, classes, ("", "class"), "images of the client"
+    )
+    rows = [
+        {"client": number, "name": name, "class": label, "images": int(counts[number, j])}
+        for number, name in enumerate(run.clients)
+        for j, label in enumerate(classes)
+    ]
+    caption = "How the images lie with the clients: a row a client, a column a class."
+    return Drawn("client-classes", "Clients and classes", caption, figure, rows)
+
+
+def _table(
+    counts: Tensor,
+    values: Tensor,
+    rows: list[str],
+    columns: list[str],
+    axes_names: tuple[str, str],
+    scale: str,
+) -> Figure:
+    """A heat map of ``values``, numbered by ``counts``, both of shape (rows, columns)."""
+    height = min(6.5, max(2.4, 1.5 + 0.24 * len(rows)))
+    with plate(height) as (figure, axes):
+        picture = axes.imshow(values.numpy(), cmap="cividis", aspect="auto", vmin=0)
+        row_places, row_names = thinned(rows, 30)
+        axes.set_yticks(row_places, row_names)
+        places, names = thinned(columns)
+        slanted = max(map(len, names)) > 3
+        axes.set_xticks(
+            places, names, rotation=40 if slanted else 0, ha="right" if slanted else "center"
+        )
+        axes.set(ylabel=axes_names[0], xlabel=axes_names[1])
+        bar = figure.colorbar(picture, ax=axes, label=scale, pad=0.02, fraction=0.06, aspect=30)
+        bar.outline.set_visible(False)
+        digits = len(str(int(counts.max())))
+        if digits * len(columns) <= _MOST_DIGITS and len(rows) <= _MOST_NUMBERED:
+            _number(axes, counts, picture.to_rgba(values.numpy()))
+    return figure
+
+
+def _number(axes: Axes, counts: Tensor, inks: object) -> None:
+    colours = torch.as_tensor(inks)
+    for row, column in counts.nonzero().tolist():
+        red, green, blue, _ = colours[row, column].tolist()
+        axes.text(
+            column,
+            row,
+            f"{int(counts[row, column])}",
+            ha="center",
+            va="center",
+            fontsize=8.5,
+            color=ink_on(red, green, blue),
+        )

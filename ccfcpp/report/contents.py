@@ -1,0 +1,129 @@
+"""What a report holds, section by section."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from ccfcpp.report import classes, pictures, planes, rounds, spectra, spread
+from ccfcpp.report.drawing import Drawn, LeftOut
+from ccfcpp.report.errors import CannotDrawError
+from ccfcpp.report.examination import Run
+from ccfcpp.report.runs import Gathered
+
+
+@dataclass(frozen=True)
+class Overlaid:
+    """Figures in which all runs are drawn together.
+
+    Attributes:
+        title: What they show.
+        gather: The numbers of a run.
+        draw: The figures of those runs that have them.
+    """
+
+    title: str
+    gather: Callable[[Run], Any]
+    draw: Callable[[Gathered[Any]], list[Drawn]]
+
+    def outcomes(self, runs: Sequence[Run]) -> tuple[list[Drawn], list[LeftOut]]:
+        """The figures, and the runs that are not in them."""
+        gathered, left_out = [], []
+        for run in runs:
+            try:
+                gathered.append((run, self.gather(run)))
+            except CannotDrawError as error:
+                left_out.append(LeftOut(_titled(self.title, run), str(error)))
+        return (self.draw(gathered) if gathered else []), left_out
+
+
+@dataclass(frozen=True)
+class Single:
+    """A figure of each run.
+
+    Attributes:
+        title: What it shows.
+        draw: The figure of a run.
+    """
+
+    title: str
+    draw: Callable[[Run], Drawn]
+
+    def outcomes(self, runs: Sequence[Run]) -> tuple[list[Drawn], list[LeftOut]]:
+        """The figures, and the runs that have none."""
+        drawn, left_out = [], []
+        for number, run in enumerate(runs, start=1):
+            try:
+                figure = self.draw(run)
+            except CannotDrawError as error:
+                left_out.append(LeftOut(_titled(self.title, run), str(error)))
+                continue
+            name = f"{figure.name}-{number}" if run.label else figure.name
+            drawn.append(replace(figure, name=name, title=_titled(figure.title, run)))
+        return drawn, left_out
+
+
+def _titled(title: str, run: Run) -> str:
+    return f"{title}: {run.label}" if run.label else title
+
+
+_SECTIONS: dict[str, tuple[Overlaid | Single, ...]] = {
+    "Rounds": (
+        Overlaid("Scores by round", rounds.scores, rounds.draw_scores),
+        Overlaid("Loss by round", rounds.losses, rounds.draw_losses),
+        Overlaid("Bytes by round", rounds.traffic, rounds.draw_traffic),
+        Single("Who took part", rounds.participation),
+    ),
+    "Classes": (
+        Single("Confusion matrix", classes.confusion),
+        Single("Clients and classes", classes.holdings),
+    ),
+    "Images": (
+        Single("Nearest to the centroids", pictures.nearest),
+        Single("Farthest from the centroids", pictures.farthest),
+    ),
+    "Representations": (
+        Single("t-SNE by cluster or predicted class", planes.by_cluster),
+        Single("t-SNE by class", planes.by_class),
+        Single("Covariance matrix", spread.covariance),
+        Overlaid("Correlations between dimensions", spread.correlations, spread.draw_correlations),
+    ),
+    "Spectra": (
+        Overlaid("Singular values", spectra.spectra, spectra.draw_spectra),
+        Overlaid("Effective rank", spectra.spectra, spectra.draw_ranks),
+        Overlaid("Gap between local and global spectra", spectra.local_spectra, spectra.draw_gaps),
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Contents:
+    """Figures by section, and what is not there.
+
+    Attributes:
+        sections: Those that have a figure, in groups that stand side by side.
+        left_out: Figures that could not be drawn.
+    """
+
+    sections: dict[str, list[list[Drawn]]] = field(default_factory=dict)
+    left_out: list[LeftOut] = field(default_factory=list)
+
+    @property
+    def figures(self) -> list[Drawn]:
+        """All figures, in their order."""
+        return [figure for rows in self.sections.values() for row in rows for figure in row]
+
+
+def contents(runs: Sequence[Run]) -> Contents:
+    """Draw all figures that can be drawn."""
+    found = Contents()
+    for title, entries in _SECTIONS.items():
+        rows: dict[int, list[Drawn]] = {}
+        for number, entry in enumerate(entries):
+            drawn, left_out = entry.outcomes(runs)
+            # The same figure of several runs stands in a row of its own.
+            alone = len(runs) > 1 and isinstance(entry, Single)
+            rows.setdefault(number if alone else -1, []).extend(drawn)
+            found.left_out.extend(left_out)
+        if filled := [row for row in rows.values() if row]:
+            found.sections[title] = filled
+    return found

@@ -1,0 +1,56 @@
+"""Representations in the plane."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from sklearn.manifold import TSNE
+from torch import Tensor
+
+from ccfcpp.report.errors import CannotDrawError
+from ccfcpp.report.numbers import drawn_at_random
+
+_MOST, _FEWEST = 1_500, 8
+"""Points: more take long and hide each other, fewer have no neighbourhoods."""
+
+
+@dataclass(frozen=True, eq=False)
+class Embedding:
+    """Some of the points, in the plane.
+
+    Attributes:
+        index: Which ones, int64 of shape (points,), ascending.
+        places: Where, float64 of shape (points, 2).
+    """
+
+    index: Tensor
+    places: NDArray[np.float64]
+
+
+def embed(points: Tensor, by_angle: bool) -> Embedding:
+    """t-SNE of at most 1,500 points, the same at every call.
+
+    Source: van der Maaten and Hinton 2008, *Visualizing Data using t-SNE*.
+
+    Args:
+        points: Floats of shape (points, dimensions).
+        by_angle: Whether lengths count for nothing.
+
+    Raises:
+        CannotDrawError: There are too few points, or all are the same.
+    """
+    index = drawn_at_random(len(points), _MOST)
+    if len(index) < _FEWEST:
+        raise CannotDrawError(f"{len(index)} images are too few to have neighbourhoods")
+    chosen = points[index].double()
+    if float((chosen - chosen[0]).abs().max()) == 0:
+        raise CannotDrawError("all representations are the same")
+    chosen = F.normalize(chosen, dim=1) if by_angle else chosen
+    method = TSNE(
+        # PCA cannot give the second coordinate of points on a line.
+        init="pca" if chosen.shape[1] > 1 else "random",
+        perplexity=min(30.0, (len(index) - 1) / 3),
+        random_state=0,
+    )
+    return Embedding(index, np.asarray(method.fit_transform(chosen.numpy()), dtype=np.float64))

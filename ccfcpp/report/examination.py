@@ -1,0 +1,289 @@
+"""A run as its folder shows it, finished or not."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ccfcpp.clustering_experiment import ClusteringExperiment
+from ccfcpp.config import ClusterConfig, RunConfig
+from ccfcpp.config_layers import merge, read_yaml, validate
+from ccfcpp.errors import UsageError
+from ccfcpp.experiment import Experiment, View
+from ccfcpp.methods import METHODS
+from ccfcpp.report.embedding import Embedding, embed
+from ccfcpp.report.errors import CannotDrawError
+from ccfcpp.report.numbers import (
+    counts_by,
+    covariance,
+    drawn_at_random,
+    has_numbers,
+    matched_classes,
+)
+from ccfcpp.run_folder import RunFolder
+from supervised.config import ClassifyConfig
+from supervised.experiment import ClassificationExperiment
+from supervised.methods import METHODS as CLASSIFIERS
+
+_MOST_DIMENSIONS = 2048
+"""Of points whose covariance is shown: more say nothing that can be seen, and take long."""
+_MOST_POINTS = 10_000
+"""Points from which a covariance is taken."""
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """A run, and what its last checkpoint makes of the images.
+
+    Attributes:
+        path: Its folder.
+        config: Its configuration.
+        title: Its system's name in the papers' tables.
+        planned: Number of its rounds, at most.
+        log: A row a round, as in ``metrics.jsonl``.
+        summary: Its results; None where it has not ended.
+        facts: Its setting, as in a summary.
+        sessions: Where it ran.
+        clients: Name of each client.
+        sizes: Images of each client.
+        connected: Which clients took part and hold images.
+        holdings: Images by client and class, int64 of shape (clients, classes); None without
+            labels.
+        view: What the last checkpoint makes of the images; None where there is none.
+        spectra: Singular values of models, by name, as in ``spectra.npz``.
+        label: What sets it apart from other runs in the same report.
+    """
+
+    path: Path
+    config: RunConfig
+    title: str
+    planned: int
+    log: list[Row]
+    summary: Row | None
+    facts: Row
+    sessions: list[Row]
+    clients: list[str]
+    sizes: list[int]
+    connected: frozenset[int]
+    holdings: Tensor | None
+    view: View | None
+    spectra: Mapping[str, Tensor]
+    label: str = ""
+
+    @property
+    def clusters_images(self) -> bool:
+        """Whether images are clustered; else they are classified."""
+        return isinstance(self.config, ClusterConfig)
+
+    @property
+    def seen(self) -> View:
+        """What the last checkpoint makes of the images.
+
+        Raises:
+            CannotDrawError: There is no checkpoint.
+        """
+        if self.view is None:
+            raise CannotDrawError("the run ended before its first checkpoint")
+        return self.view
+
+    @property
+    def found(self) -> Tensor:
+        """The cluster, or predicted class, of each image, int64 of shape (images,).
+
+        Raises:
+            CannotDrawError: None is known.
+        """
+        if self.seen.found is None:
+            raise CannotDrawError("no clusters are known yet: the run was interrupted before")
+        return self.seen.found
+
+    @property
+    def classes(self) -> Tensor:
+        """The true class of each image, int64 of shape (images,).
+
+        Raises:
+            CannotDrawError: The images have no labels.
+        """
+        if self.seen.classes is None:
+            raise CannotDrawError("the images have no labels")
+        return self.seen.classes
+
+    @property
+    def points(self) -> Tensor:
+        """Representation of each image, floats of shape (images, dimensions).
+
+        Raises:
+            CannotDrawError: There is none, or it has no numbers.
+        """
+        points = self.seen.representations
+        if points is None and not self.clusters_images:
+            raise CannotDrawError(
+                "each client has a model of its own: there is no one space in which all images lie"
+            )
+        if points is None:
+            raise CannotDrawError("no representation is known yet: the run was interrupted before")
+        if not has_numbers(points):
+            raise CannotDrawError("the model has diverged: its representations hold NaN or Inf")
+        return points
+
+    @property
+    def groups(self) -> int:
+        """Number of clusters, or of predicted classes."""
+        centroids = self.seen.centroids
+        return len(self.seen.class_names) if centroids is None else len(centroids)
+
+    @cached_property
+    def matched(self) -> Tensor:
+        """The class of each cluster after matching, −1 for none; int64 of shape (groups,)."""
+        if not self.clusters_images:
+            return torch.arange(self.groups)
+        if self.seen.classes is None:
+            return torch.full((self.groups,), -1)
+        return matched_classes(self.seen.classes, self.found, self.groups)
+
+    @cached_property
+    def covariance(self) -> Tensor:
+        """Of the representations, float64 of shape (dimensions, dimensions).
+
+        Raises:
+            CannotDrawError: There are none, or too many dimensions.
+        """
+        dimensions = self.points.shape[1]
+        if dimensions > _MOST_DIMENSIONS:
+            raise CannotDrawError(
+                f"the space has {dimensions:,} dimensions, more than {_MOST_DIMENSIONS:,}"
+            )
+        return covariance(self.points[drawn_at_random(len(self.points), _MOST_POINTS)])
+
+    @cached_property
+    def embedding(self) -> Embedding:
+        """The representations in the plane.
+
+        Raises:
+            CannotDrawError: There are none, or too few.
+        """
+        return embed(self.points, self.seen.by_angle)
+
+
+def examine(path: Path, data_root: str | None = None) -> Run:
+    """Open the folder of a run, without a change to it.
+
+    Args:
+        path: The folder.
+        data_root: Folder of the data sets, where it is not the run's.
+
+    Raises:
+        UsageError: It is not the folder of a run, or the run's images cannot be loaded.
+    """
+    folder = RunFolder(path)
+    config = _config(folder)
+    experiment = _experiment(_here(config, data_root))
+    names = {client.id: client.name for client in experiment.clients}
+    clients = range(len(experiment.parts))
+    return Run(
+        path,
+        config,
+        _title(config),
+        experiment.algorithm.rounds,
+        _log(folder.metrics),
+        _json(folder.summary) if folder.summary.is_file() else None,
+        experiment.describe(),
+        _json(folder.environment).get("sessions", []) if folder.environment.is_file() else [],
+        [names.get(number, f"client {number}") for number in clients],
+        list(map(len, experiment.parts)),
+        frozenset(names),
+        _holdings(experiment),
+        experiment.last_view(folder),
+        _spectra(path / "spectra.npz"),
+    )
+
+
+def _config(folder: RunFolder) -> RunConfig:
+    if not folder.config.is_file():
+        if (folder.path / "study.yaml").is_file():
+            raise UsageError(f"{folder.path} holds several runs: give the folders of runs inside")
+        raise UsageError(f"{folder.path} holds no run (no config.yaml): give the folder of a run")
+    tree = read_yaml(folder.config)
+    if tree.get("method") in METHODS:
+        return validate(ClusterConfig, tree)
+    if tree.get("method") in CLASSIFIERS:
+        return validate(ClassifyConfig, tree)
+    raise UsageError(
+        f"{folder.config} names no known method ({tree.get('method')}): give the folder of a run"
+    )
+
+
+def _here(config: RunConfig, data_root: str | None) -> RunConfig:
+    """The configuration for this machine, which may have no GPU."""
+    changes: Row = {"device": "auto"}
+    if config.compute.precision == "tf32":  # which only GPUs have, and only training needs
+        changes["compute"] = {"precision": "float32"}
+    if data_root is not None:
+        changes["data"] = {"root": data_root}
+    return validate(type(config), merge(config.model_dump(mode="json"), changes))
+
+
+def _experiment(config: RunConfig) -> Experiment[Any]:
+    if isinstance(config, ClusterConfig):
+        return ClusteringExperiment(config)
+    assert isinstance(config, ClassifyConfig)
+    return ClassificationExperiment(config)
+
+
+def _title(config: RunConfig) -> str:
+    if isinstance(config, ClusterConfig):
+        return METHODS[config.method].title
+    assert isinstance(config, ClassifyConfig)
+    return CLASSIFIERS[config.method].title
+
+
+def _holdings(experiment: Experiment[Any]) -> Tensor | None:
+    labels = experiment.data.labels
+    if labels is None:
+        return None
+    sizes = torch.tensor(list(map(len, experiment.parts)))
+    owners = torch.arange(len(sizes)).repeat_interleave(sizes)
+    held = labels.cpu()[torch.cat(experiment.parts)]
+    return counts_by(owners, held, len(sizes), len(experiment.data.classes))
+
+
+def _log(path: Path) -> list[Row]:
+    """The rounds that were logged; a crash can leave anything in the last line."""
+    rows = []
+    for line in path.read_text(errors="replace").splitlines() if path.is_file() else []:
+        try:
+            row = json.loads(line)
+        except ValueError:
+            break
+        if not isinstance(row, dict) or "round" not in row:
+            break
+        rows.append(row)
+    return rows
+
+
+def _json(path: Path) -> Row:
+    try:
+        content = json.loads(path.read_bytes())
+    except ValueError as error:
+        raise UsageError(f"{path} is damaged ({error}): run this again") from error
+    if not isinstance(content, dict):
+        raise UsageError(f"{path} is damaged (no object): run this again")
+    return content
+
+
+def _spectra(path: Path) -> dict[str, Tensor]:
+    if not path.is_file():
+        return {}
+    try:
+        with np.load(path, allow_pickle=False) as arrays:
+            return {name: torch.from_numpy(arrays[name]) for name in arrays.files}
+    except (ValueError, OSError, EOFError) as error:
+        raise UsageError(f"{path} is damaged ({error}): run this again") from error

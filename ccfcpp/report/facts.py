@@ -1,0 +1,129 @@
+"""What a page says in words: setting, results, environment."""
+
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from ccfcpp.report.examination import Row, Run
+from ccfcpp.report.runs import differences
+
+Table = list[dict[str, str]]
+"""Rows of text, all with the same columns."""
+
+_TITLES = {
+    "nmi": "NMI",
+    "kappa": "Kappa",
+    "accuracy": "accuracy",
+    "ari": "ARI",
+    "effective_rank": "effective rank",
+    "local_effective_rank": "effective rank of local models",
+    "gap": "gap R",
+    "tail_share": "share of the smaller half of singular values",
+    "p": "degree of skew p",
+    "alpha": "Dirichlet alpha",
+    "beta": "weight beta",
+    "samples": "images",
+    "held": "images that clients hold",
+    "sends": "leaves a client",
+    "connected": "connected clients",
+    "disconnected": "clients absent for the whole run",
+    "cohort": "clients trained side by side",
+    "pretrain_rounds": "pre-training rounds",
+}
+_RESULTS = ("nmi", "kappa", "accuracy", "ari", "effective_rank", "local_effective_rank", "gap")
+_NOT_OF_THE_SETTING = {"method", "device", "rounds"}
+_NONE = "\N{EN DASH}"
+_VERSIONS = ("ccfcpp", "python", "torch", "torchvision", "numpy", "scipy", "scikit-learn", "faiss")
+
+
+def heading(run: Run) -> str:
+    """The run in a few words."""
+    return f"{run.title} on {Path(run.config.dataset).name}"
+
+
+def progress_note(run: Run) -> str | None:
+    """What a reader must know of a run that has not ended."""
+    if run.summary is not None:
+        return None
+    name = f"The run {run.label}" if run.label else "This run"
+    if run.view is None:
+        return (
+            f"{name} was interrupted before its first checkpoint, after {len(run.log)} of "
+            f"{run.planned} rounds: there is only its setting."
+        )
+    return (
+        f"{name} has not ended: {len(run.log)} of {run.planned} rounds are done. Clusters and "
+        "representations are those of its last checkpoint."
+    )
+
+
+def setting(run: Run) -> dict[str, str]:
+    """The setting in words."""
+    facts = {"method": run.title, "rounds": f"{len(run.log)} of {run.planned}"}
+    return facts | {
+        title(key): shown(value, key)
+        for key, value in run.facts.items()
+        if value is not None and key not in _NOT_OF_THE_SETTING
+    }
+
+
+def results(run: Run) -> dict[str, str]:
+    """Scores and costs: those of the summary, or of the last round that was scored."""
+    scored = [row["scores"] for row in run.log if row.get("scores")]
+    found: Row = run.summary or (scored[-1] if scored else {})
+    scores = {title(key): f"{found[key]:.4g}" for key in _RESULTS if found.get(key) is not None}
+    return scores | {
+        "sent by clients": megabytes(sum(row["bytes_up"] for row in run.log)),
+        "received by clients": megabytes(sum(row["bytes_down"] for row in run.log)),
+        "time of the rounds": f"{sum(row['seconds'] for row in run.log):,.1f} s",
+    }
+
+
+def results_table(runs: Sequence[Run]) -> Table:
+    """A row a run."""
+    of_runs = [{"run": run.label} | results(run) for run in runs]
+    columns = dict.fromkeys(column for row in of_runs for column in row)
+    return [{column: row.get(column, _NONE) for column in columns} for row in of_runs]
+
+
+def differences_table(runs: Sequence[Run]) -> Table:
+    """A row for each setting in which runs differ."""
+    return [
+        {column: _NONE if value is None else shown(value, column) for column, value in row.items()}
+        for row in differences(runs)
+    ]
+
+
+def environment(session: Row) -> dict[str, str]:
+    """Where and how a run, or a part of it, took place."""
+    command = session.get("command", [])
+    versions = [f"{name} {session[name]}" for name in _VERSIONS if session.get(name)]
+    facts: Mapping[str, object] = {
+        "command": shlex.join(["ccfcpp", *map(str, command[1:])]),
+        "versions": ", ".join(versions),
+        "source revision": session.get("revision"),
+        "processor": session.get("processor"),
+        "threads": session.get("threads"),
+        "device": session.get("cuda_device") or session.get("device"),
+        "platform": session.get("platform"),
+    }
+    return {key: str(value) for key, value in facts.items() if value}
+
+
+def title(key: str) -> str:
+    """What people call a value."""
+    return _TITLES.get(key, key.replace("_", " "))
+
+
+def shown(value: object, key: str = "") -> str:
+    """A value for people."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int) and key != "seed":
+        return f"{value:,}"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def megabytes(count: int) -> str:
+    """Bytes for people."""
+    return f"{count / 1e6:,.1f} MB" if count < 1e9 else f"{count / 1e9:,.2f} GB"

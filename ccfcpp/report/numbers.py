@@ -1,0 +1,125 @@
+"""The numbers behind figures that no other part of the package has."""
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ccfcpp.metrics import match_clusters
+
+
+def covariance(points: Tensor) -> Tensor:
+    """Σ = 1/N Σᵢ(zᵢ − z̄)(zᵢ − z̄)ᵀ.
+
+    Source: Shi et al., *Understanding and Mitigating Dimensional Collapse in Federated Learning*,
+    Section 3.1.
+
+    Args:
+        points: Floats of shape (points, dimensions), at least one point.
+
+    Returns:
+        float64 of shape (dimensions, dimensions).
+    """
+    centred = points.double() - points.double().mean(dim=0)
+    return centred.T @ centred / len(points)
+
+
+def pair_correlations(of_covariance: Tensor) -> Tensor:
+    """Correlation of each pair of dimensions that vary.
+
+    Args:
+        of_covariance: Shape (dimensions, dimensions).
+
+    Returns:
+        Shape (pairs,), from −1 to 1. A dimension whose variance is below 10⁻¹² of the largest one
+        is a constant up to rounding and takes no part.
+    """
+    variances = of_covariance.diagonal()
+    varies = variances > 1e-12 * variances.max().clamp(min=1e-300)
+    kept = of_covariance[varies][:, varies]
+    deviations = kept.diagonal().sqrt()
+    correlations = (kept / deviations / deviations[:, None]).clamp(-1, 1)
+    first, second = torch.triu_indices(len(kept), len(kept), offset=1)
+    return correlations[first, second]
+
+
+def counts_by(rows: Tensor, columns: Tensor, height: int, width: int) -> Tensor:
+    """How often each pair occurs.
+
+    Args:
+        rows: Integers below ``height``, shape (samples,).
+        columns: Integers below ``width``, shape (samples,).
+        height: Number of rows.
+        width: Number of columns.
+
+    Returns:
+        int64 of shape (height, width).
+    """
+    return torch.bincount(rows * width + columns, minlength=height * width).view(height, width)
+
+
+def matched_classes(classes: Tensor, found: Tensor, clusters: int) -> Tensor:
+    """The class that each cluster is matched with (Hungarian method).
+
+    Args:
+        classes: True classes, int64 of shape (samples,).
+        found: Cluster of each sample, int64 below ``clusters``, shape (samples,).
+        clusters: Number of clusters.
+
+    Returns:
+        int64 of shape (clusters,), −1 for a cluster that is matched with none, or is empty.
+    """
+    matched = torch.full((clusters,), -1)
+    matched[found] = torch.from_numpy(match_clusters(classes.numpy(), found.numpy()))
+    return matched
+
+
+def distances(points: Tensor, found: Tensor, centroids: Tensor, by_angle: bool) -> Tensor:
+    """How far each point lies from the centroid of its cluster.
+
+    Args:
+        points: Floats of shape (points, dimensions).
+        found: Cluster of each point, int64 of shape (points,).
+        centroids: Floats of shape (clusters, dimensions).
+        by_angle: Whether lengths count for nothing.
+
+    Returns:
+        Euclidean distances, or angles in degrees, of shape (points,).
+    """
+    own = centroids[found].double()
+    if not by_angle:
+        apart: Tensor = torch.linalg.vector_norm(points.double() - own, dim=1)
+        return apart
+    cosines = F.cosine_similarity(points.double(), own, dim=1)
+    return torch.rad2deg(torch.arccos(cosines.clamp(-1, 1)))
+
+
+def extremes(distance: Tensor, members: Tensor, count: int, farthest: bool) -> Tensor:
+    """The members of a cluster that lie nearest to its centroid, or farthest from it.
+
+    Args:
+        distance: Of each point from its centroid, shape (points,).
+        members: Which points are the cluster's, bool of shape (points,).
+        count: At most so many.
+        farthest: Which end.
+
+    Returns:
+        Indices of points, the most extreme first; of equal ones that with the lower index first.
+    """
+    index: Tensor = members.nonzero().flatten()
+    order: Tensor = torch.argsort(distance[index], descending=farthest, stable=True)
+    return index[order[:count]]
+
+
+def drawn_at_random(count: int, most: int) -> Tensor:
+    """At most ``most`` of ``count`` indices, ascending: the same ones at every call."""
+    if count <= most:
+        return torch.arange(count)
+    generator = torch.Generator().manual_seed(0)
+    return torch.randperm(count, generator=generator)[:most].sort().values
+
+
+def has_numbers(points: Tensor) -> bool:
+    """Whether all values are finite."""
+    return math.isfinite(float(points.abs().max())) if points.numel() else True

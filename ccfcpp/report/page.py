@@ -1,0 +1,68 @@
+"""Figures and facts as one HTML page."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup, escape
+
+from ccfcpp.report import facts
+from ccfcpp.report.contents import Contents
+from ccfcpp.report.drawing import Drawn
+from ccfcpp.report.examination import Run
+from ccfcpp.report.runs import slug
+from ccfcpp.report.writing import for_page
+
+_TEMPLATES = Environment(
+    loader=FileSystemLoader(Path(__file__).parent),
+    autoescape=True,
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+)
+
+
+def page(runs: Sequence[Run], found: Contents, svgs: Mapping[str, str]) -> str:
+    """The page: one file that needs nothing else, and runs no script.
+
+    Args:
+        runs: The runs, labelled where they are several.
+        found: What it holds.
+        svgs: The SVG of each figure, by its name.
+    """
+    several = len(runs) > 1
+    return _TEMPLATES.get_template("page.html").render(
+        title=f"{len(runs)} runs side by side" if several else facts.heading(runs[0]),
+        runs=[_described(run) for run in runs],
+        several=several,
+        notes=[note for run in runs if (note := facts.progress_note(run))],
+        results=facts.results_table(runs) if several else [],
+        differences=facts.differences_table(runs) if several else [],
+        sections=[
+            (slug(title), title, [[_inlined(drawn, svgs[drawn.name]) for drawn in r] for r in rows])
+            for title, rows in found.sections.items()
+        ],
+        left_out=found.left_out,
+    )
+
+
+def _described(run: Run) -> dict[str, object]:
+    return {
+        "label": run.label,
+        "heading": facts.heading(run),
+        "folder": run.path.resolve().name,
+        "setting": facts.setting(run),
+        "results": facts.results(run),
+        "sessions": [facts.environment(session) for session in run.sessions],
+        "config": (run.path / "config.yaml").read_text(),
+    }
+
+
+def _inlined(drawn: Drawn, svg: str) -> dict[str, object]:
+    return {
+        "name": drawn.name,
+        "title": drawn.title,
+        "caption": drawn.caption,
+        # Matplotlib escapes the texts inside.
+        "svg": Markup(for_page(svg, drawn.name, str(escape(drawn.title)))),  # noqa: S704
+    }

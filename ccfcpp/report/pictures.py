@@ -1,0 +1,125 @@
+"""Figures of images: those nearest to each centroid, and those farthest from it."""
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ccfcpp.report.classes import cluster_order
+from ccfcpp.report.drawing import WIDTH, Drawn, plate, short
+from ccfcpp.report.errors import CannotDrawError
+from ccfcpp.report.examination import Run
+from ccfcpp.report.numbers import distances, extremes
+from ccfcpp.sheets import sheet
+
+_EACH, _MOST_CLUSTERS = 8, 40
+_INCHES_A_LETTER = 0.088
+_LARGEST = 64
+"""Pixels a side of an image in a figure, at most."""
+
+
+def nearest(run: Run) -> Drawn:
+    """The images nearest to each centroid."""
+    caption = (
+        "Each cluster's images nearest to its centroid, the nearest one first: what the cluster "
+        "stands for."
+    )
+    return _drawn(run, "nearest", "Nearest to the centroids", caption, farthest=False)
+
+
+def farthest(run: Run) -> Drawn:
+    """The images of each cluster that lie farthest from its centroid."""
+    caption = (
+        "Each cluster's images farthest from its centroid, the farthest one first: where the "
+        "cluster is least sure."
+    )
+    return _drawn(run, "farthest", "Farthest from the centroids", caption, farthest=True)
+
+
+def _drawn(run: Run, name: str, title: str, caption: str, farthest: bool) -> Drawn:
+    """A row of images for each cluster.
+
+    Raises:
+        CannotDrawError: There are no centroids, or no points.
+    """
+    if not run.clusters_images:
+        raise CannotDrawError("a classifier has no centroids")
+    found, centroids = run.found, run.seen.centroids
+    assert centroids is not None  # else no cluster is known
+    distance = distances(run.points, found, centroids, run.seen.by_angle)
+    chosen = {
+        cluster: extremes(distance, found == cluster, _EACH, farthest)
+        for cluster in cluster_order(run)
+    }
+    rows = [
+        {"cluster": cluster, "rank": rank + 1, "image": image, "distance": float(distance[image])}
+        for cluster, index in chosen.items()
+        for rank, image in enumerate(index.tolist())
+    ]
+    shown = dict(list(chosen.items())[:_MOST_CLUSTERS])
+    if len(shown) < len(chosen):
+        caption += f" The first {len(shown)} of {len(chosen)} clusters; the CSV file has all."
+    caption += f" Distances are {'angles' if run.seen.by_angle else 'Euclidean'}."
+    if run.seen.classes is not None:
+        caption += " The class beside a cluster is the one it is matched with."
+    return Drawn(name, title, caption, _figure(run, shown), rows)
+
+
+def _figure(run: Run, shown: dict[int, Tensor]) -> Figure:
+    picture = picture_of(_small(run.seen.images, shown), shown)
+    down, across, _ = picture.shape
+    names = [_row_name(run, cluster) for cluster in shown]
+    margin = _INCHES_A_LETTER * max(len(line) for name in names for line in name.splitlines())
+    height = (WIDTH - margin) * down / across
+    with plate(height) as (figure, axes):
+        # Places of axes whose pixels are square are not found well by themselves.
+        figure.set_layout_engine("none")
+        axes.set_position((margin / WIDTH, 0, 1 - margin / WIDTH, 1))
+        axes.imshow(picture)
+        step = down / len(shown)
+        axes.set_yticks([step * (row + 0.5) for row in range(len(shown))], names)
+        axes.set_xticks([])
+    return figure
+
+
+def picture_of(images: dict[int, Tensor], shown: dict[int, Tensor]) -> NDArray[np.uint8]:
+    """Rows of images, with nothing where there is none.
+
+    Args:
+        images: By number, uint8 of shape (1 or 3 channels, height, width).
+        shown: The numbers of each row, at most 8.
+
+    Returns:
+        RGBA of shape (pixels down, pixels across, 4).
+    """
+    blank = torch.full_like(next(iter(images.values())), 255)
+    cells = [
+        images[int(index[column])] if column < len(index) else blank
+        for index in shown.values()
+        for column in range(_EACH)
+    ]
+    filled = [
+        torch.full_like(blank, 0 if column < len(index) else 255)
+        for index in shown.values()
+        for column in range(_EACH)
+    ]
+    opaque = 255 - sheet(torch.stack(filled), _EACH)[..., :1]
+    return torch.cat([sheet(torch.stack(cells), _EACH), opaque], dim=2).numpy()
+
+
+def _small(images: Tensor, shown: dict[int, Tensor]) -> dict[int, Tensor]:
+    """The images that are shown, by number, each small enough for a figure."""
+    index = torch.cat(list(shown.values()))
+    chosen = images[index]
+    scale = _LARGEST / max(chosen.shape[-2:])
+    if scale < 1:
+        size = [max(1, round(scale * side)) for side in chosen.shape[-2:]]
+        chosen = F.interpolate(chosen, size=size, mode="bilinear", antialias=True)
+    return dict(zip(index.tolist(), chosen, strict=True))
+
+
+def _row_name(run: Run, cluster: int) -> str:
+    name, matched = f"cluster {cluster}", int(run.matched[cluster])
+    return f"{name}\nclass {short(run.seen.class_names[matched], 9)}" if matched >= 0 else name

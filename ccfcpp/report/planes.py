@@ -1,0 +1,102 @@
+"""Figures of the representations in the plane."""
+
+import numpy as np
+from torch import Tensor
+
+from ccfcpp.report.classes import cluster_names
+from ccfcpp.report.drawing import MOST_NAMES, WIDTH, Drawn, plate, short
+from ccfcpp.report.examination import Run
+from ccfcpp.report.palette import INK, PAPER, colours, marker
+
+_READING = "Points that lie close together are neighbours; distances between groups mean little."
+
+
+def by_cluster(run: Run) -> Drawn:
+    """Coloured by cluster, or by predicted class.
+
+    Raises:
+        CannotDrawError: There are no points, or no clusters.
+    """
+    kind = "cluster" if run.clusters_images else "predicted class"
+    caption = f"t-SNE of the representations, coloured by {kind}. {_READING}"
+    if run.clusters_images and run.seen.classes is not None:
+        caption += " A cluster has the colour of the class it is matched with."
+    return _drawn(
+        run, "tsne-clusters", kind, caption, run.found, cluster_names(run), _cluster_inks(run)
+    )
+
+
+def by_class(run: Run) -> Drawn:
+    """Coloured by true class.
+
+    Raises:
+        CannotDrawError: There are no points, or no labels.
+    """
+    caption = f"t-SNE of the representations, coloured by true class. {_READING}"
+    names = list(run.seen.class_names)
+    inks = list(range(len(names)))
+    return _drawn(run, "tsne-classes", "class", caption, run.classes, names, inks)
+
+
+def _cluster_inks(run: Run) -> list[int]:
+    """The number of each cluster's colour: its class's, or one that no class has."""
+    matched = run.matched.tolist()
+    free = iter(range(len(run.seen.class_names), len(run.seen.class_names) + run.groups))
+    return [number if number >= 0 else next(free) for number in matched]
+
+
+def _drawn(
+    run: Run,
+    name: str,
+    kind: str,
+    caption: str,
+    labels: Tensor,
+    names: list[str],
+    inks: list[int],
+) -> Drawn:
+    index, places = run.embedding.index, run.embedding.places
+    own = labels[index].numpy()
+    palette = colours(max(inks) + 1)
+    size = min(30, max(9, 12_000 / len(index)))
+    with plate(0.92 * WIDTH) as (figure, axes):
+        for number, ink in enumerate(inks):
+            x, y = places[own == number].T
+            axes.scatter(
+                x,
+                y,
+                s=size,
+                color=palette[ink],
+                marker=marker(ink),
+                linewidths=0,
+                alpha=0.85,
+                rasterized=True,
+            )
+        axes.set(xticks=[], yticks=[])
+        axes.set_aspect("equal", adjustable="datalim")
+        if len(names) <= MOST_NAMES:
+            for number in np.unique(own):
+                x, y = np.median(places[own == number], axis=0)
+                axes.text(
+                    x,
+                    y,
+                    short(names[number]),
+                    ha="center",
+                    va="center",
+                    color=INK,
+                    fontsize=10,
+                    fontweight="bold",
+                    bbox={
+                        "facecolor": PAPER,
+                        "edgecolor": palette[inks[number]],
+                        "linewidth": 1,
+                        "boxstyle": "round,pad=0.2",
+                        "alpha": 0.85,
+                    },
+                )
+    if len(index) < len(run.seen.images):
+        caption += f" {len(index):,} of {len(run.seen.images):,} images, drawn at random."
+    rows = [
+        {"image": int(image), "x": float(place[0]), "y": float(place[1]), kind: names[label]}
+        for image, place, label in zip(index, places, own, strict=True)
+    ]
+    return Drawn(name, f"t-SNE by {kind}", caption, figure, rows)

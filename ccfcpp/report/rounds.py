@@ -1,0 +1,238 @@
+"""Figures of what happened round by round."""
+
+from collections.abc import Mapping
+
+import numpy as np
+from matplotlib.colors import to_rgba
+from matplotlib.patches import Patch
+from matplotlib.ticker import MaxNLocator
+from numpy.typing import NDArray
+
+from ccfcpp.config import ClusterConfig
+from ccfcpp.report.drawing import Drawn, Rows, legend_above, paper, plain, plate, short, thinned
+from ccfcpp.report.errors import CannotDrawError
+from ccfcpp.report.examination import Run
+from ccfcpp.report.palette import CATEGORIES, MUTED, line_style
+from ccfcpp.report.runs import Gathered, slug
+
+Curve = list[tuple[int, float]]
+"""Values by round, counted from 1."""
+Curves = dict[str, Curve]
+
+SCORE_TITLES = {"nmi": "NMI", "kappa": "Kappa", "accuracy": "accuracy", "ari": "ARI"}
+_MOST_CURVES = 10
+
+
+def scores(run: Run) -> Curves:
+    """Each score by round.
+
+    Raises:
+        CannotDrawError: No round was scored.
+    """
+    logged = {str(key) for row in run.log for key in row.get("scores", {})}
+    single = sorted(key for key in logged if key.startswith("accuracy "))
+    # The scores of many domains, or of many clients' own models, would hide each other.
+    keys = [*SCORE_TITLES, *(single if len(single) < _MOST_CURVES else [])]
+    found = {
+        SCORE_TITLES.get(key, key): [
+            (row["round"] + 1, row["scores"][key]) for row in run.log if key in row["scores"]
+        ]
+        for key in keys
+        if key in logged
+    }
+    if not found:
+        labelled = run.holdings is not None
+        raise CannotDrawError(
+            "no round was scored" if labelled else "the images have no labels to score against"
+        )
+    return found
+
+
+def losses(run: Run) -> Curves:
+    """What the exchanges report, by round.
+
+    Raises:
+        CannotDrawError: Nothing was reported.
+    """
+    keys = dict.fromkeys(key for row in run.log for key in row.get("figures", {}))
+    found = {
+        key.replace("_", " "): [
+            (row["round"] + 1, row["figures"][key]) for row in run.log if key in row["figures"]
+        ]
+        for key in keys
+    }
+    if not found:
+        raise CannotDrawError("no round reported a loss")
+    return found
+
+
+def traffic(run: Run) -> Curves:
+    """Megabytes that all clients received, and sent, up to each round.
+
+    Raises:
+        CannotDrawError: No round was run.
+    """
+    if not run.log:
+        raise CannotDrawError("no round was run")
+    numbers = [row["round"] + 1 for row in run.log]
+    directions = {"received by clients": "bytes_down", "sent by clients": "bytes_up"}
+    return {
+        name: list(zip(numbers, np.cumsum([row[key] for row in run.log]) / 1e6, strict=True))
+        for name, key in directions.items()
+    }
+
+
+def draw_scores(gathered: Gathered[Curves]) -> list[Drawn]:
+    """Scores by round."""
+    caption = "Agreement of the global model with the true classes, round by round; 1 is best."
+    return _curves("scores", "Scores", "score", caption, gathered)
+
+
+def draw_losses(gathered: Gathered[Curves]) -> list[Drawn]:
+    """Losses by round."""
+    caption = "Mean over the clients that took part, by their number of images."
+    return _curves("loss", "Loss", "loss", caption, gathered)
+
+
+def draw_traffic(gathered: Gathered[Curves]) -> list[Drawn]:
+    """Bytes by round."""
+    caption = "What all clients together received from the server, and sent to it, up to a round."
+    return _curves("bytes", "Bytes", "MB so far", caption, gathered)
+
+
+def _curves(
+    stem: str, title: str, unit: str, caption: str, gathered: Gathered[Curves]
+) -> list[Drawn]:
+    """One figure of a run's curves; of several runs one figure a curve."""
+    if len(gathered) == 1:
+        ((run, curves),) = gathered
+        return [_drawn(stem, f"{title} by round", unit, caption, curves, _phase(run))]
+    keys = dict.fromkeys(key for _, curves in gathered for key in curves)
+    figures = []
+    for key in keys:
+        of_runs = {run.label: curves[key] for run, curves in gathered if key in curves}
+        name, heading = f"{stem}-{slug(key)}", f"{title} by round: {key}"
+        if len(keys) == 1:
+            name, heading = stem, f"{title} by round"
+        figures.append(_drawn(name, heading, unit, caption, of_runs))
+    return figures
+
+
+def _phase(run: Run) -> int | None:
+    """After which round pre-training ended, where a run has had both phases."""
+    if not isinstance(run.config, ClusterConfig) or not run.config.method.startswith("ccfc"):
+        return None
+    rounds = run.config.training.pretrain_rounds
+    return rounds if 0 < rounds < len(run.log) else None
+
+
+def _drawn(
+    name: str,
+    title: str,
+    unit: str,
+    caption: str,
+    curves: Mapping[str, Curve],
+    phase: int | None = None,
+) -> Drawn:
+    with paper() as (figure, axes):
+        for number, (series, curve) in enumerate(curves.items()):
+            rounds, values = zip(*curve, strict=True)
+            spacing = max(1, len(curve) // 12)
+            # Markers of different lines stand at different rounds, so that none hides another.
+            start = number * spacing // len(curves)
+            axes.plot(
+                rounds,
+                values,
+                label=short(series, 24),
+                markersize=4.5,
+                markevery=(min(start, len(curve) - 1), spacing),
+                linewidth=1.6,
+                **line_style(number),
+            )
+        if phase is not None:
+            axes.axvline(phase + 0.5, color=MUTED, linewidth=1, linestyle=":")
+            caption += f" Dotted: pre-training ends after round {phase}."
+        axes.set(xlabel="round", ylabel=unit)
+        axes.xaxis.set_major_locator(_whole_numbers())
+        axes.yaxis.set_major_formatter(plain)
+        legend_above(axes)
+    rows = [
+        {"series": series, "round": number, "value": value}
+        for series, curve in curves.items()
+        for number, value in curve
+    ]
+    return Drawn(name, title, caption, figure, rows)
+
+
+def _whole_numbers() -> MaxNLocator:
+    return MaxNLocator(integer=True, min_n_ticks=1, steps=[1, 2, 5, 10])
+
+
+STATES: Mapping[str, str | None] = {
+    "took part": CATEGORIES[0],
+    "absent": None,
+    "refused": CATEGORIES[2],
+    "never there": CATEGORIES[3],
+}
+"""What a client was in a round, with its colour; None for the paper's."""
+
+
+def participation(run: Run) -> Drawn:
+    """Who took part in which round.
+
+    Raises:
+        CannotDrawError: No round was run.
+    """
+    if not run.log:
+        raise CannotDrawError("no round was run")
+    states = np.array([[_state(run, row, n) for row in run.log] for n in range(len(run.clients))])
+    with plate(_height(len(run.clients))) as (figure, axes):
+        inks = [to_rgba(colour or (0, 0, 0, 0)) for colour in STATES.values()]
+        span = (0.5, len(run.log) + 0.5, len(run.clients) - 0.5, -0.5)
+        axes.imshow(np.array(inks)[states], aspect="auto", extent=span)
+        axes.set_yticks(*thinned(run.clients))
+        axes.set(xlabel="round")
+        axes.xaxis.set_major_locator(_whole_numbers())
+        axes.spines[:].set_visible(True)
+        patches = [
+            Patch(facecolor=colour or "none", edgecolor=MUTED, linewidth=0.6, label=state)
+            for number, (state, colour) in enumerate(STATES.items())
+            if (states == number).any()
+        ]
+        figure.legend(
+            handles=patches, loc="outside upper left", ncols=4, frameon=False, handlelength=1.2
+        )
+    return Drawn(
+        "participation",
+        "Who took part",
+        "A row a client, a column a round. A client whose update the server refused is marked.",
+        figure,
+        _participation_rows(run, states),
+    )
+
+
+def _state(run: Run, row: Mapping[str, object], client: int) -> int:
+    names = list(STATES)
+    refused, present = row["refused"], row["clients"]
+    assert isinstance(refused, dict)
+    assert isinstance(present, list)
+    if client not in run.connected:
+        return names.index("never there")
+    if str(client) in refused:
+        return names.index("refused")
+    return names.index("took part" if client in present else "absent")
+
+
+def _participation_rows(run: Run, states: NDArray[np.int64]) -> Rows:
+    names = list(STATES)
+    return [
+        {"client": client, "name": run.clients[client], "round": row["round"] + 1,
+         "state": names[states[client, place]]}
+        for client in range(len(run.clients))
+        for place, row in enumerate(run.log)
+    ]  # fmt: skip
+
+
+def _height(rows: int) -> float:
+    """Inches of a figure with so many rows of names."""
+    return min(6.5, max(2.2, 1.2 + 0.2 * rows))

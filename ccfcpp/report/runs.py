@@ -1,0 +1,87 @@
+"""Several runs in one report: what they are called, and what sets them apart."""
+
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TypeVar
+
+from ccfcpp.config_layers import METHOD_LAYERS, flatten
+from ccfcpp.report.examination import Row, Run
+from ccfcpp.run_folder import MAY_CHANGE
+
+T = TypeVar("T")
+Gathered = Sequence[tuple[Run, T]]
+"""Numbers of those runs that have them."""
+
+_LONGEST_LABEL = 32
+
+
+def labelled(runs: Sequence[Run]) -> list[Run]:
+    """The runs, each with a label of its own: its system, what differs, or else its folder."""
+    if len(runs) == 1:
+        return list(runs)
+    labels = [run.title for run in runs]
+    if len(set(labels)) < len(runs):
+        keys = _telling_keys(runs)
+        labels = [_label(run, keys) for run in runs]
+    if len(set(labels)) < len(runs) or max(map(len, labels)) > _LONGEST_LABEL:
+        labels = _folders([run.path for run in runs])
+    return [replace(run, label=label) for run, label in zip(runs, labels, strict=True)]
+
+
+def differences(runs: Sequence[Run]) -> list[Row]:
+    """A row for each setting in which runs differ: its dotted key, and its value by run.
+
+    Settings that a run does not have are None.
+    """
+    settings = [dict(flatten(run.config.model_dump(mode="json"))) for run in runs]
+    keys = dict.fromkeys(key for each in settings for key in each)
+    return [
+        {"setting": key}
+        | {run.label: each.get(key) for run, each in zip(runs, settings, strict=True)}
+        for key in keys
+        if key not in MAY_CHANGE and any(each.get(key) != settings[0].get(key) for each in settings)
+    ]
+
+
+def of_run(run: Run) -> Row:
+    """The first column of a table of several runs; none where there is only one."""
+    return {"run": run.label} if run.label else {}
+
+
+def slug(text: str) -> str:
+    """A text as part of a file's name."""
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-") or "x"
+
+
+def _telling_keys(runs: Sequence[Run]) -> list[str]:
+    """Keys that all runs have and in which they differ, but for what their methods fix."""
+    settings = [dict(flatten(run.config.model_dump(mode="json"))) for run in runs]
+    fixed = {key for layer in METHOD_LAYERS.values() for key, _ in flatten(layer)}
+    by_method = len({each["method"] for each in settings}) > 1
+    return [
+        key
+        for key in settings[0]
+        if all(key in each for each in settings)
+        and any(each[key] != settings[0][key] for each in settings)
+        and key not in MAY_CHANGE
+        and not (by_method and key in fixed)
+    ]
+
+
+def _label(run: Run, keys: Sequence[str]) -> str:
+    settings = dict(flatten(run.config.model_dump(mode="json")))
+    parts = [
+        run.title if key == "method" else f"{key.rpartition('.')[2]} = {settings[key]}"
+        for key in sorted(keys, key=lambda key: key != "method")
+    ]
+    return ", ".join(parts)
+
+
+def _folders(paths: Sequence[Path]) -> list[str]:
+    """Names of folders, with as much of their paths as tells them apart."""
+    whole = [path.resolve() for path in paths]
+    common = Path(os.path.commonpath(whole))
+    return [str(path.relative_to(common)) for path in whole]

@@ -1,0 +1,89 @@
+"""Figures of how dimensions of the representations go together."""
+
+import numpy as np
+from matplotlib.ticker import FuncFormatter
+from torch import Tensor
+
+from ccfcpp.report.drawing import WIDTH, Drawn, legend_above, paper, plain, plate, short
+from ccfcpp.report.errors import CannotDrawError
+from ccfcpp.report.examination import Run
+from ccfcpp.report.numbers import pair_correlations
+from ccfcpp.report.palette import line_style
+from ccfcpp.report.runs import Gathered, of_run
+
+_BINS = 40
+_QUANTILE = 0.995
+"""Of a covariance's entries, where its colours end: a few variances would outshine the rest."""
+
+
+def covariance(run: Run) -> Drawn:
+    """The covariance matrix.
+
+    Raises:
+        CannotDrawError: There are no points, or too many dimensions.
+    """
+    matrix = run.covariance
+    limit = float(np.quantile(matrix.abs().numpy(), _QUANTILE)) or 1.0
+    with plate(0.84 * WIDTH) as (figure, axes):
+        picture = axes.imshow(matrix.numpy(), cmap="RdBu_r", vmin=-limit, vmax=limit, aspect="auto")
+        axes.set(xlabel="dimension", ylabel="dimension")
+        bar = figure.colorbar(
+            picture, ax=axes, label="covariance", extend="both", pad=0.02, fraction=0.05
+        )
+        bar.outline.set_visible(False)
+        bar.formatter = FuncFormatter(plain)
+    rows = [
+        {"dimension": number} | {str(j): value for j, value in enumerate(row)}
+        for number, row in enumerate(matrix.tolist())
+    ]
+    caption = (
+        "Covariance of each pair of dimensions of the representations; white is none. Blocks off "
+        f"the diagonal are dimensions that say the same. Colours end at ±{limit:.2g}, which "
+        f"{_QUANTILE:.1%} of the entries stay within."
+    )
+    return Drawn("covariance", "Covariance matrix", caption, figure, rows)
+
+
+def correlations(run: Run) -> Tensor:
+    """Of all pairs of dimensions, shape (pairs,).
+
+    Raises:
+        CannotDrawError: There are none.
+    """
+    found = pair_correlations(run.covariance)
+    if len(found) == 0:
+        raise CannotDrawError("fewer than two dimensions vary")
+    return found
+
+
+def draw_correlations(gathered: Gathered[Tensor]) -> list[Drawn]:
+    """How often which correlation occurs."""
+    edges = np.linspace(-1, 1, _BINS + 1)
+    rows = []
+    with paper() as (figure, axes):
+        for number, (run, found) in enumerate(gathered):
+            shares = np.histogram(found.numpy(), edges)[0] / len(found)
+            look = line_style(number)
+            axes.stairs(
+                shares,
+                edges,
+                fill=len(gathered) == 1,
+                color=str(look["color"]),
+                linestyle=look["linestyle"],
+                linewidth=1.6,
+                label=short(run.label, 32),
+            )
+            rows += [
+                of_run(run) | {"from": float(low), "to": float(high), "share": float(share)}
+                for low, high, share in zip(edges[:-1], edges[1:], shares, strict=True)
+            ]
+        axes.set(xlabel="correlation of two dimensions", ylabel="share of the pairs", xlim=(-1, 1))
+        axes.xaxis.set_major_formatter(plain)
+        axes.yaxis.set_major_formatter(plain)
+        if len(gathered) > 1:
+            legend_above(axes)
+    caption = (
+        "Correlations between dimensions of the representations. The more of them lie around 0, "
+        "the less the dimensions repeat each other."
+    )
+    return [Drawn("correlations", "Correlations between dimensions", caption, figure, rows)]
