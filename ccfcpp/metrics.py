@@ -100,7 +100,8 @@ def spectral_gap(local_values: Tensor, global_values: Tensor) -> float:
         Above 0 where averaging has made singular values smaller. Values below 10⁻¹² of the largest
         one are rounding errors and count as that; NaN where a spectrum has NaN.
     """
-    least = 1e-12 * torch.maximum(local_values, global_values).max().clamp(min=1e-300)
+    local_values, global_values = local_values.double(), global_values.double()
+    least = (1e-12 * torch.maximum(local_values, global_values).max()).clamp(min=1e-300)
     ratios = local_values.clamp(min=least) / global_values.clamp(min=least)
     return float(ratios.log().mean())
 

@@ -1,3 +1,5 @@
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -10,6 +12,7 @@ from ccfcpp.metrics import (
     clustering_scores,
     effective_rank,
     match_clusters,
+    spectral_gap,
     spectrum,
     tail_share,
 )
@@ -125,3 +128,28 @@ def test_effective_rank_lies_between() -> None:
     shares = np.array([0.7, 0.2, 0.1])
     expected = np.exp(-(shares * np.log(shares)).sum())
     assert effective_rank(torch.tensor(shares) * 8) == pytest.approx(expected)
+
+
+VALUES = st.lists(st.floats(1e-6, 1e3), min_size=1, max_size=8)
+
+
+@given(VALUES, st.data())
+def test_the_gap_is_the_mean_logarithm_of_the_quotients(
+    local: list[float], data: st.DataObject
+) -> None:
+    size = len(local)
+    of_all = data.draw(st.lists(st.floats(1e-6, 1e3), min_size=size, max_size=size))
+    expected = sum(math.log(a) - math.log(b) for a, b in zip(local, of_all, strict=True)) / size
+    assert spectral_gap(torch.tensor(local), torch.tensor(of_all)) == pytest.approx(
+        expected, rel=1e-4, abs=1e-5
+    )
+
+
+def test_values_that_are_rounding_errors_count_as_one_small_value() -> None:
+    some = torch.tensor([1.0, 1e-20, 0.0], dtype=torch.float64)
+    none = torch.tensor([1.0, 0.0, -0.0], dtype=torch.float64)
+    assert spectral_gap(some, none) == 0
+    full = torch.ones(3, dtype=torch.float64)
+    assert spectral_gap(full, none) == pytest.approx(2 * math.log(1e12) / 3)
+    assert spectral_gap(torch.zeros(2), torch.zeros(2)) == 0
+    assert math.isnan(spectral_gap(torch.full((2,), math.nan), full[:2]))

@@ -110,7 +110,9 @@ def _table(
             places, names, rotation=40 if slanted else 0, ha="right" if slanted else "center"
         )
         axes.set(ylabel=axes_names[0], xlabel=axes_names[1])
-        bar = figure.colorbar(picture, ax=axes, label=scale, pad=0.02, fraction=0.06, aspect=30)
+        bar = figure.colorbar(
+            picture, ax=axes, label=scale, pad=0.02, fraction=0.06, aspect=8 * height
+        )
         bar.outline.set_visible(False)
         digits = len(str(int(counts.max())))
         if digits * len(columns) <= _MOST_DIGITS and len(rows) <= _MOST_NUMBERED:

@@ -159,8 +159,9 @@ def power(value: float, place: float = 0) -> str:
 
 
 def short(name: str, longest: int = _LONGEST_NAME) -> str:
-    """A name that fits into a figure."""
-    return name if len(name) <= longest else name[: longest - 1] + "…"
+    """A name that fits into a figure: its start and its end, by which long names differ."""
+    tail = longest // 3
+    return name if len(name) <= longest else f"{name[: longest - tail - 1]}…{name[-tail:]}"
 
 
 def thinned(names: Sequence[str], most: int = MOST_NAMES) -> tuple[list[int], list[str]]:

@@ -90,8 +90,11 @@ def draw_scores(gathered: Gathered[Curves]) -> list[Drawn]:
 
 def draw_losses(gathered: Gathered[Curves]) -> list[Drawn]:
     """Losses by round."""
-    caption = "Mean over the clients that took part, by their number of images."
-    return _curves("loss", "Loss", "loss", caption, gathered)
+    caption = (
+        "What the rounds report: the mean loss over the clients that took part, or how far "
+        "centroids still move."
+    )
+    return _curves("loss", "Loss and progress", "value", caption, gathered)
 
 
 def draw_traffic(gathered: Gathered[Curves]) -> list[Drawn]:

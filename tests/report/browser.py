@@ -13,6 +13,7 @@ BROWSER = next(
 )
 
 _HARNESS = """<!DOCTYPE html>
+<meta charset="utf-8">
 <title>harness</title>
 <iframe width="{width}" height="800" style="border: 0" srcdoc="{page}"></iframe>
 <script>

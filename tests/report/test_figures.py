@@ -15,7 +15,7 @@ from matplotlib.patches import Rectangle, StepPatch
 
 from ccfcpp.report import contents as table_of
 from ccfcpp.report.contents import Contents, contents
-from ccfcpp.report.drawing import Drawn
+from ccfcpp.report.drawing import Drawn, plain, power, short, thinned
 from ccfcpp.report.examination import Run, examine
 from ccfcpp.report.rounds import STATES
 from ccfcpp.report.runs import labelled
@@ -265,3 +265,18 @@ def test_many_dimensions_are_left_out(run: Run) -> None:
     reasons = {each.title: each.reason for each in found.left_out}
     assert "2,049 dimensions" in reasons["Covariance matrix"]
     assert "2,049 dimensions" in reasons["Singular values"]
+
+
+def test_long_names_keep_what_tells_them_apart() -> None:
+    assert short("a cat") == "a cat"
+    names = {short(f"a rather long name {number}") for number in range(30)}
+    assert len(names) == 30
+    assert max(map(len, names)) == 14
+    places, thin = thinned([str(number) for number in range(100)], most=20)
+    assert places == list(range(0, 100, 5))
+    assert thin == [str(place) for place in places]
+
+
+def test_powers_of_ten_are_written_out() -> None:
+    assert (power(1e-12), power(1), power(100)) == ("10⁻¹²", "10⁰", "10²")
+    assert plain(-1234.5) == "\N{MINUS SIGN}1,234.5"
