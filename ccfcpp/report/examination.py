@@ -223,7 +223,7 @@ def _config(folder: RunFolder) -> RunConfig:
 
 def _here(config: RunConfig, data_root: str | None) -> RunConfig:
     """The configuration for this machine, which may have no GPU."""
-    changes: Row = {"device": "auto"}
+    changes: Row = {"device": "auto", "tensorboard": False}
     if config.compute.precision == "tf32":  # which only GPUs have, and only training needs
         changes["compute"] = {"precision": "float32"}
     if data_root is not None:

@@ -93,6 +93,8 @@ def _drawn(
                         "alpha": 0.85,
                     },
                 )
+    if len(names) > MOST_NAMES:
+        caption += " The groups are too many to be named here; the CSV file names them."
     if len(index) < len(run.seen.images):
         caption += f" {len(index):,} of {len(run.seen.images):,} images, drawn at random."
     rows = [
