@@ -258,7 +258,7 @@ class Experiment(ABC, Generic[State]):
             return None
         checkpoint = load_checkpoint(folder.checkpoint, self.algorithm.state_type, self.device)
         memories = self.federation(folder.checkpoint.parent).memories
-        memories.restore(checkpoint.memories)
+        memories.look_at(checkpoint.memories)
         return self.view(checkpoint.state, memories)
 
     def federation(self, folder: Path | None = None) -> Federation[State]:

@@ -4,7 +4,7 @@ import difflib
 import json
 import os
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -72,6 +72,7 @@ def reproduce(
     if not chosen:
         raise UsageError("no item is given: name some of those that ccfcpp reproduce --list shows")
     values = given({"device": device, "compute.cohort": cohort, "data.root": data_root})
+    jobs_of = {name: _jobs(item, jobs, quick) for name, item in chosen.items()}
     keep_freed_memory()
     use_processors()
     with usage_errors():
@@ -79,15 +80,24 @@ def reproduce(
             name: _plan(item, quick, values, out, data_root, dataset)
             for name, item in chosen.items()
         }
+        (out / "runs").mkdir(parents=True, exist_ok=True)
     command = f"ccfcpp reproduce {' '.join(chosen)}" + (" --quick" if quick else "")
     command += f" --dataset {shlex.quote(dataset)}" if dataset is not None else ""
-    resumption = command if out == _OUT else f"{command} --out {shlex.quote(str(out))}"
+    resumption = command + _flags(
+        {
+            "--jobs": jobs,
+            "--device": device,
+            "--cohort": cohort,
+            "--data-root": data_root,
+            "--out": out if out != _OUT else None,
+        }
+    )
     found = []
     for name, item in chosen.items():
-        _run(item, plans[name], _jobs(item, jobs, quick), resumption)
+        _run(item, plans[name], jobs_of[name], resumption)
         results = [Result(run.config, plans[name].folder(run)) for run in plans[name].runs]
         findings = item.find(results)
-        folder = out / f"{name}{'-quick' if quick else ''}"
+        folder = out / "-".join(filter(None, [name, "quick" if quick else None, dataset]))
         one = command.replace(" ".join(chosen), name, 1)
         write(folder, as_text(item.title, one, results, findings), findings)
         found.append(_as_json(name, item, results, findings, folder))
@@ -95,6 +105,12 @@ def reproduce(
             _print(item, results, findings, folder)
     if json_output:
         typer.echo(json.dumps({"items": found}))
+
+
+def _flags(values: Mapping[str, object]) -> str:
+    """Those that were given, as one types them."""
+    named = {name: value for name, value in values.items() if value is not None}
+    return "".join(f" {name} {shlex.quote(str(value))}" for name, value in named.items())
 
 
 def _item(name: str) -> Item:
@@ -118,11 +134,7 @@ def _plan(
     blocks = item.quick if quick else item.full
     kind, presets = item.command.config, item.command.presets
     root = None if data_root is None else Path(data_root)
-    runs = plan_blocks(kind, presets, blocks, values, out / "data", root)
-    names = list(dict.fromkeys(Path(run.config.dataset).name for run in runs))
-    if dataset is not None and dataset not in names:
-        raise UsageError(f"--dataset {dataset} is none of this item's: take {' or '.join(names)}")
-    runs = [run for run in runs if dataset in (None, Path(run.config.dataset).name)]
+    runs = plan_blocks(kind, presets, blocks, values, out / "data", root, dataset)
     study = Study(out / "runs", runs)
     # What can be checked before hours of work is: the first run left on each data set.
     checked: set[str] = set()

@@ -1,7 +1,10 @@
 """The folder of a run: what it holds, and the rules of opening one."""
 
 import io
+import itertools
 import json
+import zipfile
+import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -161,12 +164,54 @@ class RunFolder:
         if kept != lines:
             write_whole(self.metrics, "".join(kept).encode())
 
+    def read_summary(self) -> dict[str, Any]:
+        """The results of a finished run.
+
+        Raises:
+            UsageError: The file is damaged.
+        """
+        try:
+            summary = json.loads(self.summary.read_bytes())
+        except ValueError as error:
+            raise _damaged(self.summary, error) from error
+        if not isinstance(summary, dict):
+            raise _damaged(self.summary, "no object")
+        return summary
+
+    def read_log(self) -> list[dict[str, Any]]:
+        """A row for each logged round; a crash can leave anything in the last line."""
+        text = self.metrics.read_text(errors="replace") if self.metrics.is_file() else ""
+        return list(itertools.takewhile(lambda row: "round" in row, map(_row, text.splitlines())))
+
+    def read_sessions(self) -> list[dict[str, Any]]:
+        """The machines that the run has seen; none where it has not begun.
+
+        Raises:
+            UsageError: The file is damaged.
+        """
+        return _sessions_in(self.environment) if self.environment.is_file() else []
+
+    def read_arrays(self, file: str) -> dict[str, Tensor]:
+        """Arrays by name that ``write_results`` has written; none where it wrote no such file.
+
+        Args:
+            file: The stem of its name.
+
+        Raises:
+            UsageError: The file is damaged.
+        """
+        path = self.path / f"{file}.npz"
+        if not path.is_file():
+            return {}
+        try:
+            with np.load(path, allow_pickle=False) as arrays:
+                return {name: torch.from_numpy(arrays[name]) for name in arrays.files}
+        except (ValueError, OSError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+            raise _damaged(path, error) from error
+
     def add_environment(self, environment: dict[str, object]) -> None:
         """Record the machine of a session; a resumed run may have seen several."""
-        sessions: list[dict[str, object]] = []
-        if self.environment.exists():
-            sessions = _sessions_in(self.environment)
-        text = json.dumps({"sessions": [*sessions, environment]}, indent=2)
+        text = json.dumps({"sessions": [*self.read_sessions(), environment]}, indent=2)
         write_whole(self.environment, text.encode())
 
     def write_results(
@@ -189,17 +234,30 @@ class RunFolder:
         write_whole(self.summary, json.dumps(summary, indent=2).encode())
 
 
-def _sessions_in(environment: Path) -> list[dict[str, object]]:
+def _damaged(path: Path, reason: object) -> UsageError:
+    return UsageError(f"{path} is damaged ({reason}): delete it to run this again")
+
+
+def _sessions_in(environment: Path) -> list[dict[str, Any]]:
     try:
-        sessions: list[dict[str, object]] = json.loads(environment.read_bytes())["sessions"]
+        sessions: list[dict[str, Any]] = json.loads(environment.read_bytes())["sessions"]
     except (ValueError, KeyError, TypeError) as error:
         raise UsageError(f"{environment} is damaged ({error}): delete it to go on") from error
     return sessions
 
 
+def _row(line: str) -> dict[str, Any]:
+    """A logged line; without a round where a crash cut it short."""
+    try:
+        row = json.loads(line)
+    except ValueError:
+        return {}
+    return row if isinstance(row, dict) else {}
+
+
 def _round_of(line: str) -> float:
     """The round of a logged line; infinity for a line that a crash cut short."""
     try:
-        return int(json.loads(line)["round"])
+        return int(_row(line)["round"])
     except (ValueError, KeyError, TypeError):
         return float("inf")

@@ -7,7 +7,6 @@ are run; or a list of such grids, one after the other. A finished run is never r
 import csv
 import io
 import itertools
-import json
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -250,7 +249,7 @@ class Study(Generic[C]):
             UsageError: A summary is damaged.
         """
         done = [planned for planned in self.runs if self.is_finished(planned)]
-        return [(planned.axes, _summary(self.folder(planned).summary)) for planned in done]
+        return [(planned.axes, self.folder(planned).read_summary()) for planned in done]
 
     def write_table(self, rows: Sequence[Row], markdown: str) -> None:
         """Write a table of the cells, to ``table.csv`` and ``table.md``."""
@@ -282,16 +281,6 @@ def _means(summaries: Sequence[Mapping[str, Any]], measures: Sequence[str]) -> R
         row[measure] = statistics.fmean(known) if known else None
         row[f"{measure} deviation"] = statistics.stdev(known) if len(known) > 1 else None
     return row
-
-
-def _summary(path: Path) -> dict[str, Any]:
-    try:
-        summary = json.loads(path.read_bytes())
-    except ValueError as error:
-        raise UsageError(f"{path} is damaged ({error}): delete it to run this again") from error
-    if not isinstance(summary, dict):
-        raise UsageError(f"{path} is damaged (no object): delete it to run this again")
-    return summary
 
 
 def display(row: Row, measures: Sequence[str]) -> dict[str, str]:

@@ -51,7 +51,7 @@ class Federation(Generic[State]):
 
     Attributes:
         on_update: Called with the round, the client's number and the update, for each update that
-            the server accepts, before it is aggregated.
+            the server accepts, before it is aggregated. Its time is not the round's.
     """
 
     def __init__(
@@ -68,6 +68,7 @@ class Federation(Generic[State]):
         self.randomness = randomness
         self.memories = memories
         self.on_update: Callable[[int, int, object], None] = lambda number, client, update: None
+        self._looking = 0.0
 
     def run(self, state: State, first_round: int = 0) -> Iterator[tuple[State, RoundReport]]:
         """Run the rounds from ``first_round`` on; after each, give the new state and a report."""
@@ -83,7 +84,7 @@ class Federation(Generic[State]):
 
     def run_round(self, state: State, number: int) -> tuple[State, RoundReport]:
         """Run one round. Where nobody takes part, the state stays as it is."""
-        started = time.monotonic()
+        started, self._looking = time.monotonic(), 0.0
         randomness = self.randomness.at_round(number)
         available = self.availability.taking_part(list(self.clients), randomness)
         reached = [self.clients[client] for client in available]
@@ -94,7 +95,7 @@ class Federation(Generic[State]):
             # What needs no connection goes on without one.
             clients = reached if exchange.travels else list(self.clients.values())
             state = self._run_exchange(exchange, state, clients, randomness, report)
-        report.seconds = time.monotonic() - started
+        report.seconds = time.monotonic() - started - self._looking
         return state, report
 
     def _run_exchange(
@@ -143,7 +144,9 @@ class Federation(Generic[State]):
                 if memory is not before:
                     with section("client memories"):
                         self.memories.keep(client.id, memory, report.round)
+                before_look = time.monotonic()
                 self.on_update(report.round, client.id, update)
+                self._looking += time.monotonic() - before_look
                 yield update
             # While the next cohort works, nothing of this one is held.
             del updates, update, remembered, memory, before

@@ -92,7 +92,16 @@ class ClientMemories:
         return dict(self._files)
 
     def restore(self, files: Mapping[int, str]) -> None:
-        """Go on with the memories that a checkpoint names.
+        """Go on with the memories that a checkpoint names; no other files are kept.
+
+        Raises:
+            UsageError: One of the files is missing.
+        """
+        self.look_at(files)
+        self.settle()
+
+    def look_at(self, files: Mapping[int, str]) -> None:
+        """Take the memories that a checkpoint names, and leave the folder, which others use.
 
         Raises:
             UsageError: One of the files is missing.
@@ -104,7 +113,6 @@ class ClientMemories:
                     "again with another --out"
                 )
         self._held, self._bytes, self._files = {}, 0, dict(files)
-        self.settle()
 
     def settle(self) -> None:
         """The names that ``save`` gave are in the checkpoint: no older file is needed any more."""

@@ -1,5 +1,6 @@
 """What a report holds, section by section."""
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -115,15 +116,24 @@ class Contents:
 
 def contents(runs: Sequence[Run]) -> Contents:
     """Draw all figures that can be drawn."""
-    found = Contents()
+    found, taken = Contents(), set[str]()
     for title, entries in _SECTIONS.items():
         rows: dict[int, list[Drawn]] = {}
         for number, entry in enumerate(entries):
             drawn, left_out = entry.outcomes(runs)
             # The same figure of several runs stands in a row of its own.
             alone = len(runs) > 1 and isinstance(entry, Single)
-            rows.setdefault(number if alone else -1, []).extend(drawn)
+            named = [_under_a_free_name(figure, taken) for figure in drawn]
+            rows.setdefault(number if alone else -1, []).extend(named)
             found.left_out.extend(left_out)
         if filled := [row for row in rows.values() if row]:
             found.sections[title] = filled
     return found
+
+
+def _under_a_free_name(figure: Drawn, taken: set[str]) -> Drawn:
+    """A figure whose name no other has, since different titles may come to the same name."""
+    names = itertools.chain([figure.name], (f"{figure.name}-{n}" for n in itertools.count(2)))
+    name = next(name for name in names if name not in taken)
+    taken.add(name)
+    return replace(figure, name=name)

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
 from sklearn.manifold import TSNE
@@ -13,6 +14,9 @@ from ccfcpp.report.numbers import drawn_at_random
 
 _MOST, _FEWEST = 1_500, 8
 """Points: more take long and hide each other, fewer have no neighbourhoods."""
+
+_LEAST_SPREAD = 1e-9
+"""Of the largest coordinate: points that differ by less differ by rounding."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,13 +48,21 @@ def embed(points: Tensor, by_angle: bool) -> Embedding:
     if len(index) < _FEWEST:
         raise CannotDrawError(f"{len(index)} images are too few to have neighbourhoods")
     chosen = points[index].double()
-    if float((chosen - chosen[0]).abs().max()) == 0:
-        raise CannotDrawError("all representations are the same")
     chosen = F.normalize(chosen, dim=1) if by_angle else chosen
+    rank = _rank(chosen)
+    if rank == 0:
+        raise CannotDrawError("all representations are the same" + " in direction" * by_angle)
     method = TSNE(
         # PCA cannot give the second coordinate of points on a line.
-        init="pca" if chosen.shape[1] > 1 else "random",
+        init="pca" if rank > 1 else "random",
         perplexity=min(30.0, (len(index) - 1) / 3),
         random_state=0,
     )
     return Embedding(index, np.asarray(method.fit_transform(chosen.numpy()), dtype=np.float64))
+
+
+def _rank(points: Tensor) -> int:
+    """In how many directions points differ by more than rounding errors."""
+    centred = points - points.mean(dim=0)
+    least = _LEAST_SPREAD * float(points.abs().max())
+    return int((torch.linalg.svdvals(centred) > least).sum())

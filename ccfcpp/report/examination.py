@@ -1,13 +1,11 @@
 """A run as its folder shows it, finished or not."""
 
-import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -188,21 +186,22 @@ def examine(path: Path, data_root: str | None = None) -> Run:
     experiment = _experiment(_here(config, data_root))
     names = {client.id: client.name for client in experiment.clients}
     clients = range(len(experiment.parts))
+    summary = folder.read_summary() if folder.summary.is_file() else None
     return Run(
         path,
         config,
         _title(config),
         experiment.algorithm.rounds,
-        _log(folder.metrics),
-        _json(folder.summary) if folder.summary.is_file() else None,
-        experiment.describe(),
-        _json(folder.environment).get("sessions", []) if folder.environment.is_file() else [],
+        folder.read_log(),
+        summary,
+        _facts(experiment, summary),
+        folder.read_sessions(),
         [names.get(number, f"client {number}") for number in clients],
         list(map(len, experiment.parts)),
         frozenset(names),
         _holdings(experiment),
-        experiment.last_view(folder),
-        _spectra(path / "spectra.npz"),
+        _as_recorded(experiment.last_view(folder), folder),
+        folder.read_arrays("spectra"),
     )
 
 
@@ -212,13 +211,31 @@ def _config(folder: RunFolder) -> RunConfig:
             raise UsageError(f"{folder.path} holds several runs: give the folders of runs inside")
         raise UsageError(f"{folder.path} holds no run (no config.yaml): give the folder of a run")
     tree = read_yaml(folder.config)
-    if tree.get("method") in METHODS:
+    method = str(tree.get("method"))
+    if method in METHODS:
         return validate(ClusterConfig, tree)
-    if tree.get("method") in CLASSIFIERS:
+    if method in CLASSIFIERS:
         return validate(ClassifyConfig, tree)
-    raise UsageError(
-        f"{folder.config} names no known method ({tree.get('method')}): give the folder of a run"
-    )
+    raise UsageError(f"{folder.config} names no known method ({method}): give the folder of a run")
+
+
+def _facts(experiment: Experiment[Any], summary: Row | None) -> Row:
+    """The setting: as the run has recorded it, which another machine may have made."""
+    facts = experiment.describe()
+    return facts | {key: value for key, value in (summary or {}).items() if key in facts}
+
+
+def _as_recorded(view: View | None, folder: RunFolder) -> View | None:
+    """With the clusters, or predicted classes, that a finished run has recorded.
+
+    On another device or number of threads the model would put a few images elsewhere.
+    """
+    recorded = folder.read_arrays("assignments").get("cluster")
+    if recorded is None:
+        recorded = folder.read_arrays("predictions").get("predicted")
+    if view is None or recorded is None or not folder.summary.is_file():
+        return view
+    return replace(view, found=recorded[: len(view.images)])
 
 
 def _here(config: RunConfig, data_root: str | None) -> RunConfig:
@@ -253,37 +270,3 @@ def _holdings(experiment: Experiment[Any]) -> Tensor | None:
     owners = torch.arange(len(sizes)).repeat_interleave(sizes)
     held = labels.cpu()[torch.cat(experiment.parts)]
     return counts_by(owners, held, len(sizes), len(experiment.data.classes))
-
-
-def _log(path: Path) -> list[Row]:
-    """The rounds that were logged; a crash can leave anything in the last line."""
-    rows = []
-    for line in path.read_text(errors="replace").splitlines() if path.is_file() else []:
-        try:
-            row = json.loads(line)
-        except ValueError:
-            break
-        if not isinstance(row, dict) or "round" not in row:
-            break
-        rows.append(row)
-    return rows
-
-
-def _json(path: Path) -> Row:
-    try:
-        content = json.loads(path.read_bytes())
-    except ValueError as error:
-        raise UsageError(f"{path} is damaged ({error}): run this again") from error
-    if not isinstance(content, dict):
-        raise UsageError(f"{path} is damaged (no object): run this again")
-    return content
-
-
-def _spectra(path: Path) -> dict[str, Tensor]:
-    if not path.is_file():
-        return {}
-    try:
-        with np.load(path, allow_pickle=False) as arrays:
-            return {name: torch.from_numpy(arrays[name]) for name in arrays.files}
-    except (ValueError, OSError, EOFError) as error:
-        raise UsageError(f"{path} is damaged ({error}): run this again") from error

@@ -8,6 +8,8 @@ from torch import Tensor
 
 from ccfcpp.metrics import match_clusters
 
+_POINTS_AT_A_TIME = 4096
+
 
 def covariance(points: Tensor) -> Tensor:
     """Σ = 1/N Σᵢ(zᵢ − z̄)(zᵢ − z̄)ᵀ.
@@ -87,11 +89,20 @@ def distances(points: Tensor, found: Tensor, centroids: Tensor, by_angle: bool) 
     Returns:
         Euclidean distances, or angles in degrees, of shape (points,).
     """
-    own = centroids[found].double()
+    # A part at a time: pixels of large images in double precision take much memory.
+    parts = zip(
+        torch.split(points, _POINTS_AT_A_TIME), torch.split(found, _POINTS_AT_A_TIME), strict=True
+    )
+    return torch.cat(
+        [_apart(part.double(), centroids[of].double(), by_angle) for part, of in parts]
+    )
+
+
+def _apart(points: Tensor, own: Tensor, by_angle: bool) -> Tensor:
     if not by_angle:
-        apart: Tensor = torch.linalg.vector_norm(points.double() - own, dim=1)
+        apart: Tensor = torch.linalg.vector_norm(points - own, dim=1)
         return apart
-    cosines = F.cosine_similarity(points.double(), own, dim=1)
+    cosines = F.cosine_similarity(points, own, dim=1)
     return torch.rad2deg(torch.arccos(cosines.clamp(-1, 1)))
 
 

@@ -4,7 +4,7 @@ import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from ccfcpp.reproduction.results import Score, ScoreTable
+from ccfcpp.reproduction.results import Place, Score, ScoreTable
 
 Count = tuple[int, int]
 """In how many places a statement holds, and of how many."""
@@ -22,12 +22,14 @@ class Claim:
         held: In how many places it held in our runs.
         of: Of how many.
         paper: The same two numbers for the paper's own table, where it has been published.
+        stated: Whether the paper has it; else it is our reading of it.
     """
 
     text: str
     held: int
     of: int
     paper: Count | None = None
+    stated: bool = True
 
     def __str__(self) -> str:
         """In one clause."""
@@ -35,16 +37,24 @@ class Claim:
         return f"{self.text}: {self.held} of {self.of}{published}"
 
 
-def claim(text: str, count: Counting, ours: ScoreTable, paper: ScoreTable | None = None) -> Claim:
+def claim(
+    text: str,
+    count: Counting,
+    ours: ScoreTable,
+    paper: ScoreTable | None = None,
+    stated: bool = True,
+) -> Claim:
     """Hold a statement against our values and, where they are published, against the paper's.
 
     Args:
         text: The statement.
         count: In how many places of a table it holds, and of how many.
         ours: Our values.
-        paper: The paper's values.
+        paper: The paper's values. Of these the ones for our images count, where there are some.
+        stated: Whether the paper has the statement.
     """
-    return Claim(text, *count(ours), None if paper is None else count(paper))
+    published = None if paper is None else count(paper.beside(ours))
+    return Claim(text, *count(ours), published, stated)
 
 
 def _counted(tests: Sequence[bool]) -> Count:
@@ -55,21 +65,27 @@ def higher(pairs: Pairs) -> Counting:
     """One system has a higher value than another, under each condition."""
 
     def count(table: ScoreTable) -> Count:
-        return _counted([gain.mean > 0 for gain in gains(table, pairs).scores.values()])
+        return _counted([gain > 0 for _, gain in _differences(table, pairs)])
 
     return count
 
 
 def highest(system: str) -> Counting:
     """A system has the highest value of all, under each condition."""
+    return led_by([system])
+
+
+def led_by(systems: Sequence[str]) -> Counting:
+    """One of some systems has the highest value of all, under each condition."""
 
     def count(table: ScoreTable) -> Count:
         tests = []
         for panel, place in table.conditions:
             values = table.under(panel, place)
-            others = [value for name, value in values.items() if name != system]
-            if system in values and others:
-                tests.append(values[system] > max(others))
+            own = [value for name, value in values.items() if name in systems]
+            others = [value for name, value in values.items() if name not in systems]
+            if own and others:
+                tests.append(max(own) > max(others))
         return _counted(tests)
 
     return count
@@ -133,14 +149,25 @@ def everywhere(test: Callable[[float], bool]) -> Counting:
 
 
 def gains(table: ScoreTable, pairs: Pairs) -> ScoreTable:
-    """What the first of each pair has over the second, as a table under the first one's name."""
-    scores = {}
+    """What the first of each pair has over the second, as a table under the first one's name.
+
+    Each system is the first one of a single pair.
+    """
+    scores = {place: Score(gain) for place, gain in _differences(table, pairs)}
+    return ScoreTable(f"gain in {table.measure}", table.axis, scores)
+
+
+def _differences(table: ScoreTable, pairs: Pairs) -> list[tuple[Place, float]]:
+    """What the first of each pair has over the second, wherever both are known."""
+    found: list[tuple[Place, float]] = []
     for panel, place in table.conditions:
         values = table.under(panel, place)
-        for first, second in pairs:
-            if first in values and second in values:
-                scores[panel, place, first] = Score(values[first] - values[second])
-    return ScoreTable(f"gain in {table.measure}", table.axis, scores)
+        found += [
+            ((panel, place, first), values[first] - values[second])
+            for first, second in pairs
+            if first in values and second in values
+        ]
+    return found
 
 
 def verdict(scale: str, claims: Sequence[Claim]) -> str:
@@ -148,14 +175,28 @@ def verdict(scale: str, claims: Sequence[Claim]) -> str:
 
     Args:
         scale: What was run, in a sentence.
-        claims: The statements.
+        claims: The statements; those without a place in which they could hold are left out.
     """
     known = [each for each in claims if each.of]
-    throughout = sum(each.held == each.of for each in known)
-    mostly = sum(each.of > each.held > each.of / 2 for each in known)
-    rest = len(known) - throughout - mostly
-    counted = (
-        f"Of {len(known)} statements of the paper {throughout} held throughout, {mostly} in more "
-        f"than half of the places, and {rest} did not. "
+    stated = [each for each in known if each.stated]
+    read_in = [each for each in known if not each.stated]
+    parts = [scale]
+    if stated:
+        parts.append(f"{_tally(stated)} {_clauses(stated)}.")
+    if read_in:
+        parts.append(f"Our reading, which the paper does not state so: {_clauses(read_in)}.")
+    return " ".join(parts)
+
+
+def _tally(claims: Sequence[Claim]) -> str:
+    throughout = sum(each.held == each.of for each in claims)
+    mostly = sum(each.of > each.held > each.of / 2 for each in claims)
+    return (
+        f"Of the paper's statements ({len(claims)}) {throughout} held throughout, {mostly} in more "
+        f"than half of the places, {len(claims) - throughout - mostly} in half of them or fewer."
     )
-    return f"{scale} {counted}{'; '.join(map(str, known))}."
+
+
+def _clauses(claims: Sequence[Claim]) -> str:
+    text = "; ".join(map(str, claims))
+    return text[0].upper() + text[1:]

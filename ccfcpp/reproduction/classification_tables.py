@@ -1,5 +1,7 @@
 """The FedDecorr paper (TPAMI), Tables 1 to 8: accuracies, and the time of a round."""
 
+import math
+import statistics
 from collections.abc import Sequence
 from functools import partial
 
@@ -14,6 +16,7 @@ from ccfcpp.reproduction.claims import (
     gains,
     higher,
     highest,
+    led_by,
     rises,
 )
 from ccfcpp.reproduction.drawing import draw_scores
@@ -31,6 +34,7 @@ from ccfcpp.reproduction.results import (
     Label,
     Result,
     ScoreTable,
+    plain,
     setting,
     summarised,
     tabulate,
@@ -66,15 +70,16 @@ def _shown(ours: ScoreTable, paper: ScoreTable, claims: Sequence[Claim]) -> Find
 def heterogeneity(number: int, place: Label, results: Sequence[Result]) -> Findings:
     """Tables 1 and 2: methods by the degree of label skew."""
     ours, paper = _compared(number, results, images, place, classification_system)
+    skewed, published = (table.without(plain(math.inf)) for table in (ours, paper))
     claims = [
-        claim(RAISES, higher(_PAIRS), ours, paper),
+        claim(f"{RAISES} where clients differ", higher(_PAIRS), skewed, published),
         claim(
             "its gain is smaller with the weakest skew than with the strongest",
             ends_lower(_WITH),
             gains(ours, _PAIRS),
             gains(paper, _PAIRS),
         ),
-        claim("accuracy rises with each weaker skew", rises(ours.systems), ours, paper),
+        claim("the highest accuracy is one with FedDecorr", led_by(_WITH), skewed, published),
     ]
     return _shown(ours, paper, claims)
 
@@ -94,9 +99,10 @@ def domains(results: Sequence[Result]) -> Findings:
             scores |= by_domain(results, ACCURACY, of_domain, place=place).scores
     ours = ScoreTable(ACCURACY, paper.axis, scores)
     mean = "FedDecorr raises the mean accuracy over the domains"
+    each = "it raises the accuracy in a single domain"
     claims = [
         claim(mean, higher(_PAIRS), ours.at("Avg"), paper.at("Avg")),
-        claim("it raises the accuracy in a domain", higher(_PAIRS), ours, paper),
+        claim(each, higher(_PAIRS), ours.without("Avg"), paper.without("Avg"), stated=False),
     ]
     return _shown(ours, paper, claims)
 
@@ -110,7 +116,7 @@ def clients(results: Sequence[Result]) -> Findings:
     claims = [
         claim(RAISES, higher(PAIR), ours, paper),
         claim(larger, ends_higher(_WITH), gains(ours, PAIR), gains(paper, PAIR)),
-        claim(step, falls(["FedAvg"]), ours, paper),
+        claim(step, falls(["FedAvg"]), ours, paper, stated=False),
     ]
     return _shown(ours, paper, claims)
 
@@ -143,7 +149,7 @@ def times(results: Sequence[Result]) -> Findings:
     ours, paper = seconds.over("FedAvg", "time of a round over FedAvg's"), minutes_table()
     claims = [
         claim(
-            "FedDecorr takes at most a tenth more than FedAvg",
+            "FedDecorr takes little more than FedAvg (at most a tenth)",
             everywhere(lambda quotient: quotient < 1.1),
             ours.of("FedDecorr"),
             paper.of("FedDecorr"),
@@ -164,7 +170,9 @@ def _timed_system(result: Result) -> str:
 
 
 def _seconds_of_a_round(result: Result) -> float:
-    return float(result.summary["seconds"]) / int(result.summary["rounds"])
+    """The median of all rounds but the first, in which everything is done for the first time."""
+    seconds = [float(row["seconds"]) for row in result.folder.read_log()[1:]]
+    return statistics.median(seconds)
 
 
 def terms(results: Sequence[Result]) -> Findings:

@@ -11,6 +11,9 @@ from torch import Tensor
 from ccfcpp.data import load
 from ccfcpp.randomness import Randomness
 
+NAME = "digit-domains"
+"""Of their folder."""
+
 _DOMAINS: dict[str, Callable[[Image.Image], Image.Image]] = {
     "plain": lambda image: image,
     "inverted": lambda image: image.point(lambda value: 255 - value),
@@ -19,17 +22,16 @@ _DOMAINS: dict[str, Callable[[Image.Image], Image.Image]] = {
 }
 
 
-def write_digit_domains(folder: Path, data_root: Path | None = None) -> Path:
+def write_digit_domains(folder: Path) -> Path:
     """Write the images as ``digit-domains/DOMAIN/CLASS/NUMBER.png``, unless they are there.
 
     Args:
         folder: Where to.
-        data_root: Of no use here: the digits need none.
 
     Returns:
         The folder of the domains.
     """
-    path = folder / "digit-domains"
+    path = folder / NAME
     done = path.with_suffix(".done")
     if done.is_file():
         return path

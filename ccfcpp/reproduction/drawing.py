@@ -3,7 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ccfcpp.report.drawing import Drawn, legend_above, paper
+from matplotlib.ticker import NullFormatter
+
+from ccfcpp.report.drawing import Drawn, legend_above, paper, power
 from ccfcpp.report.palette import line_style
 from ccfcpp.report.runs import slug
 from ccfcpp.reproduction.results import Score, ScoreTable
@@ -65,7 +67,8 @@ def _draw_panel(
         axes.set(xlabel=table.axis, ylabel=table.measure)
         legend_above(axes, columns=3)
     beside = ", hollow marks are the paper's" if any(row["the paper"] for row in rows) else ""
-    caption = f"{table.measure} by {table.axis}; means and deviations over seeds{beside}."
+    by = f" by {table.axis}" if table.axis else ""
+    caption = f"{table.measure}{by}; means and deviations over seeds{beside}."
     name = slug(f"{table.measure}-{whose}{panel}")
     return Drawn(name, f"{whose}{panel}", caption, figure, rows)
 
@@ -83,7 +86,7 @@ def _row(
     table: ScoreTable, place: str, system: str, score: Score, published: float | None
 ) -> dict[str, object]:
     return {
-        table.axis: place,
+        table.axis or "place": place,
         "system": system,
         table.measure: score.mean,
         "deviation": score.deviation,
@@ -108,6 +111,9 @@ def draw_spectra(title: str, curves: Mapping[str, Sequence[float]]) -> Drawn:
                 for place, value in enumerate(values, start=1)
             ]
         axes.set(xlabel="dimension, by size", ylabel="singular value", yscale="log")
+        axes.yaxis.set_major_formatter(power)
+        # What lies between powers of ten is not named.
+        axes.yaxis.set_minor_formatter(NullFormatter())
         legend_above(axes, columns=3)
     caption = "Singular values of the covariance of the representations, largest first."
     return Drawn(slug(f"spectra-{title}"), title, caption, figure, rows)

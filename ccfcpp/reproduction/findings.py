@@ -3,16 +3,15 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from ccfcpp.report.drawing import Drawn
 from ccfcpp.reproduction.claims import Claim
 from ccfcpp.reproduction.drawing import draw_scores
-from ccfcpp.reproduction.results import Label, Result, ScoreTable
+from ccfcpp.reproduction.results import Label, Measure, Result, ScoreTable
 
-_LEAST_SHARE = 1e-12
+LEAST_SHARE = 1e-12
 """Of the largest singular value: what lies below is rounding."""
 _COLLAPSED = 0.01
 """Of the largest singular value: what lies below counts as collapsed."""
@@ -26,11 +25,13 @@ class Findings:
         tables: Our values, each with the paper's where they are published.
         claims: The paper's statements, and where they held.
         figures: The pictures.
+        left_out: Figures that could not be drawn, with the reasons.
     """
 
     tables: Sequence[tuple[ScoreTable, ScoreTable | None]]
     claims: Sequence[Claim]
     figures: Sequence[Drawn]
+    left_out: Sequence[str] = ()
 
     def joined(self, other: "Findings") -> "Findings":
         """These and others."""
@@ -38,6 +39,7 @@ class Findings:
             [*self.tables, *other.tables],
             [*self.claims, *other.claims],
             [*self.figures, *other.figures],
+            [*self.left_out, *other.left_out],
         )
 
 
@@ -49,36 +51,52 @@ def found(
     return Findings([(table, None) for table in tables], claims, [*figures, *drawn])
 
 
-def global_spectrum(result: Result) -> Tensor:
-    """Singular values of the global model's representations, of shape (dimensions,)."""
-    return _spectra(result, "global")
+Spectrum = Callable[[Result], Tensor | None]
+"""Singular values of a run's model, of shape (dimensions,); None where it has diverged."""
 
 
-def local_spectrum(result: Result) -> Tensor:
-    """The same of the local model of the first client that took part in the last round."""
-    return _spectra(result, "local")[0]
+def global_spectrum(result: Result) -> Tensor | None:
+    """Of the global model's representations."""
+    return _finite(result.folder.read_arrays("spectra").get("global"))
 
 
-def _spectra(result: Result, name: str) -> Tensor:
-    with np.load(result.path / "spectra.npz", allow_pickle=False) as arrays:
-        return torch.from_numpy(arrays[name])
+def local_spectrum(result: Result) -> Tensor | None:
+    """Of the first of the last round's local models, by the client's number."""
+    local = result.folder.read_arrays("spectra").get("local")
+    return None if local is None or len(local) == 0 else _finite(local[0])
 
 
-def collapsed_share(result: Result) -> float:
-    """Which share of the global model's singular values is below a hundredth of the largest."""
-    values = global_spectrum(result)
+def _finite(values: Tensor | None) -> Tensor | None:
+    return None if values is None or not torch.isfinite(values).all() else values
+
+
+def of_spectrum(spectrum: Spectrum, measure: Callable[[Tensor], float]) -> Measure:
+    """A measure of a spectrum; None where there is none.
+
+    Args:
+        spectrum: Whose.
+        measure: From singular values to a number.
+    """
+
+    def measured(result: Result) -> float | None:
+        values = spectrum(result)
+        return None if values is None else measure(values)
+
+    return measured
+
+
+def collapsed_share(values: Tensor) -> float:
+    """Which share of singular values is below a hundredth of the largest."""
     return float((values < _COLLAPSED * values[0]).double().mean())
 
 
-def curves(
-    results: Sequence[Result], label: Label, spectrum: Callable[[Result], Tensor]
-) -> dict[str, list[float]]:
+def curves(results: Sequence[Result], label: Label, spectrum: Spectrum) -> dict[str, list[float]]:
     """Singular values for a logarithmic scale, of the first seed under each label."""
     found: dict[str, list[float]] = {}
     for result in results:
-        if label(result) not in found:
-            values = spectrum(result)
-            least = max(_LEAST_SHARE * float(values[0]), 1e-300)
+        values = spectrum(result)
+        if values is not None and label(result) not in found:
+            least = max(LEAST_SHARE * float(values[0]), 1e-300)
             found[label(result)] = values.clamp(min=least).tolist()
     return found
 

@@ -3,11 +3,12 @@
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ccfcpp.config_layers import Tree, flatten, read_configs
+from ccfcpp.config import RunConfig
+from ccfcpp.config_layers import Tree, flatten, preset_folder, read_yaml
 from ccfcpp.data.sources import root_folder
 from ccfcpp.errors import UsageError
 from ccfcpp.run_folder import MAY_CHANGE, C
@@ -20,6 +21,20 @@ Grid = Sequence[Cells]
 
 
 @dataclass(frozen=True)
+class ImageFolder:
+    """Images that no name of a data set stands for.
+
+    Attributes:
+        name: What to call them.
+        find: Where they are: from a folder into which they may be written first, and the folder of
+            the data sets, which is that of ``$CCFCPP_DATA`` where it is None.
+    """
+
+    name: str
+    find: Callable[[Path, Path | None], Path]
+
+
+@dataclass(frozen=True)
 class Block:
     """Runs over some shipped settings.
 
@@ -27,14 +42,13 @@ class Block:
         layers: Names of shipped configuration files, such as ``feddecorr/table1``.
         grid: What is run; the grid of the last file that has one where it is empty.
         seeds: How many seeds each cell has.
-        images: The folder of the images, where they are none that a name stands for. It may write
-            them into the folder that it is given first; the second one is the data sets'.
+        images: The images, where the settings name none.
     """
 
     layers: tuple[str, ...] = ()
     grid: Grid = ()
     seeds: int = 1
-    images: Callable[[Path, Path | None], Path] | None = field(default=None, compare=False)
+    images: ImageFolder | None = None
 
 
 @dataclass(frozen=True)
@@ -46,8 +60,15 @@ class Stored(Planned[C]):
         """Its folder inside the runs'."""
         facts = dict(flatten(self.config.model_dump(mode="json")))
         heeded = {key: value for key, value in facts.items() if key not in MAY_CHANGE}
+        # A folder of images may be moved, as data sets' folders may.
+        name = heeded["dataset"] = dataset_name(self.config)
         digest = hashlib.sha256(json.dumps(heeded, sort_keys=True).encode()).hexdigest()
-        return Path(f"{facts['method']}-{Path(self.config.dataset).name}-{digest[:12]}")
+        return Path(f"{heeded['method']}-{name}-{digest[:12]}")
+
+
+def dataset_name(config: RunConfig) -> str:
+    """The name of a data set, or of the folder of its images."""
+    return Path(config.dataset).name
 
 
 def plan_blocks(
@@ -57,8 +78,9 @@ def plan_blocks(
     values: Tree,
     folder: Path,
     data_root: Path | None,
+    dataset: str | None = None,
 ) -> list[Stored[C]]:
-    """All runs of some blocks.
+    """All runs of some blocks, or those on one data set.
 
     Args:
         kind: The kind of their configurations.
@@ -67,24 +89,34 @@ def plan_blocks(
         values: Single values over everything.
         folder: Where images that a block makes are put.
         data_root: Folder of the data sets; ``$CCFCPP_DATA`` where it is None.
+        dataset: The name of the only data set.
 
     Raises:
-        UsageError: A value is out of its range.
+        UsageError: A value is out of its range, images are missing, or no run is on the data set.
     """
     runs: list[Stored[C]] = []
+    names: list[str] = []
     for block in blocks:
-        layers = read_configs(map(Path, block.layers))
+        layers = [read_yaml(preset_folder() / f"{layer}.yaml") for layer in block.layers]
         if block.images is not None:
-            layers.append({"dataset": str(block.images(folder, data_root))})
+            names.append(block.images.name)
+            if dataset not in (None, block.images.name):
+                continue
+            layers.append({"dataset": str(block.images.find(folder, data_root).resolve())})
         if block.grid:
             lists = [{key: list(choices) for key, choices in grid.items()} for grid in block.grid]
             layers.append({"grid": lists})
         planned = plan_grid(kind, presets, layers, values, block.seeds)
         runs += [Stored(run.axes, run.config) for run in planned]
-    return list({run.folder: run for run in runs}.values())
+    names += [dataset_name(run.config) for run in runs]
+    if dataset is not None and dataset not in names:
+        known = " or ".join(dict.fromkeys(names))
+        raise UsageError(f"--dataset {dataset} is none of this item's: take {known}")
+    wanted = [run for run in runs if dataset in (None, dataset_name(run.config))]
+    return list({run.folder: run for run in wanted}.values())
 
 
-def data_folder(name: str) -> Callable[[Path, Path | None], Path]:
+def data_folder(name: str) -> ImageFolder:
     """Images that nobody may hand on: a folder of that name among the data sets."""
 
     def find(made: Path, data_root: Path | None) -> Path:
@@ -96,4 +128,4 @@ def data_folder(name: str) -> Callable[[Path, Path | None], Path]:
             )
         return path
 
-    return find
+    return ImageFolder(name, find)

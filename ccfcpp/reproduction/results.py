@@ -1,6 +1,5 @@
 """What finished runs came to, in the shape of a table: by images, place on the axis, and system."""
 
-import json
 import math
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -28,9 +27,12 @@ class Result:
 
     @cached_property
     def summary(self) -> dict[str, Any]:
-        """As it stands in ``summary.json``."""
-        summary: dict[str, Any] = json.loads(self.folder.summary.read_bytes())
-        return summary
+        """As it stands in ``summary.json``.
+
+        Raises:
+            UsageError: The file is damaged.
+        """
+        return self.folder.read_summary()
 
     @cached_property
     def settings(self) -> dict[str, Any]:
@@ -114,9 +116,22 @@ class ScoreTable:
         one = self.scores.get((panel, place, system))
         return one or self.scores.get((panel, ANY, system))
 
+    def beside(self, other: "ScoreTable") -> "ScoreTable":
+        """Only the conditions of another table; all of them where the two share no images."""
+        if not set(self.panels) & set(other.panels):
+            return self
+        there = {*other.conditions, *((panel, ANY) for panel in other.panels)}
+        kept = {where: score for where, score in self.scores.items() if where[:2] in there}
+        return replace(self, scores=kept)
+
     def at(self, *places: str) -> "ScoreTable":
         """Only some places on the axis."""
         kept = {where: score for where, score in self.scores.items() if where[1] in places}
+        return replace(self, scores=kept)
+
+    def without(self, place: str) -> "ScoreTable":
+        """All but one place on the axis."""
+        kept = {where: score for where, score in self.scores.items() if where[1] != place}
         return replace(self, scores=kept)
 
     def of(self, system: str) -> "ScoreTable":
@@ -163,10 +178,12 @@ class ScoreTable:
         return max(known, key=lambda place: known[place])
 
     def losses(self) -> "ScoreTable":
-        """What each system loses from the first place on the axis to the last."""
+        """What each system loses from the first place on the axis to the last, if it is another."""
         lost: dict[Place, Score] = {}
         for panel in self.panels:
-            first, last = self.places(panel)[0], self.places(panel)[-1]
+            if len(places := self.places(panel)) < 2:
+                continue
+            first, last = places[0], places[-1]
             for system in self.systems:
                 begin, end = (self.scores.get((panel, at, system)) for at in (first, last))
                 if begin is not None and end is not None:

@@ -1,6 +1,5 @@
 """What a table or a figure came to, as files and as text."""
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,6 +11,8 @@ from ccfcpp.reproduction.labels import images
 from ccfcpp.reproduction.results import Place, Result, ScoreTable
 from ccfcpp.study import Row, as_csv, as_markdown
 
+_OF_A_SESSION = ("revision", "processor", "threads", "device", "cuda_device")
+
 _MOST_PLACES = 12
 """Columns of a table for people."""
 
@@ -21,9 +22,11 @@ def scale(results: Sequence[Result]) -> str:
     names = ", ".join(dict.fromkeys(map(images, results)))
     rounds = sorted({int(result.summary["rounds"]) for result in results})
     seeds = sorted({result.config.seed for result in results})
+    diverged = sum(result.summary.get("effective_rank", 0) is None for result in results)
     return (
         f"{len(results)} runs on {names}; {_range(rounds)} rounds; "
-        f"seed{'s' if len(seeds) > 1 else ''} {_range(seeds)}."
+        f"seed{'s' if len(seeds) > 1 else ''} {_range(seeds)}"
+        + (f"; {diverged} of them diverged and have no spectrum." if diverged else ".")
     )
 
 
@@ -86,18 +89,21 @@ def as_text(title: str, command: str, results: Sequence[Result], findings: Findi
     for ours, paper in findings.tables:
         for name, rows in shown_tables(ours, paper):
             parts.append(f"{name}\n\n{as_markdown(rows)}")
-    parts.append(f"Source revisions of the runs: {', '.join(_revisions(results))}.\n")
+    if findings.left_out:
+        parts.append("Left out:\n\n" + "".join(f"- {line}\n" for line in findings.left_out))
+    parts.append("Made by:\n\n" + "".join(f"- {line}\n" for line in _sessions(results)))
     return "\n".join(parts)
 
 
-def _revisions(results: Sequence[Result]) -> list[str]:
-    """Of the source with which the runs were made."""
-    sessions = [
-        session
-        for result in results
-        for session in json.loads(result.folder.environment.read_bytes())["sessions"]
-    ]
-    return sorted({str(session["revision"] or "none known") for session in sessions})
+def _sessions(results: Sequence[Result]) -> list[str]:
+    """By what source on which machines the runs were made."""
+    sessions = [session for result in results for session in result.folder.read_sessions()]
+    return sorted({_session(session) for session in sessions})
+
+
+def _session(session: Row) -> str:
+    facts = [f"{name} {session[name]}" for name in _OF_A_SESSION if session.get(name) is not None]
+    return ", ".join(facts)
 
 
 def write(folder: Path, text: str, findings: Findings) -> None:

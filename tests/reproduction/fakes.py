@@ -2,13 +2,18 @@
 
 import io
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock, patch
 
 import numpy as np
+from matplotlib.figure import Figure
 
+from ccfcpp.config_layers import preset
+from ccfcpp.reproduction import drawing
 from ccfcpp.reproduction.catalogue import ITEMS
 from ccfcpp.reproduction.items import Item
 from ccfcpp.reproduction.plan import Block, Stored, plan_blocks
@@ -45,7 +50,12 @@ class Plans:
     def planned(self, item: Item, blocks: Sequence[Block], values: dict[str, Any]) -> Plan:
         """Some blocks' runs, planned now."""
         kind, presets = item.command.config, item.command.presets
-        return plan_blocks(kind, presets, blocks, values, self._folder, self._data_root)
+        # A preset is read once a cell.
+        with patch("ccfcpp.config_layers.preset", _read_once):
+            return plan_blocks(kind, presets, blocks, values, self._folder, self._data_root)
+
+
+_read_once = cache(preset)
 
 
 @cache
@@ -58,6 +68,12 @@ def _arrays(seed: int) -> tuple[dict[str, float], bytes, list[float]]:
     buffer = io.BytesIO()
     np.savez(buffer, **{"global": values[0], "client": np.arange(3), "local": values[1:]})
     return scores, buffer.getvalue(), random.uniform(0.1, 0.9, ROUNDS).tolist()
+
+
+def _line(number: int, accuracy: float) -> str:
+    """A round of the log; after each second one nothing was scored, as with evaluate_every."""
+    scores = {} if number % 2 else {"accuracy": accuracy}
+    return json.dumps({"round": number, "scores": scores}) + "\n"
 
 
 def finish(root: Path, run: Stored[Any], domains: Domains) -> Result:
@@ -76,10 +92,7 @@ def finish(root: Path, run: Stored[Any], domains: Domains) -> Result:
     summary = scores | single | {"seconds": seconds, "rounds": ROUNDS, "dataset": "?"}
     (folder.path / "spectra.npz").write_bytes(spectra)
     folder.environment.write_text(json.dumps({"sessions": [{"revision": "abc"}]}))
-    # Two rounds after which nothing was scored, as with evaluate_every.
-    scored = [{"accuracy": value} if number % 2 == 0 else {} for number, value in enumerate(accuracies)]
-    lines = [json.dumps({"round": number, "scores": own}) for number, own in enumerate(scored)]
-    folder.metrics.write_text("".join(f"{line}\n" for line in lines))
+    folder.metrics.write_text("".join(map(_line, range(ROUNDS), accuracies)))
     folder.summary.write_text(json.dumps(summary))
     return result
 
@@ -105,6 +118,18 @@ class Fakes:
     def of(self, name: str, quick: bool = True) -> list[Result]:
         """The finished runs of an item."""
         return [finish(self._root, run, DOMAINS) for run in self._plans.of(name, quick)]
+
+
+@contextmanager
+def undrawn() -> Iterator[None]:
+    """Figures have their rows, and nothing is drawn, which takes most of the time."""
+
+    @contextmanager
+    def paper() -> Iterator[tuple[Figure, MagicMock]]:
+        yield Figure(), MagicMock()
+
+    with patch.object(drawing, "paper", paper), patch.object(drawing, "legend_above"):
+        yield
 
 
 Measure = Callable[[Result], float]

@@ -87,7 +87,7 @@ BY_RATE = places(
 
 
 def share_of_collapsed(result: Result) -> float:
-    values = spectrum(result, "global")
+    values = list(map(float, spectrum(result, "global")))
     return sum(value < max(values) / 100 for value in values) / len(values)
 
 

@@ -40,9 +40,7 @@ def line(system: str, *values: float | None) -> dict[Place, float]:
 
 # Few different values, so that there are ties.
 VALUES = st.dictionaries(
-    st.tuples(
-        st.sampled_from(PANELS), st.sampled_from((*PLACES, ANY)), st.sampled_from(SYSTEMS)
-    ),
+    st.tuples(st.sampled_from(PANELS), st.sampled_from((*PLACES, ANY)), st.sampled_from(SYSTEMS)),
     st.integers(0, 2).map(float),
 )
 
@@ -197,8 +195,8 @@ def test_steps_are_those_of_a_loop(
     steps = []
     for along in lines_of(values).values():
         known = [value for value in along if value is not None]
-        for before, after in zip(known, known[1:], strict=False):
-            steps.append(compare(after, before))
+        for number in range(1, len(known)):
+            steps.append(compare(known[number], known[number - 1]))
     assert count(SYSTEMS)(table_of(values)) == (sum(steps), len(steps))
 
 
