@@ -29,6 +29,17 @@ MAY_CHANGE = frozenset({"device", "data.root", "compute.cohort", "tensorboard"})
 """What may differ when a run goes on: where it takes place, how many clients are trained at a time,
 and what is logged beside ``metrics.jsonl``."""
 
+# What flipped bits of an archive come to, an unknown compression among them.
+_DAMAGED_ARRAYS = (
+    ValueError,
+    TypeError,
+    RuntimeError,
+    OSError,
+    EOFError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
+
 
 class RunFolder:
     """Paths and files of one run. Every file appears whole.
@@ -206,7 +217,7 @@ class RunFolder:
         try:
             with np.load(path, allow_pickle=False) as arrays:
                 return {name: torch.from_numpy(arrays[name]) for name in arrays.files}
-        except (ValueError, OSError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        except _DAMAGED_ARRAYS as error:
             raise _damaged(path, error) from error
 
     def add_environment(self, environment: dict[str, object]) -> None:
@@ -240,10 +251,12 @@ def _damaged(path: Path, reason: object) -> UsageError:
 
 def _sessions_in(environment: Path) -> list[dict[str, Any]]:
     try:
-        sessions: list[dict[str, Any]] = json.loads(environment.read_bytes())["sessions"]
+        sessions = json.loads(environment.read_bytes())["sessions"]
+        if not all(isinstance(session, dict) for session in sessions):
+            raise TypeError("no list of objects")
     except (ValueError, KeyError, TypeError) as error:
         raise UsageError(f"{environment} is damaged ({error}): delete it to go on") from error
-    return sessions
+    return list(sessions)
 
 
 def _row(line: str) -> dict[str, Any]:

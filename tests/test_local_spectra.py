@@ -194,6 +194,8 @@ def test_looking_changes_no_result(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_the_last_view_is_what_the_results_were_made_of(tmp_path: Path) -> None:
     experiment = clustering()
     finished(experiment, tmp_path / "run", experiment.config)
+    # As of a run that goes on meanwhile.
+    (tmp_path / "run/checkpoint/client-0-round-9.safetensors").write_bytes(b"stray")
     before = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
     view = clustering().last_view(RunFolder(tmp_path / "run"))
     assert before == {p: p.read_bytes() for p in (tmp_path / "run").rglob("*") if p.is_file()}

@@ -4,6 +4,7 @@ import csv
 import json
 import os
 import shlex
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -117,7 +118,7 @@ def test_an_item_is_run_and_its_table_and_verdict_are_printed(out: Path, whole: 
     shown = " ".join(whole.stdout.split())
     assert f"{TITLE}. NMI: digits" in shown
     assert "2 runs on digits (160 images); 8 rounds; seed 0. Of " in shown
-    assert "the term raises it:" in shown
+    assert "The term raises it:" in shown
     values = nmi_of(out)
     assert [row["system"] for row in table(out)] == ["CCFC", "CCFC++"]
     assert [float(row["NMI"]) for row in table(out)] == values
@@ -168,10 +169,36 @@ def test_items_share_runs_and_json_is_one_object(out: Path) -> None:
 
 @pytest.mark.usefixtures("whole")
 def test_only_the_runs_on_one_data_set(out: Path) -> None:
+    before = (out / "tiny-quick" / "result.md").read_text()
     result = reproduce("tiny", "--quick", "--dataset", "digits", "--out", out)
     assert result.code == 0, result.stderr
-    text = (out / "tiny-quick" / "result.md").read_text()
+    text = (out / "tiny-quick-digits" / "result.md").read_text()
     assert "`ccfcpp reproduce tiny --quick --dataset digits`" in text
+    assert (out / "tiny-quick" / "result.md").read_text() == before
+    full = reproduce("tiny", "--dataset", "digits", "--out", out)
+    assert full.code == 0, full.stderr
+    assert (
+        "`ccfcpp reproduce tiny --dataset digits`"
+        in (out / "tiny-digits" / "result.md").read_text()
+    )
+
+
+@pytest.mark.usefixtures("whole")
+def test_a_page_says_by_what_its_runs_were_made(out: Path) -> None:
+    (session,) = json.loads(next(out.glob("runs/*/environment.json")).read_text())["sessions"]
+    _, made_by = (out / "tiny-quick" / "result.md").read_text().split("Made by:\n\n")
+    (line,) = made_by.splitlines()
+    for fact in ("processor", "threads", "device"):
+        assert f"{fact} {session[fact]}" in line
+
+
+@pytest.mark.usefixtures("whole")
+def test_a_damaged_run_is_one_line(out: Path, tmp_path: Path) -> None:
+    shutil.copytree(out / "runs", tmp_path / "out" / "runs")
+    summary = next((tmp_path / "out" / "runs").glob("*/summary.json"))
+    summary.write_text("[]")
+    said = complaint(reproduce("tiny", "--quick", "--out", tmp_path / "out"), progress=True)
+    assert f"{summary} is damaged (no object): delete it to run this again" in said
 
 
 # --- interruption -------------------------------------------------------------------------------
@@ -248,11 +275,14 @@ def test_the_command_to_go_on_by_has_all_that_was_given(
 # --- bad input ----------------------------------------------------------------------------------
 
 
-def complaint(result: Result) -> str:
+def complaint(result: Result, progress: bool = False) -> str:
+    """The one line of an error; after lines on runs where some were looked at."""
     assert result.code == 2, result
     assert result.stdout == ""
-    assert result.stderr.startswith("error: ")
-    assert result.stderr.count("\n") == 1, result.stderr
+    *before, line = result.stderr.splitlines()
+    assert line.startswith("error: ")
+    assert progress or not before, result.stderr
+    assert "Traceback" not in result.stderr
     return result.stderr
 
 

@@ -1,5 +1,6 @@
 """Representations in the plane."""
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,9 +15,6 @@ from ccfcpp.report.numbers import drawn_at_random
 
 _MOST, _FEWEST = 1_500, 8
 """Points: more take long and hide each other, fewer have no neighbourhoods."""
-
-_LEAST_SPREAD = 1e-9
-"""Of the largest coordinate: points that differ by less differ by rounding."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,7 +47,7 @@ def embed(points: Tensor, by_angle: bool) -> Embedding:
         raise CannotDrawError(f"{len(index)} images are too few to have neighbourhoods")
     chosen = points[index].double()
     chosen = F.normalize(chosen, dim=1) if by_angle else chosen
-    rank = _rank(chosen)
+    rank = _rank(chosen, torch.finfo(points.dtype).eps)
     if rank == 0:
         raise CannotDrawError("all representations are the same" + " in direction" * by_angle)
     method = TSNE(
@@ -61,8 +59,13 @@ def embed(points: Tensor, by_angle: bool) -> Embedding:
     return Embedding(index, np.asarray(method.fit_transform(chosen.numpy()), dtype=np.float64))
 
 
-def _rank(points: Tensor) -> int:
-    """In how many directions points differ by more than rounding errors."""
+def _rank(points: Tensor, epsilon: float) -> int:
+    """In how many directions points differ by more than rounding errors.
+
+    Args:
+        points: Of shape (points, dimensions).
+        epsilon: The relative rounding error of their coordinates.
+    """
     centred = points - points.mean(dim=0)
-    least = _LEAST_SPREAD * float(points.abs().max())
+    least = epsilon * math.sqrt(points.numel()) * float(points.abs().max())
     return int((torch.linalg.svdvals(centred) > least).sum())

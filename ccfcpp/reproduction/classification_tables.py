@@ -169,10 +169,10 @@ def _timed_system(result: Result) -> str:
     return "FedDecorr" if with_it else classification_system(result)
 
 
-def _seconds_of_a_round(result: Result) -> float:
+def _seconds_of_a_round(result: Result) -> float | None:
     """The median of all rounds but the first, in which everything is done for the first time."""
     seconds = [float(row["seconds"]) for row in result.folder.read_log()[1:]]
-    return statistics.median(seconds)
+    return statistics.median(seconds) if seconds else None
 
 
 def terms(results: Sequence[Result]) -> Findings:

@@ -140,15 +140,16 @@ class ScoreTable:
         return replace(self, scores=kept)
 
     def over(self, system: str, measure: str) -> "ScoreTable":
-        """Means over those of one system, under the same conditions.
+        """Means over those of one system, under the same conditions, where that one is known.
 
         Args:
             system: The one that becomes 1.
             measure: What to call the quotient.
         """
         quotients = {
-            (panel, place, own): Score(score.mean / self.scores[panel, place, system].mean)
+            (panel, place, own): Score(score.mean / one.mean)
             for (panel, place, own), score in self.scores.items()
+            if (one := self.scores.get((panel, place, system)))
         }
         return ScoreTable(measure, self.axis, quotients)
 

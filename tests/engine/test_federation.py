@@ -4,6 +4,7 @@ import re
 import weakref
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -219,6 +220,40 @@ def test_a_resumed_run_goes_on_as_if_it_had_never_stopped() -> None:
     federation = federated(Election(6), clients(0, 1, 2, 3), availability)
     rest = [state for state, _ in federation.run(whole[2], first_round=3)]
     assert all(torch.equal(a.value, b.value) for a, b in zip(whole[3:], rest, strict=True))
+
+
+def test_a_look_at_an_update_is_no_part_of_the_rounds_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """On a clock on which a cohort works for 1 s, and a look takes 100 s."""
+    seconds = 0.0
+    seen: list[tuple[int, int, object]] = []
+
+    class Slow(Voting):
+        def local_updates(
+            self, message: Mean, clients: Sequence[Client], randomness: Randomness
+        ) -> list[Vote | RefusedUpdateError]:
+            nonlocal seconds
+            seconds += 1
+            return super().local_updates(message, clients, randomness)
+
+    def look(number: int, client: int, update: object) -> None:
+        nonlocal seconds
+        seconds += 100
+        seen.append((number, client, type(update)))
+
+    monkeypatch.setattr("ccfcpp.engine.federation.time", SimpleNamespace(monotonic=lambda: seconds))
+    election = Election(2)
+    election.voting = Slow({1: torch.full((2,), torch.nan)})
+    federation = federated(election, clients(0, 1, 2, HOPELESS))
+    federation.on_update = look
+    reports = [report for _, report in federation.run(Mean(torch.zeros(2)))]
+    # Client 1 and the hopeless one are refused; round 1 holds two exchanges, of two cohorts each.
+    assert [(number, client) for number, client, _ in seen] == [
+        (0, 0), (0, 2), (1, 0), (1, 2), (1, 0), (1, 2),
+    ]  # fmt: skip
+    assert {kind for _, _, kind in seen} == {Vote}
+    assert [report.seconds for report in reports] == [2, 4]
 
 
 def test_cohorts_go_from_large_clients_to_small_ones() -> None:

@@ -1,3 +1,4 @@
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,51 @@ def test_files_of_a_checkpoint_stay_until_the_next_one(tmp_path: Path) -> None:
     resumed.restore(saved)
     assert values(resumed, 0, 1) == [0, 1]
     assert files(tmp_path) == sorted(saved.values())
+
+
+def checkpointed(folder: Path) -> dict[int, str]:
+    """The memories of two clients in files that a checkpoint names, and a file that none does."""
+    memories = ClientMemories(CPU, budget=1000, folder=folder)
+    for client in range(2):
+        memories.keep(client, memory(client), 0)
+    saved = memories.save(0)
+    memories.settle()
+    (folder / "client-0-round-9.safetensors").write_bytes(b"stray")
+    return saved
+
+
+def test_a_look_at_memories_leaves_the_folder_as_it_is(tmp_path: Path) -> None:
+    saved = checkpointed(tmp_path)
+    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    assert len(before) == 3
+    looking = ClientMemories(CPU, budget=1000, folder=tmp_path)
+    looking.keep(5, memory(5), 0)
+    looking.look_at(saved)
+    assert values(looking, 0, 1) == [0, 1]
+    assert looking.take(5) == {}
+    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_who_goes_on_removes_what_the_checkpoint_does_not_name(tmp_path: Path) -> None:
+    saved = checkpointed(tmp_path)
+    resumed = ClientMemories(CPU, budget=1000, folder=tmp_path)
+    resumed.restore(saved)
+    assert files(tmp_path) == sorted(saved.values())
+    # What the checkpoint needs stays until the next one.
+    resumed.keep(0, memory(7), 1)
+    assert files(tmp_path) == sorted(saved.values())
+    assert values(resumed, 0, 1) == [7, 1]
+
+
+@pytest.mark.parametrize("take", [ClientMemories.restore, ClientMemories.look_at])
+def test_a_memory_that_a_checkpoint_names_must_be_there(
+    tmp_path: Path, take: Callable[[ClientMemories, dict[int, str]], None]
+) -> None:
+    saved = checkpointed(tmp_path)
+    (tmp_path / saved[1]).unlink()
+    with pytest.raises(UsageError, match=r"memory of client 1 is missing .*client-1-round-0"):
+        take(ClientMemories(CPU, budget=1000, folder=tmp_path), saved)
+    assert files(tmp_path) == ["client-0-round-0.safetensors", "client-0-round-9.safetensors"]
 
 
 def test_a_memory_that_did_not_change_is_not_written_again(tmp_path: Path) -> None:

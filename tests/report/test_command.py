@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from ccfcpp.report.examination import examine
 from tests.data.originals import random_images, write_idx_set
 from tests.report.conftest import succeeded
 from tests.runs import ccfcpp
@@ -54,6 +55,17 @@ def test_a_report_does_not_change_the_run(digits_run: Path, reported: Path, tmp_
     shutil.copytree(reported, tmp_path / "run")
     resumed = ccfcpp("cluster", "--out", tmp_path / "run", "--resume", "--json")
     assert resumed.code == 0, resumed.stderr
+
+
+def test_files_that_another_process_writes_are_left(digits_run: Path, tmp_path: Path) -> None:
+    """A run may go on while it is looked at, and write what its checkpoint does not name yet."""
+    run = tmp_path / "run"
+    shutil.copytree(digits_run, run)
+    (run / "checkpoint" / "client-0-round-9.safetensors").write_bytes(b"of the next checkpoint")
+    (run / "checkpoint" / ".latest.safetensors.tmp").write_bytes(b"half a checkpoint")
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    assert examine(run).view is not None
+    assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
 
 
 def test_the_same_run_gives_the_same_files(reported: Path, tmp_path: Path) -> None:
@@ -115,6 +127,24 @@ def test_a_damaged_run_gives_one_line(
     shutil.copytree(digits_run, copy)
     (copy / file).write_text(content)
     assert part in complaint(copy)
+
+
+@pytest.mark.parametrize("file", ["spectra.npz", "assignments.npz"])
+@pytest.mark.parametrize("damage", ["cut", "changed"])
+def test_damaged_arrays_give_one_line(
+    digits_run: Path, tmp_path: Path, file: str, damage: str
+) -> None:
+    copy = tmp_path / "run"
+    shutil.copytree(digits_run, copy)
+    content = (copy / file).read_bytes()
+    half = len(content) // 2
+    other = bytes([content[half] ^ 1])
+    rest = b"" if damage == "cut" else other + content[half + 1 :]
+    (copy / file).write_bytes(content[:half] + rest)
+    said = complaint(copy)
+    assert f"{copy / file} is damaged (" in said
+    assert said.endswith("): delete it to run this again")
+    assert not (copy / "report.html").exists()
 
 
 def test_a_line_that_a_crash_cut_short_is_left_out(digits_run: Path, tmp_path: Path) -> None:

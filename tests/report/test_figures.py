@@ -1,5 +1,7 @@
 """Each figure's CSV holds what is drawn."""
 
+import json
+import shutil
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import replace
@@ -11,9 +13,12 @@ import pytest
 import torch
 from matplotlib.collections import PathCollection
 from matplotlib.colors import to_hex
+from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle, StepPatch
 
+from ccfcpp.report import classes as classes_figures
 from ccfcpp.report import contents as table_of
+from ccfcpp.report import facts
 from ccfcpp.report.contents import Contents, contents
 from ccfcpp.report.drawing import Drawn, plain, power, short, thinned
 from ccfcpp.report.examination import Run, examine
@@ -252,10 +257,81 @@ def test_a_model_that_gives_all_images_one_point_says_so(run: Run) -> None:
     same = replace(run.seen, representations=torch.ones(160, 8))
     found = contents([replace(run, view=same, spectra={})])
     reasons = {each.title: each.reason for each in found.left_out}
-    assert reasons["t-SNE by class"] == "all representations are the same"
+    assert reasons["t-SNE by class"] == "all representations are the same in direction"
     assert "fewer than two" in reasons["Correlations between dimensions"]
     (rank,) = next(f.rows for f in found.figures if f.name == "effective-rank")
     assert rank["effective rank"] == 0
+
+
+def test_titles_that_come_to_the_same_name_have_files_of_their_own(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = ("scores-a", "scores-a", "scores-a-2", "scores-b", "scores-a")
+
+    def draw(runs: object) -> list[Drawn]:
+        return [
+            Drawn(name, f"title {number}", "A caption.", Figure(), [])
+            for number, name in enumerate(names)
+        ]
+
+    entry = table_of.Overlaid("Several", lambda run: None, draw)
+    monkeypatch.setattr(table_of, "_SECTIONS", {"One": (entry,), "Two": (entry,)})
+    figures = contents([run]).figures
+    assert [figure.title for figure in figures] == [f"title {n}" for n in range(5)] * 2
+    assert [figure.name for figure in figures[:5]] == [
+        "scores-a", "scores-a-2", "scores-a-2-2", "scores-b", "scores-a-3",
+    ]  # fmt: skip
+    assert len({figure.name for figure in figures}) == 10
+
+
+def rewritten(folder: Path, file: str, **changes: object) -> None:
+    """Give a run's arrays other values."""
+    with np.load(folder / file) as arrays:
+        known = {name: arrays[name] for name in arrays.files}
+    assert set(changes) <= set(known)
+    np.savez(folder / file, **(known | changes))
+
+
+@pytest.mark.parametrize("finished", [True, False])
+def test_the_clusters_of_a_finished_run_are_those_it_has_recorded(
+    digits_run: Path, run: Run, tmp_path: Path, finished: bool
+) -> None:
+    """Even where the model puts images elsewhere, as it may on another machine."""
+    copy = tmp_path / "run"
+    shutil.copytree(digits_run, copy)
+    others = np.random.default_rng(0).integers(0, 10, 160)
+    assert (others != run.found.numpy()).any()
+    rewritten(copy, "assignments.npz", cluster=others)
+    if not finished:
+        (copy / "summary.json").unlink()
+    expected = others if finished else run.found.numpy()
+    drawn = classes_figures.confusion(examine(copy))
+    assert len(drawn.rows) == 100
+    for row in drawn.rows:
+        of_class = run.classes.numpy() == run.seen.class_names.index(str(row["class"]))
+        assert row["images"] == int((of_class & (expected == int(str(row["cluster"])))).sum())
+
+
+def test_the_classes_that_a_classifier_has_recorded_are_shown(
+    classifier_run: Path, tmp_path: Path
+) -> None:
+    copy = tmp_path / "run"
+    shutil.copytree(classifier_run, copy)
+    before = examine(copy).found
+    others = (before.numpy() + 1) % 10
+    rewritten(copy, "predictions.npz", predicted=others)
+    assert examine(copy).found.tolist() == others.tolist()
+
+
+def test_facts_are_those_that_the_run_has_recorded(digits_run: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "run"
+    shutil.copytree(digits_run, copy)
+    summary = json.loads((copy / "summary.json").read_text())
+    (copy / "summary.json").write_text(json.dumps(summary | {"cohort": summary["cohort"] + 77}))
+    told, recorded = (facts.setting(examine(path)) for path in (digits_run, copy))
+    key = "clients trained side by side"
+    assert told[key] == str(summary["cohort"])
+    assert recorded == told | {key: str(summary["cohort"] + 77)}
 
 
 def test_many_dimensions_are_left_out(run: Run) -> None:

@@ -70,9 +70,15 @@ def test_clusters_are_matched_so_that_most_images_agree() -> None:
 
 @pytest.mark.parametrize("by_angle", [False, True])
 @pytest.mark.parametrize("farthest", [False, True])
+@pytest.mark.parametrize("at_a_time", [4096, 7])
 def test_the_most_extreme_images_are_those_of_sorted_distances(
-    points: Tensor, by_angle: bool, farthest: bool
+    points: Tensor,
+    by_angle: bool,
+    farthest: bool,
+    at_a_time: int,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr("ccfcpp.report.numbers._POINTS_AT_A_TIME", at_a_time)
     found, centroids = torch.arange(30) % 3, points[:3] * 1.5
 
     def slow(image: int) -> float:

@@ -24,6 +24,7 @@ Plan = Sequence[Stored[Any]]
 Domains = Mapping[str, Sequence[str]]
 ROUNDS = 5
 DIMENSIONS = 12
+SESSION = {"revision": "abc", "processor": "Abacus", "threads": 2, "device": "cpu"}
 SCORES = ("nmi", "kappa", "accuracy", "effective_rank", "local_effective_rank", "tail_share", "gap")
 
 
@@ -70,10 +71,10 @@ def _arrays(seed: int) -> tuple[dict[str, float], bytes, list[float]]:
     return scores, buffer.getvalue(), random.uniform(0.1, 0.9, ROUNDS).tolist()
 
 
-def _line(number: int, accuracy: float) -> str:
+def _line(number: int, accuracy: float, seconds: float) -> str:
     """A round of the log; after each second one nothing was scored, as with evaluate_every."""
     scores = {} if number % 2 else {"accuracy": accuracy}
-    return json.dumps({"round": number, "scores": scores}) + "\n"
+    return json.dumps({"round": number, "seconds": seconds, "scores": scores}) + "\n"
 
 
 def finish(root: Path, run: Stored[Any], domains: Domains) -> Result:
@@ -88,11 +89,11 @@ def finish(root: Path, run: Stored[Any], domains: Domains) -> Result:
     random = np.random.default_rng(seed + 1)
     names = domains.get(Path(run.config.dataset).name, ())
     single = {f"accuracy {name}": float(random.uniform(0.1, 0.9)) for name in names}
-    seconds = float(random.uniform(1, 9))
-    summary = scores | single | {"seconds": seconds, "rounds": ROUNDS, "dataset": "?"}
+    seconds = random.uniform(1, 9, ROUNDS).tolist()
+    summary = scores | single | {"seconds": sum(seconds), "rounds": ROUNDS, "dataset": "?"}
     (folder.path / "spectra.npz").write_bytes(spectra)
-    folder.environment.write_text(json.dumps({"sessions": [{"revision": "abc"}]}))
-    folder.metrics.write_text("".join(map(_line, range(ROUNDS), accuracies)))
+    folder.environment.write_text(json.dumps({"sessions": [SESSION]}))
+    folder.metrics.write_text("".join(map(_line, range(ROUNDS), accuracies, seconds)))
     folder.summary.write_text(json.dumps(summary))
     return result
 

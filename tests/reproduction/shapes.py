@@ -162,7 +162,11 @@ BY_BETA = {
 
 
 def seconds_of_a_round(result: Result) -> float:
-    return score("seconds")(result) / score("rounds")(result)
+    """The median of all rounds but the first."""
+    lines = [json.loads(line) for line in result.folder.metrics.read_text().splitlines()]
+    low, high = sorted(line["seconds"] for line in lines if line["round"] > 0)[1:3]
+    assert len(lines) == 5
+    return float(low + high) / 2
 
 
 def significant(name: str) -> Measure:

@@ -19,6 +19,7 @@ from ccfcpp.reproduction.claims import (
     gains,
     higher,
     highest,
+    led_by,
     rises,
     verdict,
 )
@@ -132,6 +133,32 @@ def test_a_test_of_all_values() -> None:
     assert everywhere(lambda value: value > 1)(table) == (2, 3)
 
 
+def test_one_of_several_systems_must_be_above_all_others() -> None:
+    table = table_of(line("ours", 3, 1, 1) | line("theirs", 2, 3, 2) | line("KM", 1, 2, 2))
+    assert led_by(["ours", "theirs"])(table) == (2, 3)
+    assert led_by(["KM"])(table) == (0, 3)
+    # Where all are among them, or none is, nothing is said.
+    assert led_by(["ours", "theirs", "KM"])(table) == (0, 0)
+    assert led_by(["nobody"])(table) == (0, 0)
+
+
+def test_the_paper_is_counted_where_we_have_runs() -> None:
+    """On the images that both have, at our places; else on all of the paper's."""
+    rising = rises(["ours"])
+    paper = table_of(
+        line("ours", 1, 2, 1)
+        | {("MNIST", place, "ours"): float(place) for place in PLACES}
+        | {("MNIST", ANY, "KM"): 0.0}
+    )
+    ours = table_of(line("ours", 1, 2, None))
+    assert claim("it rises", rising, ours, paper).paper == (1, 1)
+    mnist = table_of({("MNIST", place, "ours"): 0.0 for place in PLACES[1:]})
+    assert claim("it rises", rising, mnist, paper).paper == (1, 1)
+    assert claim("KM is lower", higher([("ours", "KM")]), mnist, paper).paper == (2, 2)
+    others = table_of({("STL-10", "0", "ours"): 0.0})
+    assert claim("it rises", rising, others, paper).paper == (3, 4)
+
+
 # --- in general ---------------------------------------------------------------------------------
 
 
@@ -234,6 +261,23 @@ def test_a_verdict_counts_statements_and_leaves_out_those_of_nothing() -> None:
     counts = [(3, 3), (2, 3), (1, 2), (0, 3), (0, 0)]
     claims = [claim(f"c{n}", held(count), table_of({})) for n, count in enumerate(counts)]
     assert verdict("6 runs.", claims) == (
-        "6 runs. Of 4 statements of the paper 1 held throughout, 1 in more than half of the "
-        "places, and 2 did not. c0: 3 of 3; c1: 2 of 3; c2: 1 of 2; c3: 0 of 3."
+        "6 runs. Of the paper's statements (4) 1 held throughout, 1 in more than half of the "
+        "places, 2 in half of them or fewer. C0: 3 of 3; c1: 2 of 3; c2: 1 of 2; c3: 0 of 3."
     )
+
+
+def test_our_reading_is_no_statement_of_the_paper() -> None:
+    stated = claim("it rises", held((1, 2)), table_of({}))
+    read_in = [
+        claim(text, held(count), table_of({}), stated=False)
+        for text, count in (("it shines", (2, 2)), ("it is loud", (0, 0)), ("it rests", (0, 1)))
+    ]
+    assert [each.stated for each in (stated, *read_in)] == [True, False, False, False]
+    tally = (
+        "Of the paper's statements (1) 0 held throughout, 0 in more than half of the places, 1 in "
+        "half of them or fewer. It rises: 1 of 2."
+    )
+    ours = "Our reading, which the paper does not state so: It shines: 2 of 2; it rests: 0 of 1."
+    assert verdict("1 run.", [read_in[0], stated, *read_in[1:]]) == f"1 run. {tally} {ours}"
+    assert verdict("1 run.", read_in) == f"1 run. {ours}"
+    assert verdict("1 run.", read_in[1:2]) == "1 run."

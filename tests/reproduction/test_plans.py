@@ -13,7 +13,7 @@ from ccfcpp.config import ClusterConfig, RunConfig
 from ccfcpp.config_layers import flatten
 from ccfcpp.errors import UsageError
 from ccfcpp.reproduction.catalogue import ITEMS
-from ccfcpp.reproduction.plan import Block, Stored
+from ccfcpp.reproduction.plan import Block, Stored, plan_blocks
 from ccfcpp.run_folder import MAY_CHANGE
 from supervised.config import ClassifyConfig
 from tests.reproduction.fakes import Plan, Plans
@@ -34,11 +34,11 @@ FULL = {
     "feddecorr-table1": 3 * 4 * (2 + 4 * 2) * 3,
     "feddecorr-table2": 3 * 3 * (2 + 4 * 2) * 3,
     "feddecorr-table3": 2 * 5 * 2 * 3,
-    "feddecorr-table4": 2 * 5 * 2 * 2,
-    "feddecorr-table5": 2 * 4 * 2 * 2,
+    "feddecorr-table4": 2 * 5 * 2 * 2 * 3,
+    "feddecorr-table5": 2 * 4 * 2 * 2 * 3,
     "feddecorr-table6": 3 * 4,
-    "feddecorr-table7": 3 * 4,
-    "feddecorr-table8": 3 * 2 * 2,
+    "feddecorr-table7": 3 * 4 * 3,
+    "feddecorr-table8": 3 * 2 * 2 * 3,
     "feddecorr-figure2": 4,
     "feddecorr-figure3": 4,
     "feddecorr-figure4": 4,
@@ -69,6 +69,12 @@ def test_full_runs_are_as_many_as_in_the_papers(plans: Plans, name: str) -> None
 def test_all_items_of_both_papers_are_there() -> None:
     assert list(ITEMS) == list(FULL)
     assert [name for name, item in ITEMS.items() if item.timed] == ["feddecorr-table6"]
+
+
+def test_the_nightly_check_runs_all_items() -> None:
+    script = (Path(__file__).parents[2] / ".ci" / "nightly").read_text()
+    _, _, rest = script.partition("\nitems=(\n")
+    assert rest.partition("\n)\n")[0].split() == list(ITEMS)
 
 
 @EVERY_ITEM
@@ -185,11 +191,63 @@ def test_a_missing_folder_of_domains_is_named(tmp_path: Path) -> None:
 def test_without_a_data_root_domains_are_sought_where_data_sets_lie(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (find,) = {block.images for block in ITEMS["feddecorr-table3"].full[:1]}
-    assert find is not None
+    images = ITEMS["feddecorr-table3"].full[0].images
+    assert images is not None
+    assert images.name == "office-caltech10"
     (tmp_path / "office-caltech10").mkdir()
     monkeypatch.setenv("CCFCPP_DATA", str(tmp_path))
-    assert find(tmp_path / "made", None) == tmp_path / "office-caltech10"
+    assert images.find(tmp_path / "made", None) == tmp_path / "office-caltech10"
+
+
+def planned_on(dataset: str, data_root: Path, made: Path) -> Plan:
+    """The runs of Table 3 on one of its data sets."""
+    item = ITEMS["feddecorr-table3"]
+    return plan_blocks(ClassifyConfig, "classify", item.full, {}, made, data_root, dataset)
+
+
+def test_one_data_set_needs_no_folder_of_another(tmp_path: Path) -> None:
+    (tmp_path / "office-caltech10").mkdir()
+    plan = planned_on("office-caltech10", tmp_path, tmp_path / "made")
+    assert len(plan) == FULL["feddecorr-table3"] // 2
+    assert {run.config.dataset for run in plan} == {str(tmp_path / "office-caltech10")}
+    with pytest.raises(UsageError, match="domainnet is missing"):
+        planned_on("domainnet", tmp_path, tmp_path / "made")
+
+
+def test_a_data_set_that_an_item_does_not_have_is_refused_with_those_it_has(
+    tmp_path: Path,
+) -> None:
+    known = "--dataset mnist is none of this item's: take office-caltech10 or domainnet$"
+    with pytest.raises(UsageError, match=known):
+        planned_on("mnist", tmp_path, tmp_path / "made")
+    tables = ITEMS["ccfcpp-table1"].full
+    plan = plan_blocks(ClusterConfig, "cluster", tables, {}, tmp_path, None, "stl10")
+    assert datasets(plan) == {"stl10"}
+    assert len(plan) == FULL["ccfcpp-table1"] // 4
+
+
+def test_wherever_images_lie_their_runs_have_the_same_folders(tmp_path: Path) -> None:
+    for root in ("here", "there"):
+        (tmp_path / root / "office-caltech10").mkdir(parents=True)
+    first, second = (
+        planned_on("office-caltech10", tmp_path / root, tmp_path / "made")
+        for root in ("here", "there")
+    )
+    assert [run.folder for run in first] == [run.folder for run in second]
+    assert [run.config for run in first] != [run.config for run in second]
+
+
+def test_another_spelling_of_the_output_folder_changes_no_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    item = ITEMS["feddecorr-table3"]
+    spellings = (Path("out"), tmp_path / "out", tmp_path / "other" / ".." / "out")
+    (tmp_path / "other").mkdir()
+    plans = [Plans(made, tmp_path).planned(item, item.quick, {}) for made in spellings]
+    assert plans[0] == plans[1] == plans[2]
+    (dataset,) = {run.config.dataset for run in plans[0]}
+    assert dataset == str(tmp_path.resolve() / "out" / "digit-domains")
 
 
 def test_values_go_over_all_runs(plans: Plans) -> None:

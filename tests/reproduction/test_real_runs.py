@@ -7,8 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
-from ccfcpp.config import ClusterDataConfig
+from ccfcpp.config import ClusterConfig, ClusterDataConfig
+from ccfcpp.report.examination import Run as OpenedRun
 from ccfcpp.report.examination import examine
 from ccfcpp.reproduction.catalogue import ITEMS
 from ccfcpp.reproduction.findings import Findings
@@ -115,6 +117,50 @@ def test_figure_2_draws_holdings_covariances_and_correlations(figure_2: Findings
         of_p = [figure for figure in figures if figure.title.endswith(f"images), p = {p}")]
         assert len(of_p) == 2
     assert figures[-1].title == "digits (160 images)"
+    assert figure_2.left_out == []
+
+
+@pytest.fixture
+def diverged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs at p = 1, as they would be opened, have representations of NaN."""
+
+    def examined(path: Path, data_root: str | None = None) -> OpenedRun:
+        opened = examine(path, data_root)
+        assert isinstance(opened.config, ClusterConfig)
+        if opened.config.partition.p == 0:
+            return opened
+        lost = replace(opened.seen, representations=torch.full((160, 8), torch.nan))
+        return replace(opened, view=lost)
+
+    monkeypatch.setattr("ccfcpp.reproduction.clustering_items.examine", examined)
+
+
+@pytest.mark.usefixtures("diverged")
+def test_figure_2_leaves_out_what_cannot_be_drawn(clustered: list[Result]) -> None:
+    with undrawn():
+        found = ITEMS["ccfcpp-figure2"].find(chosen(clustered, {"method": "ccfc"}))
+    reason = "the model has diverged: its representations hold NaN or Inf"
+    assert list(found.left_out) == [f"digits (160 images), p = 1: {reason}"]
+    ((table, _),) = found.tables
+    assert list(table.scores) == [("digits (160 images)", "0", "CCFC")]
+    # Who holds what is known of all runs.
+    titles = [figure.title for figure in found.figures]
+    assert [title.endswith("p = 1") for title in titles if "p = " in title] == [
+        False, True, False,
+    ]  # fmt: skip
+
+
+@pytest.mark.usefixtures("diverged")
+def test_figure_5_leaves_out_what_cannot_be_drawn(clustered: list[Result]) -> None:
+    with undrawn():
+        found = ITEMS["ccfcpp-figure5"].find(clustered)
+    reason = "the model has diverged: its representations hold NaN or Inf"
+    assert list(found.left_out) == [
+        f"{system}, digits (160 images), p = 1: {reason}" for system in ("CCFC", "CCFC++")
+    ]
+    planes = [figure.title for figure in found.figures if "t-SNE" in figure.title]
+    assert len(planes) == 2
+    assert all(title.endswith("p = 0") for title in planes)
 
 
 def test_figure_5_compares_with_and_without_the_term(
@@ -127,9 +173,12 @@ def test_figure_5_compares_with_and_without_the_term(
             (result,) = chosen(clustered, settings_of(place))
             assert own.mean == score(key)(result)
         values.append({place[1:]: own.mean for place, own in table.scores.items()})
-    for each, known, sign in zip(figure_5.claims, values, (1, 1, -1, 1), strict=False):
+    ranks, tails, gaps, scores = values
+    raised = zip(figure_5.claims[:3], (ranks, tails, scores), strict=True)
+    for each, known, sign in (*((*pair, 1) for pair in raised), (figure_5.claims[3], gaps, -1)):
         gains = [sign * (known[p, "CCFC++"] - known[p, "CCFC"]) for p in ("0", "1")]
         assert (each.held, each.of) == (sum(gain > 0 for gain in gains), 2)
+    assert [each.stated for each in figure_5.claims] == [True, True, True, False]
 
 
 def test_figure_5_draws_spectra_and_representations(

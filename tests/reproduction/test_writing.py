@@ -2,19 +2,22 @@
 
 import csv
 import io
+import json
 from pathlib import Path
 from xml.parsers.expat import ParserCreate
 
 import pytest
 from PIL import Image
 
+from ccfcpp.config import ClusterConfig
 from ccfcpp.report.writing import as_svg
 from ccfcpp.reproduction.catalogue import ITEMS
 from ccfcpp.reproduction.claims import Claim
 from ccfcpp.reproduction.drawing import draw_spectra
 from ccfcpp.reproduction.findings import Findings
-from ccfcpp.reproduction.results import ANY, Score, ScoreTable
+from ccfcpp.reproduction.results import ANY, Result, Score, ScoreTable
 from ccfcpp.reproduction.writing import as_text, numbers, scale, shown_tables, write
+from ccfcpp.run_folder import RunFolder
 from tests.reproduction.fakes import Fakes, undrawn
 from tests.reproduction.shapes import SHAPES
 
@@ -74,7 +77,7 @@ def test_the_scale_names_images_rounds_and_seeds(fakes: Fakes) -> None:
 
 
 @pytest.mark.parametrize("name", [*SHAPES, "feddecorr-table3"])
-def test_a_page_has_title_command_verdict_tables_and_revisions(fakes: Fakes, name: str) -> None:
+def test_a_page_has_title_command_verdict_tables_and_machines(fakes: Fakes, name: str) -> None:
     results = fakes.of(name)
     with undrawn():
         tables_of_item = ITEMS[name].find(results).tables
@@ -82,14 +85,38 @@ def test_a_page_has_title_command_verdict_tables_and_revisions(fakes: Fakes, nam
     title = ITEMS[name].title
     text = as_text(title, f"ccfcpp reproduce {name} --quick", results, found)
     assert text.startswith(f"# {title}\n\n`ccfcpp reproduce {name} --quick`\n\n{len(results)} runs")
-    assert "it holds: 1 of 2." in text
-    assert text.endswith("\nSource revisions of the runs: abc.\n")
+    assert "It holds: 1 of 2." in text
+    machine = "revision abc, processor Abacus, threads 2, device cpu"
+    assert text.endswith(f"\nMade by:\n\n- {machine}\n")
+    assert "Left out" not in text
     tables = [table for pair in found.tables for table in shown_tables(*pair)]
     for heading, rows in tables:
         assert f"\n{heading}\n\n| system" in text
         assert all(len(row) <= 13 for row in rows)
     separators = [line for line in text.splitlines() if line.startswith("| ---")]
     assert len(separators) == len(tables)
+
+
+def test_a_page_names_all_machines_and_what_is_left_out(tmp_path: Path) -> None:
+    sessions: list[dict[str, object]] = [
+        {"revision": "b", "processor": "Xeon", "threads": 1, "device": "cuda", "command": ["x"],
+         "cuda_device": "H100"},
+        {"revision": None, "processor": "Xeon", "threads": 0, "device": "cpu", "cuda_device": None},
+    ]  # fmt: skip
+    results = []
+    for number in range(3):
+        folder = RunFolder.create(tmp_path / str(number), ClusterConfig())
+        folder.summary.write_text(json.dumps({"rounds": 3}))
+        for session in sessions[: number + 1]:
+            folder.add_environment(session)
+        results.append(Result(ClusterConfig(), folder))
+    found = Findings([], [], [], ["digits, p = 0: too few", "digits, p = 1: too many"])
+    assert as_text("A title", "a command", results, found) == (
+        "# A title\n\n`a command`\n\n3 runs on digits; 3 rounds; seed 0.\n\n"
+        "Left out:\n\n- digits, p = 0: too few\n- digits, p = 1: too many\n\n"
+        "Made by:\n\n- processor Xeon, threads 0, device cpu\n"
+        "- revision b, processor Xeon, threads 1, device cuda, cuda_device H100\n"
+    )
 
 
 @pytest.mark.parametrize("name", ["feddecorr-figure2", "feddecorr-table6"])
