@@ -85,10 +85,9 @@ FAILURES = (
 )
 _FAILURE_GRID: Cells = {
     "method": _PAIR,
-    "partition.p": (0.0, 0.75),
     "availability.disconnection_rate": (0.0, 0.3, 0.6, 0.9),
 }
 FAILURES_QUICK = (
-    Block(grid=({"dataset": ("digits",), **_FAILURE_GRID},), seeds=3),
-    Block(_MNIST_PART, (_FAILURE_GRID,), seeds=3),
+    Block(grid=({"dataset": ("digits",), "partition.p": (0.75,), **_FAILURE_GRID},), seeds=3),
+    Block(_MNIST_PART, ({"partition.p": (0.0, 0.75), **_FAILURE_GRID},), seeds=3),
 )

@@ -52,7 +52,8 @@ def crossed(panels: Named, inner: Callable[[str], Named]) -> Named:
 
 PART_OF_MNIST = "MNIST (2,000 images, 14 pixels a side)"
 DIGITS: Named = {"digits": {"dataset": "digits"}}
-BOTH: Named = {**DIGITS, PART_OF_MNIST: {"dataset": "mnist"}}
+MNIST: Named = {PART_OF_MNIST: {"dataset": "mnist"}}
+BOTH: Named = DIGITS | MNIST
 P = numbers("partition.p", 0.0, 0.25, 0.5, 0.75, 1.0)
 FEDERATED: Named = {
     "k-FED": {"method": "k-fed"},
@@ -80,7 +81,10 @@ BY_ETA = {
     ),
 }
 BY_RATE = places(
-    crossed(BOTH, lambda panel: within(panel, "p", numbers("partition.p", 0.0, 0.75))),
+    {
+        **crossed(DIGITS, lambda panel: within(panel, "p", numbers("partition.p", 0.75))),
+        **crossed(MNIST, lambda panel: within(panel, "p", numbers("partition.p", 0.0, 0.75))),
+    },
     numbers("availability.disconnection_rate", 0.0, 0.3, 0.6, 0.9),
     CCFC_PAIR,
 )
