@@ -53,7 +53,7 @@ def crossed(panels: Named, inner: Callable[[str], Named]) -> Named:
 PART_OF_MNIST = "MNIST (2,000 images, 14 pixels a side)"
 DIGITS: Named = {"digits": {"dataset": "digits"}}
 MNIST: Named = {PART_OF_MNIST: {"dataset": "mnist"}}
-BOTH: Named = DIGITS | MNIST
+BOTH: Named = {**DIGITS, **MNIST}
 P = numbers("partition.p", 0.0, 0.25, 0.5, 0.75, 1.0)
 FEDERATED: Named = {
     "k-FED": {"method": "k-fed"},
