@@ -86,6 +86,16 @@ def spectrum(representations: Tensor) -> Tensor:
     return values.flip(0).clamp(min=0).cpu()
 
 
+ROUNDING = 1e-12
+"""Of the largest singular value: what lies below is a rounding error."""
+
+
+def above_rounding(singular_values: Tensor) -> Tensor:
+    """Singular values for a logarithm: rounding errors count as the largest of them, above 0."""
+    least = max(ROUNDING * float(singular_values.max()), 1e-300)
+    return singular_values.clamp(min=least)
+
+
 def spectral_gap(local_values: Tensor, global_values: Tensor) -> float:
     """How far a local model's singular values lie above the global one's: R of Eq. (1).
 
@@ -101,7 +111,7 @@ def spectral_gap(local_values: Tensor, global_values: Tensor) -> float:
         one are rounding errors and count as that; NaN where a spectrum has NaN.
     """
     local_values, global_values = local_values.double(), global_values.double()
-    least = (1e-12 * torch.maximum(local_values, global_values).max()).clamp(min=1e-300)
+    least = (ROUNDING * torch.maximum(local_values, global_values).max()).clamp(min=1e-300)
     ratios = local_values.clamp(min=least) / global_values.clamp(min=least)
     return float(ratios.log().mean())
 

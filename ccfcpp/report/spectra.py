@@ -11,15 +11,12 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from ccfcpp.metrics import effective_rank, spectral_gap
+from ccfcpp.metrics import above_rounding, effective_rank, spectral_gap
 from ccfcpp.report.drawing import Drawn, Rows, legend_above, paper, plain, power, short, with_minus
 from ccfcpp.report.errors import CannotDrawError
 from ccfcpp.report.examination import Run
 from ccfcpp.report.palette import CATEGORIES, MUTED, line_style
 from ccfcpp.report.runs import Gathered, of_run
-
-_LEAST = 1e-12
-"""Of the largest singular value: what lies below is rounding, as in the gap R."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -145,7 +142,7 @@ def _curve(values: Tensor) -> tuple[range, list[float]]:
 
 def _drawable(values: Tensor) -> list[float]:
     """The values for a logarithmic scale."""
-    found: list[float] = values.clamp(min=max(_LEAST * float(values.max()), 1e-300)).tolist()
+    found: list[float] = above_rounding(values).tolist()
     return found
 
 

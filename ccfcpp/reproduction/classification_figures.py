@@ -7,6 +7,7 @@ from pathlib import Path
 
 from torch import Tensor
 
+from ccfcpp.metrics import ROUNDING
 from ccfcpp.report.drawing import Drawn
 from ccfcpp.reproduction.claims import claim, everywhere, falls, gains, higher, rises
 from ccfcpp.reproduction.classification_tables import (
@@ -18,7 +19,6 @@ from ccfcpp.reproduction.classification_tables import (
 )
 from ccfcpp.reproduction.drawing import draw_scores, draw_spectra
 from ccfcpp.reproduction.findings import (
-    LEAST_SHARE,
     Findings,
     Spectrum,
     by_label,
@@ -138,7 +138,7 @@ def regulariser(title: str, rank: str, spectrum: Spectrum, results: Sequence[Res
 
 def _log_tail(values: Tensor) -> float:
     """Mean logarithm of the smaller half of the singular values, over the largest one."""
-    tail = (values[len(values) // 2 :] / values[0]).clamp(min=LEAST_SHARE)
+    tail = (values[len(values) // 2 :] / values[0]).clamp(min=ROUNDING)
     return float(tail.log().mean())
 
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
+from ccfcpp.methods import METHODS
 from ccfcpp.report import classes, planes, spread
 from ccfcpp.report.drawing import Drawn
 from ccfcpp.report.errors import CannotDrawError
@@ -60,7 +61,7 @@ _by_p = partial(tabulate, axis="p", panel=images, place=_p, system=clustering_sy
 
 def _skew(result: Result) -> str:
     """p, where it means something to the system."""
-    return ANY if clustering_system(result) in ("KM", "FCM") else _p(result)
+    return ANY if METHODS[result.settings["method"]].centralised else _p(result)
 
 
 def _table(measure: str, results: Sequence[Result]) -> Findings:

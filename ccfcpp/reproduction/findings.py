@@ -6,13 +6,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ccfcpp.metrics import above_rounding
 from ccfcpp.report.drawing import Drawn
 from ccfcpp.reproduction.claims import Claim
 from ccfcpp.reproduction.drawing import draw_scores
 from ccfcpp.reproduction.results import Label, Measure, Result, ScoreTable
 
-LEAST_SHARE = 1e-12
-"""Of the largest singular value: what lies below is rounding."""
 _COLLAPSED = 0.01
 """Of the largest singular value: what lies below counts as collapsed."""
 
@@ -96,8 +95,7 @@ def curves(results: Sequence[Result], label: Label, spectrum: Spectrum) -> dict[
     for result in results:
         values = spectrum(result)
         if values is not None and label(result) not in found:
-            least = max(LEAST_SHARE * float(values[0]), 1e-300)
-            found[label(result)] = values.clamp(min=least).tolist()
+            found[label(result)] = above_rounding(values).tolist()
     return found
 
 
