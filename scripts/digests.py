@@ -1,0 +1,180 @@
+"""Digests of short runs of every system and method, to hold a change of the code against.
+
+A change that must not alter results gives the same lines before and after it. Every run is made by
+the command line, on the digits, with one thread:
+
+    python scripts/digests.py > before.json
+    python scripts/digests.py > after.json
+    diff before.json after.json
+"""
+
+import concurrent.futures
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from safetensors import safe_open
+
+_JOBS = 2
+_INTERRUPTED = 130
+_TIMES = frozenset({"seconds", "out"})
+"""What differs from run to run."""
+
+_CLUSTERING = ("km", "fcm", "k-fed", "ffcm-avg", "ffcm-km", "sda-fc-km", "sda-fc-fcm", "ppfc-gan")
+_CONTRASTIVE = ("ccfc", "ccfc++")
+_CLASSIFICATION = (
+    "fedavg",
+    "fedprox",
+    "fedavgm",
+    "moon",
+    "scaffold",
+    "fednova",
+    "fedbn",
+    "fedadam",
+    "fedyogi",
+    "fedadagrad",
+    "fedrs",
+    "fedlc",
+    "fedsam",
+    "fedexp",
+)
+
+_CLUSTER = ["cluster", "--p", "0.75", "--seed", "3"]
+_TWO_ROUNDS = ["--pretrain-rounds", "1", "--rounds", "1"]
+_SHORT = {
+    "ffcm-avg": ["--set", "ffcm.rounds=2"],
+    "ffcm-km": ["--set", "ffcm.rounds=2"],
+    "sda-fc-km": ["--set", "gan.epochs=2"],
+    "sda-fc-fcm": ["--set", "gan.epochs=2"],
+    "ppfc-gan": [
+        *("--set", "gan.epochs=2", "--set", "dcn.epochs=2", "--set", "dcn.pretrain_epochs=2"),
+    ],
+    **dict.fromkeys(_CONTRASTIVE, _TWO_ROUNDS),
+}
+_VARIANTS = {
+    # Every kind of exchange, absent clients, and cohorts of several sizes.
+    "ccfc++ global": [
+        *("--method", "ccfc++", "--pretrain-rounds", "1", "--rounds", "2", "--cohort", "3"),
+        *("--set", "centroids.encoder=global", "--set", "centroids.refine_steps=2"),
+        *("--disconnection-rate", "0.2", "--dropout-rate", "0.2"),
+    ],
+    "ccfc++ without pre-training": [
+        *("--method", "ccfc++", "--pretrain-rounds", "0", "--rounds", "2", "--cohort", "1"),
+    ],
+}
+_CLASSIFY = [
+    *("classify", "--alpha", "0.1", "--seed", "3", "--rounds", "2", "--local-epochs", "1"),
+    *("--dropout-rate", "0.2"),
+]
+
+
+def commands() -> dict[str, list[str]]:
+    """The runs by name, each as the arguments of ``ccfcpp``."""
+    clustering = {
+        method: [*_CLUSTER, "--method", method, *_SHORT.get(method, [])]
+        for method in (*_CLUSTERING, *_CONTRASTIVE)
+    }
+    variants = {name: [*_CLUSTER, *flags] for name, flags in _VARIANTS.items()}
+    classification = {m: [*_CLASSIFY, "--method", m] for m in _CLASSIFICATION}
+    return clustering | variants | classification
+
+
+def resumed() -> dict[str, list[str]]:
+    """Runs that are interrupted after a round and go on."""
+    cluster = [*_CLUSTER, "--method", "ccfc++", "--pretrain-rounds", "3", "--rounds", "3"]
+    classify = [*_CLASSIFY, "--method", "scaffold", "--rounds", "8"]
+    return {"ccfc++ resumed": cluster, "scaffold resumed": classify}
+
+
+def _start(arguments: list[str], folder: Path, *more: str) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "ccfcpp", *arguments, "--out", str(folder), *more]
+    one_thread = os.environ | {"OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(  # noqa: S603 - our own command
+        command, env=one_thread, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+    )
+
+
+def _finish(process: subprocess.Popen[bytes], *codes: int) -> int:
+    _, errors = process.communicate()
+    if process.returncode not in codes:
+        raise RuntimeError(f"{process.args!r} ended with {process.returncode}: {errors.decode()}")
+    return process.returncode
+
+
+def run(arguments: list[str], folder: Path) -> dict[str, str]:
+    """Run to the end."""
+    _finish(_start([*arguments, "--device", "cpu"], folder), 0)
+    return digest(folder)
+
+
+def run_with_a_stop(arguments: list[str], folder: Path) -> dict[str, str]:
+    """Run, press Ctrl-C after the first round, and resume."""
+    metrics = folder / "metrics.jsonl"
+    process = _start([*arguments, "--device", "cpu"], folder)
+    while process.poll() is None and not (metrics.exists() and metrics.stat().st_size):
+        time.sleep(0.005)
+    process.send_signal(signal.SIGINT)
+    if _finish(process, 0, _INTERRUPTED) == 0:
+        raise RuntimeError(f"{folder.name} ended before it could be interrupted: give it rounds")
+    _finish(_start(arguments[:1], folder, "--resume"), 0)
+    return digest(folder)
+
+
+def digest(folder: Path) -> dict[str, str]:
+    """What a run's folder comes to.
+
+    Returns:
+        ``model``: of ``model.safetensors``, byte by byte; ``tensors``: of its tensors without their
+        names; ``metrics``: of the rounds' lines without times; ``summary``: likewise.
+    """
+    rounds = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    summary = json.loads((folder / "summary.json").read_text())
+    return {
+        "model": _hash((folder / "model.safetensors").read_bytes()),
+        "tensors": _tensors(folder / "model.safetensors"),
+        "metrics": _hash(json.dumps([_timeless(row) for row in rounds], sort_keys=True).encode()),
+        "summary": _hash(json.dumps(_timeless(summary), sort_keys=True).encode()),
+        "headline": json.dumps({k: summary.get(k) for k in ("nmi", "kappa", "accuracy")}),
+    }
+
+
+def _tensors(model: Path) -> str:
+    with safe_open(model, framework="np") as file:
+        contents = [file.get_tensor(name) for name in file.keys()]  # noqa: SIM118 - no mapping
+    parts = sorted(f"{t.dtype} {t.shape} {_hash(t.tobytes())}" for t in contents)
+    return _hash("\n".join(parts).encode())
+
+
+def _timeless(row: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in row.items() if key not in _TIMES}
+
+
+def _hash(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:16]
+
+
+def main() -> None:
+    """Print the digests of all runs as one JSON object, a line a run."""
+    with (
+        tempfile.TemporaryDirectory() as work,
+        concurrent.futures.ThreadPoolExecutor(_JOBS) as pool,
+    ):
+        place = Path(work)
+        jobs = {
+            **{name: pool.submit(run, args, place / name) for name, args in commands().items()},
+            **{n: pool.submit(run_with_a_stop, a, place / n) for n, a in resumed().items()},
+        }
+        found = {name: job.result() for name, job in jobs.items()}
+    lines = [f" {json.dumps(name)}: {json.dumps(each)}" for name, each in found.items()]
+    sys.stdout.write("{\n" + ",\n".join(lines) + "\n}\n")
+
+
+if __name__ == "__main__":
+    main()
