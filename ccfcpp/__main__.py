@@ -1,5 +1,5 @@
 """``python -m ccfcpp``."""
 
-from ccfcpp.cli import main
+from ccfcpp.cli.app import main
 
 main()

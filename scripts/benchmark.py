@@ -23,26 +23,26 @@ from torch import Tensor
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from ccfcpp.clustering.ccfc import CCFC
-from ccfcpp.clustering.centroids import CentroidRule
-from ccfcpp.clustering.exchanges import CCFCState
-from ccfcpp.clustering_experiment import ClusteringExperiment
-from ccfcpp.config import ClusterConfig
-from ccfcpp.config_layers import nest, resolve
+from ccfcpp.clustering.ccfc.algorithm import CCFC
+from ccfcpp.clustering.ccfc.centroids import CentroidRule
+from ccfcpp.clustering.ccfc.exchanges import CCFCState
+from ccfcpp.clustering.ccfc.losses import siamese
+from ccfcpp.clustering.experiment import ClusteringExperiment
+from ccfcpp.clustering.setup import load_data, model_maker
+from ccfcpp.core.config import ClusterConfig
+from ccfcpp.core.config_layers import nest, resolve
+from ccfcpp.core.randomness import Randomness
 from ccfcpp.data.augmentation import draw_views, render_views
 from ccfcpp.data.images import to_float
 from ccfcpp.engine.algorithm import RefusedUpdateError
-from ccfcpp.environment import (
+from ccfcpp.models.stack.adam import StackedAdam
+from ccfcpp.models.stack.stacked import ModelStack
+from ccfcpp.runs.environment import (
     choose_device,
     describe_environment,
     keep_freed_memory,
     use_processors,
 )
-from ccfcpp.losses import siamese
-from ccfcpp.models.adam import StackedAdam
-from ccfcpp.models.stacked import ModelStack
-from ccfcpp.randomness import Randomness
-from ccfcpp.setup import load_data, model_maker
 from scripts.methods import method_rounds
 from scripts.plain import PlainFederation
 from scripts.timing import Seconds, alternate, console

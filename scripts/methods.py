@@ -6,9 +6,9 @@ from typing import Any
 
 import torch
 
-from ccfcpp.config_layers import resolve
+from ccfcpp.core.config_layers import resolve
 from ccfcpp.data import ImageData
-from ccfcpp.environment import choose_device
+from ccfcpp.runs.environment import choose_device
 from scripts.timing import Seconds, alternate, timed
 from supervised.config import ClassifyConfig
 from supervised.experiment import ClassificationExperiment

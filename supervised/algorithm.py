@@ -5,17 +5,17 @@ from dataclasses import dataclass
 
 import torch
 
+from ccfcpp.core.profiling import section
+from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.algorithm import Exchange, Figures
 from ccfcpp.engine.client import Client
 from ccfcpp.engine.federation import check_same_shapes
-from ccfcpp.models.classifiers import Classifier
 from ccfcpp.models.initialisation import build
-from ccfcpp.profiling import section
-from ccfcpp.randomness import Randomness
 from supervised.config import ClassifyConfig
 from supervised.exchange import Broadcast, LocalUpdate, ServerState
 from supervised.local_training import LocalTrainer
 from supervised.methods import METHODS
+from supervised.networks import Classifier
 
 
 @dataclass(frozen=True)

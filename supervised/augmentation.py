@@ -6,13 +6,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ccfcpp.config import ViewsConfig
+from ccfcpp.core.config import ViewsConfig
+from ccfcpp.core.randomness import Randomness
 from ccfcpp.data.augmentation import ViewParameters, draw_views, render_views
 from ccfcpp.data.autoaugment import Policies, draw_policies, render_policies
 from ccfcpp.data.images import to_float
 from ccfcpp.data.training_augmentation import Crops, draw_crops, render_crops
 from ccfcpp.engine.client import Client
-from ccfcpp.randomness import Randomness
 from supervised.config import AugmentationConfig, ClassifyConfig, SamplesConfig
 
 

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from ccfcpp.config import (
+from ccfcpp.core.config import (
     DataConfig,
     Positive,
     PositiveNumber,

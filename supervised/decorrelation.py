@@ -5,7 +5,7 @@ from functools import partial
 
 from torch import Tensor
 
-from ccfcpp.errors import UsageError
+from ccfcpp.core.errors import UsageError
 from supervised.config import DecorrelationConfig
 from supervised.losses import decov, feddecorr, structured_decov
 

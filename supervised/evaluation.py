@@ -8,11 +8,11 @@ from torch import Tensor
 
 from ccfcpp.data.batches import forward_batch
 from ccfcpp.data.images import to_float
-from ccfcpp.models.classifiers import Classifier
-from ccfcpp.models.layout import ModelState
-from ccfcpp.models.stacked import ModelStack
+from ccfcpp.models.stack.layout import ModelState
+from ccfcpp.models.stack.stacked import ModelStack
 from supervised.augmentation import normalise
 from supervised.config import ClassifyConfig
+from supervised.networks import Classifier
 
 _FORWARD_BATCH, _USUAL_PIXELS = 500, 32 * 32
 

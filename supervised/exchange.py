@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from ccfcpp.models.layout import ModelState
+from ccfcpp.models.stack.layout import ModelState
 
 
 @dataclass(frozen=True)

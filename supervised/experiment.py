@@ -7,16 +7,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ccfcpp.clustering.setup import cohort_size
+from ccfcpp.core.errors import UsageError
+from ccfcpp.core.metrics import effective_rank, spectrum, tail_share
 from ccfcpp.data import ImageData
 from ccfcpp.engine.client import Client
 from ccfcpp.engine.memories import ClientMemories
-from ccfcpp.errors import UsageError
-from ccfcpp.experiment import Arrays, Experiment, Scores, View
-from ccfcpp.local_spectra import LocalSpectra, describe_spectra, mean
-from ccfcpp.metrics import effective_rank, spectrum, tail_share
-from ccfcpp.models.layout import ModelState
-from ccfcpp.models.stacked import training_bytes
-from ccfcpp.setup import cohort_size
+from ccfcpp.models.stack.layout import ModelState
+from ccfcpp.models.stack.stacked import training_bytes
+from ccfcpp.runs.experiment import Arrays, Experiment, Scores, View
+from ccfcpp.runs.local_spectra import LocalSpectra, describe_spectra, mean
 from supervised.algorithm import FederatedClassification
 from supervised.config import ClassifyConfig
 from supervised.evaluation import Evaluator, TestSet

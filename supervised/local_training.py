@@ -5,13 +5,12 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 from torch import Tensor
 
+from ccfcpp.core.profiling import section
+from ccfcpp.core.randomness import Randomness
 from ccfcpp.data.batches import CohortBatch, cohort_batches
 from ccfcpp.engine.client import Client
-from ccfcpp.models.classifiers import Classifier
-from ccfcpp.models.sgd import StackedSGD
-from ccfcpp.models.stacked import ModelStack
-from ccfcpp.profiling import section
-from ccfcpp.randomness import Randomness
+from ccfcpp.models.stack.sgd import StackedSGD
+from ccfcpp.models.stack.stacked import ModelStack
 from supervised.augmentation import Augmenter, Changes
 from supervised.config import ClassifyConfig
 from supervised.decorrelation import decorrelation_term
@@ -19,6 +18,7 @@ from supervised.exchange import Broadcast, LocalUpdate
 from supervised.losses import cross_entropy
 from supervised.methods import METHODS
 from supervised.methods.local import Workplace
+from supervised.networks import Classifier
 
 
 class LocalTrainer:

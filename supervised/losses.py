@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ccfcpp.losses import batch_mean
+from ccfcpp.clustering.ccfc.losses import batch_mean
 
 _EPSILON = 1e-8
 """Added to variances, so that a constant dimension counts 0 where it would divide 0 by 0."""

@@ -7,6 +7,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from ccfcpp.core.errors import UsageError
+from ccfcpp.core.randomness import Randomness
 from ccfcpp.data import ImageData, load
 from ccfcpp.data.images import random_part
 from ccfcpp.data.partition import (
@@ -16,9 +18,12 @@ from ccfcpp.data.partition import (
     pathological_partition,
 )
 from ccfcpp.engine.availability import Availability
-from ccfcpp.environment import check_precision, choose_device
-from ccfcpp.errors import UsageError
-from ccfcpp.models.classifiers import (
+from ccfcpp.models.encoders import ResNet18Backbone
+from ccfcpp.runs.environment import check_precision, choose_device
+from ccfcpp.runs.tensorboard import check_tensorboard
+from supervised.config import ClassifierConfig, ClassifyConfig
+from supervised.decorrelation import decorrelation_term
+from supervised.networks import (
     AlexNetBackbone,
     Backbone,
     Classifier,
@@ -26,11 +31,6 @@ from ccfcpp.models.classifiers import (
     SmallBackbone,
     SmallResNetBackbone,
 )
-from ccfcpp.models.encoders import ResNet18Backbone
-from ccfcpp.randomness import Randomness
-from ccfcpp.round_log import check_tensorboard
-from supervised.config import ClassifierConfig, ClassifyConfig
-from supervised.decorrelation import decorrelation_term
 
 _DEFAULT_CLIENTS = 10
 

@@ -7,6 +7,8 @@ import pytest
 import torch
 from hypothesis import settings
 
+pytest_plugins = ["tests.support.finished_runs"]
+
 # The same examples on every run, and no timing: a busy machine must not fail a test.
 settings.register_profile("ccfcpp", derandomize=True, deadline=None, max_examples=50)
 settings.load_profile("ccfcpp")

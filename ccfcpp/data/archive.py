@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from ccfcpp.core.errors import UsageError
 from ccfcpp.data.images import ImageData
-from ccfcpp.errors import UsageError
 
 _Array = NDArray[np.generic]
 

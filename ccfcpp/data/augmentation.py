@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ccfcpp.config import ViewsConfig
+from ccfcpp.core.config import ViewsConfig
 
 _CROP_ATTEMPTS = 10
 

@@ -11,8 +11,8 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 
+from ccfcpp.core.errors import UsageError
 from ccfcpp.data.images import resize
-from ccfcpp.errors import UsageError
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
 """What the name of an image file ends with, in lower case."""

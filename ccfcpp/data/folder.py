@@ -25,12 +25,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from ccfcpp.core.errors import UsageError
 from ccfcpp.data import trees
 from ccfcpp.data.cache import Arrays, cached
 from ccfcpp.data.decoding import SUFFIXES, decode_images
 from ccfcpp.data.images import ImageData, check_classes
 from ccfcpp.data.trees import Tree
-from ccfcpp.errors import UsageError
 
 _SPLITS = ("train", "test")
 _LIST_SUFFIX = ".txt"

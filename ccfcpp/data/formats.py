@@ -14,7 +14,7 @@ from typing import ClassVar, TypeGuard, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ccfcpp.errors import UsageError
+from ccfcpp.core.errors import UsageError
 
 _T = TypeVar("_T")
 

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ccfcpp.errors import UsageError
+from ccfcpp.core.errors import UsageError
 
 
 # No generated `==`: comparing tensors gives a tensor, not a truth value.

@@ -6,8 +6,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ccfcpp.errors import UsageError
-from ccfcpp.randomness import Randomness
+from ccfcpp.core.errors import UsageError
+from ccfcpp.core.randomness import Randomness
 
 
 def iid_partition(samples: int, clients: int, randomness: Randomness) -> list[Tensor]:

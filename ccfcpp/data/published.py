@@ -24,10 +24,10 @@ from numpy.typing import NDArray
 from torchvision import datasets
 from torchvision.datasets import utils
 
+from ccfcpp.core.errors import UsageError
 from ccfcpp.data import formats, tiny_imagenet, trees
 from ccfcpp.data.cache import Arrays, cached
 from ccfcpp.data.images import ImageData
-from ccfcpp.errors import UsageError
 
 Contents = dict[str, bytes]
 Decode = Callable[[Contents, Path], Arrays]

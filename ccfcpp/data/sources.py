@@ -11,12 +11,12 @@ import numpy as np
 import torch
 from sklearn.datasets import load_digits
 
+from ccfcpp.core.errors import UsageError
 from ccfcpp.data.archive import read_npz
 from ccfcpp.data.cache import user_folder
 from ccfcpp.data.folder import read_archive, read_folder
 from ccfcpp.data.images import ImageData, keep_classes, resize
 from ccfcpp.data.trees import ARCHIVE_SUFFIXES, is_archive
-from ccfcpp.errors import UsageError
 
 if TYPE_CHECKING:
     from ccfcpp.data.published import Published

@@ -15,10 +15,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ccfcpp.core.errors import UsageError
 from ccfcpp.data.cache import Arrays
 from ccfcpp.data.decoding import SUFFIXES, decode_images
 from ccfcpp.data.trees import Tree
-from ccfcpp.errors import UsageError
 
 BASE = "tiny-imagenet-200"
 """The folder that holds it all."""

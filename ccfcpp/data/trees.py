@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from io import BufferedIOBase, BytesIO
 from pathlib import Path
 
-from ccfcpp.errors import UsageError
+from ccfcpp.core.errors import UsageError
 
 ARCHIVE_SUFFIXES = (".zip", ".tar", ".tar.gz", ".tgz")
 """What the name of an archive ends with, in lower case."""

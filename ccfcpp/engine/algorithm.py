@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Sequence
 from typing import Any, Protocol, TypeVar
 
+from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.client import Client
-from ccfcpp.randomness import Randomness
 
 State = TypeVar("State")
 Figures = dict[str, float]

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 import torch
 
-from ccfcpp.errors import UsageError
-from ccfcpp.randomness import Randomness
+from ccfcpp.core.errors import UsageError
+from ccfcpp.core.randomness import Randomness
 
 
 @dataclass(frozen=True)

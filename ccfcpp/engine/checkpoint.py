@@ -12,10 +12,10 @@ from typing import Any, Generic
 import torch
 from safetensors import SafetensorError, safe_open
 
+from ccfcpp.core.errors import UsageError
+from ccfcpp.core.files import save_tensors
 from ccfcpp.engine.algorithm import State
-from ccfcpp.engine.files import save_tensors
 from ccfcpp.engine.payload import pack, unpack
-from ccfcpp.errors import UsageError
 
 
 @dataclass

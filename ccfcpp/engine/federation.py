@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic
 
+from ccfcpp.core.profiling import section
+from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.algorithm import Algorithm, Exchange, RefusedUpdateError, State
 from ccfcpp.engine.availability import Availability
 from ccfcpp.engine.client import Client, Memory, cohorts
 from ccfcpp.engine.memories import ClientMemories
 from ccfcpp.engine.payload import nbytes, not_finite, pack
-from ccfcpp.profiling import section
-from ccfcpp.randomness import Randomness
 
 
 @dataclass

@@ -8,9 +8,9 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
+from ccfcpp.core.errors import UsageError
+from ccfcpp.core.files import make_durable, make_names_durable, save_tensors
 from ccfcpp.engine.client import Memory
-from ccfcpp.engine.files import make_durable, make_names_durable, save_tensors
-from ccfcpp.errors import UsageError
 
 _HOST_BYTES = 1 << 30
 _DEVICE_SHARE = 0.25

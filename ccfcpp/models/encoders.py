@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
-from ccfcpp.errors import UsageError
+from ccfcpp.core.errors import UsageError
 
 
 class ConvBackbone(nn.Sequential):

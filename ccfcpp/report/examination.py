@@ -9,12 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ccfcpp.clustering_experiment import ClusteringExperiment
-from ccfcpp.config import ClusterConfig, RunConfig
-from ccfcpp.config_layers import merge, read_yaml, validate
-from ccfcpp.errors import UsageError
-from ccfcpp.experiment import Experiment, View
-from ccfcpp.methods import METHODS
+from ccfcpp.clustering.experiment import ClusteringExperiment
+from ccfcpp.clustering.methods import METHODS
+from ccfcpp.core.config import ClusterConfig, RunConfig
+from ccfcpp.core.config_layers import merge, read_yaml, validate
+from ccfcpp.core.errors import UsageError
 from ccfcpp.report.embedding import Embedding, embed
 from ccfcpp.report.errors import CannotDrawError
 from ccfcpp.report.numbers import (
@@ -24,7 +23,8 @@ from ccfcpp.report.numbers import (
     has_numbers,
     matched_classes,
 )
-from ccfcpp.run_folder import RunFolder
+from ccfcpp.runs.experiment import Experiment, View
+from ccfcpp.runs.folder import RunFolder
 from supervised.config import ClassifyConfig
 from supervised.experiment import ClassificationExperiment
 from supervised.methods import METHODS as CLASSIFIERS

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ccfcpp.metrics import match_clusters
+from ccfcpp.core.metrics import match_clusters
 
 _POINTS_AT_A_TIME = 4096
 

@@ -12,7 +12,7 @@ from ccfcpp.report.drawing import WIDTH, Drawn, plate, short
 from ccfcpp.report.errors import CannotDrawError
 from ccfcpp.report.examination import Run
 from ccfcpp.report.numbers import distances, extremes
-from ccfcpp.sheets import sheet
+from ccfcpp.runs.sheets import sheet
 
 _EACH, _MOST_CLUSTERS = 8, 40
 _INCHES_A_LETTER = 0.088

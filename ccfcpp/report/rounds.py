@@ -8,7 +8,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
-from ccfcpp.config import ClusterConfig
+from ccfcpp.core.config import ClusterConfig
 from ccfcpp.report.drawing import Drawn, Rows, legend_above, paper, plain, plate, short, thinned
 from ccfcpp.report.errors import CannotDrawError
 from ccfcpp.report.examination import Run

@@ -7,9 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
-from ccfcpp.config_layers import METHOD_LAYERS, flatten
+from ccfcpp.core.config_layers import METHOD_LAYERS, flatten
 from ccfcpp.report.examination import Row, Run
-from ccfcpp.run_folder import MAY_CHANGE
+from ccfcpp.runs.folder import MAY_CHANGE
 
 T = TypeVar("T")
 Gathered = Sequence[tuple[Run, T]]

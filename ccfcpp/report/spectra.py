@@ -11,7 +11,7 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from ccfcpp.metrics import above_rounding, effective_rank, spectral_gap
+from ccfcpp.core.metrics import above_rounding, effective_rank, spectral_gap
 from ccfcpp.report.drawing import Drawn, Rows, legend_above, paper, plain, power, short, with_minus
 from ccfcpp.report.errors import CannotDrawError
 from ccfcpp.report.examination import Run

@@ -7,10 +7,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ccfcpp.engine.files import write_whole
+from ccfcpp.core.files import write_whole
 from ccfcpp.report.drawing import Drawn, style
 from ccfcpp.report.palette import INKS
-from ccfcpp.study import as_csv
+from ccfcpp.runs.study import as_csv
 
 _NO_METADATA = {"Date": None, "Creator": None, "Format": None, "Type": None}
 _PNG_DPI = 200

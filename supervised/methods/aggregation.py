@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from ccfcpp.engine.aggregation import ModelAverage
-from ccfcpp.models.layout import ModelState
+from ccfcpp.models.stack.layout import ModelState
 from supervised.config import ClassifyConfig
 from supervised.exchange import LocalUpdate, ServerState
 

@@ -13,12 +13,12 @@ from torch import Tensor, nn
 
 from ccfcpp.data.batches import CohortBatch
 from ccfcpp.engine.client import Client, Memory
-from ccfcpp.models.classifiers import fresh_normalisations
-from ccfcpp.models.layout import ModelState
-from ccfcpp.models.stacked import ModelStack
+from ccfcpp.models.stack.layout import ModelState
+from ccfcpp.models.stack.stacked import ModelStack
 from supervised.config import ClassifyConfig
 from supervised.exchange import Broadcast
 from supervised.losses import model_contrast
+from supervised.networks import fresh_normalisations
 
 _HELD = "held/"
 """Prefix of the names under which a client remembers entries of models."""

@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 import torch
 
+from ccfcpp.core.errors import UsageError
 from ccfcpp.data import load
 from ccfcpp.data.archive import read_npz
-from ccfcpp.errors import UsageError
-
-from .originals import random_images
+from tests.support.originals import random_images
 
 
 def _save(folder: Path, **arrays: Any) -> Path:

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.ndimage import gaussian_filter
 
-from ccfcpp.config import ViewsConfig
+from ccfcpp.core.config import ViewsConfig
+from ccfcpp.core.randomness import Randomness
 from ccfcpp.data.augmentation import ViewParameters, draw_views, gaussian_blur, render_views
-from ccfcpp.randomness import Randomness
 
 IDENTITY = ViewsConfig(area=(1, 1), ratio=(1, 1), rotation=0, blur_probability=0)
 

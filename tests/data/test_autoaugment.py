@@ -6,6 +6,7 @@ from torch import Tensor
 from torchvision.transforms import AutoAugment, AutoAugmentPolicy, InterpolationMode
 from torchvision.transforms.autoaugment import _apply_op
 
+from ccfcpp.core.randomness import generator_of
 from ccfcpp.data.autoaugment import (
     CIFAR10_POLICY,
     OPERATIONS,
@@ -16,7 +17,6 @@ from ccfcpp.data.autoaugment import (
     operation_magnitudes,
     render_policies,
 )
-from ccfcpp.randomness import generator_of
 
 GEOMETRIC = ("ShearX", "ShearY", "TranslateX", "TranslateY", "Rotate")
 PHOTOMETRIC = tuple(name for name in OPERATIONS if name not in GEOMETRIC)

@@ -3,8 +3,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ccfcpp.core.randomness import Randomness
 from ccfcpp.data.batches import CohortBatch, cohort_batches
-from ccfcpp.randomness import Randomness
 
 CPU = torch.device("cpu")
 

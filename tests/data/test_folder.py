@@ -8,12 +8,11 @@ import pytest
 import torch
 from PIL import Image
 
+from ccfcpp.core.errors import UsageError
 from ccfcpp.data import decoding, load
 from ccfcpp.data.folder import read_folder
 from ccfcpp.data.images import ImageData
-from ccfcpp.errors import UsageError
-
-from .originals import random_images
+from tests.support.originals import random_images
 
 
 def _save(path: Path, pixels: Sequence[int] | np.ndarray | int, size: int = 4) -> None:

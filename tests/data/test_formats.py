@@ -9,10 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ccfcpp.core.errors import UsageError
 from ccfcpp.data import formats
-from ccfcpp.errors import UsageError
-
-from . import originals
+from tests.support import originals
 
 
 @pytest.mark.parametrize("shape", [(5,), (2, 3, 4), (0, 3, 3)])

@@ -8,11 +8,17 @@ import pytest
 import torch
 from PIL import Image
 
+from ccfcpp.core.errors import UsageError
 from ccfcpp.data import ImageData, load, trees
 from ccfcpp.data.folder import read_archive, read_folder
-from ccfcpp.errors import UsageError
-
-from .originals import REAL_DATA, encoded, flat, random_images, write_archive, write_tree
+from tests.support.originals import (
+    REAL_DATA,
+    encoded,
+    flat,
+    random_images,
+    write_archive,
+    write_tree,
+)
 
 SUFFIXES = [".tar.gz", ".tgz", ".tar", ".zip"]
 

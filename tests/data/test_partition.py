@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 from sklearn.datasets import load_digits
 from torch import Tensor
 
+from ccfcpp.core.errors import UsageError
+from ccfcpp.core.randomness import Randomness
 from ccfcpp.data.partition import (
     dirichlet_partition,
     iid_partition,
@@ -16,8 +18,6 @@ from ccfcpp.data.partition import (
     pathological_partition,
     skewed_partition,
 )
-from ccfcpp.errors import UsageError
-from ccfcpp.randomness import Randomness
 
 LEVELS = st.sampled_from([0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0]) | st.floats(0, 1)
 

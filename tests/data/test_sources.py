@@ -7,14 +7,13 @@ import torch
 from sklearn.datasets import load_digits
 from torchvision import datasets
 
+from ccfcpp.core.errors import UsageError
 from ccfcpp.data import ImageData, load
 from ccfcpp.data.cache import cache_folder
 from ccfcpp.data.images import resize
 from ccfcpp.data.published import ArchiveSet, TinyImageNet
 from ccfcpp.data.sources import NAMES, describe
-from ccfcpp.errors import UsageError
-
-from . import originals
+from tests.support import originals
 
 IDX_IMAGES = originals.random_images(0, 7, 28, 28)
 IDX_LABELS = np.array([5, 0, 4, 1, 9, 2, 2], np.uint8)

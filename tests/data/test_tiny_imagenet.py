@@ -7,12 +7,11 @@ import pytest
 import torch
 from PIL import Image
 
+from ccfcpp.core.errors import UsageError
 from ccfcpp.data import ImageData, load, trees
 from ccfcpp.data.published import TinyImageNet
 from ccfcpp.data.sources import describe
-from ccfcpp.errors import UsageError
-
-from .originals import REAL_DATA, encoded, flat, md5, write_archive, write_tree
+from tests.support.originals import REAL_DATA, encoded, flat, md5, write_archive, write_tree
 
 BASE = "tiny-imagenet-200"
 ANNOTATIONS = (

@@ -5,8 +5,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional as F
 
+from ccfcpp.core.randomness import generator_of
 from ccfcpp.data.training_augmentation import Crops, draw_crops, render_crops
-from ccfcpp.randomness import generator_of
 
 
 def images(count: int, channels: int, height: int, width: int) -> Tensor:

@@ -2,9 +2,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ccfcpp.core.errors import UsageError
+from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.availability import Availability
-from ccfcpp.errors import UsageError
-from ccfcpp.randomness import Randomness
 
 
 @given(st.integers(1, 30), st.floats(0, 1), st.integers(0, 100))

@@ -5,14 +5,14 @@ import pytest
 import torch
 from torch import Tensor
 
+from ccfcpp.core.errors import UsageError
+from ccfcpp.core.files import write_whole
 from ccfcpp.engine.checkpoint import (
     Checkpoint,
     CheckpointClock,
     load_checkpoint,
     save_checkpoint,
 )
-from ccfcpp.engine.files import write_whole
-from ccfcpp.errors import UsageError
 
 CPU = torch.device("cpu")
 

@@ -10,12 +10,12 @@ import pytest
 import torch
 from torch import Tensor
 
+from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.algorithm import Exchange, Figures, RefusedUpdateError
 from ccfcpp.engine.availability import Availability
 from ccfcpp.engine.client import Client, cohorts
 from ccfcpp.engine.federation import Federation, check_same_shapes
 from ccfcpp.engine.memories import ClientMemories
-from ccfcpp.randomness import Randomness
 
 
 @dataclass(frozen=True)

@@ -4,9 +4,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from ccfcpp.core.errors import UsageError
 from ccfcpp.engine.client import Memory
 from ccfcpp.engine.memories import ClientMemories, memory_budget
-from ccfcpp.errors import UsageError
 
 CPU = torch.device("cpu")
 

@@ -4,11 +4,11 @@ import pytest
 import torch
 from torch import nn
 
-from ccfcpp.errors import UsageError
-from ccfcpp.models.contrastive import ContrastiveModel
+from ccfcpp.clustering.ccfc.network import ContrastiveModel
+from ccfcpp.core.errors import UsageError
+from ccfcpp.core.randomness import Randomness
 from ccfcpp.models.encoders import ConvBackbone, ResNet18Backbone
 from ccfcpp.models.initialisation import build
-from ccfcpp.randomness import Randomness
 
 
 def published_model() -> ContrastiveModel:

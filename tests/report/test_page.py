@@ -10,8 +10,8 @@ import pytest
 from ccfcpp.report.contents import contents
 from ccfcpp.report.examination import examine
 from ccfcpp.report.page import page
-from tests.report.browser import BROWSER, laid_out
-from tests.report.conftest import report
+from tests.support.browser import BROWSER, laid_out
+from tests.support.reports import report
 
 needs_browser = pytest.mark.skipif(
     BROWSER is None, reason="no chromium, chromium-browser or google-chrome is on PATH"

@@ -3,13 +3,13 @@
 import pytest
 import torch
 
-from ccfcpp.clustering.local_training import pretraining_loss
-from ccfcpp.models.adam import StackedAdam
+from ccfcpp.clustering.ccfc.local_training import pretraining_loss
+from ccfcpp.core.randomness import Randomness
 from ccfcpp.models.initialisation import build
-from ccfcpp.models.stacked import ModelStack
-from ccfcpp.randomness import Randomness
+from ccfcpp.models.stack.adam import StackedAdam
+from ccfcpp.models.stack.stacked import ModelStack
 from scripts.plain import PlainFederation
-from tests.clustering.conftest import (
+from tests.support.clustering import (
     CPU,
     clients_of_sizes,
     digits,

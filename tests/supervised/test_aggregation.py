@@ -8,12 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from ccfcpp.config_layers import parse_assignments, validate
-from ccfcpp.models.layout import ModelState
+from ccfcpp.core.config_layers import parse_assignments, validate
+from ccfcpp.models.stack.layout import ModelState
 from supervised.config import ClassifyConfig, MethodName
 from supervised.exchange import LocalUpdate, ServerState
 from supervised.methods import METHODS
-from tests.test_losses import SEEDS, normal
+from tests.clustering.ccfc.test_losses import SEEDS, normal
 
 PARAMETERS = ["head.weight", "head.bias"]
 CONTROL = 9

@@ -8,16 +8,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.client import Client, cohorts
-from ccfcpp.models.classifiers import Classifier
 from ccfcpp.models.initialisation import build
-from ccfcpp.models.layout import FlatLayout, ModelState
-from ccfcpp.randomness import Randomness
+from ccfcpp.models.stack.layout import FlatLayout, ModelState
 from supervised.config import ClassifyConfig, MethodName
 from supervised.exchange import Broadcast
 from supervised.local_training import LocalTrainer
+from supervised.networks import Classifier
 from supervised.setup import classifier_maker
-from tests.supervised.conftest import (
+from tests.support.classification import (
     CLASSES,
     CPU,
     SHAPE,

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional as F
 
-from ccfcpp.randomness import Randomness
+from ccfcpp.core.randomness import Randomness
 from supervised.losses import (
     cross_entropy,
     decov,
@@ -19,7 +19,7 @@ from supervised.losses import (
     model_contrast,
     structured_decov,
 )
-from tests.test_losses import SEEDS, normal, value_and_gradient
+from tests.clustering.ccfc.test_losses import SEEDS, normal, value_and_gradient
 
 Loss = Callable[[Tensor], Tensor]
 GROUPS = 3

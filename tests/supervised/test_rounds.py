@@ -8,17 +8,17 @@ import pytest
 import torch
 from torch import Tensor
 
+from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from ccfcpp.engine.client import Client, Memory
 from ccfcpp.engine.federation import RoundReport
 from ccfcpp.engine.memories import ClientMemories
 from ccfcpp.engine.payload import nbytes, pack
-from ccfcpp.randomness import Randomness
 from supervised.algorithm import TrainingExchange
 from supervised.config import ClassifyConfig
 from supervised.exchange import Broadcast, LocalUpdate, ServerState
 from supervised.methods import METHODS
-from tests.supervised.conftest import (
+from tests.support.classification import (
     CPU,
     SIZES,
     labelled_clients,

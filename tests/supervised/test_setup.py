@@ -6,14 +6,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from ccfcpp.config_layers import parse_assignments, validate
+from ccfcpp.core.config_layers import parse_assignments, validate
+from ccfcpp.core.errors import UsageError
+from ccfcpp.core.randomness import Randomness
 from ccfcpp.data import ImageData
 from ccfcpp.data.autoaugment import draw_policies, render_policies
 from ccfcpp.data.training_augmentation import draw_crops, render_crops
 from ccfcpp.engine.availability import Availability
 from ccfcpp.engine.client import Client
-from ccfcpp.errors import UsageError
-from ccfcpp.randomness import Randomness
 from supervised.augmentation import Augmenter, normalise
 from supervised.config import ClassifyConfig
 from supervised.experiment import ClassificationExperiment

@@ -1,0 +1,200 @@
+"""The command ``ccfcpp compare``: it parses, calls and prints."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from ccfcpp.cli.options import (
+    AsJson,
+    Clients,
+    Clusters,
+    Cohort,
+    Config,
+    DataRoot,
+    Dataset,
+    Device,
+    DisconnectionRate,
+    DropoutRate,
+    Out,
+    PartitionKind,
+    Resume,
+    Seed,
+    Settings,
+)
+from ccfcpp.cli.study_progress import watched
+from ccfcpp.cli.terminal import (
+    given,
+    new_path,
+    progress_console,
+    reopen_study,
+    required_out,
+    resumable,
+    resume_command,
+    usage_errors,
+    user_layers,
+)
+from ccfcpp.clustering.experiment import ClusteringExperiment
+from ccfcpp.clustering.methods import METHODS, refuse_unused
+from ccfcpp.clustering.setup import load_data
+from ccfcpp.core.config import ClusterConfig
+from ccfcpp.core.config_layers import (
+    Tree,
+    flatten,
+    resolve,
+    stack,
+)
+from ccfcpp.core.errors import UsageError
+from ccfcpp.papers.comparison import COSTS_TITLE, Comparison, Entry, plan_comparison
+from ccfcpp.runs.environment import keep_freed_memory, use_processors
+from ccfcpp.runs.folder import RunFolder
+from ccfcpp.runs.parallel import run_in_processes
+from ccfcpp.runs.study import Planned, Study
+
+_SKEWS = ("0", "0.25", "0.5", "0.75", "1")
+
+
+def compare(
+    config: Config = None,
+    dataset: Dataset = None,
+    methods: Annotated[
+        str | None,
+        typer.Option(metavar="A,B,…", help=f"Of {', '.join(METHODS)}; all by default."),
+    ] = None,
+    p: Annotated[
+        str | None,
+        typer.Option(
+            "--p", metavar="P,Q,…", help="Degrees of skew; 0, 0.25, 0.5, 0.75 and 1 by default."
+        ),
+    ] = None,
+    partition: PartitionKind = None,
+    clients: Clients = None,
+    clusters: Clusters = None,
+    disconnection_rate: DisconnectionRate = None,
+    dropout_rate: DropoutRate = None,
+    seed: Seed = None,
+    seeds: Annotated[
+        int, typer.Option(metavar="N", min=1, help="Run N seeds, and give mean and deviation.")
+    ] = 1,
+    jobs: Annotated[
+        int, typer.Option(metavar="J", min=1, max=1024, help="How many runs go on at once.")
+    ] = 1,
+    device: Device = None,
+    cohort: Cohort = None,
+    data_root: DataRoot = None,
+    out: Out = None,
+    resume: Resume = False,
+    settings: Settings = None,
+    json_output: AsJson = False,
+) -> None:
+    """Compare systems on the same images, partitions and scores, as the CCFC++ paper's tables."""
+    named = {
+        "dataset": dataset,
+        "partition.kind": partition,
+        "partition.clients": clients,
+        "clusters": clusters,
+        "availability.disconnection_rate": disconnection_rate,
+        "availability.dropout_rate": dropout_rate,
+        "seed": seed,
+        "device": device,
+        "compute.cohort": cohort,
+        "data.root": data_root,
+    }
+    files, values = user_layers(config, named, settings)
+    keep_freed_memory()
+    use_processors()
+    with usage_errors():
+        if resume:
+            axes = given({"--methods": methods, "--p": p})
+            study = reopen_study(
+                required_out(out), ClusterConfig, stack(*files, values) | axes, seeds
+            )
+        else:
+            plan = _plan(files, values, methods, p, seeds)
+            study = _start(out, plan)
+
+    def compared() -> Comparison:
+        return Comparison(study.runs, study.results())
+
+    def tabulated() -> Table:
+        shown = compared()
+        study.write_table(shown.rows, shown.as_markdown())
+        return _scores(shown)[0]
+
+    console = progress_console()
+    with (
+        resumable(resume_command("compare", study.path), console) as should_stop,
+        watched(study, console, tabulated) as look,
+    ):
+        run_in_processes(study, ClusteringExperiment, jobs, look, should_stop)
+    result = compared()
+    if json_output:
+        costs = result.costs()
+        typer.echo(json.dumps({"out": str(study.path), "table": result.rows, "costs": costs}))
+    else:
+        Console().print(*_scores(result), _table(COSTS_TITLE, result.costs()))
+        typer.echo(f"also in {study.path}/table.csv and table.md")
+
+
+def _plan(
+    files: list[Tree], values: Tree, methods: str | None, p: str | None, seeds: int
+) -> list[Planned[ClusterConfig]]:
+    keys = [key for key, _ in flatten(values)]
+    for key, flag in (("method", "--methods"), ("partition.p", "--p")):
+        if key in keys:
+            raise UsageError(f"--set {key} is refused: a comparison has several; give {flag}")
+    names = _listed(methods, "--methods") if methods is not None else list(METHODS)
+    skews = _listed(p, "--p") if p is not None else list(_SKEWS)
+    kind = resolve(ClusterConfig, "cluster", *files, values).partition.kind
+    if kind != "skew":
+        if p is not None:
+            raise UsageError(f"--p has no effect on partition.kind = {kind!r}: leave it out")
+        skews = []
+    plan = plan_comparison(files, values, names, skews, seeds)
+    refuse_unused(keys, list(dict.fromkeys(run.config.method for run in plan)))
+    return plan
+
+
+def _listed(text: str, flag: str) -> list[str]:
+    """The different values of a list with commas."""
+    values = list(dict.fromkeys(part.strip() for part in text.split(",")))
+    if "" in values:
+        raise UsageError(f"{flag} {text!r} holds an empty value: give a list such as a,b")
+    return values
+
+
+def _start(out: Path | None, plan: list[Planned[ClusterConfig]]) -> Study[ClusterConfig]:
+    first = plan[0].config
+    path = out or new_path("comparison", first.dataset)
+    RunFolder(path).refuse_if_taken()
+    data = load_data(first)
+    # What can be checked before hours of work is: each method, by its first run.
+    for method in dict.fromkeys(run.config.method for run in plan):
+        config = next(run.config for run in plan if run.config.method == method)
+        ClusteringExperiment(config, data)
+    return Study.create(path, plan)
+
+
+def _scores(result: Comparison) -> list[Table]:
+    return [_table(title, result.table(score)) for score, title in result.titles().items()]
+
+
+def _table(title: str, rows: list[dict[str, Entry | str]] | list[dict[str, str]]) -> Table:
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    table = Table(*names, title=Text(title))
+    for row in rows:
+        table.add_row(*(_cell(row, name) for name in names))
+    return table
+
+
+def _cell(row: Mapping[str, Entry | str], name: str) -> Text:
+    entry = row.get(name, "")
+    if isinstance(entry, str):
+        return Text(entry)
+    score = Text(entry.score, style="bold" if entry.best else "")
+    return score.append(f"\n{entry.published}", style="not bold") if entry.published else score

@@ -1,0 +1,84 @@
+"""The command ``ccfcpp report``: it parses, calls and prints."""
+
+import json
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ccfcpp.cli.options import AsJson, DataRoot
+from ccfcpp.cli.terminal import progress_console, usage_errors
+from ccfcpp.core.errors import UsageError
+from ccfcpp.core.files import write_whole
+from ccfcpp.report.contents import Contents, contents
+from ccfcpp.report.examination import Run, examine
+from ccfcpp.report.page import page
+from ccfcpp.report.runs import labelled
+from ccfcpp.report.writing import as_svg, write_figure
+from ccfcpp.runs.environment import use_processors
+
+
+def report(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders of runs.")],
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="New folder of the report; that of the run otherwise, or a new one under reports/ "
+            "for several runs."
+        ),
+    ] = None,
+    data_root: DataRoot = None,
+    json_output: AsJson = False,
+) -> None:
+    """Show a run, or several side by side, on one HTML page with figures and their numbers."""
+    if len({run.resolve() for run in runs}) < len(runs):
+        raise UsageError("a run is named twice: give each folder once")
+    folder = _place(runs, out)
+    use_processors()
+    console = progress_console()
+    examined = []
+    with usage_errors():
+        for run in runs:
+            console.print(f"reading {run} …")
+            examined.append(examine(run, data_root))
+        console.print("drawing …")
+        shown = labelled(examined)
+        drawn = contents(shown)
+        _write(folder, shown, drawn)
+    path = folder / "report.html"
+    if not json_output:
+        typer.echo(str(path))
+        return
+    left_out = [{"figure": each.title, "reason": each.reason} for each in drawn.left_out]
+    names = [figure.name for figure in drawn.figures]
+    typer.echo(json.dumps({"page": str(path), "figures": names, "left_out": left_out}))
+
+
+def _place(runs: Sequence[Path], out: Path | None) -> Path:
+    """The folder of the report.
+
+    Raises:
+        UsageError: It holds something.
+    """
+    if out is None:
+        return runs[0] if len(runs) == 1 else Path("reports") / f"{datetime.now():%Y%m%d-%H%M%S-%f}"
+    into_the_run = len(runs) == 1 and out.resolve() == runs[0].resolve()
+    if not into_the_run and out.exists() and (out.is_file() or any(out.iterdir())):
+        raise UsageError(f"output folder {out} is not empty: give another --out")
+    return out
+
+
+def _write(folder: Path, runs: Sequence[Run], drawn: Contents) -> None:
+    figures = folder / "figures"
+    try:
+        figures.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(
+            f"output folder {folder} cannot be written ({error.strerror}): give another --out"
+        ) from error
+    svgs = {figure.name: as_svg(figure) for figure in drawn.figures}
+    for figure in drawn.figures:
+        write_figure(figures, figure, svgs[figure.name])
+    write_whole(folder / "report.html", page(runs, drawn, svgs).encode())

@@ -1,0 +1,185 @@
+"""The command ``ccfcpp reproduce``: it parses, calls and prints."""
+
+import difflib
+import json
+import os
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ccfcpp.cli.options import AsJson, Cohort, DataRoot, Device
+from ccfcpp.cli.study_progress import watched
+from ccfcpp.cli.terminal import (
+    given,
+    print_facts,
+    print_rows,
+    progress_console,
+    resumable,
+    usage_errors,
+)
+from ccfcpp.core.errors import UsageError
+from ccfcpp.papers.reproduction.catalogue import ITEMS
+from ccfcpp.papers.reproduction.claims import verdict
+from ccfcpp.papers.reproduction.findings import Findings
+from ccfcpp.papers.reproduction.items import Item
+from ccfcpp.papers.reproduction.plan import plan_blocks
+from ccfcpp.papers.reproduction.results import Result
+from ccfcpp.papers.reproduction.writing import as_text, scale, shown_tables, write
+from ccfcpp.runs.environment import keep_freed_memory, use_processors
+from ccfcpp.runs.parallel import run_in_processes
+from ccfcpp.runs.study import Study
+
+_OUT = Path("runs/reproduce")
+
+
+def reproduce(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="ITEM...", help="Tables and figures; all are listed by --list."),
+    ] = None,
+    show_list: Annotated[bool, typer.Option("--list", help="List the items.")] = False,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="On little data, in minutes on two processors.")
+    ] = False,
+    dataset: Annotated[
+        str | None, typer.Option(help="Only the runs on this data set, of those of the item.")
+    ] = None,
+    jobs: Annotated[
+        int | None,
+        typer.Option(
+            metavar="J",
+            min=1,
+            max=1024,
+            help="How many runs go on at once; with --quick as many as there are processors.",
+        ),
+    ] = None,
+    device: Device = None,
+    cohort: Cohort = None,
+    data_root: DataRoot = None,
+    out: Annotated[
+        Path, typer.Option(help="Folder of runs and results; what is finished there is kept.")
+    ] = _OUT,
+    json_output: AsJson = False,
+) -> None:
+    """Re-make tables and figures of the papers, and say which of their statements held."""
+    if show_list:
+        print_facts("ccfcpp reproduce", {name: item.title for name, item in ITEMS.items()})
+        return
+    chosen = {name: _item(name) for name in names or []}
+    if not chosen:
+        raise UsageError("no item is given: name some of those that ccfcpp reproduce --list shows")
+    values = given({"device": device, "compute.cohort": cohort, "data.root": data_root})
+    jobs_of = {name: _jobs(item, jobs, quick) for name, item in chosen.items()}
+    keep_freed_memory()
+    use_processors()
+    with usage_errors():
+        plans = {
+            name: _plan(item, quick, values, out, data_root, dataset)
+            for name, item in chosen.items()
+        }
+        (out / "runs").mkdir(parents=True, exist_ok=True)
+    command = f"ccfcpp reproduce {' '.join(chosen)}" + (" --quick" if quick else "")
+    command += f" --dataset {shlex.quote(dataset)}" if dataset is not None else ""
+    resumption = command + _flags(
+        {
+            "--jobs": jobs,
+            "--device": device,
+            "--cohort": cohort,
+            "--data-root": data_root,
+            "--out": out if out != _OUT else None,
+        }
+    )
+    found = []
+    for name, item in chosen.items():
+        _run(item, plans[name], jobs_of[name], resumption)
+        results = [Result(run.config, plans[name].folder(run)) for run in plans[name].runs]
+        findings = item.find(results)
+        folder = out / "-".join(filter(None, [name, "quick" if quick else None, dataset]))
+        one = command.replace(" ".join(chosen), name, 1)
+        write(folder, as_text(item.title, one, results, findings), findings)
+        found.append(_as_json(name, item, results, findings, folder))
+        if not json_output:
+            _print(item, results, findings, folder)
+    if json_output:
+        typer.echo(json.dumps({"items": found}))
+
+
+def _flags(values: Mapping[str, object]) -> str:
+    """Those that were given, as one types them."""
+    named = {name: value for name, value in values.items() if value is not None}
+    return "".join(f" {name} {shlex.quote(str(value))}" for name, value in named.items())
+
+
+def _item(name: str) -> Item:
+    if name not in ITEMS:
+        nearest = difflib.get_close_matches(name, ITEMS, n=1, cutoff=0.0)[0]
+        raise UsageError(
+            f"item {name!r} is unknown: did you mean {nearest!r}? ccfcpp reproduce --list shows all"
+        )
+    return ITEMS[name]
+
+
+def _plan(
+    item: Item,
+    quick: bool,
+    values: dict[str, Any],
+    out: Path,
+    data_root: str | None,
+    dataset: str | None,
+) -> Study[Any]:
+    """The runs of an item, of which each kind has been looked at."""
+    blocks = item.quick if quick else item.full
+    kind, presets = item.command.config, item.command.presets
+    root = None if data_root is None else Path(data_root)
+    runs = plan_blocks(kind, presets, blocks, values, out / "data", root, dataset)
+    study = Study(out / "runs", runs)
+    # What can be checked before hours of work is: the first run left on each data set.
+    checked: set[str] = set()
+    for run in runs:
+        if run.config.dataset not in checked and not study.is_finished(run):
+            item.command.make(run.config)
+            checked.add(run.config.dataset)
+    return study
+
+
+def _jobs(item: Item, jobs: int | None, quick: bool) -> int:
+    if item.timed and jobs not in (None, 1):
+        raise UsageError(
+            f"--jobs {jobs}: runs whose time is measured go on one by one; leave it out"
+        )
+    if jobs is not None:
+        return jobs
+    return (os.cpu_count() or 1) if quick and not item.timed else 1
+
+
+def _run(item: Item, study: Study[Any], jobs: int, resumption: str) -> None:
+    console = progress_console()
+    console.print(item.title)
+    with (
+        resumable(resumption, console) as should_stop,
+        watched(study, console) as look,
+    ):
+        run_in_processes(study, item.command.make, jobs, look, should_stop)
+
+
+def _print(item: Item, results: Sequence[Result], findings: Findings, folder: Path) -> None:
+    for ours, paper in findings.tables:
+        for name, rows in shown_tables(ours, paper):
+            print_rows(f"{item.title}. {name}", rows)
+    typer.echo(verdict(scale(results), findings.claims))
+    typer.echo(f"also in {folder}/result.md, with figures and numbers")
+
+
+def _as_json(
+    name: str, item: Item, results: Sequence[Result], findings: Findings, folder: Path
+) -> dict[str, Any]:
+    return {
+        "item": name,
+        "title": item.title,
+        "verdict": verdict(scale(results), findings.claims),
+        "claims": [vars(each) for each in findings.claims],
+        "out": str(folder),
+    }

@@ -1,0 +1,243 @@
+"""What commands share: running an experiment under a progress bar, and printing."""
+
+import shlex
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import typer
+from rich.console import Console
+from rich.table import Column, Table
+from rich.text import Text
+
+from ccfcpp.cli.interruption import graceful_interruption
+from ccfcpp.cli.progress import RunProgress
+from ccfcpp.core.config_layers import (
+    Tree,
+    flatten,
+    merge,
+    nest,
+    parse_assignments,
+    read_configs,
+    stack,
+    validate,
+)
+from ccfcpp.core.errors import UsageError
+from ccfcpp.core.profiling import Profile, profiling
+from ccfcpp.runs.experiment import Experiment, StoppedError
+from ccfcpp.runs.folder import MAY_CHANGE, C, RunFolder
+from ccfcpp.runs.study import Study
+
+INTERRUPTED = 130
+"""Exit code of a command that was stopped."""
+
+
+def given(named: Mapping[str, Any]) -> Tree:
+    """The flags that were given, by dotted key, as a tree of settings."""
+    tree: Tree = {}
+    for key, value in named.items():
+        if value is not None:
+            tree = merge(tree, nest(key, value))
+    return tree
+
+
+def user_layers(
+    configs: Sequence[Path] | None, named: Mapping[str, Any], settings: Sequence[str] | None
+) -> tuple[list[Tree], Tree]:
+    """What the user gave: files, and single values over them.
+
+    Args:
+        configs: Values of ``--config``.
+        named: Values of flags, by dotted key.
+        settings: Values of ``--set``.
+
+    Raises:
+        UsageError: A file cannot be read, or a setting is of another form.
+    """
+    values = merge(given(named), parse_assignments(settings or []))
+    return read_configs(configs or []), values
+
+
+@contextmanager
+def usage_errors() -> Iterator[None]:
+    """Before a run, a file that cannot be used is the user's to mend."""
+    try:
+        yield
+    except OSError as error:
+        raise UsageError(f"{error.filename} cannot be used ({error.strerror})") from error
+
+
+def new_path(method: str, dataset: str) -> Path:
+    """The folder of a new run, where none is given."""
+    name = Path(dataset).name.partition(".")[0]
+    return Path("runs") / f"{datetime.now():%Y%m%d-%H%M%S-%f}-{method}-{name}"
+
+
+def required_out(out: Path | None) -> Path:
+    """The folder to resume in.
+
+    Raises:
+        UsageError: None was given.
+    """
+    if out is None:
+        raise UsageError("--resume needs the folder of the run: give --out")
+    return out
+
+
+def create_run(
+    path: Path, config: C, make: Callable[[C], Experiment[Any]]
+) -> tuple[Experiment[Any], RunFolder]:
+    """Start a run in a new or empty folder."""
+    # The cheap check first: loading the data may take a while.
+    RunFolder(path).refuse_if_taken()
+    experiment = make(config)
+    return experiment, RunFolder.create(path, config)
+
+
+def reopen_run(
+    path: Path, kind: type[C], make: Callable[[C], Experiment[Any]], *layers: Tree
+) -> tuple[Experiment[Any], RunFolder]:
+    """Go on with a run, with the same values or those that may change."""
+    folder = RunFolder.reopen(path)
+    saved = folder.saved_config(kind).model_dump(mode="json")
+    config = validate(kind, stack(saved, *layers))
+    folder.refuse_other_config(config)
+    return make(config), folder
+
+
+def reopen_study(path: Path, kind: type[C], changes: Tree, seeds: int) -> Study[C]:
+    """Go on with a study, as it was planned.
+
+    Args:
+        path: Its folder.
+        kind: The kind of its configurations.
+        changes: What the user gave.
+        seeds: Seeds that the user asked for; 1 by default.
+
+    Raises:
+        UsageError: Something was given that may not change.
+    """
+    other = sorted({key for key, _ in flatten(changes)} - MAY_CHANGE)
+    if other or seeds > 1:
+        raise UsageError(
+            f"the runs in {path} are resumed as they were planned: leave out "
+            f"{', '.join(other) or '--seeds'}, or give another --out"
+        )
+    return Study.reopen(path, kind, changes)
+
+
+def progress_console() -> Console:
+    """Where progress goes."""
+    return Console(stderr=True, soft_wrap=True, markup=False, highlight=False)
+
+
+@contextmanager
+def resumable(resumption: str, console: Console | None = None) -> Iterator[Callable[[], bool]]:
+    """The first Ctrl-C stops what is done here after a round; then say how to go on.
+
+    Args:
+        resumption: The command.
+        console: Where to; that of a live display where there is one.
+
+    Yields:
+        A function that says whether a stop was asked for.
+
+    Raises:
+        typer.Exit: It was stopped.
+    """
+    console = console or progress_console()
+
+    def announce() -> None:
+        console.print("stopping after this round; press Ctrl-C again to stop at once")
+
+    try:
+        with graceful_interruption(announce) as should_stop:
+            yield should_stop
+    except (StoppedError, KeyboardInterrupt):
+        console.print(f"stopped; go on with: {resumption}")
+        raise typer.Exit(INTERRUPTED) from None
+
+
+def run_to_end(
+    experiment: Experiment[Any],
+    folder: RunFolder,
+    headline: tuple[str, str],
+    should_stop: Callable[[], bool],
+    title: str | None = None,
+) -> dict[str, Any]:
+    """Run an experiment with progress on stderr.
+
+    Args:
+        experiment: What to run.
+        folder: Its folder.
+        headline: Key and name of the score that progress shows.
+        should_stop: Asked after each round.
+        title: Printed first.
+
+    Raises:
+        StoppedError: It was stopped.
+    """
+    console = progress_console()
+    if title is not None:
+        console.print(title)
+    with RunProgress(console, experiment.algorithm.rounds, headline) as progress:
+        return experiment.run(folder, progress, should_stop)
+
+
+def resume_command(command: str, path: Path) -> str:
+    """What the user types to go on."""
+    return f"ccfcpp {command} --out {shlex.quote(str(path))} --resume"
+
+
+@contextmanager
+def printed_profile() -> Iterator[None]:
+    """Measure a run and say where its time went, also where it is interrupted."""
+    measured = None
+    try:
+        with profiling() as measured:
+            yield
+    finally:
+        if measured is not None:
+            _print_profile(measured)
+
+
+def _print_profile(profile: Profile) -> None:
+    total = sum(profile.seconds.values())
+    table = Table(
+        "section", *(Column(name, justify="right") for name in ("seconds", "share", "calls"))
+    )
+    for name, seconds in sorted(profile.seconds.items(), key=lambda item: -item[1]):
+        table.add_row(name, f"{seconds:.2f}", f"{seconds / total:.1%}", f"{profile.calls[name]:,}")
+    Console(stderr=True).print(table)
+
+
+def print_facts(title: str, rows: Mapping[str, str]) -> None:
+    """A table of names and values."""
+    table = Table(show_header=False, title=Text(title))
+    table.add_column()
+    table.add_column(overflow="fold")
+    for name, value in rows.items():
+        table.add_row(name, Text(value))
+    Console().print(table)
+
+
+def print_rows(title: str, rows: Sequence[Mapping[str, str]]) -> None:
+    """A table of rows, whose columns are all their keys."""
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    table = Table(*names, title=Text(title))
+    for row in rows:
+        table.add_row(*(Text(row.get(name, "")) for name in names))
+    Console().print(table)
+
+
+def traffic_rows(summary: Mapping[str, Any]) -> dict[str, str]:
+    """The rows that every summary ends with."""
+    return {
+        "refused": f"{summary['refused_updates']} updates",
+        "sent up": f"{summary['bytes_up'] / 1e6:.1f} MB",
+        "sent down": f"{summary['bytes_down'] / 1e6:.1f} MB",
+        "time": f"{summary['seconds']:.1f} s on {summary['device']}",
+        "folder": summary["out"],
+    }

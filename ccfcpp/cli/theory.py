@@ -1,0 +1,72 @@
+"""The command ``ccfcpp verify-theory``: it parses, calls and prints."""
+
+import json
+import time
+from itertools import groupby
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ccfcpp.cli.options import AsJson
+from ccfcpp.cli.terminal import print_rows, progress_console
+from ccfcpp.core.errors import UsageError
+from ccfcpp.core.files import write_whole
+from ccfcpp.papers.theory.statements import Statement
+from ccfcpp.papers.theory.verification import verify
+from ccfcpp.runs.environment import use_processors
+from ccfcpp.runs.study import as_csv
+
+
+def verify_theory(
+    seed: Annotated[int, typer.Option(metavar="S", help="Seed of all random numbers.")] = 0,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="New folder for the numbers as CSV: statements, paths, heat maps."),
+    ] = None,
+    json_output: AsJson = False,
+) -> None:
+    """Check the papers' theorems against small linear networks under gradient flow."""
+    if out is not None:
+        _make_folder(out)
+    use_processors()
+    console = progress_console()
+    began = time.perf_counter()
+    found = verify(seed, lambda subject: console.print(f"{subject} …"))
+    seconds = round(time.perf_counter() - began, 1)
+    if out is not None:
+        for name, rows in found.tables.items():
+            write_whole(out / f"{name}.csv", as_csv(rows).encode())
+    if json_output:
+        statements = [each.as_json() for each in found.statements]
+        place = None if out is None else str(out)
+        typer.echo(
+            json.dumps({"seed": seed, "seconds": seconds, "out": place, "statements": statements})
+        )
+        return
+    for subject, group in groupby(found.statements, key=lambda each: each.subject):
+        print_rows(subject, [_shown(each) for each in group])
+    typer.echo(f"seed {seed}, {seconds} s" + ("" if out is None else f"; CSV files in {out}"))
+
+
+def _make_folder(path: Path) -> None:
+    try:
+        if path.is_dir() and any(path.iterdir()):
+            raise UsageError(f"output folder {path} is not empty: give another --out")
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(
+            f"output folder {path} cannot be written ({error.strerror}): give another --out"
+        ) from error
+
+
+def _shown(statement: Statement) -> dict[str, str]:
+    bound = "below " if statement.relation == "<" else ""
+    error = statement.relative_error
+    return {
+        "statement": statement.text,
+        "predicted": f"{bound}{statement.predicted:.4g}",
+        "simulated": f"{statement.simulated:.4g}",
+        "relative error": "" if error is None else f"{error:.1e}",
+        "verdict": statement.verdict,
+    }

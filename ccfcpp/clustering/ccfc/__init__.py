@@ -1,0 +1,1 @@
+"""CCFC and CCFC++: cluster-contrastive federated clustering."""

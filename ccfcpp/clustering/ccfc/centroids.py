@@ -1,0 +1,138 @@
+"""From representations to local and global centroids."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from ccfcpp.clustering.kmeans.clients import kmeans_each
+from ccfcpp.clustering.kmeans.server import kmeans, most_similar, nearest
+from ccfcpp.core.config import CentroidConfig
+from ccfcpp.core.errors import FederationError
+from ccfcpp.core.profiling import section
+from ccfcpp.core.randomness import Randomness
+from ccfcpp.engine.algorithm import RefusedUpdateError
+
+
+@dataclass(frozen=True)
+class CentroidUpdate:
+    """A client's local centroids.
+
+    Attributes:
+        centroids: float32 of shape (at most k, latent).
+        sizes: float64 of shape (at most k,): the samples of each.
+    """
+
+    centroids: Tensor
+    sizes: Tensor
+
+
+class CentroidRule:
+    """How representations become centroids and labels.
+
+    Args:
+        config: The choices.
+        clusters: Number of clusters k, at the clients and at the server.
+    """
+
+    def __init__(self, config: CentroidConfig, clusters: int) -> None:
+        self.config = config
+        self.clusters = clusters
+
+    def points(self, latents: Tensor) -> Tensor:
+        """The representations that are clustered: normalised where assignment is by cosine."""
+        return F.normalize(latents, dim=1) if self.config.assignment == "cosine" else latents
+
+    def assign(self, latents: Tensor, centroids: Tensor) -> Tensor:
+        """The centroid of each representation, int64 of shape (samples,)."""
+        rule = most_similar if self.config.assignment == "cosine" else nearest
+        return rule(self.points(latents), centroids)
+
+    def local_centroids(
+        self, latents: Sequence[Tensor], sources: Sequence[Randomness]
+    ) -> list[CentroidUpdate | RefusedUpdateError]:
+        """k-means at each of several clients.
+
+        Args:
+            latents: Representations of each client's images, of shape (samples, latent).
+            sources: Each client's source of random numbers.
+
+        Returns:
+            Centroids, as many as samples for a client with fewer than k; or a refusal for a client
+            whose representations hold NaN or Inf: its model has diverged.
+        """
+        usable = {i: own for i, own in enumerate(latents) if bool(torch.isfinite(own).all())}
+        with section("k-means: clients"):
+            found = kmeans_each(
+                [self.points(own) for own in usable.values()],
+                self.clusters,
+                seeds=[sources[i].integer("k-means") for i in usable],
+                restarts=self.config.restarts,
+                iterations=self.config.iterations,
+            )
+        updates = {
+            i: CentroidUpdate(own.centroids, own.sizes)
+            for i, own in zip(usable, found, strict=True)
+        }
+        diverged = RefusedUpdateError("its representations hold NaN or Inf")
+        return [updates.get(i, diverged) for i in range(len(latents))]
+
+    def global_centroids(self, updates: Sequence[CentroidUpdate], randomness: Randomness) -> Tensor:
+        """k-means at the server over all uploaded centroids."""
+        points = torch.cat([update.centroids for update in updates])
+        sizes = torch.cat([update.sizes for update in updates])
+        with section("k-means: server"):
+            found = kmeans(
+                points,
+                self.clusters,
+                seed=randomness.integer("k-means"),
+                restarts=self.config.restarts,
+                iterations=self.config.iterations,
+                weights=sizes if self.config.server_weights == "sizes" else None,
+            )
+        return found.centroids
+
+
+def check_update(update: CentroidUpdate, clusters: int, dimensions: int) -> None:
+    """Refuse local centroids that cannot be used.
+
+    Args:
+        update: What a client sent.
+        clusters: The most centroids it may send.
+        dimensions: Of each.
+
+    Raises:
+        RefusedUpdateError: There are too many or none, or a shape is wrong, or a size not positive.
+    """
+    check_centroids(update.centroids, clusters, dimensions)
+    found = len(update.centroids)
+    if update.sizes.shape != (found,) or not bool((update.sizes > 0).all()):
+        raise RefusedUpdateError("cluster sizes must be positive, one for each centroid")
+
+
+def check_centroids(centroids: Tensor, clusters: int, dimensions: int) -> None:
+    """Refuse centroids of a wrong shape, or too many or none.
+
+    Raises:
+        RefusedUpdateError: They are not (1 to ``clusters``, ``dimensions``).
+    """
+    found = len(centroids)
+    if not 1 <= found <= clusters or centroids.shape != (found, dimensions):
+        raise RefusedUpdateError(
+            f"centroids are {tuple(centroids.shape)}, expected (1 to {clusters}, {dimensions})"
+        )
+
+
+def required_centroids(centroids: Tensor | None) -> Tensor:
+    """The centroids, where some client has delivered them.
+
+    Raises:
+        FederationError: None has.
+    """
+    if centroids is None:
+        raise FederationError(
+            "no client has delivered centroids that can be used: see the refused updates above"
+        )
+    return centroids

@@ -1,0 +1,185 @@
+"""One clustering run, from its configuration to its results."""
+
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ccfcpp.clustering.ccfc.algorithm import CCFC
+from ccfcpp.clustering.methods import METHODS, ClusteringAlgorithm, Setting
+from ccfcpp.clustering.setup import load_data, number_of_clusters, partition
+from ccfcpp.clustering.synthetic.pooled import PooledState
+from ccfcpp.core.config import ClusterConfig
+from ccfcpp.core.errors import UsageError
+from ccfcpp.core.metrics import clustering_scores, spectrum
+from ccfcpp.core.randomness import SERVER, Randomness
+from ccfcpp.data import ImageData
+from ccfcpp.data.images import random_part
+from ccfcpp.engine.client import Client
+from ccfcpp.engine.memories import ClientMemories
+from ccfcpp.engine.payload import nbytes
+from ccfcpp.models.stack.layout import ModelState
+from ccfcpp.runs.experiment import Arrays, Experiment, Scores, View
+from ccfcpp.runs.local_spectra import LocalSpectra, describe_spectra
+from ccfcpp.runs.sheets import sheet
+
+_MOST_COMPARED = 10_000
+"""Images on which local models are compared with the global one."""
+
+
+class ClusteringExperiment(Experiment[Any]):
+    """Data, clients, algorithm and federation that a configuration asks for.
+
+    Making one checks everything that can be checked before a file is written.
+
+    Args:
+        config: The configuration.
+        data: The images; those that the configuration names where it is None.
+
+    Raises:
+        UsageError: The configuration does not fit the data or the machine.
+    """
+
+    algorithm: ClusteringAlgorithm[Any]
+
+    def __init__(self, config: ClusterConfig, data: ImageData | None = None) -> None:
+        super().__init__(config)
+        self.config = config
+        self.data = load_data(config) if data is None else data
+        self.clusters = number_of_clusters(config, self.data)
+        self.parts = partition(config, self.data, self.randomness)
+        connected = self.availability.connected(range(len(self.parts)), self.randomness)
+        self.disconnected = len(self.parts) - len(connected)
+        self.data = self.data.to(self.device)
+        # A client without samples has nothing to train on and nothing to add to an average.
+        self.clients = [
+            self._holder(number, self._name(number), self.parts[number])
+            for number in connected
+            if len(self.parts[number]) > 0
+        ]
+        if not self.clients:
+            raise UsageError("no connected client holds an image: give fewer clients")
+        held = torch.zeros(len(self.data), dtype=torch.bool)
+        held[torch.cat([self.parts[client.id] for client in self.clients])] = True
+        # Images that take no part in training are clustered all the same.
+        self.unheld = (~held).nonzero().flatten()
+        self.rest = self._holder(SERVER, "the rest", self.unheld)
+        self.setting = Setting(
+            config,
+            tuple(self.data.images.shape[1:]),
+            self.clusters,
+            max(map(len, self.clients)),
+            self.availability.invited(len(self.clients)),
+            self.device,
+        )
+        self.algorithm = METHODS[config.method].make(self.setting)
+
+    def _holder(self, number: int, name: str, samples: Tensor) -> Client:
+        return Client(number, name, self.data.images[samples.to(self.device)])
+
+    def _name(self, number: int) -> str:
+        by_folder = self.config.partition.kind == "folders"
+        return self.data.owner_names[number] if by_folder else f"client {number}"
+
+    def scores(self, number: int, state: Any, memories: ClientMemories) -> Scores:
+        """Scores over all samples; none where the data has no labels."""
+        due = (number + 1) % self.config.evaluate_every == 0
+        if not due or state.centroids is None or self.data.labels is None:
+            return {}
+        clusters = self._assign_all(state)
+        return clustering_scores(self.data.labels.cpu().numpy(), clusters.numpy())
+
+    def _assign_all(self, state: Any) -> Tensor:
+        """The cluster of every image, int64 of shape (samples,) on the CPU.
+
+        Each client's images go through the model by themselves: what it makes of them serves the
+        client in the next round too.
+        """
+        clusters = torch.empty(len(self.data), dtype=torch.int64)
+        for client in self.clients:
+            clusters[self.parts[client.id]] = self.algorithm.assign(state, client).cpu()
+        if len(self.rest) > 0:
+            clusters[self.unheld] = self.algorithm.assign(state, self.rest).cpu()
+        return clusters
+
+    def results(
+        self, state: Any, memories: ClientMemories, local: LocalSpectra
+    ) -> tuple[dict[str, Any], Arrays]:
+        """The cluster of every image, scores where there are labels, and spectra of models."""
+        clusters = self._assign_all(state)
+        owners = torch.full((len(self.data),), -1)
+        for number, part in enumerate(self.parts):
+            owners[part] = number
+        assignments = {"cluster": clusters, "client": owners}
+        scores: dict[str, float | None] = dict.fromkeys(
+            ("nmi", "nmi_geometric", "kappa", "accuracy", "ari")
+        )
+        if self.data.labels is not None:
+            assignments["class"] = self.data.labels
+            scores |= clustering_scores(self.data.labels.cpu().numpy(), clusters.numpy())
+        summary = scores | {"bytes_delivered": nbytes(self.algorithm.delivery(state))}
+        arrays = {"assignments": assignments}
+        if isinstance(self.algorithm, CCFC):
+            global_values = spectrum(self.algorithm.represent_by(state.model, self._compared))
+            arrays["spectra"] = local.arrays(global_values)
+            summary |= describe_spectra(arrays["spectra"])
+        return summary, arrays
+
+    @cached_property
+    def _compared(self) -> Tensor:
+        """Images on which models are compared: a part where there are many, alike for all runs."""
+        index = torch.arange(len(self.data))
+        generator = Randomness(0).generator("images on which models are compared")
+        chosen = random_part(index, _MOST_COMPARED, generator)
+        return self.data.images[chosen.to(self.device)]
+
+    def local_representations(self, client: int, model: ModelState) -> Tensor | None:
+        """The latents of a local model, of shape (images, latent)."""
+        if not isinstance(self.algorithm, CCFC):
+            return None
+        return self.algorithm.represent_by(model, self._compared)
+
+    def view(self, state: Any, memories: ClientMemories) -> View:
+        """All images, as points in the centroids' space."""
+        everything = self._holder(SERVER, "all", torch.arange(len(self.data)))
+        known = state.centroids is not None
+        learns = isinstance(self.algorithm, CCFC)
+        return View(
+            self.data.images.cpu(),
+            self.algorithm.represent(state, everything).cpu() if known or learns else None,
+            self._assign_all(state) if known else None,
+            None if self.data.labels is None else self.data.labels.cpu(),
+            self.data.classes,
+            state.centroids.cpu() if known else None,
+            self.algorithm.by_angle,
+        )
+
+    def pictures(self, state: Any) -> Mapping[str, Tensor]:
+        """A sheet of each client's synthetic images, a column for each code of its generator."""
+        samples = state.samples if isinstance(state, PooledState) else None
+        return {
+            f"synthetic-client-{number}": sheet(images, self.clusters)
+            for number, images in (samples or {}).items()
+        }
+
+    def describe(self) -> dict[str, Any]:
+        """The setting, for the summary."""
+        config = self.config
+        return {
+            "method": config.method,
+            "dataset": config.dataset,
+            "samples": len(self.data),
+            "held": len(self.data) - len(self.unheld),
+            "clusters": self.clusters,
+            "partition": config.partition.kind,
+            "p": config.partition.p if config.partition.kind == "skew" else None,
+            "seed": config.seed,
+            "clients": len(self.parts),
+            "connected": len(self.clients),
+            "disconnected": self.disconnected,
+            "sends": METHODS[config.method].sends,
+            "device": str(self.device),
+            **self.algorithm.describe(),
+        }

@@ -1,0 +1,128 @@
+"""What a configuration asks for: images, clusters, a partition, a network, a cohort's size."""
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from ccfcpp.clustering.ccfc.network import ContrastiveModel
+from ccfcpp.core.config import ClusterConfig, ModelConfig
+from ccfcpp.core.errors import UsageError
+from ccfcpp.core.randomness import Randomness
+from ccfcpp.data import ImageData, load
+from ccfcpp.data.images import random_part, selected
+from ccfcpp.data.partition import iid_partition, owner_partition, skewed_partition
+from ccfcpp.models.encoders import ConvBackbone, ResNet18Backbone
+
+
+def load_data(config: ClusterConfig) -> ImageData:
+    """The images, or a part of them, with the owners where each folder is a client."""
+    data = load(
+        config.dataset,
+        data_root=Path(config.data.root) if config.data.root else None,
+        image_size=config.data.image_size,
+        folders_are_clients=config.partition.kind == "folders",
+    )
+    if config.data.images is None:
+        return data
+    # Drawn by a seed of its own, so that runs with different seeds see the same images.
+    generator = Randomness(0).generator("part of the images")
+    return selected(data, random_part(torch.arange(len(data)), config.data.images, generator))
+
+
+def number_of_clusters(config: ClusterConfig, data: ImageData) -> int:
+    """k: as configured, or the number of classes.
+
+    Raises:
+        UsageError: There are more clusters than images, or neither labels nor a configured number.
+    """
+    clusters = config.clusters or len(data.classes)
+    if clusters == 0:
+        raise UsageError(f"clusters is not given and {data.name} has no labels: give --clusters")
+    if clusters > len(data):
+        raise UsageError(
+            f"clusters = {clusters} is more than the {len(data)} images: give at most {len(data)}"
+        )
+    return clusters
+
+
+def partition(config: ClusterConfig, data: ImageData, randomness: Randomness) -> list[Tensor]:
+    """The indices of each client's samples.
+
+    Raises:
+        UsageError: The partition needs labels, folders or a number of clients that are not there.
+    """
+    choice = config.partition
+    if choice.kind == "folders":
+        if data.owners is None:
+            raise UsageError(
+                f"partition.kind = 'folders' needs an image folder, and {data.name} is none: "
+                "take --partition iid"
+            )
+        if choice.clients not in (None, len(data.owner_names)):
+            raise UsageError(
+                f"clients = {choice.clients} does not fit the {len(data.owner_names)} folders of "
+                f"{data.name}: leave it out"
+            )
+        return owner_partition(data.owners, len(data.owner_names))
+    clients = choice.clients or len(data.classes)
+    if clients == 0:
+        raise UsageError(f"clients is not given and {data.name} has no labels: give --clients")
+    if choice.kind == "iid":
+        return iid_partition(len(data), clients, randomness)
+    if data.labels is None:
+        raise UsageError(
+            f"partition.kind = 'skew' needs class labels, and {data.name} has none: take "
+            "--partition iid or --partition folders"
+        )
+    return skewed_partition(data.labels, len(data.classes), clients, choice.p, randomness)
+
+
+def model_maker(
+    config: ModelConfig, image_shape: tuple[int, ...]
+) -> Callable[[], ContrastiveModel]:
+    """What builds the network for images of shape (channels, height, width).
+
+    Raises:
+        UsageError: The images do not fit the backbone.
+    """
+    return partial(_make_model, config, image_shape)
+
+
+_HOST_BYTES = 1 << 29
+_DEVICE_SHARE = 0.5
+"""Memory for a cohort's training: a fixed part of the host's, or a share of an accelerator's."""
+
+
+def cohort_size(
+    wanted: Literal["auto"] | int, together: int, bytes_of_one: int, device: torch.device
+) -> int:
+    """How many clients are trained side by side.
+
+    Args:
+        wanted: What the configuration says.
+        together: How many clients take part in a round.
+        bytes_of_one: Memory that the training of one takes.
+        device: Where they are trained.
+    """
+    if wanted != "auto":
+        return min(wanted, together)
+    room = _HOST_BYTES
+    if device.type == "cuda":
+        # What PyTorch keeps for itself, from an earlier run, is free as well.
+        kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        room = int(_DEVICE_SHARE * (torch.cuda.mem_get_info(device)[0] + kept))
+    return max(1, min(together, room // bytes_of_one))
+
+
+def _make_model(config: ModelConfig, image_shape: tuple[int, ...]) -> ContrastiveModel:
+    conv = config.backbone == "conv" or (config.backbone == "auto" and image_shape[0] == 1)
+    return ContrastiveModel(
+        ConvBackbone(image_shape, config.widths) if conv else ResNet18Backbone(image_shape),
+        config.projector_width,
+        config.latent,
+        config.predictor_width,
+    )

@@ -1,0 +1,1 @@
+"""Systems without a network: they cluster the pixels."""

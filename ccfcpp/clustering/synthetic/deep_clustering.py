@@ -1,0 +1,299 @@
+"""The deep clustering network (DCN), with which PPFC-GAN's server clusters synthetic images.
+
+Source: Yang, Fu, Sidiropoulos and Hong, *Towards K-means-friendly Spaces: Simultaneous Deep
+Learning and Clustering* (ICML 2017), "the paper" below. An autoencoder learns to reconstruct the
+images and, at the same time, to bring their latents close to centroids, which follow the latents.
+"""
+
+import math
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ccfcpp.clustering.kmeans.server import kmeans, nearest
+from ccfcpp.clustering.synthetic.autoencoder import Autoencoder, FlatEncoder
+from ccfcpp.core.config import DCNConfig
+from ccfcpp.core.errors import FederationError
+from ccfcpp.core.profiling import section
+from ccfcpp.core.randomness import Randomness
+from ccfcpp.data.batches import forward_batch
+from ccfcpp.data.images import to_float
+from ccfcpp.models.initialisation import build
+from ccfcpp.models.stack.adam import StackedAdam
+from ccfcpp.models.stack.layout import ModelState
+from ccfcpp.models.stack.stacked import ModelStack
+
+
+@dataclass(frozen=True)
+class DeepClusters:
+    """What deep clustering found.
+
+    Attributes:
+        model: The autoencoder's weights: entries of the encoder and of the decoder.
+        centroids: float32 of shape (found, latent), with 1 ≤ found ≤ k. An image belongs to the
+            one nearest to its latent.
+        figures: ``reconstruction`` and ``clustering``, the means over the samples of the last epoch
+            of ‖g(f(x)) − x‖² and ‖f(x) − Ms‖², before the weights they have in the loss. What no
+            epoch was trained on is missing.
+    """
+
+    model: ModelState
+    centroids: Tensor
+    figures: dict[str, float]
+
+
+def squared_distances(first: Tensor, second: Tensor) -> Tensor:
+    """‖a − b‖² row by row, from two tensors of shape (batch, dimensions) to (batch,)."""
+    return (first - second).square().sum(dim=1)
+
+
+def deep_clustering_loss(reconstruction: Tensor, clustering: Tensor, weight: float) -> Tensor:
+    """The paper's network loss, ‖g(f(x)) − x‖² + (λ/2)‖f(x) − Ms‖², as mean over the batch.
+
+    Args:
+        reconstruction: ‖g(f(x)) − x‖² of each sample, of shape (batch,).
+        clustering: ‖f(x) − Ms‖² of each sample, of the same shape.
+        weight: λ.
+
+    Returns:
+        A scalar.
+    """
+    return (reconstruction + weight / 2 * clustering).mean()
+
+
+def move_centroids(
+    centroids: Tensor, counts: Tensor, latents: Tensor, labels: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The paper's centroid updates of a batch, sample after sample, in closed form.
+
+    For each sample with latent h and label k, c_k ← c_k + 1 and m_k ← m_k − (m_k − h)/c_k. Each
+    update adds h to c_k·m_k, so n samples of a cluster lead from m and c to
+    (c·m + Σh)/(c + n) = m + Σ(h − m)/(c + n), whatever their order.
+
+    Args:
+        centroids: m of shape (k, latent).
+        counts: c, float64 of shape (k,), positive.
+        latents: h of shape (batch, latent).
+        labels: int64 of shape (batch,).
+
+    Returns:
+        The new centroids and counts. A cluster that no sample belongs to keeps both.
+    """
+    # A product rather than index_add, whose order of summation on an accelerator is random.
+    members = F.one_hot(labels, len(centroids)).to(latents.dtype)
+    pulls = members.T @ (latents - centroids[labels])
+    counts = counts + members.sum(dim=0)
+    return centroids + pulls / counts.to(pulls.dtype).unsqueeze(1), counts
+
+
+@dataclass
+class _MovingClusters:
+    """Centroids and assignments while the network is trained.
+
+    Attributes:
+        centroids: Shape (k, latent).
+        labels: Cluster of each sample, int64 of shape (samples,).
+        counts: Samples that each centroid has followed, float64 of shape (k,).
+    """
+
+    centroids: Tensor
+    labels: Tensor
+    counts: Tensor
+
+    def follow(self, batch: Tensor, latents: Tensor) -> None:
+        """Assign a batch's samples to their nearest centroids, and move these.
+
+        Args:
+            batch: Indices of the samples, int64 of shape (batch,).
+            latents: Their latents, of shape (batch, latent).
+        """
+        labels = nearest(latents, self.centroids)
+        self.labels[batch] = labels
+        self.centroids, self.counts = move_centroids(self.centroids, self.counts, latents, labels)
+
+
+class DeepClustering:
+    """A deep clustering network and its training.
+
+    It holds nothing from one ``fit`` to the next.
+
+    Args:
+        config: Its configuration.
+        image_shape: Channels, height and width of an image.
+        clusters: Number of clusters k.
+        restarts: Starts of the k-means that gives the first centroids.
+        iterations: Iterations of each start at most.
+        device: Where the network lives.
+        precision: ``float32``, or ``tf32`` or ``bfloat16`` for rounded matrix products.
+    """
+
+    def __init__(
+        self,
+        config: DCNConfig,
+        image_shape: Sequence[int],
+        clusters: int,
+        restarts: int,
+        iterations: int,
+        device: torch.device,
+        precision: str,
+    ) -> None:
+        self.config = config
+        self.image_shape = tuple(image_shape)
+        self.clusters = clusters
+        self.restarts = restarts
+        self.iterations = iterations
+        self.device = device
+        self._network = ModelStack(self.make_model, 1, device, precision=precision)
+        # Latents are needed far more often than reconstructions.
+        self._encoder = ModelStack(
+            self._make_encoder, 1, device, trained=False, precision=precision
+        )
+
+    def make_model(self) -> Autoencoder:
+        """The autoencoder whose weights ``fit`` returns."""
+        return Autoencoder(self.image_shape, self.config.widths, self.config.latent)
+
+    def _make_encoder(self) -> nn.Module:
+        # Named as in the autoencoder, so that a whole model's weights can be loaded.
+        encoder = FlatEncoder(self.image_shape, self.config.widths, self.config.latent)
+        return nn.Sequential(OrderedDict(encoder=encoder))
+
+    def fit(self, images: Tensor, randomness: Randomness) -> DeepClusters:
+        """Pre-train the autoencoder, cluster its latents, then train both in turns.
+
+        Adam, and its moments, go through both phases.
+
+        Args:
+            images: uint8 of shape (samples, channels, height, width), at least one.
+            randomness: The source, set to the round and to the server.
+
+        Returns:
+            The network and the centroids: at most ``clusters``, fewer where there are fewer images,
+            or fewer different ones.
+
+        Raises:
+            ValueError: There is no image.
+            FederationError: The training diverged.
+        """
+        if len(images) == 0:
+            raise ValueError("deep clustering needs at least one image")
+        images = images.to(self.device)
+        initial = build(self.make_model, randomness.generator("deep clustering: model"))
+        self._network.load(0, initial.state_dict())
+        optimizer = StackedAdam(
+            self._network.parameters, self._network.gradients, self.config.learning_rate
+        )
+        figures: dict[str, float] = {}
+        for epoch in range(self.config.pretrain_epochs):
+            batches = self._batches(len(images), randomness, epoch)
+            figures = self._train_epoch(images, batches, optimizer, None)
+        clusters = self._first_clusters(images, randomness)
+        for epoch in range(self.config.epochs):
+            batches = self._batches(len(images), randomness, self.config.pretrain_epochs + epoch)
+            figures = self._train_epoch(images, batches, optimizer, clusters)
+        return DeepClusters(self._network.state(0), clusters.centroids.float(), figures)
+
+    def encode(self, model: ModelState, images: Tensor) -> Tensor:
+        """Latents of images, a chunk at a time.
+
+        Args:
+            model: The autoencoder's weights, or its encoder's alone.
+            images: uint8 of shape (samples, channels, height, width), at least one, on the device.
+
+        Returns:
+            Floats of shape (samples, latent).
+        """
+        self._encoder.load(0, model)
+        size = forward_batch(math.prod(self.image_shape))
+        return torch.cat([self._latents(to_float(chunk)) for chunk in torch.split(images, size)])
+
+    @torch.no_grad()
+    def _latents(self, shown: Tensor) -> Tensor:
+        """Latents of float images by the weights that the encoder was loaded with."""
+        (latents,) = self._encoder(shown)
+        return latents[0, 0]
+
+    def _batches(self, samples: int, randomness: Randomness, epoch: int) -> Sequence[Tensor]:
+        """Indices of all samples in random order; the last batch may be shorter."""
+        generator = randomness.generator(f"deep clustering: batches {epoch}")
+        order = torch.randperm(samples, generator=generator).to(self.device)
+        return torch.split(order, self.config.batch_size)
+
+    def _first_clusters(self, images: Tensor, randomness: Randomness) -> _MovingClusters:
+        """k-means on the latents of all images."""
+        with section("deep clustering: k-means"):
+            latents = self.encode(self._network.state(0), images)
+            self._check_finite(latents)
+            found = kmeans(
+                latents,
+                self.clusters,
+                seed=randomness.integer("deep clustering: k-means"),
+                restarts=self.restarts,
+                iterations=self.iterations,
+            )
+            centroids = found.centroids.to(latents.dtype)
+            # Counted in float64: float32 could not count beyond 2²⁴.
+            counts = centroids.new_full(
+                (len(centroids),), self.config.initial_count, dtype=torch.float64
+            )
+            return _MovingClusters(centroids, nearest(latents, centroids), counts)
+
+    def _train_epoch(
+        self,
+        images: Tensor,
+        batches: Sequence[Tensor],
+        optimizer: StackedAdam,
+        clusters: _MovingClusters | None,
+    ) -> dict[str, float]:
+        """One epoch with the reconstruction alone, or with clusters that move along."""
+        totals = torch.zeros(2, dtype=torch.float64, device=self.device)
+        for batch in batches:
+            shown = to_float(images[batch])
+            own = None if clusters is None else clusters.centroids[clusters.labels[batch]]
+            totals += self._step(shown, own, optimizer)
+            if clusters is not None:
+                with section("deep clustering: centroids"):
+                    self._encoder.load(0, self._network.state(0))
+                    clusters.follow(batch, self._latents(shown))
+        self._check_finite(totals, self._network.weights)
+        reconstruction, clustering = (totals / len(images)).tolist()
+        if clusters is None:
+            return {"reconstruction": reconstruction}
+        self._check_finite(clusters.centroids)
+        return {"reconstruction": reconstruction, "clustering": clustering}
+
+    def _step(self, shown: Tensor, own: Tensor | None, optimizer: StackedAdam) -> Tensor:
+        """One step of the network.
+
+        Args:
+            shown: Float images.
+            own: The centroid of each, of shape (batch, latent); None for the reconstruction alone.
+            optimizer: Moves the network.
+
+        Returns:
+            Sums over the batch of both squared distances, of shape (2,).
+        """
+        with section("deep clustering: forward"):
+            latents, reconstructed = (part[0, 0] for part in self._network(shown))
+            reconstruction = squared_distances(reconstructed, shown.flatten(1))
+            if own is None:
+                clustering = torch.zeros_like(reconstruction)
+            else:
+                clustering = squared_distances(latents, own)
+            loss = deep_clustering_loss(reconstruction, clustering, self.config.weight)
+        with section("deep clustering: backward"):
+            self._network.backward(loss)
+        with section("deep clustering: optimizer"):
+            optimizer.step(1)
+        return torch.stack([reconstruction.detach().sum(), clustering.detach().sum()])
+
+    def _check_finite(self, *tensors: Tensor) -> None:
+        if not all(bool(torch.isfinite(tensor).all()) for tensor in tensors):
+            raise FederationError(
+                f"dcn.learning_rate = {self.config.learning_rate:g} made the deep clustering "
+                "network diverge: give a lower one"
+            )

@@ -1,0 +1,328 @@
+"""Clients' own GANs, a cohort of them side by side, and the synthetic images that they make.
+
+Source: SDA-FC's published system, whose choices for MNIST are the defaults of ``GANConfig``. Where
+it leaves the noise open it is standard normal here.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ccfcpp.clustering.ccfc.losses import batch_mean
+from ccfcpp.clustering.synthetic.networks import Discriminator, Generator
+from ccfcpp.core.config import GANConfig
+from ccfcpp.core.profiling import section
+from ccfcpp.core.randomness import SETUP, Randomness
+from ccfcpp.data.batches import CohortBatch, cohort_batches, forward_batch
+from ccfcpp.data.images import to_float
+from ccfcpp.engine.algorithm import RefusedUpdateError
+from ccfcpp.engine.client import Client, memory_of
+from ccfcpp.engine.payload import not_finite_entry
+from ccfcpp.models.initialisation import build
+from ccfcpp.models.stack.adam import StackedAdam
+from ccfcpp.models.stack.stacked import ModelStack, training_bytes
+
+_BETAS = (0.5, 0.999)
+"""Of Adam, in the published system."""
+
+_DIVERGED = (
+    "its GAN has diverged, losses or images are not finite: lower gan.generator_rate or "
+    "gan.discriminator_rate"
+)
+
+
+@dataclass(frozen=True)
+class GANLosses:
+    """What an epoch came to at a client.
+
+    Attributes:
+        samples: Images that the client holds.
+        generator: The generator's mean loss over the batches; None where there is no batch.
+        discriminator: The discriminator's.
+    """
+
+    samples: int
+    generator: float | None = None
+    discriminator: float | None = None
+
+
+def discriminator_losses(logits: Tensor, mask: Tensor | None) -> Tensor:
+    """Binary cross-entropy of real images with 1, plus that of generated ones with 0.
+
+    Args:
+        logits: Of shape (clients, 2, batch): of the real images, and of the generated ones.
+        mask: Which samples count, of shape (clients, batch); None where all do.
+
+    Returns:
+        Tensor of shape (clients,).
+    """
+    real, generated = logits[:, 0], logits[:, 1]
+    return batch_mean(-F.logsigmoid(real), mask) + batch_mean(-F.logsigmoid(-generated), mask)
+
+
+def generator_losses(logits: Tensor, mask: Tensor | None) -> Tensor:
+    """Binary cross-entropy of generated images with 1 (Goodfellow et al. 2014, Section 3).
+
+    Args:
+        logits: Of shape (clients, batch).
+        mask: Which samples count, of the same shape; None where all do.
+
+    Returns:
+        Tensor of shape (clients,).
+    """
+    return batch_mean(-F.logsigmoid(logits), mask)
+
+
+def gan_training_bytes(
+    config: GANConfig, image_shape: Sequence[int], codes: int, samples: int
+) -> int:
+    """Memory that the training of one more client of a cohort takes.
+
+    Args:
+        config: The GAN's configuration.
+        image_shape: Channels, height and width of an image.
+        codes: Number of codes.
+        samples: Images that the client holds.
+
+    Returns:
+        Bytes of both networks and of what their forward passes keep: the generator's is still
+        there while the discriminator sees real and generated images.
+    """
+    batch = min(config.batch_size, samples)
+    generator = partial(Generator, image_shape, codes, config)
+    discriminator = partial(Discriminator, image_shape, config)
+    vector = (config.noise + codes,)
+    return training_bytes(generator, vector, batch, views=1) + training_bytes(
+        discriminator, image_shape, batch, views=2
+    )
+
+
+class _Optimizers(NamedTuple):
+    generators: StackedAdam
+    discriminators: StackedAdam
+
+
+class GANTrainer:
+    """A stack of generators and one of discriminators.
+
+    One trainer serves all clients of a process, cohort after cohort: it holds nothing of a client
+    once the next cohort begins. The networks are the client's memory, from epoch to epoch; the
+    optimizers' moments are not, as in the published system.
+
+    Args:
+        config: The GAN's configuration.
+        image_shape: Channels, height and width of an image.
+        codes: Number of codes, which the generator sees one-hot.
+        cohort: How many clients are trained together at most.
+        device: Where the networks live.
+        precision: ``float32``, or ``tf32`` or ``bfloat16`` for rounded matrix products.
+
+    Raises:
+        UsageError: The networks do not fit the images.
+    """
+
+    def __init__(
+        self,
+        config: GANConfig,
+        image_shape: Sequence[int],
+        codes: int,
+        cohort: int,
+        device: torch.device,
+        precision: str = "float32",
+    ) -> None:
+        self.config = config
+        self.codes = codes
+        self.cohort = cohort
+        self.device = device
+        self._forward_batch = forward_batch(image_shape[1] * image_shape[2])
+        self._make_generator = partial(Generator, image_shape, codes, config)
+        self._make_discriminator = partial(Discriminator, image_shape, config)
+        self._generators = ModelStack(self._make_generator, cohort, device, precision=precision)
+        self._discriminators = ModelStack(
+            self._make_discriminator, cohort, device, precision=precision
+        )
+
+    def train_epoch(
+        self, clients: Sequence[Client], randomness: Randomness
+    ) -> list[GANLosses | RefusedUpdateError]:
+        """Train each client's GAN for an epoch, from what it remembers or from weights of its own.
+
+        Args:
+            clients: The cohort, in descending order of size. What each remembers is replaced.
+            randomness: The source, set to the round, which is the epoch's number.
+
+        Returns:
+            The losses of each client; or a refusal for one whose GAN has diverged. None depends, up
+            to rounding, on who else is there.
+        """
+        self._load(clients, randomness)
+        totals, steps = self._descend(clients, randomness)
+        return [
+            self._kept(index, client, own, count)
+            for index, (client, own, count) in enumerate(
+                zip(clients, totals.T.tolist(), steps, strict=True)
+            )
+        ]
+
+    def draw(
+        self, clients: Sequence[Client], randomness: Randomness
+    ) -> list[Tensor | RefusedUpdateError]:
+        """Synthetic images of the GANs that clients remember.
+
+        Args:
+            clients: The cohort.
+            randomness: The source, set to the round.
+
+        Returns:
+            uint8 of shape (images, channels, height, width) for each client, as many as the
+            configuration has it, or as the client holds; image i has the code i mod the number of
+            codes. Or why there are none: the client holds one image alone, or its GAN has diverged.
+        """
+        return [self._drawn(client, randomness.of_client(client.id)) for client in clients]
+
+    def _load(self, clients: Sequence[Client], randomness: Randomness) -> None:
+        """The networks that clients remember, or new ones, which depend on no round."""
+        for index, client in enumerate(clients):
+            own = randomness.at_round(SETUP).of_client(client.id)
+            for name, stack, make in self._networks():
+                remembered = memory_of(client.memory, name)
+                state = remembered or build(make, own.generator(name)).state_dict()
+                stack.load(index, state)
+        self._generators.train()
+        self._discriminators.train()
+
+    def _networks(self) -> list[tuple[str, ModelStack, Callable[[], nn.Module]]]:
+        return [
+            ("generator", self._generators, self._make_generator),
+            ("discriminator", self._discriminators, self._make_discriminator),
+        ]
+
+    def _kept(
+        self, index: int, client: Client, losses: Sequence[float], steps: int
+    ) -> GANLosses | RefusedUpdateError:
+        """Let the client remember the networks just trained."""
+        if not steps:
+            return GANLosses(len(client))
+        networks = {
+            f"{name}/{entry}": tensor
+            for name, stack, _ in self._networks()
+            for entry, tensor in stack.state(index).items()
+        }
+        if not_finite_entry(networks) or not all(map(math.isfinite, losses)):
+            return RefusedUpdateError(f"{_DIVERGED}; it stays as it was before this epoch")
+        client.memory = networks
+        return GANLosses(len(client), losses[0] / steps, losses[1] / steps)
+
+    def _descend(
+        self, clients: Sequence[Client], randomness: Randomness
+    ) -> tuple[Tensor, list[int]]:
+        """One epoch of the networks that are loaded.
+
+        Returns:
+            The losses of each client's batches in sum, the generators' and the discriminators', of
+            shape (2, clients); and the number of batches.
+        """
+        images = torch.cat([client.images for client in clients])
+        of_clients = [randomness.of_client(client.id) for client in clients]
+        inputs = torch.cat(
+            [
+                self._random_inputs(len(client), own.generator("noise"))
+                for client, own in zip(clients, of_clients, strict=True)
+            ]
+        ).to(self.device)
+        optimizers = self._new_optimizers(len(clients), epoch=randomness.round)
+        totals = torch.zeros(2, len(clients), device=self.device)
+        steps = [0] * len(clients)
+        batches = cohort_batches(
+            [len(client) for client in clients],
+            self.config.batch_size,
+            [own.generator("batches") for own in of_clients],
+            self.device,
+        )
+        for batch in batches:
+            totals[:, : len(batch)] += self._step(batch, images, inputs, optimizers)
+            steps[: len(batch)] = [count + 1 for count in steps[: len(batch)]]
+        return totals, steps
+
+    def _new_optimizers(self, count: int, epoch: int) -> _Optimizers:
+        decay = self.config.rate_decay**epoch
+        return _Optimizers(
+            _adam(self._generators, count, self.config.generator_rate * decay),
+            _adam(self._discriminators, count, self.config.discriminator_rate * decay),
+        )
+
+    def _step(
+        self, batch: CohortBatch, images: Tensor, inputs: Tensor, optimizers: _Optimizers
+    ) -> Tensor:
+        """Move the discriminators, then the generators, which face the discriminators moved.
+
+        Args:
+            batch: The batch. With each real image goes the generator's input of the same index.
+            images: uint8 tensor of shape (samples of the cohort, channels, height, width).
+            inputs: Float tensor of shape (samples of the cohort, noise + codes).
+            optimizers: Of both networks.
+
+        Returns:
+            The generators' losses and the discriminators', of shape (2, clients).
+        """
+        count, shown = len(batch), batch.index.flatten()
+        self._generators.activate(count)
+        self._discriminators.activate(count)
+        with section("GAN: generator"):
+            (generated,) = self._generators(inputs[shown], mask=batch.mask)
+        with section("GAN: discriminator"):
+            real = to_float(images[shown]).view_as(generated)
+            both = torch.cat([real, generated.detach()], dim=1)
+            (logits,) = self._discriminators(both.flatten(0, 2), views=2, mask=batch.mask)
+            discriminating = discriminator_losses(logits.squeeze(-1), batch.mask)
+            self._discriminators.backward(discriminating.sum())
+        with section("GAN: optimizers"):
+            optimizers.discriminators.step(count)
+        with section("GAN: generator"):
+            with self._discriminators.frozen():
+                (logits,) = self._discriminators(generated.flatten(0, 2), mask=batch.mask)
+            generating = generator_losses(logits[:, 0, :, 0], batch.mask)
+            self._generators.backward(generating.sum())
+        with section("GAN: optimizers"):
+            optimizers.generators.step(count)
+        return torch.stack([generating.detach(), discriminating.detach()])
+
+    def _random_inputs(self, count: int, generator: torch.Generator) -> Tensor:
+        """Noise with codes at random, of shape (count, noise + codes), on the CPU."""
+        noise = torch.randn(count, self.config.noise, generator=generator)
+        return self._with_codes(noise, torch.randint(self.codes, (count,), generator=generator))
+
+    def _with_codes(self, noise: Tensor, codes: Tensor) -> Tensor:
+        return torch.cat([noise, F.one_hot(codes, self.codes).to(noise.dtype)], dim=1)
+
+    @torch.no_grad()
+    def _drawn(self, client: Client, randomness: Randomness) -> Tensor | RefusedUpdateError:
+        if len(client) < 2:
+            return RefusedUpdateError("it holds one image, and a GAN needs two at least")
+        remembered = memory_of(client.memory, "generator")
+        if not remembered:
+            return RefusedUpdateError("its GAN has come through no epoch")
+        self._generators.load(0, remembered)
+        self._generators.activate(1)
+        self._generators.train(False)
+        count, generator = self.config.images or len(client), randomness.generator("images")
+        noise = torch.randn(count, self.config.noise, generator=generator)
+        inputs = self._with_codes(noise, torch.arange(count) % self.codes)
+        drawn = []
+        for some in torch.split(inputs, self._forward_batch):
+            (images,) = self._generators(some.to(self.device))
+            if not images.isfinite().all():
+                return RefusedUpdateError(_DIVERGED)
+            drawn.append((images[0, 0] * 255).round().to(torch.uint8))
+        return torch.cat(drawn)
+
+
+def _adam(models: ModelStack, count: int, learning_rate: float) -> StackedAdam:
+    """Of the first ``count`` models of a stack."""
+    return StackedAdam(models.parameters[:count], models.gradients[:count], learning_rate, _BETAS)

@@ -1,0 +1,194 @@
+"""From presets, files and single values to a configuration.
+
+A configuration is made of layers, each over the one before: the defaults, the data set's preset, a
+file given by the user, and single values given by the user. A layer that names a method brings what
+the method fixes.
+"""
+
+import difflib
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from ccfcpp.core.errors import UsageError
+
+Tree = dict[str, Any]
+C = TypeVar("C", bound=BaseModel)
+# PyYAML lets the errors of dates that do not exist and of deep nesting through.
+_YAML_ERRORS = (yaml.YAMLError, ValueError, RecursionError)
+
+METHOD_LAYERS: dict[str, Tree] = {
+    "ccfc": {"loss": {"eta": 0.0, "pretrain_eta": 0.0}},
+    "ccfc++": {},
+    # SDA-FC's clients know the directions of the server's centroids.
+    "sda-fc-km": {"pixels": {"assignment": "cosine"}},
+    "sda-fc-fcm": {"pixels": {"assignment": "cosine"}},
+}
+"""What a method fixes."""
+
+
+def resolve(kind: type[C], presets: str, *layers: Tree) -> C:
+    """Lay the user's layers over the data set's preset.
+
+    Args:
+        kind: The kind of configuration.
+        presets: Folder of the data sets' presets, under ``preset_folder()``.
+        layers: What the user's file holds, and single values.
+
+    Raises:
+        UsageError: A key is unknown or a value is out of its range.
+    """
+    dataset = stack(*layers).get("dataset", "digits")
+    return validate(kind, stack(preset(presets, str(dataset)), *layers))
+
+
+def stack(*layers: Tree) -> Tree:
+    """Lay each tree over those before it; what a method fixes lies right under who names it."""
+    tree: Tree = {}
+    for layer in layers:
+        tree = merge(tree, METHOD_LAYERS.get(str(layer.get("method")), {}))
+        tree = merge(tree, layer)
+    return tree
+
+
+def preset_folder() -> Path:
+    """Where the presets lie: in the installed package, or beside it in a source tree."""
+    package = Path(__file__).parent.parent
+    installed = package / "configs"
+    return installed if installed.is_dir() else package.parent / "configs"
+
+
+def preset(presets: str, dataset: str) -> Tree:
+    """The preset of a data set; for a path, the one for a user's own images."""
+    folder = preset_folder() / presets
+    named = folder / f"{dataset}.yaml"
+    if "/" not in dataset and named.is_file():
+        return read_yaml(named)
+    return read_yaml(folder / "images.yaml") | {"dataset": dataset}
+
+
+def read_configs(paths: Iterable[Path]) -> list[Tree]:
+    """A user's files, or else the shipped ones of those names, such as ``feddecorr/table1``.
+
+    Raises:
+        UsageError: One of them cannot be read.
+    """
+    return [read_yaml(_user_file(path)) for path in paths]
+
+
+def _user_file(path: Path) -> Path:
+    shipped = preset_folder() / f"{path}.yaml"
+    return shipped if not path.exists() and shipped.is_file() else path
+
+
+def read_yaml(path: Path) -> Tree:
+    """Read a YAML file that holds a mapping.
+
+    Raises:
+        UsageError: There is no such file, or it is not YAML, or not a mapping.
+    """
+    try:
+        tree = yaml.safe_load(path.read_text())
+    except OSError as error:
+        raise UsageError(f"configuration {path} cannot be read: {error}") from error
+    except _YAML_ERRORS as error:
+        reason = " ".join(str(error).split())
+        raise UsageError(f"configuration {path} is not valid YAML: {reason}") from error
+    if tree is not None and not isinstance(tree, dict):
+        raise UsageError(f"configuration {path} must hold keys and values, such as 'seed: 0'")
+    return tree or {}
+
+
+def parse_assignments(assignments: Iterable[str]) -> Tree:
+    """Turn ``a.b=c`` into ``{a: {b: c}}``, the value read as YAML.
+
+    Raises:
+        UsageError: An assignment is not of that form.
+    """
+    tree: Tree = {}
+    for assignment in assignments:
+        key, equals, text = assignment.partition("=")
+        if not equals or not key:
+            raise UsageError(f"--set {assignment} is not of the form key=value, such as loss.lam=0")
+        try:
+            value = yaml.safe_load(text)
+        except _YAML_ERRORS as error:
+            raise UsageError(f"--set {assignment}: {text!r} is not a YAML value") from error
+        tree = merge(tree, nest(key, value))
+    return tree
+
+
+def nest(key: str, value: object) -> Tree:
+    """Turn the dotted key ``a.b`` into ``{a: {b: value}}``."""
+    for part in reversed(key.split(".")):
+        value = {part: value}
+    assert isinstance(value, dict)
+    return value
+
+
+def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> Tree:
+    """Lay one tree over another."""
+    merged = dict(base)
+    for key, value in over.items():
+        below = merged.get(key)
+        both = isinstance(below, Mapping) and isinstance(value, Mapping)
+        merged[key] = merge(below, value) if both else value  # type: ignore[arg-type]
+    return merged
+
+
+def flatten(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """The leaves of a tree with their dotted keys."""
+    for key, value in tree.items():
+        if isinstance(value, Mapping):
+            yield from flatten(value, f"{prefix}{key}.")
+        else:
+            yield prefix + key, value
+
+
+def validate(kind: type[C], tree: Tree) -> C:
+    """Make a configuration of a tree.
+
+    Raises:
+        UsageError: In one line, the first key or value that does not fit, and what would.
+    """
+    try:
+        return kind.model_validate(tree)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(str(part) for part in first["loc"])
+        raise UsageError(
+            _complaint(kind, key, first["type"], first["msg"], first["input"])
+        ) from None
+
+
+def _complaint(kind: type[BaseModel], key: str, rule: str, message: str, value: object) -> str:
+    if rule == "extra_forbidden":
+        return f"unknown key {key!r}: did you mean {_nearest_key(kind, key)!r}?"
+    if rule == "value_error":
+        return message.removeprefix("Value error, ")
+    return f"{key} = {value} is refused: {message.replace('Input', 'it', 1)}"
+
+
+def _nearest_key(kind: type[BaseModel], key: str) -> str:
+    known = [name for name, _ in flatten(kind().model_dump())]
+    leaf = key.rpartition(".")[2]
+    return max(known, key=lambda name: _likeness(key, name) + _likeness(leaf, name.split(".")[-1]))
+
+
+def _likeness(first: str, second: str) -> float:
+    return difflib.SequenceMatcher(None, first, second).ratio()
+
+
+def dump_yaml(config: BaseModel) -> str:
+    """The configuration as YAML, every key written out."""
+    text: str = yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+    return text
+
+
+def differing_keys(first: BaseModel, second: BaseModel) -> list[str]:
+    """Dotted keys whose values differ between two configurations of one kind."""
+    left, right = (dict(flatten(c.model_dump(mode="json"))) for c in (first, second))
+    return sorted(key for key in left.keys() | right.keys() if left.get(key) != right.get(key))

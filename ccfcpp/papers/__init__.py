@@ -1,0 +1,1 @@
+"""The papers beside this library: tables, theorems, reproduction."""

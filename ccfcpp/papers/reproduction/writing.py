@@ -1,0 +1,123 @@
+"""What a table or a figure came to, as files and as text."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from ccfcpp.core.files import write_whole
+from ccfcpp.papers.reproduction.claims import verdict
+from ccfcpp.papers.reproduction.findings import Findings
+from ccfcpp.papers.reproduction.labels import images
+from ccfcpp.papers.reproduction.results import Place, Result, ScoreTable
+from ccfcpp.report.writing import as_svg, write_figure
+from ccfcpp.runs.study import Row, as_csv, as_markdown
+
+_OF_A_SESSION = ("revision", "processor", "threads", "device", "cuda_device")
+
+_MOST_PLACES = 12
+"""Columns of a table for people."""
+
+
+def scale(results: Sequence[Result]) -> str:
+    """What was run, in a sentence."""
+    names = ", ".join(dict.fromkeys(map(images, results)))
+    rounds = sorted({int(result.summary["rounds"]) for result in results})
+    seeds = sorted({result.config.seed for result in results})
+    diverged = sum(result.summary.get("effective_rank", 0) is None for result in results)
+    return (
+        f"{len(results)} runs on {names}; {_range(rounds)} rounds; "
+        f"seed{'s' if len(seeds) > 1 else ''} {_range(seeds)}"
+        + (f"; {diverged} of them diverged and have no spectrum." if diverged else ".")
+    )
+
+
+def _range(numbers: Sequence[int]) -> str:
+    return str(numbers[0]) if len(numbers) == 1 else f"{numbers[0]} to {numbers[-1]}"
+
+
+def shown_tables(ours: ScoreTable, paper: ScoreTable | None) -> list[tuple[str, list[Row]]]:
+    """Tables for people by title: a row a system, and the paper's values in parentheses.
+
+    Where the paper has other images than we, its tables follow ours.
+    """
+    tables = [(f"{ours.measure}: {panel}", _rows(ours, panel, paper)) for panel in ours.panels]
+    if paper is not None and not set(paper.panels) & set(ours.panels):
+        tables += [
+            (f"{paper.measure} in the paper: {panel}", _rows(paper, panel, None))
+            for panel in paper.panels
+        ]
+    return tables
+
+
+def _rows(table: ScoreTable, panel: str, paper: ScoreTable | None) -> list[Row]:
+    places = table.places(panel)[-_MOST_PLACES:]
+    first = f"system, by {table.axis}" if table.axis else "system"
+    rows: list[Row] = []
+    for system in table.systems:
+        cells = {place: _cell(table, paper, (panel, place, system)) for place in places}
+        if any(cells.values()):
+            rows.append({first: system} | cells)
+    return rows
+
+
+def _cell(table: ScoreTable, paper: ScoreTable | None, where: Place) -> str:
+    score, published = table.get(*where), paper and paper.get(*where)
+    if score is None:
+        return ""
+    return str(score) + (f" ({published.mean:.3f})" if published else "")
+
+
+def numbers(ours: ScoreTable, paper: ScoreTable | None) -> list[Row]:
+    """All values of a table, a row each."""
+    return [
+        {
+            "images": panel,
+            ours.axis or "place": place,
+            "system": system,
+            ours.measure: score.mean,
+            "deviation": score.deviation,
+            "the paper": published.mean
+            if paper is not None and (published := paper.get(panel, place, system))
+            else None,
+        }
+        for (panel, place, system), score in ours.scores.items()
+    ]
+
+
+def as_text(title: str, command: str, results: Sequence[Result], findings: Findings) -> str:
+    """A page of Markdown."""
+    parts = [f"# {title}\n", f"`{command}`\n", verdict(scale(results), findings.claims) + "\n"]
+    for ours, paper in findings.tables:
+        for name, rows in shown_tables(ours, paper):
+            parts.append(f"{name}\n\n{as_markdown(rows)}")
+    if findings.left_out:
+        parts.append("Left out:\n\n" + "".join(f"- {line}\n" for line in findings.left_out))
+    parts.append("Made by:\n\n" + "".join(f"- {line}\n" for line in _sessions(results)))
+    return "\n".join(parts)
+
+
+def _sessions(results: Sequence[Result]) -> list[str]:
+    """By what source on which machines the runs were made."""
+    sessions = [session for result in results for session in result.folder.read_sessions()]
+    return sorted({_session(session) for session in sessions})
+
+
+def _session(session: Row) -> str:
+    facts = [f"{name} {session[name]}" for name in _OF_A_SESSION if session.get(name) is not None]
+    return ", ".join(facts)
+
+
+def write(folder: Path, text: str, findings: Findings) -> None:
+    """Write ``result.md``, a CSV file for each table, and the figures.
+
+    Args:
+        folder: Where to; what is there of the same names is replaced.
+        text: The content of ``result.md``.
+        findings: Tables and figures.
+    """
+    figures = folder / "figures"
+    figures.mkdir(parents=True, exist_ok=True)
+    for drawn in findings.figures:
+        write_figure(figures, drawn, as_svg(drawn))
+    for number, (ours, paper) in enumerate(findings.tables, start=1):
+        write_whole(folder / f"table-{number}.csv", as_csv(numbers(ours, paper)).encode())
+    write_whole(folder / "result.md", text.encode())

@@ -1,0 +1,169 @@
+"""How well the papers' alignment assumption holds while a network learns the digits.
+
+FedDecorr's Assumption 2 and CCFC++'s Assumption III.2: |u_k · v'_k'| is 1 where k = k' and else 0,
+for the left singular vectors of the encoder and the right ones of the layer above it. The ICLR
+paper's Figure 6 draws these numbers for a linear network of three layers on MNIST after 3, 5, 7 and
+9 epochs; here the network learns scikit-learn's digits.
+"""
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+import torch
+from sklearn.datasets import load_digits
+from torch import Tensor
+
+from ccfcpp.core.randomness import Randomness
+from ccfcpp.papers.theory.classification import LabelledData, class_mean_drive, exact_drive
+from ccfcpp.papers.theory.linear_networks import Layers, balanced_chain, flow, orthonormal_columns
+from ccfcpp.papers.theory.problems import one_hot
+from ccfcpp.papers.theory.singular_values import (
+    SplitNetwork,
+    exact_rates,
+    offsets,
+    paired_vectors,
+    theorem_rates,
+)
+from ccfcpp.papers.theory.statements import Statement, equal
+
+SUBJECT = "Alignment (digits, 3 layers)"
+STARTS = ("PyTorch's weights", "a tenth of them", "balanced encoder", "all balanced")
+"""The last two: W_1 and W_2 balanced, as Assumption 1 asks, under PyTorch's W_3; and W_3 as well,
+with the singular vectors that balance needs."""
+TIMES = (0, 28, 47, 66, 84)
+"""The start, and 3, 5, 7 and 9 epochs of 938 batches at a learning rate of 0.01: the figure's, if
+it was drawn with such steps (the paper does not say)."""
+_CLASSES, _WIDTH = 10, 32
+_STEP = 0.25  # half of it changes no figure in the first four digits
+
+
+@dataclass(frozen=True)
+class HeatMap:
+    """One picture of Figure 6.
+
+    Attributes:
+        start: One of ``STARTS``.
+        time: One of ``TIMES``.
+        cosines: |u_k · v'_k'|, of shape (k', k), row and column in descending order of singular
+            values.
+        error: ‖rates of Eq. (44) − exact ones‖ / ‖exact ones‖.
+        printed_error: The same of Eq. (32), with the matrix of class means.
+    """
+
+    start: str
+    time: int
+    cosines: Tensor
+    error: float
+    printed_error: float
+
+    @property
+    def diagonal(self) -> Tensor:
+        """|u_k · v'_k|, of shape (k,)."""
+        return self.cosines.diagonal()
+
+
+def alignment_statements(randomness: Randomness) -> tuple[list[Statement], list[HeatMap]]:
+    """Alignment on the digits from several starts, and what it does to Theorem 1."""
+    maps = heat_maps(randomness)
+    at = {(each.start, each.time): each for each in maps}
+    default, end = STARTS[0], TIMES[-1]
+    statements = [
+        _diagonal(at[default, TIMES[0]], 1, _CLASSES),
+        _diagonal(at[default, end], 1, 1),
+        _diagonal(at[default, end], _CLASSES, _CLASSES),
+        *(_diagonal(at[name, end], 1, _CLASSES) for name in STARTS),
+        *(_error(at[name, end], at[name, end].error, "Eq. (44)") for name in STARTS),
+        _error(at[default, end], at[default, end].printed_error, "Eq. (32) with N G"),
+    ]
+    return statements, maps
+
+
+def heat_maps(randomness: Randomness, times: tuple[int, ...] = TIMES) -> list[HeatMap]:
+    """The heat maps of all starts at given times.
+
+    Args:
+        randomness: Source of the starting weights.
+        times: Ascending multiples of a quarter, the first one 0.
+    """
+    data = digits()
+    samples = data.inputs.shape[-1]
+
+    def drive(layers: Layers) -> Tensor:
+        # Of the mean over samples, which is what networks are trained with.
+        return exact_drive(layers, data) / samples
+
+    layers = _starts(randomness)
+    constants = offsets(SplitNetwork(layers, 2))
+    maps = _maps_at(times[0], layers, data, constants)
+    for before, time in pairwise(times):
+        path = flow(layers, drive, _STEP, round((time - before) / _STEP))
+        layers = tuple(layer[-1] for layer in path)
+        maps += _maps_at(time, layers, data, constants)
+    return maps
+
+
+def digits() -> LabelledData:
+    """scikit-learn's digits with pixels in [0, 1], as columns."""
+    images, labels = load_digits(return_X_y=True)
+    inputs = torch.from_numpy(images / 16).double().mT
+    return LabelledData(inputs, one_hot(torch.from_numpy(labels).long(), _CLASSES))
+
+
+def _starts(randomness: Randomness) -> Layers:
+    """The layers of all starts, stacked along a leading axis."""
+    generator = randomness.generator("alignment")
+    pixels = 64
+    widths = (pixels, _WIDTH, _WIDTH, _CLASSES)
+    default = tuple(_uniform(after, before, generator) for before, after in pairwise(widths))
+    small = tuple(layer / 10 for layer in default)
+    left = orthonormal_columns((), _WIDTH, _WIDTH, generator)
+    right = orthonormal_columns((), pixels, _WIDTH, generator)
+    values = torch.linalg.svdvals(default[1] @ default[0]).clamp(min=1e-2)
+    encoder = balanced_chain(left, values, right, 2)
+    # A head of ten outputs is balanced with an encoder of rank ten.
+    kept = values[:_CLASSES]
+    of_head = orthonormal_columns((), _CLASSES, _CLASSES, generator)
+    low = torch.where(torch.arange(_WIDTH) < _CLASSES, values, 0.0)
+    balanced = balanced_chain(left, low, right, 2)
+    head = of_head * kept.sqrt() @ left[:, :_CLASSES].mT
+    starts = (default, small, (*encoder, default[2]), (*balanced, head))
+    return tuple(torch.stack(layer) for layer in zip(*starts, strict=True))
+
+
+def _uniform(after: int, before: int, generator: torch.Generator) -> Tensor:
+    """PyTorch's weights of a linear layer."""
+    numbers = torch.rand(after, before, generator=generator, dtype=torch.float64)
+    weights: Tensor = (2 * numbers - 1) / before**0.5
+    return weights
+
+
+def _maps_at(time: int, layers: Layers, data: LabelledData, constants: Tensor) -> list[HeatMap]:
+    network = SplitNetwork(layers, 2)
+    cosines = paired_vectors(network).alignment
+    driving = exact_drive(layers, data)
+    exact = exact_rates(network, driving)
+
+    def errors(matrix: Tensor) -> list[float]:
+        difference = theorem_rates(network, constants, matrix) - exact
+        return [float(each) for each in difference.norm(dim=-1) / exact.norm(dim=-1)]
+
+    derived, printed = errors(driving), errors(class_mean_drive(layers, data))
+    return [
+        HeatMap(name, time, cosines[n], derived[n], printed[n]) for n, name in enumerate(STARTS)
+    ]
+
+
+def _diagonal(heat_map: HeatMap, first: int, last: int) -> Statement:
+    chosen = heat_map.diagonal[first - 1 : last]
+    which = f"k = {first}" if first == last else f"mean of k = {first} to {last}"
+    text = f"|u_k . v_k|, {which}: {_setting(heat_map)}"
+    return equal(SUBJECT, text, 1.0, float(chosen.mean()))
+
+
+def _error(heat_map: HeatMap, error: float, equation: str) -> Statement:
+    text = f"relative error of {equation}: {_setting(heat_map)}"
+    return Statement(SUBJECT, text, 0.0, error, "=", error)
+
+
+def _setting(heat_map: HeatMap) -> str:
+    return f"{heat_map.start}, time {heat_map.time}"

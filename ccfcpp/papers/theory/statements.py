@@ -1,0 +1,82 @@
+"""What the papers say, what a simulation says, and the verdict that follows from the two."""
+
+from dataclasses import asdict, dataclass
+from typing import Literal
+
+from torch import Tensor
+
+from ccfcpp.papers.theory.simulation import Simulation, relative_error
+
+Verdict = Literal["holds", "roughly", "fails"]
+
+HOLDS, ROUGHLY = 1e-4, 0.1
+"""Relative errors up to which an equation holds, or holds roughly."""
+
+
+@dataclass(frozen=True)
+class Statement:
+    """One statement beside its simulation.
+
+    Attributes:
+        subject: Which theorem it belongs to.
+        text: What is said.
+        predicted: The number that it predicts; with ``relation`` ``<`` a bound.
+        simulated: The number that came out.
+        relation: ``=``, or ``<`` where the papers say only that something is smaller.
+        relative_error: Of ``=``; None for ``<``.
+    """
+
+    subject: str
+    text: str
+    predicted: float
+    simulated: float
+    relation: Literal["=", "<"] = "="
+    relative_error: float | None = None
+
+    @property
+    def verdict(self) -> Verdict:
+        """``holds``, ``roughly`` (a relative error up to a tenth) or ``fails``."""
+        if self.relation == "<":
+            return "holds" if self.simulated < self.predicted else "fails"
+        error = self.relative_error
+        # A comparison with NaN is false: what could not be computed does not hold.
+        if error is not None and error <= HOLDS:
+            return "holds"
+        return "roughly" if error is not None and error <= ROUGHLY else "fails"
+
+    def as_json(self) -> dict[str, object]:
+        """All fields and the verdict."""
+        return {**asdict(self), "verdict": self.verdict}
+
+
+def equal(subject: str, text: str, predicted: float, simulated: float) -> Statement:
+    """A statement about one number; its error is relative to the simulated one."""
+    error = abs(predicted - simulated) / abs(simulated)
+    return Statement(subject, text, predicted, simulated, "=", error)
+
+
+def smaller(subject: str, text: str, bound: float, simulated: float) -> Statement:
+    """A statement that a number lies below another."""
+    return Statement(subject, text, bound, simulated, "<")
+
+
+def about_rates(subject: str, text: str, predicted: Tensor, simulation: Simulation) -> Statement:
+    """A statement about dσ_k/dt; shown are the numbers of the fastest k, half-way.
+
+    Args:
+        subject: Which theorem.
+        text: What is said.
+        predicted: The formula, of the shape of ``simulation.rates``.
+        simulation: What it is held against.
+    """
+    middle = len(simulation.rates) // 2
+    simulated = simulation.rates[middle].flatten()
+    fastest = int(simulated.abs().argmax())
+    shown = float(predicted[middle].flatten()[fastest])
+    error = relative_error(predicted, simulation)
+    return Statement(subject, text, shown, float(simulated[fastest]), "=", error)
+
+
+def worst(statements: list[Statement]) -> Statement:
+    """Of the same statement in several settings, the one that is farthest off."""
+    return max(statements, key=lambda each: each.relative_error or 0.0)

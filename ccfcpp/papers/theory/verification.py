@@ -1,0 +1,70 @@
+"""All statements, and the numbers behind them as tables."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from ccfcpp.core.randomness import Randomness
+from ccfcpp.papers.theory.alignment import HeatMap, alignment_statements
+from ccfcpp.papers.theory.proposition import proposition_statements
+from ccfcpp.papers.theory.statements import Statement
+from ccfcpp.papers.theory.theorem_1 import theorem_1_statements
+from ccfcpp.papers.theory.theorem_iii_4 import theorem_iii_4_statements
+
+Row = dict[str, object]
+
+
+@dataclass(frozen=True)
+class Verification:
+    """What was found.
+
+    Attributes:
+        statements: All statements, in the order of the papers.
+        tables: Rows of each CSV file, by its name without the suffix.
+    """
+
+    statements: list[Statement]
+    tables: dict[str, list[Row]]
+
+
+def verify(seed: int, note: Callable[[str], None] = lambda _: None) -> Verification:
+    """Check Proposition 1, Theorem 1, the alignment, and Theorem III.4.
+
+    Args:
+        seed: Seed of all data and weights.
+        note: Told what is looked at next.
+    """
+    randomness = Randomness(seed)
+    note("Proposition 1")
+    proposition = proposition_statements(randomness)
+    note("Theorem 1 of FedDecorr")
+    first, of_classification = theorem_1_statements(randomness)
+    note("alignment on the digits")
+    alignment, maps = alignment_statements(randomness)
+    note("Theorem III.4 of CCFC++")
+    second, of_contrast = theorem_iii_4_statements(randomness)
+    statements = [*proposition, *first, *alignment, *second]
+    return Verification(
+        statements,
+        {
+            "statements": [each.as_json() for each in statements],
+            "alignment": alignment_rows(maps),
+            "theorem-1-singular-values": of_classification,
+            "theorem-iii-4-singular-values": of_contrast,
+        },
+    )
+
+
+def alignment_rows(maps: Sequence[HeatMap]) -> list[Row]:
+    """Each pixel of each heat map."""
+    return [
+        {
+            "start": each.start,
+            "time": each.time,
+            "k_head": row + 1,
+            "k_encoder": column + 1,
+            "cosine": float(each.cosines[row, column]),
+        }
+        for each in maps
+        for row in range(each.cosines.shape[0])
+        for column in range(each.cosines.shape[1])
+    ]

@@ -1,0 +1,128 @@
+"""The machine a run runs on."""
+
+import ctypes
+import importlib.metadata
+import os
+import platform
+import subprocess
+import sys
+from pathlib import Path
+
+import faiss
+import torch
+
+import ccfcpp
+from ccfcpp.core.errors import UsageError
+
+_M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4
+"""Names of glibc's malloc options, from its <malloc.h>."""
+
+_RECORDED = ("torch", "torchvision", "numpy", "scipy", "scikit-learn")
+
+
+def choose_device(wanted: str) -> torch.device:
+    """The device that ``auto``, ``cpu`` or ``cuda`` stands for.
+
+    Raises:
+        UsageError: CUDA was asked for and is not there.
+    """
+    if wanted == "auto":
+        wanted = "cuda" if torch.cuda.is_available() else "cpu"
+    if wanted == "cuda" and not torch.cuda.is_available():
+        raise UsageError(
+            "device = 'cuda' is refused: PyTorch finds no CUDA device; take --device cpu"
+        )
+    return torch.device(wanted)
+
+
+def check_precision(wanted: str, device: torch.device) -> None:
+    """Refuse a precision that the device does not have.
+
+    Raises:
+        UsageError: TF32 is asked for where there is none.
+    """
+    if wanted == "tf32" and device.type != "cuda":
+        raise UsageError(
+            f"compute.precision = 'tf32' is refused: the device is {device}, and only CUDA devices "
+            "have it; take float32"
+        )
+
+
+def keep_freed_memory() -> None:
+    """Let the C library keep memory that was freed, rather than give it back to the system.
+
+    A training step frees and takes again the same tens of megabytes; getting them from the system
+    each time, page by page, can take longer than the arithmetic. Only glibc has this setting;
+    elsewhere nothing happens.
+    """
+    if sys.platform != "linux":
+        return
+    set_option = getattr(ctypes.CDLL(None), "mallopt", None)
+    if set_option is not None:
+        set_option(_M_MMAP_MAX, 0)
+        set_option(_M_TRIM_THRESHOLD, 2**31 - 1)
+
+
+def use_processors(jobs: int = 1) -> None:
+    """Set the threads of torch and faiss once, to the processors this process may use.
+
+    ``OMP_NUM_THREADS`` overrides the number; give it where other work shares the processors.
+
+    Args:
+        jobs: How many processes share them.
+    """
+    given = os.environ.get("OMP_NUM_THREADS", "").split(",")[0]
+    fair = max(1, _available_processors() // jobs)
+    threads = int(given) if given.isdecimal() and int(given) > 0 else fair
+    torch.set_num_threads(threads)
+    faiss.omp_set_num_threads(threads)
+
+
+def _available_processors() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1  # macOS and Windows cannot tell
+
+
+def describe_environment(device: torch.device) -> dict[str, object]:
+    """Versions, machine and source revision, as JSON values."""
+    versions = {name: importlib.metadata.version(name) for name in _RECORDED}
+    cuda_name = torch.cuda.get_device_name(device) if device.type == "cuda" else None
+    return {
+        "command": sys.argv,
+        "ccfcpp": ccfcpp.__version__,
+        "revision": _source_revision(),
+        "python": platform.python_version(),
+        **versions,
+        "faiss": faiss.__version__,
+        "platform": platform.platform(),
+        "processor": _processor_name(),
+        "threads": torch.get_num_threads(),
+        "device": str(device),
+        "cuda_device": cuda_name,
+    }
+
+
+def _processor_name() -> str:
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor()
+
+
+def _source_revision() -> str | None:
+    """The git commit of a source checkout; None for an installed package."""
+    folder = Path(__file__).parent.parent.parent
+    if not (folder / ".git").exists():
+        return None
+    try:
+        described = subprocess.run(
+            ["git", "describe", "--always", "--dirty", "--abbrev=40"],  # noqa: S607 - git from PATH
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return described.stdout.strip()

@@ -1,0 +1,276 @@
+"""A run, from its clients to its results: what all systems have in common."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Generic
+
+from torch import Tensor
+
+from ccfcpp.core.config import RunConfig
+from ccfcpp.data import ImageData
+from ccfcpp.engine.algorithm import Algorithm, State
+from ccfcpp.engine.availability import Availability
+from ccfcpp.engine.checkpoint import Checkpoint, CheckpointClock, load_checkpoint
+from ccfcpp.engine.client import Client
+from ccfcpp.engine.federation import Federation, RoundReport
+from ccfcpp.engine.memories import ClientMemories, memory_budget
+from ccfcpp.runs.environment import check_precision, choose_device, describe_environment
+from ccfcpp.runs.local_spectra import LocalSpectra
+from ccfcpp.models.stack.layout import ModelState
+from ccfcpp.core.profiling import section
+from ccfcpp.core.randomness import Randomness
+from ccfcpp.runs.tensorboard import check_tensorboard
+from ccfcpp.runs.folder import RunFolder
+
+Scores = dict[str, float]
+Observer = Callable[[RoundReport, Scores], None]
+Arrays = Mapping[str, Mapping[str, Tensor]]
+"""Results by file and name."""
+
+
+class StoppedError(Exception):
+    """The run was asked to stop, and did after a checkpoint."""
+
+
+@dataclass(frozen=True)
+class View:
+    """What a state makes of images: all of them, or those for testing.
+
+    Attributes:
+        images: uint8 of shape (images, channels, height, width).
+        representations: Floats of shape (images, dimensions); None where there is no one space in
+            which all images lie.
+        found: The cluster, or the predicted class, of each image; None where nothing is known yet.
+        classes: The true class of each image; None where it is not known.
+        class_names: Their names, in order.
+        centroids: Of shape (clusters, dimensions), where the images are clustered.
+        by_angle: Whether images belong to the centroid of the nearest direction, whatever its
+            length; else to the nearest one.
+    """
+
+    images: Tensor
+    representations: Tensor | None
+    found: Tensor | None
+    classes: Tensor | None
+    class_names: tuple[str, ...]
+    centroids: Tensor | None = None
+    by_angle: bool = False
+
+
+@dataclass
+class History:
+    """What a summary says of all rounds together; kept in the checkpoint.
+
+    Attributes:
+        rounds: How many were run.
+        communication_rounds: In how many of them something travelled.
+        seconds: Wall-clock time of the rounds, without evaluation and checkpoints.
+        bytes_down: Bytes that all clients received.
+        bytes_up: Bytes that all clients sent.
+        rounds_by_client: How many rounds each client took part in, by its number.
+        refused: How many updates were refused.
+        local_spectra: Singular values of the last round's local models, by the client's number.
+    """
+
+    rounds: int = 0
+    communication_rounds: int = 0
+    seconds: float = 0.0
+    bytes_down: int = 0
+    bytes_up: int = 0
+    rounds_by_client: dict[str, int] = field(default_factory=dict)
+    refused: int = 0
+    local_spectra: dict[str, list[float]] = field(default_factory=dict)
+
+    def add(self, report: RoundReport) -> None:
+        """Count a round in."""
+        self.rounds += 1
+        self.communication_rounds += report.bytes_down + report.bytes_up > 0
+        self.seconds += report.seconds
+        self.bytes_down += report.bytes_down
+        self.bytes_up += report.bytes_up
+        self.refused += sum(map(len, report.refused.values()))
+        for client in map(str, report.clients):
+            self.rounds_by_client[client] = self.rounds_by_client.get(client, 0) + 1
+
+    def describe(self, clients: Sequence[Client]) -> dict[str, object]:
+        """What a summary says of the rounds and of the clients that took part."""
+        return {
+            "participants": [
+                {
+                    "client": client.id,
+                    "name": client.name,
+                    "samples": len(client),
+                    "rounds": self.rounds_by_client.get(str(client.id), 0),
+                }
+                for client in clients
+            ],
+            "rounds": self.rounds,
+            "communication_rounds": self.communication_rounds,
+            "seconds": round(self.seconds, 3),
+            "bytes_down": self.bytes_down,
+            "bytes_up": self.bytes_up,
+            "refused_updates": self.refused,
+        }
+
+
+class Experiment(ABC, Generic[State]):
+    """Clients and an algorithm, and the run of its rounds.
+
+    A subclass sets clients and algorithm, and says how a state is scored and what is left in the
+    end.
+
+    Args:
+        config: The run's configuration.
+
+    Attributes:
+        device: Where the computation runs.
+        tensorboard: Whether rounds are logged for TensorBoard too.
+        randomness: The run's source of random numbers.
+        availability: Which clients take part.
+        data: All images.
+        parts: Indices of each client's images, also of clients that are not connected.
+        clients: The connected clients that hold images.
+        algorithm: The system.
+    """
+
+    data: ImageData
+    parts: list[Tensor]
+    clients: list[Client]
+    algorithm: Algorithm[State]
+
+    def __init__(self, config: RunConfig) -> None:
+        self.device = choose_device(config.device)
+        check_precision(config.compute.precision, self.device)
+        check_tensorboard(config.tensorboard)
+        self.tensorboard = config.tensorboard
+        self.randomness = Randomness(config.seed)
+        self.availability = Availability(**config.availability.model_dump())
+
+    @abstractmethod
+    def scores(self, number: int, state: State, memories: ClientMemories) -> Scores:
+        """Scores after round ``number``; none where none are due."""
+
+    @abstractmethod
+    def results(
+        self, state: State, memories: ClientMemories, local: LocalSpectra
+    ) -> tuple[dict[str, Any], Arrays]:
+        """What the last state comes to: the summary's part of it, and arrays to save.
+
+        Args:
+            state: It.
+            memories: What the clients remember.
+            local: Spectra of the last round's local models.
+        """
+
+    @abstractmethod
+    def local_representations(self, client: int, model: ModelState) -> Tensor | None:
+        """What a local model makes of the images on which models are compared.
+
+        Args:
+            client: The client's number.
+            model: What it sent.
+
+        Returns:
+            Floats of shape (images, dimensions); None where a model is not for comparing.
+        """
+
+    @abstractmethod
+    def view(self, state: State, memories: ClientMemories) -> View:
+        """What a state makes of the images."""
+
+    def pictures(self, state: State) -> Mapping[str, Tensor]:
+        """What there is to look at by name, each uint8 of shape (height, width, 3)."""
+        return {}
+
+    @abstractmethod
+    def describe(self) -> dict[str, Any]:
+        """The setting, for the summary."""
+
+    def run(
+        self,
+        folder: RunFolder,
+        observe: Observer = lambda report, scores: None,
+        should_stop: Callable[[], bool] = lambda: False,
+    ) -> dict[str, Any]:
+        """Run all rounds, or those that are left, and write the results.
+
+        Args:
+            folder: Where to; a run that was interrupted goes on after its last checkpoint.
+            observe: Called after each round with its report and its scores.
+            should_stop: Asked after each round; what it stops is checkpointed first.
+
+        Returns:
+            The summary, as it stands in ``summary.json``.
+
+        Raises:
+            StoppedError: ``should_stop`` said so.
+            FederationError: The rounds left nothing that could be a result.
+        """
+        folder.add_environment(describe_environment(self.device))
+        federation = self.federation(folder.checkpoint.parent)
+        memories = federation.memories
+        state, history, first_round = self._start(folder, memories)
+        last_round = self.algorithm.rounds - 1
+        local = LocalSpectra(last_round, self.local_representations, history.local_spectra)
+        federation.on_update = local
+        clock = CheckpointClock()
+        with folder.log(self.tensorboard) as log_round:
+            for state, report in federation.run(state, first_round):  # noqa: B020 - the state moves on
+                with section("scores"):
+                    scores = self.scores(report.round, state, memories)
+                history.add(report)
+                log_round(vars(report) | {"scores": scores})
+                observe(report, scores)
+                stopping = should_stop()
+                over = federation.is_over(state, report.round + 1)
+                if stopping or over or clock.is_due():
+                    with clock.timing(), section("checkpoint"):
+                        self._save(folder, report.round, state, memories, history)
+                if stopping and not over:
+                    raise StoppedError
+        result, arrays = self.results(state, memories, local)
+        summary = self.describe() | history.describe(self.clients) | result
+        summary["out"] = str(folder.path)
+        folder.write_results(summary, state, arrays, self.pictures(state))
+        return summary
+
+    def _save(
+        self,
+        folder: RunFolder,
+        number: int,
+        state: State,
+        memories: ClientMemories,
+        history: History,
+    ) -> None:
+        """Write a checkpoint after round ``number``."""
+        files = memories.save(number)
+        folder.save_checkpoint(Checkpoint(number + 1, state, files, vars(history)))
+        memories.settle()
+
+    def last_view(self, folder: RunFolder) -> View | None:
+        """What the last checkpoint's state makes of the images, without a change to the folder.
+
+        None where the run ended before its first checkpoint.
+        """
+        if not folder.checkpoint.exists():
+            return None
+        checkpoint = load_checkpoint(folder.checkpoint, self.algorithm.state_type, self.device)
+        memories = self.federation(folder.checkpoint.parent).memories
+        memories.look_at(checkpoint.memories)
+        return self.view(checkpoint.state, memories)
+
+    def federation(self, folder: Path | None = None) -> Federation[State]:
+        """The clients and the server; what clients remember goes to ``folder`` where it must."""
+        memories = ClientMemories(self.device, memory_budget(self.device), folder)
+        return Federation(
+            self.algorithm, self.clients, self.availability, self.randomness, memories
+        )
+
+    def _start(self, folder: RunFolder, memories: ClientMemories) -> tuple[State, History, int]:
+        checkpoint = folder.load_checkpoint(self.algorithm.state_type, self.device)
+        if checkpoint is None:
+            return self.algorithm.initial_state(self.randomness), History(), 0
+        memories.restore(checkpoint.memories)
+        return checkpoint.state, History(**checkpoint.facts), checkpoint.next_round

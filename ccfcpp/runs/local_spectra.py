@@ -1,0 +1,88 @@
+"""Spectra of the local models of a run's last round, beside the global model's.
+
+Source: Shi et al., *Understanding and Mitigating Dimensional Collapse in Federated Learning*
+(TPAMI), Section 3.3; Yan et al., *CCFC++*, Section III-C.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ccfcpp.core.metrics import effective_rank, spectral_gap, spectrum, tail_share
+from ccfcpp.models.stack.layout import ModelState
+from ccfcpp.core.profiling import section
+
+_MOST_MODELS = 20
+"""More local models than these, which are those of the largest clients, say nothing new."""
+
+
+class LocalSpectra:
+    """Looks at local models as their updates arrive, before they are averaged and gone.
+
+    Args:
+        last_round: The round in which it looks.
+        represent: What a client's model makes of some images: from the client's number and the
+            model to floats of shape (images, dimensions); None for a client without a model that
+            could be compared.
+        values: Where what it sees is kept: singular values, descending, by the client's number.
+    """
+
+    def __init__(
+        self,
+        last_round: int,
+        represent: Callable[[int, ModelState], Tensor | None],
+        values: dict[str, list[float]],
+    ) -> None:
+        self.last_round = last_round
+        self.represent = represent
+        self.values = values
+
+    def __call__(self, number: int, client: int, update: object) -> None:
+        """Take an update that the server has accepted."""
+        model: ModelState | None = getattr(update, "model", None)
+        if number != self.last_round or model is None or len(self.values) == _MOST_MODELS:
+            return
+        with section("local spectra"):
+            representations = self.represent(client, model)
+            if representations is not None:
+                self.values[str(client)] = spectrum(representations).tolist()
+
+    def arrays(self, global_values: Tensor) -> dict[str, Tensor]:
+        """What a run's folder keeps: ``global`` of shape (dimensions,), ``client`` and ``local``.
+
+        ``local`` has the shape (clients, dimensions), in the order of ``client``.
+        """
+        clients = sorted(map(int, self.values))
+        local = [self.values[str(client)] for client in clients]
+        return {
+            "global": global_values,
+            "client": torch.tensor(clients, dtype=torch.int64),
+            "local": torch.tensor(local, dtype=torch.float64).reshape(-1, len(global_values)),
+        }
+
+
+def describe_spectra(arrays: Mapping[str, Tensor]) -> dict[str, float | None]:
+    """What a summary says of the spectra: of the global model, and means over the local ones.
+
+    Args:
+        arrays: As ``LocalSpectra.arrays`` gives them.
+
+    Returns:
+        ``effective_rank``, ``tail_share``, ``local_effective_rank`` and ``gap``, the R of Eq. (1);
+        None where there is nothing to take it from, or where a model has diverged.
+    """
+    of_all, local = arrays["global"], list(arrays["local"])
+    return {
+        "effective_rank": mean([effective_rank(of_all)]),
+        "tail_share": mean([tail_share(of_all)]),
+        "local_effective_rank": mean([effective_rank(values) for values in local]),
+        "gap": mean([spectral_gap(values, of_all) for values in local]),
+    }
+
+
+def mean(figures: list[float]) -> float | None:
+    """Their mean; None where there are none or one is NaN, which JSON does not have."""
+    total: Any = torch.tensor(figures, dtype=torch.float64).mean()
+    return None if total.isnan() else float(total)

@@ -1,0 +1,135 @@
+"""The runs of a study, in processes of their own."""
+
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from multiprocessing.synchronize import Event
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ccfcpp.runs.environment import keep_freed_memory, use_processors
+from ccfcpp.core.errors import FederationError, UsageError
+from ccfcpp.runs.experiment import Experiment, StoppedError
+from ccfcpp.runs.folder import C
+from ccfcpp.runs.study import Planned, Study
+
+_SECONDS_BETWEEN_LOOKS = 0.5
+_MOST_JOBS = 61
+"""The most processes that Windows can wait for."""
+
+_stop: Event
+"""In a run's process: whether it is to stop."""
+
+
+def run_in_processes(
+    study: Study[C],
+    make: Callable[[C], Experiment[Any]],
+    jobs: int,
+    look: Callable[[], None],
+    should_stop: Callable[[], bool],
+) -> None:
+    """Run what is not finished, several runs at once, which share the processors.
+
+    Args:
+        study: The runs.
+        make: Makes the experiment of a configuration; a function or class of a module.
+        jobs: How many run at once.
+        look: Called at short intervals, and when a run has ended.
+        should_stop: Likewise; once it says so the runs stop after their rounds.
+
+    Raises:
+        StoppedError: ``should_stop`` said so.
+        FederationError: Runs failed, which it names; all others are finished.
+    """
+    left = [planned for planned in study.runs if not study.is_finished(planned)]
+    if not left:
+        look()
+        return
+    context = multiprocessing.get_context("spawn")
+    stop = context.Event()
+    pool = ProcessPoolExecutor(min(jobs, len(left), _MOST_JOBS), context, _begin, (jobs, stop))
+    with _ctrl_c_ignored():
+        runs = {pool.submit(_run, study.path, planned, make): planned for planned in left}
+    try:
+        look()
+        pending = set(runs)
+        while pending:
+            _, pending = wait(pending, _SECONDS_BETWEEN_LOOKS, FIRST_COMPLETED)
+            if should_stop() and not stop.is_set():
+                stop.set()
+                pending = {future for future in pending if not future.cancel()}
+            look()
+    except BaseException:
+        # Without waiting: whoever asks twice has lost patience.
+        pool.shutdown(wait=False, cancel_futures=True)
+        for process in multiprocessing.active_children():
+            process.terminate()
+        raise
+    pool.shutdown()
+    reasons = {run.folder: _failure(future) for future, run in runs.items()}
+    failed = [f"{folder}: {reason}" for folder, reason in reasons.items() if reason]
+    if failed:
+        raise FederationError(f"{len(failed)} of {len(runs)} runs failed: {'; '.join(failed)}")
+    if stop.is_set():
+        raise StoppedError
+
+
+@contextmanager
+def _ctrl_c_ignored() -> Iterator[None]:
+    """Processes that are started here leave Ctrl-C, which reaches all of a terminal's, to this one.
+
+    Where what is ignored is inherited (not on Windows), they do so from their first instruction on.
+    """
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _failure(future: Future[None]) -> str | None:
+    """Why a run failed; None where it is finished or was stopped.
+
+    Raises:
+        Exception: The failure is none that a run is known to have.
+    """
+    error = None if future.cancelled() else future.exception()
+    if isinstance(error, BrokenProcessPool):
+        return "its process, or another's, died, perhaps for want of memory: take fewer --jobs"
+    if isinstance(error, FederationError | UsageError | OSError | torch.OutOfMemoryError):
+        return str(error)
+    if error is not None and not isinstance(error, StoppedError):
+        raise error
+    return None
+
+
+def _begin(jobs: int, stop: Event) -> None:
+    """Set up a process for runs."""
+    global _stop
+    _stop = stop
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    keep_freed_memory()
+    use_processors(jobs)
+
+
+def _end_with_parent() -> None:
+    """Where the first process was killed, its runs must not go on beside those of the next one."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
+
+
+def _run(path: Path, planned: Planned[C], make: Callable[[C], Experiment[Any]]) -> None:
+    if _stop.is_set():
+        raise StoppedError
+    experiment, folder = Study(path, [planned]).opened(planned, make)
+    experiment.run(folder, should_stop=_stop.is_set)

@@ -1,0 +1,316 @@
+"""Many runs in one folder: a grid of settings, each with several seeds, and one table of them.
+
+A configuration file may hold a ``grid``: lists of values by dotted key, all combinations of which
+are run; or a list of such grids, one after the other. A finished run is never run again.
+"""
+
+import csv
+import io
+import itertools
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Generic
+
+import yaml
+
+from ccfcpp.core.config_layers import Tree, flatten, merge, nest, read_yaml, resolve, validate
+from ccfcpp.core.files import write_whole
+from ccfcpp.core.errors import UsageError
+from ccfcpp.runs.experiment import Experiment, StoppedError
+from ccfcpp.runs.folder import C, RunFolder
+
+Axes = dict[str, Any]
+"""What sets a cell of the grid apart: values by dotted key."""
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Planned(Generic[C]):
+    """One run of a study.
+
+    Attributes:
+        axes: What sets its cell apart.
+        config: Its configuration.
+    """
+
+    axes: Axes
+    config: C
+
+    @property
+    def folder(self) -> Path:
+        """Its folder inside the study's."""
+        cell = ",".join(f"{key}={_plain(value)}" for key, value in self.axes.items())
+        return Path(cell.replace("/", "_")) / f"seed-{self.config.seed}"
+
+
+def grid_cells(grid: object, values: Tree) -> list[Axes]:
+    """All cells of a grid, or of a list of grids, in the order of their keys and values.
+
+    A key with a single value from the user is no axis any more. Of a list of grids those are left
+    that have the value; where none has it, it goes with all of them.
+
+    Args:
+        grid: Lists by dotted key; empty for a single cell without axes.
+        values: What the user gave as single values.
+
+    Raises:
+        UsageError: The grid is not made of lists.
+    """
+    grids: list[Any] = grid if isinstance(grid, list) and grid else [grid]
+    if not all(map(_is_grid, grids)):
+        raise UsageError(
+            "grid must hold lists by dotted key, such as 'partition.alpha: [0.05, 0.1]'"
+        )
+    given = dict(flatten(values))
+    chosen = [one for one in grids if _has_values(one, given)] or grids
+    cells: list[Axes] = []
+    for one in chosen:
+        free = {key: choices for key, choices in one.items() if key not in given}
+        for combination in itertools.product(*free.values()):
+            cell = dict(zip(free, combination, strict=True))
+            if cell not in cells:
+                cells.append(cell)
+    return cells
+
+
+def _is_grid(grid: object) -> bool:
+    return isinstance(grid, dict) and all(
+        isinstance(key, str) and isinstance(choices, list) and choices
+        for key, choices in grid.items()
+    )
+
+
+def _has_values(grid: Mapping[str, Sequence[object]], given: Mapping[str, object]) -> bool:
+    return all(
+        any(_is_same(choice, given[key]) for choice in choices)
+        for key, choices in grid.items()
+        if key in given
+    )
+
+
+def _is_same(value: object, text: object) -> bool:
+    """Whether a value of a file is what a flag says, which comes as text."""
+    try:
+        return float(str(value)) == float(str(text))
+    except ValueError:
+        return str(value) == str(text)
+
+
+def as_tree(axes: Axes) -> Tree:
+    """A cell as a tree of settings."""
+    tree: Tree = {}
+    for key, value in axes.items():
+        tree = merge(tree, nest(key, value))
+    return tree
+
+
+def plan_grid(
+    kind: type[C], presets: str, layers: Sequence[Tree], values: Tree, seeds: int
+) -> list[Planned[C]]:
+    """All runs of a grid, each cell with so many seeds.
+
+    Args:
+        kind: The kind of their configurations.
+        presets: Folder of the data sets' presets.
+        layers: Trees of settings, of which the last ``grid`` counts.
+        values: Single values over them.
+        seeds: How many seeds each cell has.
+
+    Raises:
+        UsageError: The grid is none, or a value is out of its range.
+    """
+    grid: object = next((layer["grid"] for layer in reversed(layers) if "grid" in layer), {})
+    planned = []
+    for axes in grid_cells(grid, values):
+        config = resolve(kind, presets, *without_grids(layers), as_tree(axes), values)
+        for number in range(seeds):
+            of_seed = config.model_copy(update={"seed": config.seed + number})
+            planned.append(Planned(axes, of_seed))
+    return planned
+
+
+def without_grids(layers: Sequence[Tree]) -> list[Tree]:
+    """Layers without their grids."""
+    return [{key: value for key, value in layer.items() if key != "grid"} for layer in layers]
+
+
+class Study(Generic[C]):
+    """Runs in one folder.
+
+    Args:
+        path: The folder.
+        runs: What is to be run.
+    """
+
+    def __init__(self, path: Path, runs: Sequence[Planned[C]]) -> None:
+        self.path = path
+        self.runs = list(runs)
+
+    @staticmethod
+    def plan_of(path: Path) -> Path:
+        """The file in which a study's folder holds its plan."""
+        return path / "study.yaml"
+
+    @classmethod
+    def create(cls, path: Path, runs: Sequence[Planned[C]]) -> "Study[C]":
+        """Start a study in a new or empty folder.
+
+        Raises:
+            UsageError: The folder holds something, or cannot be made.
+        """
+        RunFolder(path).refuse_if_taken()
+        listed = [{"axes": run.axes, "config": run.config.model_dump(mode="json")} for run in runs]
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            text = yaml.safe_dump({"runs": listed}, sort_keys=False, allow_unicode=True)
+            write_whole(cls.plan_of(path), text.encode())
+        except OSError as error:
+            raise UsageError(
+                f"output folder {path} cannot be written ({error.strerror}): give another --out"
+            ) from error
+        return cls(path, runs)
+
+    @classmethod
+    def reopen(cls, path: Path, kind: type[C], changes: Tree) -> "Study[C]":
+        """Go on with a study.
+
+        Args:
+            path: Its folder.
+            kind: The kind of its configurations.
+            changes: What may differ from run to run, such as the device.
+
+        Raises:
+            UsageError: The plan is damaged.
+        """
+        plan = read_yaml(cls.plan_of(path))
+        try:
+            listed = [(dict(entry["axes"]), dict(entry["config"])) for entry in plan["runs"]]
+        except (KeyError, TypeError, ValueError) as error:
+            raise UsageError(
+                f"{cls.plan_of(path)} is damaged ({error}): start again with another --out"
+            ) from error
+        runs = [Planned(axes, validate(kind, merge(config, changes))) for axes, config in listed]
+        return cls(path, runs)
+
+    def run(
+        self,
+        make: Callable[[C], Experiment[Any]],
+        run_one: Callable[[str, Experiment[Any], RunFolder], object],
+        finished: Callable[[], None],
+        should_stop: Callable[[], bool],
+    ) -> None:
+        """Run what is not finished, one run after the other.
+
+        Args:
+            make: Makes the experiment of a configuration.
+            run_one: Runs it, under a title, in a folder.
+            finished: Called first, and after each run.
+            should_stop: Asked before each run.
+
+        Raises:
+            StoppedError: ``should_stop`` said so.
+        """
+        finished()
+        for number, planned in enumerate(self.runs):
+            if self.is_finished(planned):
+                continue
+            if should_stop():
+                raise StoppedError
+            title = f"run {number + 1} of {len(self.runs)}: {planned.folder}"
+            run_one(title, *self.opened(planned, make))
+            finished()
+
+    def folder(self, planned: Planned[C]) -> RunFolder:
+        """Where a run goes."""
+        return RunFolder(self.path / planned.folder)
+
+    def is_finished(self, planned: Planned[C]) -> bool:
+        """Whether a run has its summary."""
+        return self.folder(planned).summary.is_file()
+
+    def opened(
+        self, planned: Planned[C], make: Callable[[C], Experiment[Any]]
+    ) -> tuple[Experiment[Any], RunFolder]:
+        """A run's experiment and its folder, which is made, or taken up where it was left."""
+        experiment = make(planned.config)
+        folder = self.folder(planned)
+        if not folder.config.is_file():
+            return experiment, RunFolder.create(folder.path, planned.config)
+        folder = RunFolder.reopen(folder.path)
+        folder.refuse_other_config(planned.config)
+        return experiment, folder
+
+    def results(self) -> list[tuple[Axes, Row]]:
+        """Axes and summary of each finished run, in the order of the plan.
+
+        Raises:
+            UsageError: A summary is damaged.
+        """
+        done = [planned for planned in self.runs if self.is_finished(planned)]
+        return [(planned.axes, self.folder(planned).read_summary()) for planned in done]
+
+    def write_table(self, rows: Sequence[Row], markdown: str) -> None:
+        """Write a table of the cells, to ``table.csv`` and ``table.md``."""
+        write_whole(self.path / "table.csv", as_csv(rows).encode())
+        write_whole(self.path / "table.md", markdown.encode())
+
+
+def cell_rows(results: Sequence[tuple[Axes, Row]], measures: Sequence[str]) -> list[Row]:
+    """One row a cell: its axes, and each measure's mean and deviation over the seeds.
+
+    The deviation is that of a sample (n − 1), and None for a single run.
+
+    Args:
+        results: Axes and summary of each run.
+        measures: Keys of the summaries.
+    """
+    of_cells: list[tuple[Axes, list[Row]]] = []
+    for axes, summary in results:
+        if not of_cells or axes != of_cells[-1][0]:
+            of_cells.append((axes, []))
+        of_cells[-1][1].append(summary)
+    return [{**axes, **_means(of_cell, measures)} for axes, of_cell in of_cells]
+
+
+def _means(summaries: Sequence[Mapping[str, Any]], measures: Sequence[str]) -> Row:
+    row: Row = {"runs": len(summaries)}
+    for measure in measures:
+        known = [s[measure] for s in summaries if s.get(measure) is not None]
+        row[measure] = statistics.fmean(known) if known else None
+        row[f"{measure} deviation"] = statistics.stdev(known) if len(known) > 1 else None
+    return row
+
+
+def display(row: Row, measures: Sequence[str]) -> dict[str, str]:
+    """A row for people: measures with their deviations."""
+    figures = {*measures, *(f"{measure} deviation" for measure in measures)}
+    shown = {key: _plain(value) for key, value in row.items() if key not in figures}
+    for measure in measures:
+        mean, deviation = row[measure], row[f"{measure} deviation"]
+        text = "" if mean is None else f"{mean:.4g}"
+        shown[measure] = text if deviation is None else f"{text} ± {deviation:.2g}"
+    return shown
+
+
+def as_csv(rows: Sequence[Mapping[str, object]]) -> str:
+    """Rows as a table whose columns are all their keys."""
+    text = io.StringIO()
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    writer = csv.DictWriter(text, names, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+def as_markdown(shown: Sequence[Mapping[str, str]]) -> str:
+    """Rows of text as a table."""
+    names = list(dict.fromkeys(name for row in shown for name in row))
+    lines = [names, ["---"] * len(names), *([row.get(name, "") for name in names] for row in shown)]
+    return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
+
+
+def _plain(value: object) -> str:
+    """A value in full, so that different values look different."""
+    return str(value)

@@ -1,0 +1,453 @@
+"""What a user sees: results, files, and one clear line where something does not fit."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import load_file
+
+import ccfcpp as package
+from ccfcpp.cli.app import app
+from ccfcpp.clustering.ccfc import representations
+from ccfcpp.clustering.ccfc.local_training import LocalTrainer
+from ccfcpp.clustering.ccfc.representations import represent
+from ccfcpp.core.randomness import Randomness
+from ccfcpp.models.stack.stacked import ModelStack
+from ccfcpp.runs.environment import use_processors
+from tests.support.command import TINY, Result, ccfcpp
+
+
+def complaint(result: Result) -> str:
+    """The one line on stderr that a user error must end with."""
+    assert result.code == 2, result
+    assert result.stdout == ""
+    lines = result.stderr.splitlines()
+    assert len(lines) == 1, result.stderr
+    assert lines[0].startswith("error: ")
+    return lines[0]
+
+
+def write_images(folder: Path, count: int, size: int = 8) -> Path:
+    folder.mkdir(parents=True)
+    pixels = np.random.default_rng(len(folder.name)).integers(0, 255, (count, size, size), np.uint8)
+    for number, image in enumerate(pixels):
+        Image.fromarray(image).save(folder / f"{number}.png")
+    return folder
+
+
+def test_version() -> None:
+    assert ccfcpp("--version").stdout == f"ccfcpp {package.__version__}\n"
+
+
+def test_help_of_every_command_names_its_flags() -> None:
+    assert app.info.help
+    flags = (
+        "--config --dataset --p --method --clients --clusters --rounds --pretrain-rounds --eta "
+        "--lam --disconnection-rate --dropout-rate --seed --device --cohort --data-root --out "
+        "--resume --set --profile --json"
+    )
+    shown = ccfcpp("cluster", "--help").stdout
+    assert [flag for flag in flags.split() if flag not in shown] == []
+
+
+def test_datasets_are_listed() -> None:
+    shown = ccfcpp("datasets").stdout
+    for name in ("digits", "mnist", "fashion-mnist", "cifar10", "cifar100", "stl10"):
+        assert name in shown
+
+
+# --- a whole run ---------------------------------------------------------------------------------
+
+
+def test_json_is_one_object_with_the_results(tmp_path: Path) -> None:
+    result = ccfcpp("cluster", "--p", 0.75, "--json", "--out", tmp_path / "run", *TINY)
+    assert result.code == 0, result.stderr
+    summary = json.loads(result.stdout)
+    promised = {"method", "dataset", "p", "nmi", "kappa", "accuracy", "ari", "clients", "connected"}
+    assert promised | {"rounds", "seconds", "out"} <= summary.keys()
+    assert summary["method"] == "ccfc++"
+    assert (summary["clients"], summary["connected"], summary["rounds"]) == (4, 4, 4)
+    assert summary["p"] == 0.75
+    assert 0 <= summary["nmi"] <= 1
+    assert "round 4/4" in result.stderr
+    assert "NMI" in result.stderr
+
+
+def test_the_files_of_a_run_agree_with_its_summary(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    result = ccfcpp("cluster", "--out", run, "--disconnection-rate", 0.25, *TINY)
+    assert result.code == 0, result.stderr
+    assert "NMI" in result.stdout
+    summary = json.loads((run / "summary.json").read_text())
+    rounds = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert [line["round"] for line in rounds] == [0, 1, 2, 3]
+    assert sum(line["bytes_up"] for line in rounds) == summary["bytes_up"] > 0
+    assert sum(line["bytes_down"] for line in rounds) == summary["bytes_down"] > 0
+    assert rounds[-1]["scores"]["nmi"] == summary["nmi"]
+    taking_part = [entry["client"] for entry in summary["participants"]]
+    assert len(taking_part) == summary["connected"] == 3
+    assert all(line["clients"] == taking_part for line in rounds)
+    assert [entry["rounds"] for entry in summary["participants"]] == [4, 4, 4]
+    assignments = np.load(run / "assignments.npz")
+    assert assignments["cluster"].shape == assignments["client"].shape == (1797,)
+    for entry in summary["participants"]:
+        assert (assignments["client"] == entry["client"]).sum() == entry["samples"]
+    assert "centroids" in load_file(run / "model.safetensors")
+    session = json.loads((run / "environment.json").read_text())["sessions"][0]
+    assert session["device"] == "cpu"
+    assert session["torch"].startswith(torch.__version__.split("+")[0])
+    assert not list(run.rglob("*.tmp"))
+
+
+def test_the_same_command_gives_the_same_numbers(tmp_path: Path) -> None:
+    summaries = []
+    for name in ("a", "b"):
+        result = ccfcpp("cluster", "--json", "--out", tmp_path / name, *TINY)
+        summaries.append(json.loads(result.stdout) | {"seconds": None, "out": None})
+    assert summaries[0] == summaries[1]
+
+
+def test_unlabelled_images_are_clustered_without_scores(tmp_path: Path) -> None:
+    folder = write_images(tmp_path / "pictures", 40)
+    result = ccfcpp(
+        "cluster", "--dataset", folder, "--partition", "iid", "--clusters", 3, "--json",
+        "--out", tmp_path / "run", *TINY,
+    )  # fmt: skip
+    assert result.code == 0, result.stderr
+    summary = json.loads(result.stdout)
+    assert summary["nmi"] is summary["kappa"] is summary["p"] is None
+    assert "class" not in np.load(tmp_path / "run" / "assignments.npz")
+    shown = ccfcpp("cluster", "--out", tmp_path / "run", "--resume")
+    assert "no labels" in shown.stdout
+
+
+def test_colour_images_are_learnt_by_a_resnet(tmp_path: Path) -> None:
+    pixels = np.random.default_rng(0).integers(0, 255, (12, 16, 16, 3), np.uint8)
+    np.savez(tmp_path / "colour.npz", x=pixels, y=np.array(["cat", "dog"] * 6))
+    result = ccfcpp(
+        "cluster", "--dataset", tmp_path / "colour.npz", "--rounds", 1, "--pretrain-rounds", 1,
+        "--json", "--out", tmp_path / "run",
+    )  # fmt: skip
+    assert result.code == 0, result.stderr
+    summary = json.loads(result.stdout)
+    assert (summary["clients"], summary["clusters"]) == (2, 2)
+    names = load_file(tmp_path / "run" / "model.safetensors").keys()
+    assert "model/backbone.network.layer4.1.conv2.weight" in names
+
+
+def test_each_folder_is_a_client(tmp_path: Path) -> None:
+    for name, count in (("clinic", 20), ("laboratory", 12)):
+        write_images(tmp_path / "sites" / name, count)
+    result = ccfcpp(
+        "cluster", "--dataset", tmp_path / "sites", "--partition", "folders", "--clusters", 3,
+        "--json", "--out", tmp_path / "run", *TINY[:4], *TINY[6:],
+    )  # fmt: skip
+    assert result.code == 0, result.stderr
+    participants = json.loads(result.stdout)["participants"]
+    assert [(p["name"], p["samples"]) for p in participants] == [("clinic", 20), ("laboratory", 12)]
+
+
+def test_a_client_without_samples_takes_no_part(tmp_path: Path) -> None:
+    labels = np.array([0] * 30 + [1])
+    images = np.random.default_rng(0).integers(0, 255, (31, 8, 8), np.uint8)
+    np.savez(tmp_path / "two.npz", images=images, labels=labels)
+    result = ccfcpp(
+        "cluster", "--dataset", tmp_path / "two.npz", "--p", 1, "--json",
+        "--out", tmp_path / "run", *TINY,
+    )  # fmt: skip
+    assert result.code == 0, result.stderr
+    summary = json.loads(result.stdout)
+    # Clients 1 and 3 share the only image of class 1, so that client 3 has none.
+    assert [entry["samples"] for entry in summary["participants"]] == [15, 1, 15]
+    assert (summary["clients"], summary["connected"]) == (4, 3)
+
+
+def test_a_run_in_which_a_client_diverges_goes_on_without_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once: the client is taken up again in the next round."""
+    real = LocalTrainer.pretrain
+
+    def explode(trainer: LocalTrainer, *arguments: Any) -> list[float | None]:
+        randomness: Randomness = arguments[-1]
+        losses = real(trainer, *arguments)
+        for index, client in enumerate(arguments[-2]):
+            if (randomness.round, client.id) == (1, 2):
+                trainer.models.parameters[index].fill_(float("nan"))
+                client.memory = {k: v * float("nan") for k, v in client.memory.items()}
+        return losses
+
+    monkeypatch.setattr(LocalTrainer, "pretrain", explode)
+    run = tmp_path / "run"
+    result = ccfcpp("cluster", "--json", "--out", run, *TINY, "--set", "centroids.encoder=local")
+    assert result.code == 0, result.stderr
+    assert "round 2: client 2 refused: pre-training: its representations hold NaN" in result.stderr
+    assert json.loads(result.stdout)["refused_updates"] == 1
+    rounds = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert [list(line["refused"]) for line in rounds] == [[], ["2"], [], []]
+
+
+def test_a_run_in_which_everybody_diverges_says_so(tmp_path: Path) -> None:
+    settings = ("--set", "training.learning_rate=1e30", "--set", "centroids.encoder=local")
+    result = ccfcpp("cluster", "--out", tmp_path / "run", *TINY, *settings)
+    assert result.code == 1
+    assert "refused" in result.stderr
+    assert result.stderr.splitlines()[-1].startswith("error: no client has delivered centroids")
+
+
+def test_images_pass_the_frozen_model_once_a_round(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Evaluation, pseudo-labels, centroids and refinement share one pass over each image."""
+    passes: list[int] = []
+
+    def counting(model: ModelStack, images: torch.Tensor) -> representations.Representations:
+        passes.append(len(images))
+        return represent(model, images)
+
+    monkeypatch.setattr(representations, "represent", counting)
+    result = ccfcpp("cluster", "--disconnection-rate", 0.5, "--out", tmp_path / "run", *TINY)
+    assert result.code == 0, result.stderr
+    # Rounds 1 (the last of pre-training), 2 and 3 each end with a new model.
+    models = 3
+    # The last round's two local models are compared with the global one, on all images.
+    compared = 2 + 1
+    assert sum(passes) == (models + compared) * 1797
+
+
+def test_names_that_look_like_markup_or_need_quoting(tmp_path: Path) -> None:
+    folder = write_images(tmp_path / "images[/b]" / "a class", 30).parent
+    run = tmp_path / "my run[/i]"
+    result = ccfcpp("cluster", "--dataset", folder, "--p", 0, "--clusters", 2, "--out", run, *TINY)
+    assert result.code == 0, result.stderr
+    shown = "".join(result.stdout.replace("│", "").split())
+    assert "myrun[/i]" in shown
+
+
+def test_images_that_nobody_holds_are_counted(tmp_path: Path) -> None:
+    result = ccfcpp("cluster", "--p", 1, "--json", "--out", tmp_path / "run", *TINY)
+    summary = json.loads(result.stdout)
+    # Four clients hold the digits 0 to 3.
+    assert (summary["samples"], summary["held"]) == (1797, 178 + 182 + 177 + 183)
+    assert (np.load(tmp_path / "run" / "assignments.npz")["client"] == -1).sum() == 1797 - 720
+
+
+@pytest.mark.parametrize("threads", ["2,1", "abc", "0", ""])
+def test_odd_numbers_of_threads_do_not_matter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, threads: str
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", threads)
+    assert ccfcpp("cluster", "--out", tmp_path / "r", "--p", 2).code == 2
+    threads_before = torch.get_num_threads()
+    use_processors()
+    assert torch.get_num_threads() >= 1
+    torch.set_num_threads(threads_before)
+
+
+def test_rounds_that_everybody_misses_do_not_stop_a_run(tmp_path: Path) -> None:
+    result = ccfcpp(
+        "cluster", "--dropout-rate", 0.8, "--json", "--seed", 1, "--out", tmp_path / "run", *TINY
+    )
+    assert result.code == 0, result.stderr
+    assert "no client took part" in result.stderr
+
+
+def test_a_run_without_a_single_centroid_says_so(tmp_path: Path) -> None:
+    result = ccfcpp("cluster", "--dropout-rate", 1, "--out", tmp_path / "run", *TINY)
+    assert result.code == 1
+    assert result.stderr.splitlines()[-1].startswith("error: no client has delivered centroids")
+
+
+# --- bad input -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["--p", 1.5], "partition.p = 1.5"),
+        (["--p", -0.1], "partition.p = -0.1"),
+        (["--p", "much"], "partition.p = much is refused: it should be a valid number"),
+        (["--no-such-flag"], "--no-such-flag"),
+        (["--dataset", "minst"], "mnist"),
+        (["--method", "ccfc+"], "'ccfc' or 'ccfc++'"),
+        (["--method", "ccfc", "--eta", 1], "eta = 0"),
+        (["--clusters", 1798], "clusters = 1798 is more than the 1797 images"),
+        (["--clients", 1798], "clients = 1798 is more than the 1797 images"),
+        (["--disconnection-rate", 1], "disconnects all 10 clients"),
+        (["--device", "cuda"], "finds no CUDA device"),
+        (["--device", "tpu"], "device = tpu"),
+        (["--partition", "folders"], "folder"),
+        (["--set", "loss.lamda=1"], "did you mean 'loss.lam'"),
+        (["--set", "loss.lam"], "key=value"),
+        (["--set", "model.widths=[4,4,4,4]"], "fewer widths"),
+        (["--resume"], "give --out"),
+        (["--out", "x" * 300], "cannot be used"),
+        (["--dataset", "x" * 300], "x" * 300),
+        (["--dataset", ""], "dataset"),
+        (["--p", "1\n2"], "partition.p = 1 2 is refused"),
+        (["--set", "seed=2024-13-45"], "not a YAML value"),
+    ],
+)  # fmt: skip
+def test_bad_input_is_one_line_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[object], expected: str
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.chdir(tmp_path)
+    assert expected in complaint(ccfcpp("cluster", *arguments))
+    assert not (tmp_path / "runs").exists()
+
+
+def test_an_unknown_key_in_the_file_is_named(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text("partition:\n  pp: 0.5\n")
+    line = complaint(ccfcpp("cluster", "--config", tmp_path / "mine.yaml"))
+    assert "unknown key 'partition.pp': did you mean 'partition.p'?" in line
+
+
+def test_mnist_without_file_or_network_names_what_is_expected_where(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def offline(*_: object, **__: object) -> None:
+        raise OSError("no network")
+
+    monkeypatch.setattr("urllib.request.urlopen", offline)
+    line = complaint(ccfcpp("cluster", "--dataset", "mnist", "--data-root", tmp_path / "data"))
+    for expected in ("train-images-idx3-ubyte", str(tmp_path / "data"), "digits"):
+        assert expected in line
+
+
+def test_a_folder_without_an_image(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    assert "no image" in complaint(ccfcpp("cluster", "--dataset", tmp_path / "empty"))
+
+
+def test_a_broken_image_is_named(tmp_path: Path) -> None:
+    folder = write_images(tmp_path / "pictures", 3)
+    (folder / "broken.png").write_bytes(b"\x89PNG\r\n\x1a\n broken")
+    assert "broken.png" in complaint(ccfcpp("cluster", "--dataset", folder))
+
+
+def test_labels_are_missing_where_p_needs_them(tmp_path: Path) -> None:
+    folder = write_images(tmp_path / "pictures", 20)
+    line = complaint(ccfcpp("cluster", "--dataset", folder, "--clusters", 2, "--clients", 2))
+    assert "'skew' needs class labels" in line
+    line = complaint(ccfcpp("cluster", "--dataset", folder, "--partition", "iid"))
+    assert "give --clusters" in line
+
+
+def test_an_output_folder_with_another_run_is_left_alone(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    assert ccfcpp("cluster", "--out", run, *TINY).code == 0
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    assert "holds another run" in complaint(ccfcpp("cluster", "--out", run, "--seed", 1, *TINY))
+    assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
+
+
+def test_an_output_folder_with_other_files_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("years of work")
+    assert "is not empty" in complaint(ccfcpp("cluster", "--out", tmp_path, *TINY))
+    assert [path.name for path in tmp_path.iterdir() if path.name != "cache"] == ["thesis.tex"]
+
+
+def test_resuming_what_is_no_run(tmp_path: Path) -> None:
+    line = complaint(ccfcpp("cluster", "--out", tmp_path / "nothing", "--resume"))
+    assert "no run to resume" in line
+
+
+def test_resuming_with_another_configuration_names_the_keys(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    assert ccfcpp("cluster", "--out", run, *TINY).code == 0
+    line = complaint(ccfcpp("cluster", "--out", run, "--resume", "--seed", 5, "--lam", 0.5))
+    assert "other values of loss.lam, seed" in line
+    same = ccfcpp("cluster", "--out", run, "--resume", "--seed", 0, "--device", "cpu")
+    assert same.code == 0, same.stderr
+
+
+def test_the_same_command_with_resume_goes_on(tmp_path: Path) -> None:
+    command = ("--method", "ccfc", "--config", "cluster/digits", *TINY)
+    assert ccfcpp("cluster", "--out", tmp_path / "run", *command).code == 0
+    result = ccfcpp("cluster", "--out", tmp_path / "run", *command, "--resume")
+    assert result.code == 0, result.stderr
+
+
+def test_a_damaged_environment_is_named(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    assert ccfcpp("cluster", "--out", run, *TINY).code == 0
+    (run / "environment.json").write_text('{"sess')
+    assert "environment.json is damaged" in complaint(ccfcpp("cluster", "--out", run, "--resume"))
+
+
+def test_a_damaged_checkpoint_is_named(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    assert ccfcpp("cluster", "--out", run, *TINY).code == 0
+    checkpoint = run / "checkpoint" / "latest.safetensors"
+    checkpoint.write_bytes(checkpoint.read_bytes()[:1000])
+    assert "cannot be read" in complaint(ccfcpp("cluster", "--out", run, "--resume"))
+
+
+# --- speed --------------------------------------------------------------------------------------
+
+
+def test_a_run_says_how_many_clients_were_trained_side_by_side(tmp_path: Path) -> None:
+    for number, (given, expected) in enumerate([("3", 3), ("auto", 4), ("99", 4)]):
+        out = tmp_path / str(number)
+        result = ccfcpp("cluster", "--json", "--out", out, *TINY, "--cohort", given)
+        assert json.loads(result.stdout)["cohort"] == expected
+
+
+@pytest.mark.parametrize("wrong", ["0", "-2", "some", "1.5"])
+def test_a_cohort_that_is_none_is_refused(tmp_path: Path, wrong: str) -> None:
+    result = ccfcpp("cluster", "--out", tmp_path / "run", *TINY, "--cohort", wrong)
+    assert f"compute.cohort = {wrong} is refused" in complaint(result)
+    assert not (tmp_path / "run").exists()
+
+
+def test_tf32_needs_cuda(tmp_path: Path) -> None:
+    settings = ("--device", "cpu", "--set", "compute.precision=tf32")
+    result = ccfcpp("cluster", "--out", tmp_path / "run", *TINY, *settings)
+    assert "compute.precision = 'tf32' is refused: the device is cpu" in complaint(result)
+    assert not (tmp_path / "run").exists()
+
+
+def test_rounded_products_give_a_run_of_their_own(tmp_path: Path) -> None:
+    def loss(precision: str) -> float:
+        run = tmp_path / precision
+        settings = ("--set", f"compute.precision={precision}")
+        assert ccfcpp("cluster", "--out", run, *TINY, *settings).code == 0
+        first = json.loads((run / "metrics.jsonl").read_text().splitlines()[0])
+        value: float = first["figures"]["loss"]
+        return value
+
+    exact, rounded = loss("float32"), loss("bfloat16")
+    assert rounded != exact
+    assert rounded == pytest.approx(exact, abs=0.02)
+
+
+def test_a_profile_goes_to_stderr(tmp_path: Path) -> None:
+    result = ccfcpp("cluster", "--json", "--profile", "--out", tmp_path / "run", *TINY)
+    json.loads(result.stdout)
+    for part in ("training: backward", "global model", "k-means: clients", "checkpoint", "other"):
+        assert part in result.stderr
+
+
+def test_memories_that_do_not_fit_change_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(name: str) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+        out = tmp_path / name
+        result = ccfcpp("cluster", "--json", "--out", out, *TINY)
+        assert result.code == 0, result.stderr
+        summary = json.loads(result.stdout)
+        del summary["out"], summary["seconds"]
+        return summary, load_file(out / "model.safetensors")
+
+    summary, model = run("held")
+    monkeypatch.setattr("ccfcpp.engine.memories._HOST_BYTES", 0)
+    other, spilled = run("spilled")
+    assert summary == other
+    assert all(torch.equal(model[name], spilled[name]) for name in model)
+    files = list((tmp_path / "spilled" / "checkpoint").glob("client-*"))
+    assert len(files) == 4

@@ -1,0 +1,167 @@
+"""Runs that are killed, interrupted or stopped go on as if nothing had happened."""
+
+import json
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from ccfcpp.cli.interruption import graceful_interruption
+from tests.support.command import TINY, ccfcpp
+
+SETTINGS = (*TINY, "--rounds", "12", "--pretrain-rounds", "3", "--dropout-rate", "0.2")
+PATIENCE = 120.0
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    run = tmp_path_factory.mktemp("whole") / "run"
+    finish(start(run, *SETTINGS))
+    return run
+
+
+KILLED_WHILE_WRITING = """
+import itertools, os, signal
+calls = itertools.count(1)
+def fsync(file):
+    if {name!r} in os.readlink(f"/proc/self/fd/{{file}}") and next(calls) == {call}:
+        os.kill(os.getpid(), signal.SIGKILL)
+os.fsync = fsync
+from ccfcpp.cli.app import main
+main()
+"""
+
+
+def start(
+    run: Path, *arguments: str, program: tuple[str, ...] = ("-m", "ccfcpp")
+) -> subprocess.Popen[str]:
+    """A process of its own, as a user starts it."""
+    command = [sys.executable, *program, "cluster", "--out", str(run), *arguments]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
+
+
+def finish(process: subprocess.Popen[str]) -> None:
+    _, stderr = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 0, stderr
+
+
+def rounds_logged(run: Path) -> int:
+    metrics = run / "metrics.jsonl"
+    return metrics.read_text().count("\n") if metrics.exists() else 0
+
+
+def wait_for_round(process: subprocess.Popen[str], run: Path, number: int) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while rounds_logged(run) < number and process.poll() is None:
+        assert time.monotonic() < deadline, "the run does not get on"
+        time.sleep(0.005)
+
+
+def assert_same_results(run: Path, whole: Path) -> None:
+    first, second = (json.loads((r / "summary.json").read_text()) for r in (run, whole))
+    for summary in (first, second):
+        del summary["seconds"], summary["out"]
+    assert first == second
+    weights, expected = (load_file(r / "model.safetensors") for r in (run, whole))
+    assert weights.keys() == expected.keys()
+    assert all(torch.equal(weights[name], expected[name]) for name in weights)
+    lines, all_lines = (
+        [json.loads(line) | {"seconds": 0} for line in (r / "metrics.jsonl").open()]
+        for r in (run, whole)
+    )
+    assert lines == all_lines
+
+
+def test_a_run_killed_at_a_random_moment_and_resumed_ends_the_same(
+    tmp_path: Path, uninterrupted: Path
+) -> None:
+    run = tmp_path / "run"
+    number, delay = secrets.randbelow(13) + 1, secrets.randbelow(300) / 1000
+    print(f"killed {delay} s after round {number}")  # shown where the test fails
+    process = start(run, *SETTINGS)
+    wait_for_round(process, run, number)
+    time.sleep(delay)
+    process.kill()
+    process.communicate()
+    assert process.returncode == -signal.SIGKILL
+    finish(start(run, "--resume"))
+    assert_same_results(run, uninterrupted)
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs /proc to tell files apart")
+@pytest.mark.parametrize(
+    ("name", "call"),
+    [("latest", 1), ("latest", 2), ("client-2", 2), (".assignments", 1)],
+    ids=["in the first checkpoint", "in a later one", "in a client's memory", "between results"],
+)
+def test_a_run_killed_while_it_writes_and_resumed_ends_the_same(
+    tmp_path: Path, uninterrupted: Path, name: str, call: int
+) -> None:
+    run = tmp_path / "run"
+    script = KILLED_WHILE_WRITING.format(name=name, call=call)
+    process = start(run, *SETTINGS, program=("-c", script))
+    process.communicate(timeout=PATIENCE)
+    assert process.returncode == -signal.SIGKILL
+    assert not (run / "summary.json").exists()
+    finish(start(run, "--resume"))
+    assert_same_results(run, uninterrupted)
+    assert not list(run.rglob("*.tmp"))
+
+
+def test_a_run_killed_before_its_first_checkpoint_starts_again(
+    tmp_path: Path, uninterrupted: Path
+) -> None:
+    run = tmp_path / "run"
+    process = start(run, *SETTINGS)
+    deadline = time.monotonic() + PATIENCE
+    while not (run / "config.yaml").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+    process.kill()
+    process.communicate()
+    finish(start(run, "--resume"))
+    assert_same_results(run, uninterrupted)
+
+
+def test_an_interrupted_run_says_how_to_resume(tmp_path: Path, uninterrupted: Path) -> None:
+    run = tmp_path / "run"
+    process = start(run, *SETTINGS)
+    wait_for_round(process, run, 2)
+    process.send_signal(signal.SIGINT)
+    _, stderr = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 130, stderr
+    assert "stopping after this round" in stderr
+    assert f"ccfcpp cluster --out {run} --resume" in stderr
+    assert "Traceback" not in stderr
+    assert (run / "checkpoint" / "latest.safetensors").exists()
+    finish(start(run, "--resume"))
+    assert_same_results(run, uninterrupted)
+
+
+def test_a_finished_run_resumed_says_its_results_again(uninterrupted: Path) -> None:
+    before = (uninterrupted / "summary.json").read_text()
+    result = ccfcpp("cluster", "--out", uninterrupted, "--resume", "--json")
+    assert json.loads(result.stdout) == json.loads(before)
+    assert (uninterrupted / "summary.json").read_text() == before
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_the_first_signal_asks_and_the_second_stops(number: signal.Signals) -> None:
+    announced = []
+    before = signal.getsignal(number)
+    with graceful_interruption(lambda: announced.append(number)) as should_stop:
+        assert not should_stop()
+        signal.raise_signal(number)
+        assert should_stop()
+        assert announced == [number]
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(number)
+    assert signal.getsignal(number) is before

@@ -1,0 +1,163 @@
+"""`ccfcpp report` as a user sees it: files, and one clear line where it does not fit."""
+
+import csv
+import shutil
+from pathlib import Path
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from ccfcpp.report.examination import examine
+from tests.support.command import ccfcpp, succeeded
+from tests.support.originals import random_images, write_idx_set
+
+
+def begun(folder: Path, settings: str = "method: km\n") -> Path:
+    """A run that got no further than its configuration, on which a report is quick."""
+    folder.mkdir()
+    (folder / "config.yaml").write_text(settings)
+    return folder
+
+
+def complaint(*arguments: object) -> str:
+    """The one line on stderr that a user error must end with."""
+    result = ccfcpp("report", *arguments)
+    assert result.code == 2, result
+    assert result.stdout == ""
+    line = result.stderr.splitlines()[-1]
+    assert line.startswith("error: ")
+    assert "Traceback" not in result.stderr
+    return line
+
+
+def test_every_figure_has_its_files(reported: Path) -> None:
+    names = {path.stem for path in (reported / "figures").iterdir()}
+    assert len(names) == 15
+    for name in names:
+        with Image.open(reported / "figures" / f"{name}.png") as picture:
+            assert min(picture.size) > 200
+        root = ElementTree.parse(reported / "figures" / f"{name}.svg").getroot()  # noqa: S314 - our own
+        assert root.tag == "{http://www.w3.org/2000/svg}svg"
+        with (reported / "figures" / f"{name}.csv").open(newline="") as file:
+            rows = list(csv.DictReader(file))
+        assert rows
+        assert all(None not in row.values() for row in rows)
+    assert not list(reported.rglob("*.tmp"))
+
+
+def test_a_report_does_not_change_the_run(digits_run: Path, reported: Path, tmp_path: Path) -> None:
+    for path in digits_run.rglob("*"):
+        copy = reported / path.relative_to(digits_run)
+        assert path.is_dir() or copy.read_bytes() == path.read_bytes()
+    shutil.copytree(reported, tmp_path / "run")
+    resumed = ccfcpp("cluster", "--out", tmp_path / "run", "--resume", "--json")
+    assert resumed.code == 0, resumed.stderr
+
+
+def test_files_that_another_process_writes_are_left(digits_run: Path, tmp_path: Path) -> None:
+    """A run may go on while it is looked at, and write what its checkpoint does not name yet."""
+    run = tmp_path / "run"
+    shutil.copytree(digits_run, run)
+    (run / "checkpoint" / "client-0-round-9.safetensors").write_bytes(b"of the next checkpoint")
+    (run / "checkpoint" / ".latest.safetensors.tmp").write_bytes(b"half a checkpoint")
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    assert examine(run).view is not None
+    assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
+
+
+def test_the_same_run_gives_the_same_files(reported: Path, tmp_path: Path) -> None:
+    out = tmp_path / "again"
+    assert succeeded("report", reported, "--out", out).stdout == f"{out / 'report.html'}\n"
+    files = [path for path in out.rglob("*") if path.is_file()]
+    assert len(files) == 3 * 15 + 1
+    for path in files:
+        assert path.read_bytes() == (reported / path.relative_to(out)).read_bytes(), path
+
+
+def test_several_runs_go_to_a_new_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = [begun(tmp_path / name) for name in ("first", "<b>second")]
+    monkeypatch.chdir(tmp_path)
+    (line,) = succeeded("report", *runs).stdout.splitlines()
+    assert Path(line).parts[0] == "reports"
+    page = Path(line).read_text()
+    # They differ in nothing but their folders.
+    assert "Clients and classes: first" in page
+    assert "Clients and classes: &lt;b&gt;second" in page
+    assert "<b>second" not in page
+
+
+def test_runs_are_named_by_what_differs(tmp_path: Path) -> None:
+    first = begun(tmp_path / "a", "method: km\nseed: 1\n")
+    second = begun(tmp_path / "b", "method: km\nseed: 2\n")
+    succeeded("report", first, second, "--out", tmp_path / "out")
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert "Clients and classes: seed = 2" in page
+
+
+def test_what_is_not_a_run_gives_one_line(digits_run: Path, tmp_path: Path) -> None:
+    assert "holds no run (no config.yaml): give the folder of a run" in complaint(tmp_path)
+    assert "holds no run" in complaint(tmp_path / "missing")
+    assert "holds no run" in complaint(digits_run / "config.yaml")
+    assert "named twice" in complaint(digits_run, digits_run)
+    (tmp_path / "study.yaml").touch()
+    assert "holds several runs: give the folders of runs inside" in complaint(tmp_path)
+    assert "is not empty: give another --out" in complaint(digits_run, "--out", tmp_path)
+    assert "cannot be written" in complaint(digits_run, "--out", "/proc/none/report")
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "part"),
+    [
+        ("config.yaml", "method: kmeans++\n", "names no known method"),
+        ("config.yaml", "method: ccfc\ncolour: red\n", "unknown key 'colour'"),
+        ("config.yaml", "method: km\ndataset: /nowhere/images\n", "/nowhere/images"),
+        ("summary.json", "{", "summary.json is damaged"),
+        ("environment.json", "[]", "environment.json is damaged"),
+        ("spectra.npz", "x", "spectra.npz is damaged"),
+        ("checkpoint/latest.safetensors", "x", "cannot be read"),
+    ],
+)
+def test_a_damaged_run_gives_one_line(
+    digits_run: Path, tmp_path: Path, file: str, content: str, part: str
+) -> None:
+    copy = tmp_path / "run"
+    shutil.copytree(digits_run, copy)
+    (copy / file).write_text(content)
+    assert part in complaint(copy)
+
+
+@pytest.mark.parametrize("file", ["spectra.npz", "assignments.npz"])
+@pytest.mark.parametrize("damage", ["cut", "changed"])
+def test_damaged_arrays_give_one_line(
+    digits_run: Path, tmp_path: Path, file: str, damage: str
+) -> None:
+    copy = tmp_path / "run"
+    shutil.copytree(digits_run, copy)
+    content = (copy / file).read_bytes()
+    half = len(content) // 2
+    other = bytes([content[half] ^ 1])
+    rest = b"" if damage == "cut" else other + content[half + 1 :]
+    (copy / file).write_bytes(content[:half] + rest)
+    said = complaint(copy)
+    assert f"{copy / file} is damaged (" in said
+    assert said.endswith("): delete it to run this again")
+    assert not (copy / "report.html").exists()
+
+
+def test_a_line_that_a_crash_cut_short_is_left_out(digits_run: Path, tmp_path: Path) -> None:
+    copy = begun(tmp_path / "run", (digits_run / "config.yaml").read_text())
+    lines = (digits_run / "metrics.jsonl").read_text().splitlines()
+    (copy / "metrics.jsonl").write_text("\n".join(lines[:3]) + "\n" + lines[3][:20])
+    succeeded("report", copy)
+    assert "after 3 of 4 rounds" in (copy / "report.html").read_text()
+
+
+def test_images_that_were_moved_are_found_in_data_root(tmp_path: Path) -> None:
+    labels = (np.arange(40) % 10).astype(np.uint8)
+    write_idx_set(tmp_path / "new" / "mnist", random_images(0, 40, 28, 28), labels, 30, gz=True)
+    settings = f"method: km\ndataset: mnist\ndata: {{root: {tmp_path / 'old'}}}\n"
+    run = begun(tmp_path / "run", settings)
+    succeeded("report", run, "--data-root", tmp_path / "new")
+    assert "<dt>images</dt><dd>40</dd>" in (run / "report.html").read_text()

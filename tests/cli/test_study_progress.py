@@ -1,0 +1,69 @@
+"""How far the runs of a study are, live on a terminal or line by line."""
+
+import io
+from pathlib import Path
+
+from rich.console import Console
+
+from ccfcpp.cli.study_progress import watched
+from ccfcpp.core.config import ClusterConfig
+from ccfcpp.runs.study import Planned, Study
+
+
+def study_of(path: Path, seeds: int) -> Study[ClusterConfig]:
+    return Study(path, [Planned({}, ClusterConfig(seed=seed)) for seed in range(seeds)])
+
+
+def end(study: Study[ClusterConfig], number: int) -> None:
+    folder = study.folder(study.runs[number])
+    folder.path.mkdir(exist_ok=True)
+    folder.summary.write_text("{}")
+
+
+def test_without_a_terminal_each_run_that_ends_is_a_line(tmp_path: Path) -> None:
+    study, out = study_of(tmp_path, 3), io.StringIO()
+    end(study, 1)
+    with watched(study, Console(file=out)) as look:
+        look()
+        assert out.getvalue() == ""
+        end(study, 0)
+        look()
+        look()
+        end(study, 2)
+        look()
+    assert out.getvalue().splitlines() == [
+        "2 of 3 runs finished: seed-0",
+        "3 of 3 runs finished: seed-2",
+    ]
+
+
+def test_what_has_ended_is_shown_at_first_and_after_each_run(tmp_path: Path) -> None:
+    study, calls = study_of(tmp_path, 2), []
+
+    def finished() -> str:
+        calls.append(sum(map(study.is_finished, study.runs)))
+        return ""
+
+    with watched(study, Console(file=io.StringIO()), finished) as look:
+        look()
+        end(study, 0)
+        look()
+        look()
+        end(study, 1)
+        look()
+    assert calls == [0, 1, 2]
+
+
+def test_on_a_terminal_running_ones_are_shown_with_their_rounds(tmp_path: Path) -> None:
+    study, out = study_of(tmp_path, 2), io.StringIO()
+    end(study, 0)
+    folder = study.folder(study.runs[1])
+    folder.path.mkdir()
+    folder.metrics.write_text("{}\n{}\n{}\n")
+    with watched(study, Console(file=out, force_terminal=True), lambda: "the table") as look:
+        look()
+    shown = out.getvalue()
+    assert "1 of 2 runs finished" in shown
+    assert "seed-1: 3 rounds" in shown
+    assert "seed-0" not in shown
+    assert "the table" in shown

@@ -1,0 +1,77 @@
+"""The command: one JSON object, tables, CSV files, and one line where something does not fit."""
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.support.command import Result, ccfcpp
+
+
+@pytest.fixture(scope="module")
+def result(tmp_path_factory: pytest.TempPathFactory) -> tuple[Result, Path]:
+    out = tmp_path_factory.mktemp("theory") / "numbers"
+    return ccfcpp("verify-theory", "--seed", "1", "--json", "--out", out), out
+
+
+def test_json_is_one_object_with_every_statement(result: tuple[Result, Path]) -> None:
+    found = json.loads(result[0].stdout)
+    assert result[0].code == 0
+    assert found["seed"] == 1
+    assert found["out"] == str(result[1])
+    subjects = {each["subject"].split(",")[0] for each in found["statements"]}
+    assert subjects == {"FedDecorr", "Alignment (digits", "CCFC++"}
+    verdicts = {each["text"]: each["verdict"] for each in found["statements"]}
+
+    def verdict(start: str) -> str:
+        (only,) = (value for text, value in verdicts.items() if text.startswith(start))
+        return str(only)
+
+    # What must come out so for any seed: the derivations that are right, and the slips.
+    assert verdict("Eq. (32) as printed, all samples") == "holds"
+    assert verdict("Eq. (32) as printed, with N G") == "fails"
+    assert verdict("Eq. (44), with (y - softmax)") == "holds"
+    assert verdict("Eq. (7) as printed (diagonal") == "fails"
+    assert verdict("Eq. (7) with the full Jacobian") == "holds"
+    assert verdict("the same with 1/n_c") == "fails"
+    assert verdict("Eq. (7), full Jacobian, predictor of 2 layers, with power L2/2") == "holds"
+    assert verdict("Eq. (7), full Jacobian, predictor of 2 layers, as printed") != "holds"
+
+
+def test_csv_files_hold_the_numbers(result: tuple[Result, Path]) -> None:
+    names = {path.name for path in result[1].iterdir()}
+    assert names == {
+        "alignment.csv", "statements.csv",
+        "theorem-1-singular-values.csv", "theorem-iii-4-singular-values.csv",
+    }  # fmt: skip
+    with (result[1] / "alignment.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert {row["time"] for row in rows} == {"0", "28", "47", "66", "84"}
+    with (result[1] / "statements.csv").open(newline="") as file:
+        statements = list(csv.DictReader(file))
+    assert len(statements) == len(json.loads(result[0].stdout)["statements"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "part"),
+    [(("--seed", "x"), "--seed"), (("--steps", "3"), "--steps"), (("--out", "FULL"), "not empty")],
+)
+def test_bad_input_gives_one_line(arguments: tuple[str, str], part: str, tmp_path: Path) -> None:
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "file").touch()
+    result = ccfcpp(
+        "verify-theory", *(str(tmp_path / "full") if a == "FULL" else a for a in arguments)
+    )
+    assert result.code == 2
+    assert result.stdout == ""
+    (line,) = result.stderr.splitlines()
+    assert line.startswith("error: ")
+    assert part in line
+
+
+def test_a_folder_that_cannot_be_made_gives_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    result = ccfcpp("verify-theory", "--out", tmp_path / "file")
+    assert result.code == 2
+    assert "give another --out" in result.stderr

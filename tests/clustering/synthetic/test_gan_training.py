@@ -1,0 +1,299 @@
+"""GANs of a cohort against an obvious loop, against each other, and against their purpose."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ccfcpp.clustering.synthetic.gan_training import (
+    GANLosses,
+    GANTrainer,
+    gan_training_bytes,
+)
+from ccfcpp.clustering.synthetic.networks import Discriminator, Generator
+from ccfcpp.core.config import GANConfig
+from ccfcpp.core.randomness import Randomness
+from ccfcpp.data.batches import cohort_batches
+from ccfcpp.engine.algorithm import RefusedUpdateError
+from ccfcpp.engine.client import Client, cohorts
+from ccfcpp.models.initialisation import build
+from tests.support.clustering import clients_of_sizes
+
+CPU = torch.device("cpu")
+SHAPE = (1, 8, 8)
+CODES = 3
+SMALL = GANConfig(
+    noise=5,
+    generator_width=16,
+    generator_channels=(6, 4),
+    discriminator_channels=(4, 6),
+    discriminator_width=8,
+    epochs=2,
+    batch_size=8,
+    rate_decay=0.5,
+)
+RANDOMNESS = Randomness(3)
+
+
+@dataclass
+class Trained:
+    """What a client's training came to."""
+
+    losses: GANLosses
+    images: Tensor
+
+
+Result = Trained | RefusedUpdateError
+
+
+def trainer(config: GANConfig = SMALL, cohort: int = 3, device: torch.device = CPU) -> GANTrainer:
+    return GANTrainer(config, SHAPE, CODES, cohort, device)
+
+
+def train(gans: GANTrainer, clients: Sequence[Client], source: Randomness) -> list[Result]:
+    """All epochs of a cohort that remembers nothing, and the images after the last one."""
+    group = [replace(client, memory={}) for client in clients]
+    losses: list[GANLosses | RefusedUpdateError] = []
+    for epoch in range(gans.config.epochs):
+        losses = gans.train_epoch(group, source.at_round(epoch))
+    drawn = gans.draw(group, source.at_round(gans.config.epochs - 1))
+    results: list[Result] = []
+    for own, images in zip(losses, drawn, strict=True):
+        if isinstance(own, RefusedUpdateError):
+            results.append(own)
+        else:
+            results.append(
+                images if isinstance(images, RefusedUpdateError) else Trained(own, images)
+            )
+    return results
+
+
+def train_all(clients: list[Client], cohort: int, device: torch.device = CPU) -> dict[int, Result]:
+    """One trainer for all cohorts, as in a run."""
+    gans = trainer(cohort=cohort, device=device)
+    there = [replace(client, images=client.images.to(device)) for client in clients]
+    return {
+        client.id: result
+        for group in cohorts(there, cohort)
+        for client, result in zip(group, train(gans, group, RANDOMNESS), strict=True)
+    }
+
+
+def images_of(result: Result) -> Tensor:
+    assert isinstance(result, Trained)
+    return result.images
+
+
+def plain_training(client: Client, config: GANConfig) -> tuple[Generator, float, float]:
+    """The published loop, with the trainer's own batches, noise, codes and initial weights."""
+    own = RANDOMNESS.of_client(client.id)
+    generator = build(lambda: Generator(SHAPE, CODES, config), own.generator("generator"))
+    discriminator = build(lambda: Discriminator(SHAPE, config), own.generator("discriminator"))
+    entropy = nn.BCEWithLogitsLoss()
+    for epoch in range(config.epochs):
+        own = own.at_round(epoch)
+        decay = config.rate_decay**epoch
+        of_generator, of_discriminator = (
+            torch.optim.Adam(network.parameters(), lr=rate * decay, betas=(0.5, 0.999))
+            for network, rate in (
+                (generator, config.generator_rate),
+                (discriminator, config.discriminator_rate),
+            )
+        )
+        draws = own.generator("noise")
+        noise = torch.randn(len(client), config.noise, generator=draws)
+        codes = F.one_hot(torch.randint(CODES, (len(client),), generator=draws), CODES)
+        inputs = torch.cat([noise, codes], dim=1)
+        losses = []
+        order = [own.generator("batches")]
+        for batch in cohort_batches([len(client)], config.batch_size, order, CPU):
+            real = client.images[batch.index[0]] / 255
+            ones, zeros = torch.ones(len(real), 1), torch.zeros(len(real), 1)
+            fake = generator(inputs[batch.index[0]])
+            of_discriminator.zero_grad()
+            loss_d = entropy(discriminator(real), ones)
+            loss_d = loss_d + entropy(discriminator(fake.detach()), zeros)
+            torch.autograd.backward(loss_d)
+            of_discriminator.step()
+            of_generator.zero_grad()
+            loss_g = entropy(discriminator(fake), ones)
+            torch.autograd.backward(loss_g)
+            of_generator.step()
+            losses.append((loss_g.item(), loss_d.item()))
+    mean_g, mean_d = torch.tensor(losses).mean(dim=0).tolist()
+    return generator, mean_g, mean_d
+
+
+@pytest.mark.usefixtures("double_precision")
+def test_training_is_the_published_loop(device: torch.device) -> None:
+    """A last batch of 3, and images of every code in turn."""
+    (client,) = clients_of_sizes(27)
+    generator, loss_g, loss_d = plain_training(client, SMALL)
+    found = train_all([client], 1, device)[0]
+    assert isinstance(found, Trained)
+    assert (found.losses.generator, found.losses.discriminator) == pytest.approx((loss_g, loss_d))
+    noise = torch.randn(
+        27, SMALL.noise, generator=RANDOMNESS.at_round(1).of_client(0).generator("images")
+    )
+    codes = F.one_hot(torch.arange(27) % CODES, CODES)
+    with torch.no_grad():
+        images = generator.eval()(torch.cat([noise, codes], dim=1))
+    assert found.images.dtype == torch.uint8
+    assert torch.equal(found.images.cpu(), (images * 255).round().to(torch.uint8))
+
+
+@pytest.mark.usefixtures("double_precision")
+def test_cohorts_of_any_size_and_order_give_the_same_images(device: torch.device) -> None:
+    """Whole epochs, last batches of 1, 2 and 5, sizes in common, and one that cannot train."""
+    clients = clients_of_sizes(16, 10, 21, 17, 10, 1)
+    expected = train_all(clients, 1)
+    for cohort, order in ((2, clients), (3, clients[::-1]), (6, clients)):
+        found = train_all(order, cohort, device)
+        for client, result in found.items():
+            other = expected[client]
+            assert type(result) is type(other)
+            if isinstance(result, Trained) and isinstance(other, Trained):
+                assert torch.equal(result.images.cpu(), other.images)
+                assert result.losses.generator == pytest.approx(other.losses.generator)
+                assert result.losses.discriminator == pytest.approx(other.losses.discriminator)
+
+
+def test_clients_of_equal_size_may_change_places() -> None:
+    first, second = clients_of_sizes(12, 12)
+    gans = trainer()
+    one, two = map(images_of, train(gans, [first, second], RANDOMNESS))
+    other, another = map(images_of, train(gans, [second, first], RANDOMNESS))
+    assert not torch.equal(one, two)
+    assert (one.int() - another.int()).abs().max() <= 1
+    assert (two.int() - other.int()).abs().max() <= 1
+
+
+def test_random_numbers_are_the_clients_own() -> None:
+    (client,) = clients_of_sizes(12)
+    gans = trainer()
+    draws = [
+        images_of(train(gans, [holder], source)[0])
+        for holder, source in (
+            (client, RANDOMNESS),
+            (client, RANDOMNESS),
+            (replace(client, id=1), RANDOMNESS),
+            (client, replace(RANDOMNESS, seed=4)),
+        )
+    ]
+    assert torch.equal(draws[0], draws[1])
+    assert not torch.equal(draws[0], draws[2])
+    assert not torch.equal(draws[0], draws[3])
+
+
+def test_a_client_of_one_image_has_no_gan() -> None:
+    results = train(trainer(), clients_of_sizes(9, 2, 1), RANDOMNESS)
+    assert [images_of(result).shape for result in results[:2]] == [(9, *SHAPE), (2, *SHAPE)]
+    assert isinstance(results[2], RefusedUpdateError)
+    assert "holds one image" in str(results[2])
+
+
+def test_networks_stay_with_their_client_from_epoch_to_epoch() -> None:
+    """Another trainer, as after an interruption, goes on where the first one was."""
+    (client,) = clients_of_sizes(12)
+    (expected,) = train(trainer(), [client], RANDOMNESS)
+    trainer().train_epoch([client], RANDOMNESS.at_round(0))
+    before = dict(client.memory)
+    later = trainer()
+    (losses,) = later.train_epoch([client], RANDOMNESS.at_round(1))
+    assert isinstance(expected, Trained)
+    assert losses == expected.losses
+    (images,) = later.draw([client], RANDOMNESS.at_round(1))
+    assert isinstance(images, Tensor)
+    assert torch.equal(images, expected.images)
+    assert {name.partition("/")[0] for name in before} == {"generator", "discriminator"}
+
+
+def test_a_gan_that_came_through_no_epoch_has_no_images() -> None:
+    (refused,) = trainer().draw(clients_of_sizes(12), RANDOMNESS)
+    assert isinstance(refused, RefusedUpdateError)
+    assert "has come through no epoch" in str(refused)
+
+
+def test_the_configuration_can_say_how_many_images_there_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """More than one forward pass of them; how many go into one changes nothing."""
+    config = SMALL.model_copy(update={"images": 20, "epochs": 1})
+    (whole,) = train(trainer(config), clients_of_sizes(9), RANDOMNESS)
+    monkeypatch.setattr("ccfcpp.clustering.synthetic.gan_training.forward_batch", lambda size: 8)
+    (parts,) = train(trainer(config), clients_of_sizes(9), RANDOMNESS)
+    assert images_of(whole).shape == (20, *SHAPE)
+    assert (images_of(whole).int() - images_of(parts).int()).abs().max() <= 1
+
+
+def test_a_gan_that_diverges_is_refused() -> None:
+    config = SMALL.model_copy(update={"generator_rate": 1e38})
+    (result,) = train(trainer(config), clients_of_sizes(20), RANDOMNESS)
+    assert isinstance(result, RefusedUpdateError)
+    assert "its GAN has diverged" in str(result)
+
+
+def test_a_gan_that_diverges_is_no_concern_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    clients, others = (clients_of_sizes(20, 11) for _ in range(2))
+    expected = trainer().train_epoch(others, RANDOMNESS.at_round(0))
+    gans = trainer()
+    load = gans._generators.load
+
+    def load_first_without_values(index: int, state: dict[str, Tensor]) -> None:
+        load(index, state)
+        if index == 0:
+            gans._generators.parameters[0].fill_(torch.nan)
+
+    monkeypatch.setattr(gans._generators, "load", load_first_without_values)
+    first, second = gans.train_epoch(clients, RANDOMNESS.at_round(0))
+    assert isinstance(first, RefusedUpdateError)
+    assert second == expected[1]
+    remembered = others[1].memory
+    assert all(torch.equal(entry, remembered[name]) for name, entry in clients[1].memory.items())
+
+
+def nearest_distance(images: Tensor, real: Tensor) -> float:
+    """Mean distance of an image from the real one that is most like it, in grey levels a pixel."""
+    apart = torch.cdist(images.flatten(1).double(), real.flatten(1).double(), p=1)
+    return apart.min(dim=1).values.mean().item() / images[0].numel()
+
+
+def test_gans_learn_what_their_clients_hold() -> None:
+    """Images with a bright upper or lower half; eight GANs, as one alone may well fail."""
+    draws = Randomness(0).generator("images")
+    upper = (torch.arange(8) < 4).view(1, 1, 8, 1).expand(60, 1, 8, 8)
+    bright = torch.cat([upper, ~upper])
+    real = (torch.where(bright, 220, 30) + torch.randint(20, bright.shape, generator=draws)).byte()
+
+    def distance(epochs: int) -> float:
+        config = GANConfig(
+            noise=2,
+            generator_width=64,
+            generator_channels=(16,),
+            discriminator_channels=(16,),
+            discriminator_width=32,
+            epochs=epochs,
+            batch_size=40,
+            generator_rate=1e-2,
+            discriminator_rate=1e-2,
+            rate_decay=1.0,
+        )
+        clients = [Client(number, "", real) for number in range(8)]
+        results = train(trainer(config, cohort=8), clients, RANDOMNESS)
+        return sum(nearest_distance(images_of(result), real) for result in results) / len(results)
+
+    assert distance(epochs=60) < distance(epochs=1) - 5
+
+
+def test_training_bytes_grow_with_the_batch_up_to_its_size() -> None:
+    def needed(samples: int) -> int:
+        return gan_training_bytes(SMALL, SHAPE, CODES, samples)
+
+    networks = (Generator(SHAPE, CODES, SMALL), Discriminator(SHAPE, SMALL))
+    weights = 4 * sum(p.numel() for network in networks for p in network.parameters())
+    assert needed(2) > 6 * weights
+    assert needed(4) - needed(2) == needed(6) - needed(4) > 0
+    assert needed(8) == needed(100)

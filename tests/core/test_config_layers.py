@@ -1,0 +1,167 @@
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from ccfcpp.core.config import ClusterConfig
+from ccfcpp.core.config_layers import (
+    Tree,
+    differing_keys,
+    dump_yaml,
+    flatten,
+    merge,
+    nest,
+    parse_assignments,
+    preset,
+    preset_folder,
+    read_yaml,
+    resolve,
+    stack,
+    validate,
+)
+from ccfcpp.core.errors import UsageError
+
+
+def test_the_defaults_are_the_authors_choices_for_mnist() -> None:
+    mnist = validate(ClusterConfig, preset("cluster", "mnist"))
+    defaults = validate(ClusterConfig, {"dataset": "mnist", "model": {"backbone": "conv"}})
+    assert differing_keys(mnist, defaults) == []
+    assert mnist.loss.eta == 0.01
+    assert (mnist.training.pretrain_rounds, mnist.training.rounds) == (100, 30)
+
+
+CLUSTER = preset_folder() / "cluster"
+
+
+@pytest.mark.parametrize("path", sorted(CLUSTER.glob("*.yaml")), ids=lambda p: p.stem)
+def test_every_preset_is_valid(path: Path) -> None:
+    for method in ("ccfc", "ccfc++"):
+        config = resolve(ClusterConfig, "cluster", read_yaml(path), {"method": method})
+        assert config.dataset == (path.stem if path.stem != "images" else "digits")
+
+
+def test_a_value_beats_the_file_beats_the_preset() -> None:
+    file: Tree = {"dataset": "fashion-mnist", "loss": {"lam": 0.5}}
+    config = resolve(ClusterConfig, "cluster", file, {"loss": {"eta": 0.7}})
+    assert (config.loss.lam, config.loss.eta) == (0.5, 0.7)
+    config = resolve(ClusterConfig, "cluster", file, {"loss": {"lam": 0.0}})
+    assert (config.loss.lam, config.loss.eta) == (0.0, 0.1)
+
+
+def test_ccfc_sets_the_decorrelation_weights_to_zero() -> None:
+    config = resolve(ClusterConfig, "cluster", {}, {"method": "ccfc", "dataset": "mnist"})
+    assert config.loss.eta == config.loss.pretrain_eta == 0
+    with pytest.raises(UsageError, match="method = 'ccfc' is CCFC"):
+        resolve(ClusterConfig, "cluster", {}, {"method": "ccfc", "loss": {"eta": 0.1}})
+
+
+def test_the_layers_of_a_resumed_run_follow_the_same_rule() -> None:
+    saved = resolve(ClusterConfig, "cluster", {"dataset": "mnist"}, {"method": "ccfc"}).model_dump()
+    again = stack(saved, preset("cluster", "mnist"), {"method": "ccfc"})
+    assert validate(ClusterConfig, again) == validate(ClusterConfig, saved)
+
+
+def test_the_preset_for_mnist_explains_every_key() -> None:
+    every_key = {key for key, _ in flatten(ClusterConfig().model_dump())}
+    assert {key for key, _ in flatten(preset("cluster", "mnist"))} == every_key
+
+
+def test_a_path_gets_the_preset_for_images_of_ones_own() -> None:
+    own = resolve(ClusterConfig, "cluster", {}, {"dataset": "/data/my images"})
+    assert own.dataset == "/data/my images"
+    assert own.training == validate(ClusterConfig, read_yaml(CLUSTER / "images.yaml")).training
+
+
+def test_a_written_configuration_reads_back_the_same(tmp_path: Path) -> None:
+    config = resolve(
+        ClusterConfig, "cluster", {}, {"dataset": "cifar10", "method": "ccfc", "seed": 7}
+    )
+    path = tmp_path / "config.yaml"
+    path.write_text(dump_yaml(config))
+    assert validate(ClusterConfig, read_yaml(path)) == config
+    assert resolve(ClusterConfig, "cluster", read_yaml(path), {}) == config
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "expected"),
+    [
+        ("partition.p", 1.5, "partition.p = 1.5 is refused: it should be less than or equal to 1"),
+        ("partition.p", -0.1, "partition.p = -0.1 is refused: it should be greater than or equal"),
+        ("partition.p", float("nan"), "partition.p = nan is refused"),
+        ("clusters", 0, "clusters = 0 is refused: it should be greater than or equal to 1"),
+        ("training.batch_size", 1, "training.batch_size = 1 is refused"),
+        (
+            "training.rounds",
+            "many",
+            "training.rounds = many is refused: it should be a valid int",
+        ),
+        ("loss.lam", float("inf"), "loss.lam = inf is refused"),
+        ("method", "kmeans", "method = kmeans is refused: it should be 'km', 'fcm', "),
+        ("views.area", [0.9, 0.2], "views.area = [0.9, 0.2]: the range must ascend"),
+        ("partition.q", 1, "unknown key 'partition.q': did you mean 'partition.p'?"),
+        ("dataset", "", "dataset =  is refused: "),
+        ("centroids.restarts", 10**12, "should be less than or equal to 1000000"),
+        ("lamda", 1, "unknown key 'lamda': did you mean 'loss.lam'?"),
+        ("training.learning_rat", 1, "did you mean 'training.learning_rate'?"),
+        ("loss", 3, "loss = 3 is refused"),
+    ],
+)
+def test_what_does_not_fit_is_named_in_one_line(key: str, value: Any, expected: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        validate(ClusterConfig, nest(key, value))
+    assert expected in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_run_needs_a_round() -> None:
+    with pytest.raises(UsageError, match="run one at least"):
+        validate(ClusterConfig, {"training": {"rounds": 0, "pretrain_rounds": 0}})
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        ("a: [1", "is not valid YAML"),
+        ("- 1\n- 2", "must hold keys and values"),
+        (None, "cannot be read"),
+    ],
+)
+def test_a_file_that_is_no_configuration(
+    tmp_path: Path, content: str | None, expected: str
+) -> None:
+    path = tmp_path / "mine.yaml"
+    if content is not None:
+        path.write_text(content)
+    with pytest.raises(UsageError, match=expected) as caught:
+        read_yaml(path)
+    assert "\n" not in str(caught.value)
+    assert "mine.yaml" in str(caught.value)
+
+
+def test_an_empty_file_changes_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "empty.yaml"
+    path.write_text("")
+    assert read_yaml(path) == {}
+
+
+def test_assignments_are_read_as_yaml() -> None:
+    tree = parse_assignments(["a.b=1", "a.c=[2, 3]", "d=null", "e=text", "f=x=y"])
+    assert tree == {"a": {"b": 1, "c": [2, 3]}, "d": None, "e": "text", "f": "x=y"}
+    with pytest.raises(UsageError, match="not of the form key=value"):
+        parse_assignments(["loss.lam"])
+    for text in ("[1", "2024-13-45", "[" * 5000):
+        with pytest.raises(UsageError, match="not a YAML value"):
+            parse_assignments([f"loss.lam={text}"])
+
+
+def test_merging_leaves_its_arguments_alone() -> None:
+    base: Tree = {"a": {"b": 1, "c": 2}}
+    assert merge(base, {"a": {"b": 3}}) == {"a": {"b": 3, "c": 2}}
+    assert base == {"a": {"b": 1, "c": 2}}
+
+
+def test_presets_are_plain_yaml() -> None:
+    for path in preset_folder().glob("*.yaml"):
+        assert path.read_text().startswith("# "), f"{path.name} has no comment that says what it is"
+        assert isinstance(yaml.safe_load(path.read_text()), dict)

@@ -1,0 +1,313 @@
+"""Comparisons: which runs there are, what their tables say, and the command."""
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ccfcpp.clustering.methods import METHODS, refuse_unused
+from ccfcpp.core.config import ClusterConfig
+from ccfcpp.core.config_layers import Tree
+from ccfcpp.core.errors import UsageError
+from ccfcpp.papers.comparison import Comparison, Entry, plan_comparison
+from ccfcpp.papers.tables import published_score
+from ccfcpp.runs.study import Axes, Planned, Row
+from tests.support.command import ccfcpp
+
+PATIENCE = 180.0
+
+
+def summary(nmi: float, kappa: float = 0.5, seconds: float = 2.0) -> Row:
+    """What a run of four clients leaves, as far as tables read it."""
+    return {
+        "nmi": nmi, "kappa": kappa, "connected": 4, "bytes_up": 8_000_000, "bytes_down": 4_000_000,
+        "bytes_delivered": 500_000, "communication_rounds": 1, "seconds": seconds,
+        "refused_updates": 0,
+    }  # fmt: skip
+
+
+def planned(*axes: Axes, dataset: str = "digits") -> list[Planned[ClusterConfig]]:
+    return [Planned(own, ClusterConfig(dataset=dataset)) for own in axes]
+
+
+KM: Axes = {"method": "km"}
+K_FED = [{"method": "k-fed", "p": p} for p in (0.0, 1.0)]
+
+
+# --- the plan -----------------------------------------------------------------------------------
+
+
+def test_every_method_runs_at_every_skew_and_a_centralised_one_once() -> None:
+    plan = plan_comparison([], {"seed": "3"}, ["km", "k-fed"], ["0", "0.5", "0.50"], 2)
+    assert [(run.axes, run.config.seed) for run in plan] == [
+        (KM, 3), (KM, 4),
+        ({"method": "k-fed", "p": 0.0}, 3), ({"method": "k-fed", "p": 0.0}, 4),
+        ({"method": "k-fed", "p": 0.5}, 3), ({"method": "k-fed", "p": 0.5}, 4),
+    ]  # fmt: skip
+    assert [run.config.partition.p for run in plan[2:]] == [0.0, 0.0, 0.5, 0.5]
+    assert [run.config.method for run in plan[:2]] == ["km", "km"]
+
+
+def test_what_a_method_fixes_lies_under_what_the_user_gives() -> None:
+    plain, given = (
+        plan_comparison([], values, ["sda-fc-km"], ["0"], seeds=1)[0].config
+        for values in ({}, {"pixels": {"assignment": "euclidean"}})
+    )
+    assert (plain.pixels.assignment, given.pixels.assignment) == ("cosine", "euclidean")
+
+
+def test_where_clients_may_be_absent_a_centralised_method_runs_at_every_skew() -> None:
+    for absence in ("disconnection_rate", "dropout_rate"):
+        plan = plan_comparison([], {"availability": {absence: 0.3}}, ["km"], ["0", "1"], seeds=1)
+        assert [run.axes for run in plan] == [
+            {"method": "km", "p": 0.0},
+            {"method": "km", "p": 1.0},
+        ]
+
+
+def test_unknown_methods_and_skews_are_refused() -> None:
+    with pytest.raises(UsageError, match="method = dbscan is refused"):
+        plan_comparison([], {}, ["dbscan"], ["0"], seeds=1)
+    with pytest.raises(UsageError, match=r"partition.p = 2"):
+        plan_comparison([], {}, ["k-fed"], ["2"], seeds=1)
+
+
+def test_settings_without_effect_are_refused() -> None:
+    refuse_unused(["loss.eta", "gan.epochs", "seed", "partition.p"], ["ccfc++", "ppfc-gan"])
+    with pytest.raises(UsageError, match=r"loss.eta has no effect on km, k-fed: .* ccfc, ccfc\+\+"):
+        refuse_unused(["loss.eta"], ["km", "k-fed"])
+
+
+# --- tables -------------------------------------------------------------------------------------
+
+
+def entries(comparison: Comparison, score: str) -> dict[str, list[Entry | None]]:
+    return {
+        str(row["method"]): [
+            value if isinstance(value := row.get(f"p = {p}"), Entry) else None for p in (0, 1)
+        ]
+        for row in comparison.table(score)
+    }
+
+
+def test_a_table_has_means_deviations_published_values_and_the_best() -> None:
+    results = [
+        (KM, summary(0.5)),
+        (K_FED[0], summary(0.6)), (K_FED[0], summary(0.8)), (K_FED[1], summary(0.5)),
+    ]  # fmt: skip
+    table = entries(Comparison(planned(KM, *K_FED, dataset="mnist"), results), "nmi")
+    assert table == {
+        "KM": [Entry("0.5000", "(0.5304)", False), Entry("0.5000", "(0.5304)", True)],
+        "k-FED": [Entry("0.7000 ± 0.1414", "(0.5081)", True), Entry("0.5000", "(0.4142)", True)],
+    }
+
+
+def test_a_table_of_runs_that_are_not_finished_leaves_their_places_empty() -> None:
+    comparison = Comparison(planned(KM, *K_FED), [(K_FED[1], summary(0.7))])
+    assert entries(comparison, "nmi") == {
+        "KM": [None, None], "k-FED": [None, Entry("0.7000", "", True)],
+    }  # fmt: skip
+    assert [row["method"] for row in comparison.costs()] == ["k-FED"]
+    assert Comparison(planned(KM), []).as_markdown().count("KM") == 2
+
+
+def test_costs_are_means_of_a_client_and_say_what_leaves_it() -> None:
+    results = [(K_FED[0], summary(0.7, seconds=1)), (K_FED[1], summary(0.7, seconds=4))]
+    (costs,) = Comparison(planned(*K_FED), results).costs()
+    assert costs == {
+        "method": "k-FED", "leaves a client": "centroids", "rounds": "1", "MB up": "2.000",
+        "MB down": "1.500", "seconds": "2.5", "refused": "0",
+    }  # fmt: skip
+
+
+def test_without_labels_a_table_has_no_scores() -> None:
+    unlabelled = summary(0) | {"nmi": None, "kappa": None}
+    comparison = Comparison(planned(KM), [(KM, unlabelled)])
+    assert "any p" in comparison.as_markdown()
+    assert comparison.rows[0]["nmi"] is None
+
+
+@pytest.mark.parametrize(
+    ("settings", "fits"),
+    [
+        ({}, True),
+        ({"partition": {"clients": 10}, "clusters": 10}, True),
+        ({"partition": {"clients": 20}}, False),
+        ({"clusters": 5}, False),
+        ({"data": {"images": 500}}, False),
+        ({"data": {"image_size": 32}}, False),
+        ({"partition": {"kind": "iid"}}, False),
+        ({"availability": {"disconnection_rate": 0.1}}, False),
+        ({"availability": {"sample_fraction": 0.5}}, False),
+    ],
+)
+def test_published_values_stand_beside_runs_of_the_same_setting(settings: Tree, fits: bool) -> None:
+    runs = plan_comparison([], {"dataset": "mnist"} | settings, ["k-fed"], ["0"], seeds=1)
+    (row,) = Comparison(runs, [(runs[0].axes, summary(0.5))]).rows
+    assert row["nmi published"] == (0.5081 if fits else None)
+    comparison = Comparison(runs, [(runs[0].axes, summary(0.5))])
+    assert comparison.titles()["nmi"] == ("NMI (published)" if fits else "NMI")
+    assert ("(0.5081)" in comparison.as_markdown()) == fits
+
+
+def test_the_papers_tables_are_whole() -> None:
+    methods = {method.title for method in METHODS.values()}
+    for measure in ("nmi", "kappa"):
+        for dataset in ("mnist", "fashion-mnist", "cifar10", "stl10"):
+            for name in methods - {"KM", "FCM"}:
+                for p in (0.0, 0.25, 0.5, 0.75, 1.0):
+                    value = published_score(measure, dataset, p, name)
+                    assert value is not None, (measure, dataset, p, name)
+                    assert 0 < value < 1
+            assert published_score(measure, dataset, None, "KM") is not None
+    assert published_score("nmi", "mnist", 0.75, "CCFC++") == 0.6987
+    assert published_score("kappa", "stl10", 1.0, "PPFC-GAN") == 0.1868
+    assert published_score("nmi", "digits", 0.0, "CCFC++") is None
+
+
+# --- the command --------------------------------------------------------------------------------
+
+CHEAP = ("--methods", "km,k-fed", "--p", "0,1", "--set", "centroids.restarts=1")
+
+
+def test_a_comparison_prints_and_writes_its_tables(tmp_path: Path) -> None:
+    out = tmp_path / "comparison"
+    result = ccfcpp("compare", *CHEAP, "--seeds", 2, "--jobs", 2, "--out", out)
+    assert result.code == 0, result.stderr
+    assert "6 of 6 runs finished" in result.stderr
+    assert "NMI" in result.stdout
+    assert "(published)" not in result.stdout
+    with (out / "table.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [(row["method"], row["p"], row["runs"]) for row in rows] == [
+        ("km", "", "2"), ("k-fed", "0.0", "2"), ("k-fed", "1.0", "2"),
+    ]  # fmt: skip
+    single = json.loads((out / "method=k-fed,p=1.0" / "seed-1" / "summary.json").read_text())
+    other = json.loads((out / "method=k-fed,p=1.0" / "seed-0" / "summary.json").read_text())
+    assert float(rows[2]["nmi"]) == pytest.approx((single["nmi"] + other["nmi"]) / 2)
+    # A run of a comparison is one that `cluster` does.
+    alone = ccfcpp(
+        "cluster", "--method", "k-fed", "--p", 1, "--seed", 1, "--json",
+        "--set", "centroids.restarts=1", "--out", tmp_path / "alone",
+    )  # fmt: skip
+    assert json.loads(alone.stdout)["nmi"] == pytest.approx(single["nmi"], abs=0.02)
+    # Nothing is left to run, and nothing is run again.
+    before = (out / "method=km" / "seed-0" / "summary.json").stat().st_mtime_ns
+    again = ccfcpp("compare", "--out", out, "--resume", "--json")
+    assert again.code == 0, again.stderr
+    assert [row["runs"] for row in json.loads(again.stdout)["table"]] == [2, 2, 2]
+    assert (out / "method=km" / "seed-0" / "summary.json").stat().st_mtime_ns == before
+
+
+LONG = (
+    *("--methods", "km,ffcm-km,k-fed", "--p", "1", "--set", "ffcm.rounds=20"),
+    *("--set", "ffcm.tolerance=0", "--set", "fuzzy.iterations=3"),
+)
+
+
+def test_a_comparison_that_is_stopped_goes_on_where_it_was(tmp_path: Path) -> None:
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    start = [sys.executable, "-m", "ccfcpp", "compare"]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    subprocess.run([*start, *LONG, "--out", whole], check=True, env=environment, timeout=PATIENCE)
+    process = subprocess.Popen(
+        [*start, *LONG, "--out", broken], stderr=subprocess.PIPE, text=True, env=environment
+    )
+    metrics = broken / "method=ffcm-km,p=1.0" / "seed-0" / "metrics.jsonl"
+    wait_for_rounds(metrics, process)
+    process.send_signal(signal.SIGINT)
+    _, stderr = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 130, stderr
+    assert f"go on with: ccfcpp compare --out {broken} --resume" in stderr
+    assert (broken / "method=km" / "seed-0" / "summary.json").exists()
+    assert not (broken / "method=k-fed,p=1.0" / "seed-0").exists()
+    rounds = metrics.read_text().count("\n")
+    assert 2 <= rounds < 20
+    subprocess.run(
+        [*start, "--out", broken, "--resume"], check=True, env=environment, timeout=PATIENCE
+    )
+    assert metrics.read_text().count("\n") == 20
+    assert scores(broken) == scores(whole)
+
+
+def scores(folder: Path) -> list[tuple[str, str, str]]:
+    with (folder / "table.csv").open() as file:
+        return [(row["method"], row["nmi"], row["kappa"]) for row in csv.DictReader(file)]
+
+
+def test_runs_that_fail_are_named_when_all_others_are_done(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    result = ccfcpp(
+        "compare", "--methods", "sda-fc-km,km", "--p", 1, "--clients", 2, "--out", out,
+        "--set", "gan.epochs=1", "--set", "gan.generator_rate=1e38",
+    )  # fmt: skip
+    assert result.code == 1
+    complaint = result.stderr.splitlines()[-1]
+    assert "1 of 2 runs failed: method=sda-fc-km,p=1.0/seed-0: no client has delivered" in complaint
+    assert (out / "method=km" / "seed-0" / "summary.json").exists()
+
+
+def test_runs_end_with_the_process_that_started_them(tmp_path: Path) -> None:
+    """Else they would write into folders that a resumed comparison has taken up."""
+    command = [sys.executable, "-m", "ccfcpp", "compare", *LONG, "--out", str(tmp_path / "out")]
+    process = subprocess.Popen(
+        command, env=os.environ | {"OMP_NUM_THREADS": "1"}, stderr=subprocess.DEVNULL
+    )
+    metrics = tmp_path / "out" / "method=ffcm-km,p=1.0" / "seed-0" / "metrics.jsonl"
+    wait_for_rounds(metrics, process)
+    process.kill()
+    process.wait(PATIENCE)
+    time.sleep(1)
+    rounds = metrics.read_text()
+    time.sleep(2)
+    assert metrics.read_text() == rounds
+
+
+def wait_for_rounds(metrics: Path, process: subprocess.Popen[Any]) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not (metrics.exists() and metrics.read_text().count("\n") >= 2):
+        assert time.monotonic() < deadline
+        assert process.poll() is None
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (("--methods", "km,dbscan"), "method = dbscan is refused"),
+        (("--methods", "km,"), "--methods 'km,' holds an empty value"),
+        (("--p", "0,x"), "partition.p = x is refused"),
+        (("--p", "0,1.5"), "partition.p = 1.5 is refused"),
+        (("--set", "partition.p=0"), "give --p"),
+        (("--set", "method=km"), "give --methods"),
+        (("--methods", "km", "--set", "gan.epochs=3"), "gan.epochs has no effect on km"),
+        (("--partition", "iid", "--p", "0"), "--p has no effect"),
+        (("--set", "partition=3"), "partition = 3 is refused"),
+        (("--methods", "k-fed", "--set", "kfed.local_clusters=11"), "more than the 10 clusters"),
+        (("--dataset", "nothing.npz"), "nothing.npz"),
+        (("--resume",), "--resume needs the folder"),
+    ],
+)
+def test_bad_input_is_one_line(tmp_path: Path, arguments: tuple[str, ...], complaint: str) -> None:
+    out = () if "--resume" in arguments else ("--out", tmp_path / "out")
+    result = ccfcpp("compare", *arguments, *out)
+    assert result.code == 2
+    assert complaint in result.stderr
+    assert result.stderr.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_what_was_planned_cannot_be_changed_on_resumption(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    assert ccfcpp("compare", "--methods", "km", "--out", out).code == 0
+    result = ccfcpp("compare", "--methods", "k-fed", "--out", out, "--resume")
+    assert (result.code, "leave out --methods" in result.stderr) == (2, True)
+    taken = ccfcpp("compare", "--methods", "km", "--out", out)
+    assert (taken.code, "holds several runs" in taken.stderr) == (2, True)

@@ -1,0 +1,76 @@
+"""Small clustering runs on the digits."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import lru_cache
+
+import numpy as np
+import torch
+from sklearn.datasets import load_digits
+from torch import Tensor
+
+from ccfcpp.clustering.ccfc.algorithm import CCFC
+from ccfcpp.clustering.ccfc.exchanges import CCFCState
+from ccfcpp.clustering.setup import model_maker
+from ccfcpp.core.config import ClusterConfig
+from ccfcpp.core.config_layers import Tree, merge, parse_assignments, validate
+from ccfcpp.core.randomness import Randomness
+from ccfcpp.engine.availability import Availability
+from ccfcpp.engine.client import Client
+from ccfcpp.engine.federation import Federation, RoundReport
+from ccfcpp.engine.memories import ClientMemories
+
+SMALL: Tree = {
+    "model": {"widths": [6, 8], "projector_width": 16, "latent": 12, "predictor_width": 4},
+    "training": {"rounds": 2, "pretrain_rounds": 2, "batch_size": 32},
+    "loss": {"lam": 0.5, "eta": 0.3, "pretrain_eta": 0.2},
+    "centroids": {"restarts": 2, "iterations": 10},
+}
+"""A network and a run of a few hundred milliseconds, with every loss term at work."""
+
+
+@lru_cache
+def digits() -> tuple[Tensor, Tensor]:
+    data = load_digits()
+    images = np.rint(data.images * (255 / 16)).astype(np.uint8)
+    return torch.from_numpy(images).unsqueeze(1), torch.from_numpy(data.target.astype(np.int64))
+
+
+def small_config(*settings: str) -> ClusterConfig:
+    return validate(ClusterConfig, merge(SMALL, parse_assignments(settings)))
+
+
+CPU = torch.device("cpu")
+
+
+def small_algorithm(config: ClusterConfig, clusters: int = 3, device: torch.device = CPU) -> CCFC:
+    cohort = 2 if config.compute.cohort == "auto" else config.compute.cohort
+    return CCFC(config, model_maker(config.model, (1, 8, 8)), clusters, cohort, device)
+
+
+def clients_of_sizes(*sizes: int) -> list[Client]:
+    images, _ = digits()
+    parts = torch.split(images[: sum(sizes)], list(sizes))
+    return [Client(number, f"client {number}", part) for number, part in enumerate(parts)]
+
+
+def small_federation(
+    config: ClusterConfig, clients: Sequence[Client], device: torch.device = CPU
+) -> Federation[CCFCState]:
+    memories = ClientMemories(device, budget=10**9)
+    algorithm, randomness = small_algorithm(config, device=device), Randomness(config.seed)
+    there = [replace(client, images=client.images.to(device)) for client in clients]
+    return Federation(algorithm, there, Availability(), randomness, memories)
+
+
+Result = tuple[CCFCState, list[RoundReport]]
+
+
+def run_small(
+    config: ClusterConfig, clients: Sequence[Client], device: torch.device = CPU
+) -> Result:
+    """A whole run: the last state, and a report of each round."""
+    federation = small_federation(config, clients, device)
+    initial = federation.algorithm.initial_state(federation.randomness)
+    rounds = list(federation.run(initial))
+    return rounds[-1][0], [report for _, report in rounds]
