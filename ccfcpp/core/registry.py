@@ -1,0 +1,95 @@
+"""Things by name: those of this library, and those that installed packages add."""
+
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from importlib.metadata import EntryPoint, entry_points
+from typing import TypeVar
+
+from ccfcpp.core.errors import UsageError
+
+T = TypeVar("T")
+
+
+class Registry(Mapping[str, T]):
+    """A mapping from names to things that are imported when they are first asked for.
+
+    To list the names imports nothing, so that the help of a command is there at once. An installed
+    package adds a thing by an entry point (*Python Packaging User Guide*, "Entry points
+    specification")::
+
+        [project.entry-points."ccfcpp.methods"]
+        my-method = "my_package.my_module:MY_METHOD"
+
+    Names of this library come first and cannot be taken by a package.
+
+    Args:
+        group: The entry points' group, such as ``ccfcpp.methods``.
+        what: What error messages call one of the things, such as ``method``.
+        own: The library's own, in the order in which tables show them: ``module:attribute`` by
+            name.
+        kind: What each of them is an instance of.
+    """
+
+    def __init__(self, group: str, what: str, own: Mapping[str, str], kind: type[T]) -> None:
+        self.group = group
+        self.what = what
+        self._own = own
+        self._kind = kind
+        self._loaded: dict[str, T] = {}
+
+    @cached_property
+    def _points(self) -> dict[str, EntryPoint]:
+        points = {name: EntryPoint(name, place, self.group) for name, place in self._own.items()}
+        for added in sorted(entry_points(group=self.group), key=lambda point: point.name):
+            if added.name in points and points[added.name].value != added.value:
+                raise UsageError(
+                    f"an installed package adds the {self.what} {added.name!r} ({added.value}), "
+                    "which there is already: uninstall it, or have it take another name"
+                )
+            points[added.name] = added
+        return points
+
+    def __getitem__(self, name: str) -> T:
+        """The thing of that name.
+
+        Raises:
+            KeyError: There is none.
+            UsageError: It cannot be imported, or is something else.
+        """
+        if name not in self._loaded:
+            self._loaded[name] = self._load(self._points[name])
+        return self._loaded[name]
+
+    def _load(self, point: EntryPoint) -> T:
+        if point.name in self._own:
+            found = point.load()
+        else:
+            found = self._load_added(point)
+        if not isinstance(found, self._kind):
+            raise UsageError(
+                f"{self.what} {point.name!r}: {point.value} is a {type(found).__name__}, but must "
+                f"be a {self._kind.__module__}.{self._kind.__name__}"
+            )
+        return found
+
+    def _load_added(self, point: EntryPoint) -> object:
+        try:
+            return point.load()
+        except Exception as error:  # whatever a stranger's package does when it is imported
+            raise UsageError(
+                f"{self.what} {point.name!r} cannot be imported from {point.value} ({error}): "
+                "mend or uninstall its package"
+            ) from error
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._points)
+
+    def __len__(self) -> int:
+        return len(self._points)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._points
+
+    def own(self) -> list[str]:
+        """Names of this library's own, without those that packages add."""
+        return list(self._own)
