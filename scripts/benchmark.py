@@ -29,12 +29,12 @@ from ccfcpp.clustering.ccfc.exchanges import CCFCState
 from ccfcpp.clustering.ccfc.losses import siamese
 from ccfcpp.clustering.experiment import ClusteringExperiment
 from ccfcpp.clustering.setup import load_data, model_maker
-from ccfcpp.core.config import ClusterConfig
+from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.core.config_layers import nest, resolve
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.data.augmentation import draw_views, render_views
 from ccfcpp.data.images import to_float
-from ccfcpp.engine.algorithm import RefusedUpdateError
+from ccfcpp.engine.exchange import RefusedUpdateError
 from ccfcpp.models.stack.adam import StackedAdam
 from ccfcpp.models.stack.stacked import ModelStack
 from ccfcpp.runs.environment import (

@@ -18,7 +18,7 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset
 from torchvision import transforms
 
-from ccfcpp.core.config import ClusterConfig
+from ccfcpp.clustering.config import ClusterConfig
 
 State = dict[str, Tensor]
 

@@ -1,66 +1,130 @@
 """Federated classification: rounds of local training and aggregation, as a method has them."""
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 
 import torch
 
 from ccfcpp.core.profiling import section
 from ccfcpp.core.randomness import Randomness
-from ccfcpp.engine.algorithm import Exchange, Figures
-from ccfcpp.engine.client import Client
-from ccfcpp.engine.federation import check_same_shapes
-from ccfcpp.models.initialisation import build
+from ccfcpp.engine.algorithm import Algorithm
+from ccfcpp.engine.client import Client, Crew
+from ccfcpp.engine.exchange import ClientSide, ClientWork, Exchange, Figures, ServerWork, Task
+from ccfcpp.models.initialisation import random_state
+from ccfcpp.models.stack.capacity import cohort_size
+from ccfcpp.models.stack.layout import FlatLayout
+from ccfcpp.models.stack.stacked import training_bytes
+from ccfcpp.models.state import ModelState
 from supervised.config import ClassifyConfig
-from supervised.exchange import Broadcast, LocalUpdate, ServerState
+from supervised.decorrelation import decorrelation_term
 from supervised.local_training import LocalTrainer
-from supervised.methods import METHODS
+from supervised.messages import Broadcast, LocalUpdate, ServerState
+from supervised.methods import CLASSIFIERS
+from supervised.methods.method import Method
 from supervised.networks import Classifier
 
 
-@dataclass(frozen=True)
-class TrainingExchange:
-    """The exchange of a round: the model goes down, clients train, the server aggregates."""
+def training_exchange(method: Method) -> Exchange[Broadcast, LocalUpdate]:
+    """The exchange of a round, with the types that the method has for it."""
+    return Exchange("training", method.message, method.update, method.remembers)
 
-    trainer: LocalTrainer
-    population: int
-    name: str = "training"
-    travels = True
 
-    @property
-    def cohort(self) -> int:
-        """As many clients as the trainer takes at a time."""
-        return self.trainer.cohort
+class LocalTraining(ClientWork[Broadcast, LocalUpdate]):
+    """Clients train the model that came down.
 
-    @property
-    def uses_memory(self) -> bool:
-        """Whether the method has clients remember something."""
-        return METHODS[self.trainer.config.method].remembers
+    Args:
+        exchange: The exchange of a round.
+        trainer: What trains.
+    """
 
-    def broadcast(self, state: ServerState) -> Broadcast:
-        """The global model, and the control variate where there is one."""
-        return Broadcast(state.model, state.control)
+    def __init__(self, exchange: Exchange[Broadcast, LocalUpdate], trainer: LocalTrainer) -> None:
+        self.exchange = exchange
+        self.trainer = trainer
+        self.cohort = trainer.cohort
 
     def local_updates(
-        self, message: Broadcast, clients: Sequence[Client], randomness: Randomness
+        self, task: Task, message: Broadcast, clients: Sequence[Client], randomness: Randomness
     ) -> list[LocalUpdate]:
         """Train a cohort."""
         return self.trainer.train(message, clients, randomness)
 
+
+class FederatedClassification(
+    Algorithm[ServerState], ServerWork[ServerState, Broadcast, LocalUpdate]
+):
+    """The algorithm: one exchange a round.
+
+    Args:
+        config: The run's configuration.
+        make_model: Builds the network, without weights.
+        image_shape: Channels, height and width of an image.
+        classes: Number of classes.
+        population: Number of connected clients.
+        device: Where the computation runs.
+
+    Raises:
+        UsageError: The configuration does not fit the network.
+    """
+
+    def __init__(
+        self,
+        config: ClassifyConfig,
+        make_model: Callable[[], Classifier],
+        image_shape: tuple[int, ...],
+        classes: int,
+        population: int,
+        device: torch.device,
+    ) -> None:
+        self.config = config
+        self.make_model = make_model
+        self.image_shape = image_shape
+        self.classes = classes
+        self.population = population
+        self.device = device
+        self.rounds = config.training.rounds
+        self.method = CLASSIFIERS[config.method]
+        self.state_type = self.method.state
+        self.exchange = training_exchange(self.method)
+        self.sharing = self.method.sharing(make_model, device)
+        with torch.device("meta"):
+            model = make_model()
+        self.decorrelation = decorrelation_term(config.decorrelation, model.backbone.features)
+        self._weights = FlatLayout(model.named_parameters())
+
+    def initial_state(self, randomness: Randomness) -> ServerState:
+        """A model with random weights; control variates start at 0."""
+        model = random_state(self.make_model, randomness.generator("model"), self.device)
+        weights = torch.zeros(self._weights.size, device=self.device)
+        return self.method.begin(self.sharing.shared(model), weights)
+
+    def exchanges(self, number: int, state: ServerState) -> Sequence["FederatedClassification"]:
+        """One exchange a round."""
+        return [self]
+
+    def client_side(self, crew: Crew) -> ClientSide:
+        """Local training."""
+        batch = min(self.config.training.batch_size, crew.largest)
+        bytes_of_one = training_bytes(self.make_model, self.image_shape, batch, views=1)
+        wanted = self.config.compute.cohort
+        cohort = cohort_size(wanted, crew.together, bytes_of_one, self.device)
+        trainer = LocalTrainer(
+            self.config, self.make_model, self.sharing, self.decorrelation, self.classes, cohort
+        )
+        return ClientSide.of(LocalTraining(self.exchange, trainer), cohort=cohort)
+
+    def broadcast(self, state: ServerState) -> Broadcast:
+        """The global model, and what else the method sends."""
+        return self.method.broadcast(state)
+
     def check(self, message: Broadcast, update: LocalUpdate) -> None:
-        """Refuse a model or a control variate of other shapes."""
-        check_same_shapes(message.model, update.model, "model entry")
-        if message.control is not None:
-            change = {} if update.control_change is None else {"control": update.control_change}
-            check_same_shapes({"control": message.control}, change, "change of")
+        """Refuse what has other shapes than what went down."""
+        self.method.aggregation.check(message, update)
 
     def aggregate(
         self, state: ServerState, updates: Iterable[LocalUpdate], randomness: Randomness
     ) -> tuple[ServerState, Figures]:
         """The method's aggregation, and the mean loss by samples."""
-        config = self.trainer.config
-        names = self.trainer.models.trained_names
-        aggregation = METHODS[config.method].aggregation(state, names, config, self.population)
+        names = self._weights.names
+        aggregation = self.method.aggregation(state, names, self.config, self.population)
         loss, trained = 0.0, 0
         for update in updates:
             with section("aggregation"):
@@ -70,57 +134,6 @@ class TrainingExchange:
                 trained += update.samples
         return aggregation.result(), {"loss": loss / trained} if trained else {}
 
-
-class FederatedClassification:
-    """The algorithm.
-
-    Args:
-        config: The run's configuration.
-        make_model: Builds the network, without weights.
-        classes: Number of classes.
-        cohort: How many clients are trained together at most.
-        population: Number of connected clients.
-        device: Where the computation runs.
-    """
-
-    state_type = ServerState
-
-    def __init__(
-        self,
-        config: ClassifyConfig,
-        make_model: Callable[[], Classifier],
-        classes: int,
-        cohort: int,
-        population: int,
-        device: torch.device,
-    ) -> None:
-        self.config = config
-        self.make_model = make_model
-        self.population = population
-        self.device = device
-        self.trainer = LocalTrainer(make_model, config, classes, cohort, device)
-
-    @property
-    def rounds(self) -> int:
-        """Number of rounds in a whole run."""
-        return self.config.training.rounds
-
-    def has_converged(self, state: ServerState) -> bool:
-        """Never: all rounds are run."""
-        return False
-
-    def initial_state(self, randomness: Randomness) -> ServerState:
-        """A model with random weights; control variates start at 0."""
-        model = build(self.make_model, randomness.generator("model"))
-        # Counters stay on the CPU, where they are counted.
-        entries = {
-            name: entry.to(self.device) if entry.is_floating_point() else entry
-            for name, entry in model.state_dict().items()
-        }
-        controlled = METHODS[self.config.method].controlled
-        control = torch.zeros_like(self.trainer.models.weights[0]) if controlled else None
-        return ServerState(self.trainer.method.shared(entries), control)
-
-    def exchanges(self, number: int, state: ServerState) -> Sequence[Exchange[ServerState]]:
-        """One exchange a round."""
-        return [TrainingExchange(self.trainer, self.population)]
+    def local_model(self, update: LocalUpdate) -> ModelState | None:
+        """The client's model; None where parts of it stay with the client."""
+        return None if self.method.personal else update.model

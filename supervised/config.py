@@ -4,37 +4,23 @@ The defaults are those of FedDecorr's public code for CIFAR-10, but for the data
 network, which are small.
 """
 
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, field_validator
 
 from ccfcpp.core.config import (
+    BelowOne,
     DataConfig,
+    MethodConfig,
     Positive,
     PositiveNumber,
-    RunConfig,
     Section,
-    Share,
     Weight,
 )
 
-MethodName = Literal[
-    "fedavg",
-    "fedprox",
-    "fedavgm",
-    "moon",
-    "scaffold",
-    "fednova",
-    "fedbn",
-    "fedadam",
-    "fedyogi",
-    "fedadagrad",
-    "fedrs",
-    "fedlc",
-    "fedsam",
-    "fedexp",
-]
-BelowOne = Annotated[float, Field(ge=0, lt=1)]
+if TYPE_CHECKING:
+    from ccfcpp.core.registry import Registry
+    from supervised.methods.method import Method
 
 
 class SamplesConfig(DataConfig):
@@ -126,89 +112,26 @@ class AugmentationConfig(Section):
     """Largest rotation in either direction, in degrees."""
 
 
-class ProximalConfig(Section):
-    """FedProx."""
+class ClassifyConfig(MethodConfig):
+    """All of ``ccfcpp classify``, but for the sections that methods bring."""
 
-    mu: Weight = 1e-3
-
-
-class ServerMomentumConfig(Section):
-    """FedAvgM."""
-
-    momentum: BelowOne = 0.5
-    dampening: Literal["none", "momentum"] = "momentum"
-    """Of the change of a round: ``none`` (Hsu et al. 2019), or ``momentum``: times 1 - momentum,
-    as in the FedDecorr authors' code."""
-
-
-class MoonConfig(Section):
-    """MOON."""
-
-    mu: Weight = 1.0
-    temperature: PositiveNumber = 1.0
-    """1 in the FedDecorr authors' code, 0.5 in MOON's paper."""
-
-
-class AdaptiveConfig(Section):
-    """FedAdam, FedYogi and FedAdagrad."""
-
-    learning_rate: PositiveNumber = 0.01
-    beta1: BelowOne = 0.9
-    beta2: BelowOne = 0.99
-    tau: PositiveNumber = 1e-3
-    """Degree of adaptivity; the second moments start at τ²."""
-
-
-class RestrictedConfig(Section):
-    """FedRS."""
-
-    strength: Share = 0.5
-    """Factor of the logits of classes that a client does not hold."""
-
-
-class CalibrationConfig(Section):
-    """Logit calibration, FedLC."""
-
-    temperature: Weight = 0.1
-    """Factor of the margins n^(-1/4): 0.1 in the FedDecorr authors' code."""
-
-
-class SharpnessConfig(Section):
-    """FedSAM."""
-
-    radius: PositiveNumber = 0.05
-
-
-class ExtrapolationConfig(Section):
-    """FedExP."""
-
-    epsilon: PositiveNumber = 1e-3
-
-
-class ClassifyConfig(RunConfig):
-    """All of ``ccfcpp classify``."""
-
-    method: MethodName = "fedavg"
+    method: str = "fedavg"
     data: SamplesConfig = SamplesConfig()
     partition: LabelPartitionConfig = LabelPartitionConfig()
     model: ClassifierConfig = ClassifierConfig()
     training: LocalTrainingConfig = LocalTrainingConfig()
     decorrelation: DecorrelationConfig = DecorrelationConfig()
     augmentation: AugmentationConfig = AugmentationConfig()
-    fedprox: ProximalConfig = ProximalConfig()
-    fedavgm: ServerMomentumConfig = ServerMomentumConfig()
-    moon: MoonConfig = MoonConfig()
-    adaptive: AdaptiveConfig = AdaptiveConfig()
-    fedrs: RestrictedConfig = RestrictedConfig()
-    fedlc: CalibrationConfig = CalibrationConfig()
-    fedsam: SharpnessConfig = SharpnessConfig()
-    fedexp: ExtrapolationConfig = ExtrapolationConfig()
 
-    @model_validator(mode="after")
-    def _method_fits_model(self) -> "ClassifyConfig":
-        if self.method == "fedbn" and self.model.name == "small" and not self.model.batch_norm:
-            raise ValueError(
-                "method = 'fedbn' keeps batch normalisation at the clients, and model.name = "
-                "'small' with model.batch_norm = false has none: take another method or model"
-            )
-        return self
+    @classmethod
+    def own_methods(cls) -> list[str]:
+        """The methods of this library."""
+        return cls.methods().own()
+
+    @classmethod
+    def methods(cls) -> "Registry[Method]":
+        """All methods."""
+        # They read this configuration.
+        from supervised.methods import CLASSIFIERS
+
+        return CLASSIFIERS

@@ -8,8 +8,8 @@ from torch import Tensor
 
 from ccfcpp.data.batches import forward_batch
 from ccfcpp.data.images import to_float
-from ccfcpp.models.stack.layout import ModelState
 from ccfcpp.models.stack.stacked import ModelStack
+from ccfcpp.models.state import ModelState
 from supervised.augmentation import normalise
 from supervised.config import ClassifyConfig
 from supervised.networks import Classifier

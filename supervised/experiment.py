@@ -7,21 +7,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ccfcpp.clustering.setup import cohort_size
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.metrics import effective_rank, spectrum, tail_share
 from ccfcpp.data import ImageData
 from ccfcpp.engine.client import Client
 from ccfcpp.engine.memories import ClientMemories
-from ccfcpp.models.stack.layout import ModelState
-from ccfcpp.models.stack.stacked import training_bytes
-from ccfcpp.runs.experiment import Arrays, Experiment, Scores, View
+from ccfcpp.models.state import ModelState
+from ccfcpp.runs.experiment import Arrays, Experiment, Scores, Snapshot
 from ccfcpp.runs.local_spectra import LocalSpectra, describe_spectra, mean
 from supervised.algorithm import FederatedClassification
 from supervised.config import ClassifyConfig
 from supervised.evaluation import Evaluator, TestSet
-from supervised.exchange import ServerState
-from supervised.methods import METHODS
+from supervised.messages import ServerState
+from supervised.methods import CLASSIFIERS
 from supervised.setup import (
     check_images,
     classifier_maker,
@@ -58,18 +56,11 @@ class ClassificationExperiment(Experiment[ServerState]):
         make_model = classifier_maker(config.model, image_shape, len(self.data.classes))
         self.clients = [self._client(number) for number in connected]
         self.test_sets = self._test_sets(test)
-        batch = min(config.training.batch_size, max(map(len, self.clients)))
-        self.cohort = cohort_size(
-            config.compute.cohort,
-            self.availability.invited(len(self.clients)),
-            training_bytes(make_model, image_shape, batch, views=1),
-            self.device,
-        )
         self.algorithm = FederatedClassification(
             config,
             make_model,
+            image_shape,
             len(self.data.classes),
-            self.cohort,
             len(self.clients),
             self.device,
         )
@@ -91,7 +82,7 @@ class ClassificationExperiment(Experiment[ServerState]):
 
     @property
     def _is_personal(self) -> bool:
-        return METHODS[self.config.method].personal
+        return CLASSIFIERS[self.config.method].personal
 
     def _test_sets(self, test: Tensor) -> list[TestSet]:
         """One for each domain, or for each client with a model of its own, or one of all.
@@ -138,8 +129,7 @@ class ClassificationExperiment(Experiment[ServerState]):
         model = state.model
         if self._is_personal:
             assert tested.client is not None
-            method = self.algorithm.trainer.method
-            model = method.personal(model, memories.take(tested.client))
+            model = self.algorithm.sharing.personal(model, memories.take(tested.client))
         return self.evaluator(model, tested.images)
 
     def results(
@@ -186,7 +176,7 @@ class ClassificationExperiment(Experiment[ServerState]):
         """Of shape (test images, features); None where normalisations stay with the clients."""
         return None if self._is_personal else self.evaluator(model, self._compared)[0]
 
-    def view(self, state: ServerState, memories: ClientMemories) -> View:
+    def snapshot(self, state: ServerState, memories: ClientMemories) -> Snapshot:
         """The test images.
 
         Where clients have models of their own there is no one space in which all images lie.
@@ -195,7 +185,7 @@ class ClassificationExperiment(Experiment[ServerState]):
         sets = self.test_sets if self._by_domain else self.test_sets[:1]
         seen = [self._tested(tested, state, memories) for tested in sets]
         representations = torch.cat([own for own, _ in seen]).cpu()
-        return View(
+        return Snapshot(
             torch.cat([tested.images for tested in sets]).cpu(),
             None if self._is_personal else representations,
             torch.cat([predicted for _, predicted in seen]).cpu(),
@@ -233,7 +223,6 @@ class ClassificationExperiment(Experiment[ServerState]):
             "rounds": config.training.rounds,
             "local_epochs": config.training.local_epochs,
             "device": str(self.device),
-            "cohort": self.cohort,
         }
 
 

@@ -7,18 +7,19 @@ from torch import Tensor
 
 from ccfcpp.core.profiling import section
 from ccfcpp.core.randomness import Randomness
-from ccfcpp.data.batches import CohortBatch, cohort_batches
+from ccfcpp.data.batches import CohortBatch, MeanLosses, cohort_batches
 from ccfcpp.engine.client import Client
 from ccfcpp.models.stack.sgd import StackedSGD
 from ccfcpp.models.stack.stacked import ModelStack
 from supervised.augmentation import Augmenter, Changes
 from supervised.config import ClassifyConfig
-from supervised.decorrelation import decorrelation_term
-from supervised.exchange import Broadcast, LocalUpdate
+from supervised.decorrelation import DecorrelationTerm
 from supervised.losses import cross_entropy
-from supervised.methods import METHODS
+from supervised.messages import Broadcast, LocalUpdate
+from supervised.methods import CLASSIFIERS
 from supervised.methods.local import Workplace
 from supervised.networks import Classifier
+from supervised.sharing import Sharing
 
 
 class LocalTrainer:
@@ -28,32 +29,33 @@ class LocalTrainer:
     descending order of size.
 
     Args:
-        make_model: Builds the network; its weights come with the messages.
         config: The run's configuration.
+        make_model: Builds the network; its weights come with the messages.
+        sharing: Which entries of a model travel; it knows where models live.
+        decorrelation: The decorrelation term without its weight; None for none.
         classes: Number of classes.
         cohort: How many clients are trained together at most.
-        device: Where the networks live.
     """
 
     def __init__(
         self,
-        make_model: Callable[[], Classifier],
         config: ClassifyConfig,
+        make_model: Callable[[], Classifier],
+        sharing: Sharing,
+        decorrelation: DecorrelationTerm | None,
         classes: int,
         cohort: int,
-        device: torch.device,
     ) -> None:
         self.config = config
         self.cohort = cohort
-        self.device = device
+        self.sharing = sharing
+        self.device = device = sharing.device
         precision = config.compute.precision
         self.models = ModelStack(make_model, cohort, device, precision=precision)
         self.augmenter = Augmenter(config)
-        with torch.device("meta"):
-            features = make_model().backbone.features
-        self._decorrelation = decorrelation_term(config.decorrelation, features)
-        place = Workplace(config, self.models, make_model, classes, device)
-        self.method = METHODS[config.method].local(place)
+        self._decorrelation = decorrelation
+        place = Workplace(config, self.models, make_model, sharing, classes, device)
+        self.method = CLASSIFIERS[config.method].local(place)
 
     def train(
         self, message: Broadcast, clients: Sequence[Client], randomness: Randomness
@@ -81,10 +83,8 @@ class LocalTrainer:
         ]
 
     def _update(self, index: int, client: Client, loss: float | None, steps: int) -> LocalUpdate:
-        finished = self.method.finish(index, client, steps)
-        client.memory = finished.memory
-        model = self.method.shared(self.models.state(index))
-        return LocalUpdate(model, len(client), steps, loss, finished.control_change)
+        model = self.sharing.shared(self.models.state(index))
+        return self.method.finish(index, client, LocalUpdate(model, len(client), steps, loss))
 
     def _descend(
         self, clients: Sequence[Client], randomness: Randomness
@@ -100,7 +100,7 @@ class LocalTrainer:
         )
         images = torch.cat([client.images for client in clients])
         labels = torch.cat([_labels(client) for client in clients])
-        totals, steps = torch.zeros(len(clients), device=self.device), [0] * len(clients)
+        means = MeanLosses(len(clients), self.device)
         for epoch in range(training.local_epochs):
             with section("augmentation: draw"):
                 changes = self.augmenter.draw(clients, randomness, epoch)
@@ -110,10 +110,8 @@ class LocalTrainer:
                 with section("training: optimizer"):
                     optimizer.step(len(batch))
                     self.method.after_step()
-                totals[: len(batch)] += losses
-                steps[: len(batch)] = [count + 1 for count in steps[: len(batch)]]
-        means = [t / n if n else None for t, n in zip(totals.tolist(), steps, strict=True)]
-        return means, steps
+                means.add(losses)
+        return means.means(), means.steps
 
     def _gradients(
         self, images: Tensor, labels: Tensor, changes: Changes, batch: CohortBatch

@@ -8,16 +8,13 @@ Leading axes are independent losses, such as those of several clients: represent
 (…, batch, dimensions) give losses of shape (…). Where batches are padded to one length, ``mask`` of
 shape (…, batch) is 1 for each sample that counts and 0 for the others. A batch of one sample gives
 a 0 that can be differentiated.
-
-‖ZᵀZ‖_F = ‖ZZᵀ‖_F: of the two products the smaller one is formed, for MobileNetV2 64² numbers in
-place of 1,280².
 """
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ccfcpp.clustering.ccfc.losses import batch_mean
+from ccfcpp.models.batch_statistics import batch_mean, centred, squared_products
 
 _EPSILON = 1e-8
 """Added to variances, so that a constant dimension counts 0 where it would divide 0 by 0."""
@@ -36,14 +33,14 @@ def feddecorr(representations: Tensor, scale: str = "paper", mask: Tensor | None
     Returns:
         Tensor of shape (…), without the weight β.
     """
-    centred, counts = _centred(representations, mask)
+    residuals, counts = centred(representations, mask)
     freedom = (counts - 1).clamp(min=1)[..., None, None]
-    variances = centred.square().sum(dim=-2, keepdim=True) / freedom
-    scored = centred * (variances + _EPSILON).rsqrt()
+    variances = residuals.square().sum(dim=-2, keepdim=True) / freedom
+    scored = residuals * (variances + _EPSILON).rsqrt()
     dimensions = representations.shape[-1]
     if scale == "paper":
-        return _squared_products(scored) / (counts * dimensions) ** 2
-    off_diagonal = _squared_products(scored) - _squared_norms(scored)
+        return squared_products(scored) / (counts * dimensions) ** 2
+    off_diagonal = squared_products(scored) - _squared_norms(scored)
     return off_diagonal / (counts * max(1, dimensions * (dimensions - 1)))
 
 
@@ -57,8 +54,8 @@ def decov(representations: Tensor, mask: Tensor | None = None) -> Tensor:
     Returns:
         Tensor of shape (…): ½(‖C‖²_F − ‖diag C‖²), with the biased covariance C over the batch.
     """
-    centred, counts = _centred(representations, mask)
-    return (_squared_products(centred) - _squared_norms(centred)) / (2 * counts**2)
+    residuals, counts = centred(representations, mask)
+    return (squared_products(residuals) - _squared_norms(residuals)) / (2 * counts**2)
 
 
 def structured_decov(representations: Tensor, groups: int, mask: Tensor | None = None) -> Tensor:
@@ -81,10 +78,10 @@ def structured_decov(representations: Tensor, groups: int, mask: Tensor | None =
     dimensions = representations.shape[-1]
     if dimensions % groups:
         raise ValueError(f"{dimensions} dimensions cannot be divided into {groups} groups")
-    centred, counts = _centred(representations, mask)
-    by_group = centred.view(*centred.shape[:-1], groups, -1).movedim(-2, -3)
-    within = _squared_products(by_group).sum(dim=-1)
-    return (_squared_products(centred) - within) / (2 * counts**2)
+    residuals, counts = centred(representations, mask)
+    by_group = residuals.view(*residuals.shape[:-1], groups, -1).movedim(-2, -3)
+    within = squared_products(by_group).sum(dim=-1)
+    return (squared_products(residuals) - within) / (2 * counts**2)
 
 
 def model_contrast(
@@ -128,23 +125,6 @@ def cross_entropy(logits: Tensor, labels: Tensor, mask: Tensor | None = None) ->
     return batch_mean(-of_labels, mask)
 
 
-def _centred(z: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-    """The samples less their mean, 0 where they do not count, and how many count, of shape (…)."""
-    if mask is None:
-        counts = z.new_full(z.shape[:-2], z.shape[-2])
-        return z - z.mean(dim=-2, keepdim=True), counts
-    weights, counts = mask.unsqueeze(-1), mask.sum(dim=-1)
-    means = (z * weights).sum(dim=-2, keepdim=True) / counts[..., None, None]
-    return (z - means) * weights, counts
-
-
-def _squared_products(z: Tensor) -> Tensor:
-    """‖zᵀz‖²_F over the last two axes."""
-    batch, dimensions = z.shape[-2:]
-    product = z @ z.mT if batch < dimensions else z.mT @ z
-    return product.square().sum(dim=(-2, -1))
-
-
 def _squared_norms(z: Tensor) -> Tensor:
-    """Σ_j (Σ_i z_ij²)², the part of ``_squared_products`` on the diagonal of zᵀz."""
+    """Σ_j (Σ_i z_ij²)², the part of ``squared_products`` on the diagonal of zᵀz."""
     return z.square().sum(dim=-2).square().sum(dim=-1)

@@ -17,12 +17,8 @@ from ccfcpp.data.partition import (
     owner_partition,
     pathological_partition,
 )
-from ccfcpp.engine.availability import Availability
 from ccfcpp.models.encoders import ResNet18Backbone
-from ccfcpp.runs.environment import check_precision, choose_device
-from ccfcpp.runs.tensorboard import check_tensorboard
 from supervised.config import ClassifierConfig, ClassifyConfig
-from supervised.decorrelation import decorrelation_term
 from supervised.networks import (
     AlexNetBackbone,
     Backbone,
@@ -68,26 +64,6 @@ def _load(
         folders_are_clients=folders_are_clients,
         classes=classes,
     )
-
-
-def check_setting(config: ClassifyConfig) -> None:
-    """Refuse what a run of this configuration would refuse, without making one.
-
-    Raises:
-        UsageError: The configuration does not fit the data or the machine.
-    """
-    check_precision(config.compute.precision, choose_device(config.device))
-    check_tensorboard(config.tensorboard)
-    data = load_images(config)
-    check_images(config, data)
-    randomness = Randomness(config.seed)
-    parts = partition_samples(config, data, split(config, data)[0], randomness)
-    availability = Availability(**config.availability.model_dump())
-    availability.connected(range(len(parts)), randomness)
-    make = classifier_maker(config.model, tuple(data.images.shape[1:]), len(data.classes))
-    with torch.device("meta"):
-        features = make().backbone.features
-    decorrelation_term(config.decorrelation, features)
 
 
 def check_images(config: ClassifyConfig, data: ImageData) -> None:

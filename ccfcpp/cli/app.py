@@ -52,9 +52,9 @@ from ccfcpp.cli.terminal import (
     user_layers,
 )
 from ccfcpp.cli.theory import verify_theory
+from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.experiment import ClusteringExperiment
 from ccfcpp.clustering.methods import METHODS, refuse_unused
-from ccfcpp.core.config import ClusterConfig
 from ccfcpp.core.config_layers import flatten, resolve
 from ccfcpp.core.errors import FederationError, UsageError
 from ccfcpp.data.sources import describe

@@ -40,8 +40,8 @@ from ccfcpp.cli.terminal import (
     usage_errors,
     user_layers,
 )
+from ccfcpp.core.config import Tree
 from ccfcpp.core.config_layers import (
-    Tree,
     stack,
 )
 from ccfcpp.core.errors import UsageError
@@ -60,8 +60,7 @@ from ccfcpp.runs.study import (
 )
 from supervised.config import ClassifyConfig
 from supervised.experiment import ClassificationExperiment
-from supervised.methods import METHODS
-from supervised.setup import check_setting
+from supervised.methods import CLASSIFIERS
 
 _HEADLINE = ("accuracy", "accuracy")
 
@@ -150,7 +149,7 @@ def classify(
         elif Study.plan_of(required_out(out)).is_file():
             with usage_errors():
                 study = reopen_study(
-                    required_out(out), ClassifyConfig, stack(*files, values), seeds
+                    required_out(out), ClassifyConfig, stack(ClassifyConfig, *files, values), seeds
                 )
             _run_study(study, json_output)
         else:
@@ -197,7 +196,7 @@ def _start(out: Path | None, plan: list[Planned[ClassifyConfig]], json_output: b
         # What can be checked before hours of work is, by the first seed of each cell.
         for number, planned in enumerate(plan):
             if number == 0 or planned.axes != plan[number - 1].axes:
-                check_setting(planned.config)
+                ClassificationExperiment(planned.config)
         study = Study.create(path, plan)
     _run_study(study, json_output)
 
@@ -277,7 +276,7 @@ def _print_summary(summary: dict[str, Any]) -> None:
         "effective rank": _shown(summary["effective_rank"]),
         "tail share": _shown(summary["tail_share"]),
     }
-    title = f"{METHODS[summary['method']].title} on {summary['dataset']}"
+    title = f"{CLASSIFIERS[summary['method']].title} on {summary['dataset']}"
     print_facts(title, rows | traffic_rows(summary))
 
 

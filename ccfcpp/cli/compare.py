@@ -39,12 +39,12 @@ from ccfcpp.cli.terminal import (
     usage_errors,
     user_layers,
 )
+from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.experiment import ClusteringExperiment
 from ccfcpp.clustering.methods import METHODS, refuse_unused
 from ccfcpp.clustering.setup import load_data
-from ccfcpp.core.config import ClusterConfig
+from ccfcpp.core.config import Tree
 from ccfcpp.core.config_layers import (
-    Tree,
     flatten,
     resolve,
     stack,
@@ -112,7 +112,7 @@ def compare(
         if resume:
             axes = given({"--methods": methods, "--p": p})
             study = reopen_study(
-                required_out(out), ClusterConfig, stack(*files, values) | axes, seeds
+                required_out(out), ClusterConfig, stack(ClusterConfig, *files, values) | axes, seeds
             )
         else:
             plan = _plan(files, values, methods, p, seeds)

@@ -14,8 +14,8 @@ from rich.text import Text
 
 from ccfcpp.cli.interruption import graceful_interruption
 from ccfcpp.cli.progress import RunProgress
+from ccfcpp.core.config import Tree
 from ccfcpp.core.config_layers import (
-    Tree,
     flatten,
     merge,
     nest,
@@ -102,7 +102,7 @@ def reopen_run(
     """Go on with a run, with the same values or those that may change."""
     folder = RunFolder.reopen(path)
     saved = folder.saved_config(kind).model_dump(mode="json")
-    config = validate(kind, stack(saved, *layers))
+    config = validate(kind, stack(kind, saved, *layers))
     folder.refuse_other_config(config)
     return make(config), folder
 
@@ -129,8 +129,12 @@ def reopen_study(path: Path, kind: type[C], changes: Tree, seeds: int) -> Study[
 
 
 def progress_console() -> Console:
-    """Where progress goes."""
-    return Console(stderr=True, soft_wrap=True, markup=False, highlight=False)
+    """Where progress goes.
+
+    A signal may come in the middle of a line and print one itself: emojis, whose table is imported
+    with the first line, would then be half there.
+    """
+    return Console(stderr=True, soft_wrap=True, markup=False, highlight=False, emoji=False)
 
 
 @contextmanager

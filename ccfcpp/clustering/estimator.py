@@ -1,18 +1,18 @@
 """Federated clustering with scikit-learn's interface, for images that are in memory."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClusterMixin
 
-from ccfcpp.clustering.ccfc.centroids import required_centroids
+from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.experiment import ClusteringExperiment
-from ccfcpp.clustering.methods import METHODS
-from ccfcpp.core.config import ClusterConfig
-from ccfcpp.core.config_layers import Tree, resolve
+from ccfcpp.clustering.kmeans.centroids import required_centroids
+from ccfcpp.clustering.methods import METHODS, refuse_unused
+from ccfcpp.core.config import Tree
+from ccfcpp.core.config_layers import flatten, resolve
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.randomness import SERVER
 from ccfcpp.data import ImageData
@@ -85,6 +85,7 @@ class FederatedClustering(ClusterMixin, BaseEstimator):  # type: ignore[misc] # 
             raise UsageError(
                 f"settings hold {', '.join(taken)}: give them by the arguments instead"
             )
+        refuse_unused([key for key, _ in flatten(settings)], [self.method])
         config = resolve(ClusterConfig, "cluster", {}, settings | fixed)
         owned = ImageData("images", data.images, None, (), owners, names)
         experiment = ClusteringExperiment(config, owned)
@@ -94,7 +95,7 @@ class FederatedClustering(ClusterMixin, BaseEstimator):  # type: ignore[misc] # 
             state = after
             self.n_iter_ += 1
         self.cluster_centers_ = required_centroids(state.centroids).cpu().numpy()
-        self._setting = replace(experiment.setting, together=1)
+        self._problem = experiment.problem
         self._state = state
         self.labels_ = self.predict(X)
         return self
@@ -106,13 +107,13 @@ class FederatedClustering(ClusterMixin, BaseEstimator):  # type: ignore[misc] # 
             UsageError: The images differ in shape from those of ``fit``.
         """
         images = from_arrays("images", np.asarray(X), None, "X").images
-        if tuple(images.shape[1:]) != self._setting.image_shape:
+        if tuple(images.shape[1:]) != self._problem.image_shape:
             raise UsageError(
                 f"images of shape {tuple(images.shape[1:])} do not fit the model, which was made "
-                f"for {self._setting.image_shape} (channels, height, width): resize them"
+                f"for {self._problem.image_shape} (channels, height, width): resize them"
             )
         # Made anew: an algorithm may hold what it made of images, and a fitted model must not.
-        algorithm = METHODS[self._setting.config.method].make(self._setting)
-        holder = Client(SERVER, "predict", images.to(self._setting.device))
+        algorithm = METHODS[self._problem.config.method].make(self._problem)
+        holder = Client(SERVER, "predict", images.to(self._problem.device))
         labels: NDArray[np.int64] = algorithm.assign(self._state, holder).cpu().numpy()
         return labels

@@ -7,11 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ccfcpp.clustering.ccfc.algorithm import CCFC
-from ccfcpp.clustering.methods import METHODS, ClusteringAlgorithm, Setting
+from ccfcpp.clustering.algorithm import ClusteringAlgorithm, Problem
+from ccfcpp.clustering.config import ClusterConfig
+from ccfcpp.clustering.methods import METHODS
 from ccfcpp.clustering.setup import load_data, number_of_clusters, partition
-from ccfcpp.clustering.synthetic.pooled import PooledState
-from ccfcpp.core.config import ClusterConfig
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.metrics import clustering_scores, spectrum
 from ccfcpp.core.randomness import SERVER, Randomness
@@ -19,11 +18,10 @@ from ccfcpp.data import ImageData
 from ccfcpp.data.images import random_part
 from ccfcpp.engine.client import Client
 from ccfcpp.engine.memories import ClientMemories
-from ccfcpp.engine.payload import nbytes
-from ccfcpp.models.stack.layout import ModelState
-from ccfcpp.runs.experiment import Arrays, Experiment, Scores, View
+from ccfcpp.engine.payload import pack, size
+from ccfcpp.models.state import ModelState
+from ccfcpp.runs.experiment import Arrays, Experiment, Scores, Snapshot
 from ccfcpp.runs.local_spectra import LocalSpectra, describe_spectra
-from ccfcpp.runs.sheets import sheet
 
 _MOST_COMPARED = 10_000
 """Images on which local models are compared with the global one."""
@@ -66,15 +64,10 @@ class ClusteringExperiment(Experiment[Any]):
         # Images that take no part in training are clustered all the same.
         self.unheld = (~held).nonzero().flatten()
         self.rest = self._holder(SERVER, "the rest", self.unheld)
-        self.setting = Setting(
-            config,
-            tuple(self.data.images.shape[1:]),
-            self.clusters,
-            max(map(len, self.clients)),
-            self.availability.invited(len(self.clients)),
-            self.device,
+        self.problem = Problem(
+            config, tuple(self.data.images.shape[1:]), self.clusters, self.device
         )
-        self.algorithm = METHODS[config.method].make(self.setting)
+        self.algorithm = METHODS[config.method].make(self.problem)
 
     def _holder(self, number: int, name: str, samples: Tensor) -> Client:
         return Client(number, name, self.data.images[samples.to(self.device)])
@@ -119,11 +112,11 @@ class ClusteringExperiment(Experiment[Any]):
         if self.data.labels is not None:
             assignments["class"] = self.data.labels
             scores |= clustering_scores(self.data.labels.cpu().numpy(), clusters.numpy())
-        summary = scores | {"bytes_delivered": nbytes(self.algorithm.delivery(state))}
+        summary = scores | {"bytes_delivered": size(pack(self.algorithm.delivery(state)))}
         arrays = {"assignments": assignments}
-        if isinstance(self.algorithm, CCFC):
-            global_values = spectrum(self.algorithm.represent_by(state.model, self._compared))
-            arrays["spectra"] = local.arrays(global_values)
+        if (comparison := self.algorithm.comparison) is not None:
+            model = comparison.global_model(state)
+            arrays["spectra"] = local.arrays(spectrum(comparison.represent(model, self._compared)))
             summary |= describe_spectra(arrays["spectra"])
         return summary, arrays
 
@@ -136,33 +129,27 @@ class ClusteringExperiment(Experiment[Any]):
         return self.data.images[chosen.to(self.device)]
 
     def local_representations(self, client: int, model: ModelState) -> Tensor | None:
-        """The latents of a local model, of shape (images, latent)."""
-        if not isinstance(self.algorithm, CCFC):
-            return None
-        return self.algorithm.represent_by(model, self._compared)
+        """What a local model makes of the images on which models are compared."""
+        comparison = self.algorithm.comparison
+        return None if comparison is None else comparison.represent(model, self._compared)
 
-    def view(self, state: Any, memories: ClientMemories) -> View:
+    def snapshot(self, state: Any, memories: ClientMemories) -> Snapshot:
         """All images, as points in the centroids' space."""
         everything = self._holder(SERVER, "all", torch.arange(len(self.data)))
-        known = state.centroids is not None
-        learns = isinstance(self.algorithm, CCFC)
-        return View(
+        points, centroids = self.algorithm.represent(state, everything), state.centroids
+        return Snapshot(
             self.data.images.cpu(),
-            self.algorithm.represent(state, everything).cpu() if known or learns else None,
-            self._assign_all(state) if known else None,
+            None if points is None else points.cpu(),
+            None if centroids is None else self._assign_all(state),
             None if self.data.labels is None else self.data.labels.cpu(),
             self.data.classes,
-            state.centroids.cpu() if known else None,
+            None if centroids is None else centroids.cpu(),
             self.algorithm.by_angle,
         )
 
     def pictures(self, state: Any) -> Mapping[str, Tensor]:
-        """A sheet of each client's synthetic images, a column for each code of its generator."""
-        samples = state.samples if isinstance(state, PooledState) else None
-        return {
-            f"synthetic-client-{number}": sheet(images, self.clusters)
-            for number, images in (samples or {}).items()
-        }
+        """What the system has to show."""
+        return self.algorithm.pictures(state)
 
     def describe(self) -> dict[str, Any]:
         """The setting, for the summary."""

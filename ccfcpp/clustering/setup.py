@@ -1,21 +1,16 @@
-"""What a configuration asks for: images, clusters, a partition, a network, a cohort's size."""
+"""What a configuration asks for: images, clusters, a partition."""
 
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
-from typing import Literal
 
 import torch
 from torch import Tensor
 
-from ccfcpp.clustering.ccfc.network import ContrastiveModel
-from ccfcpp.core.config import ClusterConfig, ModelConfig
+from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.data import ImageData, load
 from ccfcpp.data.images import random_part, selected
 from ccfcpp.data.partition import iid_partition, owner_partition, skewed_partition
-from ccfcpp.models.encoders import ConvBackbone, ResNet18Backbone
 
 
 def load_data(config: ClusterConfig) -> ImageData:
@@ -79,50 +74,3 @@ def partition(config: ClusterConfig, data: ImageData, randomness: Randomness) ->
             "--partition iid or --partition folders"
         )
     return skewed_partition(data.labels, len(data.classes), clients, choice.p, randomness)
-
-
-def model_maker(
-    config: ModelConfig, image_shape: tuple[int, ...]
-) -> Callable[[], ContrastiveModel]:
-    """What builds the network for images of shape (channels, height, width).
-
-    Raises:
-        UsageError: The images do not fit the backbone.
-    """
-    return partial(_make_model, config, image_shape)
-
-
-_HOST_BYTES = 1 << 29
-_DEVICE_SHARE = 0.5
-"""Memory for a cohort's training: a fixed part of the host's, or a share of an accelerator's."""
-
-
-def cohort_size(
-    wanted: Literal["auto"] | int, together: int, bytes_of_one: int, device: torch.device
-) -> int:
-    """How many clients are trained side by side.
-
-    Args:
-        wanted: What the configuration says.
-        together: How many clients take part in a round.
-        bytes_of_one: Memory that the training of one takes.
-        device: Where they are trained.
-    """
-    if wanted != "auto":
-        return min(wanted, together)
-    room = _HOST_BYTES
-    if device.type == "cuda":
-        # What PyTorch keeps for itself, from an earlier run, is free as well.
-        kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-        room = int(_DEVICE_SHARE * (torch.cuda.mem_get_info(device)[0] + kept))
-    return max(1, min(together, room // bytes_of_one))
-
-
-def _make_model(config: ModelConfig, image_shape: tuple[int, ...]) -> ContrastiveModel:
-    conv = config.backbone == "conv" or (config.backbone == "auto" and image_shape[0] == 1)
-    return ContrastiveModel(
-        ConvBackbone(image_shape, config.widths) if conv else ResNet18Backbone(image_shape),
-        config.projector_width,
-        config.latent,
-        config.predictor_width,
-    )

@@ -13,21 +13,12 @@ from typing import Any, TypeVar
 import yaml
 from pydantic import BaseModel, ValidationError
 
+from ccfcpp.core.config import RunConfig, Tree
 from ccfcpp.core.errors import UsageError
 
-Tree = dict[str, Any]
-C = TypeVar("C", bound=BaseModel)
+C = TypeVar("C", bound=RunConfig)
 # PyYAML lets the errors of dates that do not exist and of deep nesting through.
 _YAML_ERRORS = (yaml.YAMLError, ValueError, RecursionError)
-
-METHOD_LAYERS: dict[str, Tree] = {
-    "ccfc": {"loss": {"eta": 0.0, "pretrain_eta": 0.0}},
-    "ccfc++": {},
-    # SDA-FC's clients know the directions of the server's centroids.
-    "sda-fc-km": {"pixels": {"assignment": "cosine"}},
-    "sda-fc-fcm": {"pixels": {"assignment": "cosine"}},
-}
-"""What a method fixes."""
 
 
 def resolve(kind: type[C], presets: str, *layers: Tree) -> C:
@@ -41,15 +32,15 @@ def resolve(kind: type[C], presets: str, *layers: Tree) -> C:
     Raises:
         UsageError: A key is unknown or a value is out of its range.
     """
-    dataset = stack(*layers).get("dataset", "digits")
-    return validate(kind, stack(preset(presets, str(dataset)), *layers))
+    dataset = stack(kind, *layers).get("dataset", "digits")
+    return validate(kind, stack(kind, preset(presets, str(dataset)), *layers))
 
 
-def stack(*layers: Tree) -> Tree:
+def stack(kind: type[RunConfig], *layers: Tree) -> Tree:
     """Lay each tree over those before it; what a method fixes lies right under who names it."""
     tree: Tree = {}
     for layer in layers:
-        tree = merge(tree, METHOD_LAYERS.get(str(layer.get("method")), {}))
+        tree = merge(tree, kind.fixed_by(layer))
         tree = merge(tree, layer)
     return tree
 
@@ -154,6 +145,7 @@ def validate(kind: type[C], tree: Tree) -> C:
     Raises:
         UsageError: In one line, the first key or value that does not fit, and what would.
     """
+    kind = kind.kind_for(tree)
     try:
         return kind.model_validate(tree)
     except ValidationError as error:

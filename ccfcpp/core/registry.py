@@ -41,7 +41,7 @@ class Registry(Mapping[str, T]):
     def _points(self) -> dict[str, EntryPoint]:
         points = {name: EntryPoint(name, place, self.group) for name, place in self._own.items()}
         for added in sorted(entry_points(group=self.group), key=lambda point: point.name):
-            if added.name in points and points[added.name].value != added.value:
+            if added.name in points:
                 raise UsageError(
                     f"an installed package adds the {self.what} {added.name!r} ({added.value}), "
                     "which there is already: uninstall it, or have it take another name"
@@ -61,10 +61,7 @@ class Registry(Mapping[str, T]):
         return self._loaded[name]
 
     def _load(self, point: EntryPoint) -> T:
-        if point.name in self._own:
-            found = point.load()
-        else:
-            found = self._load_added(point)
+        found = point.load() if point.name in self._own else self._load_added(point)
         if not isinstance(found, self._kind):
             raise UsageError(
                 f"{self.what} {point.name!r}: {point.value} is a {type(found).__name__}, but must "

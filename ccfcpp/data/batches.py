@@ -77,6 +77,37 @@ def _batch_lengths(size: int, batch_size: int, largest: int) -> Tensor:
     return torch.where(lengths > 1, lengths, 0)
 
 
+class MeanLosses:
+    """The mean loss of each client of a cohort over its batches.
+
+    Args:
+        clients: How many clients there are.
+        device: Where losses are added up, so that no step has to wait for them.
+
+    Attributes:
+        steps: Batches of each client so far.
+    """
+
+    def __init__(self, clients: int, device: torch.device) -> None:
+        self.steps = [0] * clients
+        self._totals = torch.zeros(clients, device=device)
+
+    def add(self, losses: Tensor) -> None:
+        """Count a batch in.
+
+        Args:
+            losses: Those of the clients that are not done, which are the first; of shape (active,).
+        """
+        active = len(losses)
+        self._totals[:active] += losses.detach()
+        self.steps[:active] = [count + 1 for count in self.steps[:active]]
+
+    def means(self) -> list[float | None]:
+        """Of each client; None for one that had no batch."""
+        totals = zip(self._totals.tolist(), self.steps, strict=True)
+        return [total / count if count else None for total, count in totals]
+
+
 def forward_batch(size: int, most: int = 1024, usual_size: int = 28 * 28) -> int:
     """How many images go through a network at a time where nothing is trained.
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from ccfcpp.models.stack.layout import ModelState
+from ccfcpp.models.state import ModelState
 
 
 class ModelAverage:

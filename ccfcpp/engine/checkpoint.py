@@ -14,8 +14,9 @@ from safetensors import SafetensorError, safe_open
 
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.files import save_tensors
-from ccfcpp.engine.algorithm import State
+from ccfcpp.engine.exchange import State
 from ccfcpp.engine.payload import pack, unpack
+from ccfcpp.models.state import placed
 
 
 @dataclass
@@ -87,9 +88,7 @@ def load_checkpoint(path: Path, kind: type[State], device: torch.device) -> Chec
         with safe_open(path, framework="pt", device=str(device)) as file:
             header = file.metadata()
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-            # Counters stay on the CPU, where they are counted.
-            tensors |= {n: t.cpu() for n, t in tensors.items() if not t.is_floating_point()}
-        state = unpack(kind, tensors)
+        state = unpack(kind, placed(tensors, device))
         next_round, facts = int(header["next_round"]), json.loads(header["facts"])
         memories = {int(client): name for client, name in json.loads(header["memories"]).items()}
     except (SafetensorError, KeyError, TypeError, ValueError) as error:

@@ -1,6 +1,6 @@
 """A client: its images and what it remembers."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,8 +19,8 @@ class Client:
         images: uint8 tensor of shape (samples, channels, height, width).
         labels: int64 tensor of shape (samples,), where the system learns from labels.
         memory: What the client keeps from round to round, such as optimizer moments. It is saved
-            with the checkpoint and travels nowhere. While the client is idle,
-            ``ccfcpp.engine.memories`` holds it.
+            with the checkpoint and travels nowhere. A new memory counts once the server has
+            accepted the update that came with it; idle clients' are in ``ccfcpp.engine.memories``.
         scratch: What it could compute again, such as the frozen model's representations. It is
             never saved.
     """
@@ -35,6 +35,44 @@ class Client:
     def __len__(self) -> int:
         return len(self.images)
 
+    @property
+    def member(self) -> "Member":
+        """What the server knows of it."""
+        return Member(self.id, self.name, len(self))
+
+
+@dataclass(frozen=True)
+class Member:
+    """What the server knows of a client.
+
+    Attributes:
+        id: The client's number.
+        name: What reports call it.
+        samples: How many images it holds.
+    """
+
+    id: int
+    name: str
+    samples: int
+
+
+@dataclass(frozen=True)
+class Crew:
+    """The clients that work in one process, as far as memory has to be planned for them.
+
+    Attributes:
+        largest: Images of the largest of them.
+        together: How many of them take part in a round, at most.
+    """
+
+    largest: int
+    together: int
+
+    @staticmethod
+    def of(clients: Sequence[Client], together: int | None = None) -> "Crew":
+        """Of some clients, of which all take part where no number is given."""
+        return Crew(max(map(len, clients)), len(clients) if together is None else together)
+
 
 def memory_of(memory: Memory, part: str) -> Memory:
     """What a memory holds under ``part/…``; empty where it holds nothing of it."""
@@ -42,12 +80,9 @@ def memory_of(memory: Memory, part: str) -> Memory:
     return {k.removeprefix(prefix): t for k, t in memory.items() if k.startswith(prefix)}
 
 
-def cohorts(clients: Iterable[Client], size: int) -> Iterator[list[Client]]:
-    """Groups of at most ``size`` clients, largest clients first.
+def by_size(members: Iterable[Member]) -> list[Member]:
+    """Clients in the order in which they work and are counted in: the largest first.
 
-    Clients of similar size are together, so that few wait for the others. The order does not depend
-    on the size of the groups.
+    Clients of similar size come together, so that few of a cohort wait for the others.
     """
-    ordered = sorted(clients, key=lambda client: (-len(client), client.id))
-    for first in range(0, len(ordered), size):
-        yield ordered[first : first + size]
+    return sorted(members, key=lambda member: (-member.samples, member.id))

@@ -4,15 +4,23 @@ import itertools
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic
+from typing import Any, Generic, TypeVar
 
-from ccfcpp.core.profiling import section
+from torch import Tensor
+
 from ccfcpp.core.randomness import Randomness
-from ccfcpp.engine.algorithm import Algorithm, Exchange, RefusedUpdateError, State
+from ccfcpp.engine.algorithm import Algorithm
 from ccfcpp.engine.availability import Availability
-from ccfcpp.engine.client import Client, Memory, cohorts
+from ccfcpp.engine.client import Client, Crew, Member, by_size
+from ccfcpp.engine.exchange import RefusedUpdateError, ServerWork, State, Task
 from ccfcpp.engine.memories import ClientMemories
-from ccfcpp.engine.payload import nbytes, not_finite, pack
+from ccfcpp.engine.payload import not_finite, pack, size
+from ccfcpp.engine.transport import InProcess, Reply, Transport
+from ccfcpp.models.state import ModelState
+
+Carrier = TypeVar("Carrier", bound=Transport)
+LocalModelObserver = Callable[[int, int, ModelState], None]
+"""Takes a round, a client's number, and the local model that it sent."""
 
 
 @dataclass
@@ -39,35 +47,41 @@ class RoundReport:
     figures: dict[str, float] = field(default_factory=dict)
 
 
-class Federation(Generic[State]):
-    """Clients and a server in one process, running one algorithm.
+class Federation(Generic[State, Carrier]):
+    """A server and its clients, running one algorithm.
+
+    It broadcasts, checks and refuses, counts bytes, and aggregates. Where the clients are is the
+    transport's affair.
 
     Args:
+        system: The algorithm's name, which tasks carry.
         algorithm: The system to run.
-        clients: The connected clients; their order does not matter.
+        members: The connected clients; their order does not matter.
         availability: Which of them take part in each round.
         randomness: The run's source of random numbers.
-        memories: What the clients remember.
+        transport: What takes tasks to the clients.
 
     Attributes:
-        on_update: Called with the round, the client's number and the update, for each update that
-            the server accepts, before it is aggregated. Its time is not the round's.
+        on_local_model: Called for each accepted update that holds a local model to compare, before
+            it is aggregated. Its time is not the round's.
     """
 
     def __init__(
         self,
+        system: str,
         algorithm: Algorithm[State],
-        clients: Sequence[Client],
+        members: Sequence[Member],
         availability: Availability,
         randomness: Randomness,
-        memories: ClientMemories,
+        transport: Carrier,
     ) -> None:
+        self.system = system
         self.algorithm = algorithm
-        self.clients = {client.id: client for client in sorted(clients, key=lambda c: c.id)}
+        self.members = {member.id: member for member in sorted(members, key=lambda m: m.id)}
         self.availability = availability
         self.randomness = randomness
-        self.memories = memories
-        self.on_update: Callable[[int, int, object], None] = lambda number, client, update: None
+        self.transport = transport
+        self.on_local_model: LocalModelObserver | None = None
         self._looking = 0.0
 
     def run(self, state: State, first_round: int = 0) -> Iterator[tuple[State, RoundReport]]:
@@ -86,101 +100,109 @@ class Federation(Generic[State]):
         """Run one round. Where nobody takes part, the state stays as it is."""
         started, self._looking = time.monotonic(), 0.0
         randomness = self.randomness.at_round(number)
-        available = self.availability.taking_part(list(self.clients), randomness)
-        reached = [self.clients[client] for client in available]
-        exchanges = self.algorithm.exchanges(number, state)
-        alone = not any(exchange.travels for exchange in exchanges)
-        report = RoundReport(number, list(self.clients) if alone else available)
-        for exchange in exchanges:
+        everyone = by_size(self.members.values())
+        available = self.availability.taking_part(list(self.members), randomness)
+        reached = by_size(self.members[client] for client in available)
+        works = self.algorithm.exchanges(number, state)
+        alone = not any(work.exchange.travels for work in works)
+        report = RoundReport(number, list(self.members) if alone else available)
+        for index, work in enumerate(works):
+            task = Task(self.system, work.exchange.name, number, index)
             # What needs no connection goes on without one.
-            clients = reached if exchange.travels else list(self.clients.values())
-            state = self._run_exchange(exchange, state, clients, randomness, report)
+            members = reached if work.exchange.travels else everyone
+            state = self._run_exchange(work, task, state, members, randomness, report)
         report.seconds = time.monotonic() - started - self._looking
         return state, report
 
     def _run_exchange(
         self,
-        exchange: Exchange[State],
+        work: ServerWork[State, Any, Any],
+        task: Task,
         state: State,
-        clients: list[Client],
+        members: Sequence[Member],
         randomness: Randomness,
         report: RoundReport,
     ) -> State:
-        accepted = self._accepted(exchange, exchange.broadcast(state), clients, randomness, report)
+        accepted = self._accepted(work, task, work.broadcast(state), members, report)
         first = next(accepted, None)
         if first is None:
             return state
         updates = itertools.chain([first], accepted)
-        state, figures = exchange.aggregate(state, updates, randomness)
+        state, figures = work.aggregate(state, updates, randomness)
         report.figures |= figures
         return state
 
     def _accepted(
         self,
-        exchange: Exchange[State],
+        work: ServerWork[State, Any, Any],
+        task: Task,
         message: object,
-        clients: list[Client],
-        randomness: Randomness,
+        members: Sequence[Member],
         report: RoundReport,
     ) -> Iterator[object]:
-        """The updates that can be used, cohort after cohort."""
-        for cohort in cohorts(clients, exchange.cohort):
-            with section("client memories"):
-                remembered = [self._wake(client, exchange) for client in cohort]
-            updates = exchange.local_updates(message, cohort, randomness)
-            for client, before, update in zip(cohort, remembered, updates, strict=True):
-                report.bytes_down += nbytes(message) if exchange.travels else 0
-                memory, client.memory = client.memory, {}
-                try:
-                    if isinstance(update, RefusedUpdateError):
-                        raise update
-                    report.bytes_up += nbytes(update) if exchange.travels else 0
-                    check_update(exchange, message, update)
-                except RefusedUpdateError as refusal:
-                    # What led to such an update, such as moments that are NaN, is forgotten too.
-                    reasons = report.refused.setdefault(client.id, [])
-                    reasons.append(f"{exchange.name}: {refusal}")
-                    continue
-                if memory is not before:
-                    with section("client memories"):
-                        self.memories.keep(client.id, memory, report.round)
-                before_look = time.monotonic()
-                self.on_update(report.round, client.id, update)
-                self._looking += time.monotonic() - before_look
-                yield update
-            # While the next cohort works, nothing of this one is held.
-            del updates, update, remembered, memory, before
+        """The updates that can be used, one by one as they come."""
+        counts = work.exchange.travels
+        down = size(pack(message)) if counts else 0
+        for reply in self.transport.deliver(task, message, members):
+            report.bytes_down += down
+            try:
+                content = _content(work, reply)
+                report.bytes_up += size(content) if counts else 0
+                work.check(message, reply.update)
+                if name := not_finite(content):
+                    raise RefusedUpdateError(f"{name} holds NaN or Inf")
+            except RefusedUpdateError as refusal:
+                # What led to such an update, such as moments that are NaN, is not remembered.
+                reasons = report.refused.setdefault(reply.client, [])
+                reasons.append(f"{work.exchange.name}: {refusal}")
+                continue
+            reply.accept()
+            self._show(work, report.round, reply)
+            yield reply.update
 
-    def _wake(self, client: Client, exchange: Exchange[State]) -> Memory:
-        client.memory = self.memories.take(client.id) if exchange.uses_memory else {}
-        return client.memory
+    def _show(self, work: ServerWork[State, Any, Any], number: int, reply: Reply) -> None:
+        model = work.local_model(reply.update)
+        if self.on_local_model is not None and model is not None:
+            before = time.monotonic()
+            self.on_local_model(number, reply.client, model)
+            self._looking += time.monotonic() - before
 
 
-def check_update(exchange: Exchange[Any], message: object, update: object) -> None:
-    """Refuse what must not reach an average.
+def in_process(
+    system: str,
+    algorithm: Algorithm[State],
+    clients: Sequence[Client],
+    availability: Availability,
+    randomness: Randomness,
+    memories: ClientMemories,
+) -> Federation[State, InProcess]:
+    """A federation all of whose clients are in this process.
+
+    Args:
+        system: The algorithm's name.
+        algorithm: The system to run.
+        clients: The connected clients.
+        availability: Which of them take part in each round.
+        randomness: The run's source of random numbers.
+        memories: What the clients remember.
+    """
+    crew = Crew.of(clients, availability.invited(len(clients)))
+    side = algorithm.client_side(crew)
+    transport = InProcess(clients, side, memories, randomness)
+    members = [client.member for client in clients]
+    return Federation(system, algorithm, members, availability, randomness, transport)
+
+
+def _content(work: ServerWork[Any, Any, Any], reply: Reply) -> dict[str, Tensor]:
+    """The tensors of an update.
 
     Raises:
-        RefusedUpdateError: The update has a wrong shape or holds NaN or Inf.
+        RefusedUpdateError: There is none, or it is of another type than the declared one.
     """
-    exchange.check(message, update)
-    if name := not_finite(update):
-        raise RefusedUpdateError(f"{name} holds NaN or Inf")
-
-
-def check_same_shapes(expected: object, received: object, what: str) -> None:
-    """Refuse a payload whose tensors differ from the expected ones in name, shape or dtype.
-
-    Raises:
-        RefusedUpdateError: They differ.
-    """
-    shapes, received_shapes = _shapes(expected), _shapes(received)
-    for name in sorted(shapes.keys() | received_shapes.keys()):
-        if shapes.get(name) != received_shapes.get(name):
-            raise RefusedUpdateError(
-                f"{what} {name} is {received_shapes.get(name)}, expected {shapes.get(name)}"
-            )
-
-
-def _shapes(payload: Any) -> dict[str, str]:
-    tensors = payload if isinstance(payload, dict) else pack(payload)
-    return {name: f"{tensor.dtype} {tuple(tensor.shape)}" for name, tensor in tensors.items()}
+    if isinstance(reply.update, RefusedUpdateError):
+        raise reply.update
+    if type(reply.update) is not work.exchange.update:
+        raise RefusedUpdateError(
+            f"it is a {type(reply.update).__name__}, expected a {work.exchange.update.__name__}"
+        )
+    return pack(reply.update)

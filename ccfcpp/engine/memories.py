@@ -27,9 +27,10 @@ def memory_budget(device: torch.device) -> int:
 class ClientMemories:
     """The memories of all clients of a process.
 
-    A memory is written to a file, of a new name, where it does not fit the budget or where a
-    checkpoint needs it, and a file is never changed: those that the last checkpoint names stay
-    until the next one.
+    A memory has versions. A new one is kept once the server has accepted the update that came with
+    it. It is written to a file, named by its version, where it does not fit the budget or where a
+    checkpoint needs it. A file is never changed: those that the last checkpoint names stay until
+    the next one.
 
     Args:
         device: Where memories go when they are taken up again.
@@ -43,6 +44,7 @@ class ClientMemories:
         self._folder = folder
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
         self._held: dict[int, Memory] = {}
+        self._versions: dict[int, str] = {}
         self._files: dict[int, str] = {}
         self._of_checkpoint: set[str] = set()
         self._bytes = 0
@@ -64,13 +66,13 @@ class ClientMemories:
                 "with another --out"
             ) from error
 
-    def keep(self, client: int, memory: Memory, number: int) -> None:
-        """Hold a client's new memory.
+    def keep(self, client: int, memory: Memory, version: str) -> None:
+        """Hold the next version of a client's memory; the last one is forgotten.
 
         Args:
             client: The client's number.
             memory: What it remembers now.
-            number: The round, which is part of a file's name.
+            version: The round and the exchange that it comes from, such as ``12.0``.
         """
         self._bytes -= _size(self._held.pop(client, {}))
         self._remove(self._files.pop(client, None))
@@ -78,13 +80,14 @@ class ClientMemories:
             self._held[client] = memory
             self._bytes += _size(memory)
         else:
-            self._write(client, memory, number)
+            self._write(client, memory, version)
+        self._versions[client] = version
 
-    def save(self, number: int) -> dict[int, str]:
+    def save(self) -> dict[int, str]:
         """Bring all memories into files that outlast a crash; the names, for a checkpoint."""
         for client, memory in self._held.items():
             if memory and client not in self._files:
-                self._write(client, memory, number)
+                self._write(client, memory, self._versions[client])
         for name in set(self._files.values()) - self._of_checkpoint:
             make_durable(self._place() / name)
         if self._files:
@@ -112,7 +115,7 @@ class ClientMemories:
                     f"the memory of client {client} is missing ({self._place() / name}): start "
                     "again with another --out"
                 )
-        self._held, self._bytes, self._files = {}, 0, dict(files)
+        self._held, self._versions, self._bytes, self._files = {}, {}, 0, dict(files)
 
     def settle(self) -> None:
         """The names that ``save`` gave are in the checkpoint: no older file is needed any more."""
@@ -122,8 +125,8 @@ class ClientMemories:
                 if path.name not in self._of_checkpoint:
                     path.unlink()
 
-    def _write(self, client: int, memory: Memory, number: int) -> None:
-        name = f"client-{client}-round-{number}.safetensors"
+    def _write(self, client: int, memory: Memory, version: str) -> None:
+        name = f"client-{client}-version-{version}.safetensors"
         save_tensors(self._place() / name, memory, durable=False)
         self._files[client] = name
 

@@ -14,6 +14,8 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from ccfcpp.engine.exchange import RefusedUpdateError
+
 T = TypeVar("T")
 SEPARATOR = "/"
 _NUMBERS: dict[type, torch.dtype] = {bool: torch.bool, int: torch.int64, float: torch.float64}
@@ -81,18 +83,13 @@ def _without_none(hint: object) -> tuple[Any, bool]:
     return hint, False
 
 
-def nbytes(payload: object) -> int:
-    """Bytes that the tensors and numbers of a payload take on the wire, without framing."""
-    return sum(tensor.nbytes for tensor in pack(payload).values())
+def size(tensors: Mapping[str, Tensor]) -> int:
+    """Bytes that packed tensors take on the wire, without framing."""
+    return sum(tensor.nbytes for tensor in tensors.values())
 
 
-def not_finite(payload: object) -> str | None:
-    """Name of the first tensor that holds NaN or Inf, or None where every number is finite."""
-    return not_finite_entry(pack(payload))
-
-
-def not_finite_entry(tensors: Mapping[str, Tensor]) -> str | None:
-    """The same of tensors by name."""
+def not_finite(tensors: Mapping[str, Tensor]) -> str | None:
+    """Name of the first packed tensor that holds NaN or Inf; None where every number is finite."""
     floats = {name: t for name, t in tensors.items() if t.is_floating_point()}
     # An accelerator is asked once, not once a tensor.
     finite = {name: torch.isfinite(tensor).all() for name, tensor in floats.items()}
@@ -101,3 +98,30 @@ def not_finite_entry(tensors: Mapping[str, Tensor]) -> str | None:
         if not bool(torch.stack(there).all()):
             return next(name for name, good in finite.items() if not bool(good))
     return None
+
+
+def check_same_shapes(
+    expected: Mapping[str, Tensor], received: Mapping[str, Tensor], what: str
+) -> None:
+    """Refuse tensors that differ from the expected ones in name, shape or dtype.
+
+    Args:
+        expected: Tensors by name.
+        received: Tensors by name.
+        what: What the message calls one of them.
+
+    Raises:
+        RefusedUpdateError: They differ.
+    """
+    for name in sorted(expected.keys() | received.keys()):
+        first, second = expected.get(name), received.get(name)
+        if first is None or second is None or _kind(first) != _kind(second):
+            raise RefusedUpdateError(f"{what} {name} is {_shown(second)}, expected {_shown(first)}")
+
+
+def _kind(tensor: Tensor) -> tuple[torch.dtype, torch.Size]:
+    return tensor.dtype, tensor.shape
+
+
+def _shown(tensor: Tensor | None) -> str:
+    return "missing" if tensor is None else f"{tensor.dtype} {tuple(tensor.shape)}"

@@ -7,6 +7,8 @@ from typing import TypeVar
 import torch
 from torch import nn
 
+from ccfcpp.models.state import ModelState, placed
+
 M = TypeVar("M", bound=nn.Module)
 
 
@@ -26,6 +28,13 @@ def build(make: Callable[[], M], generator: torch.Generator) -> M:
     for module in model.modules():
         _initialise(module, generator)
     return model
+
+
+def random_state(
+    make: Callable[[], nn.Module], generator: torch.Generator, device: torch.device
+) -> ModelState:
+    """Weights and buffers of a network that ``build`` makes, on a device."""
+    return placed(build(make, generator).state_dict(), device)
 
 
 def _initialise(module: nn.Module, generator: torch.Generator) -> None:

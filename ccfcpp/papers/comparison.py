@@ -3,9 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.methods import METHODS
-from ccfcpp.core.config import ClusterConfig
-from ccfcpp.core.config_layers import Tree, resolve
+from ccfcpp.core.config import Tree
+from ccfcpp.core.config_layers import resolve
 from ccfcpp.papers.tables import published_score
 from ccfcpp.runs.study import Axes, Planned, Row, as_markdown, cell_rows
 
@@ -176,10 +177,9 @@ def _fits_the_tables(config: ClusterConfig) -> bool:
 
 
 def _with_published(row: Row, config: ClusterConfig) -> Row:
-    title = METHODS[row["method"]].title
     p = None if METHODS[row["method"]].centralised else row.get("p")
     found = {
-        f"{score} published": published_score(score, config.dataset, p, title)
+        f"{score} published": published_score(score, config.dataset, p, row["method"])
         if _fits_the_tables(config)
         else None
         for score in SCORES

@@ -77,7 +77,7 @@ def holdings(run: Run) -> Drawn:
     if run.holdings is None:
         raise CannotDrawError("the images have no labels")
     counts = run.holdings
-    classes = [*(run.view.class_names if run.view else map(str, range(counts.shape[1])))]
+    classes = [*(run.snapshot.class_names if run.snapshot else map(str, range(counts.shape[1])))]
     figure = _table(
         counts, counts.double(), run.clients, classes, ("", "class"), "images of the client"
     )

@@ -1,17 +1,18 @@
 """A run as its folder shows it, finished or not."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
+from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.experiment import ClusteringExperiment
 from ccfcpp.clustering.methods import METHODS
-from ccfcpp.core.config import ClusterConfig, RunConfig
+from ccfcpp.core.config import RunConfig
 from ccfcpp.core.config_layers import merge, read_yaml, validate
 from ccfcpp.core.errors import UsageError
 from ccfcpp.report.embedding import Embedding, embed
@@ -23,11 +24,11 @@ from ccfcpp.report.numbers import (
     has_numbers,
     matched_classes,
 )
-from ccfcpp.runs.experiment import Experiment, View
+from ccfcpp.runs.experiment import Experiment, Snapshot
 from ccfcpp.runs.folder import RunFolder
 from supervised.config import ClassifyConfig
 from supervised.experiment import ClassificationExperiment
-from supervised.methods import METHODS as CLASSIFIERS
+from supervised.methods import CLASSIFIERS
 
 _MOST_DIMENSIONS = 2048
 """Of points whose covariance is shown: more say nothing that can be seen, and take long."""
@@ -55,7 +56,8 @@ class Run:
         connected: Which clients took part and hold images.
         holdings: Images by client and class, int64 of shape (clients, classes); None without
             labels.
-        view: What the last checkpoint makes of the images; None where there is none.
+        clusters_images: Whether images are clustered; else they are classified.
+        snapshot: What the last checkpoint makes of the images; None where there is none.
         spectra: Singular values of models, by name, as in ``spectra.npz``.
         label: What sets it apart from other runs in the same report.
     """
@@ -72,25 +74,21 @@ class Run:
     sizes: list[int]
     connected: frozenset[int]
     holdings: Tensor | None
-    view: View | None
+    clusters_images: bool
+    snapshot: Snapshot | None
     spectra: Mapping[str, Tensor]
     label: str = ""
 
     @property
-    def clusters_images(self) -> bool:
-        """Whether images are clustered; else they are classified."""
-        return isinstance(self.config, ClusterConfig)
-
-    @property
-    def seen(self) -> View:
+    def seen(self) -> Snapshot:
         """What the last checkpoint makes of the images.
 
         Raises:
             CannotDrawError: There is no checkpoint.
         """
-        if self.view is None:
+        if self.snapshot is None:
             raise CannotDrawError("the run ended before its first checkpoint")
-        return self.view
+        return self.snapshot
 
     @property
     def found(self) -> Tensor:
@@ -182,15 +180,15 @@ def examine(path: Path, data_root: str | None = None) -> Run:
         UsageError: It is not the folder of a run, or the run's images cannot be loaded.
     """
     folder = RunFolder(path)
-    config = _config(folder)
-    experiment = _experiment(_here(config, data_root))
+    kind, config = _config(folder)
+    experiment = kind.make(_here(config, data_root))
     names = {client.id: client.name for client in experiment.clients}
     clients = range(len(experiment.parts))
     summary = folder.read_summary() if folder.summary.is_file() else None
     return Run(
         path,
         config,
-        _title(config),
+        kind.methods[experiment.system].title,
         experiment.algorithm.rounds,
         folder.read_log(),
         summary,
@@ -200,22 +198,40 @@ def examine(path: Path, data_root: str | None = None) -> Run:
         list(map(len, experiment.parts)),
         frozenset(names),
         _holdings(experiment),
-        _as_recorded(experiment.last_view(folder), folder),
+        kind is _CLUSTERING,
+        _as_recorded(experiment.last_snapshot(folder), folder),
         folder.read_arrays("spectra"),
     )
 
 
-def _config(folder: RunFolder) -> RunConfig:
+class _Titled(Protocol):
+    @property
+    def title(self) -> str: ...
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """A kind of runs: its methods, its configurations and what makes one."""
+
+    methods: Mapping[str, _Titled]
+    config: type[RunConfig]
+    make: Callable[[Any], Experiment[Any]]
+
+
+_CLUSTERING = _Kind(METHODS, ClusterConfig, ClusteringExperiment)
+_CLASSIFICATION = _Kind(CLASSIFIERS, ClassifyConfig, ClassificationExperiment)
+
+
+def _config(folder: RunFolder) -> tuple[_Kind, RunConfig]:
     if not folder.config.is_file():
         if (folder.path / "study.yaml").is_file():
             raise UsageError(f"{folder.path} holds several runs: give the folders of runs inside")
         raise UsageError(f"{folder.path} holds no run (no config.yaml): give the folder of a run")
     tree = read_yaml(folder.config)
     method = str(tree.get("method"))
-    if method in METHODS:
-        return validate(ClusterConfig, tree)
-    if method in CLASSIFIERS:
-        return validate(ClassifyConfig, tree)
+    for kind in (_CLUSTERING, _CLASSIFICATION):
+        if method in kind.methods:
+            return kind, validate(kind.config, tree)
     raise UsageError(f"{folder.config} names no known method ({method}): give the folder of a run")
 
 
@@ -225,7 +241,7 @@ def _facts(experiment: Experiment[Any], summary: Row | None) -> Row:
     return facts | {key: value for key, value in (summary or {}).items() if key in facts}
 
 
-def _as_recorded(view: View | None, folder: RunFolder) -> View | None:
+def _as_recorded(snapshot: Snapshot | None, folder: RunFolder) -> Snapshot | None:
     """With the clusters, or predicted classes, that a finished run has recorded.
 
     On another device or number of threads the model would put a few images elsewhere.
@@ -233,9 +249,9 @@ def _as_recorded(view: View | None, folder: RunFolder) -> View | None:
     recorded = folder.read_arrays("assignments").get("cluster")
     if recorded is None:
         recorded = folder.read_arrays("predictions").get("predicted")
-    if view is None or recorded is None or not folder.summary.is_file():
-        return view
-    return replace(view, found=recorded[: len(view.images)])
+    if snapshot is None or recorded is None or not folder.summary.is_file():
+        return snapshot
+    return replace(snapshot, found=recorded[: len(snapshot.images)])
 
 
 def _here(config: RunConfig, data_root: str | None) -> RunConfig:
@@ -246,20 +262,6 @@ def _here(config: RunConfig, data_root: str | None) -> RunConfig:
     if data_root is not None:
         changes["data"] = {"root": data_root}
     return validate(type(config), merge(config.model_dump(mode="json"), changes))
-
-
-def _experiment(config: RunConfig) -> Experiment[Any]:
-    if isinstance(config, ClusterConfig):
-        return ClusteringExperiment(config)
-    assert isinstance(config, ClassifyConfig)
-    return ClassificationExperiment(config)
-
-
-def _title(config: RunConfig) -> str:
-    if isinstance(config, ClusterConfig):
-        return METHODS[config.method].title
-    assert isinstance(config, ClassifyConfig)
-    return CLASSIFIERS[config.method].title
 
 
 def _holdings(experiment: Experiment[Any]) -> Tensor | None:

@@ -46,7 +46,7 @@ def progress_note(run: Run) -> str | None:
     if run.summary is not None:
         return None
     name = f"The run {run.label}" if run.label else "This run"
-    if run.view is None:
+    if run.snapshot is None:
         return (
             f"{name} was interrupted before its first checkpoint, after {len(run.log)} of "
             f"{run.planned} rounds: there is only its setting."

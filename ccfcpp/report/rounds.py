@@ -8,7 +8,6 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
-from ccfcpp.core.config import ClusterConfig
 from ccfcpp.report.drawing import Drawn, Rows, legend_above, paper, plain, plate, short, thinned
 from ccfcpp.report.errors import CannotDrawError
 from ccfcpp.report.examination import Run
@@ -123,9 +122,7 @@ def _curves(
 
 def _phase(run: Run) -> int | None:
     """After which round pre-training ended, where a run has had both phases."""
-    if not isinstance(run.config, ClusterConfig) or not run.config.method.startswith("ccfc"):
-        return None
-    rounds = run.config.training.pretrain_rounds
+    rounds: int = run.facts.get("pretrain_rounds", 0)
     return rounds if 0 < rounds < len(run.log) else None
 
 

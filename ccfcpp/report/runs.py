@@ -7,7 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
-from ccfcpp.core.config_layers import METHOD_LAYERS, flatten
+from ccfcpp.core.config import RunConfig, Tree
+from ccfcpp.core.config_layers import flatten
 from ccfcpp.report.examination import Row, Run
 from ccfcpp.runs.folder import MAY_CHANGE
 
@@ -59,7 +60,7 @@ def slug(text: str) -> str:
 def _telling_keys(runs: Sequence[Run]) -> list[str]:
     """Keys that all runs have and in which they differ, but for what their methods fix."""
     settings = [dict(flatten(run.config.model_dump(mode="json"))) for run in runs]
-    fixed = {key for layer in METHOD_LAYERS.values() for key, _ in flatten(layer)}
+    fixed = {key for run in runs for key, _ in flatten(_fixed(run.config))}
     by_method = len({each["method"] for each in settings}) > 1
     return [
         key
@@ -69,6 +70,10 @@ def _telling_keys(runs: Sequence[Run]) -> list[str]:
         and key not in MAY_CHANGE
         and not (by_method and key in fixed)
     ]
+
+
+def _fixed(config: RunConfig) -> Tree:
+    return type(config).fixed_by(config.model_dump())
 
 
 def _label(run: Run, keys: Sequence[str]) -> str:

@@ -3,26 +3,31 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Generic
 
 from torch import Tensor
 
-from ccfcpp.core.config import RunConfig
+from ccfcpp.core.config import MethodConfig
 from ccfcpp.data import ImageData
-from ccfcpp.engine.algorithm import Algorithm, State
+from ccfcpp.engine.exchange import State
+from ccfcpp.engine.algorithm import Algorithm
 from ccfcpp.engine.availability import Availability
-from ccfcpp.engine.checkpoint import Checkpoint, CheckpointClock, load_checkpoint
-from ccfcpp.engine.client import Client
+from ccfcpp.engine.checkpoint import load_checkpoint
+from ccfcpp.engine.client import Client, Crew
+from ccfcpp.engine.exchange import ClientSide, State
 from ccfcpp.engine.federation import Federation, RoundReport
 from ccfcpp.engine.memories import ClientMemories, memory_budget
+from ccfcpp.engine.transport import InProcess
 from ccfcpp.runs.environment import check_precision, choose_device, describe_environment
 from ccfcpp.runs.local_spectra import LocalSpectra
-from ccfcpp.models.stack.layout import ModelState
+from ccfcpp.models.state import ModelState
 from ccfcpp.core.profiling import section
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.runs.tensorboard import check_tensorboard
 from ccfcpp.runs.folder import RunFolder
+from ccfcpp.runs.store import RunStore
 
 Scores = dict[str, float]
 Observer = Callable[[RoundReport, Scores], None]
@@ -35,7 +40,7 @@ class StoppedError(Exception):
 
 
 @dataclass(frozen=True)
-class View:
+class Snapshot:
     """What a state makes of images: all of them, or those for testing.
 
     Attributes:
@@ -125,6 +130,7 @@ class Experiment(ABC, Generic[State]):
         config: The run's configuration.
 
     Attributes:
+        system: Name of the system or method that runs.
         device: Where the computation runs.
         tensorboard: Whether rounds are logged for TensorBoard too.
         randomness: The run's source of random numbers.
@@ -140,7 +146,8 @@ class Experiment(ABC, Generic[State]):
     clients: list[Client]
     algorithm: Algorithm[State]
 
-    def __init__(self, config: RunConfig) -> None:
+    def __init__(self, config: MethodConfig) -> None:
+        self.system = config.method
         self.device = choose_device(config.device)
         check_precision(config.compute.precision, self.device)
         check_tensorboard(config.tensorboard)
@@ -177,7 +184,7 @@ class Experiment(ABC, Generic[State]):
         """
 
     @abstractmethod
-    def view(self, state: State, memories: ClientMemories) -> View:
+    def snapshot(self, state: State, memories: ClientMemories) -> Snapshot:
         """What a state makes of the images."""
 
     def pictures(self, state: State) -> Mapping[str, Tensor]:
@@ -210,12 +217,12 @@ class Experiment(ABC, Generic[State]):
         """
         folder.add_environment(describe_environment(self.device))
         federation = self.federation(folder.checkpoint.parent)
-        memories = federation.memories
-        state, history, first_round = self._start(folder, memories)
+        memories = federation.transport.memories
+        store = RunStore(folder, federation.transport, self.algorithm.state_type, self.device)
+        state, history, first_round = self._start(store)
         last_round = self.algorithm.rounds - 1
         local = LocalSpectra(last_round, self.local_representations, history.local_spectra)
-        federation.on_update = local
-        clock = CheckpointClock()
+        federation.on_local_model = local
         with folder.log(self.tensorboard) as log_round:
             for state, report in federation.run(state, first_round):  # noqa: B020 - the state moves on
                 with section("scores"):
@@ -225,31 +232,19 @@ class Experiment(ABC, Generic[State]):
                 observe(report, scores)
                 stopping = should_stop()
                 over = federation.is_over(state, report.round + 1)
-                if stopping or over or clock.is_due():
-                    with clock.timing(), section("checkpoint"):
-                        self._save(folder, report.round, state, memories, history)
+                if stopping or over or store.is_due():
+                    store.commit(report.round, state, vars(history))
                 if stopping and not over:
                     raise StoppedError
         result, arrays = self.results(state, memories, local)
         summary = self.describe() | history.describe(self.clients) | result
+        if self.client_side.cohort is not None:
+            summary["cohort"] = self.client_side.cohort
         summary["out"] = str(folder.path)
         folder.write_results(summary, state, arrays, self.pictures(state))
         return summary
 
-    def _save(
-        self,
-        folder: RunFolder,
-        number: int,
-        state: State,
-        memories: ClientMemories,
-        history: History,
-    ) -> None:
-        """Write a checkpoint after round ``number``."""
-        files = memories.save(number)
-        folder.save_checkpoint(Checkpoint(number + 1, state, files, vars(history)))
-        memories.settle()
-
-    def last_view(self, folder: RunFolder) -> View | None:
+    def last_snapshot(self, folder: RunFolder) -> Snapshot | None:
         """What the last checkpoint's state makes of the images, without a change to the folder.
 
         None where the run ended before its first checkpoint.
@@ -257,20 +252,31 @@ class Experiment(ABC, Generic[State]):
         if not folder.checkpoint.exists():
             return None
         checkpoint = load_checkpoint(folder.checkpoint, self.algorithm.state_type, self.device)
-        memories = self.federation(folder.checkpoint.parent).memories
+        memories = self._memories(folder.checkpoint.parent)
         memories.look_at(checkpoint.memories)
-        return self.view(checkpoint.state, memories)
+        return self.snapshot(checkpoint.state, memories)
 
-    def federation(self, folder: Path | None = None) -> Federation[State]:
+    @cached_property
+    def client_side(self) -> ClientSide:
+        """The work of the clients, all of which are in this process."""
+        together = self.availability.invited(len(self.clients))
+        return self.algorithm.client_side(Crew.of(self.clients, together))
+
+    def federation(self, folder: Path | None = None) -> Federation[State, InProcess]:
         """The clients and the server; what clients remember goes to ``folder`` where it must."""
-        memories = ClientMemories(self.device, memory_budget(self.device), folder)
+        transport = InProcess(
+            self.clients, self.client_side, self._memories(folder), self.randomness
+        )
+        members = [client.member for client in self.clients]
         return Federation(
-            self.algorithm, self.clients, self.availability, self.randomness, memories
+            self.system, self.algorithm, members, self.availability, self.randomness, transport
         )
 
-    def _start(self, folder: RunFolder, memories: ClientMemories) -> tuple[State, History, int]:
-        checkpoint = folder.load_checkpoint(self.algorithm.state_type, self.device)
+    def _memories(self, folder: Path | None) -> ClientMemories:
+        return ClientMemories(self.device, memory_budget(self.device), folder)
+
+    def _start(self, store: RunStore[State]) -> tuple[State, History, int]:
+        checkpoint = store.restore()
         if checkpoint is None:
             return self.algorithm.initial_state(self.randomness), History(), 0
-        memories.restore(checkpoint.memories)
         return checkpoint.state, History(**checkpoint.facts), checkpoint.next_round

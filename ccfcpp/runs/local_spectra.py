@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ccfcpp.core.metrics import effective_rank, spectral_gap, spectrum, tail_share
-from ccfcpp.models.stack.layout import ModelState
+from ccfcpp.models.state import ModelState
 from ccfcpp.core.profiling import section
 
 _MOST_MODELS = 20
@@ -19,7 +19,7 @@ _MOST_MODELS = 20
 
 
 class LocalSpectra:
-    """Looks at local models as their updates arrive, before they are averaged and gone.
+    """Looks at local models as they arrive, before they are averaged and gone.
 
     Args:
         last_round: The round in which it looks.
@@ -39,10 +39,9 @@ class LocalSpectra:
         self.represent = represent
         self.values = values
 
-    def __call__(self, number: int, client: int, update: object) -> None:
-        """Take an update that the server has accepted."""
-        model: ModelState | None = getattr(update, "model", None)
-        if number != self.last_round or model is None or len(self.values) == _MOST_MODELS:
+    def __call__(self, number: int, client: int, model: ModelState) -> None:
+        """Take a local model that the server has accepted."""
+        if number != self.last_round or len(self.values) == _MOST_MODELS:
             return
         with section("local spectra"):
             representations = self.represent(client, model)

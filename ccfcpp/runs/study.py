@@ -15,7 +15,8 @@ from typing import Any, Generic
 
 import yaml
 
-from ccfcpp.core.config_layers import Tree, flatten, merge, nest, read_yaml, resolve, validate
+from ccfcpp.core.config import Tree
+from ccfcpp.core.config_layers import flatten, merge, nest, read_yaml, resolve, validate
 from ccfcpp.core.files import write_whole
 from ccfcpp.core.errors import UsageError
 from ccfcpp.runs.experiment import Experiment, StoppedError

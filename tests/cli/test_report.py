@@ -63,7 +63,7 @@ def test_files_that_another_process_writes_are_left(digits_run: Path, tmp_path: 
     (run / "checkpoint" / "client-0-round-9.safetensors").write_bytes(b"of the next checkpoint")
     (run / "checkpoint" / ".latest.safetensors.tmp").write_bytes(b"half a checkpoint")
     before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
-    assert examine(run).view is not None
+    assert examine(run).snapshot is not None
     assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from rich.console import Console
 
 from ccfcpp.cli.study_progress import watched
-from ccfcpp.core.config import ClusterConfig
+from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.runs.study import Planned, Study
 
 

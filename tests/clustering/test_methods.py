@@ -19,10 +19,10 @@ from ccfcpp.clustering.kmeans.server import kmeans
 from ccfcpp.clustering.methods import METHODS, ClusteringAlgorithm, Setting
 from ccfcpp.clustering.shallow.pixels import PixelRule
 from ccfcpp.clustering.synthetic.pooled import ImagesUpdate, PooledClustering, PooledState
-from ccfcpp.core.config import ClusterConfig, MethodName
+from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.core.config_layers import Tree, merge, resolve
 from ccfcpp.core.randomness import Randomness
-from ccfcpp.engine.algorithm import RefusedUpdateError
+from ccfcpp.engine.exchange import RefusedUpdateError
 from ccfcpp.engine.availability import Availability
 from ccfcpp.engine.client import Client
 from ccfcpp.engine.federation import Federation, RoundReport

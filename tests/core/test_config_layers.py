@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 import yaml
 
-from ccfcpp.core.config import ClusterConfig
+from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.core.config_layers import (
     Tree,
     differing_keys,

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from ccfcpp.engine.aggregation import ModelAverage
-from ccfcpp.models.stack.layout import ModelState
+from ccfcpp.models.state import ModelState
 
 
 def average_models(models: Sequence[ModelState], weights: Sequence[float]) -> ModelState:

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from ccfcpp.clustering.ccfc.exchanges import CCFCState
-from ccfcpp.core.config import ClusterConfig
+from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.engine.checkpoint import Checkpoint
 from ccfcpp.core.errors import UsageError
 from ccfcpp.runs.folder import RunFolder

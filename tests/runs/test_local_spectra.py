@@ -11,14 +11,14 @@ import torch
 from torch import Tensor
 
 from ccfcpp.clustering.experiment import ClusteringExperiment
-from ccfcpp.core.config import ClusterConfig
+from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.core.config_layers import parse_assignments, resolve
 from ccfcpp.data.images import to_float
 from ccfcpp.runs.experiment import Experiment
 from ccfcpp.runs.local_spectra import LocalSpectra, describe_spectra
 from ccfcpp.core.metrics import effective_rank, spectral_gap, spectrum
 from ccfcpp.clustering.ccfc.network import ContrastiveModel
-from ccfcpp.models.stack.layout import ModelState
+from ccfcpp.models.state import ModelState
 from ccfcpp.runs.folder import RunFolder
 from ccfcpp.clustering.setup import model_maker
 from supervised.config import ClassifyConfig

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ccfcpp.core.config import ClusterConfig
+from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.core.config_layers import nest
 from ccfcpp.core.errors import UsageError
 from ccfcpp.runs.study import (

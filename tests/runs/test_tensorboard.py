@@ -10,7 +10,7 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from ccfcpp.clustering.experiment import ClusteringExperiment
-from ccfcpp.core.config import ClusterConfig
+from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.core.config_layers import parse_assignments, resolve
 from ccfcpp.runs.experiment import StoppedError
 from ccfcpp.runs.tensorboard import TensorBoardLog, scalars

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from ccfcpp.core.config_layers import parse_assignments, validate
-from ccfcpp.models.stack.layout import ModelState
+from ccfcpp.models.state import ModelState
 from supervised.config import ClassifyConfig, MethodName
 from supervised.exchange import LocalUpdate, ServerState
 from supervised.methods import METHODS

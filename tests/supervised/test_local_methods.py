@@ -11,7 +11,8 @@ from torch.nn import functional as F
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.client import Client, cohorts
 from ccfcpp.models.initialisation import build
-from ccfcpp.models.stack.layout import FlatLayout, ModelState
+from ccfcpp.models.stack.layout import FlatLayout
+from ccfcpp.models.state import ModelState
 from supervised.config import ClassifyConfig, MethodName
 from supervised.exchange import Broadcast
 from supervised.local_training import LocalTrainer

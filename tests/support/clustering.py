@@ -12,7 +12,7 @@ from torch import Tensor
 from ccfcpp.clustering.ccfc.algorithm import CCFC
 from ccfcpp.clustering.ccfc.exchanges import CCFCState
 from ccfcpp.clustering.setup import model_maker
-from ccfcpp.core.config import ClusterConfig
+from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.core.config_layers import Tree, merge, parse_assignments, validate
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.availability import Availability

@@ -14,63 +14,63 @@ the server averages the models by the clients' sizes and clusters all local cent
 ones.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import Any
 
-import torch
 from torch import Tensor
 
-from ccfcpp.clustering.ccfc.centroids import CentroidRule, required_centroids
-from ccfcpp.clustering.ccfc.exchanges import (
-    CCFCState,
+from ccfcpp.clustering.algorithm import ClusteringAlgorithm, ModelComparison, Problem
+from ccfcpp.clustering.ccfc.centroids import CentroidRule
+from ccfcpp.clustering.ccfc.clients import (
+    ClusterContrast,
     GlobalEncoderCentroids,
-    LloydStep,
-    Training,
+    LloydSums,
+    Pretraining,
 )
-from ccfcpp.clustering.ccfc.local_training import LocalTrainer
-from ccfcpp.clustering.ccfc.network import ContrastiveModel
-from ccfcpp.core.config import ClusterConfig
+from ccfcpp.clustering.ccfc.config import ModelConfig, TrainingConfig
+from ccfcpp.clustering.ccfc.local_training import ContrastiveTrainer
+from ccfcpp.clustering.ccfc.messages import CLUSTER_CONTRAST, PRETRAINING, CCFCState
+from ccfcpp.clustering.ccfc.network import model_maker
+from ccfcpp.clustering.ccfc.representations import GlobalModel
+from ccfcpp.clustering.ccfc.schedule import Schedule
+from ccfcpp.clustering.ccfc.server import CentroidAggregation, LloydAggregation, ModelAggregation
+from ccfcpp.clustering.kmeans.centroids import required_centroids
+from ccfcpp.clustering.kmeans.config import CentroidConfig
 from ccfcpp.core.randomness import Randomness
-from ccfcpp.engine.algorithm import Exchange
-from ccfcpp.engine.client import Client
-from ccfcpp.models.initialisation import build
-from ccfcpp.models.stack.layout import ModelState
+from ccfcpp.engine.client import Client, Crew
+from ccfcpp.engine.exchange import ClientSide, ServerWork
+from ccfcpp.models.initialisation import random_state
+from ccfcpp.models.stack.capacity import cohort_size
+from ccfcpp.models.stack.stacked import ModelStack, training_bytes
 
 
-class CCFC:
+class CCFC(ClusteringAlgorithm[CCFCState]):
     """The algorithm.
 
     Args:
-        config: The run's configuration.
-        make_model: Builds the network, without weights.
-        clusters: Number of clusters k, at the clients and at the server.
-        cohort: How many clients are trained together at most.
-        device: Where the computation runs.
+        problem: What it is made for.
     """
 
     state_type = CCFCState
 
-    def __init__(
-        self,
-        config: ClusterConfig,
-        make_model: Callable[[], ContrastiveModel],
-        clusters: int,
-        cohort: int,
-        device: torch.device,
-    ) -> None:
-        self.config = config
-        self.make_model = make_model
-        self.cohort = cohort
-        self.rule = CentroidRule(config.centroids, clusters)
-        self.trainer = LocalTrainer(make_model, config, cohort, device)
-
-    @property
-    def rounds(self) -> int:
-        """Pre-training and cluster-contrastive rounds together."""
-        return self.config.training.pretrain_rounds + self.config.training.rounds
-
-    def has_converged(self, state: CCFCState) -> bool:
-        """Never: all rounds are run."""
-        return False
+    def __init__(self, problem: Problem) -> None:
+        config = problem.config
+        self.problem = problem
+        self.training = config.section(TrainingConfig)
+        self.centroids = config.section(CentroidConfig)
+        self.schedule = Schedule(self.training, self.centroids.encoder == "global")
+        self.rounds = self.schedule.rounds
+        self.make_model = model_maker(config.section(ModelConfig), problem.image_shape)
+        self.rule = CentroidRule(self.centroids, problem.clusters)
+        # The global model's representations serve the scores and the clients of this process.
+        precision = config.compute.precision
+        self.global_model = GlobalModel(
+            ModelStack(self.make_model, 1, problem.device, trained=False, precision=precision)
+        )
+        self.by_angle = self.centroids.assignment == "cosine"
+        self.comparison = ModelComparison[CCFCState](
+            lambda state: state.model, self.global_model.of_other
+        )
 
     def delivery(self, state: CCFCState) -> CCFCState:
         """The global model and the global centroids."""
@@ -78,37 +78,55 @@ class CCFC:
 
     def describe(self) -> dict[str, object]:
         """What a summary says of the system."""
-        return {"pretrain_rounds": self.config.training.pretrain_rounds, "cohort": self.cohort}
+        return {"pretrain_rounds": self.training.pretrain_rounds}
 
     def initial_state(self, randomness: Randomness) -> CCFCState:
         """A model with random weights, without centroids."""
-        return CCFCState(self._random_model(randomness))
+        generator = randomness.generator("model")
+        return CCFCState(random_state(self.make_model, generator, self.problem.device))
 
-    def exchanges(self, number: int, state: CCFCState) -> Sequence[Exchange[CCFCState]]:
+    def exchanges(self, number: int, state: CCFCState) -> Sequence[ServerWork[CCFCState, Any, Any]]:
         """Training, then (as the configuration has it) centroids and their refinement."""
-        pretrain_rounds = self.config.training.pretrain_rounds
-        from_global = self.config.centroids.encoder == "global"
-        # The last pre-training round gives the centroids that the first cluster round needs.
-        centroids_due = number >= pretrain_rounds - 1
-        find = GlobalEncoderCentroids(self.trainer, self.rule)
-        refine = LloydStep(self.trainer, self.rule)
-        train = Training(
-            "pre-training" if number < pretrain_rounds else "cluster contrast",
-            self.trainer,
+        latent = self.problem.config.section(ModelConfig).latent
+        pretrains = self.schedule.pretrains(number)
+        find = CentroidAggregation(self.rule, latent)
+        train = ModelAggregation(
+            PRETRAINING if pretrains else CLUSTER_CONTRAST,
             self.rule,
-            self._pretrain if number < pretrain_rounds else self._contrast,
-            with_centroids=centroids_due and not from_global,
+            latent,
+            self.schedule.trained_give_centroids(number),
         )
-        exchanges: list[Exchange[CCFCState]] = []
-        if number >= pretrain_rounds and state.centroids is None:
+        works: list[ServerWork[CCFCState, Any, Any]] = []
+        if not pretrains and state.centroids is None:
             # Without pre-training, or where nobody delivered centroids in its last round.
-            exchanges.append(find)
-        exchanges.append(train)
-        if centroids_due and from_global:
-            exchanges.append(find)
-        if centroids_due:
-            exchanges += [refine] * self.config.centroids.refine_steps
-        return exchanges
+            works.append(find)
+        works.append(train)
+        if self.schedule.ends_with_centroids(number):
+            works += [find] if self.schedule.from_global else []
+            works += [LloydAggregation()] * self.centroids.refine_steps
+        return works
+
+    def client_side(self, crew: Crew) -> ClientSide:
+        """Both kinds of training, centroids, and sums for their refinement."""
+        cohort = self._cohort(crew)
+        trainer = ContrastiveTrainer(
+            self.make_model, self.problem.config, cohort, self.problem.device, self.global_model
+        )
+        return ClientSide.of(
+            Pretraining(trainer, self.rule, self.schedule),
+            ClusterContrast(trainer, self.rule, self.schedule),
+            GlobalEncoderCentroids(self.global_model, self.rule),
+            LloydSums(self.global_model, self.rule),
+            cohort=cohort,
+        )
+
+    def _cohort(self, crew: Crew) -> int:
+        problem = self.problem
+        batch = min(self.training.batch_size, crew.largest)
+        views = 2 if self.training.pretrain_rounds else 1
+        bytes_of_one = training_bytes(self.make_model, problem.image_shape, batch, views)
+        wanted = problem.config.compute.cohort
+        return cohort_size(wanted, crew.together, bytes_of_one, problem.device)
 
     def assign(self, state: CCFCState, holder: Client) -> Tensor:
         """The cluster of each image by the global model and the global centroids.
@@ -121,45 +139,9 @@ class CCFC:
         Returns:
             int64 tensor of shape (samples,).
         """
-        seen = self.trainer.global_model.representations(state.model, state.version, holder)
+        seen = self.global_model.representations(state.model, state.version, holder)
         return self.rule.assign(seen.latents, required_centroids(state.centroids))
-
-    @property
-    def by_angle(self) -> bool:
-        """Whether images belong to the centroid of the nearest direction."""
-        return self.config.centroids.assignment == "cosine"
 
     def represent(self, state: CCFCState, holder: Client) -> Tensor:
         """The global model's latents z, of shape (samples, latent)."""
-        return self.trainer.global_model.representations(state.model, state.version, holder).latents
-
-    def represent_by(self, model: ModelState, images: Tensor) -> Tensor:
-        """A local model's latents z of images, of shape (images, latent)."""
-        return self.trainer.global_model.of_other(model, images)
-
-    def _random_model(self, randomness: Randomness) -> ModelState:
-        model = build(self.make_model, randomness.generator("model"))
-        # Counters stay on the CPU, where they are counted.
-        return {
-            name: entry.to(self.trainer.device) if entry.is_floating_point() else entry
-            for name, entry in model.state_dict().items()
-        }
-
-    def _pretrain(
-        self, message: CCFCState, clients: Sequence[Client], randomness: Randomness
-    ) -> list[float | None]:
-        starts = [message.model] * len(clients)
-        if message.version == 0 and self.config.model.initialization == "separate":
-            starts = [self._random_model(randomness.of_client(client.id)) for client in clients]
-        return self.trainer.pretrain(starts, message.model, message.version, clients, randomness)
-
-    def _contrast(
-        self, message: CCFCState, clients: Sequence[Client], randomness: Randomness
-    ) -> list[float | None]:
-        centroids = required_centroids(message.centroids)
-        model = self.trainer.global_model
-        seen = [model.representations(message.model, message.version, c) for c in clients]
-        labels = [self.rule.assign(own.latents, centroids) for own in seen]
-        return self.trainer.contrast(
-            message.model, seen, labels, len(centroids), clients, randomness
-        )
+        return self.global_model.representations(state.model, state.version, holder).latents

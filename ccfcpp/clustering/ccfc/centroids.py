@@ -7,13 +7,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from ccfcpp.clustering.kmeans.centroids import check_centroids
 from ccfcpp.clustering.kmeans.clients import kmeans_each
+from ccfcpp.clustering.kmeans.config import CentroidConfig
 from ccfcpp.clustering.kmeans.server import kmeans, most_similar, nearest
-from ccfcpp.core.config import CentroidConfig
-from ccfcpp.core.errors import FederationError
 from ccfcpp.core.profiling import section
 from ccfcpp.core.randomness import Randomness
-from ccfcpp.engine.algorithm import RefusedUpdateError
+from ccfcpp.engine.exchange import RefusedUpdateError
 
 
 @dataclass(frozen=True)
@@ -110,29 +110,3 @@ def check_update(update: CentroidUpdate, clusters: int, dimensions: int) -> None
     found = len(update.centroids)
     if update.sizes.shape != (found,) or not bool((update.sizes > 0).all()):
         raise RefusedUpdateError("cluster sizes must be positive, one for each centroid")
-
-
-def check_centroids(centroids: Tensor, clusters: int, dimensions: int) -> None:
-    """Refuse centroids of a wrong shape, or too many or none.
-
-    Raises:
-        RefusedUpdateError: They are not (1 to ``clusters``, ``dimensions``).
-    """
-    found = len(centroids)
-    if not 1 <= found <= clusters or centroids.shape != (found, dimensions):
-        raise RefusedUpdateError(
-            f"centroids are {tuple(centroids.shape)}, expected (1 to {clusters}, {dimensions})"
-        )
-
-
-def required_centroids(centroids: Tensor | None) -> Tensor:
-    """The centroids, where some client has delivered them.
-
-    Raises:
-        FederationError: None has.
-    """
-    if centroids is None:
-        raise FederationError(
-            "no client has delivered centroids that can be used: see the refused updates above"
-        )
-    return centroids

@@ -1,13 +1,13 @@
 """What clients of CCFC and CCFC++ do with their own images, a cohort of them side by side."""
 
-import math
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from ccfcpp.clustering.ccfc.config import LossConfig, TrainingConfig
 from ccfcpp.clustering.ccfc.losses import (
-    batch_mean,
     cluster_contrast,
     decorrelation,
     negative_cosine,
@@ -15,31 +15,38 @@ from ccfcpp.clustering.ccfc.losses import (
 )
 from ccfcpp.clustering.ccfc.network import ContrastiveModel
 from ccfcpp.clustering.ccfc.representations import GlobalModel, Representations, represent
-from ccfcpp.core.config import ClusterConfig, LossConfig, TrainingConfig
+from ccfcpp.clustering.ccfc.schedule import contrast_learning_rate
+from ccfcpp.clustering.config import ClusterConfig
+from ccfcpp.core.config import ViewsConfig
 from ccfcpp.core.profiling import section
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.data.augmentation import ViewParameters, draw_views, render_views
-from ccfcpp.data.batches import CohortBatch, cohort_batches
+from ccfcpp.data.batches import CohortBatch, MeanLosses, cohort_batches
 from ccfcpp.data.images import to_float
 from ccfcpp.engine.client import Client, memory_of
+from ccfcpp.models.batch_statistics import batch_mean
 from ccfcpp.models.stack.adam import StackedAdam
-from ccfcpp.models.stack.layout import ModelState
 from ccfcpp.models.stack.stacked import ModelStack
+from ccfcpp.models.state import ModelState
 
 BatchLoss = Callable[[CohortBatch], Tensor]
 """From a batch of each client to its loss, of shape (clients,)."""
 
 
-def contrast_learning_rate(training: TrainingConfig, number: int) -> float:
-    """The learning rate of round ``number``, counted from the start of the run.
+@dataclass(frozen=True)
+class Trained:
+    """What local training leaves of a client.
 
-    With the cosine schedule (Loshchilov and Hutter 2017, without restarts) it starts at the
-    configured rate in the first cluster-contrastive round and would reach 0 after the last.
+    Attributes:
+        model: A copy of its weights and buffers.
+        loss: Mean loss of its batches; None for one that has no batch of two samples.
+        latents: What the model makes of the client's images, of shape (samples, latent); None
+            where nobody asked for them.
     """
-    if training.schedule == "constant":
-        return training.learning_rate
-    done = (number - training.pretrain_rounds) / training.rounds
-    return training.learning_rate * (1 + math.cos(math.pi * done)) / 2
+
+    model: ModelState
+    loss: float | None
+    latents: Tensor | None = None
 
 
 def pretraining_loss(
@@ -71,7 +78,7 @@ def pretraining_loss(
     return loss
 
 
-class LocalTrainer:
+class ContrastiveTrainer:
     """A stack of networks that are trained, and the frozen global one.
 
     One trainer serves all clients of a process, cohort after cohort: it holds nothing of a client
@@ -82,6 +89,7 @@ class LocalTrainer:
         config: The run's configuration.
         cohort: How many clients are trained together at most.
         device: Where the networks live.
+        global_model: The frozen global model.
     """
 
     def __init__(
@@ -90,24 +98,17 @@ class LocalTrainer:
         config: ClusterConfig,
         cohort: int,
         device: torch.device,
+        global_model: GlobalModel,
     ) -> None:
+        self.make_model = make_model
         self.device = device
         self.config = config
         self.cohort = cohort
-        precision = config.compute.precision
-        self.models = ModelStack(make_model, cohort, device, precision=precision)
-        self.global_model = GlobalModel(
-            ModelStack(make_model, 1, device, trained=False, precision=precision)
-        )
-
-    def trained_model(self, index: int) -> ModelState:
-        """A copy of the weights and buffers of one of the models just trained."""
-        return self.models.state(index)
-
-    def local_representations(self, index: int, client: Client) -> Representations:
-        """What one of the models just trained makes of its client's images."""
-        self.models.activate(1, first=index)
-        return represent(self.models, client.images)
+        self.global_model = global_model
+        self.training = config.section(TrainingConfig)
+        self.loss = config.section(LossConfig)
+        self.views = config.section(ViewsConfig)
+        self.models = ModelStack(make_model, cohort, device, precision=config.compute.precision)
 
     def pretrain(
         self,
@@ -116,7 +117,8 @@ class LocalTrainer:
         version: int,
         clients: Sequence[Client],
         randomness: Randomness,
-    ) -> list[float | None]:
+        see: bool = False,
+    ) -> list[Trained]:
         """Contrastive pre-training on two random views of each image.
 
         Args:
@@ -125,11 +127,12 @@ class LocalTrainer:
             version: Its number.
             clients: The cohort.
             randomness: The source, set to the round.
+            see: Whether to see what the trained models make of the images.
 
         Returns:
-            Mean loss of each client's batches; None for one that has no batch of two samples.
+            What is left of each client.
         """
-        weights = self.config.loss
+        weights = self.loss
         self.global_model.use(global_model, version)
         images = torch.cat([client.images for client in clients])
 
@@ -149,8 +152,9 @@ class LocalTrainer:
                 views = self._draw_views(clients, randomness, epoch)
             return lambda batch: losses(batch, views)
 
-        rate = self.config.training.learning_rate
-        return self._train(starts, clients, "pretraining", rate, epoch_loss, randomness)
+        rate = self.training.learning_rate
+        losses_of = self._train(starts, clients, "pretraining", rate, epoch_loss, randomness)
+        return self._trained(clients, losses_of, see)
 
     def _draw_views(
         self, clients: Sequence[Client], randomness: Randomness, epoch: int
@@ -159,7 +163,7 @@ class LocalTrainer:
         drawn = [
             draw_views(
                 2 * len(client),
-                self.config.views,
+                self.views,
                 (client.images.shape[2], client.images.shape[3]),
                 randomness.of_client(client.id).generator(f"views {epoch}"),
             )
@@ -176,7 +180,8 @@ class LocalTrainer:
         clusters: int,
         clients: Sequence[Client],
         randomness: Randomness,
-    ) -> list[float | None]:
+        see: bool = False,
+    ) -> list[Trained]:
         """Cluster-contrastive training, Eq. (10) of the paper.
 
         Args:
@@ -186,11 +191,12 @@ class LocalTrainer:
             clusters: Number of clusters the labels come from.
             clients: The cohort.
             randomness: The source, set to the round.
+            see: Whether to see what the trained models make of the images.
 
         Returns:
-            Mean loss of each client's batches; None for one that has no batch of two samples.
+            What is left of each client.
         """
-        weights = self.config.loss
+        weights = self.loss
         images = torch.cat([client.images for client in clients])
         references = torch.cat([own.predictions for own in seen]) if weights.lam else None
         pseudo_labels = torch.cat(list(labels))
@@ -212,9 +218,10 @@ class LocalTrainer:
                 loss = loss + weights.eta * decorrelation(latents, batch.mask)
             return loss
 
-        rate = contrast_learning_rate(self.config.training, randomness.round)
+        rate = contrast_learning_rate(self.training, randomness.round)
         starts = [global_model] * len(clients)
-        return self._train(starts, clients, "contrast", rate, lambda _: losses, randomness)
+        losses_of = self._train(starts, clients, "contrast", rate, lambda _: losses, randomness)
+        return self._trained(clients, losses_of, see)
 
     def _train(
         self,
@@ -226,7 +233,7 @@ class LocalTrainer:
         randomness: Randomness,
     ) -> list[float | None]:
         """Descend the losses from ``starts``, with each client's own Adam state of this phase."""
-        training = self.config.training
+        training = self.training
         for index, start in enumerate(starts):
             self.models.load(index, start)
         self.models.train()
@@ -239,7 +246,7 @@ class LocalTrainer:
             for index, client in enumerate(clients):
                 if moments := memory_of(client.memory, phase):
                     optimizer.restore(index, moments)
-        totals, steps = torch.zeros(len(clients), device=self.device), [0] * len(clients)
+        means = MeanLosses(len(clients), self.device)
         for epoch in range(training.local_epochs):
             loss_of = epoch_loss(epoch)
             for batch in self._batches(clients, randomness, epoch):
@@ -250,25 +257,35 @@ class LocalTrainer:
                     self.models.backward(losses.sum())
                 with section("training: optimizer"):
                     optimizer.step(len(batch))
-                totals[: len(batch)] += losses.detach()
-                steps[: len(batch)] = [count + 1 for count in steps[: len(batch)]]
+                means.add(losses)
         if training.keep_optimizer:
             for index, client in enumerate(clients):
-                if steps[index]:  # Else what the client remembers still stands.
+                if means.steps[index]:  # Else what the client remembers still stands.
                     state = optimizer.state(index)
                     # Moments of another phase are forgotten.
                     client.memory = {f"{phase}/{name}": t for name, t in state.items()}
-        return [
-            total / count if count else None
-            for total, count in zip(totals.tolist(), steps, strict=True)
-        ]
+        return means.means()
+
+    def _trained(
+        self, clients: Sequence[Client], losses: Sequence[float | None], with_latents: bool
+    ) -> list[Trained]:
+        models = [self.models.state(index) for index in range(len(clients))]
+        latents: list[Tensor | None] = [None] * len(clients)
+        if with_latents:
+            latents = [self._latents(index, client) for index, client in enumerate(clients)]
+        return [Trained(*own) for own in zip(models, losses, latents, strict=True)]
+
+    def _latents(self, index: int, client: Client) -> Tensor:
+        """What one of the models just trained makes of its client's images."""
+        self.models.activate(1, first=index)
+        return represent(self.models, client.images).latents
 
     def _batches(
         self, clients: Sequence[Client], randomness: Randomness, epoch: int
     ) -> Iterator[CohortBatch]:
         return cohort_batches(
             [len(client) for client in clients],
-            self.config.training.batch_size,
+            self.training.batch_size,
             [randomness.of_client(c.id).generator(f"batches {epoch}") for c in clients],
             self.device,
         )

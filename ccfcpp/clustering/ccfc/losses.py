@@ -12,6 +12,8 @@ Leading axes are independent losses, such as those of several clients: everythin
 from torch import Tensor
 from torch.nn import functional as F
 
+from ccfcpp.models.batch_statistics import batch_mean, centred, squared_products
+
 
 def negative_cosine(predictions: Tensor, targets: Tensor) -> Tensor:
     """Negative cosine similarity D of Eq. (2), row by row; no gradient reaches the targets.
@@ -24,13 +26,6 @@ def negative_cosine(predictions: Tensor, targets: Tensor) -> Tensor:
         Tensor of shape (…) with values in [-1, 1].
     """
     return -F.cosine_similarity(predictions, targets.detach(), dim=-1)
-
-
-def batch_mean(values: Tensor, mask: Tensor | None = None) -> Tensor:
-    """Mean over the last axis of a tensor of shape (…, batch)."""
-    if mask is None:
-        return values.mean(dim=-1)
-    return (values * mask).sum(dim=-1) / mask.sum(dim=-1)
 
 
 def siamese(
@@ -105,8 +100,7 @@ def cluster_contrast(
 def decorrelation(latents: Tensor, mask: Tensor | None = None) -> Tensor:
     """The decorrelation term ‖Σ‖²_F / d² of Eq. (10) of the paper, without its weight η.
 
-    Σ is the unbiased covariance over the batch. ‖ZᵀZ‖_F = ‖ZZᵀ‖_F, so the smaller of the two
-    products is formed.
+    Σ is the unbiased covariance over the batch.
 
     Args:
         latents: z of shape (…, batch, dimensions).
@@ -115,14 +109,6 @@ def decorrelation(latents: Tensor, mask: Tensor | None = None) -> Tensor:
     Returns:
         Tensor of shape (…); for a batch of one sample a 0 that can be differentiated.
     """
-    batch, dimensions = latents.shape[-2:]
-    if mask is None:
-        centred = latents - latents.mean(dim=-2, keepdim=True)
-        counts = latents.new_full((), batch)
-    else:
-        counts = mask.sum(dim=-1)
-        weights = mask.unsqueeze(-1)
-        means = (latents * weights).sum(dim=-2, keepdim=True) / counts[..., None, None]
-        centred = (latents - means) * weights
-    product = centred @ centred.mT if batch < dimensions else centred.mT @ centred
-    return product.square().sum(dim=(-2, -1)) / ((counts - 1).clamp(min=1) * dimensions) ** 2
+    residuals, counts = centred(latents, mask)
+    freedom = (counts - 1).clamp(min=1)
+    return squared_products(residuals) / (freedom * latents.shape[-1]) ** 2

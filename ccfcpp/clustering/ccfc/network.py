@@ -1,7 +1,11 @@
 """The cluster-contrastive model of CCFC: backbone, projector and predictor."""
 
+from collections.abc import Callable
+from functools import partial
+
 from torch import Tensor, nn
 
+from ccfcpp.clustering.ccfc.config import ModelConfig
 from ccfcpp.models.encoders import ConvBackbone, ResNet18Backbone
 
 
@@ -50,3 +54,24 @@ class ContrastiveModel(nn.Module):
         """Latent representations z and predictions p = h(z), both of shape (batch, latent)."""
         latents = self.encode(images)
         return latents, self.predictor(latents)
+
+
+def model_maker(
+    config: ModelConfig, image_shape: tuple[int, ...]
+) -> Callable[[], ContrastiveModel]:
+    """What builds the network for images of shape (channels, height, width).
+
+    Raises:
+        UsageError: When it is called, where the images do not fit the backbone.
+    """
+    return partial(_make_model, config, image_shape)
+
+
+def _make_model(config: ModelConfig, image_shape: tuple[int, ...]) -> ContrastiveModel:
+    conv = config.backbone == "conv" or (config.backbone == "auto" and image_shape[0] == 1)
+    return ContrastiveModel(
+        ConvBackbone(image_shape, config.widths) if conv else ResNet18Backbone(image_shape),
+        config.projector_width,
+        config.latent,
+        config.predictor_width,
+    )

@@ -9,8 +9,8 @@ from ccfcpp.core.profiling import section
 from ccfcpp.data.batches import forward_batch
 from ccfcpp.data.images import to_float
 from ccfcpp.engine.client import Client
-from ccfcpp.models.stack.layout import ModelState
 from ccfcpp.models.stack.stacked import ModelStack
+from ccfcpp.models.state import ModelState
 
 
 @dataclass(frozen=True)

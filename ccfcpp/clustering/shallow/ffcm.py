@@ -9,19 +9,28 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
-from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
-from ccfcpp.clustering.ccfc.centroids import required_centroids
+from ccfcpp.clustering.algorithm import Problem
+from ccfcpp.clustering.kmeans.centroids import required_centroids
+from ccfcpp.clustering.kmeans.config import FuzzyConfig
 from ccfcpp.clustering.kmeans.fuzzy import fuzzy_c_means
 from ccfcpp.clustering.kmeans.server import kmeans
-from ccfcpp.clustering.shallow.pixels import CentroidState, PixelRule
-from ccfcpp.core.config import ClusterConfig
+from ccfcpp.clustering.shallow.config import FFCMConfig
+from ccfcpp.clustering.shallow.pixels import CentroidState, PixelClustering, PixelRule
 from ccfcpp.core.profiling import section
 from ccfcpp.core.randomness import Randomness
-from ccfcpp.engine.algorithm import Exchange, Figures, RefusedUpdateError
-from ccfcpp.engine.client import Client
-from ccfcpp.engine.federation import check_same_shapes
+from ccfcpp.engine.client import Client, Crew
+from ccfcpp.engine.exchange import (
+    ClientSide,
+    ClientWork,
+    Exchange,
+    Figures,
+    RefusedUpdateError,
+    ServerWork,
+    Task,
+)
+from ccfcpp.engine.payload import check_same_shapes, pack
 
 
 @dataclass(frozen=True)
@@ -56,6 +65,8 @@ def clustered_centroids(local: Tensor, supports: Tensor, before: Tensor, seed: i
     The new centroids take the places of the old ones that they lie closest to (Hungarian method);
     an old one that none is left for stays.
     """
+    from scipy.optimize import linear_sum_assignment
+
     with section("k-means: server"):
         found = kmeans(local[supports > 0], len(before), seed=seed).centroids.to(before.dtype)
     costs = torch.cdist(before, found).square().cpu().numpy()
@@ -65,44 +76,90 @@ def clustered_centroids(local: Tensor, supports: Tensor, before: Tensor, seed: i
     return moved
 
 
-@dataclass(frozen=True)
-class FuzzyRound:
-    """One exchange: global centroids go down, local centroids and supports come up."""
+FUZZY_ROUND = Exchange("fuzzy c-means", CentroidState, FuzzyUpdate)
 
-    config: ClusterConfig
+
+@dataclass(frozen=True)
+class LocalFuzzyCMeans(ClientWork[CentroidState, FuzzyUpdate]):
+    """Fuzzy c-means at each client, from the global centroids to convergence.
+
+    Attributes:
+        rule: How images become points.
+        choices: Of fuzzy c-means.
+    """
+
     rule: PixelRule
-    combine: Combination
-    name = "fuzzy c-means"
-    cohort = 1
-    uses_memory = False
-    travels = True
+    choices: FuzzyConfig
+    exchange = FUZZY_ROUND
+
+    def local_updates(
+        self, task: Task, message: CentroidState, clients: Sequence[Client], randomness: Randomness
+    ) -> list[FuzzyUpdate]:
+        """Each client's centroids and their supports."""
+        return [self._local(required_centroids(message.centroids), client) for client in clients]
+
+    def _local(self, centroids: Tensor, client: Client) -> FuzzyUpdate:
+        with section("fuzzy c-means: clients"):
+            found = fuzzy_c_means(
+                self.rule.points(client.images),
+                centroids,
+                m=self.choices.m,
+                tolerance=self.choices.tolerance,
+                iterations=self.choices.iterations,
+            )
+        return FuzzyUpdate(found.centroids, found.supports)
+
+
+class FFCM(PixelClustering[CentroidState], ServerWork[CentroidState, CentroidState, FuzzyUpdate]):
+    """The algorithm: one exchange a round, in which centroids go down and come up.
+
+    Args:
+        problem: What it is made for.
+        combine: What the server makes of the clients' centroids.
+    """
+
+    state_type = CentroidState
+    exchange = FUZZY_ROUND
+
+    def __init__(self, problem: Problem, combine: Combination) -> None:
+        super().__init__(problem)
+        self.choices = problem.config.section(FFCMConfig)
+        self.combine = combine
+        self.rounds = self.choices.rounds
+
+    def has_converged(self, state: CentroidState) -> bool:
+        """Whether the global centroids have moved no further than the tolerance.
+
+        Where clients may be absent, standing still says nothing: others may move them on.
+        """
+        if state.moved is None or self.problem.config.availability.varies:
+            return False
+        return state.moved <= self.choices.tolerance
+
+    def initial_state(self, randomness: Randomness) -> CentroidState:
+        """Centroids drawn uniformly from [0, 1] in each coordinate."""
+        shape = (self.problem.clusters, self.rule.dimensions)
+        drawn = torch.rand(shape, generator=randomness.generator("centroids"))
+        return CentroidState(drawn.to(self.problem.device))
+
+    def exchanges(self, number: int, state: CentroidState) -> Sequence["FFCM"]:
+        """One a round."""
+        return [self]
+
+    def client_side(self, crew: Crew) -> ClientSide:
+        """Local fuzzy c-means."""
+        choices = self.problem.config.section(FuzzyConfig)
+        return ClientSide.of(LocalFuzzyCMeans(self.rule, choices))
 
     def broadcast(self, state: CentroidState) -> CentroidState:
         """The global centroids."""
         return CentroidState(state.centroids)
 
-    def local_updates(
-        self, message: CentroidState, clients: Sequence[Client], randomness: Randomness
-    ) -> list[FuzzyUpdate]:
-        """Fuzzy c-means at each client, from the global centroids to convergence."""
-        return [self._local(required_centroids(message.centroids), client) for client in clients]
-
-    def _local(self, centroids: Tensor, client: Client) -> FuzzyUpdate:
-        choices = self.config.fuzzy
-        with section("fuzzy c-means: clients"):
-            found = fuzzy_c_means(
-                self.rule.points(client.images),
-                centroids,
-                m=choices.m,
-                tolerance=choices.tolerance,
-                iterations=choices.iterations,
-            )
-        return FuzzyUpdate(found.centroids, found.supports)
-
     def check(self, message: CentroidState, update: FuzzyUpdate) -> None:
         """Refuse centroids or supports of a wrong shape, and supports that none can have."""
         centroids = required_centroids(message.centroids)
-        check_same_shapes(FuzzyUpdate(centroids, centroids[:, 0].double()), update, "fuzzy")
+        expected = FuzzyUpdate(centroids, centroids[:, 0].double())
+        check_same_shapes(pack(expected), pack(update), "fuzzy")
         if bool((update.supports < 0).any()) or float(update.supports.sum()) <= 0:
             raise RefusedUpdateError("supports must not be negative, nor all of them 0")
 
@@ -118,76 +175,3 @@ class FuzzyRound:
         centroids = self.combine(local, supports, before, seed)
         moved = float((centroids - before).abs().max())
         return CentroidState(centroids, moved), {"moved": moved}
-
-
-class FFCM:
-    """The algorithm.
-
-    Args:
-        config: The run's configuration.
-        rule: How images become points.
-        clusters: Number of clusters k.
-        combine: What the server makes of the clients' centroids.
-        device: Where the computation runs.
-    """
-
-    state_type = CentroidState
-
-    def __init__(
-        self,
-        config: ClusterConfig,
-        rule: PixelRule,
-        clusters: int,
-        combine: Combination,
-        device: torch.device,
-    ) -> None:
-        self.config = config
-        self.rule = rule
-        self.clusters = clusters
-        self.combine = combine
-        self.device = device
-
-    @property
-    def rounds(self) -> int:
-        """At most."""
-        return self.config.ffcm.rounds
-
-    def has_converged(self, state: CentroidState) -> bool:
-        """Whether the global centroids have moved no further than the tolerance.
-
-        Where clients may be absent, standing still says nothing: others may move them on.
-        """
-        if state.moved is None or self.config.availability.varies:
-            return False
-        return state.moved <= self.config.ffcm.tolerance
-
-    def initial_state(self, randomness: Randomness) -> CentroidState:
-        """Centroids drawn uniformly from [0, 1] in each coordinate."""
-        shape = (self.clusters, self.rule.dimensions)
-        drawn = torch.rand(shape, generator=randomness.generator("centroids"))
-        return CentroidState(drawn.to(self.device))
-
-    def exchanges(self, number: int, state: CentroidState) -> Sequence[Exchange[CentroidState]]:
-        """One a round."""
-        return [FuzzyRound(self.config, self.rule, self.combine)]
-
-    def assign(self, state: CentroidState, holder: Client) -> Tensor:
-        """The cluster of each image, int64 of shape (samples,)."""
-        return self.rule.assign(holder.images, required_centroids(state.centroids))
-
-    @property
-    def by_angle(self) -> bool:
-        """Whether images belong to the centroid of the nearest direction."""
-        return self.rule.by_angle
-
-    def represent(self, state: CentroidState, holder: Client) -> Tensor:
-        """Images as points, of shape (samples, pixels)."""
-        return self.rule.points(holder.images)
-
-    def delivery(self, state: CentroidState) -> CentroidState:
-        """The global centroids."""
-        return CentroidState(state.centroids)
-
-    def describe(self) -> dict[str, object]:
-        """What a summary says of the system."""
-        return {}

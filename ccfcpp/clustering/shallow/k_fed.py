@@ -9,17 +9,28 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
-from sklearn.cluster import kmeans_plusplus
 from torch import Tensor
 from torch.nn import functional as F
 
-from ccfcpp.clustering.ccfc.centroids import check_centroids, required_centroids
+from ccfcpp.clustering.algorithm import Problem
+from ccfcpp.clustering.kmeans.centroids import check_centroids
+from ccfcpp.clustering.kmeans.config import CentroidConfig
 from ccfcpp.clustering.kmeans.server import Clustering, kmeans, own_points
-from ccfcpp.clustering.shallow.pixels import CentroidState, PixelRule
+from ccfcpp.clustering.shallow.config import KFedConfig
+from ccfcpp.clustering.shallow.pixels import CentroidState, PixelClustering, PixelRule
+from ccfcpp.core.errors import UsageError
 from ccfcpp.core.profiling import section
 from ccfcpp.core.randomness import Randomness
-from ccfcpp.engine.algorithm import Exchange, Figures
-from ccfcpp.engine.client import Client
+from ccfcpp.engine.client import Client, Crew
+from ccfcpp.engine.exchange import (
+    ClientSide,
+    ClientWork,
+    Exchange,
+    Figures,
+    Nothing,
+    ServerWork,
+    Task,
+)
 
 _SEPARATION = 3
 """A point is kept where it lies so many times closer to one seed than to any other."""
@@ -48,6 +59,9 @@ def separated_kmeans(points: Tensor, k: int, *, seed: int, iterations: int) -> C
         raise ValueError("k-means needs at least one point")
     if len(points) <= k:
         return own_points(points)
+    # Imported where it is needed: scikit-learn takes most of a second.
+    from sklearn.cluster import kmeans_plusplus
+
     projected = _on_top_singular_vectors(points, k)
     _, chosen = kmeans_plusplus(
         projected.cpu().numpy(), k, random_state=seed % 2**32, n_local_trials=1
@@ -118,40 +132,86 @@ class LocalCentroids:
     centroids: Tensor
 
 
+LOCAL_CENTROIDS = Exchange("local centroids", Nothing, LocalCentroids)
+
+
 @dataclass(frozen=True)
-class OneShotCentroids:
-    """The one exchange: local centroids go up."""
+class SeparatedCentroids(ClientWork[Nothing, LocalCentroids]):
+    """k-means with k′ clusters at each client.
+
+    Attributes:
+        rule: How images become points.
+        clusters: k′.
+        iterations: Of k-means, at most.
+    """
 
     rule: PixelRule
     clusters: int
-    local_clusters: int
     iterations: int
-    name = "local centroids"
-    cohort = 1
-    uses_memory = False
-    travels = True
-
-    def broadcast(self, state: CentroidState) -> CentroidState:
-        """Nothing: clients begin by themselves."""
-        return CentroidState()
+    exchange = LOCAL_CENTROIDS
 
     def local_updates(
-        self, message: CentroidState, clients: Sequence[Client], randomness: Randomness
+        self, task: Task, message: Nothing, clients: Sequence[Client], randomness: Randomness
     ) -> list[LocalCentroids]:
-        """k-means with k′ clusters at each client."""
+        """Each client's centroids, from well separated starts."""
         return [self._local(client, randomness.of_client(client.id)) for client in clients]
 
     def _local(self, client: Client, randomness: Randomness) -> LocalCentroids:
         with section("k-means: clients"):
             found = separated_kmeans(
                 self.rule.points(client.images),
-                self.local_clusters,
+                self.clusters,
                 seed=randomness.integer("k-means"),
                 iterations=self.iterations,
             )
         return LocalCentroids(found.centroids)
 
-    def check(self, message: CentroidState, update: LocalCentroids) -> None:
+
+class KFed(PixelClustering[CentroidState], ServerWork[CentroidState, Nothing, LocalCentroids]):
+    """The algorithm, of a single round with a single exchange.
+
+    Args:
+        problem: What it is made for.
+
+    Raises:
+        UsageError: Clients are to find more clusters than there are.
+    """
+
+    state_type = CentroidState
+    rounds = 1
+    exchange = LOCAL_CENTROIDS
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(problem)
+        self.iterations = problem.config.section(CentroidConfig).iterations
+        self.local_clusters = problem.config.section(KFedConfig).local_clusters or problem.clusters
+        if self.local_clusters > problem.clusters:
+            raise UsageError(
+                f"kfed.local_clusters = {self.local_clusters} is more than the {problem.clusters} "
+                f"clusters: give at most {problem.clusters}"
+            )
+
+    def initial_state(self, randomness: Randomness) -> CentroidState:
+        """Without centroids."""
+        return CentroidState()
+
+    def exchanges(self, number: int, state: CentroidState) -> Sequence["KFed"]:
+        """The one there is."""
+        return [self]
+
+    def client_side(self, crew: Crew) -> ClientSide:
+        """Local centroids."""
+        return ClientSide.of(SeparatedCentroids(self.rule, self.local_clusters, self.iterations))
+
+    def describe(self) -> dict[str, object]:
+        """What a summary says of the system."""
+        return {"local_clusters": self.local_clusters}
+
+    def broadcast(self, state: CentroidState) -> Nothing:
+        """Nothing: clients begin by themselves."""
+        return Nothing()
+
+    def check(self, message: Nothing, update: LocalCentroids) -> None:
         """Refuse centroids of a wrong shape."""
         check_centroids(update.centroids, self.local_clusters, self.rule.dimensions)
 
@@ -161,7 +221,7 @@ class OneShotCentroids:
         """Farthest-first from the centroids of the largest client, then k-means over all."""
         local = [update.centroids for update in updates]
         points = torch.cat(local)
-        starts = farthest_first(points, local[0], self.clusters)
+        starts = farthest_first(points, local[0], self.problem.clusters)
         with section("k-means: server"):
             found = kmeans(
                 points,
@@ -171,50 +231,3 @@ class OneShotCentroids:
                 starts=starts,
             )
         return CentroidState(found.centroids), {}
-
-
-class KFed:
-    """The algorithm, of a single round.
-
-    Args:
-        exchange: Its exchange.
-    """
-
-    state_type = CentroidState
-    rounds = 1
-
-    def __init__(self, exchange: OneShotCentroids) -> None:
-        self.exchange = exchange
-
-    def has_converged(self, state: CentroidState) -> bool:
-        """Never before its round."""
-        return False
-
-    def initial_state(self, randomness: Randomness) -> CentroidState:
-        """Nothing is known."""
-        return CentroidState()
-
-    def exchanges(self, number: int, state: CentroidState) -> Sequence[Exchange[CentroidState]]:
-        """The one there is."""
-        return [self.exchange]
-
-    def assign(self, state: CentroidState, holder: Client) -> Tensor:
-        """The nearest centroid of each image, int64 of shape (samples,)."""
-        return self.exchange.rule.assign(holder.images, required_centroids(state.centroids))
-
-    @property
-    def by_angle(self) -> bool:
-        """Whether images belong to the centroid of the nearest direction."""
-        return self.exchange.rule.by_angle
-
-    def represent(self, state: CentroidState, holder: Client) -> Tensor:
-        """Images as points, of shape (samples, pixels)."""
-        return self.exchange.rule.points(holder.images)
-
-    def delivery(self, state: CentroidState) -> CentroidState:
-        """The global centroids."""
-        return CentroidState(state.centroids)
-
-    def describe(self) -> dict[str, object]:
-        """What a summary says of the system."""
-        return {"local_clusters": self.exchange.local_clusters}

@@ -2,14 +2,18 @@
 
 from dataclasses import dataclass
 from math import prod
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from ccfcpp.clustering.algorithm import ClusteringAlgorithm, ClusteringState, Problem
+from ccfcpp.clustering.kmeans.centroids import required_centroids
 from ccfcpp.clustering.kmeans.server import most_similar, nearest
-from ccfcpp.core.config import PixelsConfig
+from ccfcpp.clustering.shallow.config import PixelsConfig
 from ccfcpp.data.images import to_float
+from ccfcpp.engine.client import Client
 
 _IMAGES_AT_A_TIME = 4096
 
@@ -39,6 +43,11 @@ class PixelRule:
     config: PixelsConfig
     image_shape: tuple[int, ...]
 
+    @staticmethod
+    def of(problem: Problem) -> "PixelRule":
+        """As a problem's configuration has it."""
+        return PixelRule(problem.config.section(PixelsConfig), problem.image_shape)
+
     @property
     def dimensions(self) -> int:
         """Of a point."""
@@ -66,3 +75,31 @@ class PixelRule:
         rule = most_similar if self.by_angle else nearest
         parts = torch.split(images, _IMAGES_AT_A_TIME)
         return torch.cat([rule(self.points(part), centroids) for part in parts])
+
+
+Known = TypeVar("Known", bound=ClusteringState)
+
+
+class PixelClustering(ClusteringAlgorithm[Known]):
+    """What systems whose centroids lie among the pixels have in common.
+
+    Args:
+        problem: What the algorithm is made for.
+    """
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        self.rule = PixelRule.of(problem)
+        self.by_angle = self.rule.by_angle
+
+    def assign(self, state: Known, holder: Client) -> Tensor:
+        """The nearest or most similar centroid of each image, int64 of shape (samples,)."""
+        return self.rule.assign(holder.images, required_centroids(state.centroids))
+
+    def represent(self, state: Known, holder: Client) -> Tensor | None:
+        """Images as points, of shape (samples, pixels); None before there are centroids."""
+        return None if state.centroids is None else self.rule.points(holder.images)
+
+    def delivery(self, state: Known) -> CentroidState:
+        """The global centroids."""
+        return CentroidState(state.centroids)

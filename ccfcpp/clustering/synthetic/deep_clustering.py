@@ -7,16 +7,18 @@ images and, at the same time, to bring their latents close to centroids, which f
 
 import math
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ccfcpp.clustering.algorithm import Problem
+from ccfcpp.clustering.kmeans.config import CentroidConfig
 from ccfcpp.clustering.kmeans.server import kmeans, nearest
 from ccfcpp.clustering.synthetic.autoencoder import Autoencoder, FlatEncoder
-from ccfcpp.core.config import DCNConfig
+from ccfcpp.clustering.synthetic.config import DCNConfig
 from ccfcpp.core.errors import FederationError
 from ccfcpp.core.profiling import section
 from ccfcpp.core.randomness import Randomness
@@ -24,8 +26,8 @@ from ccfcpp.data.batches import forward_batch
 from ccfcpp.data.images import to_float
 from ccfcpp.models.initialisation import build
 from ccfcpp.models.stack.adam import StackedAdam
-from ccfcpp.models.stack.layout import ModelState
 from ccfcpp.models.stack.stacked import ModelStack
+from ccfcpp.models.state import ModelState
 
 
 @dataclass(frozen=True)
@@ -119,39 +121,25 @@ class _MovingClusters:
 class DeepClustering:
     """A deep clustering network and its training.
 
-    It holds nothing from one ``fit`` to the next.
+    It holds nothing from one ``fit`` to the next. What trains is made by ``fit``: to ``encode``
+    takes the encoder alone.
 
     Args:
-        config: Its configuration.
-        image_shape: Channels, height and width of an image.
-        clusters: Number of clusters k.
-        restarts: Starts of the k-means that gives the first centroids.
-        iterations: Iterations of each start at most.
-        device: Where the network lives.
-        precision: ``float32``, or ``tf32`` or ``bfloat16`` for rounded matrix products.
+        problem: What the algorithm is made for.
     """
 
-    def __init__(
-        self,
-        config: DCNConfig,
-        image_shape: Sequence[int],
-        clusters: int,
-        restarts: int,
-        iterations: int,
-        device: torch.device,
-        precision: str,
-    ) -> None:
-        self.config = config
-        self.image_shape = tuple(image_shape)
-        self.clusters = clusters
-        self.restarts = restarts
-        self.iterations = iterations
-        self.device = device
-        self._network = ModelStack(self.make_model, 1, device, precision=precision)
+    def __init__(self, problem: Problem) -> None:
+        self.config = problem.config.section(DCNConfig)
+        self.kmeans = problem.config.section(CentroidConfig)
+        self.image_shape = problem.image_shape
+        self.clusters = problem.clusters
+        self.device = problem.device
+        self.precision = problem.config.compute.precision
         # Latents are needed far more often than reconstructions.
-        self._encoder = ModelStack(
-            self._make_encoder, 1, device, trained=False, precision=precision
-        )
+        self._encoder = self._stack(self._make_encoder, trained=False)
+
+    def _stack(self, make: Callable[[], nn.Module], trained: bool) -> ModelStack:
+        return ModelStack(make, 1, self.device, trained=trained, precision=self.precision)
 
     def make_model(self) -> Autoencoder:
         """The autoencoder whose weights ``fit`` returns."""
@@ -182,6 +170,7 @@ class DeepClustering:
         if len(images) == 0:
             raise ValueError("deep clustering needs at least one image")
         images = images.to(self.device)
+        self._network = self._stack(self.make_model, trained=True)
         initial = build(self.make_model, randomness.generator("deep clustering: model"))
         self._network.load(0, initial.state_dict())
         optimizer = StackedAdam(
@@ -195,7 +184,9 @@ class DeepClustering:
         for epoch in range(self.config.epochs):
             batches = self._batches(len(images), randomness, self.config.pretrain_epochs + epoch)
             figures = self._train_epoch(images, batches, optimizer, clusters)
-        return DeepClusters(self._network.state(0), clusters.centroids.float(), figures)
+        model = self._network.state(0)
+        del self._network
+        return DeepClusters(model, clusters.centroids.float(), figures)
 
     def encode(self, model: ModelState, images: Tensor) -> Tensor:
         """Latents of images, a chunk at a time.
@@ -232,8 +223,8 @@ class DeepClustering:
                 latents,
                 self.clusters,
                 seed=randomness.integer("deep clustering: k-means"),
-                restarts=self.restarts,
-                iterations=self.iterations,
+                restarts=self.kmeans.restarts,
+                iterations=self.kmeans.iterations,
             )
             centroids = found.centroids.to(latents.dtype)
             # Counted in float64: float32 could not count beyond 2²⁴.

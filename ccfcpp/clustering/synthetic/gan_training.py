@@ -14,16 +14,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ccfcpp.clustering.ccfc.losses import batch_mean
+from ccfcpp.clustering.synthetic.config import GANConfig
 from ccfcpp.clustering.synthetic.networks import Discriminator, Generator
-from ccfcpp.core.config import GANConfig
 from ccfcpp.core.profiling import section
 from ccfcpp.core.randomness import SETUP, Randomness
-from ccfcpp.data.batches import CohortBatch, cohort_batches, forward_batch
+from ccfcpp.data.batches import CohortBatch, MeanLosses, cohort_batches, forward_batch
 from ccfcpp.data.images import to_float
-from ccfcpp.engine.algorithm import RefusedUpdateError
 from ccfcpp.engine.client import Client, memory_of
-from ccfcpp.engine.payload import not_finite_entry
+from ccfcpp.engine.exchange import RefusedUpdateError
+from ccfcpp.engine.payload import not_finite
+from ccfcpp.models.batch_statistics import batch_mean
 from ccfcpp.models.initialisation import build
 from ccfcpp.models.stack.adam import StackedAdam
 from ccfcpp.models.stack.stacked import ModelStack, training_bytes
@@ -162,11 +162,11 @@ class GANTrainer:
             to rounding, on who else is there.
         """
         self._load(clients, randomness)
-        totals, steps = self._descend(clients, randomness)
+        generators, discriminators = self._descend(clients, randomness)
         return [
-            self._kept(index, client, own, count)
-            for index, (client, own, count) in enumerate(
-                zip(clients, totals.T.tolist(), steps, strict=True)
+            self._kept(index, client, GANLosses(len(client), *own))
+            for index, (client, *own) in enumerate(
+                zip(clients, generators, discriminators, strict=True)
             )
         ]
 
@@ -204,29 +204,31 @@ class GANTrainer:
         ]
 
     def _kept(
-        self, index: int, client: Client, losses: Sequence[float], steps: int
+        self, index: int, client: Client, losses: GANLosses
     ) -> GANLosses | RefusedUpdateError:
         """Let the client remember the networks just trained."""
-        if not steps:
-            return GANLosses(len(client))
+        if losses.generator is None or losses.discriminator is None:
+            return losses
         networks = {
             f"{name}/{entry}": tensor
             for name, stack, _ in self._networks()
             for entry, tensor in stack.state(index).items()
         }
-        if not_finite_entry(networks) or not all(map(math.isfinite, losses)):
+        if not_finite(networks) or not all(
+            map(math.isfinite, (losses.generator, losses.discriminator))
+        ):
             return RefusedUpdateError(f"{_DIVERGED}; it stays as it was before this epoch")
         client.memory = networks
-        return GANLosses(len(client), losses[0] / steps, losses[1] / steps)
+        return losses
 
     def _descend(
         self, clients: Sequence[Client], randomness: Randomness
-    ) -> tuple[Tensor, list[int]]:
+    ) -> tuple[list[float | None], list[float | None]]:
         """One epoch of the networks that are loaded.
 
         Returns:
-            The losses of each client's batches in sum, the generators' and the discriminators', of
-            shape (2, clients); and the number of batches.
+            Each client's mean loss of the generator, and that of the discriminator; None for a
+            client that has no batch of two images.
         """
         images = torch.cat([client.images for client in clients])
         of_clients = [randomness.of_client(client.id) for client in clients]
@@ -237,8 +239,7 @@ class GANTrainer:
             ]
         ).to(self.device)
         optimizers = self._new_optimizers(len(clients), epoch=randomness.round)
-        totals = torch.zeros(2, len(clients), device=self.device)
-        steps = [0] * len(clients)
+        generators, discriminators = (MeanLosses(len(clients), self.device) for _ in range(2))
         batches = cohort_batches(
             [len(client) for client in clients],
             self.config.batch_size,
@@ -246,9 +247,10 @@ class GANTrainer:
             self.device,
         )
         for batch in batches:
-            totals[:, : len(batch)] += self._step(batch, images, inputs, optimizers)
-            steps[: len(batch)] = [count + 1 for count in steps[: len(batch)]]
-        return totals, steps
+            generating, discriminating = self._step(batch, images, inputs, optimizers)
+            generators.add(generating)
+            discriminators.add(discriminating)
+        return generators.means(), discriminators.means()
 
     def _new_optimizers(self, count: int, epoch: int) -> _Optimizers:
         decay = self.config.rate_decay**epoch
@@ -259,7 +261,7 @@ class GANTrainer:
 
     def _step(
         self, batch: CohortBatch, images: Tensor, inputs: Tensor, optimizers: _Optimizers
-    ) -> Tensor:
+    ) -> tuple[Tensor, Tensor]:
         """Move the discriminators, then the generators, which face the discriminators moved.
 
         Args:
@@ -269,7 +271,7 @@ class GANTrainer:
             optimizers: Of both networks.
 
         Returns:
-            The generators' losses and the discriminators', of shape (2, clients).
+            The generators' losses and the discriminators', each of shape (clients,).
         """
         count, shown = len(batch), batch.index.flatten()
         self._generators.activate(count)
@@ -291,7 +293,7 @@ class GANTrainer:
             self._generators.backward(generating.sum())
         with section("GAN: optimizers"):
             optimizers.generators.step(count)
-        return torch.stack([generating.detach(), discriminating.detach()])
+        return generating, discriminating
 
     def _random_inputs(self, count: int, generator: torch.Generator) -> Tensor:
         """Noise with codes at random, of shape (count, noise + codes), on the CPU."""

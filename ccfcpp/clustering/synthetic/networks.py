@@ -9,7 +9,7 @@ from itertools import pairwise
 
 from torch import Tensor, nn
 
-from ccfcpp.core.config import GANConfig
+from ccfcpp.clustering.synthetic.config import GANConfig
 from ccfcpp.core.errors import UsageError
 from ccfcpp.models.encoders import ConvBackbone
 

@@ -7,25 +7,38 @@ generative adversarial network makes at each client. The server's clustering is 
 c-means or a deep clustering network.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-from ccfcpp.clustering.ccfc.centroids import required_centroids
+from ccfcpp.clustering.algorithm import ClusteringAlgorithm, Problem
+from ccfcpp.clustering.kmeans.centroids import required_centroids
+from ccfcpp.clustering.kmeans.config import CentroidConfig, FuzzyConfig
 from ccfcpp.clustering.kmeans.fuzzy import fuzzy_c_means
 from ccfcpp.clustering.kmeans.server import kmeans, nearest, own_points
 from ccfcpp.clustering.shallow.pixels import PixelRule
+from ccfcpp.clustering.synthetic.config import GANConfig
 from ccfcpp.clustering.synthetic.deep_clustering import DeepClustering
-from ccfcpp.clustering.synthetic.gan_training import GANLosses, GANTrainer
-from ccfcpp.core.config import CentroidConfig, FuzzyConfig
+from ccfcpp.clustering.synthetic.gan_training import GANLosses, GANTrainer, gan_training_bytes
 from ccfcpp.core.profiling import section
 from ccfcpp.core.randomness import Randomness
-from ccfcpp.engine.algorithm import Exchange, Figures, RefusedUpdateError
-from ccfcpp.engine.client import Client
-from ccfcpp.models.stack.layout import ModelState
+from ccfcpp.engine.client import Client, Crew
+from ccfcpp.engine.exchange import (
+    ClientSide,
+    ClientWork,
+    Exchange,
+    Figures,
+    Nothing,
+    RefusedUpdateError,
+    ServerWork,
+    Task,
+)
+from ccfcpp.models.stack.capacity import cohort_size
+from ccfcpp.models.state import ModelState
+from ccfcpp.runs.sheets import sheet
 
 _SHEET_ROWS = 8
 """Samples of each code that the server keeps of a client's synthetic images."""
@@ -63,13 +76,13 @@ class ImagesUpdate:
 class ServerClustering(Protocol):
     """From pooled images to centroids."""
 
-    def fit(self, images: Tensor, randomness: Randomness) -> tuple[PooledState, Figures]:
-        """Cluster uint8 images of shape (images, channels, height, width)."""
-        ...
-
     @property
     def by_angle(self) -> bool:
         """Whether images belong to the centroid of the nearest direction."""
+        ...
+
+    def fit(self, images: Tensor, randomness: Randomness) -> tuple[PooledState, Figures]:
+        """Cluster uint8 images of shape (images, channels, height, width)."""
         ...
 
     def represent(self, state: PooledState, images: Tensor) -> Tensor:
@@ -81,13 +94,33 @@ class ServerClustering(Protocol):
         ...
 
 
-@dataclass(frozen=True)
-class PixelKMeans:
+class _OfPixels:
+    """What clusterings of the pixels have in common.
+
+    Args:
+        problem: What the algorithm is made for.
+    """
+
+    def __init__(self, problem: Problem) -> None:
+        self.rule = PixelRule.of(problem)
+        self.clusters = problem.clusters
+        self.by_angle = self.rule.by_angle
+
+    def represent(self, state: PooledState, images: Tensor) -> Tensor:
+        """Images as points, of shape (images, pixels)."""
+        return self.rule.points(images)
+
+    def assign(self, state: PooledState, images: Tensor) -> Tensor:
+        """The nearest or most similar centroid; it has the largest membership, too."""
+        return self.rule.assign(images, required_centroids(state.centroids))
+
+
+class PixelKMeans(_OfPixels):
     """k-means of the pixels."""
 
-    rule: PixelRule
-    clusters: int
-    choices: CentroidConfig
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(problem)
+        self.choices = problem.config.section(CentroidConfig)
 
     def fit(self, images: Tensor, randomness: Randomness) -> tuple[PooledState, Figures]:
         """The best of several restarts."""
@@ -101,27 +134,13 @@ class PixelKMeans:
             )
         return PooledState(found.centroids), {"inertia": found.inertia}
 
-    @property
-    def by_angle(self) -> bool:
-        """Whether images belong to the centroid of the nearest direction."""
-        return self.rule.by_angle
 
-    def represent(self, state: PooledState, images: Tensor) -> Tensor:
-        """Images as points, of shape (images, pixels)."""
-        return self.rule.points(images)
-
-    def assign(self, state: PooledState, images: Tensor) -> Tensor:
-        """The nearest or most similar centroid."""
-        return self.rule.assign(images, required_centroids(state.centroids))
-
-
-@dataclass(frozen=True)
-class PixelFuzzyCMeans:
+class PixelFuzzyCMeans(_OfPixels):
     """Fuzzy c-means of the pixels."""
 
-    rule: PixelRule
-    clusters: int
-    choices: FuzzyConfig
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(problem)
+        self.choices = problem.config.section(FuzzyConfig)
 
     def fit(self, images: Tensor, randomness: Randomness) -> tuple[PooledState, Figures]:
         """The best of several restarts, each from randomly chosen images."""
@@ -144,32 +163,23 @@ class PixelFuzzyCMeans:
         best = min(found, key=lambda clustering: clustering.objective)
         return PooledState(best.centroids), {"objective": best.objective}
 
-    @property
-    def by_angle(self) -> bool:
-        """Whether images belong to the centroid of the nearest direction."""
-        return self.rule.by_angle
 
-    def represent(self, state: PooledState, images: Tensor) -> Tensor:
-        """Images as points, of shape (images, pixels)."""
-        return self.rule.points(images)
-
-    def assign(self, state: PooledState, images: Tensor) -> Tensor:
-        """The nearest centroid has the largest membership."""
-        return self.rule.assign(images, required_centroids(state.centroids))
-
-
-@dataclass(frozen=True)
 class LatentKMeans:
-    """A deep clustering network, as PPFC-GAN has it."""
+    """A deep clustering network, as PPFC-GAN has it.
 
-    network: DeepClustering
+    Args:
+        problem: What the algorithm is made for.
+    """
+
+    by_angle = False
+
+    def __init__(self, problem: Problem) -> None:
+        self.network = DeepClustering(problem)
 
     def fit(self, images: Tensor, randomness: Randomness) -> tuple[PooledState, Figures]:
         """Autoencoder and centroids, trained together."""
         found = self.network.fit(images, randomness)
         return PooledState(found.centroids, found.model), found.figures
-
-    by_angle = False
 
     def represent(self, state: PooledState, images: Tensor) -> Tensor:
         """Latents, of shape (images, latent)."""
@@ -181,32 +191,77 @@ class LatentKMeans:
         return nearest(self.represent(state, images), required_centroids(state.centroids))
 
 
-@dataclass(frozen=True)
-class GANEpoch:
-    """Clients train their GANs for an epoch, each by itself: nothing travels."""
+OWN_IMAGES = Exchange("images", Nothing, ImagesUpdate)
+SYNTHETIC_IMAGES = Exchange("images", Nothing, ImagesUpdate, uses_memory=True)
+GAN_EPOCH = Exchange("GAN epoch", Nothing, GANLosses, uses_memory=True, travels=False)
 
-    trainer: GANTrainer
-    name = "GAN epoch"
-    uses_memory = True
-    travels = False
 
-    @property
-    def cohort(self) -> int:
-        """As many clients as the trainer takes at a time."""
-        return self.trainer.cohort
+class OwnImages(ClientWork[Nothing, ImagesUpdate]):
+    """Clients send their own images."""
 
-    def broadcast(self, state: PooledState) -> PooledState:
-        """Nothing."""
-        return PooledState()
+    exchange = OWN_IMAGES
 
     def local_updates(
-        self, message: PooledState, clients: Sequence[Client], randomness: Randomness
+        self, task: Task, message: Nothing, clients: Sequence[Client], randomness: Randomness
+    ) -> list[ImagesUpdate]:
+        """All of them, as they are."""
+        return [ImagesUpdate(client.id, client.images) for client in clients]
+
+
+class GANEpoch(ClientWork[Nothing, GANLosses]):
+    """Clients train their GANs for an epoch, each by itself.
+
+    Args:
+        trainer: What trains them.
+    """
+
+    exchange = GAN_EPOCH
+
+    def __init__(self, trainer: GANTrainer) -> None:
+        self.trainer = trainer
+        self.cohort = trainer.cohort
+
+    def local_updates(
+        self, task: Task, message: Nothing, clients: Sequence[Client], randomness: Randomness
     ) -> list[GANLosses | RefusedUpdateError]:
         """The losses of each client; its networks stay with it."""
         return self.trainer.train_epoch(clients, randomness)
 
-    def check(self, message: PooledState, update: GANLosses) -> None:
-        """There is nothing that could be wrong."""
+
+class SyntheticImages(ClientWork[Nothing, ImagesUpdate]):
+    """Clients send images that their GANs make, and forget the networks.
+
+    Args:
+        trainer: What makes them.
+    """
+
+    exchange = SYNTHETIC_IMAGES
+
+    def __init__(self, trainer: GANTrainer) -> None:
+        self.trainer = trainer
+
+    def local_updates(
+        self, task: Task, message: Nothing, clients: Sequence[Client], randomness: Randomness
+    ) -> list[ImagesUpdate | RefusedUpdateError]:
+        """As many as the configuration has it."""
+        drawn = self.trainer.draw(clients, randomness)
+        for client in clients:
+            client.memory = {}
+        return [
+            images if isinstance(images, RefusedUpdateError) else ImagesUpdate(client.id, images)
+            for client, images in zip(clients, drawn, strict=True)
+        ]
+
+
+@dataclass(frozen=True)
+class MeanGANLosses(ServerWork[PooledState, Nothing, GANLosses]):
+    """The report of an epoch in which nothing travels."""
+
+    exchange = GAN_EPOCH
+
+    def broadcast(self, state: PooledState) -> Nothing:
+        """Nothing."""
+        return Nothing()
 
     def aggregate(
         self, state: PooledState, updates: Iterable[GANLosses], randomness: Randomness
@@ -222,48 +277,26 @@ class GANEpoch:
 
 
 @dataclass(frozen=True)
-class Pooling:
-    """Images go up, and the server clusters them.
+class Pooling(ServerWork[PooledState, Nothing, ImagesUpdate]):
+    """Images come up, and the server clusters them.
 
     Attributes:
+        exchange: In which they come.
         clustering: What the server does with them.
         image_shape: Channels, height and width of an image.
-        clusters: Number of clusters k, also of the generators' codes.
-        trainer: Makes synthetic images; None where clients send their own.
+        kept: How many images of each client the server keeps, to be looked at.
     """
 
+    exchange: Exchange[Nothing, ImagesUpdate]
     clustering: ServerClustering
     image_shape: tuple[int, ...]
-    clusters: int
-    trainer: GANTrainer | None
-    name = "images"
-    travels = True
-    cohort = 1
+    kept: int = 0
 
-    @property
-    def uses_memory(self) -> bool:
-        """For their generators."""
-        return self.trainer is not None
-
-    def broadcast(self, state: PooledState) -> PooledState:
+    def broadcast(self, state: PooledState) -> Nothing:
         """Nothing: clients need nothing."""
-        return PooledState()
+        return Nothing()
 
-    def local_updates(
-        self, message: PooledState, clients: Sequence[Client], randomness: Randomness
-    ) -> list[ImagesUpdate | RefusedUpdateError]:
-        """The clients' own images, or synthetic ones, after which the networks are forgotten."""
-        if self.trainer is None:
-            return [ImagesUpdate(client.id, client.images) for client in clients]
-        drawn = self.trainer.draw(clients, randomness)
-        for client in clients:
-            client.memory = {}
-        return [
-            images if isinstance(images, RefusedUpdateError) else ImagesUpdate(client.id, images)
-            for client, images in zip(clients, drawn, strict=True)
-        ]
-
-    def check(self, message: PooledState, update: ImagesUpdate) -> None:
+    def check(self, message: Nothing, update: ImagesUpdate) -> None:
         """Refuse what are no images of the right shape."""
         images = update.images
         if images.dtype != torch.uint8 or len(images) == 0 or images.shape[1:] != self.image_shape:
@@ -275,61 +308,58 @@ class Pooling:
     def aggregate(
         self, state: PooledState, updates: Iterable[ImagesUpdate], randomness: Randomness
     ) -> tuple[PooledState, Figures]:
-        """Cluster all images together; of synthetic ones some are kept, to be looked at."""
+        """Cluster all images together."""
         received = list(updates)
         pooled = torch.cat([update.images for update in received])
         clustered, figures = self.clustering.fit(pooled, randomness)
-        if self.trainer is not None:
-            kept = _SHEET_ROWS * self.clusters
-            samples = {str(update.client): update.images[:kept].clone() for update in received}
+        if self.kept:
+            samples = {
+                str(update.client): update.images[: self.kept].clone() for update in received
+            }
             clustered = replace(clustered, samples=samples)
         return clustered, figures
 
 
-class PooledClustering:
-    """The algorithm: a round for each epoch of the clients' GANs; images go up in the last one.
+class PooledClustering(ClusteringAlgorithm[PooledState]):
+    """The centralised systems: one round, in which the clients' own images go up.
 
     Args:
-        pooling: Its exchange that travels.
-        epochs: Of the GANs' training.
+        problem: What it is made for.
+        clustering: What the server does with the images.
     """
 
     state_type = PooledState
+    rounds = 1
 
-    def __init__(self, pooling: Pooling, epochs: int = 0) -> None:
-        self.pooling = pooling
-        self.rounds = max(1, epochs)
-
-    def has_converged(self, state: PooledState) -> bool:
-        """Never before the last round."""
-        return False
+    def __init__(self, problem: Problem, clustering: ServerClustering) -> None:
+        self.problem = problem
+        self.clustering = clustering
+        self.by_angle = clustering.by_angle
 
     def initial_state(self, randomness: Randomness) -> PooledState:
-        """Nothing is known."""
+        """Without centroids."""
         return PooledState()
 
-    def exchanges(self, number: int, state: PooledState) -> Sequence[Exchange[PooledState]]:
-        """Training, where there is something to train; in the last round images."""
-        exchanges: list[Exchange[PooledState]] = []
-        if self.pooling.trainer is not None:
-            exchanges.append(GANEpoch(self.pooling.trainer))
-        if number == self.rounds - 1:
-            exchanges.append(self.pooling)
-        return exchanges
+    def exchanges(
+        self, number: int, state: PooledState
+    ) -> Sequence[ServerWork[PooledState, Any, Any]]:
+        """Images."""
+        return [Pooling(OWN_IMAGES, self.clustering, self.problem.image_shape)]
+
+    def client_side(self, crew: Crew) -> ClientSide:
+        """Images."""
+        return ClientSide.of(OwnImages())
 
     def assign(self, state: PooledState, holder: Client) -> Tensor:
         """The cluster of each image, int64 of shape (samples,)."""
         required_centroids(state.centroids)
-        return self.pooling.clustering.assign(state, holder.images)
+        return self.clustering.assign(state, holder.images)
 
-    @property
-    def by_angle(self) -> bool:
-        """Whether images belong to the centroid of the nearest direction."""
-        return self.pooling.clustering.by_angle
-
-    def represent(self, state: PooledState, holder: Client) -> Tensor:
-        """Images as points in the centroids' space, of shape (samples, dimensions)."""
-        return self.pooling.clustering.represent(state, holder.images)
+    def represent(self, state: PooledState, holder: Client) -> Tensor | None:
+        """Images as points in the centroids' space; None before there are centroids."""
+        if state.centroids is None:
+            return None
+        return self.clustering.represent(state, holder.images)
 
     def delivery(self, state: PooledState) -> PooledState:
         """The centroids, and the encoder where there is one; decoders stay at the server."""
@@ -338,6 +368,45 @@ class PooledClustering:
         }
         return PooledState(state.centroids, encoder)
 
-    def describe(self) -> dict[str, object]:
-        """What a summary says of the system."""
-        return {"cohort": self.pooling.trainer.cohort} if self.pooling.trainer else {}
+
+class SyntheticClustering(PooledClustering):
+    """Synthetic images: a round for each epoch of the clients' GANs; images go up in the last one.
+
+    Args:
+        problem: What it is made for.
+        clustering: What the server does with the images.
+    """
+
+    def __init__(self, problem: Problem, clustering: ServerClustering) -> None:
+        super().__init__(problem, clustering)
+        self.gan = problem.config.section(GANConfig)
+        self.rounds = self.gan.epochs
+
+    def exchanges(
+        self, number: int, state: PooledState
+    ) -> Sequence[ServerWork[PooledState, Any, Any]]:
+        """Training; in the last round images, too."""
+        works: list[ServerWork[PooledState, Any, Any]] = [MeanGANLosses()]
+        if number == self.rounds - 1:
+            kept = _SHEET_ROWS * self.problem.clusters
+            shape = self.problem.image_shape
+            works.append(Pooling(SYNTHETIC_IMAGES, self.clustering, shape, kept))
+        return works
+
+    def client_side(self, crew: Crew) -> ClientSide:
+        """GANs, and what they draw."""
+        problem, codes = self.problem, self.problem.clusters
+        bytes_of_one = gan_training_bytes(self.gan, problem.image_shape, codes, crew.largest)
+        compute = problem.config.compute
+        cohort = cohort_size(compute.cohort, crew.together, bytes_of_one, problem.device)
+        trainer = GANTrainer(
+            self.gan, problem.image_shape, codes, cohort, problem.device, compute.precision
+        )
+        return ClientSide.of(GANEpoch(trainer), SyntheticImages(trainer), cohort=cohort)
+
+    def pictures(self, state: PooledState) -> Mapping[str, Tensor]:
+        """A sheet of each client's synthetic images, a column for each code of its generator."""
+        return {
+            f"synthetic-client-{number}": sheet(images, self.problem.clusters)
+            for number, images in (state.samples or {}).items()
+        }

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-ModelState = dict[str, Tensor]
-"""A model's parameters and buffers by name, as ``Module.state_dict`` gives them."""
+from ccfcpp.models.state import ModelState
 
 _ALIGNMENT = 16
 """Entries start at multiples of 64 bytes, which vector instructions and caches prefer."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from ccfcpp.models.stack.layout import FlatLayout, ModelState
+from ccfcpp.models.stack.layout import FlatLayout
 from ccfcpp.models.stack.operations import (
     NO_ACTIVATION,
     Activation,
@@ -25,6 +25,7 @@ from ccfcpp.models.stack.operations import (
     product,
     standardise,
 )
+from ccfcpp.models.state import ModelState
 
 
 @dataclass

@@ -2,11 +2,12 @@
 
 from ccfcpp.clustering.methods import METHODS
 from ccfcpp.papers.reproduction.plan import Block, Cells, Grid
+from ccfcpp.papers.tables import SYSTEMS
 
 SKEWS = (0.0, 0.25, 0.5, 0.75, 1.0)
 _PAIR = ("ccfc", "ccfc++")
-_FEDERATED = tuple(name for name, method in METHODS.items() if not method.centralised)
-_CENTRALISED = tuple(name for name, method in METHODS.items() if method.centralised)
+_FEDERATED = tuple(name for name in SYSTEMS if not METHODS[name].centralised)
+_CENTRALISED = tuple(name for name in SYSTEMS if METHODS[name].centralised)
 
 _MNIST_PART = ("reproduce/mnist-part",)
 

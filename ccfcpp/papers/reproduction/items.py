@@ -4,8 +4,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.experiment import ClusteringExperiment
-from ccfcpp.core.config import ClusterConfig, RunConfig
+from ccfcpp.core.config import RunConfig
 from ccfcpp.papers.reproduction.findings import Findings
 from ccfcpp.papers.reproduction.plan import Block
 from ccfcpp.papers.reproduction.results import Result

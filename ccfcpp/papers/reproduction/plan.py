@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ccfcpp.core.config import RunConfig
-from ccfcpp.core.config_layers import Tree, flatten, preset_folder, read_yaml
+from ccfcpp.core.config import RunConfig, Tree
+from ccfcpp.core.config_layers import flatten, preset_folder, read_yaml
 from ccfcpp.core.errors import UsageError
 from ccfcpp.data.sources import root_folder
 from ccfcpp.runs.folder import MAY_CHANGE, C

@@ -3,6 +3,7 @@
 from ccfcpp.clustering.methods import METHODS
 from ccfcpp.papers.reproduction.results import ANY, Place, Score, ScoreTable, plain
 from ccfcpp.papers.tables import (
+    SYSTEMS,
     PublishedAccuracy,
     published_accuracies,
     published_clustering,
@@ -31,12 +32,11 @@ def clustering_table(measure: str, title: str) -> ScoreTable:
     """
     values = published_clustering(measure)
     scores: dict[Place, Score] = {}
-    for system in (method.title for method in METHODS.values()):
-        # The paper does not say which of FFCM's variants it has.
-        printed = "FFCM" if system.startswith("FFCM") else system
+    for name, printed in SYSTEMS.items():
         for (dataset, p, method), value in values.items():
             if method == printed:
-                scores[dataset, ANY if p is None else plain(p), system] = Score(value)
+                place = dataset, ANY if p is None else plain(p), METHODS[name].title
+                scores[place] = Score(value)
     return ScoreTable(title, "p", scores)
 
 

@@ -13,8 +13,21 @@ _DATASETS = {
     "stl10": "STL-10",
 }
 _TABLES = {"nmi": "ccfcpp_table1_nmi.csv", "kappa": "ccfcpp_table2_kappa.csv"}
-# The paper does not say which of FFCM's variants it has.
-_COLUMNS = {"FFCM-avg": "FFCM", "FFCM-km": "FFCM"}
+SYSTEMS = {
+    "km": "KM",
+    "fcm": "FCM",
+    "k-fed": "k-FED",
+    # The paper does not say which of FFCM's variants it has.
+    "ffcm-avg": "FFCM",
+    "ffcm-km": "FFCM",
+    "sda-fc-km": "SDA-FC-KM",
+    "sda-fc-fcm": "SDA-FC-FCM",
+    "ppfc-gan": "PPFC-GAN",
+    "ccfc": "CCFC",
+    "ccfc++": "CCFC++",
+}
+"""The systems of Tables I and II of the CCFC++ paper: the name of ours, and that of their column.
+A system that is added to the library, or by a package, is in no published table."""
 
 
 def published_score(measure: str, dataset: str, p: float | None, method: str) -> float | None:
@@ -24,13 +37,13 @@ def published_score(measure: str, dataset: str, p: float | None, method: str) ->
         measure: ``nmi`` or ``kappa``.
         dataset: A data set's name.
         p: Degree of skew; None for a centralised method.
-        method: A method's title.
+        method: A method's name, as ``ccfcpp cluster --method`` takes it.
 
     Returns:
         The value; None where the tables have none.
     """
     table = _clustering_table(measure)
-    return table.get((_DATASETS.get(dataset), p, _COLUMNS.get(method, method)))
+    return table.get((_DATASETS.get(dataset), p, SYSTEMS.get(method, "")))
 
 
 @cache

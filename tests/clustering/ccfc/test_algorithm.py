@@ -15,7 +15,7 @@ from ccfcpp.clustering.ccfc.representations import represent
 from ccfcpp.clustering.kmeans.clients import kmeans_each
 from ccfcpp.core.errors import FederationError
 from ccfcpp.core.randomness import Randomness
-from ccfcpp.engine.algorithm import RefusedUpdateError
+from ccfcpp.engine.exchange import RefusedUpdateError
 from ccfcpp.engine.client import Client
 from ccfcpp.engine.federation import check_update
 from ccfcpp.models.initialisation import build

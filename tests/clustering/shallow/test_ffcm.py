@@ -22,16 +22,12 @@ from ccfcpp.clustering.shallow.ffcm import (
     support_weighted_mean,
 )
 from ccfcpp.clustering.shallow.pixels import CentroidState, PixelRule
-from ccfcpp.core.config import (
-    AvailabilityConfig,
-    ClusterConfig,
-    FFCMConfig,
-    MethodName,
-    PixelsConfig,
-)
+from ccfcpp.core.config import AvailabilityConfig
+from ccfcpp.clustering.config import ClusterConfig
+from ccfcpp.clustering.shallow.config import FFCMConfig, PixelsConfig
 from ccfcpp.core.errors import FederationError
 from ccfcpp.core.randomness import Randomness
-from ccfcpp.engine.algorithm import RefusedUpdateError
+from ccfcpp.engine.exchange import RefusedUpdateError
 from ccfcpp.engine.availability import Availability
 from ccfcpp.engine.client import Client
 from ccfcpp.engine.federation import Federation, RoundReport, check_update

@@ -23,11 +23,12 @@ from ccfcpp.clustering.shallow.k_fed import (
     separated_kmeans,
 )
 from ccfcpp.clustering.shallow.pixels import CentroidState, PixelRule
-from ccfcpp.core.config import ClusterConfig, KFedConfig, PixelsConfig
+from ccfcpp.clustering.config import ClusterConfig
+from ccfcpp.clustering.shallow.config import KFedConfig, PixelsConfig
 from ccfcpp.core.errors import FederationError, UsageError
 from ccfcpp.core.metrics import clustering_scores
 from ccfcpp.core.randomness import Randomness
-from ccfcpp.engine.algorithm import RefusedUpdateError
+from ccfcpp.engine.exchange import RefusedUpdateError
 from ccfcpp.engine.availability import Availability
 from ccfcpp.engine.client import Client
 from ccfcpp.engine.federation import Federation, RoundReport

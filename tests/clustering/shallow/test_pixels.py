@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ccfcpp.clustering.shallow import pixels
 from ccfcpp.clustering.shallow.pixels import PixelRule
-from ccfcpp.core.config import PixelsConfig
+from ccfcpp.clustering.shallow.config import PixelsConfig
 from ccfcpp.core.randomness import Randomness
 from tests.support.clustering import digits
 

@@ -19,7 +19,7 @@ from ccfcpp.clustering.synthetic.deep_clustering import (
     move_centroids,
     squared_distances,
 )
-from ccfcpp.core.config import DCNConfig
+from ccfcpp.clustering.synthetic.config import DCNConfig
 from ccfcpp.core.errors import FederationError
 from ccfcpp.core.profiling import profiling
 from ccfcpp.core.randomness import Randomness

@@ -14,10 +14,10 @@ from ccfcpp.clustering.synthetic.gan_training import (
     gan_training_bytes,
 )
 from ccfcpp.clustering.synthetic.networks import Discriminator, Generator
-from ccfcpp.core.config import GANConfig
+from ccfcpp.clustering.synthetic.config import GANConfig
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.data.batches import cohort_batches
-from ccfcpp.engine.algorithm import RefusedUpdateError
+from ccfcpp.engine.exchange import RefusedUpdateError
 from ccfcpp.engine.client import Client, cohorts
 from ccfcpp.models.initialisation import build
 from tests.support.clustering import clients_of_sizes

@@ -3,7 +3,7 @@ import torch
 from torch import nn
 
 from ccfcpp.clustering.synthetic.networks import Discriminator, Generator
-from ccfcpp.core.config import GANConfig
+from ccfcpp.clustering.synthetic.config import GANConfig
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.models.initialisation import build

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from ccfcpp.core.config import ClusterConfig, RunConfig
+from ccfcpp.clustering.config import ClusterConfig
+from ccfcpp.core.config import RunConfig
 from ccfcpp.core.config_layers import flatten
 from ccfcpp.core.errors import UsageError
 from ccfcpp.papers.reproduction.catalogue import ITEMS

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from ccfcpp.core.config import ClusterConfig, ClusterDataConfig
+from ccfcpp.clustering.config import ClusterConfig, ClusterDataConfig
 from ccfcpp.papers.reproduction.catalogue import ITEMS
 from ccfcpp.papers.reproduction.findings import Findings
 from ccfcpp.papers.reproduction.items import Item

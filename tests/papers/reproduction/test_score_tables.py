@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ccfcpp.core.config import ClusterConfig, PartitionConfig
+from ccfcpp.clustering.config import ClusterConfig, PartitionConfig
 from ccfcpp.papers.reproduction.results import (
     ANY,
     Place,

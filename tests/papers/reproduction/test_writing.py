@@ -9,7 +9,7 @@ from xml.parsers.expat import ParserCreate
 import pytest
 from PIL import Image
 
-from ccfcpp.core.config import ClusterConfig
+from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.papers.reproduction.catalogue import ITEMS
 from ccfcpp.papers.reproduction.claims import Claim
 from ccfcpp.papers.reproduction.drawing import draw_spectra

@@ -1,10 +1,11 @@
-"""What goes down to the clients, what comes up, and what the server keeps."""
+"""What goes down to the clients, what comes up, and what the server keeps.
+
+A method that has more to say declares types of its own, which extend these.
+"""
 
 from dataclasses import dataclass
 
-from torch import Tensor
-
-from ccfcpp.models.stack.layout import ModelState
+from ccfcpp.models.state import ModelState
 
 
 @dataclass(frozen=True)
@@ -13,11 +14,9 @@ class Broadcast:
 
     Attributes:
         model: The global model, without the entries that stay at the clients.
-        control: SCAFFOLD's server control variate c, of shape (size of a model,).
     """
 
     model: ModelState
-    control: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -26,15 +25,9 @@ class ServerState:
 
     Attributes:
         model: The global model, without the entries that stay at the clients.
-        control: SCAFFOLD's server control variate c, of shape (size of a model,).
-        momentum: First moments of a server optimizer, by parameter.
-        second_moment: Second moments of a server optimizer, by parameter.
     """
 
     model: ModelState
-    control: Tensor | None = None
-    momentum: ModelState | None = None
-    second_moment: ModelState | None = None
 
 
 @dataclass(frozen=True)
@@ -46,12 +39,9 @@ class LocalUpdate:
         samples: Number of the client's samples, its weight in the average.
         steps: Number of its optimizer steps.
         loss: Mean training loss; None where the client could not train.
-        control_change: SCAFFOLD: how much the client's control variate has changed, of shape (size
-            of a model,).
     """
 
     model: ModelState
     samples: int
     steps: int
     loss: float | None = None
-    control_change: Tensor | None = None

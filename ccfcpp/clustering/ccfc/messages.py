@@ -1,0 +1,60 @@
+"""What travels between the server and the clients of CCFC and CCFC++."""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from ccfcpp.clustering.ccfc.centroids import CentroidUpdate
+from ccfcpp.engine.exchange import Exchange
+from ccfcpp.models.state import ModelState
+
+
+@dataclass(frozen=True)
+class CCFCState:
+    """What the server knows, and what goes down.
+
+    Attributes:
+        model: The global model.
+        version: How often the global model has changed.
+        centroids: Global centroids of shape (at most k, latent); None before the first ones.
+    """
+
+    model: ModelState
+    version: int = 0
+    centroids: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class TrainingUpdate:
+    """What comes up after local training.
+
+    Attributes:
+        model: The local model.
+        samples: Number of the client's samples, its weight in the average.
+        loss: Mean training loss; None where the client could not train.
+        local: Local centroids, where this exchange asks for them.
+    """
+
+    model: ModelState
+    samples: int
+    loss: float | None = None
+    local: CentroidUpdate | None = None
+
+
+@dataclass(frozen=True)
+class LloydUpdate:
+    """Sums that a server may add up without seeing a single client's.
+
+    Attributes:
+        sums: float64 of shape (k, latent): sum of the representations assigned to each centroid.
+        counts: float64 of shape (k,): how many they are.
+    """
+
+    sums: Tensor
+    counts: Tensor
+
+
+PRETRAINING = Exchange("pre-training", CCFCState, TrainingUpdate, uses_memory=True)
+CLUSTER_CONTRAST = Exchange("cluster contrast", CCFCState, TrainingUpdate, uses_memory=True)
+CENTROIDS = Exchange("centroids", CCFCState, CentroidUpdate)
+REFINEMENT = Exchange("refinement", CCFCState, LloydUpdate)

@@ -1,0 +1,48 @@
+"""What happens in which round of CCFC and CCFC++."""
+
+import math
+from dataclasses import dataclass
+
+from ccfcpp.clustering.ccfc.config import TrainingConfig
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """The phases of a run: the server and the clients read the same one.
+
+    Attributes:
+        training: Rounds and rates.
+        from_global: Whether clients cluster the *global* model's representations.
+    """
+
+    training: TrainingConfig
+    from_global: bool
+
+    @property
+    def rounds(self) -> int:
+        """Pre-training and cluster-contrastive rounds together."""
+        return self.training.pretrain_rounds + self.training.rounds
+
+    def pretrains(self, number: int) -> bool:
+        """Whether round ``number`` is one of pre-training."""
+        return number < self.training.pretrain_rounds
+
+    def ends_with_centroids(self, number: int) -> bool:
+        """Whether centroids are due: the last pre-training round gives those of the first round."""
+        return number >= self.training.pretrain_rounds - 1
+
+    def trained_give_centroids(self, number: int) -> bool:
+        """Whether clients cluster what their own trained models make of their images."""
+        return self.ends_with_centroids(number) and not self.from_global
+
+
+def contrast_learning_rate(training: TrainingConfig, number: int) -> float:
+    """The learning rate of round ``number``, counted from the start of the run.
+
+    With the cosine schedule (Loshchilov and Hutter 2017, without restarts) it starts at the
+    configured rate in the first cluster-contrastive round and would reach 0 after the last.
+    """
+    if training.schedule == "constant":
+        return training.learning_rate
+    done = (number - training.pretrain_rounds) / training.rounds
+    return training.learning_rate * (1 + math.cos(math.pi * done)) / 2

@@ -1,0 +1,137 @@
+"""What the server of CCFC and CCFC++ does: it averages models and clusters centroids."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+import torch
+
+from ccfcpp.clustering.ccfc.centroids import CentroidRule, CentroidUpdate, check_update
+from ccfcpp.clustering.ccfc.messages import (
+    CENTROIDS,
+    REFINEMENT,
+    CCFCState,
+    LloydUpdate,
+    TrainingUpdate,
+)
+from ccfcpp.clustering.kmeans.centroids import required_centroids
+from ccfcpp.core.profiling import section
+from ccfcpp.core.randomness import Randomness
+from ccfcpp.engine.aggregation import ModelAverage
+from ccfcpp.engine.exchange import Exchange, Figures, RefusedUpdateError, ServerWork
+from ccfcpp.engine.payload import check_same_shapes, pack
+from ccfcpp.models.state import ModelState
+
+
+@dataclass(frozen=True)
+class ModelAggregation(ServerWork[CCFCState, CCFCState, TrainingUpdate]):
+    """Local models become the global one, and local centroids global ones.
+
+    Attributes:
+        exchange: Pre-training, or cluster-contrastive training.
+        rule: How centroids are clustered.
+        latent: Dimensions of a centroid.
+        with_centroids: Whether clients send local centroids too.
+    """
+
+    exchange: Exchange[CCFCState, TrainingUpdate]
+    rule: CentroidRule
+    latent: int
+    with_centroids: bool
+
+    def broadcast(self, state: CCFCState) -> CCFCState:
+        """The global model and the global centroids."""
+        return state
+
+    def check(self, message: CCFCState, update: TrainingUpdate) -> None:
+        """Refuse a model or centroids of other shapes than the global ones."""
+        check_same_shapes(message.model, update.model, "model entry")
+        if update.samples < 1:
+            raise RefusedUpdateError(f"it claims {update.samples} samples")
+        if self.with_centroids:
+            if update.local is None:
+                raise RefusedUpdateError("the local centroids are missing")
+            check_update(update.local, self.rule.clusters, self.latent)
+
+    def aggregate(
+        self, state: CCFCState, updates: Iterable[TrainingUpdate], randomness: Randomness
+    ) -> tuple[CCFCState, Figures]:
+        """Average the models by size, cluster the centroids, and report the mean loss."""
+        average = ModelAverage()
+        local: list[CentroidUpdate] = []
+        trained, total_loss = 0, 0.0
+        for update in updates:
+            with section("average"):
+                average.add(update.model, update.samples)
+            if update.local is not None:
+                local.append(update.local)
+            if update.loss is not None:
+                trained += update.samples
+                total_loss += update.samples * update.loss
+        centroids = self.rule.global_centroids(local, randomness) if local else state.centroids
+        # Over the samples of the clients that could train.
+        figures = {"loss": total_loss / trained} if trained else {}
+        return CCFCState(average.result(), state.version + 1, centroids), figures
+
+    def local_model(self, update: TrainingUpdate) -> ModelState:
+        """The client's model."""
+        return update.model
+
+
+@dataclass(frozen=True)
+class CentroidAggregation(ServerWork[CCFCState, CCFCState, CentroidUpdate]):
+    """Local centroids of the *global* model's representations become global centroids.
+
+    Attributes:
+        rule: How centroids are clustered.
+        latent: Dimensions of a centroid.
+    """
+
+    rule: CentroidRule
+    latent: int
+    exchange = CENTROIDS
+
+    def broadcast(self, state: CCFCState) -> CCFCState:
+        """The global model; the old centroids are of no use."""
+        return replace(state, centroids=None)
+
+    def check(self, message: CCFCState, update: CentroidUpdate) -> None:
+        """Refuse centroids of a wrong shape."""
+        check_update(update, self.rule.clusters, self.latent)
+
+    def aggregate(
+        self, state: CCFCState, updates: Iterable[CentroidUpdate], randomness: Randomness
+    ) -> tuple[CCFCState, Figures]:
+        """k-means over all local centroids."""
+        centroids = self.rule.global_centroids(list(updates), randomness)
+        return replace(state, centroids=centroids), {}
+
+
+@dataclass(frozen=True)
+class LloydAggregation(ServerWork[CCFCState, CCFCState, LloydUpdate]):
+    """One step of Lloyd's k-means over all clients' samples, exact as if they lay in one place."""
+
+    exchange = REFINEMENT
+
+    def broadcast(self, state: CCFCState) -> CCFCState:
+        """The global model and the centroids to refine."""
+        return state
+
+    def check(self, message: CCFCState, update: LloydUpdate) -> None:
+        """Refuse sums of a wrong shape."""
+        centroids = required_centroids(message.centroids)
+        expected = LloydUpdate(centroids.double(), centroids[:, 0].double())
+        check_same_shapes(pack(expected), pack(update), "refinement")
+
+    def aggregate(
+        self, state: CCFCState, updates: Iterable[LloydUpdate], randomness: Randomness
+    ) -> tuple[CCFCState, Figures]:
+        """Each centroid becomes the mean of its members; one without members stays as it is."""
+        centroids = required_centroids(state.centroids)
+        sums = torch.zeros_like(centroids, dtype=torch.float64)
+        counts = sums.new_zeros(len(centroids))
+        for update in updates:
+            sums += update.sums
+            counts += update.counts
+        means = (sums / counts.clamp(min=1).unsqueeze(1)).to(centroids.dtype)
+        moved = torch.where(counts.unsqueeze(1) > 0, means, centroids)
+        return replace(state, centroids=moved), {}

@@ -1,0 +1,52 @@
+"""CCFC and CCFC++, described."""
+
+from typing import TYPE_CHECKING, Any
+
+from ccfcpp.clustering.ccfc.config import LossConfig, ModelConfig, TrainingConfig
+from ccfcpp.clustering.kmeans.config import CentroidConfig
+from ccfcpp.clustering.methods import System
+from ccfcpp.core.config import Section, ViewsConfig
+
+if TYPE_CHECKING:
+    from ccfcpp.clustering.algorithm import ClusteringAlgorithm, Problem
+
+_SECTIONS: dict[str, type[Section]] = {
+    "model": ModelConfig,
+    "training": TrainingConfig,
+    "loss": LossConfig,
+    "centroids": CentroidConfig,
+    "views": ViewsConfig,
+}
+
+
+def _make(problem: "Problem") -> "ClusteringAlgorithm[Any]":
+    from ccfcpp.clustering.ccfc import algorithm
+
+    return algorithm.CCFC(problem)
+
+
+def _without_decorrelation(config: Any) -> None:
+    loss = config.section(LossConfig)
+    if loss.eta > 0 or loss.pretrain_eta > 0:
+        raise ValueError(
+            f"method = 'ccfc' is CCFC++ with eta = 0, but loss.eta = {loss.eta:g} and "
+            f"loss.pretrain_eta = {loss.pretrain_eta:g}: set both to 0 or take 'ccfc++'"
+        )
+
+
+CCFC = System(
+    title="CCFC",
+    sends="model, centroids",
+    make=_make,
+    sections=_SECTIONS,
+    fixed={"loss": {"eta": 0.0, "pretrain_eta": 0.0}},
+    check=_without_decorrelation,
+    summary="cluster-contrastive training from global centroids",
+)
+CCFC_PLUS_PLUS = System(
+    title="CCFC++",
+    sends="model, centroids",
+    make=_make,
+    sections=_SECTIONS,
+    summary="CCFC with decorrelated representations",
+)

@@ -1,0 +1,34 @@
+"""The configuration of k-means and of fuzzy c-means."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from ccfcpp.core.config import Count, Positive, Section, Weight
+
+
+class CentroidConfig(Section):
+    """From representations to global centroids."""
+
+    encoder: Literal["local", "global"] = "local"
+    """Whose representations a client clusters: its own trained model's, or the global model's."""
+    server_weights: Literal["none", "sizes"] = "none"
+    """Whether the server's k-means weighs an uploaded centroid by its cluster's size."""
+    assignment: Literal["cosine", "euclidean"] = "cosine"
+    """``cosine``: on normalised representations; ``euclidean``: Eq. (1) as printed."""
+    refine_steps: Count = 0
+    """Federated Lloyd steps after the server's k-means."""
+    restarts: Positive = 10
+    iterations: Positive = 100
+
+
+class FuzzyConfig(Section):
+    """Fuzzy c-means, at the clients (FFCM) or at the server (FCM, SDA-FC-FCM)."""
+
+    m: Annotated[float, Field(gt=1, le=100)] = 1.1
+    """Fuzzifier: towards 1 memberships become those of k-means."""
+    tolerance: Weight = 1e-4
+    """It ends where no coordinate of a centroid moves further than this."""
+    iterations: Positive = 200
+    restarts: Positive = 3
+    """Of the server's, whose best is taken; clients start from the global centroids."""

@@ -1,0 +1,88 @@
+"""The systems in which images go up, described."""
+
+from typing import TYPE_CHECKING, Any
+
+from ccfcpp.clustering.kmeans.config import CentroidConfig, FuzzyConfig
+from ccfcpp.clustering.methods import System
+from ccfcpp.clustering.shallow.config import PixelsConfig
+from ccfcpp.clustering.synthetic.config import DCNConfig, GANConfig
+from ccfcpp.core.config import Section, Tree
+
+if TYPE_CHECKING:
+    from ccfcpp.clustering.algorithm import ClusteringAlgorithm, Problem
+
+_K_MEANS: dict[str, type[Section]] = {"pixels": PixelsConfig, "centroids": CentroidConfig}
+_FUZZY: dict[str, type[Section]] = {"pixels": PixelsConfig, "fuzzy": FuzzyConfig}
+# SDA-FC's clients know the directions of the server's centroids.
+_DIRECTIONS: Tree = {"pixels": {"assignment": "cosine"}}
+
+
+def _km(problem: "Problem") -> "ClusteringAlgorithm[Any]":
+    from ccfcpp.clustering.synthetic import pooled
+
+    return pooled.PooledClustering(problem, pooled.PixelKMeans(problem))
+
+
+def _fcm(problem: "Problem") -> "ClusteringAlgorithm[Any]":
+    from ccfcpp.clustering.synthetic import pooled
+
+    return pooled.PooledClustering(problem, pooled.PixelFuzzyCMeans(problem))
+
+
+def _sda_fc_km(problem: "Problem") -> "ClusteringAlgorithm[Any]":
+    from ccfcpp.clustering.synthetic import pooled
+
+    return pooled.SyntheticClustering(problem, pooled.PixelKMeans(problem))
+
+
+def _sda_fc_fcm(problem: "Problem") -> "ClusteringAlgorithm[Any]":
+    from ccfcpp.clustering.synthetic import pooled
+
+    return pooled.SyntheticClustering(problem, pooled.PixelFuzzyCMeans(problem))
+
+
+def _ppfc_gan(problem: "Problem") -> "ClusteringAlgorithm[Any]":
+    from ccfcpp.clustering.synthetic import pooled
+
+    return pooled.SyntheticClustering(problem, pooled.LatentKMeans(problem))
+
+
+KM = System(
+    title="KM",
+    sends="images",
+    make=_km,
+    sections=_K_MEANS,
+    centralised=True,
+    summary="k-means of all clients' images in one place",
+)
+FCM = System(
+    title="FCM",
+    sends="images",
+    make=_fcm,
+    sections=_FUZZY,
+    centralised=True,
+    summary="fuzzy c-means of all clients' images in one place",
+)
+SDA_FC_KM = System(
+    title="SDA-FC-KM",
+    sends="synthetic images",
+    make=_sda_fc_km,
+    sections=_K_MEANS | {"gan": GANConfig},
+    fixed=_DIRECTIONS,
+    summary="k-means of images that the clients' GANs make",
+)
+SDA_FC_FCM = System(
+    title="SDA-FC-FCM",
+    sends="synthetic images",
+    make=_sda_fc_fcm,
+    sections=_FUZZY | {"gan": GANConfig},
+    fixed=_DIRECTIONS,
+    summary="fuzzy c-means of images that the clients' GANs make",
+)
+PPFC_GAN = System(
+    title="PPFC-GAN",
+    sends="synthetic images",
+    make=_ppfc_gan,
+    sections={"gan": GANConfig, "dcn": DCNConfig, "centroids": CentroidConfig},
+    summary="a deep clustering network of images that the clients' GANs make",
+)

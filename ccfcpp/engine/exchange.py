@@ -1,0 +1,157 @@
+"""The contract of an exchange: one trip down to the clients and up to the server.
+
+An exchange has two halves that need not be in one process. The *server's work* says what goes down
+and what becomes of the answers; the *clients' work* makes an answer of a message and of images that
+never leave their holder. What both know is the ``Exchange``: its name, and the types of what
+travels. A ``Task`` names the work that is wanted; from it and the configuration any process finds
+its half.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from ccfcpp.core.randomness import Randomness
+from ccfcpp.engine.client import Client
+from ccfcpp.models.state import ModelState
+
+State = TypeVar("State")
+Message = TypeVar("Message")
+Update = TypeVar("Update")
+
+Figures = dict[str, float]
+"""What a round's report says of an exchange, such as the mean loss."""
+
+
+class RefusedUpdateError(ValueError):
+    """A client's update cannot be used, or there is none; the message says why."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """The work that a client is asked for: a small value that can be sent as JSON.
+
+    Attributes:
+        system: Name of the system that runs, such as ``ccfc++``.
+        exchange: Name of the exchange.
+        round: Number of the round, from 0.
+        index: Place of the exchange in its round, from 0. A round may have one exchange twice.
+    """
+
+    system: str
+    exchange: str
+    round: int
+    index: int
+
+
+@dataclass(frozen=True)
+class Nothing:
+    """The message of an exchange in which clients need nothing from the server."""
+
+
+@dataclass(frozen=True)
+class Exchange(Generic[Message, Update]):
+    """What both sides know of an exchange.
+
+    Attributes:
+        name: What tasks and reports call it.
+        message: Type of what goes down, a dataclass that ``ccfcpp.engine.payload.pack`` takes.
+        update: Type of what comes up, likewise.
+        uses_memory: Whether clients need what they remember.
+        travels: Whether messages travel. If not, all connected clients work by themselves, also
+            those that are not available. What they give serves the report, and counts no bytes.
+    """
+
+    name: str
+    message: type[Message]
+    update: type[Update]
+    uses_memory: bool = False
+    travels: bool = True
+
+
+class ServerWork(ABC, Generic[State, Message, Update]):
+    """The server's half of an exchange."""
+
+    exchange: Exchange[Message, Update]
+
+    @abstractmethod
+    def broadcast(self, state: State) -> Message:
+        """What goes down to every client that takes part."""
+
+    def check(self, message: Message, update: Update) -> None:
+        """Refuse an update that does not have the shapes it must have.
+
+        Its type is the declared one. Numbers that are not finite are refused elsewhere.
+
+        Raises:
+            RefusedUpdateError: It cannot be used.
+        """
+
+    @abstractmethod
+    def aggregate(
+        self, state: State, updates: Iterable[Update], randomness: Randomness
+    ) -> tuple[State, Figures]:
+        """The server's next state, and figures for the report.
+
+        Args:
+            state: The state so far.
+            updates: At least one, by the size of the clients. They come while the clients work:
+                what an aggregation does not keep is gone, so that memory does not grow with the
+                number of clients.
+            randomness: The source, set to the round and the server.
+        """
+
+    def local_model(self, update: Update) -> ModelState | None:
+        """The local model in an update, where local models are compared with the global one."""
+        return None
+
+
+class ClientWork(ABC, Generic[Message, Update]):
+    """The clients' half of an exchange, for the clients of one process.
+
+    Attributes:
+        exchange: What both sides know.
+        cohort: How many clients work side by side at most.
+    """
+
+    exchange: Exchange[Message, Update]
+    cohort: int = 1
+
+    @abstractmethod
+    def local_updates(
+        self, task: Task, message: Message, clients: Sequence[Client], randomness: Randomness
+    ) -> Sequence[Update | RefusedUpdateError]:
+        """The work of a cohort of clients, each on its own images.
+
+        It reads and writes no file and keeps nothing but the clients' memories; a memory that
+        changes is replaced by a new one.
+
+        Args:
+            task: Which work this is.
+            message: What ``broadcast`` gave.
+            clients: The clients, in descending order of size.
+            randomness: The source, set to the round; ``of_client`` gives each client's.
+
+        Returns:
+            An update for each client, which does not depend, up to rounding, on who else is there;
+            or a ``RefusedUpdateError`` for one that has none that could be used.
+        """
+
+
+@dataclass(frozen=True)
+class ClientSide:
+    """All that the clients of one process can be asked for.
+
+    Attributes:
+        works: The work of each exchange, by the exchange's name.
+        cohort: How many clients are trained side by side; None where nothing is trained.
+    """
+
+    works: Mapping[str, ClientWork[Any, Any]]
+    cohort: int | None = None
+
+    @staticmethod
+    def of(*works: ClientWork[Any, Any], cohort: int | None = None) -> "ClientSide":
+        """Works by the names of their exchanges."""
+        return ClientSide({work.exchange.name: work for work in works}, cohort)

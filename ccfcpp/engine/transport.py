@@ -1,0 +1,118 @@
+"""How tasks reach clients: the loop does not know where they are."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Protocol
+
+from ccfcpp.core.profiling import section
+from ccfcpp.core.randomness import Randomness
+from ccfcpp.engine.client import Client, Member, Memory
+from ccfcpp.engine.exchange import ClientSide, Task
+from ccfcpp.engine.memories import ClientMemories
+
+
+def _nothing() -> None:
+    """A client's memory has not changed."""
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What came of a task at one client.
+
+    Attributes:
+        client: The client's number.
+        update: What it sent; or a ``RefusedUpdateError`` that says why there is nothing.
+        accept: To be called where the server accepts the update: what the client remembers now
+            becomes its memory. Where it is not called, the memory stays at the version before.
+    """
+
+    client: int
+    update: object
+    accept: Callable[[], None] = _nothing
+
+
+class Transport(Protocol):
+    """Takes tasks to clients, and brings their updates back."""
+
+    def deliver(self, task: Task, message: object, members: Sequence[Member]) -> Iterator[Reply]:
+        """Have some clients work.
+
+        Args:
+            task: What they are asked for.
+            message: What goes down to each of them.
+            members: The clients.
+
+        Yields:
+            A reply for each client, in the order of ``members``, while later ones may still work.
+            For a client that does not answer it is a refusal.
+        """
+        ...
+
+    def save(self) -> Mapping[int, str]:
+        """Make all memories outlast a crash; the version of each, by client, for a checkpoint."""
+        ...
+
+    def restore(self, versions: Mapping[int, str]) -> None:
+        """Go on with the memories of a checkpoint.
+
+        Raises:
+            UsageError: One of them is missing.
+        """
+        ...
+
+    def settle(self) -> None:
+        """A checkpoint names what ``save`` gave: no other version is needed any more."""
+        ...
+
+
+class InProcess:
+    """Clients in this process, a cohort of them side by side.
+
+    Args:
+        clients: The clients; their order does not matter.
+        side: Their work.
+        memories: What they remember.
+        randomness: The run's source of random numbers.
+    """
+
+    def __init__(
+        self,
+        clients: Sequence[Client],
+        side: ClientSide,
+        memories: ClientMemories,
+        randomness: Randomness,
+    ) -> None:
+        self.clients = {client.id: client for client in clients}
+        self.side = side
+        self.memories = memories
+        self.randomness = randomness
+        self.save = memories.save
+        self.restore = memories.restore
+        self.settle = memories.settle
+
+    def deliver(self, task: Task, message: object, members: Sequence[Member]) -> Iterator[Reply]:
+        """Have cohort after cohort work; while one does, nothing of the one before is held."""
+        work = self.side.works[task.exchange]
+        randomness = self.randomness.at_round(task.round)
+        for first in range(0, len(members), work.cohort):
+            cohort = [self.clients[m.id] for m in members[first : first + work.cohort]]
+            if work.exchange.uses_memory:
+                self._wake(cohort)
+            before = [client.memory for client in cohort]
+            updates = work.local_updates(task, message, cohort, randomness)
+            for client, remembered, update in zip(cohort, before, updates, strict=True):
+                memory, client.memory = client.memory, {}
+                changed = memory is not remembered
+                keep = partial(self._keep, client.id, memory, task) if changed else _nothing
+                yield Reply(client.id, update, keep)
+            del before, updates, remembered, update, memory, keep
+
+    def _wake(self, cohort: Sequence[Client]) -> None:
+        with section("client memories"):
+            for client in cohort:
+                client.memory = self.memories.take(client.id)
+
+    def _keep(self, client: int, memory: Memory, task: Task) -> None:
+        with section("client memories"):
+            self.memories.keep(client, memory, f"{task.round}.{task.index}")

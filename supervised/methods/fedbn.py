@@ -1,0 +1,36 @@
+"""FedBN (Li et al. 2021): batch normalisation stays at the clients."""
+
+from ccfcpp.engine.client import Client
+from supervised.config import ClassifyConfig
+from supervised.messages import LocalUpdate
+from supervised.methods.local import LocalMethod
+from supervised.methods.method import Method
+from supervised.sharing import PersonalNormalisation, hold
+
+
+class KeptNormalisation(LocalMethod):
+    """A client keeps the normalisations just trained, which its model of the next round has."""
+
+    def finish(self, index: int, client: Client, update: LocalUpdate) -> LocalUpdate:
+        """Keep copies: a view would hold the whole model."""
+        model, shared = self.place.models.state(index), update.model
+        client.memory = hold({n: entry.clone() for n, entry in model.items() if n not in shared})
+        return update
+
+
+def _has_normalisations(config: ClassifyConfig) -> None:
+    if config.model.name == "small" and not config.model.batch_norm:
+        raise ValueError(
+            "method = 'fedbn' keeps batch normalisation at the clients, and model.name = "
+            "'small' with model.batch_norm = false has none: take another method or model"
+        )
+
+
+FEDBN = Method(
+    "FedBN",
+    KeptNormalisation,
+    sharing=PersonalNormalisation,
+    remembers=True,
+    personal=True,
+    check=_has_normalisations,
+)

@@ -1,0 +1,36 @@
+"""FedRS (Li and Zhan 2021)."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from ccfcpp.core.config import Section, Share
+from ccfcpp.engine.client import Client
+from supervised.messages import Broadcast
+from supervised.methods.local import LocalMethod, class_counts
+from supervised.methods.method import Method
+
+
+class RestrictedConfig(Section):
+    """FedRS."""
+
+    strength: Share = 0.5
+    """Factor of the logits of classes that a client does not hold."""
+
+
+class RestrictedSoftmax(LocalMethod):
+    """FedRS (Li and Zhan 2021): logits of classes that a client does not hold are scaled down."""
+
+    def begin(self, message: Broadcast, clients: Sequence[Client]) -> None:
+        """Note which classes each client holds."""
+        strength = self.place.config.section(RestrictedConfig).strength
+        held = class_counts(clients, self.place.classes) > 0
+        self._factors = torch.where(held, 1.0, strength).unsqueeze(1)
+
+    def logits(self, logits: Tensor) -> Tensor:
+        """Scale the logits."""
+        return logits * self._factors[: len(logits)].to(logits.dtype)
+
+
+FEDRS = Method("FedRS", RestrictedSoftmax, sections={"fedrs": RestrictedConfig})

@@ -1,0 +1,71 @@
+"""MOON (Li, He and Song 2021)."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from ccfcpp.core.config import PositiveNumber, Section, Weight
+from ccfcpp.data.batches import CohortBatch
+from ccfcpp.engine.client import Client
+from ccfcpp.models.stack.stacked import ModelStack
+from supervised.losses import model_contrast
+from supervised.messages import Broadcast, LocalUpdate
+from supervised.methods.local import LocalMethod, Workplace
+from supervised.methods.method import Method
+from supervised.sharing import held, hold
+
+
+class MoonConfig(Section):
+    """MOON."""
+
+    mu: Weight = 1.0
+    temperature: PositiveNumber = 1.0
+    """1 in the FedDecorr authors' code, 0.5 in MOON's paper."""
+
+
+class ModelContrast(LocalMethod):
+    """MOON (Li, He and Song 2021): representations near the global model's, off the last local's.
+
+    Both frozen models are in evaluation mode, as in the authors' code. A client that takes part for
+    the first time has no last model: the global one takes its place, and the term has no gradient.
+    """
+
+    def __init__(self, place: Workplace) -> None:
+        super().__init__(place)
+        precision = place.config.compute.precision
+        capacity = len(place.models.parameters)
+        self._global, self._previous = (
+            ModelStack(place.make_model, count, place.device, trained=False, precision=precision)
+            for count in (1, capacity)
+        )
+
+    def begin(self, message: Broadcast, clients: Sequence[Client]) -> None:
+        """Load the frozen models."""
+        self._global.load(0, message.model)
+        for index, client in enumerate(clients):
+            self._previous.load(index, held(client.memory, self.place.device) or message.model)
+
+    @torch.no_grad()
+    def _frozen(self, images: Tensor, clients: int) -> tuple[Tensor, Tensor]:
+        self._previous.activate(clients)
+        of_global = self._global(images)[0]
+        of_previous = self._previous(images)[0]
+        return of_global.view(of_previous.shape)[:, 0], of_previous[:, 0]
+
+    def penalty(self, images: Tensor, representations: Tensor, batch: CohortBatch) -> Tensor | None:
+        """μ times the model-contrastive loss."""
+        settings = self.place.config.section(MoonConfig)
+        of_global, of_previous = self._frozen(images, len(batch))
+        loss = model_contrast(
+            representations, of_global, of_previous, settings.temperature, batch.mask
+        )
+        return settings.mu * loss
+
+    def finish(self, index: int, client: Client, update: LocalUpdate) -> LocalUpdate:
+        """Keep the model just trained."""
+        client.memory = hold(self.place.models.state(index))
+        return update
+
+
+MOON = Method("MOON", ModelContrast, remembers=True, sections={"moon": MoonConfig})
