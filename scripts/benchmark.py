@@ -25,11 +25,11 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from ccfcpp.clustering.ccfc.algorithm import CCFC
 from ccfcpp.clustering.ccfc.centroids import CentroidRule
-from ccfcpp.clustering.ccfc.exchanges import CCFCState
 from ccfcpp.clustering.ccfc.losses import siamese
+from ccfcpp.clustering.ccfc.messages import CCFCState
+from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.experiment import ClusteringExperiment
 from ccfcpp.clustering.setup import load_data, model_maker
-from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.core.config_layers import nest, resolve
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.data.augmentation import draw_views, render_views

@@ -16,10 +16,11 @@ import yaml
 from PIL import Image
 from safetensors.torch import load_file
 
-from ccfcpp.core.config_layers import Tree, flatten, preset_folder, read_configs, read_yaml
+from ccfcpp.core.config import Tree
+from ccfcpp.core.config_layers import flatten, preset_folder, read_configs, read_yaml
 from ccfcpp.runs.study import Planned, plan_grid
 from supervised.config import ClassifyConfig
-from supervised.methods import METHODS
+from supervised.methods import CLASSIFIERS
 from tests.support.command import Result, ccfcpp
 
 TINY = (
@@ -77,7 +78,7 @@ def test_help_names_every_flag_and_method() -> None:
     )
     shown = " ".join(ccfcpp("classify", "--help").stdout.split())
     assert [flag for flag in flags.split() if flag not in shown] == []
-    assert [method for method in METHODS if method not in shown] == []
+    assert [method for method in CLASSIFIERS if method not in shown] == []
 
 
 def test_json_is_one_object_with_the_results(tmp_path: Path) -> None:
@@ -117,7 +118,7 @@ def test_the_same_command_gives_the_same_numbers(tmp_path: Path) -> None:
     assert first == second
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", CLASSIFIERS)
 def test_every_method_runs(method: str, tmp_path: Path) -> None:
     for decorr in ("none", "feddecorr"):
         arguments = ("--method", method, "--decorr", decorr, "--alpha", 0.5)

@@ -5,8 +5,8 @@ import pytest
 import yaml
 
 from ccfcpp.clustering.config import ClusterConfig
+from ccfcpp.core.config import Tree
 from ccfcpp.core.config_layers import (
-    Tree,
     differing_keys,
     dump_yaml,
     flatten,

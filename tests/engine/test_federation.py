@@ -188,8 +188,8 @@ def test_what_a_refused_client_learnt_is_forgotten() -> None:
     election = Election(3, {1: torch.full((2,), float("nan"))})
     federation = federated(election, clients(0, 1))
     list(federation.run(election.initial_state(Randomness(0))))
-    assert federation.memories.take(0)["votes"] == 4  # Round 1 holds two exchanges.
-    assert federation.memories.take(1) == {}
+    assert federation.transport.memories.take(0)["votes"] == 4  # Round 1 holds two exchanges.
+    assert federation.transport.memories.take(1) == {}
 
 
 def test_every_reason_of_a_round_is_kept() -> None:

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from ccfcpp.clustering.methods import METHODS, refuse_unused
 from ccfcpp.clustering.config import ClusterConfig
+from ccfcpp.clustering.methods import METHODS, refuse_unused
 from ccfcpp.core.config import Tree
 from ccfcpp.core.errors import UsageError
 from ccfcpp.papers.comparison import Comparison, Entry, plan_comparison

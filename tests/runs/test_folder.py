@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from ccfcpp.clustering.ccfc.exchanges import CCFCState
+from ccfcpp.clustering.ccfc.messages import CCFCState
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.engine.checkpoint import Checkpoint
 from ccfcpp.core.errors import UsageError

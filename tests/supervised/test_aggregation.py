@@ -10,9 +10,9 @@ from torch import Tensor
 
 from ccfcpp.core.config_layers import parse_assignments, validate
 from ccfcpp.models.state import ModelState
-from supervised.config import ClassifyConfig, MethodName
-from supervised.exchange import LocalUpdate, ServerState
-from supervised.methods import METHODS
+from supervised.config import ClassifyConfig
+from supervised.messages import LocalUpdate, ServerState
+from supervised.methods import CLASSIFIERS
 from tests.clustering.ccfc.test_losses import SEEDS, normal
 
 PARAMETERS = ["head.weight", "head.bias"]
@@ -50,21 +50,21 @@ def start(seed: int) -> ServerState:
 
 
 def aggregated(
-    method: MethodName,
+    method: str,
     state: ServerState,
     updates: Sequence[LocalUpdate],
     *settings: str,
     population: int = 10,
 ) -> ServerState:
     config = validate(ClassifyConfig, parse_assignments((f"method={method}", *settings)))
-    aggregation = METHODS[method].aggregation(state, PARAMETERS, config, population)
+    aggregation = CLASSIFIERS[method].aggregation(state, PARAMETERS, config, population)
     for update in updates:
         aggregation.add(update)
     return aggregation.result()
 
 
 def after_rounds(
-    method: MethodName, state: ServerState, rounds: Sequence[list[LocalUpdate]], *settings: str
+    method: str, state: ServerState, rounds: Sequence[list[LocalUpdate]], *settings: str
 ) -> ModelState:
     for updates in rounds:
         state = aggregated(method, state, updates, *settings)
@@ -89,10 +89,10 @@ def test_fedavg_is_the_mean_by_samples(clients: list[tuple[int, int]], seed: int
     assert_parameters(found, lambda name: mean(updates, name))
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", CLASSIFIERS)
 @given(clients=CLIENTS, seed=SEEDS)
 def test_statistics_are_the_plain_mean_and_the_largest_counter_is_kept(
-    method: MethodName, clients: list[tuple[int, int]], seed: int
+    method: str, clients: list[tuple[int, int]], seed: int
 ) -> None:
     updates = updates_of(seed, clients)
     found = aggregated(method, start(seed), updates).model
@@ -103,10 +103,10 @@ def test_statistics_are_the_plain_mean_and_the_largest_counter_is_kept(
     assert found["norm.num_batches_tracked"] == max(counters)
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", CLASSIFIERS)
 @given(clients=CLIENTS, seed=SEEDS)
 def test_the_order_of_the_updates_does_not_matter(
-    method: MethodName, clients: list[tuple[int, int]], seed: int
+    method: str, clients: list[tuple[int, int]], seed: int
 ) -> None:
     updates = updates_of(seed, clients)
     first = aggregated(method, start(seed), updates)
@@ -153,7 +153,7 @@ def test_fedavgm_without_momentum_is_fedavg(
 @pytest.mark.parametrize("method", ["fedadagrad", "fedyogi", "fedadam"])
 @given(clients=CLIENTS, seed=SEEDS, tau=st.sampled_from([1e-3, 0.5]))
 def test_adaptive_servers_are_algorithm_2_of_reddi(
-    method: MethodName, clients: list[tuple[int, int]], seed: int, tau: float
+    method: str, clients: list[tuple[int, int]], seed: int, tau: float
 ) -> None:
     rounds = rounds_of(seed, clients)
     eta, beta1, beta2 = 0.3, 0.8, 0.95

@@ -13,9 +13,9 @@ from ccfcpp.engine.client import Client, cohorts
 from ccfcpp.models.initialisation import build
 from ccfcpp.models.stack.layout import FlatLayout
 from ccfcpp.models.state import ModelState
-from supervised.config import ClassifyConfig, MethodName
-from supervised.exchange import Broadcast
+from supervised.config import ClassifyConfig
 from supervised.local_training import LocalTrainer
+from supervised.messages import Broadcast
 from supervised.networks import Classifier
 from supervised.setup import classifier_maker
 from tests.support.classification import (
@@ -30,7 +30,7 @@ from tests.support.classification import (
 
 pytestmark = pytest.mark.usefixtures("double_precision")
 
-LOCAL_METHODS: list[MethodName] = [
+LOCAL_METHODS: list[str] = [
     "fedavg",
     "fedprox",
     "moon",
@@ -271,18 +271,18 @@ def compare(*settings: str) -> None:
 
 @pytest.mark.parametrize("decorrelation", ["none", "feddecorr"])
 @pytest.mark.parametrize("method", LOCAL_METHODS)
-def test_training_is_the_methods_plain_loop(method: MethodName, decorrelation: str) -> None:
+def test_training_is_the_methods_plain_loop(method: str, decorrelation: str) -> None:
     compare(f"method={method}", f"decorrelation.kind={decorrelation}")
 
 
 @pytest.mark.parametrize("method", ["fedavg", "scaffold"])
-def test_training_without_momentum_is_the_methods_plain_loop(method: MethodName) -> None:
+def test_training_without_momentum_is_the_methods_plain_loop(method: str) -> None:
     """For SCAFFOLD this is the step of its paper, with the correction in the gradient."""
     compare(f"method={method}", "training.momentum=0")
 
 
 @pytest.mark.parametrize("method", ["fedavg", "fedprox", "moon", "scaffold", "fedsam"])
-def test_training_without_batch_normalisation_is_the_methods_plain_loop(method: MethodName) -> None:
+def test_training_without_batch_normalisation_is_the_methods_plain_loop(method: str) -> None:
     compare(f"method={method}", "model.batch_norm=false")
 
 

@@ -16,8 +16,8 @@ from ccfcpp.engine.memories import ClientMemories
 from ccfcpp.engine.payload import nbytes, pack
 from supervised.algorithm import TrainingExchange
 from supervised.config import ClassifyConfig
-from supervised.exchange import Broadcast, LocalUpdate, ServerState
-from supervised.methods import METHODS
+from supervised.messages import Broadcast, LocalUpdate, ServerState
+from supervised.methods import CLASSIFIERS
 from tests.support.classification import (
     CPU,
     SIZES,
@@ -42,7 +42,7 @@ class Run:
 def run_small(config: ClassifyConfig, clients: Sequence[Client]) -> Run:
     federation = small_federation(config, clients)
     rounds = list(federation.run(federation.algorithm.initial_state(federation.randomness)))
-    return finished(rounds, federation.memories)
+    return finished(rounds, federation.transport.memories)
 
 
 def finished(rounds: list[tuple[ServerState, RoundReport]], memories: ClientMemories) -> Run:
@@ -67,7 +67,7 @@ def assert_same(found: Run, expected: Run, atol: float) -> None:
 
 
 @pytest.mark.usefixtures("double_precision")
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", CLASSIFIERS)
 def test_neither_the_order_of_the_clients_nor_the_cohort_matters(method: str) -> None:
     """With augmentation, whose numbers are each client's too."""
     settings = (f"method={method}", "augmentation.flip=true", "augmentation.crop_padding=1")
@@ -76,7 +76,7 @@ def test_neither_the_order_of_the_clients_nor_the_cohort_matters(method: str) ->
     assert_same(run_small(together, labelled_clients(*SIZES)[::-1]), alone, atol=1e-6)
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", CLASSIFIERS)
 def test_interrupted_and_resumed_is_uninterrupted(method: str, tmp_path: Path) -> None:
     """Not all clients take part in each round: some memories are older than others."""
     config = small_config(f"method={method}", "availability.sample_fraction=0.6")
@@ -103,14 +103,14 @@ def test_interrupted_and_resumed_is_uninterrupted(method: str, tmp_path: Path) -
 def test_every_method_takes_effect() -> None:
     """Each gives finite numbers, and another model than all others."""
     heads: list[Tensor] = []
-    for method in METHODS:
+    for method in CLASSIFIERS:
         run = run_small(small_config(f"method={method}"), labelled_clients(*SIZES))
         assert all(torch.isfinite(tensor).all() for tensor in pack(run.state).values())
         assert not any(run.state.model["head.weight"].equal(other) for other in heads)
         heads.append(run.state.model["head.weight"])
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", CLASSIFIERS)
 def test_clients_that_cannot_train_leave_the_model(method: str) -> None:
     config = small_config(f"method={method}")
     federation = small_federation(config, labelled_clients(1, 1))
@@ -135,7 +135,10 @@ def test_scaffolds_server_control_is_the_mean_of_all_clients(fraction: float) ->
     none = torch.zeros_like(state.control)
     own = dict.fromkeys(range(len(SIZES)), none)
     for state, report in federation.run(state):  # noqa: B020 - the state moves on
-        after = {number: federation.memories.take(number).get("control", none) for number in own}
+        after = {
+            number: federation.transport.memories.take(number).get("control", none)
+            for number in own
+        }
         assert {n for n in own if not after[n].equal(own[n])} <= set(report.clients)
         assert state.control is not None
         mean = torch.stack(list(after.values())).mean(dim=0)
@@ -212,18 +215,18 @@ def test_fedbn_sends_less_than_fedavg_and_scaffold_about_twice_as_much() -> None
     # Wider than the other tests' network, whose parts are mostly smaller than what aligns them.
     wide = ("model.widths=[16,32]", "model.representation=64", "training.rounds=1")
     sent = {}
-    for method in METHODS:
+    for method in CLASSIFIERS:
         run = run_small(small_config(f"method={method}", *wide), labelled_clients(12, 9))
         sent[method] = (run.reports[0].bytes_down, run.reports[0].bytes_up)
     for way in range(2):
         plain = sent["fedavg"][way]
         assert 0.9 * plain < sent["fedbn"][way] < plain
         assert sent["scaffold"][way] == pytest.approx(2 * plain, rel=0.02)
-        others = METHODS.keys() - {"fedbn", "scaffold"}
+        others = CLASSIFIERS.keys() - {"fedbn", "scaffold"}
         assert {sent[method][way] for method in others} == {plain}
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", CLASSIFIERS)
 def test_what_clients_remember_is_all_that_is_held(method: str) -> None:
     """No view into a whole model: memory would grow by more than what is counted."""
     memories = ClientMemories(CPU, 10**9)

@@ -5,19 +5,20 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
-from ccfcpp.core.config_layers import Tree, merge, parse_assignments, validate
-from ccfcpp.core.randomness import Randomness
+from ccfcpp.core.config import Tree
+from ccfcpp.core.config_layers import merge, parse_assignments, validate
 from ccfcpp.engine.availability import Availability
 from ccfcpp.engine.client import Client
 from ccfcpp.engine.federation import Federation
 from ccfcpp.engine.memories import ClientMemories
+from ccfcpp.engine.transport import InProcess
 from supervised.algorithm import FederatedClassification
 from supervised.config import ClassifyConfig
-from supervised.exchange import ServerState
+from supervised.messages import ServerState
 from supervised.setup import classifier_maker
 from tests.support.clustering import digits
+from tests.support.federation import CPU, federated
 
-CPU = torch.device("cpu")
 SHAPE, CLASSES = (1, 8, 8), 10
 
 SMALL: Tree = {
@@ -33,6 +34,7 @@ SMALL: Tree = {
     "fedsam": {"radius": 0.2},
     "fedlc": {"temperature": 1.0},
     "moon": {"temperature": 0.5},
+    "compute": {"cohort": 2},
 }
 """A network and a run of a tenth of a second, with every term large enough to be seen."""
 
@@ -65,18 +67,13 @@ def normalisations(model: nn.Module) -> set[str]:
 
 
 def small_algorithm(config: ClassifyConfig, population: int) -> FederatedClassification:
-    cohort = 2 if config.compute.cohort == "auto" else config.compute.cohort
     make_model = classifier_maker(config.model, SHAPE, CLASSES)
-    return FederatedClassification(config, make_model, CLASSES, cohort, population, CPU)
+    return FederatedClassification(config, make_model, SHAPE, CLASSES, population, CPU)
 
 
 def small_federation(
     config: ClassifyConfig, clients: Sequence[Client], memories: ClientMemories | None = None
-) -> Federation[ServerState]:
-    return Federation(
-        small_algorithm(config, len(clients)),
-        clients,
-        Availability(**config.availability.model_dump()),
-        Randomness(config.seed),
-        memories or ClientMemories(CPU, budget=10**9),
-    )
+) -> Federation[ServerState, InProcess]:
+    algorithm = small_algorithm(config, len(clients))
+    availability = Availability(**config.availability.model_dump())
+    return federated(config.method, algorithm, clients, config.seed, availability, memories)

@@ -9,22 +9,23 @@ import torch
 from sklearn.datasets import load_digits
 from torch import Tensor
 
+from ccfcpp.clustering.algorithm import Problem
 from ccfcpp.clustering.ccfc.algorithm import CCFC
-from ccfcpp.clustering.ccfc.exchanges import CCFCState
-from ccfcpp.clustering.setup import model_maker
+from ccfcpp.clustering.ccfc.messages import CCFCState
 from ccfcpp.clustering.config import ClusterConfig
-from ccfcpp.core.config_layers import Tree, merge, parse_assignments, validate
-from ccfcpp.core.randomness import Randomness
-from ccfcpp.engine.availability import Availability
+from ccfcpp.core.config import Tree
+from ccfcpp.core.config_layers import merge, parse_assignments, validate
 from ccfcpp.engine.client import Client
 from ccfcpp.engine.federation import Federation, RoundReport
-from ccfcpp.engine.memories import ClientMemories
+from ccfcpp.engine.transport import InProcess
+from tests.support.federation import CPU, federated
 
 SMALL: Tree = {
     "model": {"widths": [6, 8], "projector_width": 16, "latent": 12, "predictor_width": 4},
     "training": {"rounds": 2, "pretrain_rounds": 2, "batch_size": 32},
     "loss": {"lam": 0.5, "eta": 0.3, "pretrain_eta": 0.2},
     "centroids": {"restarts": 2, "iterations": 10},
+    "compute": {"cohort": 2},
 }
 """A network and a run of a few hundred milliseconds, with every loss term at work."""
 
@@ -40,12 +41,8 @@ def small_config(*settings: str) -> ClusterConfig:
     return validate(ClusterConfig, merge(SMALL, parse_assignments(settings)))
 
 
-CPU = torch.device("cpu")
-
-
 def small_algorithm(config: ClusterConfig, clusters: int = 3, device: torch.device = CPU) -> CCFC:
-    cohort = 2 if config.compute.cohort == "auto" else config.compute.cohort
-    return CCFC(config, model_maker(config.model, (1, 8, 8)), clusters, cohort, device)
+    return CCFC(Problem(config, (1, 8, 8), clusters, device))
 
 
 def clients_of_sizes(*sizes: int) -> list[Client]:
@@ -56,11 +53,10 @@ def clients_of_sizes(*sizes: int) -> list[Client]:
 
 def small_federation(
     config: ClusterConfig, clients: Sequence[Client], device: torch.device = CPU
-) -> Federation[CCFCState]:
-    memories = ClientMemories(device, budget=10**9)
-    algorithm, randomness = small_algorithm(config, device=device), Randomness(config.seed)
+) -> Federation[CCFCState, InProcess]:
+    algorithm = small_algorithm(config, device=device)
     there = [replace(client, images=client.images.to(device)) for client in clients]
-    return Federation(algorithm, there, Availability(), randomness, memories)
+    return federated(config.method, algorithm, there, config.seed)
 
 
 Result = tuple[CCFCState, list[RoundReport]]

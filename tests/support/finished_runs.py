@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ccfcpp.clustering.experiment import ClusteringExperiment
 from ccfcpp.clustering.config import ClusterConfig
+from ccfcpp.clustering.experiment import ClusteringExperiment
 from ccfcpp.report.contents import contents
 from ccfcpp.report.examination import examine
 from ccfcpp.report.page import page

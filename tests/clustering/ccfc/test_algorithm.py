@@ -9,14 +9,14 @@ from torch.nn import functional as F
 
 from ccfcpp.clustering.ccfc import representations
 from ccfcpp.clustering.ccfc.centroids import CentroidRule, CentroidUpdate
-from ccfcpp.clustering.ccfc.exchanges import CCFCState, LloydStep, Training, TrainingUpdate
 from ccfcpp.clustering.ccfc.local_training import contrast_learning_rate
+from ccfcpp.clustering.ccfc.messages import CCFCState, LloydStep, Training, TrainingUpdate
 from ccfcpp.clustering.ccfc.representations import represent
 from ccfcpp.clustering.kmeans.clients import kmeans_each
 from ccfcpp.core.errors import FederationError
 from ccfcpp.core.randomness import Randomness
-from ccfcpp.engine.exchange import RefusedUpdateError
 from ccfcpp.engine.client import Client
+from ccfcpp.engine.exchange import RefusedUpdateError
 from ccfcpp.engine.federation import check_update
 from ccfcpp.models.initialisation import build
 from ccfcpp.models.stack.stacked import ModelStack
@@ -282,7 +282,7 @@ def test_moments_are_kept_within_a_phase_and_forgotten_after_it() -> None:
     def steps(*settings: str) -> dict[str, float]:
         federation = small_federation(small_config(*settings), clients_of_sizes(64))
         list(federation.run(federation.algorithm.initial_state(Randomness(0))))
-        memory = federation.memories.take(0)
+        memory = federation.transport.memories.take(0)
         return {name: t.item() for name, t in memory.items() if name.endswith("step")}
 
     assert steps("training.rounds=0") == {"pretraining/step": 4.0}  # 2 rounds of 2 batches

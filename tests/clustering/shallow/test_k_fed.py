@@ -12,9 +12,11 @@ from scipy.spatial.distance import cdist
 from sklearn.cluster import kmeans_plusplus
 from torch import Tensor
 
+from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.kmeans.server import Clustering
 from ccfcpp.clustering.methods import METHODS, Setting
 from ccfcpp.clustering.shallow import k_fed
+from ccfcpp.clustering.shallow.config import KFedConfig, PixelsConfig
 from ccfcpp.clustering.shallow.k_fed import (
     KFed,
     LocalCentroids,
@@ -23,14 +25,12 @@ from ccfcpp.clustering.shallow.k_fed import (
     separated_kmeans,
 )
 from ccfcpp.clustering.shallow.pixels import CentroidState, PixelRule
-from ccfcpp.clustering.config import ClusterConfig
-from ccfcpp.clustering.shallow.config import KFedConfig, PixelsConfig
 from ccfcpp.core.errors import FederationError, UsageError
 from ccfcpp.core.metrics import clustering_scores
 from ccfcpp.core.randomness import Randomness
-from ccfcpp.engine.exchange import RefusedUpdateError
 from ccfcpp.engine.availability import Availability
 from ccfcpp.engine.client import Client
+from ccfcpp.engine.exchange import RefusedUpdateError
 from ccfcpp.engine.federation import Federation, RoundReport
 from ccfcpp.engine.memories import ClientMemories
 from tests.support.clustering import CPU

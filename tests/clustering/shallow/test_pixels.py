@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from ccfcpp.clustering.shallow import pixels
-from ccfcpp.clustering.shallow.pixels import PixelRule
 from ccfcpp.clustering.shallow.config import PixelsConfig
+from ccfcpp.clustering.shallow.pixels import PixelRule
 from ccfcpp.core.randomness import Randomness
 from tests.support.clustering import digits
 

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ccfcpp.clustering.kmeans.server import kmeans, nearest
 from ccfcpp.clustering.synthetic.autoencoder import Autoencoder
+from ccfcpp.clustering.synthetic.config import DCNConfig
 from ccfcpp.clustering.synthetic.deep_clustering import (
     DeepClustering,
     DeepClusters,
@@ -19,7 +20,6 @@ from ccfcpp.clustering.synthetic.deep_clustering import (
     move_centroids,
     squared_distances,
 )
-from ccfcpp.clustering.synthetic.config import DCNConfig
 from ccfcpp.core.errors import FederationError
 from ccfcpp.core.profiling import profiling
 from ccfcpp.core.randomness import Randomness

@@ -8,17 +8,17 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ccfcpp.clustering.synthetic.config import GANConfig
 from ccfcpp.clustering.synthetic.gan_training import (
     GANLosses,
     GANTrainer,
     gan_training_bytes,
 )
 from ccfcpp.clustering.synthetic.networks import Discriminator, Generator
-from ccfcpp.clustering.synthetic.config import GANConfig
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.data.batches import cohort_batches
-from ccfcpp.engine.exchange import RefusedUpdateError
 from ccfcpp.engine.client import Client, cohorts
+from ccfcpp.engine.exchange import RefusedUpdateError
 from ccfcpp.models.initialisation import build
 from tests.support.clustering import clients_of_sizes
 

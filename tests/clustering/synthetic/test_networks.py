@@ -2,8 +2,8 @@ import pytest
 import torch
 from torch import nn
 
-from ccfcpp.clustering.synthetic.networks import Discriminator, Generator
 from ccfcpp.clustering.synthetic.config import GANConfig
+from ccfcpp.clustering.synthetic.networks import Discriminator, Generator
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.models.initialisation import build

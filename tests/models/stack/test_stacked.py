@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from ccfcpp.clustering.ccfc.network import ContrastiveModel
-from ccfcpp.clustering.synthetic.networks import Discriminator, Generator
 from ccfcpp.clustering.synthetic.config import GANConfig
+from ccfcpp.clustering.synthetic.networks import Discriminator, Generator
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.models.encoders import ConvBackbone, ResNet18Backbone
 from ccfcpp.models.initialisation import build
