@@ -62,7 +62,7 @@ METHODS: Registry[System] = Registry(
         "ccfc": "ccfcpp.clustering.ccfc.systems:CCFC",
         "ccfc++": "ccfcpp.clustering.ccfc.systems:CCFC_PLUS_PLUS",
     },
-    System,
+    "ccfcpp.clustering.methods:System",
 )
 """All of them: those of the CCFC++ paper's tables in their order, then those of packages."""
 

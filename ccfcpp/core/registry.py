@@ -27,10 +27,10 @@ class Registry(Mapping[str, T]):
         what: What error messages call one of the things, such as ``method``.
         own: The library's own, in the order in which tables show them: ``module:attribute`` by
             name.
-        kind: What each of them is an instance of.
+        kind: The class of each of them, as ``module:attribute``.
     """
 
-    def __init__(self, group: str, what: str, own: Mapping[str, str], kind: type[T]) -> None:
+    def __init__(self, group: str, what: str, own: Mapping[str, str], kind: str) -> None:
         self.group = group
         self.what = what
         self._own = own
@@ -62,10 +62,11 @@ class Registry(Mapping[str, T]):
 
     def _load(self, point: EntryPoint) -> T:
         found = point.load() if point.name in self._own else self._load_added(point)
-        if not isinstance(found, self._kind):
+        kind: type[T] = EntryPoint("", self._kind, self.group).load()
+        if not isinstance(found, kind):
             raise UsageError(
                 f"{self.what} {point.name!r}: {point.value} is a {type(found).__name__}, but must "
-                f"be a {self._kind.__module__}.{self._kind.__name__}"
+                f"be a {self._kind}"
             )
         return found
 

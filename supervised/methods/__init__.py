@@ -1,9 +1,13 @@
 """The methods of federated classification, by name."""
 
-from ccfcpp.core.registry import Registry
-from supervised.methods.method import Method
+from typing import TYPE_CHECKING
 
-CLASSIFIERS: Registry[Method] = Registry(
+from ccfcpp.core.registry import Registry
+
+if TYPE_CHECKING:
+    from supervised.methods.method import Method
+
+CLASSIFIERS: "Registry[Method]" = Registry(
     "ccfcpp.classifiers",
     "method",
     {
@@ -22,6 +26,6 @@ CLASSIFIERS: Registry[Method] = Registry(
         "fedsam": "supervised.methods.fedsam:FEDSAM",
         "fedexp": "supervised.methods.fedexp:FEDEXP",
     },
-    Method,
+    "supervised.methods.method:Method",
 )
 """All of them, in the order of tables; then those that installed packages add."""

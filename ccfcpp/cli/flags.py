@@ -1,0 +1,212 @@
+"""The flags that stand for a key of the configuration: one table, of which each command takes a part.
+
+A flag's value is text, which the configuration checks as it checks a file's: there is one rule for
+each key. Its help shows the default, which is the preset's for the default data set.
+"""
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import click
+import typer
+from typer.core import TyperCommand
+
+from ccfcpp.clustering.methods import METHODS
+from ccfcpp.core.config import RunConfig, Tree
+from ccfcpp.core.config_layers import flatten, preset
+from ccfcpp.data.registry import DATASETS
+from supervised.methods import CLASSIFIERS
+
+Named = dict[str, Any]
+"""Values of flags that were given, by dotted key; None for a flag that was not."""
+
+
+@dataclass(frozen=True)
+class Flag:
+    """A flag, and the key that it sets.
+
+    Attributes:
+        option: The flag, as one types it.
+        key: The dotted key of the configuration.
+        help: What it is.
+        metavar: What stands for its value in the help.
+        unset: What holds where the configuration says nothing.
+        switch: Whether it takes no value, and sets its key to true.
+    """
+
+    option: str
+    key: str
+    help: str
+    metavar: str = "TEXT"
+    unset: str = "none"
+    switch: bool = False
+
+    @property
+    def name(self) -> str:
+        """Of the parameter."""
+        return "flag_" + self.option.removeprefix("--").replace("-", "_")
+
+    @property
+    def parameter(self) -> inspect.Parameter:
+        """For a command's signature."""
+        kind: Any = bool if self.switch else str
+        option = typer.Option(
+            self.option, metavar=None if self.switch else self.metavar, help=self.help
+        )
+        annotation = Annotated[kind | None, option]
+        return inspect.Parameter(
+            self.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation
+        )
+
+
+_SYSTEMS = ", ".join(METHODS)
+_CLASSIFIERS = ", ".join(CLASSIFIERS)
+_DATASETS = ", ".join(DATASETS)
+
+CLUSTERING_METHOD = Flag("--method", "method", f"One of {_SYSTEMS}.", "NAME")
+CLASSIFICATION_METHOD = Flag("--method", "method", f"One of {_CLASSIFIERS}.", "NAME")
+DATASET = Flag(
+    "--dataset",
+    "dataset",
+    f"One of {_DATASETS}; or an image folder, an archive of one, or an .npz file.",
+    "NAME|PATH",
+)
+PARTITION = Flag(
+    "--partition", "partition.kind", "skew, iid, or folders (each folder is a client).", "KIND"
+)
+SKEW = Flag(
+    "--p", "partition.p", "Degree of skew, 0 (random) to 1 (one class a client).", "P"
+)
+ALPHA = Flag(
+    "--alpha", "partition.alpha", "Dirichlet partition with this concentration; or inf.", "A"
+)
+CLASSES_PER_CLIENT = Flag(
+    "--classes-per-client",
+    "partition.classes_per_client",
+    "Pathological partition: M classes a client.",
+    "M",
+)
+LABEL_PARTITION = Flag(
+    "--partition", "partition.kind", "iid, or domain (each folder is a client).", "KIND"
+)
+CLIENTS = Flag(
+    "--clients", "partition.clients", "Number of clients.", "M", "one for each class or folder"
+)
+TEN_CLIENTS = Flag(
+    "--clients", "partition.clients", "Number of clients.", "M", "10, or one for each folder"
+)
+CLUSTERS = Flag(
+    "--clusters", "clusters", "Number of clusters k.", "K", "the number of classes"
+)
+ROUNDS = Flag("--rounds", "training.rounds", "Cluster-contrastive rounds.", "R")
+TRAINING_ROUNDS = Flag("--rounds", "training.rounds", "Rounds.", "R")
+PRETRAIN_ROUNDS = Flag("--pretrain-rounds", "training.pretrain_rounds", "Pre-training rounds.", "R")
+LOCAL_EPOCHS = Flag("--local-epochs", "training.local_epochs", "Local epochs of a round.", "E")
+ETA = Flag("--eta", "loss.eta", "Weight of the decorrelation term.", "E")
+LAM = Flag("--lam", "loss.lam", "Weight of the model-contrastive term.", "L")
+DECORR = Flag(
+    "--decorr", "decorrelation.kind", "feddecorr, decov, structured-decov or none.", "KIND"
+)
+BETA = Flag("--beta", "decorrelation.beta", "Weight of the decorrelation term.", "B")
+MODEL = Flag(
+    "--model", "model.name", "small, mobilenetv2, resnet18, resnet20, resnet32 or alexnet.", "NAME"
+)
+SAMPLE_FRACTION = Flag(
+    "--sample-fraction",
+    "availability.sample_fraction",
+    "Share of the clients that the server invites in a round.",
+    "F",
+)
+DISCONNECTION_RATE = Flag(
+    "--disconnection-rate",
+    "availability.disconnection_rate",
+    "Share of the clients absent for the whole run.",
+    "F",
+)
+DROPOUT_RATE = Flag(
+    "--dropout-rate",
+    "availability.dropout_rate",
+    "Probability that a client is absent from a round.",
+    "F",
+)
+SEED = Flag("--seed", "seed", "Seed of all random numbers.", "S")
+DEVICE = Flag("--device", "device", "auto, cpu or cuda.", "NAME")
+COHORT = Flag("--cohort", "compute.cohort", "Clients that are trained side by side.", "N")
+DATA_ROOT = Flag(
+    "--data-root", "data.root", "Folder of the data sets.", "PATH", "$CCFCPP_DATA, or a cache"
+)
+TENSORBOARD = Flag(
+    "--tensorboard", "tensorboard", "Log the rounds for TensorBoard too (an extra).", switch=True
+)
+
+MACHINE = (DEVICE, COHORT, DATA_ROOT)
+"""Where a run takes place."""
+ABSENCE = (SAMPLE_FRACTION, DISCONNECTION_RATE, DROPOUT_RATE)
+"""Which clients are there."""
+
+
+def keyed(*flags: Flag) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command some flags of the table, before its own.
+
+    Args:
+        flags: The flags. The command gets their values as its argument ``named``.
+    """
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        own = inspect.signature(command).parameters
+        parameters = [flag.parameter for flag in flags]
+        parameters += [each for name, each in own.items() if name != "named"]
+
+        @functools.wraps(command)
+        def wrapper(**given: Any) -> None:
+            named = {flag.key: given.pop(flag.name) or None for flag in flags}
+            command(named=named, **given)
+
+        keyword = inspect.Parameter.KEYWORD_ONLY
+        wrapper.__signature__ = inspect.Signature(  # type: ignore[attr-defined] # what typer reads
+            [each.replace(kind=keyword) for each in parameters]
+        )
+        wrapper.__annotations__ = {each.name: each.annotation for each in parameters}
+        return wrapper
+
+    return decorate
+
+
+def showing_defaults(
+    presets: str, kind: Callable[[], type[RunConfig]], *flags: Flag
+) -> type[TyperCommand]:
+    """The class of a command whose help shows the defaults of its flags.
+
+    Args:
+        presets: Folder of the data sets' presets.
+        kind: Gives the kind of configuration; called only where the help is asked for.
+        flags: The flags.
+    """
+    by_name = {flag.name: flag for flag in flags}
+
+    class Command(TyperCommand):
+        def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+            found = _defaults(presets, kind())
+            for parameter in self.params:
+                if isinstance(parameter, click.Option) and parameter.name in by_name:
+                    flag = by_name[parameter.name]
+                    parameter.help = f"{flag.help} (default: {_default(flag, found)})"
+            super().format_help(ctx, formatter)
+
+    return Command
+
+
+def _defaults(presets: str, kind: type[RunConfig]) -> Mapping[str, Any]:
+    """What holds for the default data set, by dotted key."""
+    values: Tree = kind.model_construct().model_dump(mode="json")
+    return dict(flatten(values)) | dict(flatten(preset(presets, values["dataset"])))
+
+
+def _default(flag: Flag, found: Mapping[str, Any]) -> str:
+    value = found.get(flag.key)
+    if value is None:
+        return flag.unset
+    return "off" if value is False else str(value)
