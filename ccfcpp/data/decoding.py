@@ -7,12 +7,10 @@ from io import BytesIO
 from pathlib import Path
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from PIL import Image
 
 from ccfcpp.core.errors import UsageError
-from ccfcpp.data.images import resize
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
 """What the name of an image file ends with, in lower case."""
@@ -87,6 +85,10 @@ def _pixels(file: Path, source: Source, image_size: int | None) -> NDArray[np.ui
         pixels = _to_8_bits(image)
     if image_size is None:
         return pixels
+    import torch
+
+    from ccfcpp.data.images import resize
+
     return resize(torch.from_numpy(pixels)[None], image_size)[0].numpy()
 
 

@@ -11,8 +11,9 @@ from ccfcpp.core.errors import UsageError
 from ccfcpp.data import ImageData, load
 from ccfcpp.data.cache import cache_folder
 from ccfcpp.data.images import resize
-from ccfcpp.data.published import ArchiveSet, TinyImageNet
-from ccfcpp.data.sources import NAMES, describe
+from ccfcpp.data.registry import DATASETS
+from ccfcpp.data.sets.binary import BinarySet
+from ccfcpp.data.sets.tiny_imagenet import TinyImageNet
 from tests.support import originals
 
 IDX_IMAGES = originals.random_images(0, 7, 28, 28)
@@ -46,10 +47,6 @@ def _assert_is(
         assert data.test.tolist() == [False] * train + [True] * (len(images) - train)
 
 
-def test_names(tmp_path: Path) -> None:
-    assert tuple(row.name for row in describe(tmp_path)) == NAMES
-
-
 def test_digits() -> None:
     data = load("digits")
     images, labels = load_digits(return_X_y=True)
@@ -77,7 +74,8 @@ def test_idx_sets(tmp_path: Path, name: str, folder: str, gz: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "packed"), [(name, packed) for name in NAMES[3:6] for packed in (False, True)]
+    ("name", "packed"),
+    [(name, packed) for name in ("cifar10", "cifar100", "stl10") for packed in (False, True)],
 )
 @pytest.mark.parametrize("base", [".", "{name}"])
 def test_archive_sets(
@@ -91,7 +89,7 @@ def test_archive_sets(
         originals.write_files(root / folder, files)
     for attempt in range(2):
         if attempt == 1:  # an archive is unpacked once, and then cached
-            monkeypatch.delattr(ArchiveSet, "_unpacked")
+            monkeypatch.delattr(BinarySet, "_unpacked")
         data = load(name, data_root=tmp_path)
         _assert_is(data, name, images, labels, {"cifar10": 10, "cifar100": 8, "stl10": 3}[name])
         assert data.classes[0] in {"class 0", "class0"}
@@ -268,18 +266,6 @@ def test_a_name_wins_over_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         load("./digits")
 
 
-def test_describe(tmp_path: Path) -> None:
-    originals.write_idx_set(tmp_path / "mnist", IDX_IMAGES, IDX_LABELS, 5, gz=True)
-    rows = {row.name: row for row in describe(tmp_path)}
-    assert tuple(rows) == NAMES
-    assert rows["digits"].place == "scikit-learn"
-    assert rows["mnist"].place == str(tmp_path / "mnist")
-    assert (rows["stl10"].images, rows["stl10"].shape) == (13_000, (3, 96, 96))
-    assert rows["cifar100"].classes == 100
-    assert "to be downloaded" in rows["cifar100"].place
-    assert str(tmp_path) in rows["cifar100"].place
-
-
 def _serve_mnist(folder: Path, address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     originals.write_idx_set(folder, IDX_IMAGES, IDX_LABELS, 5, gz=True)
     resources = [
@@ -335,7 +321,7 @@ def test_a_download_with_a_wrong_checksum_is_refused_and_leaves_nothing(
     assert list(root.iterdir()) == []
 
 
-@pytest.mark.parametrize("name", NAMES[1:])
+@pytest.mark.parametrize("name", DATASETS.own()[1:])
 def test_without_a_network_the_error_says_what_belongs_where(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:

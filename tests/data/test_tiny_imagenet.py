@@ -9,8 +9,8 @@ from PIL import Image
 
 from ccfcpp.core.errors import UsageError
 from ccfcpp.data import ImageData, load, trees
-from ccfcpp.data.published import TinyImageNet
-from ccfcpp.data.sources import describe
+from ccfcpp.data.registry import describe
+from ccfcpp.data.sets.tiny_imagenet import TinyImageNet
 from tests.support.originals import REAL_DATA, encoded, flat, md5, write_archive, write_tree
 
 BASE = "tiny-imagenet-200"
@@ -83,7 +83,7 @@ def test_every_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
     def fail(*_: object, **__: object) -> None:
         raise AssertionError("decoded again")
 
-    monkeypatch.setattr("ccfcpp.data.tiny_imagenet.decode_images", fail)
+    monkeypatch.setattr("ccfcpp.data.sets.tiny_imagenet.decode_images", fail)
     _assert_whole(load("tiny-imagenet", data_root=tmp_path))
 
 

@@ -1,4 +1,4 @@
-"""TinyImageNet in the layout in which it was published.
+"""TinyImageNet, in the layout in which it was published.
 
     tiny-imagenet-200/train/WNID/images/*.JPEG
     tiny-imagenet-200/val/images/*.JPEG         with val/val_annotations.txt: image, WNID, box
@@ -8,32 +8,81 @@
 The published test images have no labels; those for validation stand in for them, as in all papers.
 """
 
+import json
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
 from ccfcpp.core.errors import UsageError
-from ccfcpp.data.cache import Arrays
+from ccfcpp.data import trees
+from ccfcpp.data.cache import Arrays, cached
 from ccfcpp.data.decoding import SUFFIXES, decode_images
+from ccfcpp.data.sets.published import ARRAYS, Published, split_mask
 from ccfcpp.data.trees import Tree
 
-BASE = "tiny-imagenet-200"
-"""The folder that holds it all."""
-
-ORDER = "wnids.txt"
-"""The file with the order of the classes."""
-
-READ = (*SUFFIXES, ".txt")
-"""What the names of the files end with that are read."""
-
+_BASE = "tiny-imagenet-200"
+_READ = (*SUFFIXES, ".txt")
+_ORDER = "wnids.txt"
 _ANNOTATIONS = "val_annotations.txt"
 _WORDS = "words.txt"
 
 
-class Files(NamedTuple):
+class TinyImageNet(Published):
+    """JPEG files in folders, in an archive or unpacked by someone else.
+
+    Either is slow enough to cache the result, and no archive is unpacked on disk. A gzipped tar
+    whose name begins as the original's may hold a part of the data set.
+    """
+
+    filename: ClassVar = f"{_BASE}.zip"
+    url: ClassVar = f"http://cs231n.stanford.edu/{filename}"
+    md5: ClassVar = "90528d7ca1a48142e341f4ef8d21d0de"
+
+    @property
+    def expected(self) -> str:
+        """What has to lie where under the root, in words."""
+        return f"{self.filename} (or its unpacked folder {_BASE}/)"
+
+    def find(self, root: Path) -> Path | None:
+        """Return the unpacked folder, the archive, or another archive, in this order, if any."""
+        bases = (root, root / self.name)
+        for folder in [*(base / _BASE for base in bases), root / self.name]:
+            if (folder / _ORDER).is_file():
+                return folder
+        archives = [base / self.filename for base in bases]
+        for base in bases:
+            archives += sorted(base.glob(f"{_BASE}*.tar.gz"))
+        return next((archive for archive in archives if archive.is_file()), None)
+
+    def read(self, place: Path) -> Arrays:
+        """Read the data set from an unpacked folder or an archive."""
+        return self._from_folder(place) if place.is_dir() else self._from_archive(place)
+
+    def _from_archive(self, archive: Path) -> Arrays:
+        def decode() -> Arrays:
+            with trees.opened(archive, _READ) as tree:
+                return _decode(tree, _find_files(tree))
+
+        return cached([archive], self.name, ARRAYS, decode)
+
+    def _from_folder(self, folder: Path) -> Arrays:
+        with trees.opened(folder, _READ) as tree:
+            files = _find_files(tree)
+            # The text files are read anyway; what they say of the images belongs to the key.
+            said = json.dumps([self.name, files.labels, files.classes, files.train])
+            return cached(files.images, said, ARRAYS, lambda: _decode(tree, files))
+
+    def fetch(self, folder: Path) -> None:
+        """Download the archive, which torchvision does not know."""
+        from torchvision.datasets.utils import download_url
+
+        download_url(self.url, str(folder), self.filename, self.md5)
+
+
+class _Files(NamedTuple):
     """The images in order, those for training first, and what is known of them.
 
     Attributes:
@@ -49,7 +98,7 @@ class Files(NamedTuple):
     train: int
 
 
-def find_files(tree: Tree) -> Files:
+def _find_files(tree: Tree) -> _Files:
     """Find the images and their classes in a folder or an archive, which may be a part of the set.
 
     The classes are those that have training images, in the order of `wnids.txt`; others follow in
@@ -59,11 +108,11 @@ def find_files(tree: Tree) -> Files:
     Raises:
         UsageError: If the layout is another, or the annotations do not fit the images.
     """
-    base = tree.root / BASE
+    base = tree.root / _BASE
     if base not in tree.entries(tree.root)[0]:
         base = tree.root
     folders = {folder.name: folder for folder in _entries(tree, base / "train")[0]}
-    listed = [wnid for wnid in _lines(tree, base / ORDER) if wnid in folders]
+    listed = [wnid for wnid in _lines(tree, base / _ORDER) if wnid in folders]
     wnids = [*dict.fromkeys(listed), *sorted(set(folders) - set(listed))]
     index = {wnid: label for label, wnid in enumerate(wnids)}
     train = [
@@ -72,7 +121,7 @@ def find_files(tree: Tree) -> Files:
     both = [*train, *_validation(tree, base / "val", index)]
     if not both:
         raise UsageError(f"{base} holds no image: get it again")
-    return Files(
+    return _Files(
         [image for image, _ in both],
         [label for _, label in both],
         _names(tree, base, wnids),
@@ -80,7 +129,7 @@ def find_files(tree: Tree) -> Files:
     )
 
 
-def decode(tree: Tree, files: Files) -> Arrays:
+def _decode(tree: Tree, files: _Files) -> Arrays:
     """Decode the images to uint8 `(samples, 3, height, width)`; grey ones fill all channels.
 
     Returns:
@@ -94,7 +143,7 @@ def decode(tree: Tree, files: Files) -> Arrays:
         "images": images,
         "labels": np.array(files.labels, np.int64),
         "classes": np.array(files.classes, np.str_),
-        "test": np.arange(len(images)) >= files.train,
+        "test": split_mask(files.train, len(images) - files.train),
     }
 
 
@@ -145,3 +194,6 @@ def _entries(tree: Tree, folder: Path) -> tuple[list[Path], list[Path]]:
         return tree.entries(folder)
     except FileNotFoundError as error:
         raise UsageError(f"{folder} is missing: get it again") from error
+
+
+TINY_IMAGENET = TinyImageNet("tiny-imagenet", 110_000, 200, (3, 64, 64))

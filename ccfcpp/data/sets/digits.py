@@ -1,0 +1,59 @@
+"""The 8×8 handwritten digits that come with scikit-learn, so that they are there without a network.
+
+They are read from the file inside the installed package: to import scikit-learn takes longer than
+all else that a command does before it starts.
+"""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ccfcpp.core.errors import UsageError
+from ccfcpp.data.registry import DataSet
+
+if TYPE_CHECKING:
+    from ccfcpp.data.images import ImageData
+
+_LARGEST = 16  # of the values of a pixel
+
+
+class Digits(DataSet):
+    """Grey values from 0 to 16 as bytes; nobody set images apart for testing."""
+
+    def place(self, root: Path) -> str:
+        """Say where the data set lies."""
+        return "scikit-learn"
+
+    def load(self, root: Path) -> ImageData:
+        """Read the images: uint8 `(1797, 1, 8, 8)`, the largest value as 255.
+
+        Raises:
+            UsageError: If scikit-learn is not installed.
+        """
+        import torch
+
+        from ccfcpp.data.images import ImageData
+
+        # A row has the pixels of an image and its label.
+        rows = np.loadtxt(_file(), delimiter=",")
+        pixels = np.rint(rows[:, :-1] * (255 / _LARGEST)).astype(np.uint8)
+        return ImageData(
+            self.name,
+            torch.from_numpy(pixels.reshape(-1, *self.shape)),
+            torch.from_numpy(rows[:, -1].astype(np.int64)),
+            tuple(str(digit) for digit in range(self.classes)),
+        )
+
+
+def _file() -> Path:
+    spec = find_spec("sklearn")
+    if spec is None or spec.origin is None:
+        raise UsageError("'digits' come with scikit-learn, which is not installed: install it")
+    return Path(spec.origin).parent / "datasets" / "data" / "digits.csv.gz"
+
+
+DIGITS = Digits("digits", 1797, 10, (1, 8, 8))

@@ -1,0 +1,148 @@
+"""What published data sets have in common: where their files lie, and how they are fetched.
+
+The layout on disk is torchvision's where it has the data set: a folder that torchvision filled can
+be used, and the other way round. Addresses and checksums are torchvision's, too; it is imported for
+a download only, since this takes longer than to read most of the data sets.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import socket
+import sys
+import tempfile
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ccfcpp.core.errors import UsageError
+from ccfcpp.data.cache import Arrays
+from ccfcpp.data.registry import DataSet
+
+if TYPE_CHECKING:
+    from ccfcpp.data.images import ImageData
+
+ARRAYS = ("images", "labels", "classes", "test")
+"""The arrays that a data set is read to, and that the cache keeps."""
+
+FAULTS = (OSError, RuntimeError, http.client.HTTPException)
+"""What a download raises that fails."""
+
+_SILENCE_SECONDS = 30.0
+
+
+@dataclass(frozen=True)
+class Published(DataSet, ABC):
+    """A data set that lies in the root folder, or is downloaded there."""
+
+    @property
+    @abstractmethod
+    def expected(self) -> str:
+        """What has to lie where under the root, in words."""
+
+    @abstractmethod
+    def find(self, root: Path) -> Path | None:
+        """Return the folder or the archive under `root` that holds the data set, if any."""
+
+    @abstractmethod
+    def read(self, place: Path) -> Arrays:
+        """Read the data set from a place that `find` returned.
+
+        Returns:
+            `images`, uint8 `(samples, channels, height, width)`, `labels`, integers `(samples,)`,
+            `classes`, their names, and `test`, bool `(samples,)`.
+
+        Raises:
+            UsageError: If the files there are broken; the message names the file.
+        """
+
+    @abstractmethod
+    def fetch(self, folder: Path) -> None:
+        """Download into `folder`, laid out like the root, and check the MD5."""
+
+    def place(self, root: Path) -> str:
+        """Say where under `root` the data set lies."""
+        place = self.find(root)
+        return f"to be downloaded to {root}" if place is None else str(place)
+
+    def load(self, root: Path) -> ImageData:
+        """Read the data set from under `root`; where it is missing, download it there first.
+
+        Raises:
+            UsageError: If it can be neither found nor downloaded, or its files are broken.
+        """
+        place = self.find(root)
+        if place is None:
+            self._download(root)
+            place = self.find(root)
+        assert place is not None
+        return _image_data(self.name, self.read(place), place)
+
+    def _download(self, root: Path) -> None:
+        try:
+            root.mkdir(parents=True, exist_ok=True)
+            # Moved in place when whole: an interrupted download must not look like a data set.
+            with tempfile.TemporaryDirectory(dir=root, prefix=".download-") as temporary:
+                with _quiet_and_impatient():
+                    self.fetch(Path(temporary))
+                _move_files(Path(temporary), root)
+        except FAULTS as error:
+            reason = " ".join(f"{type(error).__name__}: {error}".split())
+            raise UsageError(
+                f"data set '{self.name}' is not in {root} and cannot be downloaded ({reason}): "
+                f"put {self.expected} into {root}, or use 'digits', which works offline"
+            ) from error
+
+
+def from_torchvision(name: str) -> Any:
+    """Return torchvision's class of a data set, for its addresses and checksums."""
+    from torchvision import datasets
+
+    return getattr(datasets, name)
+
+
+def split_mask(train: int, test: int) -> NDArray[np.bool_]:
+    """Return False for each training image, then True for each test image."""
+    return np.repeat([False, True], [train, test])
+
+
+def _image_data(name: str, arrays: Arrays, place: Path) -> ImageData:
+    import torch
+
+    from ccfcpp.data.images import ImageData
+
+    try:
+        return ImageData(
+            name,
+            torch.from_numpy(np.ascontiguousarray(arrays["images"])),
+            torch.from_numpy(arrays["labels"].astype(np.int64)),
+            tuple(str(class_name) for class_name in arrays["classes"]),
+            test=torch.from_numpy(arrays["test"]),
+        )
+    except ValueError as error:
+        raise UsageError(f"{place} does not hold '{name}': {error}") from error
+
+
+@contextlib.contextmanager
+def _quiet_and_impatient() -> Iterator[None]:
+    """Keep torchvision off stdout, and give up on a server that stays silent."""
+    before = socket.getdefaulttimeout()
+    socket.setdefaulttimeout(_SILENCE_SECONDS)
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            yield
+    finally:
+        socket.setdefaulttimeout(before)
+
+
+def _move_files(source: Path, target: Path) -> None:
+    for file in (path for path in source.rglob("*") if path.is_file()):
+        place = target / file.relative_to(source)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        file.replace(place)

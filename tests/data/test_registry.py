@@ -1,0 +1,181 @@
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from torchvision import datasets
+
+from ccfcpp.core.errors import UsageError
+from ccfcpp.core.registry import Registry
+from ccfcpp.data.registry import DATASETS, DataSet, describe
+from ccfcpp.data.sets.cifar import CIFAR10, CIFAR100, Cifar
+from ccfcpp.data.sets.mnist import FASHION_MNIST, MNIST, IdxSet
+from ccfcpp.data.sets.stl10 import STL10
+from tests.support import originals
+
+NAMES = ["digits", "mnist", "fashion-mnist", "cifar10", "cifar100", "stl10", "tiny-imagenet"]
+SLOW = ("torch", "torchvision", "sklearn", "matplotlib", "scipy")
+
+PACKAGE = """
+from ccfcpp.data.registry import DataSet
+
+
+class Stripes(DataSet):
+    def place(self, root):
+        return f"{root} or nowhere"
+
+    def load(self, root):
+        import torch
+
+        from ccfcpp.data import ImageData
+
+        images = torch.arange(8, dtype=torch.uint8).view(2, 1, 2, 2)
+        return ImageData(self.name, images, torch.tensor([0, 1]), ("a", "b"))
+
+
+STRIPES = Stripes("stripes", 2, 2, (1, 2, 2))
+NO_DATA_SET = "stripes"
+"""
+
+
+def run(folder: Path, code: str, *paths: Path) -> str:
+    """What a fresh interpreter prints, with folders of installed packages besides its own."""
+    own = Path(__file__).parents[2]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, (*paths, own)))}
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def imported(folder: Path, code: str) -> list[str]:
+    """Which of the slow libraries are there after some code."""
+    found: list[str] = json.loads(
+        run(folder, f"{code}\nimport json, sys\nprint(json.dumps([*sys.modules]))").splitlines()[-1]
+    )
+    return [name for name in SLOW if name in found]
+
+
+def install(folder: Path, entry: str) -> Path:
+    """Write what pip leaves of a package that adds a data set."""
+    (folder / "zebra.py").write_text(PACKAGE)
+    information = folder / "zebra-1.0.dist-info"
+    information.mkdir()
+    (information / "METADATA").write_text("Metadata-Version: 2.1\nName: zebra\nVersion: 1.0\n")
+    (information / "entry_points.txt").write_text(f"[ccfcpp.datasets]\n{entry}\n")
+    return folder
+
+
+def test_the_names() -> None:
+    assert DATASETS.own() == NAMES
+    assert [DATASETS[name].name for name in NAMES] == NAMES
+
+
+def test_listing_and_describing_import_nothing_slow(tmp_path: Path) -> None:
+    code = "from ccfcpp.data.registry import DATASETS, describe\nlist(DATASETS)"
+    assert imported(tmp_path, code) == []
+    assert imported(tmp_path, f"{code}\ndescribe()") == []
+
+
+def test_digits_and_mnist_need_nothing_but_torch(tmp_path: Path) -> None:
+    originals.write_idx_set(
+        tmp_path / "mnist",
+        originals.random_images(0, 2, 28, 28),
+        originals.random_images(1, 2) % 10,
+        1,
+        gz=True,
+    )
+    for name in ("digits", "mnist"):
+        code = f"from pathlib import Path\nfrom ccfcpp.data import load\nload('{name}', "
+        assert imported(tmp_path, code + "data_root=Path())") == ["torch"]
+
+
+def test_describe(tmp_path: Path) -> None:
+    originals.write_idx_set(
+        tmp_path / "mnist",
+        originals.random_images(0, 2, 28, 28),
+        originals.random_images(1, 2) % 10,
+        1,
+        gz=True,
+    )
+    rows = {row.name: row for row in describe(tmp_path)}
+    assert list(rows) == NAMES
+    assert rows["digits"].place == "scikit-learn"
+    assert rows["mnist"].place == str(tmp_path / "mnist")
+    assert (rows["stl10"].images, rows["stl10"].shape) == (13_000, (3, 96, 96))
+    assert rows["cifar100"].classes == 100
+    assert rows["cifar100"].place == f"to be downloaded to {tmp_path}"
+
+
+@pytest.mark.parametrize("ours", [MNIST, FASHION_MNIST])
+def test_idx_sets_are_torchvisions(ours: IdxSet) -> None:
+    theirs = getattr(datasets, ours.original)
+    assert ours.expected.startswith(", ".join(file for file, _ in theirs.resources))
+    if ours is FASHION_MNIST:
+        assert list(ours.class_names) == theirs.classes
+
+
+@pytest.mark.parametrize("ours", [CIFAR10, CIFAR100])
+def test_cifar_is_torchvisions(ours: Cifar) -> None:
+    theirs = getattr(datasets, ours.original)
+    assert (ours.folder, ours.archive) == (theirs.base_folder, theirs.filename)
+    assert list(ours.train) == [file for file, _ in theirs.train_list]
+    assert [ours.test] == [file for file, _ in theirs.test_list]
+    assert (ours.meta, ours.names_key) == (theirs.meta["filename"], theirs.meta["key"])
+
+
+def test_stl10_is_torchvisions() -> None:
+    theirs = datasets.STL10
+    assert (STL10.folder, STL10.archive) == (theirs.base_folder, theirs.filename)
+    published = {file for file, _ in [*theirs.train_list[:2], *theirs.test_list]}
+    assert set(STL10.members) == published | {theirs.class_names_file}
+
+
+def test_an_installed_package_adds_a_data_set(tmp_path: Path) -> None:
+    code = """
+from ccfcpp.core.errors import UsageError
+from ccfcpp.data import load
+from ccfcpp.data.registry import describe
+print(describe()[-1])
+data = load("stripes", classes=["b"], image_size=2)
+print(data.name, data.images.flatten().tolist(), data.classes)
+for source in ("stripe", "quagga"):
+    try:
+        load(source)
+    except UsageError as error:
+        print(error)
+"""
+    lines = run(tmp_path, code, install(tmp_path, "stripes = zebra:STRIPES")).splitlines()
+    assert lines[0].startswith("Description(name='stripes', images=2, classes=2, shape=(1, 2, 2)")
+    assert lines[0].endswith("or nowhere')")
+    assert lines[1] == "stripes [4, 5, 6, 7] ('b',)"
+    assert "did you mean 'stripes'? Known: digits, " in lines[2]
+    assert "tiny-imagenet, stripes, or a path" in lines[3]
+
+
+@pytest.mark.parametrize(
+    ("entry", "reason"),
+    [
+        ("stripes = zebra:NO_DATA_SET", "is a str, but must be a ccfcpp.data.registry.DataSet"),
+        ("stripes = quagga:STRIPES", "No module named 'quagga'"),
+        ("mnist = zebra:STRIPES", "adds the data set 'mnist' (zebra:STRIPES), which there is"),
+    ],
+)
+def test_a_package_that_adds_something_else_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, entry: str, reason: str
+) -> None:
+    monkeypatch.syspath_prepend(str(install(tmp_path, entry)))
+    fresh = Registry(
+        "ccfcpp.datasets", "data set", {"mnist": "ccfcpp.data.sets.mnist:MNIST"}, DataSet
+    )
+    with pytest.raises(UsageError) as caught:
+        fresh["stripes"]
+    assert reason in str(caught.value)
