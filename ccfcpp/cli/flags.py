@@ -77,9 +77,7 @@ DATASET = Flag(
 PARTITION = Flag(
     "--partition", "partition.kind", "skew, iid, or folders (each folder is a client).", "KIND"
 )
-SKEW = Flag(
-    "--p", "partition.p", "Degree of skew, 0 (random) to 1 (one class a client).", "P"
-)
+SKEW = Flag("--p", "partition.p", "Degree of skew, 0 (random) to 1 (one class a client).", "P")
 ALPHA = Flag(
     "--alpha", "partition.alpha", "Dirichlet partition with this concentration; or inf.", "A"
 )
@@ -98,9 +96,7 @@ CLIENTS = Flag(
 TEN_CLIENTS = Flag(
     "--clients", "partition.clients", "Number of clients.", "M", "10, or one for each folder"
 )
-CLUSTERS = Flag(
-    "--clusters", "clusters", "Number of clusters k.", "K", "the number of classes"
-)
+CLUSTERS = Flag("--clusters", "clusters", "Number of clusters k.", "K", "the number of classes")
 ROUNDS = Flag("--rounds", "training.rounds", "Cluster-contrastive rounds.", "R")
 TRAINING_ROUNDS = Flag("--rounds", "training.rounds", "Rounds.", "R")
 PRETRAIN_ROUNDS = Flag("--pretrain-rounds", "training.pretrain_rounds", "Pre-training rounds.", "R")

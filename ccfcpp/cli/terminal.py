@@ -24,10 +24,11 @@ from ccfcpp.core.config_layers import (
     stack,
     validate,
 )
-from ccfcpp.core.errors import UsageError
+from ccfcpp.core.errors import StoppedError, UsageError
 from ccfcpp.core.profiling import Profile, profiling
-from ccfcpp.runs.experiment import Experiment, StoppedError
-from ccfcpp.runs.folder import MAY_CHANGE, C, RunFolder
+from ccfcpp.runs.experiment import Experiment
+from ccfcpp.runs.folder import RunFolder
+from ccfcpp.runs.paths import MAY_CHANGE, C
 from ccfcpp.runs.study import Study
 
 INTERRUPTED = 130

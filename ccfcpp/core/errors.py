@@ -11,3 +11,7 @@ class UsageError(ValueError):
 
 class FederationError(RuntimeError):
     """A run cannot go on, though nothing that the user asked for was wrong."""
+
+
+class StoppedError(Exception):
+    """A run was asked to stop, and did after a checkpoint."""

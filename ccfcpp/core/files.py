@@ -4,10 +4,10 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from safetensors import SafetensorError
-from safetensors.torch import save_file
-from torch import Tensor
+if TYPE_CHECKING:
+    from torch import Tensor
 
 TEMPORARY = ".*.tmp"
 """Pattern of the files that a crash may leave behind; they are never read."""
@@ -21,7 +21,7 @@ def write_whole(path: Path, content: bytes) -> None:
 
 def save_tensors(
     path: Path,
-    tensors: Mapping[str, Tensor],
+    tensors: "Mapping[str, Tensor]",
     header: dict[str, str] | None = None,
     *,
     durable: bool = True,
@@ -34,6 +34,10 @@ def save_tensors(
         header: Strings that go with them.
         durable: Whether the file must outlast a power failure from now on.
     """
+    # Imported where they are needed: other files can be written without PyTorch.
+    from safetensors import SafetensorError
+    from safetensors.torch import save_file
+
     contiguous = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     with _whole_file(path, durable) as temporary:
         try:

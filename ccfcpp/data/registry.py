@@ -61,7 +61,7 @@ class DataSet:
         raise NotImplementedError
 
 
-DATASETS = Registry(
+DATASETS: Registry[DataSet] = Registry(
     "ccfcpp.datasets",
     "data set",
     {
@@ -73,7 +73,7 @@ DATASETS = Registry(
         "stl10": "ccfcpp.data.sets.stl10:STL10",
         "tiny-imagenet": "ccfcpp.data.sets.tiny_imagenet:TINY_IMAGENET",
     },
-    DataSet,
+    "ccfcpp.data.registry:DataSet",
 )
 """The data sets that ``load`` knows by name."""
 

@@ -10,7 +10,7 @@ from typing import TypeVar
 from ccfcpp.core.config import RunConfig, Tree
 from ccfcpp.core.config_layers import flatten
 from ccfcpp.report.examination import Row, Run
-from ccfcpp.runs.folder import MAY_CHANGE
+from ccfcpp.runs.paths import MAY_CHANGE
 
 T = TypeVar("T")
 Gathered = Sequence[tuple[Run, T]]

@@ -10,8 +10,10 @@ from typing import Any, Generic
 from torch import Tensor
 
 from ccfcpp.core.config import MethodConfig
+from ccfcpp.core.errors import StoppedError
+from ccfcpp.core.profiling import section
+from ccfcpp.core.randomness import Randomness
 from ccfcpp.data import ImageData
-from ccfcpp.engine.exchange import State
 from ccfcpp.engine.algorithm import Algorithm
 from ccfcpp.engine.availability import Availability
 from ccfcpp.engine.checkpoint import load_checkpoint
@@ -20,23 +22,17 @@ from ccfcpp.engine.exchange import ClientSide, State
 from ccfcpp.engine.federation import Federation, RoundReport
 from ccfcpp.engine.memories import ClientMemories, memory_budget
 from ccfcpp.engine.transport import InProcess
-from ccfcpp.runs.environment import check_precision, choose_device, describe_environment
-from ccfcpp.runs.local_spectra import LocalSpectra
 from ccfcpp.models.state import ModelState
-from ccfcpp.core.profiling import section
-from ccfcpp.core.randomness import Randomness
-from ccfcpp.runs.tensorboard import check_tensorboard
+from ccfcpp.runs.environment import check_precision, choose_device, describe_environment
 from ccfcpp.runs.folder import RunFolder
+from ccfcpp.runs.local_spectra import LocalSpectra
 from ccfcpp.runs.store import RunStore
+from ccfcpp.runs.tensorboard import check_tensorboard
 
 Scores = dict[str, float]
 Observer = Callable[[RoundReport, Scores], None]
 Arrays = Mapping[str, Mapping[str, Tensor]]
 """Results by file and name."""
-
-
-class StoppedError(Exception):
-    """The run was asked to stop, and did after a checkpoint."""
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from ccfcpp.core.metrics import effective_rank, spectral_gap, spectrum, tail_share
-from ccfcpp.models.state import ModelState
 from ccfcpp.core.profiling import section
+from ccfcpp.models.state import ModelState
 
 _MOST_MODELS = 20
 """More local models than these, which are those of the largest clients, say nothing new."""

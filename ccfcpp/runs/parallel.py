@@ -14,10 +14,10 @@ from typing import Any
 
 import torch
 
+from ccfcpp.core.errors import FederationError, StoppedError, UsageError
 from ccfcpp.runs.environment import keep_freed_memory, use_processors
-from ccfcpp.core.errors import FederationError, UsageError
-from ccfcpp.runs.experiment import Experiment, StoppedError
-from ccfcpp.runs.folder import C
+from ccfcpp.runs.experiment import Experiment
+from ccfcpp.runs.paths import C
 from ccfcpp.runs.study import Planned, Study
 
 _SECONDS_BETWEEN_LOOKS = 0.5

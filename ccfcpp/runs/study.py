@@ -17,10 +17,11 @@ import yaml
 
 from ccfcpp.core.config import Tree
 from ccfcpp.core.config_layers import flatten, merge, nest, read_yaml, resolve, validate
+from ccfcpp.core.errors import StoppedError, UsageError
 from ccfcpp.core.files import write_whole
-from ccfcpp.core.errors import UsageError
-from ccfcpp.runs.experiment import Experiment, StoppedError
-from ccfcpp.runs.folder import C, RunFolder
+from ccfcpp.runs.experiment import Experiment
+from ccfcpp.runs.folder import RunFolder
+from ccfcpp.runs.paths import C
 
 Axes = dict[str, Any]
 """What sets a cell of the grid apart: values by dotted key."""

@@ -10,8 +10,8 @@ import torch
 
 from ccfcpp.clustering.ccfc.messages import CCFCState
 from ccfcpp.clustering.config import ClusterConfig
-from ccfcpp.engine.checkpoint import Checkpoint
 from ccfcpp.core.errors import UsageError
+from ccfcpp.engine.checkpoint import Checkpoint
 from ccfcpp.runs.folder import RunFolder
 
 CPU = torch.device("cpu")

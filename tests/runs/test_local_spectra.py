@@ -10,17 +10,17 @@ import pytest
 import torch
 from torch import Tensor
 
-from ccfcpp.clustering.experiment import ClusteringExperiment
-from ccfcpp.clustering.config import ClusterConfig
-from ccfcpp.core.config_layers import parse_assignments, resolve
-from ccfcpp.data.images import to_float
-from ccfcpp.runs.experiment import Experiment
-from ccfcpp.runs.local_spectra import LocalSpectra, describe_spectra
-from ccfcpp.core.metrics import effective_rank, spectral_gap, spectrum
 from ccfcpp.clustering.ccfc.network import ContrastiveModel
-from ccfcpp.models.state import ModelState
-from ccfcpp.runs.folder import RunFolder
+from ccfcpp.clustering.config import ClusterConfig
+from ccfcpp.clustering.experiment import ClusteringExperiment
 from ccfcpp.clustering.setup import model_maker
+from ccfcpp.core.config_layers import parse_assignments, resolve
+from ccfcpp.core.metrics import effective_rank, spectral_gap, spectrum
+from ccfcpp.data.images import to_float
+from ccfcpp.models.state import ModelState
+from ccfcpp.runs.experiment import Experiment
+from ccfcpp.runs.folder import RunFolder
+from ccfcpp.runs.local_spectra import LocalSpectra, describe_spectra
 from supervised.config import ClassifyConfig
 from supervised.experiment import ClassificationExperiment
 from tests.support.command import TINY, ccfcpp

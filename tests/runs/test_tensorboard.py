@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from ccfcpp.clustering.experiment import ClusteringExperiment
 from ccfcpp.clustering.config import ClusterConfig
+from ccfcpp.clustering.experiment import ClusteringExperiment
 from ccfcpp.core.config_layers import parse_assignments, resolve
-from ccfcpp.runs.experiment import StoppedError
-from ccfcpp.runs.tensorboard import TensorBoardLog, scalars
+from ccfcpp.core.errors import StoppedError
 from ccfcpp.runs.folder import RunFolder
+from ccfcpp.runs.tensorboard import TensorBoardLog, scalars
 from tests.support.command import TINY, ccfcpp
 
 SHORT = (*TINY, "--dropout-rate", "0.3")

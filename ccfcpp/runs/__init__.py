@@ -1,0 +1,1 @@
+"""A run from its clients to its folder, and many runs together."""

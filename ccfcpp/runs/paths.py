@@ -1,0 +1,160 @@
+"""Where a run's files are, and the rules of starting and of going on: all that needs no tensors."""
+
+import itertools
+import json
+from pathlib import Path
+from typing import Any, Self, TypeVar
+
+from ccfcpp.core.config import RunConfig
+from ccfcpp.core.config_layers import differing_keys, dump_yaml, read_yaml, validate
+from ccfcpp.core.errors import UsageError
+from ccfcpp.core.files import TEMPORARY, write_whole
+
+C = TypeVar("C", bound=RunConfig)
+
+MAY_CHANGE = frozenset({"device", "data.root", "compute.cohort", "tensorboard"})
+"""What may differ when a run goes on: where it takes place, how many clients are trained at a time,
+and what is logged beside ``metrics.jsonl``."""
+
+
+class RunPaths:
+    """The folder of a run. Every file appears whole.
+
+    Use ``create`` or ``reopen``.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.config = path / "config.yaml"
+        self.environment = path / "environment.json"
+        self.metrics = path / "metrics.jsonl"
+        self.summary = path / "summary.json"
+        self.model = path / "model.safetensors"
+        self.figures = path / "figures"
+        self.tensorboard = path / "tensorboard"
+        self.checkpoint = path / "checkpoint" / "latest.safetensors"
+
+    @classmethod
+    def create(cls, path: Path, config: RunConfig) -> Self:
+        """Start a run in a new or empty folder.
+
+        Raises:
+            UsageError: The folder holds something, or cannot be made.
+        """
+        folder = cls(path)
+        folder.refuse_if_taken()
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            write_whole(folder.config, dump_yaml(config).encode())
+        except OSError as error:
+            raise UsageError(
+                f"output folder {path} cannot be written ({error.strerror}): give another --out"
+            ) from error
+        return folder
+
+    @classmethod
+    def reopen(cls, path: Path) -> Self:
+        """Go on with a run.
+
+        Raises:
+            UsageError: The folder holds no run.
+        """
+        folder = cls(path)
+        if not folder.config.is_file():
+            raise UsageError(
+                f"there is no run to resume in {path} (no config.yaml): drop --resume, or give the "
+                "folder of a run with --out"
+            )
+        for leftover in path.rglob(TEMPORARY):
+            leftover.unlink()
+        return folder
+
+    def refuse_if_taken(self) -> None:
+        """Raise ``UsageError`` where a new run would write among other files."""
+        if self.config.exists():
+            raise UsageError(
+                f"output folder {self.path} holds another run: add --resume to go on with it, or "
+                "give another --out"
+            )
+        if (self.path / "study.yaml").exists():
+            raise UsageError(
+                f"output folder {self.path} holds several runs: add --resume to go on with them, "
+                "or give another --out"
+            )
+        if self.path.exists() and not self.path.is_dir():
+            raise UsageError(f"output folder {self.path} is a file: give another --out")
+        leftovers = set(self.path.glob(TEMPORARY))
+        if self.path.exists() and set(self.path.iterdir()) - leftovers:
+            raise UsageError(f"output folder {self.path} is not empty: give another --out")
+
+    def saved_config(self, kind: type[C]) -> C:
+        """The configuration the run was started with."""
+        return validate(kind, read_yaml(self.config))
+
+    def refuse_other_config(self, config: RunConfig) -> None:
+        """Raise ``UsageError`` where ``config`` is not the one the run was started with.
+
+        What ``MAY_CHANGE`` may change.
+        """
+        differing = set(differing_keys(self.saved_config(type(config)), config)) - MAY_CHANGE
+        if differing:
+            raise UsageError(
+                f"the run in {self.path} was started with other values of "
+                f"{', '.join(sorted(differing))}: leave them out to resume, or give another --out"
+            )
+
+    def read_summary(self) -> dict[str, Any]:
+        """The results of a finished run.
+
+        Raises:
+            UsageError: The file is damaged.
+        """
+        try:
+            summary = json.loads(self.summary.read_bytes())
+        except ValueError as error:
+            raise damaged(self.summary, error) from error
+        if not isinstance(summary, dict):
+            raise damaged(self.summary, "no object")
+        return summary
+
+    def read_log(self) -> list[dict[str, Any]]:
+        """A row for each logged round; a crash can leave anything in the last line."""
+        text = self.metrics.read_text(errors="replace") if self.metrics.is_file() else ""
+        return list(itertools.takewhile(lambda row: "round" in row, map(row_of, text.splitlines())))
+
+    def read_sessions(self) -> list[dict[str, Any]]:
+        """The machines that the run has seen; none where it has not begun.
+
+        Raises:
+            UsageError: The file is damaged.
+        """
+        return _sessions_in(self.environment) if self.environment.is_file() else []
+
+    def add_environment(self, environment: dict[str, object]) -> None:
+        """Record the machine of a session; a resumed run may have seen several."""
+        text = json.dumps({"sessions": [*self.read_sessions(), environment]}, indent=2)
+        write_whole(self.environment, text.encode())
+
+
+def damaged(path: Path, reason: object) -> UsageError:
+    """Says that a file cannot be used, and what to do."""
+    return UsageError(f"{path} is damaged ({reason}): delete it to run this again")
+
+
+def _sessions_in(environment: Path) -> list[dict[str, Any]]:
+    try:
+        sessions = json.loads(environment.read_bytes())["sessions"]
+        if not all(isinstance(session, dict) for session in sessions):
+            raise TypeError("no list of objects")
+    except (ValueError, KeyError, TypeError) as error:
+        raise UsageError(f"{environment} is damaged ({error}): delete it to go on") from error
+    return list(sessions)
+
+
+def row_of(line: str) -> dict[str, Any]:
+    """A logged line; without a round where a crash cut it short."""
+    try:
+        row = json.loads(line)
+    except ValueError:
+        return {}
+    return row if isinstance(row, dict) else {}
