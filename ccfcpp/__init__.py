@@ -1,3 +1,38 @@
-"""Federated clustering of images: CCFC++ and the systems it is compared with, on one engine."""
+"""Federated clustering of images: CCFC++ and the systems it is compared with, on one engine.
+
+``FederatedClustering`` clusters images in memory with scikit-learn's interface, ``run`` does what
+``ccfcpp cluster`` does, ``load`` reads a data set, and ``METHODS`` has the systems by name. Each is
+imported when it is first used: to import this package alone takes next to no time.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ccfcpp.clustering.estimator import FederatedClustering
+    from ccfcpp.clustering.methods import METHODS
+    from ccfcpp.clustering.running import run
+    from ccfcpp.data.sources import load
 
 __version__ = "0.1.0"
+
+__all__ = ["METHODS", "FederatedClustering", "load", "run"]
+
+_PLACES = {
+    "METHODS": "ccfcpp.clustering.methods",
+    "FederatedClustering": "ccfcpp.clustering.estimator",
+    "load": "ccfcpp.data.sources",
+    "run": "ccfcpp.clustering.running",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """What of ``__all__`` is asked for (PEP 562)."""
+    if name not in _PLACES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(_PLACES[name]), name)
+
+
+def __dir__() -> list[str]:
+    """All names, also those that nobody has asked for yet."""
+    return sorted([*globals(), *__all__])

@@ -1,38 +1,20 @@
 """The command ``ccfcpp classify``: it parses, calls and prints."""
 
+from __future__ import annotations
+
 import json
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from ccfcpp.cli.options import (
-    AsJson,
-    Clients,
-    Cohort,
-    Config,
-    DataRoot,
-    Dataset,
-    Device,
-    DisconnectionRate,
-    DropoutRate,
-    Out,
-    Resume,
-    Seed,
-    Settings,
-    ShowProfile,
-    TensorBoard,
-)
+from ccfcpp.cli import flags
+from ccfcpp.cli.options import AsJson, Config, Out, Resume, Seeds, Settings, ShowProfile
 from ccfcpp.cli.terminal import (
-    create_run,
-    new_path,
     print_facts,
     print_rows,
     printed_profile,
-    reopen_run,
-    reopen_study,
-    required_out,
     resumable,
     resume_command,
     run_to_end,
@@ -41,78 +23,47 @@ from ccfcpp.cli.terminal import (
     user_layers,
 )
 from ccfcpp.core.config import Tree
-from ccfcpp.core.config_layers import (
-    stack,
-)
+from ccfcpp.core.config_layers import stack
 from ccfcpp.core.errors import UsageError
-from ccfcpp.runs.environment import keep_freed_memory, use_processors
-from ccfcpp.runs.experiment import Experiment
-from ccfcpp.runs.folder import RunFolder
-from ccfcpp.runs.study import (
-    Planned,
-    Row,
-    Study,
-    as_markdown,
-    cell_rows,
-    display,
-    plan_grid,
-    without_grids,
-)
+from ccfcpp.runs.opening import Opening, new_path, required_out
 from supervised.config import ClassifyConfig
-from supervised.experiment import ClassificationExperiment
 from supervised.methods import CLASSIFIERS
 
+if TYPE_CHECKING:
+    from ccfcpp.runs.experiment import Experiment
+    from ccfcpp.runs.folder import RunFolder
+    from ccfcpp.runs.study import Planned, Row, Study
+
 _HEADLINE = ("accuracy", "accuracy")
+_PARTITIONS = (flags.ALPHA, flags.CLASSES_PER_CLIENT, flags.LABEL_PARTITION)
+_FLAGS = (
+    flags.DATASET,
+    *_PARTITIONS,
+    flags.CLASSIFICATION_METHOD,
+    flags.DECORR,
+    flags.BETA,
+    flags.MODEL,
+    flags.TEN_CLIENTS,
+    flags.TRAINING_ROUNDS,
+    flags.LOCAL_EPOCHS,
+    *flags.ABSENCE,
+    flags.SEED,
+    *flags.MACHINE,
+    flags.TENSORBOARD,
+)
 
 
+def add_classify(app: typer.Typer) -> None:
+    """Give an application the command."""
+    shown = flags.showing_defaults("classify", lambda: ClassifyConfig, *_FLAGS)
+    app.command(cls=shown)(classify)
+
+
+@flags.keyed(*_FLAGS)
 def classify(
+    named: flags.Named,
     config: Config = None,
-    dataset: Dataset = None,
-    alpha: Annotated[
-        str | None,
-        typer.Option(metavar="A", help="Dirichlet partition with this concentration; or inf."),
-    ] = None,
-    classes_per_client: Annotated[
-        str | None, typer.Option(metavar="M", help="Pathological partition: M classes a client.")
-    ] = None,
-    partition: Annotated[
-        str | None, typer.Option(help="iid, or domain (each folder is a client).")
-    ] = None,
-    method: Annotated[
-        str | None,
-        typer.Option(
-            help="fedavg, fedprox, fedavgm, moon, scaffold, fednova, fedbn, fedadam, fedyogi, "
-            "fedadagrad, fedrs, fedlc, fedsam or fedexp."
-        ),
-    ] = None,
-    decorr: Annotated[
-        str | None, typer.Option(help="feddecorr, decov, structured-decov or none.")
-    ] = None,
-    beta: Annotated[
-        str | None, typer.Option(metavar="B", help="Weight of the decorrelation term.")
-    ] = None,
-    model: Annotated[
-        str | None,
-        typer.Option(help="small, mobilenetv2, resnet18, resnet20, resnet32 or alexnet."),
-    ] = None,
-    clients: Clients = None,
-    sample_fraction: Annotated[
-        str | None, typer.Option(metavar="F", help="Share of the clients invited in a round.")
-    ] = None,
-    rounds: Annotated[str | None, typer.Option(metavar="R", help="Rounds.")] = None,
-    local_epochs: Annotated[
-        str | None, typer.Option(metavar="E", help="Local epochs of a round.")
-    ] = None,
-    disconnection_rate: DisconnectionRate = None,
-    dropout_rate: DropoutRate = None,
-    seed: Seed = None,
-    seeds: Annotated[
-        int, typer.Option(metavar="N", min=1, help="Run N seeds, and give mean and deviation.")
-    ] = 1,
-    device: Device = None,
-    cohort: Cohort = None,
-    data_root: DataRoot = None,
-    tensorboard: TensorBoard = False,
+    seeds: Seeds = 1,
     out: Out = None,
     resume: Resume = False,
     settings: Settings = None,
@@ -120,26 +71,10 @@ def classify(
     json_output: AsJson = False,
 ) -> None:
     """Train a classifier over clients, by FedAvg and its kin, with FedDecorr or without."""
-    named = {
-        "dataset": dataset,
-        "method": method,
-        **_partition_flags(alpha, classes_per_client, partition),
-        "partition.clients": clients,
-        "decorrelation.kind": decorr,
-        "decorrelation.beta": beta,
-        "model.name": model,
-        "training.rounds": rounds,
-        "training.local_epochs": local_epochs,
-        "availability.sample_fraction": sample_fraction,
-        "availability.disconnection_rate": disconnection_rate,
-        "availability.dropout_rate": dropout_rate,
-        "seed": seed,
-        "device": device,
-        "compute.cohort": cohort,
-        "data.root": data_root,
-        # Without the flag, a file may ask for it.
-        "tensorboard": tensorboard or None,
-    }
+    from ccfcpp.runs.environment import keep_freed_memory, use_processors
+    from ccfcpp.runs.study import Study, plan_grid, reopen_study
+
+    _name_partition(named)
     files, values = user_layers(config, named, settings)
     keep_freed_memory()
     use_processors()
@@ -158,41 +93,36 @@ def classify(
             _run_one(experiment, folder, json_output)
 
 
-def _partition_flags(
-    alpha: str | None, classes_per_client: str | None, partition: str | None
-) -> dict[str, str | None]:
-    """The three ways to name a partition, of which one may be taken."""
-    flags = {
-        "--alpha": alpha,
-        "--classes-per-client": classes_per_client,
-        "--partition": partition,
-    }
-    taken = [flag for flag, value in flags.items() if value is not None]
+def _name_partition(named: flags.Named) -> None:
+    """A flag that belongs to a kind of partition names that kind.
+
+    Raises:
+        UsageError: Flags name several.
+    """
+    taken = [flag.option for flag in _PARTITIONS if named[flag.key] is not None]
     if len(taken) > 1:
         raise UsageError(f"{' and '.join(taken)} each name a partition: give one of them")
-    kind = partition
-    if alpha is not None:
-        kind = "dirichlet"
-    if classes_per_client is not None:
-        kind = "pathological"
-    return {
-        "partition.kind": kind,
-        "partition.alpha": alpha,
-        "partition.classes_per_client": classes_per_client,
-    }
+    if named["partition.alpha"] is not None:
+        named["partition.kind"] = "dirichlet"
+    if named["partition.classes_per_client"] is not None:
+        named["partition.kind"] = "pathological"
 
 
 def _start(out: Path | None, plan: list[Planned[ClassifyConfig]], json_output: bool) -> None:
+    from ccfcpp.runs.paths import RunPaths
+    from ccfcpp.runs.study import Study
+    from supervised.experiment import ClassificationExperiment
+
     first = plan[0].config
     if len(plan) == 1:
         with usage_errors():
             path = out or new_path(first.method, first.dataset)
-            experiment, folder = create_run(path, first, ClassificationExperiment)
+            experiment, folder = Opening.new(path, first).open(ClassificationExperiment)
         _run_one(experiment, folder, json_output)
         return
     path = out or new_path("study", first.dataset)
     with usage_errors():
-        RunFolder(path).refuse_if_taken()
+        RunPaths(path).refuse_if_taken()
         # What can be checked before hours of work is, by the first seed of each cell.
         for number, planned in enumerate(plan):
             if number == 0 or planned.axes != plan[number - 1].axes:
@@ -208,8 +138,11 @@ def _reopen_run(
         raise UsageError(
             f"{path} holds a single run: leave out --seeds to go on with it, or give another --out"
         )
+    from ccfcpp.runs.study import without_grids
+    from supervised.experiment import ClassificationExperiment
+
     layers = (*without_grids(files), values)
-    return reopen_run(path, ClassifyConfig, ClassificationExperiment, *layers)
+    return Opening.going_on(path, ClassifyConfig, *layers).open(ClassificationExperiment)
 
 
 def _run_one(experiment: Experiment[Any], folder: RunFolder, json_output: bool) -> None:
@@ -222,6 +155,8 @@ def _run_one(experiment: Experiment[Any], folder: RunFolder, json_output: bool) 
 
 
 def _run_study(study: Study[ClassifyConfig], json_output: bool) -> None:
+    from supervised.experiment import ClassificationExperiment
+
     with resumable(resume_command("classify", study.path)) as should_stop:
 
         def run_one(title: str, experiment: Experiment[Any], folder: RunFolder) -> dict[str, Any]:
@@ -241,6 +176,8 @@ def _run_study(study: Study[ClassifyConfig], json_output: bool) -> None:
 
 def _tabulate(study: Study[ClassifyConfig]) -> tuple[list[Row], list[dict[str, str]]]:
     """Write the table of the runs so far; its rows, and the same for people."""
+    from ccfcpp.runs.study import as_markdown, cell_rows, display
+
     results = study.results()
     measures = _measures([summary for _, summary in results])
     rows = cell_rows(results, measures)

@@ -1,110 +1,89 @@
 """The command ``ccfcpp compare``: it parses, calls and prints."""
 
+from __future__ import annotations
+
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
-from ccfcpp.cli.options import (
-    AsJson,
-    Clients,
-    Clusters,
-    Cohort,
-    Config,
-    DataRoot,
-    Dataset,
-    Device,
-    DisconnectionRate,
-    DropoutRate,
-    Out,
-    PartitionKind,
-    Resume,
-    Seed,
-    Settings,
-)
-from ccfcpp.cli.study_progress import watched
+from ccfcpp.cli import flags
+from ccfcpp.cli.options import AsJson, Config, Out, Resume, Seeds, Settings
 from ccfcpp.cli.terminal import (
     given,
-    new_path,
     progress_console,
-    reopen_study,
-    required_out,
     resumable,
     resume_command,
     usage_errors,
     user_layers,
 )
 from ccfcpp.clustering.config import ClusterConfig
-from ccfcpp.clustering.experiment import ClusteringExperiment
 from ccfcpp.clustering.methods import METHODS, refuse_unused
-from ccfcpp.clustering.setup import load_data
 from ccfcpp.core.config import Tree
-from ccfcpp.core.config_layers import (
-    flatten,
-    resolve,
-    stack,
-)
+from ccfcpp.core.config_layers import flatten, resolve, stack
 from ccfcpp.core.errors import UsageError
-from ccfcpp.papers.comparison import COSTS_TITLE, Comparison, Entry, plan_comparison
-from ccfcpp.runs.environment import keep_freed_memory, use_processors
-from ccfcpp.runs.folder import RunFolder
-from ccfcpp.runs.parallel import run_in_processes
-from ccfcpp.runs.study import Planned, Study
+from ccfcpp.runs.opening import new_path, required_out
+
+if TYPE_CHECKING:
+    from rich.table import Table
+    from rich.text import Text
+
+    from ccfcpp.papers.comparison import Comparison, Entry
+    from ccfcpp.runs.study import Planned, Study
 
 _SKEWS = ("0", "0.25", "0.5", "0.75", "1")
+_FLAGS = (
+    flags.DATASET,
+    flags.PARTITION,
+    flags.CLIENTS,
+    flags.CLUSTERS,
+    *flags.ABSENCE,
+    flags.SEED,
+    *flags.MACHINE,
+)
 
 
+def add_compare(app: typer.Typer) -> None:
+    """Give an application the command."""
+    shown = flags.showing_defaults("cluster", lambda: ClusterConfig.kind_for({}), *_FLAGS)
+    app.command(cls=shown)(compare)
+
+
+@flags.keyed(*_FLAGS)
 def compare(
+    named: flags.Named,
     config: Config = None,
-    dataset: Dataset = None,
     methods: Annotated[
         str | None,
-        typer.Option(metavar="A,B,…", help=f"Of {', '.join(METHODS)}; all by default."),
+        typer.Option(metavar="A,B,…", help=f"Of {', '.join(METHODS)} (default: all)."),
     ] = None,
     p: Annotated[
         str | None,
         typer.Option(
-            "--p", metavar="P,Q,…", help="Degrees of skew; 0, 0.25, 0.5, 0.75 and 1 by default."
+            "--p", metavar="P,Q,…", help=f"Degrees of skew (default: {','.join(_SKEWS)})."
         ),
     ] = None,
-    partition: PartitionKind = None,
-    clients: Clients = None,
-    clusters: Clusters = None,
-    disconnection_rate: DisconnectionRate = None,
-    dropout_rate: DropoutRate = None,
-    seed: Seed = None,
-    seeds: Annotated[
-        int, typer.Option(metavar="N", min=1, help="Run N seeds, and give mean and deviation.")
-    ] = 1,
+    seeds: Seeds = 1,
     jobs: Annotated[
         int, typer.Option(metavar="J", min=1, max=1024, help="How many runs go on at once.")
     ] = 1,
-    device: Device = None,
-    cohort: Cohort = None,
-    data_root: DataRoot = None,
     out: Out = None,
     resume: Resume = False,
     settings: Settings = None,
     json_output: AsJson = False,
 ) -> None:
     """Compare systems on the same images, partitions and scores, as the CCFC++ paper's tables."""
-    named = {
-        "dataset": dataset,
-        "partition.kind": partition,
-        "partition.clients": clients,
-        "clusters": clusters,
-        "availability.disconnection_rate": disconnection_rate,
-        "availability.dropout_rate": dropout_rate,
-        "seed": seed,
-        "device": device,
-        "compute.cohort": cohort,
-        "data.root": data_root,
-    }
+    from rich.console import Console
+
+    from ccfcpp.cli.study_progress import watched
+    from ccfcpp.clustering.experiment import ClusteringExperiment
+    from ccfcpp.papers.comparison import COSTS_TITLE, Comparison
+    from ccfcpp.runs.environment import keep_freed_memory, use_processors
+    from ccfcpp.runs.parallel import run_in_processes
+    from ccfcpp.runs.study import reopen_study
+
     files, values = user_layers(config, named, settings)
     keep_freed_memory()
     use_processors()
@@ -150,6 +129,8 @@ def _plan(
             raise UsageError(f"--set {key} is refused: a comparison has several; give {flag}")
     names = _listed(methods, "--methods") if methods is not None else list(METHODS)
     skews = _listed(p, "--p") if p is not None else list(_SKEWS)
+    from ccfcpp.papers.comparison import plan_comparison
+
     kind = resolve(ClusterConfig, "cluster", *files, values).partition.kind
     if kind != "skew":
         if p is not None:
@@ -169,9 +150,14 @@ def _listed(text: str, flag: str) -> list[str]:
 
 
 def _start(out: Path | None, plan: list[Planned[ClusterConfig]]) -> Study[ClusterConfig]:
+    from ccfcpp.clustering.experiment import ClusteringExperiment
+    from ccfcpp.clustering.setup import load_data
+    from ccfcpp.runs.paths import RunPaths
+    from ccfcpp.runs.study import Study
+
     first = plan[0].config
     path = out or new_path("comparison", first.dataset)
-    RunFolder(path).refuse_if_taken()
+    RunPaths(path).refuse_if_taken()
     data = load_data(first)
     # What can be checked before hours of work is: each method, by its first run.
     for method in dict.fromkeys(run.config.method for run in plan):
@@ -185,6 +171,9 @@ def _scores(result: Comparison) -> list[Table]:
 
 
 def _table(title: str, rows: list[dict[str, Entry | str]] | list[dict[str, str]]) -> Table:
+    from rich.table import Table
+    from rich.text import Text
+
     names = list(dict.fromkeys(name for row in rows for name in row))
     table = Table(*names, title=Text(title))
     for row in rows:
@@ -193,6 +182,8 @@ def _table(title: str, rows: list[dict[str, Entry | str]] | list[dict[str, str]]
 
 
 def _cell(row: Mapping[str, Entry | str], name: str) -> Text:
+    from rich.text import Text
+
     entry = row.get(name, "")
     if isinstance(entry, str):
         return Text(entry)

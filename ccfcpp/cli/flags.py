@@ -1,4 +1,4 @@
-"""The flags that stand for a key of the configuration: one table, of which each command takes a part.
+"""The flags that stand for a key of the configuration: one table for all commands.
 
 A flag's value is text, which the configuration checks as it checks a file's: there is one rule for
 each key. Its help shows the default, which is the preset's for the default data set.
@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-import click
 import typer
 from typer.core import TyperCommand
 
@@ -152,7 +151,7 @@ def keyed(*flags: Flag) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        own = inspect.signature(command).parameters
+        own = inspect.signature(command, eval_str=True).parameters
         parameters = [flag.parameter for flag in flags]
         parameters += [each for name, each in own.items() if name != "named"]
 
@@ -184,12 +183,11 @@ def showing_defaults(
     by_name = {flag.name: flag for flag in flags}
 
     class Command(TyperCommand):
-        def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        def format_help(self, ctx: Any, formatter: Any) -> None:
             found = _defaults(presets, kind())
-            for parameter in self.params:
-                if isinstance(parameter, click.Option) and parameter.name in by_name:
-                    flag = by_name[parameter.name]
-                    parameter.help = f"{flag.help} (default: {_default(flag, found)})"
+            options: dict[str | None, Any] = {option.name: option for option in self.params}
+            for name, flag in by_name.items():
+                options[name].help = f"{flag.help} (default: {_default(flag, found)})"
             super().format_help(ctx, formatter)
 
     return Command

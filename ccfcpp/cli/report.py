@@ -1,26 +1,28 @@
 """The command ``ccfcpp report``: it parses, calls and prints."""
 
+from __future__ import annotations
+
 import json
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ccfcpp.cli.options import AsJson, DataRoot
+from ccfcpp.cli import flags
+from ccfcpp.cli.options import AsJson
 from ccfcpp.cli.terminal import progress_console, usage_errors
 from ccfcpp.core.errors import UsageError
-from ccfcpp.core.files import write_whole
-from ccfcpp.report.contents import Contents, contents
-from ccfcpp.report.examination import Run, examine
-from ccfcpp.report.page import page
-from ccfcpp.report.runs import labelled
-from ccfcpp.report.writing import as_svg, write_figure
-from ccfcpp.runs.environment import use_processors
+
+if TYPE_CHECKING:
+    from ccfcpp.report.contents import Contents
+    from ccfcpp.report.examination import Run
 
 
+@flags.keyed(flags.DATA_ROOT)
 def report(
+    named: flags.Named,
     runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders of runs.")],
     out: Annotated[
         Path | None,
@@ -29,10 +31,14 @@ def report(
             "for several runs."
         ),
     ] = None,
-    data_root: DataRoot = None,
     json_output: AsJson = False,
 ) -> None:
     """Show a run, or several side by side, on one HTML page with figures and their numbers."""
+    from ccfcpp.report.contents import contents
+    from ccfcpp.report.examination import examine
+    from ccfcpp.report.runs import labelled
+    from ccfcpp.runs.environment import use_processors
+
     if len({run.resolve() for run in runs}) < len(runs):
         raise UsageError("a run is named twice: give each folder once")
     folder = _place(runs, out)
@@ -42,7 +48,7 @@ def report(
     with usage_errors():
         for run in runs:
             console.print(f"reading {run} …")
-            examined.append(examine(run, data_root))
+            examined.append(examine(run, named["data.root"]))
         console.print("drawing …")
         shown = labelled(examined)
         drawn = contents(shown)
@@ -71,6 +77,10 @@ def _place(runs: Sequence[Path], out: Path | None) -> Path:
 
 
 def _write(folder: Path, runs: Sequence[Run], drawn: Contents) -> None:
+    from ccfcpp.core.files import write_whole
+    from ccfcpp.report.page import page
+    from ccfcpp.report.writing import as_svg, write_figure
+
     figures = folder / "figures"
     try:
         figures.mkdir(parents=True, exist_ok=True)

@@ -1,17 +1,19 @@
 """The command ``ccfcpp reproduce``: it parses, calls and prints."""
 
+from __future__ import annotations
+
 import difflib
 import json
 import os
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ccfcpp.cli.options import AsJson, Cohort, DataRoot, Device
-from ccfcpp.cli.study_progress import watched
+from ccfcpp.cli import flags
+from ccfcpp.cli.options import AsJson
 from ccfcpp.cli.terminal import (
     given,
     print_facts,
@@ -20,22 +22,27 @@ from ccfcpp.cli.terminal import (
     resumable,
     usage_errors,
 )
+from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.core.errors import UsageError
-from ccfcpp.papers.reproduction.catalogue import ITEMS
-from ccfcpp.papers.reproduction.claims import verdict
-from ccfcpp.papers.reproduction.findings import Findings
-from ccfcpp.papers.reproduction.items import Item
-from ccfcpp.papers.reproduction.plan import plan_blocks
-from ccfcpp.papers.reproduction.results import Result
-from ccfcpp.papers.reproduction.writing import as_text, scale, shown_tables, write
-from ccfcpp.runs.environment import keep_freed_memory, use_processors
-from ccfcpp.runs.parallel import run_in_processes
-from ccfcpp.runs.study import Study
+
+if TYPE_CHECKING:
+    from ccfcpp.papers.reproduction.findings import Findings
+    from ccfcpp.papers.reproduction.items import Item
+    from ccfcpp.papers.reproduction.results import Result
+    from ccfcpp.runs.study import Study
 
 _OUT = Path("runs/reproduce")
 
 
+def add_reproduce(app: typer.Typer) -> None:
+    """Give an application the command."""
+    shown = flags.showing_defaults("cluster", lambda: ClusterConfig.kind_for({}), *flags.MACHINE)
+    app.command(cls=shown)(reproduce)
+
+
+@flags.keyed(*flags.MACHINE)
 def reproduce(
+    named: flags.Named,
     names: Annotated[
         list[str] | None,
         typer.Argument(metavar="ITEM...", help="Tables and figures; all are listed by --list."),
@@ -56,28 +63,30 @@ def reproduce(
             help="How many runs go on at once; with --quick as many as there are processors.",
         ),
     ] = None,
-    device: Device = None,
-    cohort: Cohort = None,
-    data_root: DataRoot = None,
     out: Annotated[
         Path, typer.Option(help="Folder of runs and results; what is finished there is kept.")
     ] = _OUT,
     json_output: AsJson = False,
 ) -> None:
     """Re-make tables and figures of the papers, and say which of their statements held."""
+    from ccfcpp.papers.reproduction.catalogue import ITEMS
+    from ccfcpp.papers.reproduction.results import Result
+    from ccfcpp.papers.reproduction.writing import as_text, write
+    from ccfcpp.runs.environment import keep_freed_memory, use_processors
+
     if show_list:
         print_facts("ccfcpp reproduce", {name: item.title for name, item in ITEMS.items()})
         return
     chosen = {name: _item(name) for name in names or []}
     if not chosen:
         raise UsageError("no item is given: name some of those that ccfcpp reproduce --list shows")
-    values = given({"device": device, "compute.cohort": cohort, "data.root": data_root})
+    values = given(named)
     jobs_of = {name: _jobs(item, jobs, quick) for name, item in chosen.items()}
     keep_freed_memory()
     use_processors()
     with usage_errors():
         plans = {
-            name: _plan(item, quick, values, out, data_root, dataset)
+            name: _plan(item, quick, values, out, named["data.root"], dataset)
             for name, item in chosen.items()
         }
         (out / "runs").mkdir(parents=True, exist_ok=True)
@@ -86,9 +95,7 @@ def reproduce(
     resumption = command + _flags(
         {
             "--jobs": jobs,
-            "--device": device,
-            "--cohort": cohort,
-            "--data-root": data_root,
+            **{flag.option: named[flag.key] for flag in flags.MACHINE},
             "--out": out if out != _OUT else None,
         }
     )
@@ -114,6 +121,8 @@ def _flags(values: Mapping[str, object]) -> str:
 
 
 def _item(name: str) -> Item:
+    from ccfcpp.papers.reproduction.catalogue import ITEMS
+
     if name not in ITEMS:
         nearest = difflib.get_close_matches(name, ITEMS, n=1, cutoff=0.0)[0]
         raise UsageError(
@@ -131,6 +140,9 @@ def _plan(
     dataset: str | None,
 ) -> Study[Any]:
     """The runs of an item, of which each kind has been looked at."""
+    from ccfcpp.papers.reproduction.plan import plan_blocks
+    from ccfcpp.runs.study import Study
+
     blocks = item.quick if quick else item.full
     kind, presets = item.command.config, item.command.presets
     root = None if data_root is None else Path(data_root)
@@ -156,6 +168,9 @@ def _jobs(item: Item, jobs: int | None, quick: bool) -> int:
 
 
 def _run(item: Item, study: Study[Any], jobs: int, resumption: str) -> None:
+    from ccfcpp.cli.study_progress import watched
+    from ccfcpp.runs.parallel import run_in_processes
+
     console = progress_console()
     console.print(item.title)
     with (
@@ -166,6 +181,9 @@ def _run(item: Item, study: Study[Any], jobs: int, resumption: str) -> None:
 
 
 def _print(item: Item, results: Sequence[Result], findings: Findings, folder: Path) -> None:
+    from ccfcpp.papers.reproduction.claims import verdict
+    from ccfcpp.papers.reproduction.writing import scale, shown_tables
+
     for ours, paper in findings.tables:
         for name, rows in shown_tables(ours, paper):
             print_rows(f"{item.title}. {name}", rows)
@@ -176,6 +194,9 @@ def _print(item: Item, results: Sequence[Result], findings: Findings, folder: Pa
 def _as_json(
     name: str, item: Item, results: Sequence[Result], findings: Findings, folder: Path
 ) -> dict[str, Any]:
+    from ccfcpp.papers.reproduction.claims import verdict
+    from ccfcpp.papers.reproduction.writing import scale
+
     return {
         "item": name,
         "title": item.title,

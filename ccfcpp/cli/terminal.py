@@ -3,9 +3,8 @@
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.console import Console
@@ -13,23 +12,14 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from ccfcpp.cli.interruption import graceful_interruption
-from ccfcpp.cli.progress import RunProgress
 from ccfcpp.core.config import Tree
-from ccfcpp.core.config_layers import (
-    flatten,
-    merge,
-    nest,
-    parse_assignments,
-    read_configs,
-    stack,
-    validate,
-)
+from ccfcpp.core.config_layers import merge, nest, parse_assignments, read_configs
 from ccfcpp.core.errors import StoppedError, UsageError
-from ccfcpp.core.profiling import Profile, profiling
-from ccfcpp.runs.experiment import Experiment
-from ccfcpp.runs.folder import RunFolder
-from ccfcpp.runs.paths import MAY_CHANGE, C
-from ccfcpp.runs.study import Study
+
+if TYPE_CHECKING:
+    from ccfcpp.core.profiling import Profile
+    from ccfcpp.runs.experiment import Experiment
+    from ccfcpp.runs.folder import RunFolder
 
 INTERRUPTED = 130
 """Exit code of a command that was stopped."""
@@ -70,65 +60,6 @@ def usage_errors() -> Iterator[None]:
         raise UsageError(f"{error.filename} cannot be used ({error.strerror})") from error
 
 
-def new_path(method: str, dataset: str) -> Path:
-    """The folder of a new run, where none is given."""
-    name = Path(dataset).name.partition(".")[0]
-    return Path("runs") / f"{datetime.now():%Y%m%d-%H%M%S-%f}-{method}-{name}"
-
-
-def required_out(out: Path | None) -> Path:
-    """The folder to resume in.
-
-    Raises:
-        UsageError: None was given.
-    """
-    if out is None:
-        raise UsageError("--resume needs the folder of the run: give --out")
-    return out
-
-
-def create_run(
-    path: Path, config: C, make: Callable[[C], Experiment[Any]]
-) -> tuple[Experiment[Any], RunFolder]:
-    """Start a run in a new or empty folder."""
-    # The cheap check first: loading the data may take a while.
-    RunFolder(path).refuse_if_taken()
-    experiment = make(config)
-    return experiment, RunFolder.create(path, config)
-
-
-def reopen_run(
-    path: Path, kind: type[C], make: Callable[[C], Experiment[Any]], *layers: Tree
-) -> tuple[Experiment[Any], RunFolder]:
-    """Go on with a run, with the same values or those that may change."""
-    folder = RunFolder.reopen(path)
-    saved = folder.saved_config(kind).model_dump(mode="json")
-    config = validate(kind, stack(kind, saved, *layers))
-    folder.refuse_other_config(config)
-    return make(config), folder
-
-
-def reopen_study(path: Path, kind: type[C], changes: Tree, seeds: int) -> Study[C]:
-    """Go on with a study, as it was planned.
-
-    Args:
-        path: Its folder.
-        kind: The kind of its configurations.
-        changes: What the user gave.
-        seeds: Seeds that the user asked for; 1 by default.
-
-    Raises:
-        UsageError: Something was given that may not change.
-    """
-    other = sorted({key for key, _ in flatten(changes)} - MAY_CHANGE)
-    if other or seeds > 1:
-        raise UsageError(
-            f"the runs in {path} are resumed as they were planned: leave out "
-            f"{', '.join(other) or '--seeds'}, or give another --out"
-        )
-    return Study.reopen(path, kind, changes)
-
-
 def progress_console() -> Console:
     """Where progress goes.
 
@@ -166,8 +97,8 @@ def resumable(resumption: str, console: Console | None = None) -> Iterator[Calla
 
 
 def run_to_end(
-    experiment: Experiment[Any],
-    folder: RunFolder,
+    experiment: "Experiment[Any]",
+    folder: "RunFolder",
     headline: tuple[str, str],
     should_stop: Callable[[], bool],
     title: str | None = None,
@@ -184,6 +115,8 @@ def run_to_end(
     Raises:
         StoppedError: It was stopped.
     """
+    from ccfcpp.cli.progress import RunProgress
+
     console = progress_console()
     if title is not None:
         console.print(title)
@@ -199,6 +132,8 @@ def resume_command(command: str, path: Path) -> str:
 @contextmanager
 def printed_profile() -> Iterator[None]:
     """Measure a run and say where its time went, also where it is interrupted."""
+    from ccfcpp.core.profiling import profiling
+
     measured = None
     try:
         with profiling() as measured:
@@ -208,7 +143,7 @@ def printed_profile() -> Iterator[None]:
             _print_profile(measured)
 
 
-def _print_profile(profile: Profile) -> None:
+def _print_profile(profile: "Profile") -> None:
     total = sum(profile.seconds.values())
     table = Table(
         "section", *(Column(name, justify="right") for name in ("seconds", "share", "calls"))

@@ -1,21 +1,21 @@
 """The command ``ccfcpp verify-theory``: it parses, calls and prints."""
 
+from __future__ import annotations
+
 import json
 import time
 from itertools import groupby
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ccfcpp.cli.options import AsJson
 from ccfcpp.cli.terminal import print_rows, progress_console
 from ccfcpp.core.errors import UsageError
-from ccfcpp.core.files import write_whole
-from ccfcpp.papers.theory.statements import Statement
-from ccfcpp.papers.theory.verification import verify
-from ccfcpp.runs.environment import use_processors
-from ccfcpp.runs.study import as_csv
+
+if TYPE_CHECKING:
+    from ccfcpp.papers.theory.statements import Statement
 
 
 def verify_theory(
@@ -27,6 +27,11 @@ def verify_theory(
     json_output: AsJson = False,
 ) -> None:
     """Check the papers' theorems against small linear networks under gradient flow."""
+    from ccfcpp.core.files import write_whole
+    from ccfcpp.papers.theory.verification import verify
+    from ccfcpp.runs.environment import use_processors
+    from ccfcpp.runs.study import as_csv
+
     if out is not None:
         _make_folder(out)
     use_processors()

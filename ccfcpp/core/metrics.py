@@ -3,9 +3,6 @@
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.optimize import linear_sum_assignment
-from sklearn.metrics import adjusted_rand_score, cohen_kappa_score, normalized_mutual_info_score
-from sklearn.metrics.cluster import contingency_matrix
 from torch import Tensor
 
 Integers = NDArray[np.int64]
@@ -22,6 +19,10 @@ def match_clusters(classes: Integers, clusters: Integers) -> Integers:
         Shape (samples,): for each sample the class its cluster is matched with. Where there are
         more clusters than classes, the samples of an unmatched cluster get the label -1.
     """
+    # Imported where they are needed, here and below: a run begins without them.
+    from scipy.optimize import linear_sum_assignment
+    from sklearn.metrics.cluster import contingency_matrix
+
     counts = contingency_matrix(classes, clusters)
     class_names, cluster_names = np.unique(classes), np.unique(clusters)
     matched_classes, matched_clusters = linear_sum_assignment(counts, maximize=True)
@@ -43,6 +44,8 @@ def clustering_scores(classes: Integers, clusters: Integers) -> dict[str, float]
         (Strehl and Ghosh 2002, which the paper cites), ``kappa`` (Cohen's) and ``accuracy`` after
         Hungarian matching, and ``ari``.
     """
+    from sklearn.metrics import adjusted_rand_score
+
     matched = match_clusters(classes, clusters)
     return {
         "nmi": _nmi(classes, clusters, "arithmetic"),
@@ -54,6 +57,8 @@ def clustering_scores(classes: Integers, clusters: Integers) -> dict[str, float]
 
 
 def _nmi(classes: Integers, clusters: Integers, average: str) -> float:
+    from sklearn.metrics import normalized_mutual_info_score
+
     return float(normalized_mutual_info_score(classes, clusters, average_method=average))
 
 
@@ -61,6 +66,8 @@ def _kappa(classes: Integers, matched: Integers) -> float:
     # One class, found as one cluster: chance agreement is 1 as well and kappa would be 0/0.
     if np.array_equal(classes, matched):
         return 1.0
+    from sklearn.metrics import cohen_kappa_score
+
     return float(cohen_kappa_score(classes, matched))
 
 

@@ -16,17 +16,14 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from ccfcpp.data.places import user_folder
+
 Arrays = dict[str, NDArray[np.generic]]
 
 # Part of every key: raise it when what is decoded from the same files changes.
 _DECODING = 1
 
 _log = logging.getLogger(__name__)
-
-
-def user_folder() -> Path:
-    """Return `$XDG_CACHE_HOME/ccfcpp`, or `~/.cache/ccfcpp`."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "ccfcpp"
 
 
 def cache_folder() -> Path:

@@ -5,13 +5,12 @@ To list or to describe them imports neither torch nor a library that has data se
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ccfcpp.core.registry import Registry
-from ccfcpp.data.cache import user_folder
+from ccfcpp.data.places import root_folder
 
 if TYPE_CHECKING:
     from ccfcpp.data.images import ImageData
@@ -108,13 +107,3 @@ def describe(data_root: Path | None = None) -> tuple[Description, ...]:
         Description(name, it.images, it.classes, it.shape, it.place(root))
         for name, it in DATASETS.items()
     )
-
-
-def root_folder(data_root: Path | None) -> Path:
-    """Return the folder of the named data sets.
-
-    Returns:
-        `data_root`, else `$CCFCPP_DATA`, else `data` in the user's cache folder.
-    """
-    configured = data_root or os.environ.get("CCFCPP_DATA") or user_folder() / "data"
-    return Path(configured).expanduser()

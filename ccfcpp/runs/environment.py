@@ -8,7 +8,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import faiss
 import torch
 
 import ccfcpp
@@ -64,7 +63,7 @@ def keep_freed_memory() -> None:
 
 
 def use_processors(jobs: int = 1) -> None:
-    """Set the threads of torch and faiss once, to the processors this process may use.
+    """Set the threads of torch once, to the processors this process may use; faiss takes as many.
 
     ``OMP_NUM_THREADS`` overrides the number; give it where other work shares the processors.
 
@@ -75,7 +74,6 @@ def use_processors(jobs: int = 1) -> None:
     fair = max(1, _available_processors() // jobs)
     threads = int(given) if given.isdecimal() and int(given) > 0 else fair
     torch.set_num_threads(threads)
-    faiss.omp_set_num_threads(threads)
 
 
 def _available_processors() -> int:
@@ -94,13 +92,23 @@ def describe_environment(device: torch.device) -> dict[str, object]:
         "revision": _source_revision(),
         "python": platform.python_version(),
         **versions,
-        "faiss": faiss.__version__,
+        "faiss": _faiss_version(),
         "platform": platform.platform(),
         "processor": _processor_name(),
         "threads": torch.get_num_threads(),
         "device": str(device),
         "cuda_device": cuda_name,
     }
+
+
+def _faiss_version() -> str | None:
+    """Of whichever build is installed."""
+    for build in ("faiss-gpu", "faiss-cpu"):
+        try:
+            return importlib.metadata.version(build)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return None
 
 
 def _processor_name() -> str:

@@ -1,10 +1,98 @@
-"""Opening runs: new ones in a new folder, and those that go on."""
+"""Opening runs: new ones in a new folder, and those that go on.
 
-from typing import TYPE_CHECKING, TypeVar
+An ``Opening`` has checked all that can be checked without images. It imports no network library, so
+that a command can say at once what it is about to do.
+"""
 
-from ccfcpp.core.config import MethodConfig
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Generic
+
+from ccfcpp.core.config import Tree
+from ccfcpp.core.config_layers import stack, validate
+from ccfcpp.core.errors import UsageError
+from ccfcpp.runs.paths import C, RunPaths
 
 if TYPE_CHECKING:
-    pass
+    from ccfcpp.runs.experiment import Experiment
+    from ccfcpp.runs.folder import RunFolder
 
-C = TypeVar("C", bound=MethodConfig)
+
+@dataclass(frozen=True)
+class Opening(Generic[C]):
+    """A run that is about to begin or to go on.
+
+    Use ``new`` or ``going_on``.
+
+    Attributes:
+        path: Its folder.
+        config: Its configuration.
+        goes_on: Whether it has begun before.
+    """
+
+    path: Path
+    config: C
+    goes_on: bool
+
+    @staticmethod
+    def new(path: Path, config: C) -> Opening[C]:
+        """A run in a new or empty folder.
+
+        Raises:
+            UsageError: The folder holds something.
+        """
+        RunPaths(path).refuse_if_taken()
+        return Opening(path, config, goes_on=False)
+
+    @staticmethod
+    def going_on(path: Path, kind: type[C], *layers: Tree) -> Opening[C]:
+        """A run that was begun, with the same values or those that may change.
+
+        Args:
+            path: Its folder.
+            kind: The kind of its configuration.
+            layers: What the user gave.
+
+        Raises:
+            UsageError: There is no such run, or it was started with other values.
+        """
+        paths = RunPaths.reopen(path)
+        saved = paths.saved_config(kind).model_dump(mode="json")
+        config = validate(kind, stack(kind, saved, *layers))
+        paths.refuse_other_config(config)
+        return Opening(path, config, goes_on=True)
+
+    def open(self, make: Callable[[C], Experiment[Any]]) -> tuple[Experiment[Any], RunFolder]:
+        """The experiment and its folder.
+
+        Args:
+            make: Makes an experiment, which checks what is left to check; after that the folder is
+                made where it is new.
+        """
+        from ccfcpp.runs.folder import RunFolder
+
+        experiment = make(self.config)
+        if self.goes_on:
+            return experiment, RunFolder(self.path)
+        return experiment, RunFolder.create(self.path, self.config)
+
+
+def new_path(method: str, dataset: str) -> Path:
+    """The folder of a new run, where none is given."""
+    name = Path(dataset).name.partition(".")[0]
+    return Path("runs") / f"{datetime.now():%Y%m%d-%H%M%S-%f}-{method}-{name}"
+
+
+def required_out(out: Path | None) -> Path:
+    """The folder to resume in.
+
+    Raises:
+        UsageError: None was given.
+    """
+    if out is None:
+        raise UsageError("to resume needs the folder of the run: give --out")
+    return out

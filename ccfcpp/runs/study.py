@@ -11,7 +11,7 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic
+from typing import TYPE_CHECKING, Any, Generic
 
 import yaml
 
@@ -19,9 +19,11 @@ from ccfcpp.core.config import Tree
 from ccfcpp.core.config_layers import flatten, merge, nest, read_yaml, resolve, validate
 from ccfcpp.core.errors import StoppedError, UsageError
 from ccfcpp.core.files import write_whole
-from ccfcpp.runs.experiment import Experiment
 from ccfcpp.runs.folder import RunFolder
-from ccfcpp.runs.paths import C
+from ccfcpp.runs.paths import MAY_CHANGE, C
+
+if TYPE_CHECKING:
+    from ccfcpp.runs.experiment import Experiment
 
 Axes = dict[str, Any]
 """What sets a cell of the grid apart: values by dotted key."""
@@ -198,8 +200,8 @@ class Study(Generic[C]):
 
     def run(
         self,
-        make: Callable[[C], Experiment[Any]],
-        run_one: Callable[[str, Experiment[Any], RunFolder], object],
+        make: Callable[[C], "Experiment[Any]"],
+        run_one: Callable[[str, "Experiment[Any]", RunFolder], object],
         finished: Callable[[], None],
         should_stop: Callable[[], bool],
     ) -> None:
@@ -233,8 +235,8 @@ class Study(Generic[C]):
         return self.folder(planned).summary.is_file()
 
     def opened(
-        self, planned: Planned[C], make: Callable[[C], Experiment[Any]]
-    ) -> tuple[Experiment[Any], RunFolder]:
+        self, planned: Planned[C], make: Callable[[C], "Experiment[Any]"]
+    ) -> "tuple[Experiment[Any], RunFolder]":
         """A run's experiment and its folder, which is made, or taken up where it was left."""
         experiment = make(planned.config)
         folder = self.folder(planned)
@@ -294,6 +296,27 @@ def display(row: Row, measures: Sequence[str]) -> dict[str, str]:
         text = "" if mean is None else f"{mean:.4g}"
         shown[measure] = text if deviation is None else f"{text} ± {deviation:.2g}"
     return shown
+
+
+def reopen_study(path: Path, kind: type[C], changes: Tree, seeds: int) -> Study[C]:
+    """Go on with a study, as it was planned.
+
+    Args:
+        path: Its folder.
+        kind: The kind of its configurations.
+        changes: What the user gave.
+        seeds: Seeds that the user asked for; 1 by default.
+
+    Raises:
+        UsageError: Something was given that may not change.
+    """
+    other = sorted({key for key, _ in flatten(changes)} - MAY_CHANGE)
+    if other or seeds > 1:
+        raise UsageError(
+            f"the runs in {path} are resumed as they were planned: leave out "
+            f"{', '.join(other) or '--seeds'}, or give another --out"
+        )
+    return Study.reopen(path, kind, changes)
 
 
 def as_csv(rows: Sequence[Mapping[str, object]]) -> str:

@@ -6,7 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ccfcpp.data.cache import Arrays, cache_folder, cached, user_folder
+from ccfcpp.data.cache import Arrays, cache_folder, cached
+from ccfcpp.data.places import user_folder
 
 
 class _Decoder:

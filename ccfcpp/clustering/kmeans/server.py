@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 
-import faiss
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -59,6 +58,10 @@ def kmeans(
     weights = _weights_of(points, weights)
     if len(points) <= k:
         return own_points(points, weights)
+    # Imported where it is needed: it takes a while, and many runs begin without it.
+    import faiss
+
+    faiss.omp_set_num_threads(torch.get_num_threads())
     trained = faiss.Kmeans(
         points.shape[1],
         k,

@@ -10,8 +10,8 @@ from typing import Any
 from ccfcpp.core.config import RunConfig, Tree
 from ccfcpp.core.config_layers import flatten, preset_folder, read_yaml
 from ccfcpp.core.errors import UsageError
-from ccfcpp.data.sources import root_folder
-from ccfcpp.runs.folder import MAY_CHANGE, C
+from ccfcpp.data.places import root_folder
+from ccfcpp.runs.paths import MAY_CHANGE, C
 from ccfcpp.runs.study import Planned, plan_grid
 
 Cells = Mapping[str, Sequence[Any]]

@@ -1,0 +1,136 @@
+"""The command ``ccfcpp cluster``: it parses, calls and prints."""
+
+import json
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from ccfcpp.cli import flags
+from ccfcpp.cli.options import AsJson, Config, Out, Resume, Settings, ShowProfile
+from ccfcpp.cli.terminal import (
+    print_facts,
+    printed_profile,
+    progress_console,
+    resumable,
+    resume_command,
+    run_to_end,
+    traffic_rows,
+    usage_errors,
+    user_layers,
+)
+from ccfcpp.clustering.config import ClusterConfig
+from ccfcpp.clustering.methods import METHODS, refuse_unused
+from ccfcpp.core.config import Tree
+from ccfcpp.core.config_layers import flatten, resolve
+from ccfcpp.runs.opening import Opening, new_path, required_out
+
+_FLAGS = (
+    flags.DATASET,
+    flags.CLUSTERING_METHOD,
+    flags.PARTITION,
+    flags.SKEW,
+    flags.CLIENTS,
+    flags.CLUSTERS,
+    flags.ROUNDS,
+    flags.PRETRAIN_ROUNDS,
+    flags.ETA,
+    flags.LAM,
+    *flags.ABSENCE,
+    flags.SEED,
+    *flags.MACHINE,
+    flags.TENSORBOARD,
+)
+
+
+def add_cluster(app: typer.Typer) -> None:
+    """Give an application the command."""
+    shown = flags.showing_defaults("cluster", lambda: ClusterConfig.kind_for({}), *_FLAGS)
+    app.command(cls=shown)(cluster)
+
+
+@flags.keyed(*_FLAGS)
+def cluster(
+    named: flags.Named,
+    config: Config = None,
+    out: Out = None,
+    resume: Resume = False,
+    settings: Settings = None,
+    profile: ShowProfile = False,
+    json_output: AsJson = False,
+) -> None:
+    """Cluster images that lie with several clients, by CCFC++ or another system."""
+    with usage_errors():
+        opening = _opened(out, resume, *user_layers(config, named, settings))
+    progress_console().print(_header(opening))
+
+    from ccfcpp.clustering.experiment import ClusteringExperiment
+    from ccfcpp.runs.environment import keep_freed_memory, use_processors
+
+    keep_freed_memory()
+    use_processors()
+    with usage_errors():
+        experiment, folder = opening.open(ClusteringExperiment)
+    resumption = resume_command("cluster", folder.path)
+    with printed_profile() if profile else nullcontext(), resumable(resumption) as should_stop:
+        summary = run_to_end(experiment, folder, ("nmi", "NMI"), should_stop)
+    if json_output:
+        typer.echo(json.dumps(summary))
+    else:
+        _print_summary(summary)
+
+
+def _opened(
+    out: Path | None, resume: bool, files: list[Tree], values: Tree
+) -> Opening[ClusterConfig]:
+    if resume:
+        return Opening.going_on(required_out(out), ClusterConfig, *files, values)
+    resolved = resolve(ClusterConfig, "cluster", *files, values)
+    refuse_unused([key for key, _ in flatten(values)], [resolved.method])
+    return Opening.new(out or new_path(resolved.method, resolved.dataset), resolved)
+
+
+def _header(opening: Opening[ClusterConfig]) -> str:
+    """What is about to be run, and where."""
+    config = opening.config
+    skew = f" p = {config.partition.p:g}" if config.partition.kind == "skew" else ""
+    begun = "going on with " if opening.goes_on else ""
+    return (
+        f"{begun}{METHODS[config.method].title} on {config.dataset}, "
+        f"{config.partition.kind}{skew}, seed {config.seed}: {opening.path}"
+    )
+
+
+def _print_summary(summary: dict[str, Any]) -> None:
+    empty = summary["clients"] - summary["connected"] - summary["disconnected"]
+    rows = {
+        "images": f"{summary['samples']:,}, of which clients that take part hold "
+        f"{summary['held']:,}",
+        "clusters": str(summary["clusters"]),
+        "clients": f"{summary['connected']} connected, {summary['disconnected']} disconnected"
+        + (f", {empty} without images" if empty else ""),
+        "partition": summary["partition"]
+        + (f", p = {summary['p']:g}" if summary["p"] is not None else ""),
+        "rounds": _rounds(summary),
+        "leaves a client": summary["sends"],
+        **{
+            title: f"{summary[key]:.4f}" if summary[key] is not None else "no labels"
+            for title, key in (
+                ("NMI", "nmi"),
+                ("Kappa", "kappa"),
+                ("accuracy", "accuracy"),
+                ("ARI", "ari"),
+            )
+        },
+    }
+    title = f"{METHODS[summary['method']].title} on {summary['dataset']}"
+    print_facts(title, rows | traffic_rows(summary))
+
+
+def _rounds(summary: dict[str, Any]) -> str:
+    rounds = summary["rounds"]
+    if "pretrain_rounds" in summary:
+        first = min(rounds, summary["pretrain_rounds"])
+        return f"{first} pre-training + {rounds - first}"
+    return str(rounds)
