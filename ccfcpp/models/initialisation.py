@@ -24,7 +24,9 @@ def build(make: Callable[[], M], generator: torch.Generator) -> M:
     """
     with torch.device("meta"):
         model = make()
-    model.to_empty(device="cpu")
+    # As ``to_empty`` does, which imports a second's worth of symbolic algebra on the way.
+    empty = {n: torch.empty(t.shape, dtype=t.dtype) for n, t in model.state_dict().items()}
+    model.load_state_dict(empty, assign=True)
     for module in model.modules():
         _initialise(module, generator)
     return model

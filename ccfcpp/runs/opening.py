@@ -94,5 +94,5 @@ def required_out(out: Path | None) -> Path:
         UsageError: None was given.
     """
     if out is None:
-        raise UsageError("to resume needs the folder of the run: give --out")
+        raise UsageError("--resume needs the folder of the run: give --out")
     return out
