@@ -26,7 +26,7 @@ class State:
 
 def checkpoint(round_number: int = 3) -> Checkpoint[State]:
     weights = torch.rand(4, 3, 2, 2).to(memory_format=torch.channels_last)
-    memories = {2: "client-2-round-3.safetensors", 11: "client-11-round-1.safetensors"}
+    memories = {2: "client-2-version-3.0.safetensors", 11: "client-11-version-1.0.safetensors"}
     return Checkpoint(
         round_number, State({"w": weights, "n": torch.tensor(4)}, 7), memories, {"s": 1.5}
     )

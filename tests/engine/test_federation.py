@@ -3,7 +3,7 @@
 import re
 import weakref
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -11,111 +11,33 @@ import torch
 from torch import Tensor
 
 from ccfcpp.core.randomness import Randomness
-from ccfcpp.engine.algorithm import Exchange, Figures, RefusedUpdateError
 from ccfcpp.engine.availability import Availability
-from ccfcpp.engine.client import Client, cohorts
-from ccfcpp.engine.federation import Federation, check_same_shapes
-from ccfcpp.engine.memories import ClientMemories
-
-
-@dataclass(frozen=True)
-class Mean:
-    value: Tensor
-
-
-@dataclass(frozen=True)
-class Vote:
-    value: Tensor
-
-
-HOPELESS = 99
-"""A client that says itself that it has no update."""
-
-
-class Voting:
-    """Each client votes old value + its number + noise of its own; the server takes the mean."""
-
-    name = "vote"
-    uses_memory = True
-    travels = True
-    cohort = 2
-
-    def __init__(self, bad: dict[int, Tensor] | None = None) -> None:
-        self.bad = bad or {}
-
-    def broadcast(self, state: Mean) -> Mean:
-        return state
-
-    def local_updates(
-        self, message: Mean, clients: Sequence[Client], randomness: Randomness
-    ) -> list[Vote | RefusedUpdateError]:
-        assert len(clients) <= 2
-        return [self._vote(message, c, randomness.of_client(c.id)) for c in clients]
-
-    def _vote(
-        self, message: Mean, client: Client, randomness: Randomness
-    ) -> Vote | RefusedUpdateError:
-        noise = torch.rand(2, generator=randomness.generator("noise"))
-        client.memory = {"votes": client.memory.get("votes", torch.tensor(0)) + 1}
-        if client.id == HOPELESS:
-            return RefusedUpdateError("it has no vote")
-        return Vote(self.bad.get(client.id, message.value + client.id + noise))
-
-    def check(self, message: Mean, update: Vote) -> None:
-        check_same_shapes(message, update, "vote")
-
-    def aggregate(
-        self, state: Mean, updates: Iterable[Vote], randomness: Randomness
-    ) -> tuple[Mean, Figures]:
-        del randomness
-        votes = [update.value for update in updates]
-        return replace(state, value=torch.stack(votes).mean(dim=0)), {"votes": len(votes)}
-
-
-class Election:
-    state_type = Mean
-
-    def __init__(self, rounds: int, bad: dict[int, Tensor] | None = None) -> None:
-        self.rounds = rounds
-        self.voting = Voting(bad)
-
-    def has_converged(self, state: Mean) -> bool:
-        return False
-
-    def initial_state(self, randomness: Randomness) -> Mean:
-        del randomness
-        return Mean(torch.zeros(2))
-
-    def exchanges(self, number: int, state: Mean) -> Sequence[Exchange[Mean]]:
-        del state
-        return [self.voting] * (2 if number == 1 else 1)
-
-
-def clients(*numbers: int) -> list[Client]:
-    return [Client(n, f"client {n}", torch.zeros(1, 1, 2, 2, dtype=torch.uint8)) for n in numbers]
-
-
-def federated(
-    election: Election, who: list[Client], availability: Availability | None = None, seed: int = 0
-) -> Federation[Mean]:
-    memories = ClientMemories(torch.device("cpu"), budget=1000)
-    return Federation(election, who, availability or Availability(), Randomness(seed), memories)
+from ccfcpp.engine.client import Client, by_size
+from ccfcpp.engine.exchange import Figures, RefusedUpdateError, Task
+from tests.support.election import (
+    HOPELESS,
+    VOTE,
+    Counting,
+    Election,
+    Mean,
+    Vote,
+    Voting,
+    noise,
+    voters,
+)
+from tests.support.federation import federated
 
 
 def run(
     election: Election, who: list[Client], availability: Availability | None = None, seed: int = 0
 ) -> tuple[list[Mean], list[dict[str, object]]]:
-    federation = federated(election, who, availability, seed)
+    federation = federated("election", election, who, seed, availability)
     pairs = list(federation.run(election.initial_state(Randomness(seed))))
     return [state for state, _ in pairs], [vars(report) for _, report in pairs]
 
 
-def noise(number: int, client: int) -> Tensor:
-    return torch.rand(2, generator=Randomness(0, number, client).generator("noise"))
-
-
 def test_a_round_by_hand() -> None:
-    (state,), (report,) = run(Election(1), clients(3, 8))
+    (state,), (report,) = run(Election(1), voters(3, 8))
     torch.testing.assert_close(state.value, 5.5 + (noise(0, 3) + noise(0, 8)) / 2)
     assert report["clients"] == [3, 8]
     assert report["bytes_down"] == report["bytes_up"] == 2 * 2 * 4
@@ -124,14 +46,14 @@ def test_a_round_by_hand() -> None:
 
 
 def test_a_round_may_hold_several_exchanges() -> None:
-    _, reports = run(Election(2), clients(0, 1))
+    _, reports = run(Election(2), voters(0, 1))
     assert [report["bytes_up"] for report in reports] == [16, 32]
 
 
 def test_what_does_not_travel_needs_no_connection_and_counts_no_bytes() -> None:
     election = Election(1)
-    election.voting.travels = False
-    (state,), (report,) = run(election, clients(0, 1), Availability(dropout_rate=1.0))
+    election.voting.exchange = election.counting.exchange = replace(VOTE, travels=False)
+    (state,), (report,) = run(election, voters(0, 1), Availability(dropout_rate=1.0))
     torch.testing.assert_close(state.value, 0.5 + (noise(0, 0) + noise(0, 1)) / 2)
     assert report["clients"] == [0, 1]
     assert report["bytes_down"] == report["bytes_up"] == 0
@@ -140,14 +62,14 @@ def test_what_does_not_travel_needs_no_connection_and_counts_no_bytes() -> None:
 def test_a_run_ends_where_the_algorithm_has_converged(monkeypatch: pytest.MonkeyPatch) -> None:
     election = Election(9)
     monkeypatch.setattr(election, "has_converged", lambda state: bool(state.value[0] > 1))
-    states, reports = run(election, clients(0, 1))
+    states, reports = run(election, voters(0, 1))
     assert 1 < len(reports) < 9
     assert [bool(state.value[0] > 1) for state in states] == [False] * (len(states) - 1) + [True]
 
 
 def test_the_order_of_the_clients_does_not_matter() -> None:
-    first, _ = run(Election(3), clients(0, 1, 2, 3))
-    second, _ = run(Election(3), clients(2, 0, 3, 1))
+    first, _ = run(Election(3), voters(0, 1, 2, 3))
+    second, _ = run(Election(3), voters(2, 0, 3, 1))
     assert all(torch.equal(a.value, b.value) for a, b in zip(first, second, strict=True))
 
 
@@ -166,7 +88,7 @@ def test_the_order_of_the_clients_does_not_matter() -> None:
 def test_an_update_that_cannot_be_used_is_refused_and_the_round_goes_on(
     bad: Tensor, reason: str
 ) -> None:
-    (state,), (report,) = run(Election(1, {1: bad}), clients(0, 1, 2))
+    (state,), (report,) = run(Election(1, {1: bad}), voters(0, 1, 2))
     refused = report["refused"]
     assert isinstance(refused, dict)
     assert list(refused) == [1]
@@ -177,7 +99,7 @@ def test_an_update_that_cannot_be_used_is_refused_and_the_round_goes_on(
 
 
 def test_a_client_may_say_itself_that_it_has_no_update() -> None:
-    who = clients(0, HOPELESS)
+    who = voters(0, HOPELESS)
     (state,), (report,) = run(Election(1), who)
     assert report["refused"] == {HOPELESS: ["vote: it has no vote"]}
     assert (report["bytes_down"], report["bytes_up"]) == (16, 8)
@@ -186,80 +108,105 @@ def test_a_client_may_say_itself_that_it_has_no_update() -> None:
 
 def test_what_a_refused_client_learnt_is_forgotten() -> None:
     election = Election(3, {1: torch.full((2,), float("nan"))})
-    federation = federated(election, clients(0, 1))
+    federation = federated("election", election, voters(0, 1))
     list(federation.run(election.initial_state(Randomness(0))))
     assert federation.transport.memories.take(0)["votes"] == 4  # Round 1 holds two exchanges.
     assert federation.transport.memories.take(1) == {}
 
 
 def test_every_reason_of_a_round_is_kept() -> None:
-    _, reports = run(Election(2, {1: torch.zeros(3)}), clients(0, 1))
+    _, reports = run(Election(2, {1: torch.zeros(3)}), voters(0, 1))
     assert [len(r["refused"][1]) for r in reports if isinstance(r["refused"], dict)] == [1, 2]
 
 
 def test_where_nobody_can_be_used_the_state_stays() -> None:
     nan = torch.full((2,), float("nan"))
-    (state,), (report,) = run(Election(1, {0: nan}), clients(0))
+    (state,), (report,) = run(Election(1, {0: nan}), voters(0))
     assert torch.equal(state.value, torch.zeros(2))
     assert report["figures"] == {}
-    (state,), (report,) = run(Election(1), clients(0, 1), Availability(dropout_rate=1.0))
+    (state,), (report,) = run(Election(1), voters(0, 1), Availability(dropout_rate=1.0))
     assert torch.equal(state.value, torch.zeros(2))
     assert report["clients"] == []
     assert report["bytes_down"] == 0
 
 
 def test_a_client_that_drops_out_is_missing_from_its_round_only() -> None:
-    _, reports = run(Election(30), clients(0, 1, 2), Availability(dropout_rate=0.5))
+    _, reports = run(Election(30), voters(0, 1, 2), Availability(dropout_rate=0.5))
     sizes = {len(who) for r in reports if isinstance(who := r["clients"], list)}
     assert sizes == {0, 1, 2, 3}
 
 
 def test_a_resumed_run_goes_on_as_if_it_had_never_stopped() -> None:
     availability = Availability(dropout_rate=0.3, sample_fraction=0.7)
-    whole, _ = run(Election(6), clients(0, 1, 2, 3), availability)
-    federation = federated(Election(6), clients(0, 1, 2, 3), availability)
+    whole, _ = run(Election(6), voters(0, 1, 2, 3), availability)
+    federation = federated("election", Election(6), voters(0, 1, 2, 3), 0, availability)
     rest = [state for state, _ in federation.run(whole[2], first_round=3)]
     assert all(torch.equal(a.value, b.value) for a, b in zip(whole[3:], rest, strict=True))
 
 
-def test_a_look_at_an_update_is_no_part_of_the_rounds_time(
+def test_a_look_at_a_local_model_is_no_part_of_the_rounds_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """On a clock on which a cohort works for 1 s, and a look takes 100 s."""
     seconds = 0.0
-    seen: list[tuple[int, int, object]] = []
+    seen: list[tuple[int, int]] = []
 
     class Slow(Voting):
         def local_updates(
-            self, message: Mean, clients: Sequence[Client], randomness: Randomness
+            self, task: Task, message: Mean, clients: Sequence[Client], randomness: Randomness
         ) -> list[Vote | RefusedUpdateError]:
             nonlocal seconds
             seconds += 1
-            return super().local_updates(message, clients, randomness)
+            return super().local_updates(task, message, clients, randomness)
 
-    def look(number: int, client: int, update: object) -> None:
+    def look(number: int, client: int, model: dict[str, Tensor]) -> None:
         nonlocal seconds
         seconds += 100
-        seen.append((number, client, type(update)))
+        assert list(model) == ["vote"]
+        seen.append((number, client))
 
     monkeypatch.setattr("ccfcpp.engine.federation.time", SimpleNamespace(monotonic=lambda: seconds))
     election = Election(2)
     election.voting = Slow({1: torch.full((2,), torch.nan)})
-    federation = federated(election, clients(0, 1, 2, HOPELESS))
-    federation.on_update = look
+    federation = federated("election", election, voters(0, 1, 2, HOPELESS))
+    federation.on_local_model = look
     reports = [report for _, report in federation.run(Mean(torch.zeros(2)))]
     # Client 1 and the hopeless one are refused; round 1 holds two exchanges, of two cohorts each.
-    assert [(number, client) for number, client, _ in seen] == [
-        (0, 0), (0, 2), (1, 0), (1, 2), (1, 0), (1, 2),
-    ]  # fmt: skip
-    assert {kind for _, _, kind in seen} == {Vote}
+    assert seen == [(0, 0), (0, 2), (1, 0), (1, 2), (1, 0), (1, 2)]
     assert [report.seconds for report in reports] == [2, 4]
 
 
-def test_cohorts_go_from_large_clients_to_small_ones() -> None:
+def test_updates_without_a_local_model_are_not_shown() -> None:
+    class Secret(Counting):
+        def local_model(self, update: Vote) -> None:  # type: ignore[override]
+            return None
+
+    election = Election(1)
+    election.counting = Secret()
+    federation = federated("election", election, voters(0, 1))
+    federation.on_local_model = lambda number, client, model: pytest.fail("shown")
+    list(federation.run(Mean(torch.zeros(2))))
+
+
+def test_clients_work_from_large_ones_to_small_ones() -> None:
     who = [Client(n, "", torch.zeros(size, 1, 2, 2)) for n, size in enumerate((3, 9, 9, 1, 5))]
-    assert [[c.id for c in cohort] for cohort in cohorts(who, 2)] == [[1, 2], [4, 0], [3]]
-    assert [[c.id for c in cohort] for cohort in cohorts(who[::-1], 9)] == [[1, 2, 4, 0, 3]]
+    assert [member.id for member in by_size(client.member for client in who)] == [1, 2, 4, 0, 3]
+    cohorts: list[list[int]] = []
+
+    class Noted(Voting):
+        def local_updates(
+            self, task: Task, message: Mean, clients: Sequence[Client], randomness: Randomness
+        ) -> list[Vote | RefusedUpdateError]:
+            cohorts.append([client.id for client in clients])
+            return super().local_updates(task, message, clients, randomness)
+
+    for order in (who, who[::-1]):
+        for cohort in (2, 9):
+            election = Election(1)
+            election.voting = Noted()
+            election.voting.cohort = cohort
+            run(election, order)
+    assert cohorts == [[1, 2], [4, 0], [3], [1, 2, 4, 0, 3]] * 2
 
 
 def test_updates_are_aggregated_while_the_clients_work() -> None:
@@ -269,14 +216,15 @@ def test_updates_are_aggregated_while_the_clients_work() -> None:
 
     class Counted(Voting):
         def local_updates(
-            self, message: Mean, clients: Sequence[Client], randomness: Randomness
+            self, task: Task, message: Mean, clients: Sequence[Client], randomness: Randomness
         ) -> list[Vote | RefusedUpdateError]:
-            votes = super().local_updates(message, clients, randomness)
+            votes = super().local_updates(task, message, clients, randomness)
             for vote in votes:
                 alive.add(id(vote))
                 weakref.finalize(vote, alive.discard, id(vote))
             return votes
 
+    class Running(Counting):
         def aggregate(
             self, state: Mean, updates: Iterable[Vote], randomness: Randomness
         ) -> tuple[Mean, Figures]:
@@ -288,6 +236,6 @@ def test_updates_are_aggregated_while_the_clients_work() -> None:
             return Mean(total), {}
 
     election = Election(1)
-    election.voting = Counted()
-    run(election, clients(*range(20)))
+    election.voting, election.counting = Counted(), Running()
+    run(election, voters(*range(20)))
     assert 0 < most <= 4  # One cohort that is read, and the last of the one before.

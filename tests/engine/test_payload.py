@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from ccfcpp.engine.payload import nbytes, not_finite, pack, unpack
+from ccfcpp.engine.payload import not_finite, pack, size, unpack
 
 
 @dataclass
@@ -51,15 +51,15 @@ def test_sizes_are_counted_in_bytes() -> None:
     payload = Outer(
         {"w": torch.zeros(3, 2)}, rate=0.5, inner=Inner(torch.zeros(4, dtype=torch.int8))
     )
-    assert nbytes(payload) == 3 * 2 * 4 + 8 + 1 + 4 + 8
+    assert size(pack(payload)) == 3 * 2 * 4 + 8 + 1 + 4 + 8
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
 def test_numbers_that_are_not_finite_are_found(bad: float) -> None:
     good = Outer({"w": torch.tensor([1e38, 3e38])}, rate=1.0)
-    assert not_finite(good) is None
-    assert not_finite(Outer({"w": torch.tensor([1.0, bad])}, rate=1.0)) == "model/w"
-    assert not_finite(Outer({}, rate=bad)) == "rate"
+    assert not_finite(pack(good)) is None
+    assert not_finite(pack(Outer({"w": torch.tensor([1.0, bad])}, rate=1.0))) == "model/w"
+    assert not_finite(pack(Outer({}, rate=bad))) == "rate"
 
 
 def test_what_is_no_tensor_or_number_is_refused() -> None:

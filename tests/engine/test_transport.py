@@ -1,0 +1,202 @@
+"""How tasks reach clients, and what becomes of the round where they do not."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+
+import pytest
+import torch
+
+from ccfcpp.core.randomness import Randomness
+from ccfcpp.engine.availability import Availability
+from ccfcpp.engine.client import Client, Crew
+from ccfcpp.engine.exchange import RefusedUpdateError, Task
+from ccfcpp.engine.federation import Federation, RoundReport
+from ccfcpp.engine.memories import ClientMemories
+from ccfcpp.engine.transport import InProcess, Reply
+from tests.support.election import HOPELESS, Election, Mean, Vote, noise, voters
+from tests.support.federation import (
+    CPU,
+    Fault,
+    Faulty,
+    Late,
+    lost,
+    never_accepted,
+    not_finite,
+    of_wrong_shape,
+    of_wrong_type,
+    over_a_wire,
+)
+
+TASK = Task("election", "vote", 3, 1)
+
+
+def in_process(election: Election, clients: Sequence[Client]) -> InProcess:
+    memories = ClientMemories(CPU, budget=10**9)
+    side = election.client_side(Crew.of(clients))
+    return InProcess(clients, side, memories, Randomness(0))
+
+
+def votes(transport: InProcess, client: int) -> int:
+    """How often a client remembers to have voted."""
+    return int(transport.memories.take(client).get("votes", torch.tensor(0)))
+
+
+# --- tasks --------------------------------------------------------------------------------------
+
+
+def test_a_task_survives_json() -> None:
+    assert Task(**json.loads(json.dumps(asdict(TASK)))) == TASK
+
+
+# --- the clients of this process ----------------------------------------------------------------
+
+
+def test_replies_come_in_the_order_in_which_the_members_were_given() -> None:
+    clients = voters(0, 1, 2, 3, 4)
+    transport = in_process(Election(1), clients)
+    for order in ([4, 0, 3, 1, 2], [2, 1], [3]):
+        members = [clients[number].member for number in order]
+        replies = list(transport.deliver(TASK, Mean(torch.zeros(2)), members))
+        assert [reply.client for reply in replies] == order
+        for reply in replies:
+            assert isinstance(reply.update, Vote)
+            torch.testing.assert_close(reply.update.value, reply.client + noise(3, reply.client))
+
+
+def test_a_memory_moves_on_only_where_the_update_was_accepted() -> None:
+    clients = voters(0, 1, HOPELESS)
+    transport = in_process(Election(1), clients)
+    members = [client.member for client in clients]
+
+    def replies() -> list[Reply]:
+        return list(transport.deliver(TASK, Mean(torch.zeros(2)), members))
+
+    for reply in replies():
+        reply.accept()
+    assert [votes(transport, number) for number in (0, 1, HOPELESS)] == [1, 1, 1]
+    first, _, refusal = replies()
+    assert isinstance(refusal.update, RefusedUpdateError)
+    assert [votes(transport, number) for number in (0, 1, HOPELESS)] == [1, 1, 1]
+    first.accept()
+    assert [votes(transport, number) for number in (0, 1, HOPELESS)] == [2, 1, 1]
+    # Whoever was not accepted has forgotten its second vote, and votes for the second time.
+    for reply in replies():
+        reply.accept()
+    assert [votes(transport, number) for number in (0, 1, HOPELESS)] == [3, 2, 2]
+
+
+def test_an_idle_client_holds_no_memory_but_the_kept_one() -> None:
+    clients = voters(0)
+    transport = in_process(Election(1), clients)
+    for reply in transport.deliver(TASK, Mean(torch.zeros(2)), [clients[0].member]):
+        assert clients[0].memory == {}
+        reply.accept()
+        assert clients[0].memory == {}
+
+
+def test_versions_are_named_by_round_and_exchange() -> None:
+    transport = in_process(Election(1), voters(0, 1))
+    members = [client.member for client in voters(0, 1)]
+    for reply in transport.deliver(TASK, Mean(torch.zeros(2)), members):
+        reply.accept()
+    assert transport.save() == {n: f"client-{n}-version-3.1.safetensors" for n in (0, 1)}
+
+
+# --- faults -------------------------------------------------------------------------------------
+
+
+def run(
+    faults: dict[int, Fault], rounds: int = 2
+) -> tuple[list[Mean], list[RoundReport], InProcess]:
+    """An election of four clients in which something goes wrong with some replies."""
+    election, clients = Election(rounds), voters(0, 1, 2, 3)
+    whole = in_process(election, clients)
+    federation = Federation(
+        "election",
+        election,
+        [client.member for client in clients],
+        Availability(),
+        Randomness(0),
+        Faulty(whole, faults),
+    )
+    ran = list(federation.run(election.initial_state(Randomness(0))))
+    return [state for state, _ in ran], [report for _, report in ran], whole
+
+
+@pytest.mark.parametrize(
+    ("fault", "reason"),
+    [
+        (lost, "vote: no answer within 5 s"),
+        (not_finite, "vote: value holds NaN or Inf"),
+        (
+            of_wrong_shape,
+            "vote: vote value is torch.float32 (1, 2), expected torch.float32 (2,)",
+        ),
+        (of_wrong_type, "vote: it is a Gibberish, expected a Vote"),
+    ],
+)
+def test_the_round_goes_on_without_a_reply_that_cannot_be_used(fault: Fault, reason: str) -> None:
+    states, reports, whole = run({2: fault})
+    mean = (0 + 1 + 3 + noise(0, 0) + noise(0, 1) + noise(0, 3)) / 3
+    torch.testing.assert_close(states[0].value, mean)
+    assert "\n" not in reason
+    # Round 1 holds two exchanges.
+    assert [report.refused for report in reports] == [{2: [reason]}, {2: [reason, reason]}]
+    assert [report.clients for report in reports] == [[0, 1, 2, 3]] * 2
+    assert [votes(whole, number) for number in range(4)] == [3, 3, 0, 3]
+
+
+def test_nothing_that_comes_up_is_not_counted_and_what_cannot_be_used_is() -> None:
+    assert [report.bytes_up for report in run({2: lost}, 1)[1]] == [3 * 8]
+    assert [report.bytes_up for report in run({2: not_finite}, 1)[1]] == [4 * 8]
+
+
+def test_every_client_may_fail_and_the_state_stays() -> None:
+    states, reports, whole = run(dict.fromkeys(range(4), lost), 1)
+    assert torch.equal(states[0].value, torch.zeros(2))
+    assert list(reports[0].refused) == [0, 1, 2, 3]
+    assert whole.save() == {}
+
+
+def test_a_client_that_does_not_hear_of_it_keeps_its_old_memory() -> None:
+    """Its update counts all the same: the server has it."""
+    (state,), (report,), whole = run({2: never_accepted}, 1)
+    (expected,), _, _ = run({}, 1)
+    assert torch.equal(state.value, expected.value)
+    assert report.refused == {}
+    assert [votes(whole, number) for number in range(4)] == [1, 1, 0, 1]
+
+
+def test_word_that_comes_late_moves_the_memory_on_when_it_comes() -> None:
+    late = Late()
+    *_, whole = run({2: late}, 1)
+    assert votes(whole, 2) == 0
+    late.arrive()
+    assert votes(whole, 2) == 1
+
+
+# --- another process ----------------------------------------------------------------------------
+
+
+def test_over_a_wire_an_election_is_the_same() -> None:
+    """And what a client says of itself arrives as text."""
+    clients = voters(0, 1, 2, HOPELESS)
+    whole = Election(3)
+    expected = [
+        (state.value, report.refused, report.bytes_up)
+        for state, report in Federation(
+            "election",
+            whole,
+            [client.member for client in clients],
+            Availability(),
+            Randomness(0),
+            in_process(whole, clients),
+        ).run(Mean(torch.zeros(2)))
+    ]
+    wired = over_a_wire("election", Election(3), Election(3), voters(0, 1, 2, HOPELESS))
+    found = list(wired.run(Mean(torch.zeros(2))))
+    for (state, report), (value, refused, bytes_up) in zip(found, expected, strict=True):
+        assert torch.equal(state.value, value)
+        assert (report.refused, report.bytes_up) == (refused, bytes_up)
+        assert refused[HOPELESS][0] == "vote: it has no vote"
