@@ -1,20 +1,23 @@
-"""Small clustering runs on the digits."""
+"""Small clustering runs on the digits: of CCFC++, and of every system."""
 
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import torch
 from sklearn.datasets import load_digits
 from torch import Tensor
 
-from ccfcpp.clustering.algorithm import Problem
+from ccfcpp.clustering.algorithm import ClusteringAlgorithm, Problem
 from ccfcpp.clustering.ccfc.algorithm import CCFC
 from ccfcpp.clustering.ccfc.messages import CCFCState
 from ccfcpp.clustering.config import ClusterConfig
+from ccfcpp.clustering.methods import METHODS
 from ccfcpp.core.config import Tree
-from ccfcpp.core.config_layers import merge, parse_assignments, validate
+from ccfcpp.core.config_layers import merge, parse_assignments, resolve, validate
+from ccfcpp.engine.availability import Availability
 from ccfcpp.engine.client import Client
 from ccfcpp.engine.federation import Federation, RoundReport
 from ccfcpp.engine.transport import InProcess
@@ -28,6 +31,20 @@ SMALL: Tree = {
     "compute": {"cohort": 2},
 }
 """A network and a run of a few hundred milliseconds, with every loss term at work."""
+
+TINY: Tree = {
+    "model": {"widths": [4, 6], "projector_width": 12, "latent": 8, "predictor_width": 4},
+    "training": {"rounds": 1, "pretrain_rounds": 1},
+    "centroids": {"restarts": 2, "iterations": 10, "refine_steps": 1},
+    "fuzzy": {"iterations": 5, "restarts": 2},
+    "ffcm": {"rounds": 3},
+    "gan": {
+        "noise": 5, "generator_width": 16, "generator_channels": [6, 4], "batch_size": 16,
+        "discriminator_channels": [4, 6], "discriminator_width": 8, "epochs": 3,
+    },
+    "dcn": {"widths": [16], "latent": 4, "pretrain_epochs": 2, "epochs": 2},
+}  # fmt: skip
+"""Of every system a run of a tenth of a second or two."""
 
 
 @lru_cache
@@ -70,3 +87,39 @@ def run_small(
     initial = federation.algorithm.initial_state(federation.randomness)
     rounds = list(federation.run(initial))
     return rounds[-1][0], [report for _, report in rounds]
+
+
+# --- any system ---------------------------------------------------------------------------------
+
+
+def tiny(method: str, *trees: Tree) -> ClusterConfig:
+    """A system's configuration, and other settings."""
+    tree = TINY
+    for other in ({"method": method}, *trees):
+        tree = merge(tree, other)
+    return resolve(ClusterConfig, "cluster", {}, tree)
+
+
+def made(
+    config: ClusterConfig, clusters: int = 3, device: torch.device = CPU
+) -> ClusteringAlgorithm[Any]:
+    """A system for the digits."""
+    return METHODS[config.method].make(Problem(config, (1, 8, 8), clusters, device))
+
+
+def run_tiny(
+    config: ClusterConfig,
+    clients: Sequence[Client],
+    availability: Availability | None = None,
+    device: torch.device = CPU,
+) -> tuple[Any, list[RoundReport], Tensor]:
+    """State, reports, and the clusters of some images, after all rounds."""
+    there = [replace(client, images=client.images.to(device)) for client in clients]
+    algorithm = made(config, device=device)
+    federation = federated(config.method, algorithm, there, 0, availability)
+    state, reports = algorithm.initial_state(federation.randomness), []
+    for after, report in federation.run(state):
+        state = after
+        reports.append(report)
+    probe = Client(-1, "probe", digits()[0][:200].to(device))
+    return state, reports, algorithm.assign(state, probe).cpu()

@@ -14,7 +14,7 @@ from ccfcpp.engine.algorithm import Algorithm
 from ccfcpp.engine.availability import Availability
 from ccfcpp.engine.client import Client, Crew, Member
 from ccfcpp.engine.exchange import ClientSide, RefusedUpdateError, ServerWork, Task
-from ccfcpp.engine.federation import Federation, in_process
+from ccfcpp.engine.federation import Federation, RoundReport, in_process
 from ccfcpp.engine.memories import ClientMemories
 from ccfcpp.engine.payload import pack, unpack
 from ccfcpp.engine.transport import InProcess, Reply, Transport
@@ -154,6 +154,18 @@ def over_a_wire(
     wire = Wire(InProcess(clients, side, memories, Randomness(seed)), side)
     members = [client.member for client in clients]
     return Federation(system, here, members, Availability(), Randomness(seed), wire)
+
+
+def assert_same_bits(
+    found: Sequence[tuple[Any, RoundReport]], expected: Sequence[tuple[Any, RoundReport]]
+) -> None:
+    """Rounds came to the same states and said the same, but for the seconds they took."""
+    for (state, report), (other, other_report) in zip(found, expected, strict=True):
+        assert type(state) is type(other)
+        tensors, others = pack(state), pack(other)
+        assert tensors.keys() == others.keys()
+        assert [name for name in others if not torch.equal(tensors[name], others[name])] == []
+        assert replace(report, seconds=0.0) == replace(other_report, seconds=0.0)
 
 
 # --- faults -------------------------------------------------------------------------------------

@@ -9,12 +9,12 @@ import pytest
 
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.experiment import ClusteringExperiment
+from ccfcpp.core.errors import StoppedError
 from ccfcpp.report.contents import contents
 from ccfcpp.report.examination import examine
 from ccfcpp.report.page import page
 from ccfcpp.report.runs import labelled
 from ccfcpp.report.writing import as_svg
-from ccfcpp.runs.experiment import StoppedError
 from ccfcpp.runs.folder import RunFolder
 from tests.support.command import TINY, succeeded
 from tests.support.reports import report

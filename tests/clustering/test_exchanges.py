@@ -1,0 +1,49 @@
+"""Clients of every system could be in another process: what reaches them is bytes."""
+
+import pytest
+
+from ccfcpp.clustering.methods import METHODS
+from ccfcpp.core.config import Tree
+from ccfcpp.core.randomness import Randomness
+from tests.support.clustering import clients_of_sizes, made, tiny
+from tests.support.federation import assert_same_bits, federated, over_a_wire
+
+TWO_ROUNDS: Tree = {"compute": {"cohort": 1}, "gan": {"epochs": 2}, "ffcm": {"rounds": 2}}
+VARIANTS: dict[str, list[Tree]] = {
+    "ccfc++": [
+        {"centroids": {"encoder": "global"}},
+        {"training": {"rounds": 2, "pretrain_rounds": 0}},
+    ]
+}
+"""Other exchanges than those of a system's defaults."""
+CASES = [
+    pytest.param(method, other, id=f"{method}-{number}" if number else method)
+    for method in METHODS.own()
+    for number, other in enumerate([{}, *VARIANTS.get(method, [])])
+]
+
+
+@pytest.mark.parametrize(("method", "other"), CASES)
+def test_over_a_wire_every_bit_is_that_of_one_process(method: str, other: Tree) -> None:
+    """The clients' algorithm is made for itself, from the same configuration."""
+    config, sizes = tiny(method, TWO_ROUNDS, other), (30, 21, 12)
+    whole = federated(method, made(config), clients_of_sizes(*sizes))
+    wired = over_a_wire(method, made(config), made(config), clients_of_sizes(*sizes))
+    state = whole.algorithm.initial_state(Randomness(0))
+    expected, found = list(whole.run(state)), list(wired.run(state))
+    assert 1 <= len(found) <= 2
+    assert_same_bits(found, expected)
+    assert not any(report.refused for _, report in found)
+
+
+@pytest.mark.parametrize("method", METHODS.own())
+def test_both_halves_know_the_same_exchanges(method: str) -> None:
+    """A task names a work that the clients have, whatever the round."""
+    config = tiny(method)
+    here, there = made(config), made(config)
+    federation = federated(method, there, clients_of_sizes(5, 4))
+    works = federation.transport.side.works
+    state = here.initial_state(Randomness(0))
+    for number in range(here.rounds):
+        for work in here.exchanges(number, state):
+            assert works[work.exchange.name].exchange == work.exchange
