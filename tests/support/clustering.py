@@ -17,8 +17,11 @@ from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.methods import METHODS
 from ccfcpp.core.config import Tree
 from ccfcpp.core.config_layers import merge, parse_assignments, resolve, validate
+from ccfcpp.core.randomness import Randomness
+from ccfcpp.engine.algorithm import Algorithm
 from ccfcpp.engine.availability import Availability
-from ccfcpp.engine.client import Client
+from ccfcpp.engine.client import Client, Crew
+from ccfcpp.engine.exchange import Exchange, RefusedUpdateError, Task, Update
 from ccfcpp.engine.federation import Federation, RoundReport
 from ccfcpp.engine.transport import InProcess
 from tests.support.federation import CPU, federated
@@ -87,6 +90,19 @@ def run_small(
     initial = federation.algorithm.initial_state(federation.randomness)
     rounds = list(federation.run(initial))
     return rounds[-1][0], [report for _, report in rounds]
+
+
+def answers(
+    algorithm: Algorithm[Any],
+    exchange: Exchange[Any, Update],
+    message: object,
+    clients: Sequence[Client],
+    randomness: Randomness,
+) -> list[Update | RefusedUpdateError]:
+    """What a cohort of clients makes of a message, in the round of ``randomness``."""
+    work = algorithm.client_side(Crew.of(clients)).works[exchange.name]
+    task = Task("test", exchange.name, randomness.round, 0)
+    return list(work.local_updates(task, message, clients, randomness))
 
 
 # --- any system ---------------------------------------------------------------------------------

@@ -7,8 +7,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from ccfcpp.clustering.ccfc.config import LossConfig
 from ccfcpp.clustering.ccfc.network import ContrastiveModel
 from ccfcpp.clustering.kmeans.clients import kmeans_each
+from ccfcpp.core.config import ViewsConfig
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.data.augmentation import draw_views, render_views
 from ccfcpp.models.initialisation import build
@@ -44,7 +46,7 @@ def cluster_loss(p: Tensor, z: Tensor, p_global: Tensor, labels: Tensor, lam: fl
 def centralised(make: Callable[[], ContrastiveModel]) -> tuple[ContrastiveModel, Tensor]:
     """Two rounds of pre-training and two of cluster-contrastive training in one place."""
     config, images = small_config(), digits()[0][:SAMPLES].double() / 255
-    weights = config.loss
+    weights, view_choices = config.section(LossConfig), config.section(ViewsConfig)
     model = build(make, Randomness(0, 0, 0).generator("model"))
     frozen = build(make, Randomness(0).generator("model")).eval()
     centroids = torch.empty(0)
@@ -53,7 +55,7 @@ def centralised(make: Callable[[], ContrastiveModel]) -> tuple[ContrastiveModel,
             optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
         randomness = Randomness(0, number, 0)
         if number < 2:
-            drawn = draw_views(2 * SAMPLES, config.views, (8, 8), randomness.generator("views 0"))
+            drawn = draw_views(2 * SAMPLES, view_choices, (8, 8), randomness.generator("views 0"))
         else:
             with torch.no_grad():
                 z, p_global = frozen(images)

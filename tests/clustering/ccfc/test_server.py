@@ -1,0 +1,119 @@
+"""What the server of CCFC and CCFC++ makes of updates, and which it refuses."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from ccfcpp.clustering.ccfc.centroids import CentroidUpdate
+from ccfcpp.clustering.ccfc.messages import (
+    PRETRAINING,
+    REFINEMENT,
+    CCFCState,
+    LloydUpdate,
+    TrainingUpdate,
+)
+from ccfcpp.clustering.ccfc.server import LloydAggregation
+from ccfcpp.core.randomness import Randomness
+from ccfcpp.engine.client import Client
+from ccfcpp.engine.exchange import ServerWork
+from tests.support.clustering import (
+    answers,
+    clients_of_sizes,
+    digits,
+    small_algorithm,
+    small_config,
+)
+from tests.support.federation import refusal
+
+# --- federated Lloyd steps ---------------------------------------------------------------------
+
+
+def lloyd(centroids: Tensor, sizes: tuple[int, ...]) -> tuple[CCFCState, Tensor]:
+    """One federated Lloyd step, and all clients' points."""
+    algorithm = small_algorithm(small_config())
+    state = CCFCState(algorithm.initial_state(Randomness(0)).model, centroids=centroids)
+    step, clients = LloydAggregation(), clients_of_sizes(*sizes)
+    updates = []
+    for update in answers(algorithm, REFINEMENT, state, clients, Randomness(0)):
+        assert isinstance(update, LloydUpdate)
+        assert refusal(step, state, update) is None
+        updates.append(update)
+    everything = Client(-1, "all", digits()[0][: sum(sizes)])
+    after, _ = step.aggregate(state, updates, Randomness(0))
+    return after, algorithm.rule.points(algorithm.represent(state, everything))
+
+
+def test_a_federated_lloyd_step_is_one_over_all_samples() -> None:
+    _, points = lloyd(torch.zeros(3, 12), (40, 1, 25))
+    start = points[[0, 10, 20]]
+    state, _ = lloyd(start, (40, 1, 25))
+    labels = (points @ start.T).argmax(dim=1)
+    expected = torch.stack([points[labels == c].mean(dim=0) for c in range(3)])
+    assert state.centroids is not None
+    torch.testing.assert_close(state.centroids, expected)
+
+
+def test_a_cluster_that_nobody_assigns_to_keeps_its_centroid() -> None:
+    _, points = lloyd(torch.zeros(3, 12), (30,))
+    # The opposite of the mean direction is the last choice of every point.
+    far = -10 * points.mean(dim=0)
+    start = torch.stack([points[0], points[1], far])
+    state, _ = lloyd(start, (30,))
+    assert state.centroids is not None
+    assert torch.equal(state.centroids[2], far)
+    assert not torch.equal(state.centroids[:2], start[:2])
+
+
+@pytest.mark.parametrize(
+    "update",
+    [
+        LloydUpdate(torch.zeros(2, 12).double(), torch.zeros(3).double()),
+        LloydUpdate(torch.zeros(3, 12), torch.zeros(3).double()),
+        LloydUpdate(torch.zeros(3, 12).double(), torch.zeros(2).double()),
+    ],
+)
+def test_sums_of_a_wrong_shape_are_refused(update: LloydUpdate) -> None:
+    state = CCFCState({}, centroids=torch.ones(3, 12))
+    assert "refinement: refinement " in (refusal(LloydAggregation(), state, update) or "")
+
+
+# --- updates that must be refused --------------------------------------------------------------
+
+
+def good_update() -> tuple[
+    ServerWork[CCFCState, CCFCState, TrainingUpdate], CCFCState, TrainingUpdate
+]:
+    """In the round whose pre-training ends with centroids."""
+    algorithm = small_algorithm(small_config())
+    state = algorithm.initial_state(Randomness(0))
+    (update,) = answers(algorithm, PRETRAINING, state, clients_of_sizes(40), Randomness(0, 1))
+    assert isinstance(update, TrainingUpdate)
+    (work,) = algorithm.exchanges(1, state)
+    return work, state, update
+
+
+def spoilt(update: TrainingUpdate, what: str) -> TrainingUpdate:
+    assert update.local is not None
+    model, centroids, sizes = update.model, update.local.centroids, update.local.sizes
+    samples = update.samples
+    if what == "model entry":
+        model = model | {"projector.0.bias": torch.zeros(3)}
+    elif what == "NaN":
+        model = model | {"projector.0.bias": torch.full((16,), float("nan"))}
+    elif what == "centroids are":
+        centroids = centroids[:, :5]
+    elif what == "sizes":
+        sizes = sizes * 0
+    elif what == "samples":
+        samples = 0
+    local = None if what == "missing" else CentroidUpdate(centroids, sizes)
+    return TrainingUpdate(model, samples, update.loss, local)
+
+
+@pytest.mark.parametrize(
+    "what", ["model entry", "NaN", "centroids are", "sizes", "samples", "missing"]
+)
+def test_an_update_that_would_spoil_the_average_is_refused(what: str) -> None:
+    work, state, update = good_update()
+    assert refusal(work, state, update) is None
+    assert what in (refusal(work, state, spoilt(update, what)) or "")
