@@ -14,11 +14,11 @@ from ccfcpp.models.stack.capacity import cohort_size
 from ccfcpp.models.stack.layout import FlatLayout
 from ccfcpp.models.stack.stacked import training_bytes
 from ccfcpp.models.state import ModelState
+from supervised.classifiers import CLASSIFIERS
 from supervised.config import ClassifyConfig
 from supervised.decorrelation import decorrelation_term
 from supervised.local_training import LocalTrainer
 from supervised.messages import Broadcast, LocalUpdate, ServerState
-from supervised.methods import CLASSIFIERS
 from supervised.methods.method import Method
 from supervised.networks import Classifier
 

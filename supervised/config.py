@@ -4,23 +4,22 @@ The defaults are those of FedDecorr's public code for CIFAR-10, but for the data
 network, which are small.
 """
 
-from typing import TYPE_CHECKING, Annotated, Literal
+from collections.abc import Mapping
+from typing import Annotated, Literal
 
 from pydantic import Field, field_validator
 
 from ccfcpp.core.config import (
     BelowOne,
     DataConfig,
+    Heeding,
     MethodConfig,
     Positive,
     PositiveNumber,
     Section,
     Weight,
 )
-
-if TYPE_CHECKING:
-    from ccfcpp.core.registry import Registry
-    from supervised.methods.method import Method
+from supervised.classifiers import CLASSIFIERS
 
 
 class SamplesConfig(DataConfig):
@@ -126,12 +125,9 @@ class ClassifyConfig(MethodConfig):
     @classmethod
     def own_methods(cls) -> list[str]:
         """The methods of this library."""
-        return cls.methods().own()
+        return CLASSIFIERS.own()
 
     @classmethod
-    def methods(cls) -> "Registry[Method]":
+    def methods(cls) -> Mapping[str, Heeding]:
         """All methods."""
-        # They read this configuration.
-        from supervised.methods import CLASSIFIERS
-
         return CLASSIFIERS

@@ -16,10 +16,10 @@ from ccfcpp.models.state import ModelState
 from ccfcpp.runs.experiment import Arrays, Experiment, Scores, Snapshot
 from ccfcpp.runs.local_spectra import LocalSpectra, describe_spectra, mean
 from supervised.algorithm import FederatedClassification
+from supervised.classifiers import CLASSIFIERS
 from supervised.config import ClassifyConfig
 from supervised.evaluation import Evaluator, TestSet
 from supervised.messages import ServerState
-from supervised.methods import CLASSIFIERS
 from supervised.setup import (
     check_images,
     classifier_maker,

@@ -12,11 +12,11 @@ from ccfcpp.engine.client import Client
 from ccfcpp.models.stack.sgd import StackedSGD
 from ccfcpp.models.stack.stacked import ModelStack
 from supervised.augmentation import Augmenter, Changes
+from supervised.classifiers import CLASSIFIERS
 from supervised.config import ClassifyConfig
 from supervised.decorrelation import DecorrelationTerm
 from supervised.losses import cross_entropy
 from supervised.messages import Broadcast, LocalUpdate
-from supervised.methods import CLASSIFIERS
 from supervised.methods.local import Workplace
 from supervised.networks import Classifier
 from supervised.sharing import Sharing

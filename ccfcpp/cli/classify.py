@@ -26,8 +26,8 @@ from ccfcpp.core.config import Tree
 from ccfcpp.core.config_layers import stack
 from ccfcpp.core.errors import UsageError
 from ccfcpp.runs.opening import Opening, new_path, required_out
+from supervised.classifiers import CLASSIFIERS
 from supervised.config import ClassifyConfig
-from supervised.methods import CLASSIFIERS
 
 if TYPE_CHECKING:
     from ccfcpp.runs.experiment import Experiment

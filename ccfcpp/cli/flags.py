@@ -17,7 +17,7 @@ from ccfcpp.clustering.methods import METHODS
 from ccfcpp.core.config import RunConfig, Tree
 from ccfcpp.core.config_layers import flatten, preset
 from ccfcpp.data.registry import DATASETS
-from supervised.methods import CLASSIFIERS
+from supervised.classifiers import CLASSIFIERS
 
 Named = dict[str, Any]
 """Values of flags that were given, by dotted key; None for a flag that was not."""

@@ -26,9 +26,9 @@ from ccfcpp.report.numbers import (
 )
 from ccfcpp.runs.experiment import Experiment, Snapshot
 from ccfcpp.runs.folder import RunFolder
+from supervised.classifiers import CLASSIFIERS
 from supervised.config import ClassifyConfig
 from supervised.experiment import ClassificationExperiment
-from supervised.methods import CLASSIFIERS
 
 _MOST_DIMENSIONS = 2048
 """Of points whose covariance is shown: more say nothing that can be seen, and take long."""

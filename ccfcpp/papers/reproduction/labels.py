@@ -5,7 +5,7 @@ from pathlib import Path
 from ccfcpp.clustering.methods import METHODS
 from ccfcpp.papers.reproduction.published import with_term
 from ccfcpp.papers.reproduction.results import Label, Result, plain
-from supervised.methods import CLASSIFIERS
+from supervised.classifiers import CLASSIFIERS
 
 _CLUSTERED = {"mnist": "MNIST", "fashion-mnist": "Fashion-MNIST", "cifar10": "CIFAR-10"}
 _CLASSIFIED = {"cifar10": "CIFAR10", "cifar100": "CIFAR100", "tiny-imagenet": "TinyImageNet"}

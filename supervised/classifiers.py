@@ -1,0 +1,31 @@
+"""The methods of federated classification, by name."""
+
+from typing import TYPE_CHECKING
+
+from ccfcpp.core.registry import Registry
+
+if TYPE_CHECKING:
+    from supervised.methods.method import Method
+
+CLASSIFIERS: "Registry[Method]" = Registry(
+    "ccfcpp.classifiers",
+    "method",
+    {
+        "fedavg": "supervised.methods.fedavg:FEDAVG",
+        "fedprox": "supervised.methods.fedprox:FEDPROX",
+        "fedavgm": "supervised.methods.fedavgm:FEDAVGM",
+        "moon": "supervised.methods.moon:MOON",
+        "scaffold": "supervised.methods.scaffold:SCAFFOLD",
+        "fednova": "supervised.methods.fednova:FEDNOVA",
+        "fedbn": "supervised.methods.fedbn:FEDBN",
+        "fedadam": "supervised.methods.adaptive:FEDADAM",
+        "fedyogi": "supervised.methods.adaptive:FEDYOGI",
+        "fedadagrad": "supervised.methods.adaptive:FEDADAGRAD",
+        "fedrs": "supervised.methods.fedrs:FEDRS",
+        "fedlc": "supervised.methods.fedlc:FEDLC",
+        "fedsam": "supervised.methods.fedsam:FEDSAM",
+        "fedexp": "supervised.methods.fedexp:FEDEXP",
+    },
+    "supervised.methods.method:Method",
+)
+"""All of them, in the order of tables; then those that installed packages add."""

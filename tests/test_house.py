@@ -1,0 +1,76 @@
+"""The floors of the house: each room imports only from those below it, and nothing in a circle."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).parent.parent
+
+
+def test_imports_run_downwards_and_in_no_circle() -> None:
+    program = (
+        "from importlinter.cli import lint_imports; raise SystemExit(lint_imports(no_cache=True))"
+    )
+    command = [sys.executable, "-c", program]
+    finished = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True)
+    assert finished.returncode == 0, finished.stdout + finished.stderr
+
+
+def test_no_module_lies_loose() -> None:
+    loose = {path.name for path in (REPOSITORY / "ccfcpp").iterdir() if path.is_file()}
+    assert loose == {"__init__.py", "__main__.py", "py.typed"}
+
+
+def imported(program: str) -> set[str]:
+    """The packages that a program has imported in the end."""
+    shown = (
+        "\nimport sys; print(*{name.partition('.')[0] for name in sys.modules}, file=sys.stderr)"
+    )
+    finished = subprocess.run(
+        [sys.executable, "-c", program + shown], cwd=REPOSITORY, capture_output=True, text=True
+    )
+    return set(finished.stderr.splitlines()[-1].split())
+
+
+SLOW = {"torch", "sklearn", "scipy", "matplotlib", "jinja2", "torchvision", "faiss", "numpy", "PIL"}
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["--version"], ["cluster", "--help"], ["classify", "--help"],
+                  ["compare", "--help"], ["report", "--help"], ["reproduce", "--help"],
+                  ["verify-theory", "--help"], ["datasets", "--help"]]
+)  # fmt: skip
+def test_help_imports_no_network_library(arguments: list[str]) -> None:
+    program = f"import sys; sys.argv = ['ccfcpp', *{arguments}]\n"
+    program += "from ccfcpp.cli.app import main\ntry: main()\nexcept SystemExit: pass"
+    assert not imported(program) & SLOW
+
+
+def test_the_package_alone_imports_nothing_slow() -> None:
+    assert not imported("import ccfcpp; dir(ccfcpp)") & (SLOW | {"pydantic", "yaml", "typer"})
+
+
+def test_a_run_begins_without_what_only_its_results_need(tmp_path: Path) -> None:
+    program = (
+        "import sys\n"
+        f"sys.argv = ['ccfcpp', 'cluster', '--clients', '2', '--out', {str(tmp_path / 'run')!r}]\n"
+        "from ccfcpp.engine.federation import Federation\n"
+        "def stop(self, state, number): raise KeyboardInterrupt\n"
+        "from ccfcpp.cli.app import main\n"
+        "Federation.run_round = stop\n"
+        "try: main()\nexcept SystemExit: pass"
+    )
+    found = imported(program)
+    assert "torch" in found
+    assert not found & {"sklearn", "scipy", "matplotlib", "jinja2", "torchvision", "faiss", "sympy"}
+
+
+def test_the_names_at_the_top_are_there() -> None:
+    from ccfcpp import METHODS, FederatedClustering, load, run
+
+    assert "ccfc++" in METHODS
+    assert callable(run)
+    assert callable(load)
+    assert FederatedClustering.__name__ == "FederatedClustering"

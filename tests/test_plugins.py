@@ -1,0 +1,144 @@
+"""A stranger's package adds a system, a method and a data set: that of docs/extending.md."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support import plugin
+
+REPOSITORY = Path(__file__).parent.parent
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return plugin.install(tmp_path_factory.mktemp("strangers"))
+
+
+def run(installed: Path, *command: object) -> subprocess.CompletedProcess[str]:
+    path = os.pathsep.join([str(installed), str(REPOSITORY)])
+    environment = os.environ | {"PYTHONPATH": path, "COLUMNS": "200"}
+    arguments = [sys.executable, *map(str, command)]
+    return subprocess.run(arguments, capture_output=True, text=True, env=environment)
+
+
+def ccfcpp(installed: Path, *arguments: object) -> str:
+    finished = run(installed, "-m", "ccfcpp", *arguments)
+    assert finished.returncode == 0, finished.stderr
+    return finished.stdout
+
+
+def summary_of(installed: Path, *arguments: object) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(ccfcpp(installed, *arguments, "--json"))
+    return found
+
+
+def test_its_names_are_in_the_help(installed: Path) -> None:
+    assert "fed-lloyd" in ccfcpp(installed, "cluster", "--help")
+    assert "slow-server" in ccfcpp(installed, "classify", "--help")
+    assert "stripes" in ccfcpp(installed, "datasets")
+
+
+def test_its_system_clusters_its_data_set_and_is_resumed(installed: Path, tmp_path: Path) -> None:
+    run_ = ("cluster", "--method", "fed-lloyd", "--dataset", "stripes", "--p", 0.5, "--clients", 4)
+    failures = ("--disconnection-rate", 0.25, "--dropout-rate", 0.2, "--set", "lloyd.rounds=4")
+    whole = summary_of(installed, *run_, *failures, "--out", tmp_path / "whole")
+    assert (whole["rounds"], whole["connected"], whole["sends"]) == (4, 3, "sums, counts")
+    assert whole["nmi"] > 0.5
+    config = (tmp_path / "whole" / "config.yaml").read_text()
+    assert "lloyd:\n  rounds: 4" in config
+
+    program = (
+        "import sys\nfrom pathlib import Path\nfrom ccfcpp.core.errors import StoppedError\n"
+        "from ccfcpp.clustering.config import ClusterConfig\n"
+        "from ccfcpp.clustering.experiment import ClusteringExperiment\n"
+        "from ccfcpp.runs.folder import RunFolder\n"
+        "config = RunFolder(Path(sys.argv[1])).saved_config(ClusterConfig)\n"
+        "stops = iter([False, True])\n"
+        "try: ClusteringExperiment(config).run(\n"
+        "    RunFolder.create(Path(sys.argv[2]), config), should_stop=lambda: next(stops))\n"
+        "except StoppedError: print('stopped')\n"
+    )
+    stopped = run(installed, "-c", program, tmp_path / "whole", tmp_path / "parts")
+    assert stopped.stdout == "stopped\n", stopped.stderr
+    resumed = summary_of(installed, "cluster", "--out", tmp_path / "parts", "--resume")
+    model = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("whole", "parts")]
+    assert model[0] == model[1]
+    assert resumed["nmi"] == whole["nmi"]
+
+
+def test_it_stands_beside_the_others_without_a_published_value(
+    installed: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "comparison"
+    shown = json.loads(
+        ccfcpp(
+            installed, "compare", "--methods", "fed-lloyd,k-fed", "--dataset", "stripes", "--p", 0,
+            "--clients", 3, "--out", out, "--json",
+        )
+    )  # fmt: skip
+    rows = {row["method"]: row for row in shown["table"]}
+    assert rows.keys() == {"fed-lloyd", "k-fed"}
+    assert rows["fed-lloyd"]["nmi published"] is None
+    assert "Fed-Lloyd" in (out / "table.md").read_text()
+
+
+def test_its_run_has_a_report(installed: Path, tmp_path: Path) -> None:
+    run_ = tmp_path / "run"
+    ccfcpp(
+        installed, "cluster", "--method", "fed-lloyd", "--dataset", "stripes", "--clients", 4,
+        "--set", "lloyd.rounds=2", "--out", run_,
+    )  # fmt: skip
+    found = json.loads(ccfcpp(installed, "report", run_, "--json"))
+    assert {"scores", "confusion", "loss"} <= {*found["figures"]}
+    assert "Fed-Lloyd" in (run_ / "report.html").read_text()
+
+
+def test_the_estimator_takes_it(installed: Path) -> None:
+    program = (
+        "import numpy as np; from ccfcpp import FederatedClustering, load\n"
+        "data = load('stripes')\n"
+        "images, owners = data.images.numpy()[:, 0], np.arange(len(data)) % 3\n"
+        "model = FederatedClustering(4, method='fed-lloyd', settings={'lloyd': {'rounds': 3}})\n"
+        "model.fit(images, clients=owners)\n"
+        "same = (model.predict(images) == model.labels_).all()\n"
+        "print(model.n_iter_, model.cluster_centers_.shape, same)\n"
+    )
+    assert run(installed, "-c", program).stdout == "3 (4, 64) True\n"
+
+
+def test_its_method_classifies(installed: Path, tmp_path: Path) -> None:
+    summary = summary_of(
+        installed, "classify", "--method", "slow-server", "--dataset", "stripes", "--alpha", 1,
+        "--clients", 2, "--rounds", 2, "--local-epochs", 1, "--set", "slow.rate=0.25",
+        "--set", "partition.min_samples=2", "--out", tmp_path / "run",
+    )  # fmt: skip
+    assert summary["method"] == "slow-server"
+    assert "rate: 0.25" in (tmp_path / "run" / "config.yaml").read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["--set", "lloyd.rounds=0"], "lloyd.rounds = 0 is refused"),
+        (["--set", "lloyd.round=1"], "did you mean 'lloyd.rounds'?"),
+        (["--eta", "1"], "loss.eta has no effect on fed-lloyd"),
+    ],
+)
+def test_its_settings_are_checked_as_ours_are(
+    installed: Path, arguments: list[str], complaint: str
+) -> None:
+    finished = run(installed, "-m", "ccfcpp", "cluster", "--method", "fed-lloyd", *arguments)
+    assert finished.returncode == 2
+    assert complaint in finished.stderr
+    assert len(finished.stderr.splitlines()) == 1
+
+
+def test_without_the_package_there_is_no_such_method() -> None:
+    finished = run(REPOSITORY, "-m", "ccfcpp", "cluster", "--method", "fed-lloyd")
+    assert finished.returncode == 2
+    assert "method = fed-lloyd is refused" in finished.stderr
