@@ -139,6 +139,11 @@ def flatten(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, An
             yield prefix + key, value
 
 
+def values_of(config: BaseModel) -> dict[str, Any]:
+    """The values of a configuration, as JSON has them, by dotted key."""
+    return dict(flatten(config.model_dump(mode="json")))
+
+
 def validate(kind: type[C], tree: Tree) -> C:
     """Make a configuration of a tree.
 
@@ -165,7 +170,7 @@ def _complaint(kind: type[BaseModel], key: str, rule: str, message: str, value: 
 
 
 def _nearest_key(kind: type[BaseModel], key: str) -> str:
-    known = [name for name, _ in flatten(kind().model_dump())]
+    known = list(values_of(kind()))
     leaf = key.rpartition(".")[2]
     return max(known, key=lambda name: _likeness(key, name) + _likeness(leaf, name.split(".")[-1]))
 
@@ -182,5 +187,5 @@ def dump_yaml(config: BaseModel) -> str:
 
 def differing_keys(first: BaseModel, second: BaseModel) -> list[str]:
     """Dotted keys whose values differ between two configurations of one kind."""
-    left, right = (dict(flatten(c.model_dump(mode="json"))) for c in (first, second))
+    left, right = values_of(first), values_of(second)
     return sorted(key for key in left.keys() | right.keys() if left.get(key) != right.get(key))

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from ccfcpp.core.config import RunConfig, Tree
-from ccfcpp.core.config_layers import flatten
+from ccfcpp.core.config_layers import flatten, values_of
 from ccfcpp.report.examination import Row, Run
 from ccfcpp.runs.paths import MAY_CHANGE
 
@@ -37,7 +37,7 @@ def differences(runs: Sequence[Run]) -> list[Row]:
 
     Settings that a run does not have are None.
     """
-    settings = [dict(flatten(run.config.model_dump(mode="json"))) for run in runs]
+    settings = [values_of(run.config) for run in runs]
     keys = dict.fromkeys(key for each in settings for key in each)
     return [
         {"setting": key}
@@ -59,7 +59,7 @@ def slug(text: str) -> str:
 
 def _telling_keys(runs: Sequence[Run]) -> list[str]:
     """Keys that all runs have and in which they differ, but for what their methods fix."""
-    settings = [dict(flatten(run.config.model_dump(mode="json"))) for run in runs]
+    settings = [values_of(run.config) for run in runs]
     fixed = {key for run in runs for key, _ in flatten(_fixed(run.config))}
     by_method = len({each["method"] for each in settings}) > 1
     return [
@@ -77,7 +77,7 @@ def _fixed(config: RunConfig) -> Tree:
 
 
 def _label(run: Run, keys: Sequence[str]) -> str:
-    settings = dict(flatten(run.config.model_dump(mode="json")))
+    settings = values_of(run.config)
     parts = [
         run.title if key == "method" else f"{key.rpartition('.')[2]} = {settings[key]}"
         for key in sorted(keys, key=lambda key: key != "method")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ccfcpp.core.config import RunConfig, Tree
-from ccfcpp.core.config_layers import flatten, preset_folder, read_yaml
+from ccfcpp.core.config_layers import preset_folder, read_yaml, values_of
 from ccfcpp.core.errors import UsageError
 from ccfcpp.data.places import root_folder
 from ccfcpp.runs.paths import MAY_CHANGE, C
@@ -58,7 +58,7 @@ class Stored(Planned[C]):
     @property
     def folder(self) -> Path:
         """Its folder inside the runs'."""
-        facts = dict(flatten(self.config.model_dump(mode="json")))
+        facts = values_of(self.config)
         heeded = {key: value for key, value in facts.items() if key not in MAY_CHANGE}
         # A folder of images may be moved, as data sets' folders may.
         name = heeded["dataset"] = dataset_name(self.config)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ccfcpp.core.config import RunConfig
-from ccfcpp.core.config_layers import flatten
+from ccfcpp.core.config_layers import values_of
 from ccfcpp.runs.folder import RunFolder
 
 
@@ -37,7 +37,7 @@ class Result:
     @cached_property
     def settings(self) -> dict[str, Any]:
         """The configuration by dotted key."""
-        return dict(flatten(self.config.model_dump()))
+        return values_of(self.config)
 
     @property
     def path(self) -> Path:

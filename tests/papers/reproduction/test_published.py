@@ -19,6 +19,7 @@ from ccfcpp.papers.reproduction.claims import (
 from ccfcpp.papers.reproduction.published import accuracy_table, clustering_table, minutes_table
 from ccfcpp.papers.reproduction.results import ANY, Place, Score, ScoreTable
 from ccfcpp.papers.tables import (
+    SYSTEMS,
     published_accuracies,
     published_clustering,
     published_minutes,
@@ -135,8 +136,15 @@ def test_tables_of_clustering_are_whole() -> None:
         assert len(table.scores) == 4 * (2 + 8 * 5)
         for (panel, p, system), value in published_clustering(measure).items():
             name = {"MNIST": "mnist", "STL-10": "stl10"}.get(panel)
+            ours = [method for method, column in SYSTEMS.items() if column == system]
+            assert ours
             if name is not None:
-                assert published_score(measure, name, p, system) == value
+                assert {published_score(measure, name, p, method) for method in ours} == {value}
+
+
+def test_a_system_that_no_table_has_has_no_published_value() -> None:
+    assert published_score("nmi", "mnist", 0.0, "fed-lloyd") is None
+    assert published_score("nmi", "mnist", 0.0, "CCFC++") is None  # a title, not a name
 
 
 # --- what the papers' own tables say ------------------------------------------------------------
