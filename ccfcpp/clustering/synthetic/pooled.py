@@ -51,13 +51,13 @@ class PooledState:
     Attributes:
         centroids: Global centroids of shape (at most k, dimensions); None before there are images.
         encoder: The network in whose latent space they lie; None where that is the pixels'.
-        samples: Some synthetic images of each client by its number, uint8 of shape
-            (samples, channels, height, width).
+        images: Some synthetic images of each client by its number, uint8 of shape
+            (images, channels, height, width).
     """
 
     centroids: Tensor | None = None
     encoder: ModelState | None = None
-    samples: ModelState | None = None
+    images: ModelState | None = None
 
 
 @dataclass(frozen=True)
@@ -313,10 +313,10 @@ class Pooling(ServerWork[PooledState, Nothing, ImagesUpdate]):
         pooled = torch.cat([update.images for update in received])
         clustered, figures = self.clustering.fit(pooled, randomness)
         if self.kept:
-            samples = {
+            kept = {
                 str(update.client): update.images[: self.kept].clone() for update in received
             }
-            clustered = replace(clustered, samples=samples)
+            clustered = replace(clustered, images=kept)
         return clustered, figures
 
 
@@ -408,5 +408,5 @@ class SyntheticClustering(PooledClustering):
         """A sheet of each client's synthetic images, a column for each code of its generator."""
         return {
             f"synthetic-client-{number}": sheet(images, self.problem.clusters)
-            for number, images in (state.samples or {}).items()
+            for number, images in (state.images or {}).items()
         }
