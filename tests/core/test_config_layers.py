@@ -4,6 +4,7 @@ from typing import Any
 import pytest
 import yaml
 
+from ccfcpp.clustering.ccfc.config import LossConfig, TrainingConfig
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.core.config import Tree
 from ccfcpp.core.config_layers import (
@@ -27,8 +28,9 @@ def test_the_defaults_are_the_authors_choices_for_mnist() -> None:
     mnist = validate(ClusterConfig, preset("cluster", "mnist"))
     defaults = validate(ClusterConfig, {"dataset": "mnist", "model": {"backbone": "conv"}})
     assert differing_keys(mnist, defaults) == []
-    assert mnist.loss.eta == 0.01
-    assert (mnist.training.pretrain_rounds, mnist.training.rounds) == (100, 30)
+    assert mnist.section(LossConfig).eta == 0.01
+    training = mnist.section(TrainingConfig)
+    assert (training.pretrain_rounds, training.rounds) == (100, 30)
 
 
 CLUSTER = preset_folder() / "cluster"
@@ -41,36 +43,43 @@ def test_every_preset_is_valid(path: Path) -> None:
         assert config.dataset == (path.stem if path.stem != "images" else "digits")
 
 
+def weights(config: ClusterConfig) -> tuple[float, float]:
+    loss = config.section(LossConfig)
+    return loss.lam, loss.eta
+
+
 def test_a_value_beats_the_file_beats_the_preset() -> None:
     file: Tree = {"dataset": "fashion-mnist", "loss": {"lam": 0.5}}
     config = resolve(ClusterConfig, "cluster", file, {"loss": {"eta": 0.7}})
-    assert (config.loss.lam, config.loss.eta) == (0.5, 0.7)
+    assert weights(config) == (0.5, 0.7)
     config = resolve(ClusterConfig, "cluster", file, {"loss": {"lam": 0.0}})
-    assert (config.loss.lam, config.loss.eta) == (0.0, 0.1)
+    assert weights(config) == (0.0, 0.1)
 
 
 def test_ccfc_sets_the_decorrelation_weights_to_zero() -> None:
     config = resolve(ClusterConfig, "cluster", {}, {"method": "ccfc", "dataset": "mnist"})
-    assert config.loss.eta == config.loss.pretrain_eta == 0
+    loss = config.section(LossConfig)
+    assert loss.eta == loss.pretrain_eta == 0
     with pytest.raises(UsageError, match="method = 'ccfc' is CCFC"):
         resolve(ClusterConfig, "cluster", {}, {"method": "ccfc", "loss": {"eta": 0.1}})
 
 
 def test_the_layers_of_a_resumed_run_follow_the_same_rule() -> None:
     saved = resolve(ClusterConfig, "cluster", {"dataset": "mnist"}, {"method": "ccfc"}).model_dump()
-    again = stack(saved, preset("cluster", "mnist"), {"method": "ccfc"})
+    again = stack(ClusterConfig, saved, preset("cluster", "mnist"), {"method": "ccfc"})
     assert validate(ClusterConfig, again) == validate(ClusterConfig, saved)
 
 
 def test_the_preset_for_mnist_explains_every_key() -> None:
-    every_key = {key for key, _ in flatten(ClusterConfig().model_dump())}
+    every_key = {key for key, _ in flatten(validate(ClusterConfig, {}).model_dump())}
     assert {key for key, _ in flatten(preset("cluster", "mnist"))} == every_key
 
 
 def test_a_path_gets_the_preset_for_images_of_ones_own() -> None:
     own = resolve(ClusterConfig, "cluster", {}, {"dataset": "/data/my images"})
     assert own.dataset == "/data/my images"
-    assert own.training == validate(ClusterConfig, read_yaml(CLUSTER / "images.yaml")).training
+    preset_of_images = validate(ClusterConfig, read_yaml(CLUSTER / "images.yaml"))
+    assert own.section(TrainingConfig) == preset_of_images.section(TrainingConfig)
 
 
 def test_a_written_configuration_reads_back_the_same(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ import pytest
 
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.methods import METHODS, refuse_unused
+from ccfcpp.clustering.shallow.config import PixelsConfig
 from ccfcpp.core.config import Tree
 from ccfcpp.core.errors import UsageError
 from ccfcpp.papers.comparison import Comparison, Entry, plan_comparison
@@ -57,10 +58,10 @@ def test_every_method_runs_at_every_skew_and_a_centralised_one_once() -> None:
 
 def test_what_a_method_fixes_lies_under_what_the_user_gives() -> None:
     plain, given = (
-        plan_comparison([], values, ["sda-fc-km"], ["0"], seeds=1)[0].config
+        plan_comparison([], values, ["sda-fc-km"], ["0"], seeds=1)[0].config.section(PixelsConfig)
         for values in ({}, {"pixels": {"assignment": "euclidean"}})
     )
-    assert (plain.pixels.assignment, given.pixels.assignment) == ("cosine", "euclidean")
+    assert (plain.assignment, given.assignment) == ("cosine", "euclidean")
 
 
 def test_where_clients_may_be_absent_a_centralised_method_runs_at_every_skew() -> None:

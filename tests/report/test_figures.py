@@ -246,7 +246,7 @@ def test_classifiers_have_no_centroids(classifier_run: Path) -> None:
 def test_a_model_that_has_diverged_says_so(run: Run) -> None:
     broken = replace(run.seen, representations=torch.full((160, 8), torch.nan))
     spectra = {**run.spectra, "global": torch.full((8,), torch.nan)}
-    found = contents([replace(run, view=broken, spectra=spectra)])
+    found = contents([replace(run, snapshot=broken, spectra=spectra)])
     reasons = {each.title: each.reason for each in found.left_out}
     for title in ("Covariance matrix", "Singular values", "t-SNE by class"):
         assert "diverged" in reasons[title]
@@ -255,7 +255,7 @@ def test_a_model_that_has_diverged_says_so(run: Run) -> None:
 
 def test_a_model_that_gives_all_images_one_point_says_so(run: Run) -> None:
     same = replace(run.seen, representations=torch.ones(160, 8))
-    found = contents([replace(run, view=same, spectra={})])
+    found = contents([replace(run, snapshot=same, spectra={})])
     reasons = {each.title: each.reason for each in found.left_out}
     assert reasons["t-SNE by class"] == "all representations are the same in direction"
     assert "fewer than two" in reasons["Correlations between dimensions"]
@@ -337,7 +337,7 @@ def test_facts_are_those_that_the_run_has_recorded(digits_run: Path, tmp_path: P
 def test_many_dimensions_are_left_out(run: Run) -> None:
     points, centroids = torch.arange(160 * 2049.0).view(160, 2049), torch.ones(10, 2049)
     wide = replace(run.seen, representations=points, centroids=centroids)
-    found = contents([replace(run, view=wide, spectra={})])
+    found = contents([replace(run, snapshot=wide, spectra={})])
     reasons = {each.title: each.reason for each in found.left_out}
     assert "2,049 dimensions" in reasons["Covariance matrix"]
     assert "2,049 dimensions" in reasons["Singular values"]

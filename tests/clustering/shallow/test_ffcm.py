@@ -12,54 +12,55 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ccfcpp.clustering.config import ClusterConfig
+from ccfcpp.clustering.kmeans.config import FuzzyConfig
 from ccfcpp.clustering.kmeans.fuzzy import FuzzyClustering, fuzzy_c_means
-from ccfcpp.clustering.methods import METHODS, Setting
 from ccfcpp.clustering.shallow import ffcm
-from ccfcpp.clustering.shallow.config import FFCMConfig, PixelsConfig
+from ccfcpp.clustering.shallow.config import PixelsConfig
 from ccfcpp.clustering.shallow.ffcm import (
     FFCM,
-    FuzzyRound,
     FuzzyUpdate,
     clustered_centroids,
     support_weighted_mean,
 )
 from ccfcpp.clustering.shallow.pixels import CentroidState, PixelRule
-from ccfcpp.core.config import AvailabilityConfig
+from ccfcpp.core.config_layers import validate
 from ccfcpp.core.errors import FederationError
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.availability import Availability
 from ccfcpp.engine.client import Client
-from ccfcpp.engine.exchange import RefusedUpdateError
-from ccfcpp.engine.federation import Federation, RoundReport, check_update
-from ccfcpp.engine.memories import ClientMemories
-from ccfcpp.engine.payload import nbytes, pack, unpack
-from tests.support.clustering import CPU, clients_of_sizes
+from ccfcpp.engine.federation import Federation, RoundReport
+from ccfcpp.engine.payload import pack, size, unpack
+from ccfcpp.engine.transport import InProcess
+from tests.support.clustering import clients_of_sizes, made
+from tests.support.federation import federated, refusal
 
 CLUSTERS = 4
 SHAPE = (1, 8, 8)
 PIXELS = 64
 SEEDS = st.integers(0, 10**6)
-VARIANTS: tuple[MethodName, ...] = ("ffcm-avg", "ffcm-km")
-BOTH = pytest.mark.parametrize("method", VARIANTS)
+BOTH = pytest.mark.parametrize("method", ["ffcm-avg", "ffcm-km"])
 
 Rounds = list[tuple[CentroidState, RoundReport]]
 
 
 def config_of(method: str, rounds: int = 30, dropout: float = 0, seed: int = 0) -> ClusterConfig:
-    return ClusterConfig(
-        method=method,
-        seed=seed,
-        ffcm=FFCMConfig(rounds=rounds),
-        availability=AvailabilityConfig(dropout_rate=dropout),
+    return validate(
+        ClusterConfig,
+        {
+            "method": method,
+            "seed": seed,
+            "ffcm": {"rounds": rounds},
+            "availability": {"dropout_rate": dropout},
+        },
     )
 
 
-def federation(config: ClusterConfig, clients: list[Client]) -> Federation[CentroidState]:
-    setting = Setting(config, SHAPE, CLUSTERS, 100, len(clients), CPU)
-    algorithm = METHODS[config.method].make(setting)
+def federation(
+    config: ClusterConfig, clients: list[Client]
+) -> Federation[CentroidState, InProcess]:
     availability = Availability(**config.availability.model_dump())
-    memories = ClientMemories(CPU, budget=0)
-    return Federation(algorithm, clients, availability, Randomness(config.seed), memories)
+    algorithm = made(config, CLUSTERS)
+    return federated(config.method, algorithm, clients, config.seed, availability)
 
 
 def run(config: ClusterConfig, clients: list[Client]) -> Rounds:
@@ -84,8 +85,9 @@ def ordered(centroids: Tensor) -> NDArray[np.float32]:
 
 
 def fuzzy(config: ClusterConfig, client: Client, starts: Tensor) -> FuzzyClustering:
-    points = PixelRule(config.pixels, SHAPE).points(client.images)
-    return fuzzy_c_means(points, starts, m=config.fuzzy.m, tolerance=1e-4, iterations=200)
+    points = PixelRule(config.section(PixelsConfig), SHAPE).points(client.images)
+    m = config.section(FuzzyConfig).m
+    return fuzzy_c_means(points, starts, m=m, tolerance=1e-4, iterations=200)
 
 
 # --- the server's rules ------------------------------------------------------------------------
@@ -315,15 +317,15 @@ def test_without_centroids_assignment_says_so() -> None:
 
 # --- updates that must be refused --------------------------------------------------------------
 
-CENTROIDS = torch.zeros(3, 5)
-SUPPORTS = torch.tensor([1.0, 0.0, 2.0], dtype=torch.float64)
+CENTROIDS = torch.zeros(CLUSTERS, PIXELS)
+SUPPORTS = torch.tensor([1.0, 0.0, 2.0, 1.0], dtype=torch.float64)
 
 
 @pytest.mark.parametrize(
     ("update", "message"),
     [
-        (FuzzyUpdate(torch.zeros(2, 5), SUPPORTS), "fuzzy centroids"),
-        (FuzzyUpdate(torch.zeros(3, 4), SUPPORTS), "fuzzy centroids"),
+        (FuzzyUpdate(torch.zeros(2, PIXELS), SUPPORTS), "fuzzy centroids"),
+        (FuzzyUpdate(torch.zeros(CLUSTERS, 4), SUPPORTS), "fuzzy centroids"),
         (FuzzyUpdate(CENTROIDS.double(), SUPPORTS), "fuzzy centroids"),
         (FuzzyUpdate(CENTROIDS, SUPPORTS[:2]), "fuzzy supports"),
         (FuzzyUpdate(CENTROIDS, SUPPORTS.float()), "fuzzy supports"),
@@ -334,10 +336,9 @@ SUPPORTS = torch.tensor([1.0, 0.0, 2.0], dtype=torch.float64)
     ],
 )
 def test_an_update_that_cannot_be_used_is_refused(update: FuzzyUpdate, message: str) -> None:
-    rule = PixelRule(PixelsConfig(), (1, 1, 5))
-    exchange = FuzzyRound(config_of("ffcm-avg"), rule, support_weighted_mean)
-    down = exchange.broadcast(CentroidState(CENTROIDS, 0.5))
-    assert nbytes(down) == 3 * 5 * 4
-    check_update(exchange, down, FuzzyUpdate(CENTROIDS + 7, SUPPORTS))
-    with pytest.raises(RefusedUpdateError, match=message):
-        check_update(exchange, down, update)
+    algorithm = made(config_of("ffcm-avg"), CLUSTERS)
+    assert isinstance(algorithm, FFCM)
+    state = CentroidState(CENTROIDS, 0.5)
+    assert size(pack(algorithm.broadcast(state))) == CLUSTERS * PIXELS * 4
+    assert refusal(algorithm, state, FuzzyUpdate(CENTROIDS + 7, SUPPORTS)) is None
+    assert message in (refusal(algorithm, state, update) or "")

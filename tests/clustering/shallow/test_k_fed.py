@@ -12,28 +12,26 @@ from scipy.spatial.distance import cdist
 from sklearn.cluster import kmeans_plusplus
 from torch import Tensor
 
+from ccfcpp.clustering.algorithm import Problem
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.kmeans.server import Clustering
-from ccfcpp.clustering.methods import METHODS, Setting
 from ccfcpp.clustering.shallow import k_fed
-from ccfcpp.clustering.shallow.config import KFedConfig, PixelsConfig
 from ccfcpp.clustering.shallow.k_fed import (
     KFed,
     LocalCentroids,
-    OneShotCentroids,
     farthest_first,
     separated_kmeans,
 )
-from ccfcpp.clustering.shallow.pixels import CentroidState, PixelRule
+from ccfcpp.clustering.shallow.pixels import CentroidState
+from ccfcpp.core.config import Tree
+from ccfcpp.core.config_layers import validate
 from ccfcpp.core.errors import FederationError, UsageError
 from ccfcpp.core.metrics import clustering_scores
 from ccfcpp.core.randomness import Randomness
-from ccfcpp.engine.availability import Availability
 from ccfcpp.engine.client import Client
-from ccfcpp.engine.exchange import RefusedUpdateError
 from ccfcpp.engine.federation import Federation, RoundReport
-from ccfcpp.engine.memories import ClientMemories
-from tests.support.clustering import CPU
+from ccfcpp.engine.transport import InProcess
+from tests.support.federation import CPU, federated, refusal
 
 Points = NDArray[np.float64]
 
@@ -215,8 +213,8 @@ def test_the_server_clusters_all_centroids_from_the_farthest_ones(
     updates = [LocalCentroids(normal(seed + client, local, 4)) for client in range(clients)]
     points = torch.cat([update.centroids for update in updates]).double().numpy()
     expected = book_lloyd(points, book_farthest_first(points, points[:local], k), 30)
-    exchange = OneShotCentroids(rule(4), k, local, 30)
-    state, _ = exchange.aggregate(CentroidState(), iter(updates), Randomness(0))
+    algorithm = k_fed_of(4, k, local, iterations=30)
+    state, _ = algorithm.aggregate(CentroidState(), iter(updates), Randomness(0))
     assert state.centroids is not None
     np.testing.assert_allclose(ordered(state.centroids), ordered(expected), atol=1e-5)
 
@@ -227,8 +225,16 @@ CLASSES = 8
 DIMENSIONS = 16
 
 
-def rule(dimensions: int) -> PixelRule:
-    return PixelRule(PixelsConfig(normalise=False), (1, 1, dimensions))
+def k_fed_of(dimensions: int, clusters: int, local: int, iterations: int = 100) -> KFed:
+    """For images of one row, which are not normalised."""
+    settings: Tree = {
+        "method": "k-fed",
+        "pixels": {"normalise": False},
+        "kfed": {"local_clusters": local},
+        "centroids": {"iterations": iterations},
+    }
+    config = validate(ClusterConfig, settings)
+    return KFed(Problem(config, (1, 1, dimensions), clusters, CPU))
 
 
 def images_of(label: int, count: int, seed: int) -> Tensor:
@@ -251,25 +257,18 @@ def clients_of_two_clusters(count: int = 12) -> list[Client]:
     return clients
 
 
-def federation(clients: list[Client], seed: int = 0, local: int = 2) -> Federation[CentroidState]:
-    config = ClusterConfig(
-        method="k-fed",
-        seed=seed,
-        pixels=PixelsConfig(normalise=False),
-        kfed=KFedConfig(local_clusters=local),
-    )
-    setting = Setting(config, (1, 1, DIMENSIONS), CLASSES, 100, len(clients), CPU)
-    algorithm = METHODS["k-fed"].make(setting)
-    memories = ClientMemories(CPU, budget=0)
-    return Federation(algorithm, clients, Availability(), Randomness(seed), memories)
+def federation(
+    clients: list[Client], seed: int = 0, local: int = 2
+) -> Federation[CentroidState, InProcess]:
+    return federated("k-fed", k_fed_of(DIMENSIONS, CLASSES, local), clients, seed)
 
 
-def run(whole: Federation[CentroidState]) -> tuple[CentroidState, RoundReport]:
+def run(whole: Federation[CentroidState, InProcess]) -> tuple[CentroidState, RoundReport]:
     ((state, report),) = whole.run(whole.algorithm.initial_state(whole.randomness))
     return state, report
 
 
-def accuracy(whole: Federation[CentroidState], state: CentroidState) -> float:
+def accuracy(whole: Federation[CentroidState, InProcess], state: CentroidState) -> float:
     """On images that no client holds."""
     assert isinstance(whole.algorithm, KFed)
     images = torch.cat([images_of(label, 25, 10**6 + label) for label in range(CLASSES)])
@@ -360,8 +359,7 @@ def test_a_client_has_no_more_clusters_than_there_are() -> None:
     ],
 )
 def test_an_update_that_cannot_be_used_is_refused(shape: tuple[int, ...]) -> None:
-    exchange = OneShotCentroids(rule(5), clusters=8, local_clusters=3, iterations=10)
+    algorithm = k_fed_of(5, clusters=8, local=3)
     for good in (1, 2, 3):
-        exchange.check(CentroidState(), LocalCentroids(torch.zeros(good, 5)))
-    with pytest.raises(RefusedUpdateError):
-        exchange.check(CentroidState(), LocalCentroids(torch.zeros(shape)))
+        assert refusal(algorithm, CentroidState(), LocalCentroids(torch.zeros(good, 5))) is None
+    assert refusal(algorithm, CentroidState(), LocalCentroids(torch.zeros(shape))) is not None

@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 from sklearn.metrics import normalized_mutual_info_score
 from torch import Tensor
 
+from ccfcpp.clustering.algorithm import Problem
+from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.kmeans.server import kmeans, nearest
 from ccfcpp.clustering.synthetic.autoencoder import Autoencoder
 from ccfcpp.clustering.synthetic.config import DCNConfig
@@ -20,11 +22,14 @@ from ccfcpp.clustering.synthetic.deep_clustering import (
     move_centroids,
     squared_distances,
 )
+from ccfcpp.core.config import Tree
+from ccfcpp.core.config_layers import validate
 from ccfcpp.core.errors import FederationError
 from ccfcpp.core.profiling import profiling
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.models.initialisation import build
-from tests.support.clustering import CPU, digits
+from tests.support.clustering import digits
+from tests.support.federation import CPU
 
 TINY = DCNConfig(
     widths=(12, 8), latent=3, pretrain_epochs=2, epochs=2, batch_size=7, learning_rate=0.01
@@ -37,15 +42,13 @@ SERVER = Randomness(3).at_round(0)
 def deep_clustering(
     config: DCNConfig, clusters: int = 4, device: torch.device = CPU, precision: str = "float32"
 ) -> DeepClustering:
-    return DeepClustering(
-        config,
-        (1, 8, 8),
-        clusters,
-        restarts=3,
-        iterations=20,
-        device=device,
-        precision=precision,
-    )
+    settings: Tree = {
+        "method": "ppfc-gan",
+        "dcn": config.model_dump(),
+        "centroids": {"restarts": 3, "iterations": 20},
+        "compute": {"precision": precision},
+    }
+    return DeepClustering(Problem(validate(ClusterConfig, settings), (1, 8, 8), clusters, device))
 
 
 def fit(config: DCNConfig, images: Tensor, randomness: Randomness = SERVER) -> DeepClusters:

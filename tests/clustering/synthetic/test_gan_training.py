@@ -17,12 +17,12 @@ from ccfcpp.clustering.synthetic.gan_training import (
 from ccfcpp.clustering.synthetic.networks import Discriminator, Generator
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.data.batches import cohort_batches
-from ccfcpp.engine.client import Client, cohorts
+from ccfcpp.engine.client import Client
 from ccfcpp.engine.exchange import RefusedUpdateError
 from ccfcpp.models.initialisation import build
 from tests.support.clustering import clients_of_sizes
+from tests.support.federation import CPU, in_cohorts
 
-CPU = torch.device("cpu")
 SHAPE = (1, 8, 8)
 CODES = 3
 SMALL = GANConfig(
@@ -77,7 +77,7 @@ def train_all(clients: list[Client], cohort: int, device: torch.device = CPU) ->
     there = [replace(client, images=client.images.to(device)) for client in clients]
     return {
         client.id: result
-        for group in cohorts(there, cohort)
+        for group in in_cohorts(there, cohort)
         for client, result in zip(group, train(gans, group, RANDOMNESS), strict=True)
     }
 

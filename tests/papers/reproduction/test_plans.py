@@ -15,7 +15,7 @@ from ccfcpp.core.config_layers import flatten
 from ccfcpp.core.errors import UsageError
 from ccfcpp.papers.reproduction.catalogue import ITEMS
 from ccfcpp.papers.reproduction.plan import Block, Stored, plan_blocks
-from ccfcpp.runs.folder import MAY_CHANGE
+from ccfcpp.runs.paths import MAY_CHANGE
 from supervised.config import ClassifyConfig
 from tests.support.reproduction import Plan, Plans
 

@@ -130,7 +130,7 @@ def diverged(monkeypatch: pytest.MonkeyPatch) -> None:
         if opened.config.partition.p == 0:
             return opened
         lost = replace(opened.seen, representations=torch.full((160, 8), torch.nan))
-        return replace(opened, view=lost)
+        return replace(opened, snapshot=lost)
 
     monkeypatch.setattr("ccfcpp.papers.reproduction.clustering_items.examine", examined)
 
