@@ -34,7 +34,9 @@ def vmap_steps(device: torch.device, repeats: int) -> tuple[Seconds, dict[str, f
     """Seconds of a step each way, and how far the losses of a few steps are apart."""
     models = [make_model().to(device) for _ in range(CLIENTS)]
     views = torch.rand(CLIENTS, 2, BATCH, *SHAPE, device=device)
-    alone = [stacked([model], own) for model, own in zip(models, torch.split(views, 1), strict=True)]
+    alone = [
+        stacked([model], own) for model, own in zip(models, torch.split(views, 1), strict=True)
+    ]
     ways: dict[str, Step] = {
         "ten clients' step, plain": one_by_one(copy.deepcopy(models), views),
         "ten clients' step, vmap": by_vmap(copy.deepcopy(models), views),
