@@ -46,8 +46,9 @@ from ccfcpp.runs.environment import (
 from scripts.methods import method_rounds
 from scripts.plain import PlainFederation
 from scripts.timing import Seconds, alternate, console
+from scripts.vmap import vmap_steps
 
-PARTS = {"augmentation", "step", "kmeans", "rounds", "growth", "methods"}
+PARTS = {"augmentation", "step", "kmeans", "rounds", "growth", "methods", "vmap"}
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 
@@ -304,7 +305,7 @@ def main(
     cohort: Annotated[int, typer.Option(help="Clients of the training step.")] = 1,
     workers: Annotated[int, typer.Option(help="DataLoader workers of the plain rounds.")] = 2,
     parts: Annotated[
-        str, typer.Option(help="Of: augmentation, step, kmeans, rounds, growth, methods.")
+        str, typer.Option(help="Of: augmentation, step, kmeans, rounds, growth, methods, vmap.")
     ] = "augmentation,step,kmeans,rounds",
     json_path: Annotated[
         Path | None, typer.Option("--json", help="Write all figures there.")
@@ -329,7 +330,11 @@ def main(
         more, ratios = method_rounds(dataset, images or 640, device, repeats)
         seconds |= more
         figures |= ratios
-    if wanted <= {"growth", "methods"}:
+    if "vmap" in wanted:
+        more, figures_of_it = vmap_steps(choose_device(device), repeats)
+        seconds |= more
+        figures |= figures_of_it
+    if wanted <= {"growth", "methods", "vmap"}:
         report(dataset, device, seconds, figures, json_path)
         return
     setting = Setting(dataset, clients, images, device, workers)

@@ -54,11 +54,19 @@ class Tree(ABC):
             UsageError: If an archive is damaged there.
         """
 
+    def content(self, file: Path) -> bytes:
+        """Return the content of a file.
+
+        Raises:
+            FileNotFoundError: If there is no such file.
+            UsageError: If an archive is damaged there.
+        """
+        source = self.source(file)
+        return source.read_bytes() if isinstance(source, Path) else source.getvalue()
+
     def text(self, file: Path) -> str:
         """Return the content of a text file; bytes that are no UTF-8 are replaced."""
-        source = self.source(file)
-        content = source.read_bytes() if isinstance(source, Path) else source.getvalue()
-        return content.decode("utf-8", "replace")
+        return self.content(file).decode("utf-8", "replace")
 
 
 def is_archive(path: Path) -> bool:

@@ -115,6 +115,27 @@ def test_a_pickle_gets_nothing_but_arrays(target: str) -> None:
         formats.read_cifar_classes(content, "label_names", "file")
 
 
+class _ForgedDtype:
+    """Claims that plain bytes are references to objects: numpy would follow them and crash."""
+
+    def __reduce__(self) -> tuple[object, ...]:
+        fields = {"a": (np.dtype("O"), 0)}
+        return np.dtype, ("V8", False, True), (3, "|", None, ("a",), fields, 8, 1, 1)
+
+
+class _ForgedArray:
+    def __reduce__(self) -> tuple[object, ...]:
+        state = (1, (4,), _ForgedDtype(), False, b"A" * 32)
+        reconstruct = np.zeros(0).__reduce__()[0]
+        return reconstruct, (np.ndarray, (0,), b"b"), state
+
+
+def test_an_array_cannot_be_forged() -> None:
+    content = pickle.dumps({"data": _ForgedArray(), "labels": []})
+    with pytest.raises(UsageError, match="no 'data' of uint8"):
+        formats.read_cifar_batch(content, "labels", "file")
+
+
 @pytest.mark.parametrize(
     "batch",
     [

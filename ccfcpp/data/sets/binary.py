@@ -1,12 +1,11 @@
 """Data sets published as one `.tar.gz` of a few binary files."""
 
-import tarfile
-import zlib
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from ccfcpp.core.errors import UsageError
+from ccfcpp.data import trees
 from ccfcpp.data.cache import Arrays, cached
 from ccfcpp.data.sets.published import ARRAYS, Published, from_torchvision
 
@@ -18,7 +17,7 @@ Contents = dict[str, bytes]
 class BinarySet(Published, ABC):
     """A data set in a `.tar.gz`, read as it is or unpacked by someone else.
 
-    The archive is never unpacked on disk: its members are read in one pass, which is slow enough to
+    The archive is never unpacked on disk: it is read from front to back, which is slow enough to
     cache the result. The unpacked files are about as quick to read as a cache would be.
 
     Attributes:
@@ -68,9 +67,11 @@ class BinarySet(Published, ABC):
     def read(self, place: Path) -> Arrays:
         """Read the data set from an unpacked folder or an archive."""
         if place.is_dir():
-            contents = {name: (place / name).read_bytes() for name in self.members}
-            return self.decode(contents, place)
-        return cached([place], self.name, ARRAYS, lambda: self.decode(self._unpacked(place), place))
+            return self.decode(self._contents(place, place), place)
+        folder = place / self.folder
+        return cached(
+            [place], self.name, ARRAYS, lambda: self.decode(self._contents(place, folder), place)
+        )
 
     def fetch(self, folder: Path) -> None:
         """Download the archive."""
@@ -79,20 +80,10 @@ class BinarySet(Published, ABC):
         original = from_torchvision(self.original)
         download_url(original.url, str(folder), self.archive, original.tgz_md5)
 
-    def _unpacked(self, archive: Path) -> Contents:
-        wanted = {f"{self.folder}/{member}": member for member in self.members}
-        contents: Contents = {}
-        try:
-            # A stream ("|") is read once from front to back, and no further than needed.
-            with tarfile.open(archive, "r|gz") as tar:
-                for info in tar:
-                    member = wanted.get(str(PurePosixPath(info.name)))  # without a leading "./"
-                    file = tar.extractfile(info) if member and info.isfile() else None
-                    if member and file:
-                        contents[member] = file.read()
-                    if len(contents) == len(wanted):
-                        return contents
-        except (OSError, EOFError, tarfile.TarError, zlib.error) as error:
-            raise UsageError(f"{archive} cannot be read ({error}): get it again") from error
-        missing = ", ".join(sorted(set(wanted.values()) - set(contents)))
-        raise UsageError(f"{archive} lacks {missing}: get it again")
+    def _contents(self, place: Path, folder: Path) -> Contents:
+        """Return the contents of the members, which lie in a folder of a place."""
+        with trees.opened(place, tuple(name.lower() for name in self.members)) as tree:
+            try:
+                return {name: tree.content(folder / name) for name in self.members}
+            except FileNotFoundError as error:
+                raise UsageError(f"{error}: get it again") from error
