@@ -238,7 +238,9 @@ def _config(folder: RunFolder) -> tuple[_Kind, RunConfig]:
 def _facts(experiment: Experiment[Any], summary: Row | None) -> Row:
     """The setting: as the run has recorded it, which another machine may have made."""
     facts = experiment.describe()
-    return facts | {key: value for key, value in (summary or {}).items() if key in facts}
+    # How many clients were trained side by side is known where they were.
+    recorded = {*facts, "cohort"}
+    return facts | {key: value for key, value in (summary or {}).items() if key in recorded}
 
 
 def _as_recorded(snapshot: Snapshot | None, folder: RunFolder) -> Snapshot | None:
