@@ -157,7 +157,9 @@ def keyed(*flags: Flag) -> Callable[[Callable[..., None]], Callable[..., None]]:
 
         @functools.wraps(command)
         def wrapper(**given: Any) -> None:
-            named = {flag.key: given.pop(flag.name) or None for flag in flags}
+            values = {flag.key: given.pop(flag.name) for flag in flags}
+            # Without a switch, a file may ask for what it does.
+            named = {key: None if value is False else value for key, value in values.items()}
             command(named=named, **given)
 
         keyword = inspect.Parameter.KEYWORD_ONLY

@@ -17,10 +17,10 @@ from PIL import Image
 from safetensors.torch import load_file
 
 from ccfcpp.core.config import Tree
-from ccfcpp.core.config_layers import flatten, preset_folder, read_configs, read_yaml
+from ccfcpp.core.config_layers import flatten, preset_folder, read_configs, read_yaml, validate
 from ccfcpp.runs.study import Planned, plan_grid
+from supervised.classifiers import CLASSIFIERS
 from supervised.config import ClassifyConfig
-from supervised.methods import CLASSIFIERS
 from tests.support.command import Result, ccfcpp
 
 TINY = (
@@ -460,7 +460,7 @@ def test_table_1_has_the_published_settings() -> None:
 
 
 def test_the_preset_for_cifar10_explains_every_key() -> None:
-    every_key = {key for key, _ in flatten(ClassifyConfig().model_dump())}
+    every_key = {key for key, _ in flatten(validate(ClassifyConfig, {}).model_dump())}
     assert {
         k for k, _ in flatten(read_yaml(preset_folder() / "classify/cifar10.yaml"))
     } == every_key

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from ccfcpp.core.errors import StoppedError
 from ccfcpp.papers.reproduction.catalogue import ITEMS
 from ccfcpp.papers.reproduction.claims import claim, higher
 from ccfcpp.papers.reproduction.findings import Findings, found
@@ -22,7 +23,7 @@ from ccfcpp.papers.reproduction.labels import clustering_system, images
 from ccfcpp.papers.reproduction.plan import Block
 from ccfcpp.papers.reproduction.results import Result as Run
 from ccfcpp.papers.reproduction.results import setting, summarised, tabulate
-from ccfcpp.runs.experiment import Experiment, StoppedError
+from ccfcpp.runs.experiment import Experiment
 from ccfcpp.runs.study import Study
 from tests.support.command import Result, ccfcpp
 
@@ -40,7 +41,7 @@ CELLS = {
     "model.predictor_width": (4,),
     "centroids.restarts": (1,),
 }
-RUNNER = "ccfcpp.cli.reproduce.run_in_processes"
+RUNNER = "ccfcpp.runs.parallel.run_in_processes"
 TITLES = {"tiny": "A paper, Table 1: NMI", "tiny-kappa": "A paper, Table 2: Kappa"}
 TITLE = TITLES["tiny"]
 
