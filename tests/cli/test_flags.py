@@ -1,0 +1,59 @@
+"""The table of flags: each sets a key that there is, and its help says what holds without it."""
+
+import re
+
+import pytest
+
+from ccfcpp.cli import classify, cluster, compare, flags
+from ccfcpp.clustering.config import ClusterConfig
+from ccfcpp.core.config import RunConfig
+from ccfcpp.core.config_layers import resolve, values_of
+from supervised.config import ClassifyConfig
+from tests.support.command import ccfcpp
+
+CASES = [
+    ("cluster", cluster._FLAGS, ClusterConfig, "cluster"),
+    ("compare", compare._FLAGS, ClusterConfig, "cluster"),
+    ("classify", classify._FLAGS, ClassifyConfig, "classify"),
+]
+
+
+@pytest.mark.parametrize(("command", "table", "kind", "presets"), CASES)
+def test_each_flag_shows_what_holds_for_the_default_data_set(
+    monkeypatch: pytest.MonkeyPatch,
+    command: str,
+    table: tuple[flags.Flag, ...],
+    kind: type[RunConfig],
+    presets: str,
+) -> None:
+    monkeypatch.setenv("COLUMNS", "400")
+    values = values_of(resolve(kind, presets, {}))
+    shown = ccfcpp(command, "--help").stdout
+    for flag in table:
+        (line,) = [line for line in shown.splitlines() if re.search(rf" {flag.option} ", line)]
+        value = values[flag.key]
+        default = flag.unset if value is None else "off" if value is False else str(value)
+        assert flag.help in line
+        assert f"(default: {default})" in line
+
+
+@pytest.mark.parametrize(("command", "table", "kind", "presets"), CASES)
+def test_no_command_has_two_flags_of_one_name(
+    command: str, table: tuple[flags.Flag, ...], kind: type[RunConfig], presets: str
+) -> None:
+    assert len({flag.option for flag in table}) == len(table)
+
+
+def test_a_switch_that_is_not_given_leaves_a_file_its_word() -> None:
+    seen: list[flags.Named] = []
+
+    @flags.keyed(flags.TENSORBOARD, flags.DATASET)
+    def command(named: flags.Named) -> None:
+        seen.append(named)
+
+    command(flag_tensorboard=False, flag_dataset="")
+    command(flag_tensorboard=True, flag_dataset=None)
+    assert seen == [
+        {"tensorboard": None, "dataset": ""},
+        {"tensorboard": True, "dataset": None},
+    ]
