@@ -23,6 +23,7 @@ from ccfcpp.clustering.shallow.pixels import PixelRule
 from ccfcpp.clustering.synthetic.config import GANConfig
 from ccfcpp.clustering.synthetic.deep_clustering import DeepClustering
 from ccfcpp.clustering.synthetic.gan_training import GANLosses, GANTrainer, gan_training_bytes
+from ccfcpp.clustering.synthetic.networks import Discriminator, Generator
 from ccfcpp.core.profiling import section
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.client import Client, Crew
@@ -313,9 +314,7 @@ class Pooling(ServerWork[PooledState, Nothing, ImagesUpdate]):
         pooled = torch.cat([update.images for update in received])
         clustered, figures = self.clustering.fit(pooled, randomness)
         if self.kept:
-            kept = {
-                str(update.client): update.images[: self.kept].clone() for update in received
-            }
+            kept = {str(update.client): update.images[: self.kept].clone() for update in received}
             clustered = replace(clustered, images=kept)
         return clustered, figures
 
@@ -375,12 +374,19 @@ class SyntheticClustering(PooledClustering):
     Args:
         problem: What it is made for.
         clustering: What the server does with the images.
+
+    Raises:
+        UsageError: The images do not fit the clients' networks.
     """
 
     def __init__(self, problem: Problem, clustering: ServerClustering) -> None:
         super().__init__(problem, clustering)
         self.gan = problem.config.section(GANConfig)
         self.rounds = self.gan.epochs
+        # Images that do not fit the clients' networks are refused before a run begins.
+        with torch.device("meta"):
+            Generator(problem.image_shape, problem.clusters, self.gan)
+            Discriminator(problem.image_shape, self.gan)
 
     def exchanges(
         self, number: int, state: PooledState
