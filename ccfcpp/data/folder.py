@@ -26,11 +26,11 @@ import torch
 from numpy.typing import NDArray
 
 from ccfcpp.core.errors import UsageError
-from ccfcpp.data import trees
+from ccfcpp.data import archives
+from ccfcpp.data.archives import Tree
 from ccfcpp.data.cache import Arrays, cached
 from ccfcpp.data.decoding import SUFFIXES, decode_images
 from ccfcpp.data.images import ImageData, check_classes
-from ccfcpp.data.trees import Tree
 
 _SPLITS = ("train", "test")
 _LIST_SUFFIX = ".txt"
@@ -73,7 +73,7 @@ def read_folder(
         UsageError: If the layout is mixed or empty, an image is broken, or the sizes differ.
     """
     chosen = None if classes is None else sorted(set(classes))
-    with trees.opened(folder, _READ) as tree:
+    with archives.opened(folder, _READ) as tree:
         files = _find(tree, folders_are_clients, chosen)
         paths = [file.path for file in files]
         arrays = cached(
@@ -103,7 +103,7 @@ def read_archive(
     chosen = None if classes is None else sorted(set(classes))
 
     def decode() -> Arrays:
-        with trees.opened(archive, _READ) as tree:
+        with archives.opened(archive, _READ) as tree:
             files = _find(tree, folders_are_clients, chosen)
             paths = [file.path for file in files]
             images = decode_images(paths, tree.source, image_size=image_size)
@@ -111,7 +111,7 @@ def read_archive(
 
     options = json.dumps(["archive", image_size, folders_are_clients, chosen])
     arrays = cached([archive], options, _ARRAYS, decode)
-    return _image_data(trees.without_suffix(archive), arrays)
+    return _image_data(archives.without_suffix(archive), arrays)
 
 
 def _find(tree: Tree, clients: bool, classes: Sequence[str] | None) -> list[_File]:

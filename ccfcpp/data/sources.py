@@ -6,12 +6,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from ccfcpp.core.errors import UsageError
-from ccfcpp.data.archive import read_npz
+from ccfcpp.data.archives import ARCHIVE_SUFFIXES, is_archive
 from ccfcpp.data.folder import read_archive, read_folder
 from ccfcpp.data.images import ImageData, keep_classes, resize
+from ccfcpp.data.npz import read_npz
 from ccfcpp.data.places import root_folder
 from ccfcpp.data.registry import DATASETS, describe
-from ccfcpp.data.trees import ARCHIVE_SUFFIXES, is_archive
 
 __all__ = ["describe", "load"]
 

@@ -8,7 +8,7 @@ import torch
 from PIL import Image
 
 from ccfcpp.core.errors import UsageError
-from ccfcpp.data import ImageData, load, trees
+from ccfcpp.data import ImageData, archives, load
 from ccfcpp.data.registry import describe
 from ccfcpp.data.sets.tiny_imagenet import TinyImageNet
 from tests.support.originals import REAL_DATA, encoded, flat, md5, write_archive, write_tree
@@ -206,7 +206,7 @@ def test_bombs_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plac
         patch.setattr(Image, "MAX_IMAGE_PIXELS", 3000)
         with pytest.raises(UsageError, match="decompression bomb"):
             load("tiny-imagenet", data_root=tmp_path)
-    monkeypatch.setattr(trees, "_LARGEST_FILE", 100)
+    monkeypatch.setattr(archives, "_LARGEST_FILE", 100)
     with pytest.raises(UsageError, match="bytes, but at most 100"):
         load("tiny-imagenet", data_root=tmp_path)
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ccfcpp.core.errors import UsageError
-from ccfcpp.data import trees
+from ccfcpp.data import archives
 from ccfcpp.data.cache import Arrays, cached
 from ccfcpp.data.sets.published import ARRAYS, Published, from_torchvision
 
@@ -82,7 +82,7 @@ class BinarySet(Published, ABC):
 
     def _contents(self, place: Path, folder: Path) -> Contents:
         """Return the contents of the members, which lie in a folder of a place."""
-        with trees.opened(place, tuple(name.lower() for name in self.members)) as tree:
+        with archives.opened(place, tuple(name.lower() for name in self.members)) as tree:
             try:
                 return {name: tree.content(folder / name) for name in self.members}
             except FileNotFoundError as error:

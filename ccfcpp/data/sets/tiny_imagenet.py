@@ -17,11 +17,11 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 
 from ccfcpp.core.errors import UsageError
-from ccfcpp.data import trees
+from ccfcpp.data import archives
+from ccfcpp.data.archives import Tree
 from ccfcpp.data.cache import Arrays, cached
 from ccfcpp.data.decoding import SUFFIXES, decode_images
 from ccfcpp.data.sets.published import ARRAYS, Published, split_mask
-from ccfcpp.data.trees import Tree
 
 _BASE = "tiny-imagenet-200"
 _READ = (*SUFFIXES, ".txt")
@@ -63,13 +63,13 @@ class TinyImageNet(Published):
 
     def _from_archive(self, archive: Path) -> Arrays:
         def decode() -> Arrays:
-            with trees.opened(archive, _READ) as tree:
+            with archives.opened(archive, _READ) as tree:
                 return _decode(tree, _find_files(tree))
 
         return cached([archive], self.name, ARRAYS, decode)
 
     def _from_folder(self, folder: Path) -> Arrays:
-        with trees.opened(folder, _READ) as tree:
+        with archives.opened(folder, _READ) as tree:
             files = _find_files(tree)
             # The text files are read anyway; what they say of the images belongs to the key.
             said = json.dumps([self.name, files.labels, files.classes, files.train])

@@ -9,7 +9,7 @@ import torch
 from PIL import Image
 
 from ccfcpp.core.errors import UsageError
-from ccfcpp.data import ImageData, load, trees
+from ccfcpp.data import ImageData, archives, load
 from ccfcpp.data.folder import read_archive, read_folder
 from tests.support.originals import (
     REAL_DATA,
@@ -129,7 +129,7 @@ def test_an_archive_is_looked_through_once(tmp_path: Path, monkeypatch: pytest.M
         raise AssertionError("looked through again")
 
     with monkeypatch.context() as patch:
-        patch.setattr(trees, "opened", fail)
+        patch.setattr(archives, "opened", fail)
         _assert_same(load(str(archive)), first)
         for choice in ({"classes": ["cat"]}, {"image_size": 2}, {"folders_are_clients": True}):
             with pytest.raises(AssertionError, match="looked through again"):
@@ -196,7 +196,7 @@ def test_a_decompression_bomb_is_refused(
 def test_a_member_without_end_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str
 ) -> None:
-    monkeypatch.setattr(trees, "_LARGEST_FILE", 1000)
+    monkeypatch.setattr(archives, "_LARGEST_FILE", 1000)
     write_archive(tmp_path / f"some{suffix}", {"a/0.png": bytes(1001)})
     with pytest.raises(UsageError, match=r"a/0\.png has 1001 bytes, but at most 1000"):
         load(str(tmp_path / f"some{suffix}"))
@@ -205,7 +205,7 @@ def test_a_member_without_end_is_refused(
 def test_a_tar_that_the_memory_cannot_hold_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(trees, "_LARGEST_TAR", 1000)
+    monkeypatch.setattr(archives, "_LARGEST_TAR", 1000)
     files = {"notes.md": bytes(5000), "a/0.png": bytes(600), "a/1.png": bytes(600)}
     write_archive(tmp_path / "some.tar.gz", files)
     with pytest.raises(UsageError, match=r"some\.tar\.gz holds more than the 1000 bytes"):

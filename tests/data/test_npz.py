@@ -8,7 +8,7 @@ import torch
 
 from ccfcpp.core.errors import UsageError
 from ccfcpp.data import load
-from ccfcpp.data.archive import read_npz
+from ccfcpp.data.npz import read_npz
 from tests.support.originals import random_images
 
 
