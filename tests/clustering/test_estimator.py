@@ -6,7 +6,9 @@ from sklearn.base import clone
 from sklearn.datasets import load_digits
 
 from ccfcpp.clustering.estimator import FederatedClustering
+from ccfcpp.clustering.methods import METHODS
 from ccfcpp.core.errors import UsageError
+from tests.support.clustering import TINY, digits
 
 SETTINGS = {
     "training": {"rounds": 1, "pretrain_rounds": 1},
@@ -57,6 +59,12 @@ def test_settings_cannot_contradict_the_arguments() -> None:
         model.fit(IMAGES, clients=CLIENTS)
 
 
+def test_settings_that_a_method_does_not_heed_are_refused() -> None:
+    model = FederatedClustering(method="km", settings={"loss": {"eta": 0.5}})
+    with pytest.raises(UsageError, match=r"loss\.eta has no effect on km"):
+        model.fit(IMAGES, clients=CLIENTS)
+
+
 @pytest.mark.parametrize(
     ("images", "clients", "expected"),
     [
@@ -75,3 +83,13 @@ def test_images_of_another_shape_are_not_assigned() -> None:
     model = small().fit(IMAGES, clients=CLIENTS)
     with pytest.raises(UsageError, match="do not fit the model"):
         model.predict(np.zeros((2, 28, 28), np.uint8))
+
+
+@pytest.mark.parametrize("method", METHODS.own())
+def test_the_estimator_takes_every_method(method: str) -> None:
+    images = digits()[0][:90, 0].numpy()
+    settings = {name: TINY[name] for name in METHODS[method].sections if name in TINY}
+    model = FederatedClustering(n_clusters=3, method=method, settings=settings)
+    model.fit(images, clients=np.array(["a", "b", "c"]).repeat(30))
+    assert np.array_equal(model.predict(images[7:9]), model.labels_[7:9])
+    assert model.cluster_centers_.shape[0] <= 3

@@ -1,7 +1,6 @@
 """Small clustering runs on the digits: of CCFC++, and of every system."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -75,7 +74,7 @@ def small_federation(
     config: ClusterConfig, clients: Sequence[Client], device: torch.device = CPU
 ) -> Federation[CCFCState, InProcess]:
     algorithm = small_algorithm(config, device=device)
-    there = [replace(client, images=client.images.to(device)) for client in clients]
+    there = [Client(client.id, client.name, client.images.to(device)) for client in clients]
     return federated(config.method, algorithm, there, config.seed)
 
 
@@ -130,7 +129,7 @@ def run_tiny(
     device: torch.device = CPU,
 ) -> tuple[Any, list[RoundReport], Tensor]:
     """State, reports, and the clusters of some images, after all rounds."""
-    there = [replace(client, images=client.images.to(device)) for client in clients]
+    there = [Client(client.id, client.name, client.images.to(device)) for client in clients]
     algorithm = made(config, device=device)
     federation = federated(config.method, algorithm, there, 0, availability)
     state, reports = algorithm.initial_state(federation.randomness), []
