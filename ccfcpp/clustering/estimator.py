@@ -16,7 +16,7 @@ from ccfcpp.core.config_layers import flatten, resolve
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.randomness import SERVER
 from ccfcpp.data import ImageData
-from ccfcpp.data.archive import from_arrays, index_names
+from ccfcpp.data.npz import from_arrays, index_names
 from ccfcpp.engine.client import Client
 
 

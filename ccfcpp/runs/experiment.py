@@ -162,7 +162,7 @@ class Experiment(ABC, Generic[State]):
         """What the last state comes to: the summary's part of it, and arrays to save.
 
         Args:
-            state: It.
+            state: The last state.
             memories: What the clients remember.
             local: Spectra of the last round's local models.
         """

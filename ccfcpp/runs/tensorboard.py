@@ -20,7 +20,7 @@ def check_tensorboard(wanted: bool) -> None:
     """Refuse to log for TensorBoard where its package is missing.
 
     Raises:
-        UsageError: It is.
+        UsageError: The package is missing.
     """
     if wanted:
         _writer_type()

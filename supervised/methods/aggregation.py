@@ -46,7 +46,7 @@ class Aggregation(Generic[Known]):
         """Refuse a model of other shapes than the global one's.
 
         Raises:
-            RefusedUpdateError: It has.
+            RefusedUpdateError: The model has other shapes.
         """
         check_same_shapes(message.model, update.model, "model entry")
 
