@@ -9,10 +9,12 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from ccfcpp.core.config_layers import parse_assignments, validate
+from ccfcpp.engine.payload import pack
 from ccfcpp.models.state import ModelState
+from supervised.classifiers import CLASSIFIERS
 from supervised.config import ClassifyConfig
 from supervised.messages import LocalUpdate, ServerState
-from supervised.methods import CLASSIFIERS
+from supervised.methods.scaffold import ControlledState, ControlledUpdate
 from tests.clustering.ccfc.test_losses import SEEDS, normal
 
 PARAMETERS = ["head.weight", "head.bias"]
@@ -37,7 +39,7 @@ def updates_of(seed: int, clients: Sequence[tuple[int, int]]) -> list[LocalUpdat
     updates = []
     for number, (samples, steps) in enumerate(clients):
         own = 100 * seed + 10 * number
-        updates.append(LocalUpdate(model(own), samples, steps, 1.0, normal(own + 5, CONTROL)))
+        updates.append(LocalUpdate(model(own), samples, steps, 1.0))
     return updates
 
 
@@ -45,8 +47,23 @@ def rounds_of(seed: int, clients: Sequence[tuple[int, int]]) -> list[list[LocalU
     return [updates_of(seed + number, clients) for number in range(1, ROUNDS + 1)]
 
 
-def start(seed: int) -> ServerState:
-    return ServerState(model(100 * seed + 70), control=normal(seed, CONTROL))
+def start(seed: int, method: str = "fedavg") -> ServerState:
+    """The method's first state, of some model."""
+    return CLASSIFIERS[method].begin(model(100 * seed + 70), normal(seed, CONTROL))
+
+
+def controlled(seed: int, updates: Sequence[LocalUpdate]) -> list[LocalUpdate]:
+    """With changes of control variates, as SCAFFOLD sends them."""
+    return [
+        ControlledUpdate(**vars(update), control_change=normal(100 * seed + 10 * n + 5, CONTROL))
+        for n, update in enumerate(updates)
+    ]
+
+
+def sent(method: str, seed: int, clients: Sequence[tuple[int, int]]) -> Sequence[LocalUpdate]:
+    """Updates of the method's type."""
+    updates = updates_of(seed, clients)
+    return controlled(seed, updates) if method == "scaffold" else updates
 
 
 def aggregated(
@@ -60,7 +77,9 @@ def aggregated(
     aggregation = CLASSIFIERS[method].aggregation(state, PARAMETERS, config, population)
     for update in updates:
         aggregation.add(update)
-    return aggregation.result()
+    result = aggregation.result()
+    assert isinstance(result, CLASSIFIERS[method].state)
+    return result
 
 
 def after_rounds(
@@ -94,8 +113,8 @@ def test_fedavg_is_the_mean_by_samples(clients: list[tuple[int, int]], seed: int
 def test_statistics_are_the_plain_mean_and_the_largest_counter_is_kept(
     method: str, clients: list[tuple[int, int]], seed: int
 ) -> None:
-    updates = updates_of(seed, clients)
-    found = aggregated(method, start(seed), updates).model
+    state, updates = start(seed, method), sent(method, seed, clients)
+    found = aggregated(method, state, updates).model
     assert list(found) == list(model(0))
     expected = mean(updates, "norm.running_mean")
     torch.testing.assert_close(found["norm.running_mean"], expected)
@@ -108,11 +127,12 @@ def test_statistics_are_the_plain_mean_and_the_largest_counter_is_kept(
 def test_the_order_of_the_updates_does_not_matter(
     method: str, clients: list[tuple[int, int]], seed: int
 ) -> None:
-    updates = updates_of(seed, clients)
-    first = aggregated(method, start(seed), updates)
-    second = aggregated(method, start(seed), updates[::-1])
-    assert_parameters(second.model, lambda name: first.model[name])
-    torch.testing.assert_close(second.control, first.control)
+    state, updates = start(seed, method), sent(method, seed, clients)
+    first = pack(aggregated(method, state, updates))
+    second = pack(aggregated(method, state, updates[::-1]))
+    assert first.keys() == second.keys()
+    for name, entry in first.items():
+        torch.testing.assert_close(second[name], entry, msg=name)
 
 
 # --- server optimizers --------------------------------------------------------------------------
@@ -135,7 +155,7 @@ def test_fedavgm_over_several_rounds(
             x = x + v
         return x
 
-    assert_parameters(after_rounds("fedavgm", start(seed), rounds, *settings), expected)
+    assert_parameters(after_rounds("fedavgm", start(seed, "fedavgm"), rounds, *settings), expected)
 
 
 @pytest.mark.parametrize("dampening", ["none", "momentum"])
@@ -145,7 +165,7 @@ def test_fedavgm_without_momentum_is_fedavg(
 ) -> None:
     rounds = rounds_of(seed, clients)
     settings = ("fedavgm.momentum=0", f"fedavgm.dampening={dampening}")
-    found = after_rounds("fedavgm", start(seed), rounds, *settings)
+    found = after_rounds("fedavgm", start(seed, "fedavgm"), rounds, *settings)
     expected = after_rounds("fedavg", start(seed), rounds)
     assert_parameters(found, lambda name: expected[name])
 
@@ -175,7 +195,7 @@ def test_adaptive_servers_are_algorithm_2_of_reddi(
             x = x + eta * m / (torch.sqrt(v) + tau)
         return x
 
-    assert_parameters(after_rounds(method, start(seed), rounds, *settings), expected)
+    assert_parameters(after_rounds(method, start(seed, method), rounds, *settings), expected)
 
 
 # --- FedNova ------------------------------------------------------------------------------------
@@ -289,11 +309,13 @@ def test_fedexp_does_extrapolate_where_clients_disagree() -> None:
 def test_scaffolds_control_moves_by_the_participants_share_of_their_mean_change(
     clients: list[tuple[int, int]], seed: int, absent: int
 ) -> None:
-    updates, state = updates_of(seed, clients), start(seed)
+    state, updates = start(seed, "scaffold"), sent("scaffold", seed, clients)
     population = len(clients) + absent
     found = aggregated("scaffold", state, updates, population=population)
-    changes = [u.control_change for u in updates if u.control_change is not None]
-    assert state.control is not None
+    changes = [u.control_change for u in updates if isinstance(u, ControlledUpdate)]
+    assert isinstance(state, ControlledState)
+    assert isinstance(found, ControlledState)
+    assert len(changes) == len(clients)
     expected = state.control + len(clients) / population * torch.stack(changes).mean(dim=0)
     torch.testing.assert_close(found.control, expected)
     assert_parameters(found.model, lambda name: mean(updates, name))

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from ccfcpp.core.randomness import Randomness
-from supervised.methods import CLASSIFIERS
+from supervised.classifiers import CLASSIFIERS
 from tests.support.classification import labelled_clients, small_algorithm, small_config
 from tests.support.federation import assert_same_bits, federated, over_a_wire
 

@@ -8,25 +8,34 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ccfcpp.core.config import ComputeConfig
 from ccfcpp.core.randomness import Randomness
-from ccfcpp.engine.client import Client, cohorts
+from ccfcpp.engine.client import Client, Crew
 from ccfcpp.models.initialisation import build
 from ccfcpp.models.stack.layout import FlatLayout
 from ccfcpp.models.state import ModelState
+from supervised.algorithm import LocalTraining
 from supervised.config import ClassifyConfig
 from supervised.local_training import LocalTrainer
 from supervised.messages import Broadcast
+from supervised.methods.fedlc import CalibrationConfig
+from supervised.methods.fedprox import ProximalConfig
+from supervised.methods.fedrs import RestrictedConfig
+from supervised.methods.fedsam import SharpnessConfig
+from supervised.methods.moon import MoonConfig
+from supervised.methods.scaffold import ControlledBroadcast, ControlledUpdate
 from supervised.networks import Classifier
 from supervised.setup import classifier_maker
 from tests.support.classification import (
     CLASSES,
-    CPU,
     SHAPE,
     SIZES,
     labelled_clients,
     normalisations,
+    small_algorithm,
     small_config,
 )
+from tests.support.federation import in_cohorts
 
 pytestmark = pytest.mark.usefixtures("double_precision")
 
@@ -97,12 +106,15 @@ class PlainClient:
             losses.append(loss.item())
             if config.method == "fedprox":
                 for p, w in zip(model.parameters(), sent.parameters(), strict=True):
-                    loss = loss + config.fedprox.mu / 2 * (p - w.detach()).square().sum()
+                    loss = (
+                        loss
+                        + config.section(ProximalConfig).mu / 2 * (p - w.detach()).square().sum()
+                    )
             optimizer.zero_grad()
             torch.autograd.backward(loss)
             if config.method == "fedsam":
                 before = copy.deepcopy(list(model.parameters()))
-                climb(model, config.fedsam.radius)
+                climb(model, config.section(SharpnessConfig).radius)
                 again = self.loss_of(config, model, images, batch, seen, last)
                 optimizer.zero_grad()
                 torch.autograd.backward(again)
@@ -151,10 +163,14 @@ class PlainClient:
         z, logits = model(images)
         held = [int((self.client.labels == c).sum()) for c in range(CLASSES)]
         if config.method == "fedrs":
-            factors = [1.0 if count else config.fedrs.strength for count in held]
+            factors = [
+                1.0 if count else config.section(RestrictedConfig).strength for count in held
+            ]
             logits = logits * torch.tensor(factors)
         if config.method == "fedlc":
-            loss = self.calibrated(config.fedlc.temperature, logits, labels, held)
+            loss = self.calibrated(
+                config.section(CalibrationConfig).temperature, logits, labels, held
+            )
         else:
             loss = F.cross_entropy(logits, labels)
         if config.decorrelation.kind == "feddecorr":
@@ -165,10 +181,10 @@ class PlainClient:
         if config.method == "moon":
             with torch.no_grad():
                 of_global, of_previous = seen(images)[0], last(images)[0]
-            tau = config.moon.temperature
+            mu, tau = config.section(MoonConfig).mu, config.section(MoonConfig).temperature
             towards = torch.exp(F.cosine_similarity(z, of_global) / tau)
             away = torch.exp(F.cosine_similarity(z, of_previous) / tau)
-            loss = loss - config.moon.mu * torch.log(towards / (towards + away)).mean()
+            loss = loss - mu * torch.log(towards / (towards + away)).mean()
         return loss
 
     def calibrated(self, tau: float, logits: Tensor, labels: Tensor, held: list[int]) -> Tensor:
@@ -232,6 +248,16 @@ def control_of(layout: FlatLayout, number: int) -> tuple[Tensor, ModelState]:
     return flat, layout.views(flat)
 
 
+def trainer_of(config: ClassifyConfig, cohort: int) -> LocalTrainer:
+    """What trains clients of ``SIZES``, so many of them together."""
+    together = config.model_copy(update={"compute": ComputeConfig(cohort=cohort)})
+    side = small_algorithm(together, len(SIZES)).client_side(Crew(max(SIZES), len(SIZES)))
+    work = side.works["training"]
+    assert isinstance(work, LocalTraining)
+    assert work.trainer.cohort == cohort
+    return work.trainer
+
+
 def assert_same(found: ModelState, expected: ModelState) -> None:
     assert found.keys() == expected.keys()
     for name, entry in expected.items():
@@ -244,7 +270,7 @@ def compare(*settings: str) -> None:
     config = small_config("training.local_epochs=2", *settings)
     make = classifier_maker(config.model, SHAPE, CLASSES)
     layout = FlatLayout(make().named_parameters())
-    trainers = [LocalTrainer(make, config, CLASSES, cohort, CPU) for cohort in (1, 2, 4)]
+    trainers = [trainer_of(config, cohort) for cohort in (1, 2, 4)]
     clients = [labelled_clients(*SIZES) for _ in trainers]
     plain = [PlainClient(client) for client in labelled_clients(*SIZES)]
     for number in range(ROUNDS):
@@ -252,20 +278,20 @@ def compare(*settings: str) -> None:
         flat, control = control_of(layout, number)
         expected = [one.train(config, number, sent, control).state_dict() for one in plain]
         for trainer, own in zip(trainers, clients, strict=True):
-            message = Broadcast(
-                trainer.method.shared(sent.state_dict()),
-                flat if config.method == "scaffold" else None,
-            )
-            for group in cohorts(own, trainer.cohort):
+            shared = trainer.sharing.shared(sent.state_dict())
+            controlled = config.method == "scaffold"
+            message = ControlledBroadcast(shared, flat) if controlled else Broadcast(shared)
+            for group in in_cohorts(own, trainer.cohort):
                 updates = trainer.train(message, group, Randomness(config.seed, number))
                 for client, update in zip(group, updates, strict=True):
                     one = plain[client.id]
                     assert (update.samples, update.steps) == (len(client), one.steps)
                     assert update.loss == (None if one.loss is None else pytest.approx(one.loss))
-                    found = trainer.method.personal(update.model, client.memory)
+                    found = trainer.sharing.personal(update.model, client.memory)
                     assert_same(found, expected[client.id])
                     assert update.model.keys() == message.model.keys()
-                    if update.control_change is not None:
+                    assert isinstance(update, ControlledUpdate) == controlled
+                    if isinstance(update, ControlledUpdate):
                         assert_same(layout.views(update.control_change), one.change)
 
 
@@ -289,10 +315,10 @@ def test_training_without_batch_normalisation_is_the_methods_plain_loop(method: 
 def test_fedbn_sends_no_normalisation_and_takes_the_clients_own_up_again() -> None:
     config = small_config("method=fedbn")
     make = classifier_maker(config.model, SHAPE, CLASSES)
-    trainer = LocalTrainer(make, config, CLASSES, 1, CPU)
+    trainer = trainer_of(config, cohort=1)
     (client,) = labelled_clients(12)
     norms = normalisations(make())
-    message = Broadcast(trainer.method.shared(new_model(config, 0).state_dict()))
+    message = Broadcast(trainer.sharing.shared(new_model(config, 0).state_dict()))
     (update,) = trainer.train(message, [client], Randomness(0, 0))
     assert set(make().state_dict()) - set(update.model) == norms
     trained = trainer.models.state(0)

@@ -1,6 +1,6 @@
 """Whole federations of every method: what must come out the same, and what travels."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -8,24 +8,26 @@ import pytest
 import torch
 from torch import Tensor
 
-from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
-from ccfcpp.engine.client import Client, Memory
-from ccfcpp.engine.federation import RoundReport
+from ccfcpp.engine.client import Client, Member, Memory
+from ccfcpp.engine.exchange import Task
+from ccfcpp.engine.federation import Federation, RoundReport
 from ccfcpp.engine.memories import ClientMemories
-from ccfcpp.engine.payload import nbytes, pack
-from supervised.algorithm import TrainingExchange
+from ccfcpp.engine.payload import pack, size
+from ccfcpp.engine.transport import Reply, Transport
+from supervised.classifiers import CLASSIFIERS
 from supervised.config import ClassifyConfig
 from supervised.messages import Broadcast, LocalUpdate, ServerState
-from supervised.methods import CLASSIFIERS
+from supervised.methods.scaffold import ControlledBroadcast, ControlledState, ControlledUpdate
 from tests.support.classification import (
-    CPU,
     SIZES,
     labelled_clients,
     normalisations,
+    small_algorithm,
     small_config,
     small_federation,
 )
+from tests.support.federation import CPU
 
 SCAFFOLD, FEDBN = "method=scaffold", "method=fedbn"
 
@@ -87,12 +89,12 @@ def test_interrupted_and_resumed_is_uninterrupted(method: str, tmp_path: Path) -
     federation = small_federation(config, labelled_clients(*SIZES), memories)
     rounds = federation.run(federation.algorithm.initial_state(federation.randomness))
     first = next(rounds)
-    save_checkpoint(path, Checkpoint(1, first[0], memories.save(0), {}))
+    save_checkpoint(path, Checkpoint(1, first[0], memories.save(), {}))
     memories.settle()
     # What was done after the checkpoint is lost.
     next(rounds)
 
-    checkpoint = load_checkpoint(path, ServerState, CPU)
+    checkpoint = load_checkpoint(path, federation.algorithm.state_type, CPU)
     memories = ClientMemories(CPU, 10**9, tmp_path)
     memories.restore(checkpoint.memories)
     federation = small_federation(config, labelled_clients(*SIZES), memories)
@@ -131,7 +133,7 @@ def test_scaffolds_server_control_is_the_mean_of_all_clients(fraction: float) ->
     config = small_config(SCAFFOLD, f"availability.sample_fraction={fraction}")
     federation = small_federation(config, labelled_clients(*SIZES))
     state = federation.algorithm.initial_state(federation.randomness)
-    assert state.control is not None
+    assert isinstance(state, ControlledState)
     none = torch.zeros_like(state.control)
     own = dict.fromkeys(range(len(SIZES)), none)
     for state, report in federation.run(state):  # noqa: B020 - the state moves on
@@ -140,7 +142,7 @@ def test_scaffolds_server_control_is_the_mean_of_all_clients(fraction: float) ->
             for number in own
         }
         assert {n for n in own if not after[n].equal(own[n])} <= set(report.clients)
-        assert state.control is not None
+        assert isinstance(state, ControlledState)
         mean = torch.stack(list(after.values())).mean(dim=0)
         torch.testing.assert_close(state.control, mean, atol=1e-12, rtol=0)
         assert mean.abs().max() > 0.01
@@ -158,35 +160,46 @@ class Wire:
     updates: list[LocalUpdate] = field(default_factory=list)
 
 
-@pytest.fixture
-def wire(monkeypatch: pytest.MonkeyPatch) -> Wire:
-    seen = Wire()
-    broadcast, work = TrainingExchange.broadcast, TrainingExchange.local_updates
+class Observed:
+    """A transport that notes what travels.
 
-    def noted_broadcast(self: TrainingExchange, state: ServerState) -> Broadcast:
-        seen.messages.append(broadcast(self, state))
-        return seen.messages[-1]
+    Args:
+        whole: One that carries it.
+        seen: Where it is noted.
+    """
 
-    def noted_updates(
-        self: TrainingExchange,
-        message: Broadcast,
-        clients: Sequence[Client],
-        randomness: Randomness,
-    ) -> list[LocalUpdate]:
-        updates = work(self, message, clients, randomness)
-        seen.updates += updates
-        return updates
+    def __init__(self, whole: Transport, seen: Wire) -> None:
+        self.whole = whole
+        self.seen = seen
+        self.save, self.restore, self.settle = whole.save, whole.restore, whole.settle
 
-    monkeypatch.setattr(TrainingExchange, "broadcast", noted_broadcast)
-    monkeypatch.setattr(TrainingExchange, "local_updates", noted_updates)
-    return seen
+    def deliver(self, task: Task, message: object, members: Sequence[Member]) -> Iterator[Reply]:
+        assert isinstance(message, Broadcast)
+        self.seen.messages.append(message)
+        for reply in self.whole.deliver(task, message, members):
+            assert isinstance(reply.update, LocalUpdate)
+            self.seen.updates.append(reply.update)
+            yield reply
 
 
-def test_fedbn_keeps_normalisations_at_the_clients(wire: Wire) -> None:
+def run_observed(config: ClassifyConfig, clients: Sequence[Client]) -> tuple[Run, Wire]:
+    federation, seen = small_federation(config, clients), Wire()
+    watched = Federation(
+        config.method,
+        federation.algorithm,
+        list(federation.members.values()),
+        federation.availability,
+        federation.randomness,
+        Observed(federation.transport, seen),
+    )
+    rounds = list(watched.run(federation.algorithm.initial_state(federation.randomness)))
+    return finished(rounds, federation.transport.memories), seen
+
+
+def test_fedbn_keeps_normalisations_at_the_clients() -> None:
     config = small_config(FEDBN)
-    algorithm = small_federation(config, labelled_clients(*SIZES)).algorithm
-    run = run_small(config, labelled_clients(*SIZES))
-    model = algorithm.make_model()  # type: ignore[attr-defined]
+    run, wire = run_observed(config, labelled_clients(*SIZES))
+    model = small_algorithm(config, len(SIZES)).make_model()
     norms = normalisations(model)
     travelling = set(model.state_dict()) - norms
     assert len(wire.messages) == 3
@@ -204,11 +217,15 @@ def test_fedbn_keeps_normalisations_at_the_clients(wire: Wire) -> None:
             assert not kept[0][name].equal(kept[1][name])
 
 
-def test_bytes_are_those_of_what_travels(wire: Wire) -> None:
-    run = run_small(small_config(SCAFFOLD), labelled_clients(*SIZES))
-    down = sum(nbytes(message) for message in wire.messages) * len(SIZES)
+def test_bytes_are_those_of_what_travels() -> None:
+    run, wire = run_observed(small_config(SCAFFOLD), labelled_clients(*SIZES))
+    assert {type(message) for message in wire.messages} == {ControlledBroadcast}
+    assert {type(update) for update in wire.updates} == {ControlledUpdate}
+    down = sum(size(pack(message)) for message in wire.messages) * len(SIZES)
     assert sum(report.bytes_down for report in run.reports) == down
-    assert sum(report.bytes_up for report in run.reports) == sum(map(nbytes, wire.updates))
+    assert sum(report.bytes_up for report in run.reports) == sum(
+        size(pack(update)) for update in wire.updates
+    )
 
 
 def test_fedbn_sends_less_than_fedavg_and_scaffold_about_twice_as_much() -> None:
