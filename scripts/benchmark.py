@@ -5,6 +5,7 @@ Nothing else should run meanwhile. Example, as in docs/performance.md:
 
     python scripts/benchmark.py --dataset mnist --clients 10 --json mnist.json
     python scripts/benchmark.py --dataset cifar10 --parts methods --repeats 9
+    OMP_NUM_THREADS=1 python scripts/benchmark.py --parts exchange
 """
 
 import json
@@ -25,11 +26,15 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from ccfcpp.clustering.ccfc.algorithm import CCFC
 from ccfcpp.clustering.ccfc.centroids import CentroidRule
+from ccfcpp.clustering.ccfc.config import ModelConfig, TrainingConfig
 from ccfcpp.clustering.ccfc.losses import siamese
 from ccfcpp.clustering.ccfc.messages import CCFCState
+from ccfcpp.clustering.ccfc.network import model_maker
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.experiment import ClusteringExperiment
-from ccfcpp.clustering.setup import load_data, model_maker
+from ccfcpp.clustering.kmeans.config import CentroidConfig
+from ccfcpp.clustering.setup import load_data
+from ccfcpp.core.config import ViewsConfig
 from ccfcpp.core.config_layers import nest, resolve
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.data.augmentation import draw_views, render_views
@@ -43,12 +48,16 @@ from ccfcpp.runs.environment import (
     keep_freed_memory,
     use_processors,
 )
+from scripts.exchange import BOUND, NAME, exchange
 from scripts.methods import method_rounds
 from scripts.plain import PlainFederation
 from scripts.timing import Seconds, alternate, console
 from scripts.vmap import vmap_steps
 
-PARTS = {"augmentation", "step", "kmeans", "rounds", "growth", "methods", "vmap"}
+_ALONE = {"growth", "methods", "vmap", "exchange"}
+"""Parts that need no data set over clients."""
+PARTS = {"augmentation", "step", "kmeans", "rounds"} | _ALONE
+_EXCHANGES = 500
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 
@@ -76,9 +85,10 @@ class Setting:
             raise typer.BadParameter(
                 f"{dataset} is in colour: the plain rounds are for one channel"
             )
-        self.make_model = model_maker(self.config.model, self.shape)
+        self.make_model = model_maker(self.config.section(ModelConfig), self.shape)
         self.clusters = self.experiment.clusters
-        self.batch = self.config.training.batch_size
+        self.training = self.config.section(TrainingConfig)
+        self.batch = self.training.batch_size
 
     def plain(self) -> PlainFederation:
         """The same clients with the plain implementation."""
@@ -92,11 +102,11 @@ def rounds(setting: Setting, repeats: int) -> Seconds:
     """A pre-training round and a cluster-contrastive round, with its clustering."""
     federation, plain = setting.experiment.federation(), setting.plain()
     state: CCFCState = setting.algorithm.initial_state(setting.experiment.randomness)
-    first_contrast = setting.config.training.pretrain_rounds
+    first_contrast = setting.training.pretrain_rounds
 
     def ours(number: int, from_state: CCFCState) -> CCFCState:
         # The pass of the global model that a run shares with its scores is part of the round here.
-        setting.algorithm.trainer.global_model.forget()
+        setting.algorithm.global_model.forget()
         after: CCFCState = federation.run_round(from_state, number)[0]
         return after
 
@@ -123,13 +133,13 @@ def rounds(setting: Setting, repeats: int) -> Seconds:
 def clustering(setting: Setting, repeats: int) -> tuple[Seconds, dict[str, float]]:
     """k-means at the clients and at the server, of the same representations; and inertias."""
     federation, plain = setting.experiment.federation(), setting.plain()
-    number = setting.config.training.pretrain_rounds - 1
+    number = setting.training.pretrain_rounds - 1
     state = setting.algorithm.initial_state(setting.experiment.randomness)
     state, _ = federation.run_round(state, number)
     clients = setting.experiment.clients
-    model = setting.algorithm.trainer.global_model
+    model = setting.algorithm.global_model
     latents = [model.representations(state.model, state.version, c).latents for c in clients]
-    rule = CentroidRule(setting.config.centroids, setting.clusters)
+    rule = CentroidRule(setting.config.section(CentroidConfig), setting.clusters)
     sources = [Randomness(0, number, client.id) for client in clients]
 
     def ours() -> Tensor:
@@ -225,7 +235,7 @@ def augmentation(setting: Setting, repeats: int) -> Seconds:
     """Two random views of a batch: ours, torchvision's image by image, and kornia's."""
     from torchvision.transforms import v2
 
-    views = setting.config.views
+    views = setting.config.section(ViewsConfig)
     size = (setting.shape[1], setting.shape[2])
     images = setting.data.images[: 2 * setting.batch].to(setting.device)
     generator = Randomness(0).generator("views")
@@ -281,13 +291,15 @@ def one_growth(setting: Setting) -> dict[str, float]:
 
     federation = setting.experiment.federation()
     state = federation.algorithm.initial_state(setting.experiment.randomness)
-    number = setting.config.training.pretrain_rounds
+    number = setting.training.pretrain_rounds
     state, _ = federation.run_round(state, number - 2)
     state, pretraining = federation.run_round(state, number - 1)
     state, _ = federation.run_round(state, number)
     state, contrast = federation.run_round(state, number + 1)
+    cohort = setting.experiment.client_side.cohort
+    assert cohort is not None
     return {
-        "cohort": setting.algorithm.cohort,
+        "cohort": cohort,
         "pre-training round, s": pretraining.seconds,
         "cluster-contrastive round, s": contrast.seconds,
         "peak memory, GB": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6,
@@ -305,7 +317,7 @@ def main(
     cohort: Annotated[int, typer.Option(help="Clients of the training step.")] = 1,
     workers: Annotated[int, typer.Option(help="DataLoader workers of the plain rounds.")] = 2,
     parts: Annotated[
-        str, typer.Option(help="Of: augmentation, step, kmeans, rounds, growth, methods, vmap.")
+        str, typer.Option(help=f"Of: {', '.join(sorted(PARTS))}.")
     ] = "augmentation,step,kmeans,rounds",
     json_path: Annotated[
         Path | None, typer.Option("--json", help="Write all figures there.")
@@ -334,7 +346,11 @@ def main(
         more, figures_of_it = vmap_steps(choose_device(device), repeats)
         seconds |= more
         figures |= figures_of_it
-    if wanted <= {"growth", "methods", "vmap"}:
+    if "exchange" in wanted:
+        taken = exchange(_EXCHANGES)
+        seconds |= taken
+        figures[f"{NAME}, ms (bound {BOUND:g})"] = 1000 * statistics.median(taken[NAME])
+    if wanted <= _ALONE:
         report(dataset, device, seconds, figures, json_path)
         return
     setting = Setting(dataset, clients, images, device, workers)

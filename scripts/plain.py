@@ -18,7 +18,10 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset
 from torchvision import transforms
 
+from ccfcpp.clustering.ccfc.config import LossConfig, TrainingConfig
 from ccfcpp.clustering.config import ClusterConfig
+from ccfcpp.clustering.kmeans.config import CentroidConfig
+from ccfcpp.core.config import ViewsConfig
 
 State = dict[str, Tensor]
 
@@ -41,7 +44,7 @@ class Views(Dataset[Any]):
 
 def random_views(config: ClusterConfig, size: tuple[int, int]) -> Callable[[Any], Tensor]:
     """The transforms of the CCFC authors' code."""
-    views = config.views
+    views = config.section(ViewsConfig)
     blur = transforms.GaussianBlur(kernel_size=5, sigma=views.blur)
     composed: Callable[[Any], Tensor] = transforms.Compose(
         [
@@ -76,6 +79,9 @@ class PlainFederation:
         device: str = "cpu",
     ) -> None:
         self.config = config
+        self.training = config.section(TrainingConfig)
+        self.loss = config.section(LossConfig)
+        self.centroids = config.section(CentroidConfig)
         self.clusters = clusters
         self.workers = workers
         self.device = device
@@ -87,7 +93,7 @@ class PlainFederation:
 
     def new_optimizers(self) -> None:
         """As at the start of a phase."""
-        rate = self.config.training.learning_rate
+        rate = self.training.learning_rate
         self.optimizers = [torch.optim.Adam(m.parameters(), lr=rate) for m in self.models]
 
     def pretrain_round(self) -> None:
@@ -110,7 +116,7 @@ class PlainFederation:
             g1, g2 = self.global_model(first)[1], self.global_model(second)[1]
         loss = (distance(p1, z2).mean() + distance(p2, z1).mean()) / 2
         drift = (distance(p1, g1).mean() + distance(p2, g2).mean()) / 2
-        self._descend(client, loss + self.config.loss.lam * drift)
+        self._descend(client, loss + self.loss.lam * drift)
 
     def contrast_round(
         self, centroids: Tensor, orders: Sequence[Sequence[int]] | None = None
@@ -132,7 +138,7 @@ class PlainFederation:
                 z, p = self.models[client](batch.to(self.device))
                 loss = self.contrast(z, p, references[index], labels[index])
                 covariance = torch.cov(z.T).square().sum() / z.shape[1] ** 2
-                self._descend(client, loss + self.config.loss.eta * covariance)
+                self._descend(client, loss + self.loss.eta * covariance)
         self.average()
 
     def contrast(self, z: Tensor, p: Tensor, reference: Tensor, labels: Tensor) -> Tensor:
@@ -140,11 +146,11 @@ class PlainFederation:
         terms = []
         for cluster in range(self.clusters):
             members = (labels == cluster).nonzero().flatten()
-            if len(members) < self.config.loss.min_cluster_size:
+            if len(members) < self.loss.min_cluster_size:
                 continue
             pairs = distance(p[members].unsqueeze(1), z[members].unsqueeze(0)).mean()
             drift = distance(p[members], reference[members]).mean()
-            terms.append(pairs + self.config.loss.lam * drift)
+            terms.append(pairs + self.loss.lam * drift)
         return torch.stack(terms).mean() if terms else 0 * p.sum()
 
     def cluster(self) -> Tensor:
@@ -154,7 +160,7 @@ class PlainFederation:
 
     def kmeans(self, latents: Sequence[Tensor]) -> Tensor:
         """The clustering alone, of the clients' representations."""
-        rule = self.config.centroids
+        rule = self.centroids
         self.inertia = 0.0
         local = []
         for own in latents:
@@ -170,7 +176,7 @@ class PlainFederation:
         """Latents z and predictions p of all images, in evaluation mode."""
         model.eval()
         dataset = Views(images, transforms.ToTensor(), 1)
-        loader = DataLoader(dataset, self.config.training.batch_size, num_workers=self.workers)
+        loader = DataLoader(dataset, self.training.batch_size, num_workers=self.workers)
         parts = [model(batch.to(self.device)) for (batch,), _ in loader]
         return torch.cat([z for z, _ in parts]), torch.cat([p for _, p in parts])
 
@@ -193,12 +199,12 @@ class PlainFederation:
     def _batches(self, dataset: Views, order: Sequence[int] | None = None) -> DataLoader[Any]:
         return DataLoader(
             dataset,
-            self.config.training.batch_size,
+            self.training.batch_size,
             shuffle=order is None,
             sampler=None if order is None else list(order),
             num_workers=self.workers,
             # BatchNorm cannot be trained on one sample.
-            drop_last=len(dataset) % self.config.training.batch_size == 1,
+            drop_last=len(dataset) % self.training.batch_size == 1,
         )
 
     def _descend(self, client: int, loss: Tensor) -> None:

@@ -10,10 +10,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from ccfcpp.clustering.ccfc.network import ContrastiveModel
+from ccfcpp.clustering.ccfc.config import ModelConfig
+from ccfcpp.clustering.ccfc.network import ContrastiveModel, model_maker
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.experiment import ClusteringExperiment
-from ccfcpp.clustering.setup import model_maker
 from ccfcpp.core.config_layers import parse_assignments, resolve
 from ccfcpp.core.metrics import effective_rank, spectral_gap, spectrum
 from ccfcpp.data.images import to_float
@@ -56,12 +56,11 @@ def models_of_the_last_round(experiment: Experiment[Any]) -> dict[int, ModelStat
     last = experiment.algorithm.rounds - 1
     seen: dict[int, ModelState] = {}
 
-    def look(number: int, client: int, update: object) -> None:
-        model = getattr(update, "model", None)
-        if number == last and model is not None:
+    def look(number: int, client: int, model: ModelState) -> None:
+        if number == last:
             seen[client] = {name: entry.clone() for name, entry in model.items()}
 
-    federation.on_update = look
+    federation.on_local_model = look
     for _ in federation.run(experiment.algorithm.initial_state(experiment.randomness)):
         pass
     return seen
@@ -85,7 +84,7 @@ def test_spectra_of_local_models_are_those_of_plain_modules(tmp_path: Path) -> N
     experiment = clustering()
     models = models_of_the_last_round(clustering())
     summary = finished(experiment, tmp_path / "run", experiment.config)
-    module = model_maker(experiment.config.model, (1, 8, 8))()
+    module = model_maker(experiment.config.section(ModelConfig), (1, 8, 8))()
     with np.load(tmp_path / "run/spectra.npz") as arrays:
         assert arrays["client"].tolist() == sorted(models) == [0, 1, 2, 3]
         ranks, gaps = [], []
@@ -111,7 +110,7 @@ def test_the_global_spectrum_is_that_of_the_mean_of_the_local_models(tmp_path: P
     }
     counters = {n: e for n, e in models[0].items() if not e.is_floating_point()}
     summary = finished(experiment, tmp_path / "run", experiment.config)
-    module = model_maker(experiment.config.model, (1, 8, 8))()
+    module = model_maker(experiment.config.section(ModelConfig), (1, 8, 8))()
     averaged: Any = mean | counters
     expected = spectrum(plain_latents(module, averaged, experiment.data.images))
     with np.load(tmp_path / "run/spectra.npz") as arrays:
@@ -150,21 +149,17 @@ def test_only_the_last_round_is_looked_at_and_only_so_many_models() -> None:
     values: dict[str, list[float]] = {}
     looked: list[int] = []
 
-    def represent(client: int, model: ModelState) -> Tensor:
+    def represent(client: int, model: ModelState) -> Tensor | None:
         looked.append(client)
-        return model["points"]
-
-    class Update:
-        model: ModelState = {"points": torch.randn(9, 2)}  # noqa: RUF012
+        return None if client == 3 else model["points"]
 
     spectra = LocalSpectra(4, represent, values)
     for number in (3, 4, 5):
         for client in range(25):
-            spectra(number, client, Update())
-    spectra(4, 99, object())
-    assert looked == list(range(20))
+            spectra(number, client, {"points": torch.randn(9, 2)})
+    assert looked == list(range(21))
     arrays = spectra.arrays(torch.ones(2, dtype=torch.float64))
-    assert arrays["client"].tolist() == list(range(20))
+    assert arrays["client"].tolist() == [client for client in range(21) if client != 3]
     assert arrays["local"].shape == (20, 2)
 
 
@@ -191,25 +186,25 @@ def test_looking_changes_no_result(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         assert (tmp_path / "seen" / name).read_bytes() == (tmp_path / "unseen" / name).read_bytes()
 
 
-def test_the_last_view_is_what_the_results_were_made_of(tmp_path: Path) -> None:
+def test_the_last_snapshot_is_what_the_results_were_made_of(tmp_path: Path) -> None:
     experiment = clustering()
     finished(experiment, tmp_path / "run", experiment.config)
     # As of a run that goes on meanwhile.
-    (tmp_path / "run/checkpoint/client-0-round-9.safetensors").write_bytes(b"stray")
+    (tmp_path / "run/checkpoint/client-0-version-9.0.safetensors").write_bytes(b"stray")
     before = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
-    view = clustering().last_view(RunFolder(tmp_path / "run"))
+    seen = clustering().last_snapshot(RunFolder(tmp_path / "run"))
     assert before == {p: p.read_bytes() for p in (tmp_path / "run").rglob("*") if p.is_file()}
-    assert view is not None
-    assert view.found is not None
-    assert view.representations is not None
+    assert seen is not None
+    assert seen.found is not None
+    assert seen.representations is not None
     with np.load(tmp_path / "run/assignments.npz") as arrays:
-        assert view.found.tolist() == arrays["cluster"].tolist()
+        assert seen.found.tolist() == arrays["cluster"].tolist()
     with np.load(tmp_path / "run/spectra.npz") as arrays:
-        values = spectrum(view.representations)
+        values = spectrum(seen.representations)
         assert values.numpy() == pytest.approx(arrays["global"], rel=1e-3, abs=1e-9)
         assert spectral_gap(values, values) == 0
 
 
-def test_there_is_no_view_before_the_first_checkpoint(tmp_path: Path) -> None:
+def test_there_is_no_snapshot_before_the_first_checkpoint(tmp_path: Path) -> None:
     experiment = clustering()
-    assert experiment.last_view(RunFolder.create(tmp_path / "run", experiment.config)) is None
+    assert experiment.last_snapshot(RunFolder.create(tmp_path / "run", experiment.config)) is None

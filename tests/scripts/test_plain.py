@@ -3,20 +3,22 @@
 import pytest
 import torch
 
+from ccfcpp.clustering.ccfc.config import LossConfig, TrainingConfig
 from ccfcpp.clustering.ccfc.local_training import pretraining_loss
+from ccfcpp.clustering.ccfc.messages import CENTROIDS, CLUSTER_CONTRAST
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.models.initialisation import build
 from ccfcpp.models.stack.adam import StackedAdam
 from ccfcpp.models.stack.stacked import ModelStack
 from scripts.plain import PlainFederation
 from tests.support.clustering import (
-    CPU,
+    answers,
     clients_of_sizes,
     digits,
     small_algorithm,
     small_config,
-    small_federation,
 )
+from tests.support.federation import CPU
 
 SIZES = (75, 64, 50)
 SETTINGS = ("training.pretrain_rounds=0", "training.rounds=1", "model.initialization=common")
@@ -33,15 +35,17 @@ def plain_federation() -> PlainFederation:
 
 @pytest.mark.usefixtures("double_precision")
 def test_a_cluster_contrastive_round_is_the_plain_one() -> None:
-    federation = small_federation(small_config(*SETTINGS), clients_of_sizes(*SIZES))
-    state = federation.algorithm.initial_state(Randomness(0))
-    (find, train) = federation.algorithm.exchanges(0, state)
-    clients = list(federation.clients.values())
-    centroids, _ = find.aggregate(
-        state, find.local_updates(state, clients, Randomness(0, 0)), Randomness(0, 0)
-    )
-    updates = [train.local_updates(centroids, [client], Randomness(0, 0))[0] for client in clients]
-    ours, _ = train.aggregate(centroids, updates, Randomness(0, 0))
+    algorithm, now = small_algorithm(small_config(*SETTINGS)), Randomness(0, 0)
+    state = algorithm.initial_state(Randomness(0))
+    (find, train) = algorithm.exchanges(0, state)
+    clients = clients_of_sizes(*SIZES)
+    centroids, _ = find.aggregate(state, answers(algorithm, CENTROIDS, state, clients, now), now)
+    updates = [
+        update
+        for client in clients
+        for update in answers(algorithm, CLUSTER_CONTRAST, centroids, [client], now)
+    ]
+    ours, _ = train.aggregate(centroids, updates, now)
 
     plain = plain_federation()
     assert centroids.centroids is not None
@@ -68,8 +72,12 @@ def test_a_pretraining_step_is_the_plain_one() -> None:
     views = torch.cat([first, second])
     latents, predictions = stack(views, views=2)
     reference = frozen(views)[1].view_as(predictions)
-    stack.backward(pretraining_loss(latents, predictions, reference, config.loss, None).sum())
-    StackedAdam(stack.parameters, stack.gradients, config.training.learning_rate).step(1)
+    stack.backward(
+        pretraining_loss(latents, predictions, reference, config.section(LossConfig), None).sum()
+    )
+    StackedAdam(
+        stack.parameters, stack.gradients, config.section(TrainingConfig).learning_rate
+    ).step(1)
 
     plain.models[1].train()
     plain.pretrain_step(1, first, second)
