@@ -1,0 +1,161 @@
+"""A run from its clients to its summary, with an election whose every number is known."""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+from ccfcpp.clustering.config import ClusterConfig
+from ccfcpp.core.config_layers import validate
+from ccfcpp.core.errors import StoppedError
+from ccfcpp.engine.federation import RoundReport
+from ccfcpp.engine.memories import ClientMemories
+from ccfcpp.models.state import ModelState
+from ccfcpp.runs.experiment import Arrays, Experiment, History, Scores, Snapshot
+from ccfcpp.runs.folder import RunFolder
+from ccfcpp.runs.local_spectra import LocalSpectra
+from tests.support.election import HOPELESS, Election, Mean, voters
+
+
+class Poll(Experiment[Mean]):
+    """Clients that vote; every third round is scored."""
+
+    algorithm: Election
+
+    def __init__(self, config: ClusterConfig, rounds: int = 6) -> None:
+        super().__init__(config)
+        self.clients = voters(0, 1, 2, HOPELESS)
+        self.algorithm = Election(rounds)
+
+    def scores(self, number: int, state: Mean, memories: ClientMemories) -> Scores:
+        return {"first": float(state.value[0])} if number % 3 == 2 else {}
+
+    def results(
+        self, state: Mean, memories: ClientMemories, local: LocalSpectra
+    ) -> tuple[dict[str, Any], Arrays]:
+        votes = {client.id: memories.take(client.id).get("votes") for client in self.clients}
+        known = {str(n): int(v) for n, v in votes.items() if v is not None}
+        return {"votes": known}, {"values": {"value": state.value}}
+
+    def local_representations(self, client: int, model: ModelState) -> Tensor | None:
+        return None
+
+    def snapshot(self, state: Mean, memories: ClientMemories) -> Snapshot:
+        images = torch.cat([client.images for client in self.clients])
+        return Snapshot(images, state.value, None, None, ())
+
+    def describe(self) -> dict[str, Any]:
+        return {"method": "election"}
+
+
+CONFIG = validate(
+    ClusterConfig, {"availability": {"dropout_rate": 0.3}, "device": "cpu", "seed": 2}
+)
+
+
+def new_folder(path: Path) -> RunFolder:
+    return RunFolder.create(path, CONFIG)
+
+
+def rows(folder: RunFolder) -> list[dict[str, Any]]:
+    """The log, without the time that rounds took."""
+    lines = folder.metrics.read_text().splitlines()
+    return [{**json.loads(line), "seconds": 0} for line in lines]
+
+
+def test_a_summary_holds_the_setting_the_rounds_and_the_results(tmp_path: Path) -> None:
+    folder = new_folder(tmp_path / "run")
+    seen: list[tuple[RoundReport, Scores]] = []
+    summary = Poll(CONFIG).run(folder, lambda report, scores: seen.append((report, scores)))
+    reports = [report for report, _ in seen]
+    assert [report.round for report in reports] == list(range(6))
+    assert [sorted(scores) for _, scores in seen] == [[], [], ["first"], [], [], ["first"]]
+    assert json.loads(folder.summary.read_text()) == summary
+    assert summary["method"] == "election"
+    assert summary["out"] == str(folder.path)
+    assert summary["rounds"] == 6
+    assert "cohort" not in summary  # Nothing is trained side by side.
+    assert summary["bytes_up"] == sum(report.bytes_up for report in reports)
+    assert summary["refused_updates"] == sum(len(r.refused.get(HOPELESS, [])) for r in reports) > 0
+    took_part = {each["client"]: each["rounds"] for each in summary["participants"]}
+    assert took_part == {
+        client: sum(client in report.clients for report in reports)
+        for client in (0, 1, 2, HOPELESS)
+    }
+    # Round 1 holds two exchanges; a refused vote is not remembered.
+    twice = [report for report in reports if report.round == 1]
+    expected = {n: took_part[n] + sum(n in r.clients for r in twice) for n in (0, 1, 2)}
+    assert summary["votes"] == {str(n): count for n, count in expected.items()}
+
+
+def test_the_log_has_a_line_a_round_with_its_scores(tmp_path: Path) -> None:
+    folder = new_folder(tmp_path / "run")
+    seen: list[dict[str, Any]] = []
+    Poll(CONFIG).run(
+        folder, lambda report, scores: seen.append({**asdict(report), "scores": scores})
+    )
+    assert rows(folder) == json.loads(json.dumps([{**row, "seconds": 0} for row in seen]))
+
+
+def test_a_run_that_is_stopped_after_each_round_ends_the_same(tmp_path: Path) -> None:
+    """Also what the clients remember, and the lines of the log."""
+    folders = [new_folder(tmp_path / name) for name in ("whole", "broken")]
+    whole = Poll(CONFIG).run(folders[0])
+    for _ in range(5):
+        with pytest.raises(StoppedError):
+            Poll(CONFIG).run(folders[1], should_stop=lambda: True)
+    # There is no round after the sixth, before which to stop.
+    broken = Poll(CONFIG).run(folders[1], should_stop=lambda: True)
+    differing = {"seconds", "out"}
+    assert {k: v for k, v in broken.items() if k not in differing} == {
+        k: v for k, v in whole.items() if k not in differing
+    }
+    assert rows(folders[1]) == rows(folders[0])
+    first, second = (load_file(folder.model) for folder in folders)
+    assert torch.equal(first["value"], second["value"])
+
+
+def test_a_finished_run_that_goes_on_runs_no_round(tmp_path: Path) -> None:
+    folder = new_folder(tmp_path / "run")
+    first = Poll(CONFIG).run(folder)
+    again = Poll(CONFIG).run(folder, lambda *_: pytest.fail("a round was run"))
+    assert again == first
+
+
+def test_what_was_committed_last_is_looked_at(tmp_path: Path) -> None:
+    folder = new_folder(tmp_path / "run")
+    assert Poll(CONFIG).last_snapshot(folder) is None
+    with pytest.raises(StoppedError):
+        Poll(CONFIG).run(folder, should_stop=lambda: True)
+    one_round = Poll(CONFIG, rounds=1).run(new_folder(tmp_path / "other"))
+    value = load_file(tmp_path / "other" / "model.safetensors")["value"]
+    snapshot = Poll(CONFIG).last_snapshot(folder)
+    assert snapshot is not None
+    assert snapshot.representations is not None
+    assert torch.equal(snapshot.representations, value)
+    assert one_round["rounds"] == 1
+
+
+def test_a_history_survives_json_and_counts_rounds_in_which_something_travelled() -> None:
+    history = History()
+    history.add(RoundReport(0, [1, 2], {2: ["vote: no", "vote: no"]}, 10, 20, 1.5))
+    history.add(RoundReport(1, [2], seconds=0.5))
+    again = History(**json.loads(json.dumps(asdict(history))))
+    assert again == history
+    described = again.describe(voters(1, 2, 3))
+    assert [each["rounds"] for each in participants_of(described)] == [1, 2, 0]
+    assert {key: described[key] for key in described if key != "participants"} == {
+        "rounds": 2, "communication_rounds": 1, "seconds": 2.0, "bytes_down": 10, "bytes_up": 20,
+        "refused_updates": 2,
+    }  # fmt: skip
+
+
+def participants_of(described: dict[str, object]) -> list[dict[str, Any]]:
+    participants = described["participants"]
+    assert isinstance(participants, list)
+    return participants
