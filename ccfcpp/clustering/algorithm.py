@@ -24,12 +24,14 @@ class Problem:
         image_shape: Channels, height and width of an image.
         clusters: Number of clusters k.
         device: Where the computation runs.
+        samples: Images of all clients that take part in the run; 0 where nothing is trained.
     """
 
     config: ClusterConfig
     image_shape: tuple[int, ...]
     clusters: int
     device: torch.device
+    samples: int = 0
 
 
 class ClusteringState(Protocol):
@@ -72,6 +74,10 @@ class ClusteringAlgorithm(Algorithm[Clustered]):
 
     by_angle: bool = False
     comparison: ModelComparison[Any] | None = None
+
+    def knows_clusters(self, state: Clustered) -> bool:
+        """Whether images can be assigned yet."""
+        return state.centroids is not None
 
     @abstractmethod
     def assign(self, state: Clustered, holder: Client) -> Tensor:

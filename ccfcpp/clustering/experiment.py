@@ -65,7 +65,11 @@ class ClusteringExperiment(Experiment[Any]):
         self.unheld = (~held).nonzero().flatten()
         self.rest = self._holder(SERVER, "the rest", self.unheld)
         self.problem = Problem(
-            config, tuple(self.data.images.shape[1:]), self.clusters, self.device
+            config,
+            tuple(self.data.images.shape[1:]),
+            self.clusters,
+            self.device,
+            sum(map(len, self.clients)),
         )
         self.algorithm = METHODS[config.method].make(self.problem)
 
@@ -79,7 +83,7 @@ class ClusteringExperiment(Experiment[Any]):
     def scores(self, number: int, state: Any, memories: ClientMemories) -> Scores:
         """Scores over all samples; none where the data has no labels."""
         due = (number + 1) % self.config.evaluate_every == 0
-        if not due or state.centroids is None or self.data.labels is None:
+        if not due or self.data.labels is None or not self.algorithm.knows_clusters(state):
             return {}
         clusters = self._assign_all(state)
         return clustering_scores(self.data.labels.cpu().numpy(), clusters.numpy())
@@ -140,7 +144,7 @@ class ClusteringExperiment(Experiment[Any]):
         return Snapshot(
             self.data.images.cpu(),
             None if points is None else points.cpu(),
-            None if centroids is None else self._assign_all(state),
+            self._assign_all(state) if self.algorithm.knows_clusters(state) else None,
             None if self.data.labels is None else self.data.labels.cpu(),
             self.data.classes,
             None if centroids is None else centroids.cpu(),

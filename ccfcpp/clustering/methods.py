@@ -64,7 +64,7 @@ METHODS: Registry[System] = Registry(
     },
     "ccfcpp.clustering.methods:System",
 )
-"""All of them: those of the CCFC++ paper's tables in their order, then those of packages."""
+"""All of them: those of the CCFC++ paper's tables in their order, ours, and those of packages."""
 
 
 def refuse_unused(keys: Sequence[str], methods: Sequence[str]) -> None:

@@ -61,6 +61,10 @@ class Exchange(Generic[Message, Update]):
         uses_memory: Whether clients need what they remember.
         travels: Whether messages travel. If not, all connected clients work by themselves, also
             those that are not available. What they give serves the report, and counts no bytes.
+        summed: Whether updates are sums, of which the server needs the total alone: a process may
+            send one for several of its clients.
+        follows: Whether it goes on with the exchange before it: only clients whose updates were
+            accepted there take part.
     """
 
     name: str
@@ -68,6 +72,8 @@ class Exchange(Generic[Message, Update]):
     update: type[Update]
     uses_memory: bool = False
     travels: bool = True
+    summed: bool = False
+    follows: bool = False
 
 
 class ServerWork(ABC, Generic[State, Message, Update]):
@@ -137,6 +143,40 @@ class ClientWork(ABC, Generic[Message, Update]):
             An update for each client, which does not depend, up to rounding, on who else is there;
             or a ``RefusedUpdateError`` for one that has none that could be used.
         """
+
+    def answers(
+        self, task: Task, message: Message, clients: Sequence[Client], randomness: Randomness
+    ) -> Iterable[tuple[Sequence[Client], Update | RefusedUpdateError]]:
+        """What a process sends for a cohort: clients, and the update that is theirs.
+
+        The arguments are those of ``local_updates``.
+        """
+        updates = self.local_updates(task, message, clients, randomness)
+        return [([client], update) for client, update in zip(clients, updates, strict=True)]
+
+
+class SummedWork(ClientWork[Message, Update]):
+    """The clients' half of an exchange whose updates are sums: one for all clients of a cohort."""
+
+    cohort = 10**6  # a sum has no cohorts: memory is bounded by what it is made of
+
+    @abstractmethod
+    def local_sum(
+        self, task: Task, message: Message, clients: Sequence[Client], randomness: Randomness
+    ) -> Update:
+        """The sum over some clients, one at least; the other arguments are ``local_updates``'."""
+
+    def local_updates(
+        self, task: Task, message: Message, clients: Sequence[Client], randomness: Randomness
+    ) -> Sequence[Update | RefusedUpdateError]:
+        """The sum of each client by itself."""
+        return [self.local_sum(task, message, [client], randomness) for client in clients]
+
+    def answers(
+        self, task: Task, message: Message, clients: Sequence[Client], randomness: Randomness
+    ) -> Iterable[tuple[Sequence[Client], Update | RefusedUpdateError]]:
+        """One sum for all."""
+        return [(clients, self.local_sum(task, message, clients, randomness))]
 
 
 @dataclass(frozen=True)

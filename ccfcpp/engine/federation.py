@@ -106,11 +106,15 @@ class Federation(Generic[State, Carrier]):
         works = self.algorithm.exchanges(number, state)
         alone = not any(work.exchange.travels for work in works)
         report = RoundReport(number, list(self.members) if alone else available)
+        taken: set[int] = set()
         for index, work in enumerate(works):
             task = Task(self.system, work.exchange.name, number, index)
             # What needs no connection goes on without one.
             members = reached if work.exchange.travels else everyone
-            state = self._run_exchange(work, task, state, members, randomness, report)
+            if work.exchange.follows:
+                members = [member for member in members if member.id in taken]
+            taken = set()
+            state = self._run_exchange(work, task, state, members, randomness, report, taken)
         report.seconds = time.monotonic() - started - self._looking
         return state, report
 
@@ -122,8 +126,11 @@ class Federation(Generic[State, Carrier]):
         members: Sequence[Member],
         randomness: Randomness,
         report: RoundReport,
+        taken: set[int],
     ) -> State:
-        accepted = self._accepted(work, task, work.broadcast(state), members, report)
+        if not members:
+            return state
+        accepted = self._accepted(work, task, work.broadcast(state), members, report, taken)
         first = next(accepted, None)
         if first is None:
             return state
@@ -139,24 +146,28 @@ class Federation(Generic[State, Carrier]):
         message: object,
         members: Sequence[Member],
         report: RoundReport,
+        taken: set[int],
     ) -> Iterator[object]:
-        """The updates that can be used, one by one as they come."""
+        """The updates that can be used, one by one as they come; their clients go to ``taken``."""
         counts = work.exchange.travels
         down = size(pack(message)) if counts else 0
         for reply in self.transport.deliver(task, message, members):
-            report.bytes_down += down
+            report.bytes_down += down * len(reply.clients)
             try:
                 content = _content(work, reply)
-                report.bytes_up += size(content) if counts else 0
+                # A sum for several has the size of the one that each of them would have sent.
+                report.bytes_up += size(content) * len(reply.clients) if counts else 0
                 work.check(message, reply.update)
                 if name := not_finite(content):
                     raise RefusedUpdateError(f"{name} holds NaN or Inf")
             except RefusedUpdateError as refusal:
                 # What led to such an update, such as moments that are NaN, is not remembered.
-                reasons = report.refused.setdefault(reply.client, [])
-                reasons.append(f"{work.exchange.name}: {refusal}")
+                for client in reply.clients:
+                    reasons = report.refused.setdefault(client, [])
+                    reasons.append(f"{work.exchange.name}: {refusal}")
                 continue
             reply.accept()
+            taken.update(reply.clients)
             self._show(work, report.round, reply)
             yield reply.update
 

@@ -8,7 +8,7 @@ update its check for numbers that are not finite.
 import dataclasses
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
 import torch
@@ -81,6 +81,23 @@ def _without_none(hint: object) -> tuple[Any, bool]:
         kinds = [kind for kind in typing.get_args(hint) if kind is not type(None)]
         return kinds[0], True
     return hint, False
+
+
+def added_up(updates: Iterable[T]) -> T:
+    """The sum of dataclasses of one type, tensor by tensor and number by number, in their order.
+
+    Floating-point numbers that are Python's are summed in float64.
+
+    Args:
+        updates: One at least; none of them is changed.
+    """
+    remaining = iter(updates)
+    first = next(remaining)
+    totals = {name: tensor.clone() for name, tensor in pack(first).items()}
+    for update in remaining:
+        for name, tensor in pack(update).items():
+            totals[name] += tensor
+    return unpack(type(first), totals)
 
 
 def size(tensors: Mapping[str, Tensor]) -> int:

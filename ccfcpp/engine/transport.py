@@ -18,18 +18,25 @@ def _nothing() -> None:
 
 @dataclass(frozen=True)
 class Reply:
-    """What came of a task at one client.
+    """What came of a task at one client, or at several whose sum it is.
 
     Attributes:
-        client: The client's number.
+        client: The client's number; of several, the first one's.
         update: What it sent; or a ``RefusedUpdateError`` that says why there is nothing.
         accept: To be called where the server accepts the update: what the client remembers now
             becomes its memory. Where it is not called, the memory stays at the version before.
+        others: The other clients in a sum.
     """
 
     client: int
     update: object
     accept: Callable[[], None] = _nothing
+    others: tuple[int, ...] = ()
+
+    @property
+    def clients(self) -> tuple[int, ...]:
+        """All clients whose reply it is."""
+        return (self.client, *self.others)
 
 
 class Transport(Protocol):
@@ -99,20 +106,27 @@ class InProcess:
             cohort = [self.clients[m.id] for m in members[first : first + work.cohort]]
             if work.exchange.uses_memory:
                 self._wake(cohort)
-            before = [client.memory for client in cohort]
-            updates = work.local_updates(task, message, cohort, randomness)
-            for client, remembered, update in zip(cohort, before, updates, strict=True):
-                memory, client.memory = client.memory, {}
-                changed = memory is not remembered
-                keep = partial(self._keep, client.id, memory, task) if changed else _nothing
-                yield Reply(client.id, update, keep)
-            del before, updates, remembered, update, memory, keep
+            before = {client.id: client.memory for client in cohort}
+            answers = work.answers(task, message, cohort, randomness)
+            for together, update in answers:
+                changed = {
+                    client.id: client.memory
+                    for client in together
+                    if client.memory is not before[client.id]
+                }
+                for client in together:
+                    client.memory = {}
+                first_of, *others = (client.id for client in together)
+                keep = partial(self._keep, changed, task) if changed else _nothing
+                yield Reply(first_of, update, keep, tuple(others))
+            del before, answers, together, update, changed, keep
 
     def _wake(self, cohort: Sequence[Client]) -> None:
         with section("client memories"):
             for client in cohort:
                 client.memory = self.memories.take(client.id)
 
-    def _keep(self, client: int, memory: Memory, task: Task) -> None:
+    def _keep(self, memories: Mapping[int, Memory], task: Task) -> None:
         with section("client memories"):
-            self.memories.keep(client, memory, f"{task.round}.{task.index}")
+            for client, memory in memories.items():
+                self.memories.keep(client, memory, f"{task.round}.{task.index}")

@@ -46,7 +46,7 @@ def _initialise(module: nn.Module, generator: torch.Generator) -> None:
             # What PyTorch takes for the fan-in: of a transposed convolution these are the outputs.
             bound = 1 / math.sqrt(module.weight[0].numel())
             nn.init.uniform_(module.bias, -bound, bound, generator=generator)
-    elif isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d):
+    elif isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d | nn.GroupNorm | nn.LayerNorm):
         module.reset_parameters()
     elif next(module.parameters(recurse=False), None) is not None:
         raise TypeError(f"no initialisation is known for {type(module).__name__}")

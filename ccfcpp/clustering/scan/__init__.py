@@ -1,0 +1,1 @@
+"""Fed-SCAN: neighbours inside each client, steps over all of them together."""

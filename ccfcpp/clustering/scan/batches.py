@@ -1,0 +1,58 @@
+"""Which images of a client take part in a step.
+
+A client's images come in one random order after the other. In step s it is the turn of those from
+place ⌊s q⌋ to ⌊(s + 1) q⌋, where q is the client's share of the batch: B times its share of all
+images. So all clients together show about B images in a step, whatever the partition, and each
+client shows each of its images about equally often.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+from ccfcpp.core.randomness import SETUP, Randomness
+
+
+def turn(samples: int, share: float, step: int, randomness: Randomness) -> Tensor:
+    """The images of a client whose turn it is.
+
+    Args:
+        samples: How many images the client has.
+        share: q, the images that it shows in a step on average.
+        step: s.
+        randomness: The client's source.
+
+    Returns:
+        int64 indices; none where no image's turn falls into this step.
+    """
+    first, last = math.floor(step * share), math.floor((step + 1) * share)
+    epochs = range(first // samples, (max(last, 1) - 1) // samples + 1)
+    orders = [_order(samples, epoch, randomness) for epoch in epochs]
+    start = epochs.start * samples
+    return torch.cat(orders)[first - start : last - start]
+
+
+def _order(samples: int, epoch: int, randomness: Randomness) -> Tensor:
+    # The same whenever it is asked for: an order lasts for many steps and for several rounds.
+    source = randomness.at_round(SETUP).generator(f"order {epoch}")
+    return torch.randperm(samples, generator=source)
+
+
+def drawn_neighbours(
+    neighbours: Tensor, chosen: Tensor, randomness: Randomness, step: int
+) -> Tensor:
+    """One neighbour of each chosen image, at random.
+
+    Args:
+        neighbours: Of each image of the client, int32 of shape (samples, neighbours).
+        chosen: int64 indices of shape (chosen,).
+        randomness: The client's source.
+        step: s.
+
+    Returns:
+        int64 indices of shape (chosen,).
+    """
+    generator = randomness.generator(f"neighbours {step}")
+    places = torch.randint(neighbours.shape[1], (len(chosen),), generator=generator)
+    return neighbours[chosen, places.to(neighbours.device)].long()

@@ -1,0 +1,51 @@
+"""The configuration of Fed-SCAN. The defaults are for MNIST."""
+
+from typing import Annotated
+
+from pydantic import Field, model_validator
+
+from ccfcpp.core.config import Positive, PositiveNumber, Section, Share, Weight
+
+
+class ScanConfig(Section):
+    """Fed-SCAN: its network, its steps and its objective."""
+
+    widths: tuple[Annotated[int, Field(ge=8, le=4096, multiple_of=8)], ...] = (32, 64, 128)
+    """Output channels of the convolutions, each of which halves the resolution."""
+    hidden: Positive = 256
+    latent: Positive = 256
+    steps: Positive = 250
+    """Steps of the whole run; MNIST's 70,000 images in 250 steps of 1,400 are five epochs."""
+    batch: Annotated[int, Field(ge=2, le=10**6)] = 1400
+    """Images of all clients together in a step, each with one of its neighbours."""
+    steps_per_round: Positive = 10
+    learning_rate: PositiveNumber = 1.5e-3
+    """Of Adam in the first step; it falls along a cosine to 0."""
+    neighbours: Positive = 10
+    """How many of the nearest images of the same client an image is paired with, one at a time."""
+    mine_every: Positive = 50
+    """After so many steps neighbours are found anew, among the latents."""
+    balance: Weight = 3.0
+    """λ: weight of the entropy of the mean prediction, which keeps all clusters in use."""
+
+
+class AffineViewsConfig(Section):
+    """Random affine views of images, one of each image in each step."""
+
+    rotation: Weight = 15.0
+    """Largest rotation in either direction, in degrees."""
+    scale: Weight = 0.2
+    """Largest logarithm of the magnification, in either direction; of the aspect half as much."""
+    shear: Weight = 0.2
+    shift: Weight = 0.1
+    """Largest shift in either direction, as a share of half the width."""
+    flip_probability: Share = 0.0
+
+    @model_validator(mode="after")
+    def _images_stay_visible(self) -> "AffineViewsConfig":
+        if self.scale > 3:
+            raise ValueError(
+                f"affine.scale = {self.scale:g} is refused: images would shrink to a point or grow "
+                "beyond their frame; give at most 3"
+            )
+        return self

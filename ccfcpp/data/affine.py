@@ -1,0 +1,62 @@
+"""Random affine views of images, one map for each image."""
+
+import math
+from typing import Protocol
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+
+class AffineRanges(Protocol):
+    """How far views may be from their image; see ``AffineViewsConfig``."""
+
+    @property
+    def rotation(self) -> float: ...  # noqa: D102 - named as in the configuration
+    @property
+    def scale(self) -> float: ...  # noqa: D102
+    @property
+    def shear(self) -> float: ...  # noqa: D102
+    @property
+    def shift(self) -> float: ...  # noqa: D102
+    @property
+    def flip_probability(self) -> float: ...  # noqa: D102
+
+
+def draw_affine(count: int, ranges: AffineRanges, generator: torch.Generator) -> Tensor:
+    """Draw maps: rotation, magnification, aspect, shear, mirror and shift, each uniform.
+
+    Args:
+        count: How many.
+        ranges: How far they go.
+        generator: A CPU generator.
+
+    Returns:
+        float32 of shape (count, 2, 3): where in the image, in coordinates from -1 to 1, each point
+        of the view lies.
+    """
+    draws = torch.rand(7, count, generator=generator)
+    angle, size, aspect, shear, across, down = draws[:6] * 2 - 1
+    angle = angle * math.radians(ranges.rotation)
+    size, aspect = (size * ranges.scale).exp(), (aspect * ranges.scale / 2).exp()
+    shear = shear * ranges.shear
+    mirror = torch.where(draws[6] < ranges.flip_probability, -1.0, 1.0)
+    cos, sin = angle.cos(), angle.sin()
+    width, height = size * aspect, size / aspect
+    top = [cos * width * mirror, cos * shear - sin * height, across * ranges.shift]
+    bottom = [sin * width * mirror, sin * shear + cos * height, down * ranges.shift]
+    return torch.stack([torch.stack(top, dim=1), torch.stack(bottom, dim=1)], dim=1)
+
+
+def render_affine(images: Tensor, transforms: Tensor) -> Tensor:
+    """One view of each image, by bilinear sampling; what lies outside an image is 0.
+
+    Args:
+        images: Float tensor of shape (batch, channels, height, width).
+        transforms: What ``draw_affine`` drew, of shape (batch, 2, 3).
+
+    Returns:
+        Tensor of the images' shape.
+    """
+    grid = F.affine_grid(transforms.to(images.dtype), list(images.shape), align_corners=False)
+    return F.grid_sample(images, grid, align_corners=False)
