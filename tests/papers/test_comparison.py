@@ -255,22 +255,6 @@ def test_runs_that_fail_are_named_when_all_others_are_done(tmp_path: Path) -> No
     assert (out / "method=km" / "seed-0" / "summary.json").exists()
 
 
-def test_runs_end_with_the_process_that_started_them(tmp_path: Path) -> None:
-    """Else they would write into folders that a resumed comparison has taken up."""
-    command = [sys.executable, "-m", "ccfcpp", "compare", *LONG, "--out", str(tmp_path / "out")]
-    process = subprocess.Popen(
-        command, env=os.environ | {"OMP_NUM_THREADS": "1"}, stderr=subprocess.DEVNULL
-    )
-    metrics = tmp_path / "out" / "method=ffcm-km,p=1.0" / "seed-0" / "metrics.jsonl"
-    wait_for_rounds(metrics, process)
-    process.kill()
-    process.wait(PATIENCE)
-    time.sleep(1)
-    rounds = metrics.read_text()
-    time.sleep(2)
-    assert metrics.read_text() == rounds
-
-
 def wait_for_rounds(metrics: Path, process: subprocess.Popen[Any]) -> None:
     deadline = time.monotonic() + PATIENCE
     while not (metrics.exists() and metrics.read_text().count("\n") >= 2):

@@ -1,0 +1,154 @@
+"""Runs of a study in processes of their own."""
+
+import json
+import multiprocessing
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ccfcpp.clustering.config import ClusterConfig
+from ccfcpp.clustering.experiment import ClusteringExperiment
+from ccfcpp.core.config import Tree
+from ccfcpp.core.config_layers import merge, resolve
+from ccfcpp.core.errors import FederationError, StoppedError
+from ccfcpp.runs.parallel import run_in_processes
+from ccfcpp.runs.study import Planned, Study
+
+SMALL: Tree = {
+    "device": "cpu",
+    "data": {"images": 60},
+    "partition": {"clients": 3},
+    "ffcm": {"rounds": 3},
+}
+
+
+def endless(rounds: int) -> Tree:
+    """Quick rounds that do not converge: where clients come and go, standing still says nothing."""
+    availability = {"dropout_rate": 0.2}
+    return {"method": "ffcm-avg", "ffcm": {"rounds": rounds}, "availability": availability}
+
+
+def study_of(path: Path, *settings: Tree) -> Study[ClusterConfig]:
+    runs = []
+    for number, tree in enumerate(settings):
+        config = resolve(ClusterConfig, "cluster", merge(SMALL, tree))
+        runs.append(Planned({"run": number}, config))
+    return Study.create(path, runs)
+
+
+def run(study: Study[ClusterConfig], jobs: int = 2, should_stop: Sequence[bool] = ()) -> int:
+    """Run it; how often somebody looked."""
+    answers, looks = iter(should_stop), 0
+
+    def look() -> None:
+        nonlocal looks
+        looks += 1
+
+    run_in_processes(study, ClusteringExperiment, jobs, look, lambda: next(answers, False))
+    return looks
+
+
+def scores(study: Study[ClusterConfig]) -> list[tuple[Any, Any]]:
+    return [(row["nmi"], row["bytes_up"]) for _, row in study.results()]
+
+
+def test_runs_in_processes_are_those_one_after_the_other(tmp_path: Path) -> None:
+    settings: list[Tree] = [{"method": "k-fed"}, {"method": "ffcm-avg"}, {"method": "km"}]
+    together = study_of(tmp_path / "together", *settings)
+    assert run(together) >= 2
+    alone = study_of(tmp_path / "alone", *settings)
+    alone.run(
+        ClusteringExperiment,
+        lambda title, experiment, folder: experiment.run(folder),
+        lambda: None,
+        lambda: False,
+    )
+    assert scores(together) == scores(alone)
+    # What is finished is not run again, and no process is started for it.
+    before = [folder.stat().st_mtime_ns for folder in sorted(together.path.rglob("summary.json"))]
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(multiprocessing, "get_context", lambda kind: pytest.fail("a process"))
+        assert run(together) == 1
+    after = [folder.stat().st_mtime_ns for folder in sorted(together.path.rglob("summary.json"))]
+    assert len(before) == 3
+    assert after == before
+
+
+def test_runs_that_fail_are_named_when_all_others_are_done(tmp_path: Path) -> None:
+    """One of them for what it was asked for, one for what became of its training."""
+    study = study_of(
+        tmp_path / "study",
+        {"method": "k-fed", "kfed": {"local_clusters": 11}},
+        {"method": "sda-fc-km", "gan": {"epochs": 1, "generator_rate": 1e38}},
+        {"method": "km"},
+    )
+    with pytest.raises(FederationError, match=r"^2 of 3 runs failed: ") as raised:
+        run(study)
+    assert "run=0/seed-0: kfed.local_clusters = 11 is more than" in str(raised.value)
+    assert "run=1/seed-0: no client has delivered" in str(raised.value)
+    assert [axes for axes, _ in study.results()] == [{"run": 2}]
+
+
+def test_a_study_that_is_asked_to_stop_begins_no_other_run_and_goes_on_later(
+    tmp_path: Path,
+) -> None:
+    long = endless(20_000)
+    quick: list[Tree] = [{"method": "k-fed"}, {"method": "k-fed", "seed": 1}]
+    study = study_of(tmp_path / "study", long, *quick)
+    log = study.folder(study.runs[0]).metrics
+    began = time.monotonic()
+
+    def should_stop() -> bool:
+        assert time.monotonic() < began + 120
+        return log.exists() and log.read_text().count("\n") >= 2
+
+    with pytest.raises(StoppedError):
+        run_in_processes(study, ClusteringExperiment, 1, lambda: None, should_stop)
+    assert study.results() == []
+    rounds = log.read_text().count("\n")
+    assert 2 <= rounds < 20_000
+    assert multiprocessing.active_children() == []
+    # What was begun goes on where it was, once it is asked for alone.
+    experiment, folder = study.opened(study.runs[0], ClusteringExperiment)
+    later: list[int] = []
+
+    with pytest.raises(StoppedError):
+        experiment.run(folder, lambda report, _: later.append(report.round), lambda: True)
+    assert later == [rounds]
+
+
+PROGRAM = """
+import sys
+from pathlib import Path
+from ccfcpp.clustering.config import ClusterConfig
+from ccfcpp.clustering.experiment import ClusteringExperiment
+from ccfcpp.runs.parallel import run_in_processes
+from ccfcpp.runs.study import Study
+study = Study.reopen(Path(sys.argv[1]), ClusterConfig, {})
+run_in_processes(study, ClusteringExperiment, 1, lambda: None, lambda: False)
+"""
+
+
+def test_runs_end_with_the_process_that_started_them(tmp_path: Path) -> None:
+    """Else they would write into folders that a resumed study has taken up."""
+    study = study_of(tmp_path / "study", endless(100_000))
+    log = study.folder(study.runs[0]).metrics
+    process = subprocess.Popen([sys.executable, "-c", PROGRAM, study.path])
+    deadline = time.monotonic() + 120
+    while not (log.exists() and log.read_text().count("\n") >= 2):
+        assert time.monotonic() < deadline
+        assert process.poll() is None
+        time.sleep(0.05)
+    process.send_signal(signal.SIGKILL)
+    process.wait(60)
+    time.sleep(1)
+    rounds = log.read_text()
+    time.sleep(1)
+    assert log.read_text() == rounds
+    assert json.loads(rounds.splitlines()[0])["round"] == 0
