@@ -104,7 +104,7 @@ def test_a_name_of_the_librarys_own_cannot_be_taken(
         ("raise RuntimeError('no licence')", "no licence"),
         ("import no_such_module", "No module named 'no_such_module'"),
         ("", "has no attribute 'FIFTH'"),
-        ("this is not Python", "invalid syntax"),
+        ("FIFTH = 1 +", "invalid syntax"),
     ],
 )
 def test_an_import_that_fails_is_named_and_harms_no_other(
