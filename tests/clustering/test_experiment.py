@@ -1,7 +1,10 @@
 """A clustering run, from its configuration to its results."""
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
@@ -9,9 +12,14 @@ from safetensors.torch import load_file
 
 from ccfcpp.clustering.experiment import ClusteringExperiment
 from ccfcpp.clustering.methods import METHODS
-from ccfcpp.core.errors import StoppedError
+from ccfcpp.clustering.shallow.pixels import PixelRule
+from ccfcpp.core.config import Tree
+from ccfcpp.core.errors import StoppedError, UsageError
+from ccfcpp.core.metrics import clustering_scores
+from ccfcpp.data import ImageData
+from ccfcpp.runs.experiment import Scores
 from ccfcpp.runs.folder import RunFolder
-from tests.support.clustering import tiny
+from tests.support.clustering import digits, tiny
 
 
 @pytest.mark.parametrize("method", METHODS.own())
@@ -40,3 +48,104 @@ def test_a_run_leaves_a_sheet_of_each_clients_images(tmp_path: Path) -> None:
     sheets = sorted((tmp_path / "run" / "figures").glob("*.png"))
     assert [path.name for path in sheets] == [f"synthetic-client-{n}.png" for n in range(3)]
     assert Image.open(sheets[0]).size == (10 * 58 + 2, 8 * 58 + 2)
+
+
+def few_digits(labelled: bool = True) -> ImageData:
+    images, labels = (part[:80] for part in digits())
+    if not labelled:
+        return ImageData("mine", images, None, ())
+    return ImageData("mine", images, labels, tuple(map(str, range(10))))
+
+
+def run(
+    path: Path, data: ImageData, *trees: Tree
+) -> tuple[ClusteringExperiment, dict[str, Any], list[Scores]]:
+    """FFCM over four clients; the scores of each round."""
+    config = tiny("ffcm-avg", {"partition": {"kind": "iid", "clients": 4}}, *trees)
+    experiment, scored = ClusteringExperiment(config, data), list[Scores]()
+    folder = RunFolder.create(path, config)
+    summary = experiment.run(folder, lambda report, scores: scored.append(scores))
+    return experiment, summary, scored
+
+
+def test_scores_are_those_of_the_assignments(tmp_path: Path) -> None:
+    data = few_digits()
+    experiment, summary, scored = run(tmp_path / "run", data)
+    assert data.labels is not None
+    with np.load(tmp_path / "run" / "assignments.npz") as arrays:
+        expected = clustering_scores(data.labels.numpy(), arrays["cluster"])
+        assert arrays["class"].tolist() == data.labels.tolist()
+        for number, part in enumerate(experiment.parts):
+            assert set(arrays["client"][part.numpy()]) == {number}
+    assert {key: summary[key] for key in expected} == expected
+    assert scored[-1] == expected
+    assert len(scored) == summary["rounds"]
+
+
+def test_rounds_are_scored_as_often_as_was_asked_for(tmp_path: Path) -> None:
+    _, _, scored = run(tmp_path / "run", few_digits(), {"evaluate_every": 2})
+    assert [bool(scores) for scores in scored] == [False, True, False]
+
+
+def test_without_labels_there_are_clusters_and_no_scores(tmp_path: Path) -> None:
+    _, summary, scored = run(tmp_path / "run", few_digits(labelled=False), {"clusters": 3})
+    assert summary["nmi"] is summary["ari"] is None
+    assert not any(scored)
+    with np.load(tmp_path / "run" / "assignments.npz") as arrays:
+        assert set(arrays.files) == {"cluster", "client"}
+        assert set(arrays["cluster"].tolist()) <= {0, 1, 2}
+
+
+def test_images_of_clients_that_are_absent_are_clustered_all_the_same(tmp_path: Path) -> None:
+    absent: Tree = {"availability": {"disconnection_rate": 0.5}}
+    experiment, summary, _ = run(tmp_path / "run", few_digits(), absent)
+    assert (summary["clients"], summary["connected"], summary["disconnected"]) == (4, 2, 2)
+    assert (summary["samples"], summary["held"]) == (80, 40)
+    held = torch.cat([experiment.parts[client.id] for client in experiment.clients])
+    assert sorted([*held.tolist(), *experiment.unheld.tolist()]) == list(range(80))
+    state = load_file(tmp_path / "run" / "model.safetensors")
+    rule = PixelRule.of(experiment.problem)
+    with np.load(tmp_path / "run" / "assignments.npz") as arrays:
+        everywhere = rule.assign(experiment.data.images, state["centroids"])
+        assert arrays["cluster"].tolist() == everywhere.tolist()
+
+
+def test_what_is_delivered_is_counted(tmp_path: Path) -> None:
+    """The centroids, without how far they have moved."""
+    _, summary, _ = run(tmp_path / "run", few_digits(), {"clusters": 3})
+    assert summary["bytes_delivered"] == 3 * 64 * 4
+
+
+def test_where_nobody_holds_an_image_nothing_can_be_run() -> None:
+    data = few_digits()
+    settings: Tree = {
+        "clusters": 1,
+        "partition": {"kind": "folders"},
+        "availability": {"disconnection_rate": 0.5},
+    }
+    # Of two owners one holds everything; whichever is connected depends on the seed.
+    names, owners = ("all", "nothing"), torch.zeros(80, dtype=torch.int64)
+    owned = replace(data, owners=owners, owner_names=names)
+    outcomes = set()
+    for seed in range(8):
+        config = tiny("km", settings, {"seed": seed})
+        try:
+            experiment = ClusteringExperiment(config, owned)
+        except UsageError as error:
+            outcomes.add(str(error))
+        else:
+            outcomes.add(experiment.clients[0].name)
+    assert outcomes == {"all", "no connected client holds an image: give fewer clients"}
+
+
+def test_a_snapshot_has_the_clusters_and_points_of_all_images(tmp_path: Path) -> None:
+    experiment, _, _ = run(tmp_path / "run", few_digits())
+    seen = experiment.last_snapshot(RunFolder(tmp_path / "run"))
+    assert seen is not None
+    assert seen.representations is not None
+    assert seen.found is not None
+    with np.load(tmp_path / "run" / "assignments.npz") as arrays:
+        assert seen.found.tolist() == arrays["cluster"].tolist()
+    expected = PixelRule.of(experiment.problem).points(experiment.data.images)
+    assert torch.equal(seen.representations, expected)
+    assert not seen.by_angle

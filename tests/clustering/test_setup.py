@@ -1,16 +1,35 @@
 """Images, clusters and a partition, as a configuration asks for them."""
 
+from dataclasses import replace
+
+import pytest
 import torch
 
-from ccfcpp.clustering.experiment import ClusteringExperiment
+from ccfcpp.clustering.setup import load_data, number_of_clusters, partition
+from ccfcpp.core.config import Tree
+from ccfcpp.core.errors import UsageError
+from ccfcpp.core.randomness import Randomness
+from ccfcpp.data import ImageData
 from tests.support.clustering import digits, tiny
 
 
+def some_digits(count: int = 40, labelled: bool = True) -> ImageData:
+    images, labels = digits()
+    classes = tuple(map(str, range(10)))
+    if not labelled:
+        return ImageData("mine", images[:count], None, ())
+    return ImageData("mine", images[:count], labels[:count], classes)
+
+
+def owned(count: int = 40) -> ImageData:
+    """Of two owners, of whom one holds a quarter."""
+    owners = (torch.arange(count) % 4 == 0).long()
+    return replace(some_digits(count), owners=owners, owner_names=("north", "south"))
+
+
 def test_a_part_of_the_images_is_alike_for_every_seed() -> None:
-    experiments = [
-        ClusteringExperiment(tiny("km", {"data": {"images": 60}, "seed": seed})) for seed in (0, 1)
-    ]
-    first, second = (experiment.data for experiment in experiments)
+    configs = [tiny("km", {"data": {"images": 60}, "seed": seed}) for seed in (0, 1)]
+    first, second = map(load_data, configs)
     assert len(first) == 60
     assert torch.equal(first.images, second.images)
     assert first.labels is not None
@@ -18,4 +37,67 @@ def test_a_part_of_the_images_is_alike_for_every_seed() -> None:
     places = [int((images == image).flatten(1).all(1).nonzero()[0]) for image in first.images]
     assert places == sorted(places)
     assert torch.equal(labels[places], first.labels)
-    assert len(ClusteringExperiment(tiny("km", {"data": {"images": 5000}})).data) == 1797
+    assert len(load_data(tiny("km", {"data": {"images": 5000}}))) == 1797
+
+
+def test_there_are_as_many_clusters_as_classes_or_as_were_asked_for() -> None:
+    assert number_of_clusters(tiny("km"), some_digits()) == 10
+    assert number_of_clusters(tiny("km", {"clusters": 4}), some_digits()) == 4
+    assert number_of_clusters(tiny("km", {"clusters": 4}), some_digits(labelled=False)) == 4
+
+
+@pytest.mark.parametrize(
+    ("settings", "data", "complaint"),
+    [
+        ({}, some_digits(labelled=False), "clusters is not given and mine has no labels"),
+        ({"clusters": 41}, some_digits(40), "clusters = 41 is more than the 40 images"),
+    ],
+)
+def test_numbers_of_clusters_that_cannot_be(
+    settings: Tree, data: ImageData, complaint: str
+) -> None:
+    with pytest.raises(UsageError, match=complaint):
+        number_of_clusters(tiny("km", settings), data)
+
+
+@pytest.mark.parametrize(
+    ("choice", "data", "expected"),
+    [
+        ({"kind": "skew"}, some_digits(), 10),
+        ({"kind": "skew", "clients": 3}, some_digits(), 3),
+        ({"kind": "iid"}, some_digits(), 10),
+        ({"kind": "iid", "clients": 3}, some_digits(labelled=False), 3),
+        ({"kind": "folders"}, owned(), 2),
+        ({"kind": "folders", "clients": 2}, owned(), 2),
+    ],
+)
+def test_no_image_belongs_to_two_clients(choice: Tree, data: ImageData, expected: int) -> None:
+    parts = partition(tiny("km", {"partition": choice}), data, Randomness(0))
+    assert len(parts) == expected
+    held = torch.cat(parts).tolist()
+    assert len(set(held)) == len(held)
+    # The published skew rounds shares off, so that some may be nobody's.
+    assert set(held) == set(range(len(data))) or choice["kind"] == "skew"
+    assert len(held) > len(data) - expected
+
+
+def test_each_folder_is_a_client() -> None:
+    north, south = partition(tiny("km", {"partition": {"kind": "folders"}}), owned(), Randomness(0))
+    assert south.tolist() == list(range(0, 40, 4))
+    assert len(north) == 30
+
+
+@pytest.mark.parametrize(
+    ("choice", "data", "complaint"),
+    [
+        ({"kind": "folders"}, some_digits(), "needs an image folder, and mine is none"),
+        ({"kind": "folders", "clients": 3}, owned(), "clients = 3 does not fit the 2 folders"),
+        ({"kind": "iid"}, some_digits(labelled=False), "clients is not given and mine has no"),
+        ({"kind": "skew", "clients": 3}, some_digits(labelled=False), "'skew' needs class labels"),
+    ],
+)
+def test_partitions_that_the_images_do_not_allow(
+    choice: Tree, data: ImageData, complaint: str
+) -> None:
+    with pytest.raises(UsageError, match=complaint):
+        partition(tiny("km", {"partition": choice}), data, Randomness(0))
