@@ -9,7 +9,7 @@ from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.aggregation import ModelAverage
 from ccfcpp.engine.algorithm import Algorithm
 from ccfcpp.engine.availability import Availability
-from ccfcpp.engine.client import Client, Crew
+from ccfcpp.engine.client import Client, Crew, Member
 from ccfcpp.engine.exchange import ClientSide, ClientWork, Exchange, Figures, ServerWork, Task
 from ccfcpp.engine.federation import Federation, in_process
 from ccfcpp.engine.memories import ClientMemories
@@ -73,7 +73,7 @@ class Averaging(Algorithm[Model], ServerWork[Model, Model, Model]):
         """All of it."""
         return state
 
-    def check(self, message: Model, update: Model) -> None:
+    def check(self, message: Model, update: Model, senders: Sequence[Member]) -> None:
         """As systems with a model do."""
         check_same_shapes(message.model, update.model, "model entry")
 

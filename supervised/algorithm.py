@@ -7,8 +7,17 @@ import torch
 from ccfcpp.core.profiling import section
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.algorithm import Algorithm
-from ccfcpp.engine.client import Client, Crew
-from ccfcpp.engine.exchange import ClientSide, ClientWork, Exchange, Figures, ServerWork, Task
+from ccfcpp.engine.client import Client, Crew, Member
+from ccfcpp.engine.exchange import (
+    ClientSide,
+    ClientWork,
+    Exchange,
+    Figures,
+    RefusedUpdateError,
+    ServerWork,
+    Task,
+)
+from ccfcpp.engine.payload import check_samples
 from ccfcpp.models.initialisation import random_state
 from ccfcpp.models.stack.capacity import cohort_size
 from ccfcpp.models.stack.layout import FlatLayout
@@ -115,8 +124,11 @@ class FederatedClassification(
         """The global model, and what else the method sends."""
         return self.method.broadcast(state)
 
-    def check(self, message: Broadcast, update: LocalUpdate) -> None:
-        """Refuse what has other shapes than what went down."""
+    def check(self, message: Broadcast, update: LocalUpdate, senders: Sequence[Member]) -> None:
+        """Refuse what has other shapes than what went down, or claims other samples."""
+        check_samples(update.samples, senders)
+        if update.steps < 0:
+            raise RefusedUpdateError(f"it claims {update.steps} steps")
         self.method.aggregation.check(message, update)
 
     def aggregate(

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,15 @@ def test_imports_run_downwards_and_in_no_circle() -> None:
     command = [sys.executable, "-c", program]
     finished = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True)
     assert finished.returncode == 0, finished.stdout + finished.stderr
+
+
+def test_every_room_has_its_floor() -> None:
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())
+    contracts = project["tool"]["importlinter"]["contracts"]
+    (floors,) = [contract["layers"] for contract in contracts if contract["id"] == "floors"]
+    named = {room.strip() for floor in floors for room in floor.split("|")}
+    rooms = {f"ccfcpp.{path.parent.name}" for path in (REPOSITORY / "ccfcpp").glob("*/__init__.py")}
+    assert named == rooms | {"supervised"}
 
 
 def test_no_module_lies_loose() -> None:

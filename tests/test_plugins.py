@@ -138,6 +138,16 @@ def test_its_settings_are_checked_as_ours_are(
     assert len(finished.stderr.splitlines()) == 1
 
 
+def test_a_package_cannot_take_a_name_of_ours(tmp_path: Path) -> None:
+    info = tmp_path / "rude-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: rude\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[ccfcpp.methods]\nk-fed = rude:K_FED\n")
+    assert "k-fed" in ccfcpp(tmp_path, "cluster", "--help")
+    out = tmp_path / "run"
+    assert summary_of(tmp_path, "cluster", "--method", "k-fed", "--out", out)["nmi"] > 0.4
+
+
 def test_without_the_package_there_is_no_such_method() -> None:
     finished = run(REPOSITORY, "-m", "ccfcpp", "cluster", "--method", "fed-lloyd")
     assert finished.returncode == 2

@@ -85,8 +85,8 @@ class FederatedClustering(ClusterMixin, BaseEstimator):  # type: ignore[misc] # 
             raise UsageError(
                 f"settings hold {', '.join(taken)}: give them by the arguments instead"
             )
-        refuse_unused([key for key, _ in flatten(settings)], [self.method])
         config = resolve(ClusterConfig, "cluster", {}, settings | fixed)
+        refuse_unused([key for key, _ in flatten(settings)], [self.method])
         owned = ImageData("images", data.images, None, (), owners, names)
         experiment = ClusteringExperiment(config, owned)
         state = experiment.algorithm.initial_state(experiment.randomness)

@@ -10,16 +10,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ccfcpp.core.config import Section, Tree
+from ccfcpp.core.config import Section, Tree, fits_always
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.registry import Registry
 
 if TYPE_CHECKING:
     from ccfcpp.clustering.algorithm import ClusteringAlgorithm, Problem
-
-
-def _fits_always(config: Any) -> None:
-    """Any configuration fits."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +38,7 @@ class System:
     make: Callable[[Problem], ClusteringAlgorithm[Any]]
     sections: Mapping[str, type[Section]] = field(default_factory=dict)
     fixed: Tree = field(default_factory=dict)
-    check: Callable[[Any], None] = _fits_always
+    check: Callable[[Any], None] = fits_always
     centralised: bool = False
     summary: str = ""
 

@@ -7,6 +7,8 @@ from typing import Annotated, Any, Literal, Protocol, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, create_model, field_validator, model_validator
 
+from ccfcpp.core.errors import UsageError
+
 Tree = dict[str, Any]
 """Settings by key; a section is a tree of its own."""
 S = TypeVar("S", bound="Section")
@@ -126,6 +128,10 @@ class RunConfig(Section):
         return {}
 
 
+def fits_always(config: Any) -> None:
+    """The check of a method that any configuration fits."""
+
+
 class Heeding(Protocol):
     """A method, as far as its configuration goes."""
 
@@ -167,7 +173,7 @@ class MethodConfig(RunConfig):
     def kind_for(cls, tree: Mapping[str, Any]) -> type[Self]:
         """With the sections of the method that is named."""
         name = str(tree.get("method", cls.model_fields["method"].default))
-        base: Any = cls if cls.__base__ is MethodConfig else cls.__base__
+        base: Any = cls._declared()
         added = name in base.methods() and name not in base.own_methods()
         kind: type[Self] = _with_sections(base, name if added else None)
         return kind
@@ -179,16 +185,12 @@ class MethodConfig(RunConfig):
         return methods[name].fixed if name in methods else {}
 
     def section(self, kind: type[S]) -> S:
-        """The section of a kind.
-
-        Raises:
-            KeyError: No method that this configuration is made for has one.
-        """
+        """The section of a kind, with its defaults where the configuration was made without it."""
         for name, field in type(self).model_fields.items():
             if field.annotation is kind:
                 found: S = getattr(self, name)
                 return found
-        raise KeyError(kind.__name__)
+        return kind()
 
     @field_validator("method")
     @classmethod
@@ -204,9 +206,14 @@ class MethodConfig(RunConfig):
         self.methods()[self.method].check(self)
         return self
 
+    @classmethod
+    def _declared(cls) -> type[Any]:
+        """The class that a module declares: its sections are added while the program runs."""
+        return cls if cls.__base__ is MethodConfig else cls.__mro__[1]
+
     def __reduce__(self) -> tuple[Any, ...]:
-        # Its class is made while the program runs; another process makes it anew.
-        return _restored, (type(self).__base__, self.model_dump(mode="json"))
+        # Another process makes the class with its sections anew.
+        return _restored, (self._declared(), self.model_dump(mode="json"))
 
 
 @functools.lru_cache
@@ -215,7 +222,15 @@ def _with_sections(base: type[Any], added: str | None) -> type[Any]:
     methods = base.methods()
     # The flagship's sections come first in a file, the baselines' behind them.
     names = [*reversed(base.own_methods()), *([added] if added else [])]
-    sections = {name: kind for method in names for name, kind in methods[method].sections.items()}
+    sections: dict[str, type[Section]] = {}
+    for method in names:
+        for name, kind in methods[method].sections.items():
+            if name in base.model_fields or sections.get(name, kind) is not kind:
+                raise UsageError(
+                    f"method {method!r} brings a section {name!r} of the configuration, and there "
+                    "is another one of that name: its package must give it another name"
+                )
+            sections[name] = kind
     fields: dict[str, Any] = {name: (kind, kind()) for name, kind in sections.items()}
     return create_model(base.__name__, __base__=base, __doc__=base.__doc__, **fields)
 

@@ -20,7 +20,7 @@ class Registry(Mapping[str, T]):
         [project.entry-points."ccfcpp.methods"]
         my-method = "my_package.my_module:MY_METHOD"
 
-    Names of this library come first and cannot be taken by a package.
+    Names of this library cannot be taken: a package's entry of such a name counts for nothing.
 
     Args:
         group: The entry points' group, such as ``ccfcpp.methods``.
@@ -36,17 +36,16 @@ class Registry(Mapping[str, T]):
         self._own = own
         self._kind = kind
         self._loaded: dict[str, T] = {}
+        self._clashes: dict[str, str] = {}
 
     @cached_property
     def _points(self) -> dict[str, EntryPoint]:
         points = {name: EntryPoint(name, place, self.group) for name, place in self._own.items()}
         for added in sorted(entry_points(group=self.group), key=lambda point: point.name):
-            if added.name in points:
-                raise UsageError(
-                    f"an installed package adds the {self.what} {added.name!r} ({added.value}), "
-                    "which there is already: uninstall it, or have it take another name"
-                )
-            points[added.name] = added
+            if added.name in points and added.name not in self._own:
+                # Said when the name is asked for: all other names go on working.
+                self._clashes[added.name] = f"{points[added.name].value} and {added.value}"
+            points.setdefault(added.name, added)
         return points
 
     def __getitem__(self, name: str) -> T:
@@ -56,8 +55,14 @@ class Registry(Mapping[str, T]):
             KeyError: There is none.
             UsageError: It cannot be imported, or is something else.
         """
+        point = self._points[name]
+        if name in self._clashes:
+            raise UsageError(
+                f"two installed packages add a {self.what} {name!r} ({self._clashes[name]}): "
+                "uninstall one of them"
+            )
         if name not in self._loaded:
-            self._loaded[name] = self._load(self._points[name])
+            self._loaded[name] = self._load(point)
         return self._loaded[name]
 
     def _load(self, point: EntryPoint) -> T:
@@ -74,8 +79,9 @@ class Registry(Mapping[str, T]):
         try:
             return point.load()
         except Exception as error:  # whatever a stranger's package does when it is imported
+            reason = " ".join(str(error).split())
             raise UsageError(
-                f"{self.what} {point.name!r} cannot be imported from {point.value} ({error}): "
+                f"{self.what} {point.name!r} cannot be imported from {point.value} ({reason}): "
                 "mend or uninstall its package"
             ) from error
 

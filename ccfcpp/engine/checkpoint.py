@@ -93,6 +93,7 @@ def load_checkpoint(path: Path, kind: type[State], device: torch.device) -> Chec
         memories = {int(client): name for client, name in json.loads(header["memories"]).items()}
     except (SafetensorError, KeyError, TypeError, ValueError) as error:
         raise UsageError(
-            f"checkpoint {path} cannot be read ({error}): delete {path.parent} to start again"
+            f"checkpoint {path} cannot be read ({error}), or is of another version of ccfcpp: "
+            f"delete {path.parent} to start again"
         ) from error
     return Checkpoint(next_round, state, memories, facts)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from ccfcpp.core.randomness import Randomness
-from ccfcpp.engine.client import Client
+from ccfcpp.engine.client import Client, Member
 from ccfcpp.models.state import ModelState
 
 State = TypeVar("State")
@@ -85,10 +85,16 @@ class ServerWork(ABC, Generic[State, Message, Update]):
     def broadcast(self, state: State) -> Message:
         """What goes down to every client that takes part."""
 
-    def check(self, message: Message, update: Update) -> None:
-        """Refuse an update that does not have the shapes it must have.
+    @abstractmethod
+    def check(self, message: Message, update: Update, senders: Sequence[Member]) -> None:
+        """Refuse an update that does not have the shapes it must have, or claims what is not so.
 
         Its type is the declared one. Numbers that are not finite are refused elsewhere.
+
+        Args:
+            message: What went down.
+            update: What came up.
+            senders: Who sent it, as the server knows them: one client, or those of a sum.
 
         Raises:
             RefusedUpdateError: It cannot be used.
@@ -144,19 +150,18 @@ class ClientWork(ABC, Generic[Message, Update]):
             or a ``RefusedUpdateError`` for one that has none that could be used.
         """
 
-    def answers(
+    def local_sum(
         self, task: Task, message: Message, clients: Sequence[Client], randomness: Randomness
-    ) -> Iterable[tuple[Sequence[Client], Update | RefusedUpdateError]]:
-        """What a process sends for a cohort: clients, and the update that is theirs.
+    ) -> Update:
+        """The sum of the clients' updates, where the exchange is one of sums.
 
         The arguments are those of ``local_updates``.
         """
-        updates = self.local_updates(task, message, clients, randomness)
-        return [([client], update) for client, update in zip(clients, updates, strict=True)]
+        raise NotImplementedError(f"the updates of {self.exchange.name} are no sums")
 
 
 class SummedWork(ClientWork[Message, Update]):
-    """The clients' half of an exchange whose updates are sums: one for all clients of a cohort."""
+    """The clients' half of an exchange whose updates are sums."""
 
     cohort = 10**6  # a sum has no cohorts: memory is bounded by what it is made of
 
@@ -171,12 +176,6 @@ class SummedWork(ClientWork[Message, Update]):
     ) -> Sequence[Update | RefusedUpdateError]:
         """The sum of each client by itself."""
         return [self.local_sum(task, message, [client], randomness) for client in clients]
-
-    def answers(
-        self, task: Task, message: Message, clients: Sequence[Client], randomness: Randomness
-    ) -> Iterable[tuple[Sequence[Client], Update | RefusedUpdateError]]:
-        """One sum for all."""
-        return [(clients, self.local_sum(task, message, clients, randomness))]
 
 
 @dataclass(frozen=True)

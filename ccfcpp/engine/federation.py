@@ -12,7 +12,7 @@ from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.algorithm import Algorithm
 from ccfcpp.engine.availability import Availability
 from ccfcpp.engine.client import Client, Crew, Member, by_size
-from ccfcpp.engine.exchange import RefusedUpdateError, ServerWork, State, Task
+from ccfcpp.engine.exchange import ClientSide, RefusedUpdateError, ServerWork, State, Task
 from ccfcpp.engine.memories import ClientMemories
 from ccfcpp.engine.payload import not_finite, pack, size
 from ccfcpp.engine.transport import InProcess, Reply, Transport
@@ -157,7 +157,8 @@ class Federation(Generic[State, Carrier]):
                 content = _content(work, reply)
                 # A sum for several has the size of the one that each of them would have sent.
                 report.bytes_up += size(content) * len(reply.clients) if counts else 0
-                work.check(message, reply.update)
+                senders = [self.members[client] for client in reply.clients]
+                work.check(message, reply.update, senders)
                 if name := not_finite(content):
                     raise RefusedUpdateError(f"{name} holds NaN or Inf")
             except RefusedUpdateError as refusal:
@@ -186,6 +187,7 @@ def in_process(
     availability: Availability,
     randomness: Randomness,
     memories: ClientMemories,
+    side: ClientSide | None = None,
 ) -> Federation[State, InProcess]:
     """A federation all of whose clients are in this process.
 
@@ -196,9 +198,10 @@ def in_process(
         availability: Which of them take part in each round.
         randomness: The run's source of random numbers.
         memories: What the clients remember.
+        side: Their work; made here where it is None.
     """
-    crew = Crew.of(clients, availability.invited(len(clients)))
-    side = algorithm.client_side(crew)
+    if side is None:
+        side = algorithm.client_side(Crew.of(clients, availability.invited(len(clients))))
     transport = InProcess(clients, side, memories, randomness)
     members = [client.member for client in clients]
     return Federation(system, algorithm, members, availability, randomness, transport)
@@ -216,4 +219,7 @@ def _content(work: ServerWork[Any, Any, Any], reply: Reply) -> dict[str, Tensor]
         raise RefusedUpdateError(
             f"it is a {type(reply.update).__name__}, expected a {work.exchange.update.__name__}"
         )
-    return pack(reply.update)
+    try:
+        return pack(reply.update)
+    except TypeError as error:
+        raise RefusedUpdateError(str(error)) from error

@@ -8,12 +8,13 @@ update its check for numbers that are not finite.
 import dataclasses
 import types
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
+from ccfcpp.engine.client import Member
 from ccfcpp.engine.exchange import RefusedUpdateError
 
 T = TypeVar("T")
@@ -49,21 +50,35 @@ def _pack_nested(value: object, field: str) -> dict[str, Tensor]:
     return pack(value)
 
 
+class PayloadError(ValueError):
+    """Tensors are not those of a dataclass; the message says why."""
+
+
 def unpack(kind: type[T], tensors: Mapping[str, Tensor]) -> T:
     """Rebuild the dataclass ``kind`` from what ``pack`` made of it.
 
+    A field that once had another name says so in its metadata (``{"once": "name"}``): files of that
+    time can still be read.
+
     Raises:
-        KeyError: A field without default is missing.
+        PayloadError: A field without default is missing, a number has another shape or dtype, or a
+            name belongs to no field.
     """
     hints = typing.get_type_hints(kind)
     values: dict[str, Any] = {}
-    for field in dataclasses.fields(typing.cast(Any, kind)):
+    fields = dataclasses.fields(typing.cast(Any, kind))
+    renamed = {field.metadata["once"]: field.name for field in fields if "once" in field.metadata}
+    tensors = {_renamed(name, renamed): tensor for name, tensor in tensors.items()}
+    known = {field.name for field in fields}
+    if foreign := sorted(name for name in tensors if name.split(SEPARATOR)[0] not in known):
+        raise PayloadError(f"{kind.__name__} has no {foreign[0]!r}")
+    for field in fields:
         prefix = field.name + SEPARATOR
         inner = {k.removeprefix(prefix): t for k, t in tensors.items() if k.startswith(prefix)}
         field_type, optional = _without_none(hints[field.name])
         if field.name in tensors:
             tensor = tensors[field.name]
-            values[field.name] = tensor.item() if field_type in _NUMBERS else tensor
+            values[field.name] = _number(field.name, tensor, field_type)
         elif dataclasses.is_dataclass(field_type) and (inner or not optional):
             values[field.name] = unpack(typing.cast(Any, field_type), inner)
         elif typing.get_origin(field_type) is dict and (inner or not optional):
@@ -71,8 +86,24 @@ def unpack(kind: type[T], tensors: Mapping[str, Tensor]) -> T:
         elif optional:
             values[field.name] = None
         else:
-            raise KeyError(f"{kind.__name__} needs {field.name!r}")
+            raise PayloadError(f"{kind.__name__} needs {field.name!r}")
     return kind(**values)
+
+
+def _renamed(name: str, renamed: Mapping[str, str]) -> str:
+    first, separator, rest = name.partition(SEPARATOR)
+    return renamed.get(first, first) + separator + rest
+
+
+def _number(name: str, tensor: Tensor, kind: type) -> Any:
+    """A number from its tensor; a tensor where the field is no number."""
+    if kind not in _NUMBERS:
+        return tensor
+    if tensor.shape != () or tensor.dtype != _NUMBERS[kind]:
+        raise PayloadError(
+            f"{name!r} is {tensor.dtype} {tuple(tensor.shape)}, expected {_NUMBERS[kind]} ()"
+        )
+    return tensor.item()
 
 
 def _without_none(hint: object) -> tuple[Any, bool]:
@@ -134,6 +165,17 @@ def check_same_shapes(
         first, second = expected.get(name), received.get(name)
         if first is None or second is None or _kind(first) != _kind(second):
             raise RefusedUpdateError(f"{what} {name} is {_shown(second)}, expected {_shown(first)}")
+
+
+def check_samples(claimed: int, senders: Sequence[Member]) -> None:
+    """Refuse a number of samples that is not the senders', as the server knows them.
+
+    Raises:
+        RefusedUpdateError: It is another.
+    """
+    held = sum(sender.samples for sender in senders)
+    if claimed != held:
+        raise RefusedUpdateError(f"it claims {claimed} samples, and the client holds {held}")
 
 
 def _kind(tensor: Tensor) -> tuple[torch.dtype, torch.Size]:

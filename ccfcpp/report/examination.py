@@ -232,7 +232,10 @@ def _config(folder: RunFolder) -> tuple[_Kind, RunConfig]:
     for kind in (_CLUSTERING, _CLASSIFICATION):
         if method in kind.methods:
             return kind, validate(kind.config, tree)
-    raise UsageError(f"{folder.config} names no known method ({method}): give the folder of a run")
+    raise UsageError(
+        f"{folder.config} names no known method ({method}): give the folder of a run, or install "
+        "the package that adds the method"
+    )
 
 
 def _facts(experiment: Experiment[Any], summary: Row | None) -> Row:

@@ -19,7 +19,7 @@ from ccfcpp.engine.availability import Availability
 from ccfcpp.engine.checkpoint import load_checkpoint
 from ccfcpp.engine.client import Client, Crew
 from ccfcpp.engine.exchange import ClientSide, State
-from ccfcpp.engine.federation import Federation, RoundReport
+from ccfcpp.engine.federation import Federation, RoundReport, in_process
 from ccfcpp.engine.memories import ClientMemories, memory_budget
 from ccfcpp.engine.transport import InProcess
 from ccfcpp.models.state import ModelState
@@ -260,12 +260,14 @@ class Experiment(ABC, Generic[State]):
 
     def federation(self, folder: Path | None = None) -> Federation[State, InProcess]:
         """The clients and the server; what clients remember goes to ``folder`` where it must."""
-        transport = InProcess(
-            self.clients, self.client_side, self._memories(folder), self.randomness
-        )
-        members = [client.member for client in self.clients]
-        return Federation(
-            self.system, self.algorithm, members, self.availability, self.randomness, transport
+        return in_process(
+            self.system,
+            self.algorithm,
+            self.clients,
+            self.availability,
+            self.randomness,
+            self._memories(folder),
+            self.client_side,
         )
 
     def _memories(self, folder: Path | None) -> ClientMemories:

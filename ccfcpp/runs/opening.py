@@ -16,6 +16,7 @@ from ccfcpp.core.config import Tree
 from ccfcpp.core.config_layers import stack, validate
 from ccfcpp.core.errors import UsageError
 from ccfcpp.runs.paths import C, RunPaths
+from ccfcpp.runs.tensorboard import check_tensorboard
 
 if TYPE_CHECKING:
     from ccfcpp.runs.experiment import Experiment
@@ -37,6 +38,9 @@ class Opening(Generic[C]):
     path: Path
     config: C
     goes_on: bool
+
+    def __post_init__(self) -> None:
+        check_tensorboard(self.config.tensorboard)
 
     @staticmethod
     def new(path: Path, config: C) -> Opening[C]:

@@ -6,16 +6,12 @@ from typing import Any
 
 from torch import Tensor
 
-from ccfcpp.core.config import Section, Tree
+from ccfcpp.core.config import Section, Tree, fits_always
 from ccfcpp.models.state import ModelState
 from supervised.messages import Broadcast, LocalUpdate, ServerState
 from supervised.methods.aggregation import Aggregation
 from supervised.methods.local import LocalMethod
 from supervised.sharing import Sharing
-
-
-def _fits_always(config: Any) -> None:
-    """Any configuration fits."""
 
 
 def _model_alone(model: ModelState, weights: Tensor) -> ServerState:
@@ -60,4 +56,4 @@ class Method:
     broadcast: Callable[[Any], Broadcast] = _model_of
     sections: Mapping[str, type[Section]] = field(default_factory=dict)
     fixed: Tree = field(default_factory=dict)
-    check: Callable[[Any], None] = _fits_always
+    check: Callable[[Any], None] = fits_always

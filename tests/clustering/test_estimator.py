@@ -93,3 +93,9 @@ def test_the_estimator_takes_every_method(method: str) -> None:
     model.fit(images, clients=np.array(["a", "b", "c"]).repeat(30))
     assert np.array_equal(model.predict(images[7:9]), model.labels_[7:9])
     assert model.cluster_centers_.shape[0] <= 3
+
+
+def test_a_method_that_there_is_not_is_one_line() -> None:
+    images = np.zeros((4, 8, 8), np.uint8)
+    with pytest.raises(UsageError, match="method = nope is refused"):
+        FederatedClustering(2, method="nope").fit(images, clients=np.arange(4) % 2)

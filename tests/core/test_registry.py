@@ -30,13 +30,17 @@ def registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Registry[object
 
 
 def install(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, points: dict[str, str], module: str = ""
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    points: dict[str, str],
+    module: str = "",
+    name: str = "added-things",
 ) -> None:
     """A distribution as ``pip`` leaves it, with a module ``added_things`` and entry points."""
     site = folder / "site"
-    info = site / "added_things-1.0.dist-info"
+    info = site / f"{name.replace('-', '_')}-1.0.dist-info"
     info.mkdir(parents=True)
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: added-things\nVersion: 1.0\n")
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
     lines = [f"[{GROUP}]", *(f"{name} = {place}" for name, place in points.items())]
     (info / "entry_points.txt").write_text("\n".join(lines) + "\n")
     (site / "added_things.py").write_text(module)
@@ -90,12 +94,22 @@ def test_a_name_of_the_librarys_own_cannot_be_taken(
     registry: Registry[object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     install(tmp_path, monkeypatch, {"half": "added_things:HALF"}, "HALF = 0.5\n")
+    assert str(registry["half"]) == "1/2"
+    assert list(registry) == registry.own()
+
+
+def test_a_name_that_two_packages_add_is_named_when_it_is_asked_for(
+    registry: Registry[object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in (1, 2):
+        place = tmp_path / str(number)
+        install(place, monkeypatch, {"fifth": f"added_things:FIFTH_{number}"}, name=f"p-{number}")
+    assert str(registry["half"]) == "1/2"
     with pytest.raises(UsageError) as raised:
-        list(registry)
-    assert one_line(raised) == (
-        "an installed package adds the fraction 'half' (added_things:HALF), which there is "
-        "already: uninstall it, or have it take another name"
-    )
+        registry["fifth"]
+    message = one_line(raised)
+    assert message.startswith("two installed packages add a fraction 'fifth' (added_things:FIFTH_")
+    assert message.endswith("): uninstall one of them")
 
 
 @pytest.mark.parametrize(

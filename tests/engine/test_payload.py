@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from ccfcpp.engine.payload import not_finite, pack, size, unpack
+from ccfcpp.engine.payload import PayloadError, added_up, not_finite, pack, size, unpack
 
 
 @dataclass
@@ -71,6 +71,40 @@ def test_what_is_no_tensor_or_number_is_refused() -> None:
         pack(Wrong("x"))
 
 
-def test_a_missing_field_is_named() -> None:
-    with pytest.raises(KeyError, match="rate"):
-        unpack(Outer, {"model/w": torch.zeros(1)})
+@pytest.mark.parametrize(
+    ("changed", "reason"),
+    [
+        ({"rate": None}, "Outer needs 'rate'"),
+        ({"more": torch.zeros(1)}, "Outer has no 'more'"),
+        ({"inner/more": torch.zeros(1)}, "Inner has no 'more'"),
+        ({"rate": torch.zeros(3, dtype=torch.float64)}, r"'rate' is torch.float64 \(3,\)"),
+        ({"inner/count": torch.tensor(2.5)}, "'count' is torch.float32"),
+        ({"done": torch.tensor(1)}, "'done' is torch.int64"),
+    ],
+)
+def test_what_is_not_of_a_dataclass_is_named(
+    changed: dict[str, Tensor | None], reason: str
+) -> None:
+    content = pack(Outer({"w": torch.zeros(1)}, 0.5, inner=Inner(torch.zeros(2)))) | changed
+    with pytest.raises(PayloadError, match=reason):
+        unpack(Outer, {name: tensor for name, tensor in content.items() if tensor is not None})
+
+
+def test_a_field_is_found_by_the_name_that_it_once_had() -> None:
+    @dataclass
+    class Renamed:
+        images: dict[str, Tensor] | None = field(default=None, metadata={"once": "samples"})
+
+    old = {"samples/3": torch.ones(2)}
+    found = unpack(Renamed, old).images
+    assert found is not None
+    assert torch.equal(found["3"], torch.ones(2))
+    assert list(pack(Renamed(found))) == ["images/3"]
+
+
+def test_sums_are_taken_part_by_part_and_change_none() -> None:
+    parts = [Inner(torch.full((2,), float(number)), number) for number in (1, 2, 4)]
+    total = added_up(parts)
+    assert total.values.tolist() == [7, 7]
+    assert total.count == 7
+    assert parts[0].values.tolist() == [1, 1]

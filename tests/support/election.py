@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.algorithm import Algorithm
-from ccfcpp.engine.client import Client, Crew
+from ccfcpp.engine.client import Client, Crew, Member
 from ccfcpp.engine.exchange import (
     ClientSide,
     ClientWork,
@@ -74,7 +74,7 @@ class Counting(ServerWork[Mean, Mean, Vote]):
     def broadcast(self, state: Mean) -> Mean:
         return state
 
-    def check(self, message: Mean, update: Vote) -> None:
+    def check(self, message: Mean, update: Vote, senders: Sequence[Member]) -> None:
         check_same_shapes(pack(message), pack(update), "vote")
 
     def aggregate(

@@ -88,9 +88,11 @@ class _Once(Algorithm[Any]):
         raise NotImplementedError
 
 
-def refusal(work: ServerWork[Any, Any, Any], state: Any, update: object) -> str | None:
-    """Why the loop refuses an update, where the server is in a state; None where it does not."""
-    members, given = [Member(0, "client 0", 1)], _Given(update)
+def refusal(
+    work: ServerWork[Any, Any, Any], state: Any, update: object, samples: int = 1
+) -> str | None:
+    """Why the loop refuses an update of a client with so many samples; None where it does not."""
+    members, given = [Member(0, "client 0", samples)], _Given(update)
     federation: Federation[Any, _Given] = Federation(
         "test", _Once(work), members, Availability(), Randomness(0), given
     )

@@ -1,6 +1,6 @@
 """What the server of CCFC and CCFC++ does: it averages models and clusters centroids."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -17,8 +17,9 @@ from ccfcpp.clustering.kmeans.centroids import required_centroids
 from ccfcpp.core.profiling import section
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.aggregation import ModelAverage
+from ccfcpp.engine.client import Member
 from ccfcpp.engine.exchange import Exchange, Figures, RefusedUpdateError, ServerWork
-from ccfcpp.engine.payload import check_same_shapes, pack
+from ccfcpp.engine.payload import check_same_shapes, check_samples, pack
 from ccfcpp.models.state import ModelState
 
 
@@ -42,11 +43,10 @@ class ModelAggregation(ServerWork[CCFCState, CCFCState, TrainingUpdate]):
         """The global model and the global centroids."""
         return state
 
-    def check(self, message: CCFCState, update: TrainingUpdate) -> None:
+    def check(self, message: CCFCState, update: TrainingUpdate, senders: Sequence[Member]) -> None:
         """Refuse a model or centroids of other shapes than the global ones."""
         check_same_shapes(message.model, update.model, "model entry")
-        if update.samples < 1:
-            raise RefusedUpdateError(f"it claims {update.samples} samples")
+        check_samples(update.samples, senders)
         if self.with_centroids:
             if update.local is None:
                 raise RefusedUpdateError("the local centroids are missing")
@@ -94,7 +94,7 @@ class CentroidAggregation(ServerWork[CCFCState, CCFCState, CentroidUpdate]):
         """The global model; the old centroids are of no use."""
         return replace(state, centroids=None)
 
-    def check(self, message: CCFCState, update: CentroidUpdate) -> None:
+    def check(self, message: CCFCState, update: CentroidUpdate, senders: Sequence[Member]) -> None:
         """Refuse centroids of a wrong shape."""
         check_update(update, self.rule.clusters, self.latent)
 
@@ -116,7 +116,7 @@ class LloydAggregation(ServerWork[CCFCState, CCFCState, LloydUpdate]):
         """The global model and the centroids to refine."""
         return state
 
-    def check(self, message: CCFCState, update: LloydUpdate) -> None:
+    def check(self, message: CCFCState, update: LloydUpdate, senders: Sequence[Member]) -> None:
         """Refuse sums of a wrong shape."""
         centroids = required_centroids(message.centroids)
         expected = LloydUpdate(centroids.double(), centroids[:, 0].double())

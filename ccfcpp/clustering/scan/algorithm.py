@@ -71,11 +71,11 @@ class FedScan(ClusteringAlgorithm[ScanState]):
         step: list[ServerWork[ScanState, Any, Any]] = [
             PoolStatistics(),
             PoolPredictions(self.problem.clusters),
-            PoolGradients(),
-            MoveModel(self.config),
+            PoolGradients(self.config.latent),
+            MoveModel(self.config, state.model),
         ]
         works = step * min(left, self.config.steps_per_round)
-        return [*works, FindCentres()] if number == self.rounds - 1 else works
+        return [*works, FindCentres(self.problem.clusters)] if number == self.rounds - 1 else works
 
     def client_side(self, crew: Crew) -> ClientSide:
         """The four works of a step, and the sums for the centres."""

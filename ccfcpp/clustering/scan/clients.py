@@ -73,7 +73,7 @@ class Step:
 
 
 class Process:
-    """What the works of one process share: the latent space, and the step that is open.
+    """What the works of one process share: the latent space, and the steps that are open.
 
     Args:
         config: Of Fed-SCAN.
@@ -96,12 +96,23 @@ class Process:
         self.space = space
         self.samples = samples
         self.device = device
-        self.step: Step | None = None
+        self._steps: dict[tuple[int, ...], Step] = {}
 
-    def open_step(self) -> Step:
-        """The step that is open."""
-        assert self.step is not None  # the loop asks only those for more who have begun
-        return self.step
+    def begin(self, clients: Sequence[Client], step: Step) -> None:
+        """Open a step of some clients, alone or together."""
+        self._steps[_ids(clients)] = step
+
+    def step_of(self, clients: Sequence[Client]) -> Step:
+        """The step that they are in: the loop asks only those for more who have begun."""
+        return self._steps[_ids(clients)]
+
+    def end(self, clients: Sequence[Client]) -> None:
+        """Drop what is left of it."""
+        del self._steps[_ids(clients)]
+
+
+def _ids(clients: Sequence[Client]) -> tuple[int, ...]:
+    return tuple(client.id for client in clients)
 
 
 class ShowPairs(SummedWork[Snapshot, Moments]):
@@ -124,7 +135,7 @@ class ShowPairs(SummedWork[Snapshot, Moments]):
         network = self.process.space.load(message.model)
         with section("forward"):
             latents = network(torch.cat([firsts, seconds]))
-        self.process.step = Step(network, latents)
+        self.process.begin(clients, Step(network, latents))
         return moments(latents)
 
     def _find_neighbours(self, message: Snapshot, client: Client) -> None:
@@ -165,7 +176,7 @@ class Predict(SummedWork[Pooled, Predictions]):
         self, task: Task, message: Pooled, clients: Sequence[Client], randomness: Randomness
     ) -> Predictions:
         """Their sum."""
-        step = self.process.open_step()
+        step = self.process.step_of(clients)
         step.pooled = message
         with torch.no_grad():
             z = normalised(step.latents, message.mean, message.variance)
@@ -185,7 +196,7 @@ class Differentiate(SummedWork[MeanPrediction, StatisticsGradient]):
         self, task: Task, message: MeanPrediction, clients: Sequence[Client], randomness: Randomness
     ) -> StatisticsGradient:
         """The gradient at the pooled statistics."""
-        step = self.process.open_step()
+        step = self.process.step_of(clients)
         assert step.pooled is not None
         z = normalised(step.latents.detach(), step.pooled.mean, step.pooled.variance)
         z.requires_grad_()
@@ -215,14 +226,14 @@ class Backpropagate(SummedWork[StatisticsGradient, ModelGradient]):
         randomness: Randomness,
     ) -> ModelGradient:
         """The gradient of the model."""
-        step = self.process.open_step()
+        step = self.process.step_of(clients)
         assert step.pooled is not None
         assert step.slopes is not None
         encoder = dict(step.network.encoder.named_parameters(prefix="encoder"))
         slopes = latents_gradient(step.slopes, step.latents, step.pooled, message)
         with section("backward"):
             found = torch.autograd.grad(step.latents, list(encoder.values()), slopes)
-        self.process.step = None
+        self.process.end(clients)
         return ModelGradient(dict(zip(encoder, found, strict=True)) | step.head, step.loss)
 
 

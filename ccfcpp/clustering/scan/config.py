@@ -10,6 +10,8 @@ from ccfcpp.core.config import Positive, PositiveNumber, Section, Share, Weight
 class ScanConfig(Section):
     """Fed-SCAN: its network, its steps and its objective."""
 
+    stem: Annotated[int, Field(ge=0, le=4096, multiple_of=8)] = 0
+    """Output channels of a convolution at full resolution before the others; 0 for none."""
     widths: tuple[Annotated[int, Field(ge=8, le=4096, multiple_of=8)], ...] = (32, 64, 128)
     """Output channels of the convolutions, each of which halves the resolution."""
     hidden: Positive = 256

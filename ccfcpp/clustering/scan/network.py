@@ -14,6 +14,10 @@ from ccfcpp.core.errors import UsageError
 _GROUPS = 8
 
 
+def _block(convolution: nn.Conv2d) -> list[nn.Module]:
+    return [convolution, nn.GroupNorm(_GROUPS, convolution.out_channels), nn.LeakyReLU(0.2)]
+
+
 class ScanNetwork(nn.Module):
     """Convolutions 4×4 with stride 2 and GroupNorm, a hidden layer with LayerNorm, latents, a head.
 
@@ -30,14 +34,16 @@ class ScanNetwork(nn.Module):
         super().__init__()
         channels, height, width = image_shape
         layers: list[nn.Module] = []
+        if config.stem:
+            layers += _block(nn.Conv2d(channels, config.stem, kernel_size=3, padding=1))
+            channels = config.stem
         for out_channels in config.widths:
             if min(height, width) < 2:
                 raise UsageError(
                     f"scan.widths = {list(config.widths)} halves images of {image_shape[1]} by "
                     f"{image_shape[2]} pixels below one pixel: give fewer widths"
                 )
-            layers.append(nn.Conv2d(channels, out_channels, kernel_size=4, stride=2, padding=1))
-            layers += [nn.GroupNorm(_GROUPS, out_channels), nn.LeakyReLU(0.2)]
+            layers += _block(nn.Conv2d(channels, out_channels, kernel_size=4, stride=2, padding=1))
             channels, height, width = out_channels, height // 2, width // 2
         features = channels * height * width
         layers += [nn.Flatten(), nn.Linear(features, config.hidden), nn.LayerNorm(config.hidden)]

@@ -1,7 +1,7 @@
 """What the server of Fed-SCAN does: it adds up sums, and moves the model by Adam."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -26,8 +26,10 @@ from ccfcpp.clustering.scan.messages import (
 from ccfcpp.clustering.scan.objective import entropy
 from ccfcpp.clustering.scan.statistics import Moments, Pooled, StatisticsGradient, pooled
 from ccfcpp.core.randomness import Randomness
+from ccfcpp.engine.client import Member
 from ccfcpp.engine.exchange import Figures, RefusedUpdateError, ServerWork
 from ccfcpp.engine.payload import added_up, check_same_shapes, pack
+from ccfcpp.models.state import ModelState
 
 _MOMENTUM = 0.1
 """Share of a step in the running mean and variance, as in ``torch.nn.BatchNorm1d``."""
@@ -55,7 +57,7 @@ class PoolStatistics(ServerWork[ScanState, Snapshot, Moments]):
         """The model."""
         return snapshot(state)
 
-    def check(self, message: Snapshot, update: Moments) -> None:
+    def check(self, message: Snapshot, update: Moments, senders: Sequence[Member]) -> None:
         """Refuse sums of a wrong shape, and numbers that none can have."""
         wide = message.running_mean.double()
         check_same_shapes(pack(Moments(1, wide, wide)), pack(update), "sums of latents:")
@@ -88,7 +90,7 @@ class PoolPredictions(ServerWork[ScanState, Pooled, Predictions]):
         """The pooled statistics."""
         return required(state.pooled)
 
-    def check(self, message: Pooled, update: Predictions) -> None:
+    def check(self, message: Pooled, update: Predictions, senders: Sequence[Member]) -> None:
         """Refuse sums of a wrong shape."""
         expected = Predictions(torch.zeros(self.clusters, dtype=torch.float64))
         check_same_shapes(pack(expected), pack(update), "sums of predictions:")
@@ -107,9 +109,21 @@ class PoolGradients(ServerWork[ScanState, MeanPrediction, StatisticsGradient]):
 
     exchange = STATISTICS
 
+    def __init__(self, latent: int) -> None:
+        self.latent = latent
+
     def broadcast(self, state: ScanState) -> MeanPrediction:
         """The mean prediction."""
         return MeanPrediction(required(state.predictions))
+
+    def check(
+        self, message: MeanPrediction, update: StatisticsGradient, senders: Sequence[Member]
+    ) -> None:
+        """Refuse gradients of a wrong shape."""
+        wide = torch.zeros(self.latent, dtype=message.mean.dtype)
+        check_same_shapes(
+            pack(StatisticsGradient(wide, wide)), pack(update), "gradient at statistics:"
+        )
 
     def aggregate(
         self, state: ScanState, updates: Iterable[StatisticsGradient], randomness: Randomness
@@ -123,16 +137,24 @@ class MoveModel(ServerWork[ScanState, StatisticsGradient, ModelGradient]):
 
     Args:
         config: Of Fed-SCAN.
+        model: A model with the names and shapes that a gradient must have.
     """
 
     exchange = GRADIENT
 
-    def __init__(self, config: ScanConfig) -> None:
+    def __init__(self, config: ScanConfig, model: ModelState) -> None:
         self.config = config
+        self.model = model
 
     def broadcast(self, state: ScanState) -> StatisticsGradient:
         """The gradient at the pooled statistics."""
         return required(state.gradient)
+
+    def check(
+        self, message: StatisticsGradient, update: ModelGradient, senders: Sequence[Member]
+    ) -> None:
+        """Refuse a gradient of another network's shape."""
+        check_same_shapes(self.model, update.gradient, "gradient of")
 
     def aggregate(
         self, state: ScanState, updates: Iterable[ModelGradient], randomness: Randomness
@@ -189,13 +211,23 @@ def adam_step(state: ScanState, gradient: dict[str, Tensor], rate: float) -> Sca
 
 @dataclass(frozen=True)
 class FindCentres(ServerWork[ScanState, Snapshot, LatentSums]):
-    """After the last step: the mean latent of each cluster."""
+    """After the last step: the mean latent of each cluster.
 
+    Attributes:
+        clusters: Number of clusters k.
+    """
+
+    clusters: int
     exchange = CENTRES
 
     def broadcast(self, state: ScanState) -> Snapshot:
         """The model."""
         return snapshot(state)
+
+    def check(self, message: Snapshot, update: LatentSums, senders: Sequence[Member]) -> None:
+        """Refuse sums of a wrong shape."""
+        sums = torch.zeros(self.clusters, len(message.running_mean), dtype=torch.float64)
+        check_same_shapes(pack(LatentSums(sums, sums[:, 0])), pack(update), "sums of clusters:")
 
     def aggregate(
         self, state: ScanState, updates: Iterable[LatentSums], randomness: Randomness

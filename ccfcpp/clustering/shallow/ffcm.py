@@ -20,7 +20,7 @@ from ccfcpp.clustering.shallow.config import FFCMConfig
 from ccfcpp.clustering.shallow.pixels import CentroidState, PixelClustering, PixelRule
 from ccfcpp.core.profiling import section
 from ccfcpp.core.randomness import Randomness
-from ccfcpp.engine.client import Client, Crew
+from ccfcpp.engine.client import Client, Crew, Member
 from ccfcpp.engine.exchange import (
     ClientSide,
     ClientWork,
@@ -155,7 +155,7 @@ class FFCM(PixelClustering[CentroidState], ServerWork[CentroidState, CentroidSta
         """The global centroids."""
         return CentroidState(state.centroids)
 
-    def check(self, message: CentroidState, update: FuzzyUpdate) -> None:
+    def check(self, message: CentroidState, update: FuzzyUpdate, senders: Sequence[Member]) -> None:
         """Refuse centroids or supports of a wrong shape, and supports that none can have."""
         centroids = required_centroids(message.centroids)
         expected = FuzzyUpdate(centroids, centroids[:, 0].double())

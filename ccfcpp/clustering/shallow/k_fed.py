@@ -21,7 +21,7 @@ from ccfcpp.clustering.shallow.pixels import CentroidState, PixelClustering, Pix
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.profiling import section
 from ccfcpp.core.randomness import Randomness
-from ccfcpp.engine.client import Client, Crew
+from ccfcpp.engine.client import Client, Crew, Member
 from ccfcpp.engine.exchange import (
     ClientSide,
     ClientWork,
@@ -211,7 +211,7 @@ class KFed(PixelClustering[CentroidState], ServerWork[CentroidState, Nothing, Lo
         """Nothing: clients begin by themselves."""
         return Nothing()
 
-    def check(self, message: Nothing, update: LocalCentroids) -> None:
+    def check(self, message: Nothing, update: LocalCentroids, senders: Sequence[Member]) -> None:
         """Refuse centroids of a wrong shape."""
         check_centroids(update.centroids, self.local_clusters, self.rule.dimensions)
 

@@ -185,7 +185,6 @@ class DeepClustering:
             batches = self._batches(len(images), randomness, self.config.pretrain_epochs + epoch)
             figures = self._train_epoch(images, batches, optimizer, clusters)
         model = self._network.state(0)
-        del self._network
         return DeepClusters(model, clusters.centroids.float(), figures)
 
     def encode(self, model: ModelState, images: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ c-means or a deep clustering network.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import torch
@@ -26,7 +26,7 @@ from ccfcpp.clustering.synthetic.gan_training import GANLosses, GANTrainer, gan_
 from ccfcpp.clustering.synthetic.networks import Discriminator, Generator
 from ccfcpp.core.profiling import section
 from ccfcpp.core.randomness import Randomness
-from ccfcpp.engine.client import Client, Crew
+from ccfcpp.engine.client import Client, Crew, Member
 from ccfcpp.engine.exchange import (
     ClientSide,
     ClientWork,
@@ -37,6 +37,7 @@ from ccfcpp.engine.exchange import (
     ServerWork,
     Task,
 )
+from ccfcpp.engine.payload import check_samples
 from ccfcpp.models.stack.capacity import cohort_size
 from ccfcpp.models.state import ModelState
 from ccfcpp.runs.sheets import sheet
@@ -58,7 +59,7 @@ class PooledState:
 
     centroids: Tensor | None = None
     encoder: ModelState | None = None
-    images: ModelState | None = None
+    images: ModelState | None = field(default=None, metadata={"once": "samples"})
 
 
 @dataclass(frozen=True)
@@ -264,6 +265,10 @@ class MeanGANLosses(ServerWork[PooledState, Nothing, GANLosses]):
         """Nothing."""
         return Nothing()
 
+    def check(self, message: Nothing, update: GANLosses, senders: Sequence[Member]) -> None:
+        """Refuse a number of images that is not the client's."""
+        check_samples(update.samples, senders)
+
     def aggregate(
         self, state: PooledState, updates: Iterable[GANLosses], randomness: Randomness
     ) -> tuple[PooledState, Figures]:
@@ -297,8 +302,10 @@ class Pooling(ServerWork[PooledState, Nothing, ImagesUpdate]):
         """Nothing: clients need nothing."""
         return Nothing()
 
-    def check(self, message: Nothing, update: ImagesUpdate) -> None:
-        """Refuse what are no images of the right shape."""
+    def check(self, message: Nothing, update: ImagesUpdate, senders: Sequence[Member]) -> None:
+        """Refuse what are no images of the right shape, or are another client's."""
+        if [update.client] != [sender.id for sender in senders]:
+            raise RefusedUpdateError(f"it claims to be of client {update.client}")
         images = update.images
         if images.dtype != torch.uint8 or len(images) == 0 or images.shape[1:] != self.image_shape:
             raise RefusedUpdateError(

@@ -105,7 +105,7 @@ def spoilt(update: TrainingUpdate, what: str) -> TrainingUpdate:
     elif what == "sizes":
         sizes = sizes * 0
     elif what == "samples":
-        samples = 0
+        samples = 41
     local = None if what == "missing" else CentroidUpdate(centroids, sizes)
     return TrainingUpdate(model, samples, update.loss, local)
 
@@ -115,5 +115,5 @@ def spoilt(update: TrainingUpdate, what: str) -> TrainingUpdate:
 )
 def test_an_update_that_would_spoil_the_average_is_refused(what: str) -> None:
     work, state, update = good_update()
-    assert refusal(work, state, update) is None
-    assert what in (refusal(work, state, spoilt(update, what)) or "")
+    assert refusal(work, state, update, 40) is None
+    assert what in (refusal(work, state, spoilt(update, what), 40) or "")

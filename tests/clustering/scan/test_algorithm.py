@@ -1,0 +1,69 @@
+"""A step of Fed-SCAN is the centralised step over the union of all batches, for every p."""
+
+import pytest
+import torch
+
+from ccfcpp.core.randomness import Randomness
+from ccfcpp.engine.availability import Availability
+from tests.support.scan import (
+    OneByOne,
+    PlainLoop,
+    algorithm_for,
+    last_state,
+    skewed_clients,
+    small_config,
+    together,
+)
+
+
+def assert_same(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> None:
+    assert found.keys() == expected.keys()
+    for name in found:
+        torch.testing.assert_close(found[name], expected[name], rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.usefixtures("double_precision")
+@pytest.mark.parametrize("p", [0.0, 0.5, 1.0])
+def test_twenty_steps_are_those_of_a_plain_loop_over_mixed_batches(p: float) -> None:
+    config, clients = small_config(), skewed_clients(p)
+    assert len({len(client) for client in clients}) == len(clients)
+    start = algorithm_for(config, clients).initial_state(Randomness(config.seed))
+    expected = PlainLoop(config, clients, sum(map(len, clients))).run(start)
+    state = last_state(config, clients, together(config, clients))
+    assert state.steps == 20
+    assert_same(state.model, expected)
+    moved = max(float((expected[name] - start.model[name]).abs().max()) for name in expected)
+    assert moved > 0.01
+
+
+@pytest.mark.usefixtures("double_precision")
+def test_an_absent_client_is_a_loop_without_its_images() -> None:
+    config, clients = small_config(), skewed_clients(0.5)
+    samples = sum(map(len, clients))
+    start = algorithm_for(config, clients).initial_state(Randomness(config.seed))
+    expected = PlainLoop(config, clients[1:], samples).run(start)
+    state = last_state(config, clients, together(config, clients), absent=(0,))
+    assert_same(state.model, expected)
+
+
+@pytest.mark.usefixtures("double_precision")
+@pytest.mark.parametrize("p", [0.0, 1.0])
+def test_clients_in_processes_of_their_own_make_the_same_steps(p: float) -> None:
+    config, clients = small_config(), skewed_clients(p)
+    availability = Availability(dropout_rate=0.2)
+    alone = last_state(config, clients, OneByOne(config, skewed_clients(p)), availability)
+    side_by_side = last_state(config, clients, together(config, skewed_clients(p)), availability)
+    assert_same(alone.model, side_by_side.model)
+    torch.testing.assert_close(alone.running_variance, side_by_side.running_variance)
+    assert alone.centroids is not None
+    assert side_by_side.centroids is not None
+    torch.testing.assert_close(alone.centroids, side_by_side.centroids)
+
+
+def test_the_order_of_the_clients_does_not_matter() -> None:
+    config = small_config()
+    first, second = (
+        last_state(config, clients, together(config, clients))
+        for clients in (skewed_clients(0.5), skewed_clients(0.5)[::-1])
+    )
+    assert all(torch.equal(first.model[name], second.model[name]) for name in first.model)

@@ -1,0 +1,182 @@
+"""Fed-SCAN beside a plain loop in one place that mixes the batches of all clients."""
+
+import math
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from ccfcpp.clustering.algorithm import Problem
+from ccfcpp.clustering.config import ClusterConfig
+from ccfcpp.clustering.scan.algorithm import FedScan
+from ccfcpp.clustering.scan.batches import drawn_neighbours, turn
+from ccfcpp.clustering.scan.config import AffineViewsConfig, ScanConfig
+from ccfcpp.clustering.scan.messages import ScanState
+from ccfcpp.clustering.scan.network import ScanNetwork
+from ccfcpp.core.config import Tree
+from ccfcpp.core.config_layers import merge, parse_assignments, validate
+from ccfcpp.core.randomness import Randomness
+from ccfcpp.data.affine import draw_affine
+from ccfcpp.data.images import to_float
+from ccfcpp.data.partition import skewed_partition
+from ccfcpp.engine.availability import Availability
+from ccfcpp.engine.client import Client, Crew, Member
+from ccfcpp.engine.exchange import Task
+from ccfcpp.engine.federation import Federation
+from ccfcpp.engine.memories import ClientMemories
+from ccfcpp.engine.transport import InProcess, Reply
+from tests.support.clustering import digits
+from tests.support.federation import CPU
+
+SMALL: Tree = {
+    "method": "fed-scan",
+    "scan": {
+        "widths": [8, 8],
+        "hidden": 12,
+        "latent": 10,
+        "steps": 20,
+        "batch": 40,
+        "steps_per_round": 5,
+        "learning_rate": 0.01,
+        "neighbours": 3,
+        "mine_every": 8,
+    },
+}
+CLUSTERS = 4
+
+
+def small_config(*settings: str) -> ClusterConfig:
+    return validate(ClusterConfig, merge(SMALL, parse_assignments(settings)))
+
+
+def skewed_clients(p: float, *, images: int = 120, clients: int = 4) -> list[Client]:
+    """Clients of unequal size with the digits' first classes, divided as the paper divides them."""
+    shown, labels = digits()
+    chosen = (labels < CLUSTERS).nonzero().flatten()[:images]
+    parts = skewed_partition(labels[chosen], CLUSTERS, clients, p, Randomness(0))
+    fewer = [part[: len(part) - 5 * number] for number, part in enumerate(parts)]
+    return [Client(n, f"client {n}", shown[chosen[part]]) for n, part in enumerate(fewer)]
+
+
+def algorithm_for(config: ClusterConfig, clients: Sequence[Client]) -> FedScan:
+    samples = sum(map(len, clients))
+    return FedScan(Problem(config, (1, 8, 8), CLUSTERS, CPU, samples))
+
+
+class OneByOne:
+    """Each client in a process of its own, which has made its half of the algorithm by itself."""
+
+    def __init__(self, config: ClusterConfig, clients: Sequence[Client]) -> None:
+        self.memories = ClientMemories(CPU, budget=10**9)
+        self.processes = {}
+        for client in clients:
+            side = algorithm_for(config, clients).client_side(Crew.of([client]))
+            randomness = Randomness(config.seed)
+            self.processes[client.id] = InProcess([client], side, self.memories, randomness)
+        self.save = self.memories.save
+        self.restore = self.memories.restore
+        self.settle = self.memories.settle
+
+    def deliver(self, task: Task, message: object, members: Sequence[Member]) -> Iterator[Reply]:
+        for member in members:
+            yield from self.processes[member.id].deliver(task, message, [member])
+
+
+def last_state(
+    config: ClusterConfig,
+    clients: Sequence[Client],
+    transport: InProcess | OneByOne,
+    availability: Availability | None = None,
+    absent: Sequence[int] = (),
+) -> ScanState:
+    algorithm = algorithm_for(config, clients)
+    members = [client.member for client in clients if client.id not in absent]
+    federation = Federation(
+        "fed-scan", algorithm, members, availability or Availability(), Randomness(config.seed),
+        transport,
+    )  # fmt: skip
+    *_, (state, _) = federation.run(algorithm.initial_state(Randomness(config.seed)))
+    return state
+
+
+def together(config: ClusterConfig, clients: Sequence[Client]) -> InProcess:
+    side = algorithm_for(config, clients).client_side(Crew.of(clients))
+    memories = ClientMemories(CPU, budget=10**9)
+    return InProcess(clients, side, memories, Randomness(config.seed))
+
+
+class PlainLoop:
+    """The same steps in one place: one batch of all clients' pairs, PyTorch's BatchNorm and Adam.
+
+    Neighbours are those of each client, found by the obvious loop.
+    """
+
+    def __init__(self, config: ClusterConfig, clients: Sequence[Client], samples: int) -> None:
+        self.config = config.section(ScanConfig)
+        self.views = config.section(AffineViewsConfig)
+        self.clients = clients
+        self.samples = samples
+        self.randomness = Randomness(config.seed)
+        self.norm = nn.BatchNorm1d(self.config.latent, affine=False)
+        self.network = ScanNetwork(self.config, (1, 8, 8), CLUSTERS)
+        self.adam = torch.optim.Adam(self.network.parameters(), self.config.learning_rate)
+
+    def run(self, start: ScanState) -> dict[str, Tensor]:
+        self.network.load_state_dict(start.model)
+        neighbours = [self.nearest(to_float(c.images).flatten(1)) for c in self.clients]
+        for step in range(self.config.steps):
+            if step and step % self.config.mine_every == 0:
+                neighbours = [self.nearest(self.latents(c)) for c in self.clients]
+            rate = self.config.learning_rate * (
+                0.5 + 0.5 * math.cos(math.pi * step / self.config.steps)
+            )
+            for group in self.adam.param_groups:
+                group["lr"] = rate
+            self.step(step, neighbours)
+        return self.network.state_dict()
+
+    def step(self, step: int, neighbours: Sequence[Tensor]) -> None:
+        firsts: list[Tensor] = []
+        seconds: list[Tensor] = []
+        for client, own in zip(self.clients, neighbours, strict=True):
+            source = self.randomness.at_round(step // self.config.steps_per_round).of_client(
+                client.id
+            )
+            share = self.config.batch * len(client) / self.samples
+            chosen = turn(len(client), share, step, source)
+            others = drawn_neighbours(own, chosen, source, step)
+            maps = draw_affine(2 * len(chosen), self.views, source.generator(f"views {step}"))
+            for index, (image, matrix) in enumerate(
+                zip(torch.cat([chosen, others]).tolist(), maps, strict=True)
+            ):
+                shown = to_float(client.images[image : image + 1])
+                grid = nn.functional.affine_grid(matrix[None], [1, 1, 8, 8], align_corners=False)
+                view = nn.functional.grid_sample(shown, grid, align_corners=False)
+                (firsts if index < len(chosen) else seconds).append(view)
+        self.norm.train()
+        z = self.norm(self.network(torch.cat([*firsts, *seconds])))
+        p, q = torch.softmax(self.network.head(z), dim=1).chunk(2)
+        mean = torch.cat([p, q]).mean(dim=0)
+        entropy = -sum(share * share.log() for share in mean)
+        agreement = torch.stack([(a @ b).log() for a, b in zip(p, q, strict=True)]).mean()
+        loss = -agreement - self.config.balance * entropy
+        self.adam.zero_grad()
+        loss.backward()
+        self.adam.step()
+
+    @torch.no_grad()
+    def latents(self, client: Client) -> Tensor:
+        self.norm.eval()
+        found: Tensor = self.norm(self.network(to_float(client.images)))
+        return found
+
+    def nearest(self, points: Tensor) -> Tensor:
+        rows = []
+        for one in range(len(points)):
+            cosines = [
+                float(nn.functional.cosine_similarity(points[one], other, dim=0))
+                for other in points
+            ]
+            order = sorted(range(len(points)), key=lambda other: -cosines[other])
+            rows.append([other for other in order if other != one][: self.config.neighbours])
+        return torch.tensor(rows)
