@@ -1,5 +1,6 @@
 """Settings of the whole suite."""
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,7 +14,9 @@ pytest_plugins = ["tests.support.finished_runs"]
 settings.register_profile("ccfcpp", derandomize=True, deadline=None, max_examples=50)
 settings.load_profile("ccfcpp")
 
-# The tests' networks are tiny: more threads would only wait for each other.
+# The tests' networks are tiny: more threads would only wait for each other. Commands that a fixture
+# of the whole session runs ask the environment, as those of a test do.
+os.environ["OMP_NUM_THREADS"] = "1"
 torch.set_num_threads(1)
 
 
@@ -22,7 +25,6 @@ def _own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep the tests out of the user's caches and data."""
     monkeypatch.setenv("CCFCPP_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "user"))
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.delenv("CCFCPP_DATA", raising=False)
 
 
