@@ -57,6 +57,7 @@ METHODS: Registry[System] = Registry(
         "ppfc-gan": "ccfcpp.clustering.synthetic.systems:PPFC_GAN",
         "ccfc": "ccfcpp.clustering.ccfc.systems:CCFC",
         "ccfc++": "ccfcpp.clustering.ccfc.systems:CCFC_PLUS_PLUS",
+        "fed-scan": "ccfcpp.clustering.scan.systems:FED_SCAN",
     },
     "ccfcpp.clustering.methods:System",
 )

@@ -58,5 +58,7 @@ def render_affine(images: Tensor, transforms: Tensor) -> Tensor:
     Returns:
         Tensor of the images' shape.
     """
+    if len(images) == 0:
+        return images
     grid = F.affine_grid(transforms.to(images.dtype), list(images.shape), align_corners=False)
     return F.grid_sample(images, grid, align_corners=False)

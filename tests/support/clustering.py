@@ -45,6 +45,10 @@ TINY: Tree = {
         "discriminator_channels": [4, 6], "discriminator_width": 8, "epochs": 3,
     },
     "dcn": {"widths": [16], "latent": 4, "pretrain_epochs": 2, "epochs": 2},
+    "scan": {
+        "stem": 0, "widths": [8], "hidden": 8, "latent": 6, "steps": 6, "steps_per_round": 3,
+        "batch": 20, "neighbours": 3, "mine_every": 2,
+    },
 }  # fmt: skip
 """Of every system a run of a tenth of a second or two."""
 
@@ -116,10 +120,10 @@ def tiny(method: str, *trees: Tree) -> ClusterConfig:
 
 
 def made(
-    config: ClusterConfig, clusters: int = 3, device: torch.device = CPU
+    config: ClusterConfig, clusters: int = 3, device: torch.device = CPU, samples: int = 100
 ) -> ClusteringAlgorithm[Any]:
     """A system for the digits."""
-    return METHODS[config.method].make(Problem(config, (1, 8, 8), clusters, device))
+    return METHODS[config.method].make(Problem(config, (1, 8, 8), clusters, device, samples))
 
 
 def run_tiny(
@@ -130,7 +134,7 @@ def run_tiny(
 ) -> tuple[Any, list[RoundReport], Tensor]:
     """State, reports, and the clusters of some images, after all rounds."""
     there = [Client(client.id, client.name, client.images.to(device)) for client in clients]
-    algorithm = made(config, device=device)
+    algorithm = made(config, device=device, samples=sum(map(len, clients)))
     federation = federated(config.method, algorithm, there, 0, availability)
     state, reports = algorithm.initial_state(federation.randomness), []
     for after, report in federation.run(state):

@@ -54,7 +54,8 @@ def skewed_clients(p: float, *, images: int = 120, clients: int = 4) -> list[Cli
     shown, labels = digits()
     chosen = (labels < CLUSTERS).nonzero().flatten()[:images]
     parts = skewed_partition(labels[chosen], CLUSTERS, clients, p, Randomness(0))
-    fewer = [part[: len(part) - 5 * number] for number, part in enumerate(parts)]
+    step = 5 if clients == CLUSTERS else 1
+    fewer = [part[: len(part) - step * number] for number, part in enumerate(parts)]
     return [Client(n, f"client {n}", shown[chosen[part]]) for n, part in enumerate(fewer)]
 
 

@@ -132,9 +132,14 @@ class ShowPairs(SummedWork[Snapshot, Moments]):
         with section("batches"):
             pairs = [self._pairs(message.steps, c, randomness.of_client(c.id)) for c in clients]
             firsts, seconds = (torch.cat(parts) for parts in zip(*pairs, strict=True))
-        network = self.process.space.load(message.model)
+        network = self.process.space.load(message)
         with section("forward"):
-            latents = network(torch.cat([firsts, seconds]))
+            # A small client may have no image whose turn it is.
+            latents = (
+                network(torch.cat([firsts, seconds]))
+                if len(firsts)
+                else firsts.new_zeros(0, self.process.config.latent)
+            )
         self.process.begin(clients, Step(network, latents))
         return moments(latents)
 
@@ -160,8 +165,8 @@ class ShowPairs(SummedWork[Snapshot, Moments]):
         generator = randomness.generator(f"views {step}")
         maps = draw_affine(2 * len(chosen), self.process.views, generator)
         shown = to_float(client.images[torch.cat([chosen, others])])
-        first, second = render_affine(shown, maps.to(shown.device)).chunk(2)
-        return first, second
+        views = render_affine(shown, maps.to(shown.device))
+        return views[: len(chosen)], views[len(chosen) :]
 
 
 class Predict(SummedWork[Pooled, Predictions]):
@@ -229,11 +234,14 @@ class Backpropagate(SummedWork[StatisticsGradient, ModelGradient]):
         step = self.process.step_of(clients)
         assert step.pooled is not None
         assert step.slopes is not None
+        self.process.end(clients)
         encoder = dict(step.network.encoder.named_parameters(prefix="encoder"))
+        if len(step.latents) == 0:
+            nothing = {name: torch.zeros_like(entry) for name, entry in encoder.items()}
+            return ModelGradient(nothing | step.head, step.loss)
         slopes = latents_gradient(step.slopes, step.latents, step.pooled, message)
         with section("backward"):
             found = torch.autograd.grad(step.latents, list(encoder.values()), slopes)
-        self.process.end(clients)
         return ModelGradient(dict(zip(encoder, found, strict=True)) | step.head, step.loss)
 
 

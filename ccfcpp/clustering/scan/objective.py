@@ -26,7 +26,8 @@ def consistency(predictions: Tensor) -> Tensor:
     Returns:
         A scalar.
     """
-    first, second = predictions.chunk(2)
+    pairs = len(predictions) // 2
+    first, second = predictions[:pairs], predictions[pairs:]
     return -(first * second).sum(dim=1).clamp(min=_LEAST).log().sum()
 
 

@@ -60,6 +60,16 @@ def test_clients_in_processes_of_their_own_make_the_same_steps(p: float) -> None
     torch.testing.assert_close(alone.centroids, side_by_side.centroids)
 
 
+@pytest.mark.usefixtures("double_precision")
+def test_clients_that_seldom_have_a_turn_are_no_exception() -> None:
+    """Twelve clients share a batch of 4 pairs: in most steps most have no image to show."""
+    config = small_config("scan.batch=4")
+    clients = skewed_clients(0.0, clients=12, images=200)
+    alone = last_state(config, clients, OneByOne(config, clients))
+    whole = last_state(config, clients, together(config, clients))
+    assert_same(alone.model, whole.model)
+
+
 def test_the_order_of_the_clients_does_not_matter() -> None:
     config = small_config()
     first, second = (
