@@ -13,8 +13,8 @@ import ccfcpp
 from ccfcpp.cli.classify import add_classify
 from ccfcpp.cli.cluster import add_cluster
 from ccfcpp.cli.compare import add_compare
-from ccfcpp.cli.datasets import datasets
-from ccfcpp.cli.report import report
+from ccfcpp.cli.datasets import add_datasets
+from ccfcpp.cli.report import add_report
 from ccfcpp.cli.reproduce import add_reproduce
 from ccfcpp.cli.terminal import INTERRUPTED
 from ccfcpp.cli.theory import verify_theory
@@ -78,10 +78,10 @@ def options(
     """Federated clustering, and classification, of images that stay with their holders."""
 
 
-app.command()(datasets)
+add_datasets(app)
 add_cluster(app)
 add_compare(app)
 app.command()(verify_theory)
-app.command()(report)
+add_report(app)
 add_reproduce(app)
 add_classify(app)

@@ -1,16 +1,21 @@
 """The command ``ccfcpp datasets``."""
 
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
+from ccfcpp.cli import flags
+from ccfcpp.clustering.config import ClusterConfig
 
-def datasets(
-    data_root: Annotated[
-        Path | None, typer.Option(help="Folder of the data sets; $CCFCPP_DATA otherwise.")
-    ] = None,
-) -> None:
+
+def add_datasets(app: typer.Typer) -> None:
+    """Give an application the command."""
+    shown = flags.showing_defaults("cluster", lambda: ClusterConfig.kind_for({}), flags.DATA_ROOT)
+    app.command(cls=shown)(datasets)
+
+
+@flags.keyed(flags.DATA_ROOT)
+def datasets(named: flags.Named) -> None:
     """List the data sets and where they were found."""
     from rich.console import Console
     from rich.table import Table
@@ -18,8 +23,9 @@ def datasets(
 
     from ccfcpp.data.registry import describe
 
+    root = named["data.root"]
     table = Table("name", "images", "classes", "shape", "place")
-    for row in describe(data_root):
+    for row in describe(None if root is None else Path(root)):
         size = "x".join(map(str, row.shape))
         table.add_row(row.name, f"{row.images:,}", str(row.classes), size, Text(row.place))
     Console().print(table)

@@ -15,6 +15,9 @@ CASES = [
     ("cluster", cluster._FLAGS, ClusterConfig, "cluster"),
     ("compare", compare._FLAGS, ClusterConfig, "cluster"),
     ("classify", classify._FLAGS, ClassifyConfig, "classify"),
+    ("report", (flags.DATA_ROOT,), ClusterConfig, "cluster"),
+    ("datasets", (flags.DATA_ROOT,), ClusterConfig, "cluster"),
+    ("reproduce", flags.MACHINE, ClusterConfig, "cluster"),
 ]
 
 
