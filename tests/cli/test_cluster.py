@@ -276,7 +276,7 @@ def test_a_run_without_a_single_centroid_says_so(tmp_path: Path) -> None:
         (["--p", "much"], "partition.p = much is refused: it should be a valid number"),
         (["--no-such-flag"], "--no-such-flag"),
         (["--dataset", "minst"], "mnist"),
-        (["--method", "ccfc+"], "'ccfc' or 'ccfc++'"),
+        (["--method", "ccfc+"], "'ccfc', 'ccfc++' or "),
         (["--method", "ccfc", "--eta", 1], "eta = 0"),
         (["--clusters", 1798], "clusters = 1798 is more than the 1797 images"),
         (["--clients", 1798], "clients = 1798 is more than the 1797 images"),
