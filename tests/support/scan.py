@@ -100,10 +100,10 @@ def last_state(
     return state
 
 
-def together(config: ClusterConfig, clients: Sequence[Client]) -> InProcess:
+def together(config: ClusterConfig, clients: Sequence[Client], merges: bool = True) -> InProcess:
     side = algorithm_for(config, clients).client_side(Crew.of(clients))
     memories = ClientMemories(CPU, budget=10**9)
-    return InProcess(clients, side, memories, Randomness(config.seed))
+    return InProcess(clients, side, memories, Randomness(config.seed), merges)
 
 
 class PlainLoop:

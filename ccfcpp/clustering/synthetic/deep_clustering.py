@@ -169,8 +169,13 @@ class DeepClustering:
         """
         if len(images) == 0:
             raise ValueError("deep clustering needs at least one image")
-        images = images.to(self.device)
         self._network = self._stack(self.make_model, trained=True)
+        try:
+            return self._trained(images.to(self.device), randomness)
+        finally:
+            del self._network
+
+    def _trained(self, images: Tensor, randomness: Randomness) -> DeepClusters:
         initial = build(self.make_model, randomness.generator("deep clustering: model"))
         self._network.load(0, initial.state_dict())
         optimizer = StackedAdam(
@@ -184,8 +189,7 @@ class DeepClustering:
         for epoch in range(self.config.epochs):
             batches = self._batches(len(images), randomness, self.config.pretrain_epochs + epoch)
             figures = self._train_epoch(images, batches, optimizer, clusters)
-        model = self._network.state(0)
-        return DeepClusters(model, clusters.centroids.float(), figures)
+        return DeepClusters(self._network.state(0), clusters.centroids.float(), figures)
 
     def encode(self, model: ModelState, images: Tensor) -> Tensor:
         """Latents of images, a chunk at a time.

@@ -61,6 +61,24 @@ def test_clients_in_processes_of_their_own_make_the_same_steps(p: float) -> None
 
 
 @pytest.mark.usefixtures("double_precision")
+def test_clients_of_one_process_that_are_told_apart_make_the_same_steps() -> None:
+    config = small_config()
+    first, second = (
+        last_state(config, clients, together(config, clients, merges))
+        for merges, clients in ((True, skewed_clients(0.5)), (False, skewed_clients(0.5)))
+    )
+    assert_same(first.model, second.model)
+
+
+def test_clients_told_apart_are_bit_for_bit_those_of_processes_of_their_own() -> None:
+    config = small_config()
+    apart = last_state(config, skewed_clients(0.5), OneByOne(config, skewed_clients(0.5)))
+    clients = skewed_clients(0.5)
+    here = last_state(config, clients, together(config, clients, merges=False))
+    assert all(torch.equal(apart.model[name], here.model[name]) for name in apart.model)
+
+
+@pytest.mark.usefixtures("double_precision")
 def test_clients_that_seldom_have_a_turn_are_no_exception() -> None:
     """Twelve clients share a batch of 4 pairs: in most steps most have no image to show."""
     config = small_config("scan.batch=4")
