@@ -40,6 +40,9 @@ SMALL: Tree = {
         "learning_rate": 0.01,
         "neighbours": 3,
         "mine_every": 8,
+        "heads": 2,
+        "matrix_rate": 0.01,
+        "precision": "full",
     },
 }
 CLUSTERS = 4
@@ -109,7 +112,7 @@ def together(config: ClusterConfig, clients: Sequence[Client], merges: bool = Tr
 class PlainLoop:
     """The same steps in one place: one batch of all clients' pairs, PyTorch's BatchNorm and Adam.
 
-    Neighbours are those of each client, found by the obvious loop.
+    Neighbours are those of each client, found by the obvious loop; Muon is written out.
     """
 
     def __init__(self, config: ClusterConfig, clients: Sequence[Client], samples: int) -> None:
@@ -118,9 +121,16 @@ class PlainLoop:
         self.clients = clients
         self.samples = samples
         self.randomness = Randomness(config.seed)
-        self.norm = nn.BatchNorm1d(self.config.latent, affine=False)
         self.network = ScanNetwork(self.config, (1, 8, 8), CLUSTERS)
-        self.adam = torch.optim.Adam(self.network.parameters(), self.config.learning_rate)
+        by_muon = self.config.optimizer == "muon"
+        self.matrices = {
+            name: (parameter, torch.zeros_like(parameter))
+            for name, parameter in self.network.encoder.named_parameters()
+            if by_muon and parameter.ndim > 1
+        }
+        of_muon = [id(parameter) for parameter, _ in self.matrices.values()]
+        rest = [p for p in self.network.parameters() if id(p) not in of_muon]
+        self.adam = torch.optim.Adam(rest, self.config.learning_rate)
 
     def run(self, start: ScanState) -> dict[str, Tensor]:
         self.network.load_state_dict(start.model)
@@ -128,13 +138,26 @@ class PlainLoop:
         for step in range(self.config.steps):
             if step and step % self.config.mine_every == 0:
                 neighbours = [self.nearest(self.latents(c)) for c in self.clients]
-            rate = self.config.learning_rate * (
-                0.5 + 0.5 * math.cos(math.pi * step / self.config.steps)
-            )
+            share = 0.5 + 0.5 * math.cos(math.pi * step / self.config.steps)
             for group in self.adam.param_groups:
-                group["lr"] = rate
+                group["lr"] = self.config.learning_rate * share
             self.step(step, neighbours)
+            self.move_matrices(self.config.matrix_rate * share)
         return self.network.state_dict()
+
+    @torch.no_grad()
+    def move_matrices(self, rate: float) -> None:
+        for parameter, momentum in self.matrices.values():
+            assert parameter.grad is not None
+            momentum.mul_(0.95).add_(parameter.grad)
+            ahead = (parameter.grad + 0.95 * momentum).flatten(1)
+            u, singular, v = torch.linalg.svd(ahead, full_matrices=False)
+            x = singular / (singular.square().sum().sqrt() + 1e-7)
+            for _ in range(5):  # Newton and Schulz's iteration acts on singular values alone
+                x = 3.4445 * x - 4.7750 * x**3 + 2.0315 * x**5
+            direction = u @ torch.diag(x) @ v
+            size = 0.2 * max(direction.shape) ** 0.5
+            parameter.sub_(direction.view_as(parameter), alpha=rate * size)
 
     def step(self, step: int, neighbours: Sequence[Tensor]) -> None:
         firsts: list[Tensor] = []
@@ -154,21 +177,27 @@ class PlainLoop:
                 grid = nn.functional.affine_grid(matrix[None], [1, 1, 8, 8], align_corners=False)
                 view = nn.functional.grid_sample(shown, grid, align_corners=False)
                 (firsts if index < len(chosen) else seconds).append(view)
-        self.norm.train()
-        z = self.norm(self.network(torch.cat([*firsts, *seconds])))
-        p, q = torch.softmax(self.network.head(z), dim=1).chunk(2)
-        mean = torch.cat([p, q]).mean(dim=0)
-        entropy = -sum(share * share.log() for share in mean)
-        agreement = torch.stack([(a @ b).log() for a, b in zip(p, q, strict=True)]).mean()
-        loss = -agreement - self.config.balance * entropy
-        self.adam.zero_grad()
-        loss.backward()
+        self.network.train()
+        z = self.network(torch.cat([*firsts, *seconds]))
+        logits = self.network.head(z)
+        loss = sum(self.loss_of(part) for part in logits.chunk(self.config.heads, dim=1))
+        assert isinstance(loss, Tensor)
+        self.network.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
         self.adam.step()
+
+    def loss_of(self, logits: Tensor) -> Tensor:
+        """One head's."""
+        p, q = torch.softmax(logits, dim=1).chunk(2)
+        mean = torch.cat([p, q]).mean(dim=0)
+        entropy = -torch.stack([share * share.log() for share in mean]).sum()
+        agreement = torch.stack([(a @ b).log() for a, b in zip(p, q, strict=True)]).mean()
+        return -agreement - self.config.balance * entropy
 
     @torch.no_grad()
     def latents(self, client: Client) -> Tensor:
-        self.norm.eval()
-        found: Tensor = self.norm(self.network(to_float(client.images)))
+        self.network.eval()
+        found: Tensor = self.network(to_float(client.images))
         return found
 
     def nearest(self, points: Tensor) -> Tensor:

@@ -1,44 +1,41 @@
 """Fed-SCAN: clustering by neighbours inside each client, in steps over all clients together.
 
 The objective is SCAN's (``ccfcpp.clustering.scan.objective``). Images are coupled through a few
-sums alone: mean and variance of the latents, and the mean prediction. Clients add these up in every
-step, so that a step is the centralised step over the union of their batches, for every partition.
-What depends on the partition is who can be whose neighbour, and neighbours inside a client are
-purer the more a client's images are alike.
+sums alone: mean and variance of the latents, and the mean prediction. Clients add these up in each
+step (``ccfcpp.engine.synchronised``), so that a step is the centralised step over the union of all
+batches, for every partition. What depends on the partition is who can be whose neighbour, and
+neighbours inside a client are purer the more a client's images are alike.
 """
 
 from collections.abc import Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ccfcpp.clustering.algorithm import ClusteringAlgorithm, Problem
-from ccfcpp.clustering.scan.clients import (
-    Backpropagate,
-    Differentiate,
-    Predict,
-    Process,
-    ShowPairs,
-    SumLatents,
-)
+from ccfcpp.clustering.scan.clients import Pairs, SumLatents
 from ccfcpp.clustering.scan.config import AffineViewsConfig, ScanConfig
-from ccfcpp.clustering.scan.messages import ScanState, Snapshot
+from ccfcpp.clustering.scan.messages import STEP, ScanState, Snapshot
 from ccfcpp.clustering.scan.network import ScanNetwork
+from ccfcpp.clustering.scan.objective import PREDICTIONS, program
 from ccfcpp.clustering.scan.representations import LatentSpace
-from ccfcpp.clustering.scan.server import (
-    FindCentres,
-    MoveModel,
-    PoolGradients,
-    PoolPredictions,
-    PoolStatistics,
-    snapshot,
-)
+from ccfcpp.clustering.scan.schedule import falling
+from ccfcpp.clustering.scan.server import FindCentres, snapshot
+from ccfcpp.core.errors import UsageError
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.client import Client, Crew
 from ccfcpp.engine.exchange import ClientSide, ServerWork
+from ccfcpp.engine.synchronised.clients import Process, trip_works
+from ccfcpp.engine.synchronised.optimizers import Adam, Muon
+from ccfcpp.engine.synchronised.plan import Lags, Plan, rehearsed
+from ccfcpp.engine.synchronised.server import Steps
+from ccfcpp.engine.synchronised.tape import Tape
 from ccfcpp.models.initialisation import random_state
+
+_HEAD = ("head.weight",)
+"""Matrices that are no hidden layers, which Muon is for."""
 
 
 class FedScan(ClusteringAlgorithm[ScanState]):
@@ -53,41 +50,65 @@ class FedScan(ClusteringAlgorithm[ScanState]):
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
         self.config = problem.config.section(ScanConfig)
+        self.shares = _shares(self.config, problem.clusters)
         self.rounds = -(-self.config.steps // self.config.steps_per_round)
         self.make_network = partial(ScanNetwork, self.config, problem.image_shape, problem.clusters)
         self.space = LatentSpace(self.make_network, problem.device)
+        self.parameters = dict(self.space.network.named_parameters())
+        self.steps = Steps(
+            STEP,
+            self._optimizer(),
+            list(self.parameters),
+            lambda step: falling(step / self.config.steps),
+            torch.bfloat16 if self.config.precision == "bfloat16" else None,
+        )
+
+    def _optimizer(self) -> Adam | Muon:
+        adam = Adam(self.config.learning_rate)
+        if self.config.optimizer == "adam":
+            return adam
+        return Muon(self.config.matrix_rate, adam, _HEAD)
+
+    @cached_property
+    def plans(self) -> tuple[Plan, Plan]:
+        """The trips of the first step, and of all others."""
+        images = torch.zeros(4, *self.problem.image_shape, device=self.problem.device)
+        lags = Lags()
+        if self.config.lagged:
+            # The latents' batch normalisation is the encoder's last layer.
+            norm = f"encoder.{len(self.space.network.encoder) - 1}"
+            lags = Lags(totals=frozenset({PREDICTIONS}), slopes=frozenset({norm}))
+        network = self.space.network
+
+        def tape() -> Tape:
+            return Tape(program(network, images, self.config.balance, self.shares), self.parameters)
+
+        return rehearsed(tape, lags)
 
     def initial_state(self, randomness: Randomness) -> ScanState:
         """Random weights; no moments and no statistics yet."""
         generator = randomness.generator("model")
         model = random_state(self.make_network, generator, self.problem.device)
-        zeros = torch.zeros(self.config.latent, device=self.problem.device)
-        nothing = {name: torch.zeros_like(entry) for name, entry in model.items()}
-        return ScanState(model, zeros, torch.ones_like(zeros), 0, nothing, nothing)
+        return ScanState(model, 0, self.steps.begin(model))
 
     def exchanges(self, number: int, state: ScanState) -> Sequence[ServerWork[ScanState, Any, Any]]:
-        """The steps of a round, four exchanges each; in the last round the centres, too."""
-        left = self.config.steps - number * self.config.steps_per_round
-        step: list[ServerWork[ScanState, Any, Any]] = [
-            PoolStatistics(),
-            PoolPredictions(self.problem.clusters),
-            PoolGradients(self.config.latent),
-            MoveModel(self.config, state.model),
-        ]
-        works = step * min(left, self.config.steps_per_round)
-        return [*works, FindCentres(self.problem.clusters)] if number == self.rounds - 1 else works
+        """The steps of a round, a few trips each; in the last round the centres, too."""
+        per_round = self.config.steps_per_round
+        first, others = self.plans
+        works: list[ServerWork[ScanState, Any, Any]] = []
+        for step in range(number * per_round, min((number + 1) * per_round, self.config.steps)):
+            works += self.steps.step(others if step else first)
+        if number == self.rounds - 1:
+            works.append(FindCentres(self.problem.clusters, self.config.latent))
+        return works
 
     def client_side(self, crew: Crew) -> ClientSide:
-        """The four works of a step, and the sums for the centres."""
+        """The trips of a step, and the sums for the centres."""
         views = self.problem.config.section(AffineViewsConfig)
-        process = Process(self.config, views, self.space, self.problem.samples, self.problem.device)
-        return ClientSide.of(
-            ShowPairs(process),
-            Predict(process),
-            Differentiate(process),
-            Backpropagate(process),
-            SumLatents(self.space),
-        )
+        pairs = Pairs(self.config, views, self.space, self.problem.samples, self.shares)
+        process = Process(pairs.begin, self.parameters, lambda: self.plans, self.steps.precision)
+        centres = SumLatents(self.space, self.problem.clusters)
+        return ClientSide.of(*trip_works(process, STEP), centres)
 
     def knows_clusters(self, state: ScanState) -> bool:
         """Always: the head assigns from the first round on."""
@@ -95,7 +116,7 @@ class FedScan(ClusteringAlgorithm[ScanState]):
 
     def assign(self, state: ScanState, holder: Client) -> Tensor:
         """The head's cluster of each image, int64 of shape (samples,)."""
-        return self.space.clusters(state, holder)
+        return self.space.clusters(state, state.head, holder)
 
     def represent(self, state: ScanState, holder: Client) -> Tensor:
         """Normalised latents z, of shape (samples, d)."""
@@ -104,3 +125,15 @@ class FedScan(ClusteringAlgorithm[ScanState]):
     def delivery(self, state: ScanState) -> Snapshot:
         """The model with its statistics."""
         return snapshot(state)
+
+
+def _shares(config: ScanConfig, clusters: int) -> Tensor:
+    """π, float64 of shape (k,)."""
+    given = config.shares or (1.0,) * clusters
+    if len(given) != clusters:
+        raise UsageError(
+            f"scan.shares = {list(given)} has {len(given)} numbers for {clusters} clusters: give "
+            "one for each"
+        )
+    shares = torch.tensor(given, dtype=torch.float64)
+    return shares / shares.sum()

@@ -1,6 +1,6 @@
 """The configuration of Fed-SCAN. The defaults are for MNIST."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
@@ -16,19 +16,35 @@ class ScanConfig(Section):
     """Output channels of the convolutions, each of which halves the resolution."""
     hidden: Positive = 256
     latent: Positive = 256
-    steps: Positive = 250
-    """Steps of the whole run; MNIST's 70,000 images in 250 steps of 1,400 are five epochs."""
-    batch: Annotated[int, Field(ge=2, le=10**6)] = 1400
+    heads: Positive = 1
+    """Clusterings that are learnt side by side; the one with the lowest loss counts."""
+    steps: Positive = 60
+    """Steps of the whole run; MNIST's 70,000 images in 60 steps of 4,600 are four epochs."""
+    batch: Annotated[int, Field(ge=2, le=10**6)] = 4600
     """Images of all clients together in a step, each with one of its neighbours."""
-    steps_per_round: Positive = 10
+    steps_per_round: Positive = 5
+    optimizer: Literal["muon", "adam"] = "muon"
+    """``muon``: for the encoder's matrices, and Adam for the rest; ``adam``: for all."""
     learning_rate: PositiveNumber = 1.5e-3
     """Of Adam in the first step; it falls along a cosine to 0."""
+    matrix_rate: PositiveNumber = 0.01
+    """Of Muon, likewise."""
+    lagged: bool = False
+    """Whether a step takes the mean prediction and the gradient at the latents' statistics from the
+    step before: two trips a step instead of four."""
+    precision: Literal["full", "bfloat16"] = "bfloat16"
+    """Of gradients on their way to the server: as they are, or in 16 bits."""
     neighbours: Positive = 10
     """How many of the nearest images of the same client an image is paired with, one at a time."""
-    mine_every: Positive = 50
+    mine_every: Positive = 15
     """After so many steps neighbours are found anew, among the latents."""
     balance: Weight = 3.0
     """λ: weight of the entropy of the mean prediction, which keeps all clusters in use."""
+    last_balance: Weight | None = None
+    """λ at the end of the run, to which it falls along a cosine: a low one lets clusters find their
+    sizes. None: it stays."""
+    shares: tuple[PositiveNumber, ...] | None = None
+    """Relative sizes that clusters should have, one for each in any order. None: equal ones."""
 
 
 class AffineViewsConfig(Section):

@@ -1,20 +1,13 @@
-"""What travels between the server and the clients of Fed-SCAN.
-
-A step has four exchanges. In each, clients send sums, so that the server needs to know none of the
-summands:
-
-1. the model goes down; sums of the latents come up,
-2. the pooled mean and variance go down; the sum of the predictions comes up,
-3. the mean prediction goes down; the gradient at the pooled statistics comes up,
-4. its sum goes down; the gradient of the model comes up.
-"""
+"""What the server of Fed-SCAN knows, and what clients need of it outside of steps."""
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
-from ccfcpp.clustering.scan.statistics import Moments, Pooled, StatisticsGradient
+from ccfcpp.clustering.scan.objective import head_figure
 from ccfcpp.engine.exchange import Exchange
+from ccfcpp.engine.synchronised.messages import Descent, trips
 from ccfcpp.models.state import ModelState
 
 
@@ -23,28 +16,23 @@ class ScanState:
     """What the server knows.
 
     Attributes:
-        model: The network's parameters.
-        running_mean: Moving average of the pooled means of the latents, of shape (d,).
-        running_variance: Moving average of their variances, of shape (d,).
-        steps: How many steps were made.
-        first: Adam's first moments, by parameter.
-        second: Adam's second moments, by parameter.
+        model: The network's parameters and the running statistics of its latents.
+        version: How many steps it has come through.
+        descent: The optimizer's state, and sums of the step that is under way.
         centroids: The mean latent of each cluster, of shape (k, d); None before the last round.
-        pooled: In a step: statistics of the latents.
-        predictions: In a step: the mean prediction p̄ of shape (k,).
-        gradient: In a step: the gradient at the pooled statistics.
     """
 
     model: ModelState
-    running_mean: Tensor
-    running_variance: Tensor
-    steps: int
-    first: ModelState
-    second: ModelState
+    version: int
+    descent: Descent
     centroids: Tensor | None = None
-    pooled: Pooled | None = None
-    predictions: Tensor | None = None
-    gradient: StatisticsGradient | None = None
+
+    @property
+    def head(self) -> int:
+        """The head with the lowest loss in the step before."""
+        losses = self.descent.figures
+        heads = [losses[name] for name in map(head_figure, range(len(losses))) if name in losses]
+        return int(torch.stack(heads).argmin()) if heads else 0
 
 
 @dataclass(frozen=True)
@@ -52,51 +40,14 @@ class Snapshot:
     """A model that clients can use.
 
     Attributes:
-        model: The network's parameters.
-        running_mean: Of the latents, of shape (d,).
-        running_variance: Of the latents, of shape (d,).
-        steps: How many steps it has come through, which is its version.
+        model: The network's parameters and running statistics.
+        version: How many steps it has come through.
+        head: Which head assigns.
     """
 
     model: ModelState
-    running_mean: Tensor
-    running_variance: Tensor
-    steps: int
-
-
-@dataclass(frozen=True)
-class Predictions:
-    """A sum of predictions.
-
-    Attributes:
-        sums: Σp, float64 of shape (k,).
-    """
-
-    sums: Tensor
-
-
-@dataclass(frozen=True)
-class MeanPrediction:
-    """The mean prediction over all clients.
-
-    Attributes:
-        mean: p̄ of shape (k,).
-    """
-
-    mean: Tensor
-
-
-@dataclass(frozen=True)
-class ModelGradient:
-    """A client's part of the gradient of the loss.
-
-    Attributes:
-        gradient: By parameter.
-        loss: The client's part of the consistency loss.
-    """
-
-    gradient: ModelState
-    loss: float
+    version: int
+    head: int
 
 
 @dataclass(frozen=True)
@@ -112,8 +63,7 @@ class LatentSums:
     counts: Tensor
 
 
-LATENTS = Exchange("latents", Snapshot, Moments, uses_memory=True, summed=True)
-PREDICTIONS = Exchange("predictions", Pooled, Predictions, summed=True, follows=True)
-STATISTICS = Exchange("statistics", MeanPrediction, StatisticsGradient, summed=True, follows=True)
-GRADIENT = Exchange("gradient", StatisticsGradient, ModelGradient, summed=True, follows=True)
+STEP = trips("step", 4, uses_memory=True)
+"""The trips of a step. Clients remember their neighbours."""
+
 CENTRES = Exchange("centres", Snapshot, LatentSums, summed=True)

@@ -1,11 +1,12 @@
-"""The network of Fed-SCAN: an encoder without batch normalisation, and a head.
+"""The network of Fed-SCAN: an encoder, and a head.
 
-No layer of it sees another image: what couples images is the pooled normalisation of the latents,
-which is a part of the step (``ccfcpp.clustering.scan.statistics``) and not of the network.
+What couples images is the batch normalisation of the latents alone, which is over the batches of
+all clients. GroupNorm and LayerNorm see one image at a time.
 """
 
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor, nn
 
 from ccfcpp.clustering.scan.config import ScanConfig
@@ -19,7 +20,7 @@ def _block(convolution: nn.Conv2d) -> list[nn.Module]:
 
 
 class ScanNetwork(nn.Module):
-    """Convolutions 4×4 with stride 2 and GroupNorm, a hidden layer with LayerNorm, latents, a head.
+    """Convolutions 4×4 with stride 2 and GroupNorm, a hidden layer with LayerNorm, latents, heads.
 
     Args:
         config: Its widths.
@@ -47,11 +48,18 @@ class ScanNetwork(nn.Module):
             channels, height, width = out_channels, height // 2, width // 2
         features = channels * height * width
         layers += [nn.Flatten(), nn.Linear(features, config.hidden), nn.LayerNorm(config.hidden)]
-        layers += [nn.ReLU(), nn.Linear(config.hidden, config.latent)]
-        self.encoder = nn.Sequential(*layers)
-        self.head = nn.Linear(config.latent, clusters)
+        # A bias would be taken away again by the normalisation of the latents.
+        layers += [nn.ReLU(), nn.Linear(config.hidden, config.latent, bias=False)]
+        self.encoder = nn.Sequential(*layers, nn.BatchNorm1d(config.latent, affine=False))
+        self.head = nn.Linear(config.latent, config.heads * clusters)
+        self.heads = config.heads
 
     def forward(self, images: Tensor) -> Tensor:
-        """Latents before their normalisation: (batch, channels, height, width) to (batch, d)."""
+        """Normalised latents z: (batch, channels, height, width) to (batch, d)."""
         latents: Tensor = self.encoder(images)
         return latents
+
+    def predictions(self, latents: Tensor) -> Tensor:
+        """P = softmax(head(z)) of each head, of shape (batch, heads, k)."""
+        logits = self.head(latents).view(len(latents), self.heads, -1)
+        return torch.softmax(logits, dim=-1)

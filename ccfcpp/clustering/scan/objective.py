@@ -1,4 +1,4 @@
-"""SCAN's objective, in sums over clients.
+"""SCAN's objective, over the images of all clients.
 
 Source: Van Gansbeke et al., *SCAN: Learning to Classify Images without Labels* (ECCV 2020, arXiv
 2005.12320), Eq. (2): for an image x and one of its neighbours x′, with p = softmax(head(z)),
@@ -6,55 +6,93 @@ Source: Van Gansbeke et al., *SCAN: Learning to Classify Images without Labels* 
     L = −mean log⟨p(x), p(x′)⟩ − λ H(p̄),
 
 where p̄ is the mean prediction and H the entropy. The first term is a mean over pairs, of which each
-client has some. The second couples all images through the k numbers of p̄ alone: its gradient at a
-prediction is λ log p̄ / n, but for a constant, which no gradient of a softmax sees.
+client has some. The second couples all images through the k numbers of p̄ alone. With several heads,
+L is the sum of theirs, and each is a clustering of its own.
 """
 
 import torch
 from torch import Tensor
 
+from ccfcpp.clustering.scan.network import ScanNetwork
+from ccfcpp.models.pooled import Objective, Pool, Program, through
+
 _LEAST = 1e-9
 """Below which a probability counts as this, so that its logarithm is finite."""
+
+PREDICTIONS = "predictions"
+"""The pool of the mean prediction."""
 
 
 def consistency(predictions: Tensor) -> Tensor:
     """−Σ log⟨p, p′⟩ over pairs.
 
     Args:
-        predictions: p of shape (2 · pairs, k): of the images, then of their neighbours.
+        predictions: p of shape (2 · pairs, heads, k): of the images, then of their neighbours.
 
     Returns:
-        A scalar.
+        Tensor of shape (heads,).
     """
-    pairs = len(predictions) // 2
-    first, second = predictions[:pairs], predictions[pairs:]
-    return -(first * second).sum(dim=1).clamp(min=_LEAST).log().sum()
+    first, second = predictions.chunk(2)
+    return -(first * second).sum(dim=-1).clamp(min=_LEAST).log().sum(dim=0)
+
+
+def divergence(mean: Tensor, shares: Tensor) -> Tensor:
+    """KL(p̄ ‖ π) = Σ p̄ log(p̄/π) of mean predictions from the shares that clusters should have.
+
+    With equal shares it is log k − H(p̄).
+
+    Args:
+        mean: p̄ of shape (heads, k).
+        shares: π of shape (k,), positive, of sum 1.
+
+    Returns:
+        Tensor of shape (heads,).
+    """
+    return (mean * (mean.clamp(min=_LEAST) / shares).log()).sum(dim=-1)
+
+
+def program(network: ScanNetwork, views: Tensor, balance: float, shares: Tensor) -> Program:
+    """A step on pairs of views, with sums over all clients where it couples images.
+
+    Args:
+        network: The network.
+        views: Of shape (2 · pairs, channels, height, width): of the images, then of neighbours.
+        balance: λ.
+        shares: π, the shares that clusters should have, of shape (k,).
+
+    Returns:
+        The objective. Its figures are means over heads: ``loss`` is the first term, ``entropy``
+        H(p̄); and of each head ``head 0`` … its whole loss.
+    """
+    z = yield from through(network.encoder, views, "encoder")
+    p, sums = yield Pool(PREDICTIONS, network.predictions(z), _sums, common=True, valid=_plausible)
+    count = sums[0].detach()
+    mean = sums[1:].view(p.shape[1:]) / count
+    agreement = consistency(p) * 2 / count
+    imbalance = balance * divergence(mean, shares.to(mean))
+    own = len(p) / count
+    heads = (agreement + imbalance * own).detach()
+    figures = {"loss": agreement.mean(), "entropy": entropy(mean).mean() * own}
+    figures |= {head_figure(head): loss for head, loss in enumerate(heads)}
+    return Objective(agreement.sum(), imbalance.sum(), figures)
+
+
+def head_figure(head: int) -> str:
+    """What the loss of a head is called among the figures of a step."""
+    return f"head {head}"
 
 
 def entropy(mean: Tensor) -> Tensor:
-    """H(p̄) = −Σ p̄ log p̄ of a mean prediction of shape (k,), a scalar."""
-    return -(mean * mean.clamp(min=_LEAST).log()).sum()
+    """H(p̄) = −Σ p̄ log p̄ of mean predictions of shape (heads, k), of shape (heads,)."""
+    return -(mean * mean.clamp(min=_LEAST).log()).sum(dim=-1)
 
 
-def share_of_loss(
-    predictions: Tensor, mean: Tensor, count: int, balance: float
-) -> tuple[Tensor, Tensor]:
-    """A client's share of the loss, as a function whose gradient is the loss's.
-
-    Args:
-        predictions: p of shape (2 · pairs, k) of the client's pairs.
-        mean: p̄ over all clients, of shape (k,), a constant.
-        count: n, the predictions of all clients.
-        balance: λ.
-
-    Returns:
-        Two scalars: what is to be differentiated, and the client's share of the consistency loss.
-    """
-    share = consistency(predictions) * 2 / count
-    slope = balance * mean.clamp(min=_LEAST).log() / count
-    return share + (predictions * slope).sum(), share.detach()
+def _sums(predictions: Tensor) -> Tensor:
+    """The number of samples and Σp, float64 of shape (1 + heads · k,)."""
+    count = predictions.new_tensor([len(predictions)], dtype=torch.float64)
+    return torch.cat([count, predictions.double().sum(dim=0).flatten()])
 
 
-def predictions(logits: Tensor) -> Tensor:
-    """P = softmax(logits), of their shape (batch, k)."""
-    return torch.softmax(logits, dim=1)
+def _plausible(sums: Tensor) -> bool:
+    """Whether sums of predictions could be those of a batch."""
+    return bool((sums >= 0).all())

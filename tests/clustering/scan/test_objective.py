@@ -1,62 +1,57 @@
 """SCAN's objective as printed, over all images in one place."""
 
-import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from ccfcpp.clustering.scan.objective import entropy as entropy_of
-from ccfcpp.clustering.scan.objective import predictions, share_of_loss
+from ccfcpp.clustering.scan.objective import consistency, divergence, entropy
 
 
-def as_printed(logits: Tensor, balance: float) -> Tensor:
-    """−mean log⟨p, p′⟩ − λ H(p̄), by loops."""
-    p = torch.softmax(logits, dim=1)
+def agreement(p: Tensor) -> Tensor:
+    """−Σ log⟨p, p′⟩ over pairs, by a loop."""
     pairs = len(p) // 2
-    agreement = sum((p[i] @ p[pairs + i]).log() for i in range(pairs)) / pairs
-    mean = sum(p[i] for i in range(2 * pairs)) / (2 * pairs)
-    assert isinstance(mean, Tensor)
-    entropy = -torch.stack([share * share.log() for share in mean]).sum()
-    assert isinstance(agreement, Tensor)
-    return -agreement - balance * entropy
+    return -torch.stack([(p[i] @ p[pairs + i]).log() for i in range(pairs)]).sum()
 
 
-@pytest.mark.usefixtures("double_precision")
-@given(st.integers(1, 4), st.integers(1, 5), st.floats(0, 5), st.integers(0, 10**6))
-def test_the_shares_of_clients_have_the_gradient_of_the_whole(
-    pairs: int, others: int, balance: float, seed: int
+@given(st.integers(1, 5), st.integers(1, 3), st.integers(2, 5), st.integers(0, 10**6))
+def test_consistency_is_that_of_each_pair_and_head(
+    pairs: int, heads: int, clusters: int, seed: int
 ) -> None:
     generator = torch.Generator().manual_seed(seed)
-    own, rest = (
-        torch.randn(2 * count, 4, generator=generator, dtype=torch.float64)
-        for count in (pairs, others)
-    )
-    first, second = torch.chunk(own, 2)
-    more, most = torch.chunk(rest, 2)
-    whole = torch.cat([first, more, second, most]).requires_grad_()
-    expected = as_printed(whole, balance)
-    torch.autograd.backward(expected)
+    logits = torch.randn(2 * pairs, heads, clusters, generator=generator, dtype=torch.float64)
+    p = logits.softmax(dim=-1)
+    expected = torch.stack([agreement(p[:, head]) for head in range(heads)])
+    torch.testing.assert_close(consistency(p), expected)
 
-    count = 2 * (pairs + others)
-    mean = torch.cat([predictions(own), predictions(rest)]).mean(dim=0)
-    gradients, loss = [], 0.0
-    for part in (own, rest):
-        leaf = part.clone().requires_grad_()
-        share, consistency = share_of_loss(predictions(leaf), mean, count, balance)
-        torch.autograd.backward(share)
-        assert leaf.grad is not None
-        gradients.append(leaf.grad)
-        loss += float(consistency)
-    (a, b), (c, d) = (torch.chunk(gradient, 2) for gradient in gradients)
-    torch.testing.assert_close(torch.cat([a, c, b, d]), whole.grad)
-    assert loss - balance * float(entropy_of(mean)) == pytest.approx(expected.item())
+
+@given(st.integers(2, 6), st.integers(0, 10**6))
+def test_with_equal_shares_the_divergence_is_what_the_entropy_lacks(k: int, seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    mean = torch.rand(2, k, generator=generator, dtype=torch.float64) + 0.01
+    mean = mean / mean.sum(dim=1, keepdim=True)
+    shares = torch.full((k,), 1 / k, dtype=torch.float64)
+    log_k = shares.new_tensor(k).log()
+    torch.testing.assert_close(divergence(mean, shares), log_k - entropy(mean))
+
+
+def test_the_divergence_from_given_shares_is_least_at_these_shares() -> None:
+    shares = torch.tensor([0.7, 0.2, 0.1], dtype=torch.float64)
+    mean = torch.tensor([[0.7, 0.2, 0.1], [0.1, 0.2, 0.7], [0.4, 0.3, 0.3]], dtype=torch.float64)
+    found = divergence(mean, shares)
+    by_hand = torch.stack(
+        [sum(p * (p / s).log() for p, s in zip(m, shares, strict=True)) for m in mean]
+    )
+    torch.testing.assert_close(found, by_hand)
+    assert float(found[0]) == 0
+    assert bool((found[1:] > 0.01).all())
 
 
 def test_certain_predictions_have_finite_gradients() -> None:
-    logits = torch.tensor([[1e3, 0.0], [0.0, 1e3]], requires_grad=True)
-    share, loss = share_of_loss(predictions(logits), torch.tensor([1.0, 0.0]), 2, 3.0)
-    torch.autograd.backward(share)
+    logits = torch.tensor([[[1e3, 0.0]], [[0.0, 1e3]]], requires_grad=True)
+    p = logits.softmax(dim=-1)
+    loss = consistency(p).sum() + divergence(p.mean(dim=0), torch.tensor([0.5, 0.5])).sum()
+    torch.autograd.backward(loss)
     assert logits.grad is not None
     assert logits.grad.isfinite().all()
     assert loss.isfinite()

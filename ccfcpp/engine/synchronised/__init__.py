@@ -1,0 +1,1 @@
+"""Synchronised steps: training in which every step is one over the batches of all clients."""

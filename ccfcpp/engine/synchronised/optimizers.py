@@ -1,0 +1,167 @@
+"""Optimizers whose state is the server's, on models as tensors by name; none is changed in place.
+
+``Adam``: Kingma and Ba, *Adam: A Method for Stochastic Optimization* (ICLR 2015). ``Muon``: Jordan
+et al., *Muon: An optimizer for hidden layers in neural networks* (2024,
+kellerjordan.github.io/posts/muon), with the scale of Liu et al., *Muon is Scalable for LLM
+Training* (arXiv 2502.16982). It moves a matrix by the orthogonal matrix nearest to its momentum. A
+trip over a network costs far more than arithmetic at the server, and Muon needs fewer steps.
+"""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Collection
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+from torch.optim.adam import adam
+
+from ccfcpp.engine.synchronised.messages import Descent
+from ccfcpp.models.state import ModelState
+
+
+class Optimizer(ABC):
+    """Moves a model along a gradient."""
+
+    @abstractmethod
+    def begin(self, parameters: ModelState) -> Descent:
+        """The state before the first step."""
+
+    @abstractmethod
+    def step(
+        self, parameters: ModelState, gradient: ModelState, descent: Descent, share: float
+    ) -> tuple[ModelState, Descent]:
+        """The parameters and the optimizer's state after a step.
+
+        Args:
+            parameters: By name.
+            gradient: By the same names.
+            descent: The state before; its ``steps`` do not change here.
+            share: Of the configured learning rates.
+        """
+
+
+class Adam(Optimizer):
+    """Adam with PyTorch's defaults.
+
+    Args:
+        rate: The learning rate.
+    """
+
+    def __init__(self, rate: float) -> None:
+        self.rate = rate
+
+    def begin(self, parameters: ModelState) -> Descent:
+        """Moments of 0."""
+        return Descent(0, _zeros(parameters), _zeros(parameters))
+
+    def step(
+        self, parameters: ModelState, gradient: ModelState, descent: Descent, share: float
+    ) -> tuple[ModelState, Descent]:
+        """One step of Adam."""
+        names = list(parameters)
+        moved, first, second = (
+            [part[name].clone() for name in names]
+            for part in (parameters, descent.first, descent.second)
+        )
+        steps = [torch.tensor(float(descent.steps)) for _ in names]
+        with torch.no_grad():
+            adam(
+                moved,
+                [gradient[name] for name in names],
+                first,
+                second,
+                [],
+                steps,
+                foreach=True,
+                amsgrad=False,
+                beta1=0.9,
+                beta2=0.999,
+                lr=self.rate * share,
+                weight_decay=0.0,
+                eps=1e-8,
+                maximize=False,
+            )
+        after = replace(descent, first=_named(names, first), second=_named(names, second))
+        return _named(names, moved), after
+
+
+class Muon(Optimizer):
+    """Muon for matrices, Adam for the rest: biases, norms, and what is named.
+
+    A convolution's weights (out, in, height, width) count as a matrix (out, in · height · width).
+
+    Args:
+        rate: Muon's learning rate.
+        rest: The optimizer of the rest.
+        rest_names: Matrices that it moves, too.
+        momentum: Share of the momentum that is kept from step to step; the step looks ahead
+            (Nesterov).
+    """
+
+    def __init__(
+        self, rate: float, rest: Adam, rest_names: Collection[str], momentum: float = 0.95
+    ) -> None:
+        self.rate = rate
+        self.rest = rest
+        self.rest_names = frozenset(rest_names)
+        self.momentum = momentum
+
+    def begin(self, parameters: ModelState) -> Descent:
+        """Moments of 0; matrices have first ones only."""
+        _, others = self._divided(parameters)
+        return Descent(0, _zeros(parameters), self.rest.begin(others).second)
+
+    def step(
+        self, parameters: ModelState, gradient: ModelState, descent: Descent, share: float
+    ) -> tuple[ModelState, Descent]:
+        """One step of Muon on the matrices, one of Adam on the rest."""
+        matrices, others = self._divided(parameters)
+        moved, after = self.rest.step(others, gradient, descent, share)
+        first = dict(after.first)
+        for name, matrix in matrices.items():
+            first[name] = descent.first[name] * self.momentum + gradient[name]
+            ahead = gradient[name] + self.momentum * first[name]
+            moved[name] = matrix - self.rate * share * _direction(ahead)
+        return {name: moved[name] for name in parameters}, replace(after, first=first)
+
+    def _divided(self, parameters: ModelState) -> tuple[ModelState, ModelState]:
+        matrices = {n: p for n, p in parameters.items() if p.ndim > 1 and n not in self.rest_names}
+        return matrices, {n: p for n, p in parameters.items() if n not in matrices}
+
+
+def _direction(momentum: Tensor) -> Tensor:
+    """The step of a matrix; 0.2 √max(rows, columns) gives it the size of one of Adam's."""
+    matrix = orthogonalised(momentum.flatten(1))
+    return (0.2 * math.sqrt(max(matrix.shape)) * matrix).view_as(momentum)
+
+
+_QUINTIC = (3.4445, -4.7750, 2.0315)
+"""Of Jordan et al.: five iterations bring singular values from 0.01 to 1 into 0.7 to 1.2."""
+
+
+def orthogonalised(matrix: Tensor, iterations: int = 5) -> Tensor:
+    """About UVᵀ of a matrix UΣVᵀ, by Newton and Schulz's iteration with Jordan's coefficients.
+
+    Args:
+        matrix: Of shape (rows, columns).
+        iterations: How many.
+
+    Returns:
+        A matrix with the same singular vectors, whose singular values lie about 1.
+    """
+    a, b, c = _QUINTIC
+    wide = matrix if matrix.shape[0] <= matrix.shape[1] else matrix.T
+    x: Tensor = wide / (wide.norm() + 1e-7)
+    for _ in range(iterations):
+        product = x @ x.T
+        x = a * x + (b * product + c * product @ product) @ x
+    return x if matrix.shape[0] <= matrix.shape[1] else x.T
+
+
+def _zeros(parameters: ModelState) -> ModelState:
+    return {name: torch.zeros_like(parameter) for name, parameter in parameters.items()}
+
+
+def _named(names: list[str], tensors: list[Tensor]) -> ModelState:
+    return dict(zip(names, tensors, strict=True))

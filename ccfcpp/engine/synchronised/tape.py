@@ -1,0 +1,125 @@
+"""A step of one process: forward from pool to pool, and back again.
+
+With S₁, …, S_m the pooled sums, each client has parts s_i(θ, S₁ … S_{i−1}) of them and a part
+ℓ(θ, S₁ … S_m) of the loss L, beside the common part ℓ₀(S₁ … S_m). Backward, from the last pool to
+the first,
+
+    dL/dS_i = ∂ℓ₀/∂S_i + Σ_clients [ ∂ℓ/∂S_i + Σ_{j>i} (∂s_j/∂S_i)ᵀ dL/dS_j ],
+
+which is a sum over clients, too; and with all of these, so is dL/dθ. The graph is cut at each pool,
+so that backward goes through each of its parts once.
+"""
+
+from collections.abc import Generator, Iterable, Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from ccfcpp.engine.synchronised.messages import Contribution
+from ccfcpp.models.pooled import Objective, Pool, Program
+
+Suspension = Generator[None, None, None]
+
+
+class Tape:
+    """A program on its way through the trips of one step.
+
+    Args:
+        program: The program.
+        parameters: What the gradient is wanted for, by name.
+    """
+
+    def __init__(self, program: Program, parameters: Mapping[str, Tensor]) -> None:
+        self.pools: list[Pool] = []
+        self._totals: dict[str, Tensor] = {}
+        self._slopes: dict[str, Tensor] = {}
+        self._news = Contribution()
+        self._run = self._step(program, dict(parameters))
+
+    def advance(self, totals: Mapping[str, Tensor], slopes: Mapping[str, Tensor]) -> Contribution:
+        """Go on as far as what is known allows.
+
+        Args:
+            totals: Pooled sums that are new, by name.
+            slopes: Pooled gradients at sums that are new, by name.
+
+        Returns:
+            All that is new here. With the gradient the step is over.
+        """
+        self._totals |= totals
+        self._slopes |= slopes
+        self._news = Contribution()
+        next(self._run, None)
+        return self._news
+
+    def _step(self, program: Program, parameters: dict[str, Tensor]) -> Suspension:
+        leaves: list[Tensor] = []
+        pooled: list[Tensor] = []
+        sums: list[Tensor] = []
+        try:
+            pool = next(program)
+            while True:
+                leaf = pool.of.detach().requires_grad_()
+                own = pool.sums(leaf)
+                self.pools.append(pool)
+                self._news.sums[pool.name] = own.detach()
+                while pool.name not in self._totals:
+                    yield
+                total = self._totals[pool.name].detach().requires_grad_()
+                leaves.append(leaf)
+                pooled.append(total)
+                sums.append(own)
+                pool = program.send((leaf, total))
+        except StopIteration as end:
+            objective: Objective = end.value
+        gradients = _Gradients([*parameters.values(), *leaves, *pooled])
+        gradients.add(objective.local, torch.ones_like(objective.local))
+        common = _slopes_of(objective.common, pooled)
+        steps = list(zip(self.pools, leaves, pooled, sums, common, strict=True))
+        for pool, leaf, total, own, slope in reversed(steps):
+            if not pool.common:
+                self._news.slopes[pool.name] = gradients.of(total)
+                while pool.name not in self._slopes:
+                    yield
+                slope = slope + self._slopes[pool.name]
+            gradients.add(own, slope)
+            gradients.add(pool.of, gradients.of(leaf))
+        for name, parameter in parameters.items():
+            self._news.gradient[name] = gradients.of(parameter)
+        for name, figure in (objective.figures or {}).items():
+            self._news.figures[name] = figure.detach().double()
+
+
+class _Gradients:
+    """Gradients at leaves, which add up from part to part of the graph."""
+
+    def __init__(self, leaves: Sequence[Tensor]) -> None:
+        self._leaves = list(leaves)
+        self._found: list[Tensor | None] = [None] * len(self._leaves)
+        self._places = {id(leaf): place for place, leaf in enumerate(self._leaves)}
+
+    def add(self, output: Tensor, slope: Tensor) -> None:
+        """What flows back from an output with this gradient."""
+        if not output.requires_grad:
+            return
+        # A shortcut may lead through a part of the graph for a second time.
+        new = torch.autograd.grad(
+            output, self._leaves, slope.to(output.dtype), retain_graph=True, allow_unused=True
+        )
+        for place, part in enumerate(new):
+            if part is not None:
+                before = self._found[place]
+                self._found[place] = part if before is None else before + part
+
+    def of(self, leaf: Tensor) -> Tensor:
+        """The gradient so far."""
+        found = self._found[self._places[id(leaf)]]
+        return torch.zeros_like(leaf) if found is None else found
+
+
+def _slopes_of(common: Tensor | None, pooled: Iterable[Tensor]) -> list[Tensor]:
+    """The gradient of the common part at each pooled sum."""
+    leaves = list(pooled)
+    if common is None or not common.requires_grad:
+        return [torch.zeros_like(leaf) for leaf in leaves]
+    return list(torch.autograd.grad(common, leaves, allow_unused=True, materialize_grads=True))

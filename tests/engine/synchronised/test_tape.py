@@ -1,0 +1,106 @@
+"""A synchronised step against PyTorch's own, over one batch that holds the batches of all."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from ccfcpp.models.pooled import (
+    Objective,
+    Pool,
+    PooledModule,
+    Pooling,
+    Program,
+    batch_norm,
+    through,
+)
+from tests.support.synchronised import driven
+
+
+class Shortcut(PooledModule):
+    """A block whose input goes past its batch normalisation."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.convolution = nn.Conv2d(channels, channels, 3, padding=1)
+        self.norm = nn.BatchNorm2d(channels)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.norm(self.convolution(x))
+        return torch.tanh(y) + x
+
+    def pooled(self, x: Tensor, name: str) -> Pooling[Tensor]:
+        y = yield from batch_norm(self.norm, f"{name}.norm", self.convolution(x))
+        return torch.tanh(y) + x
+
+
+def network_of(seed: int) -> nn.Sequential:
+    torch.manual_seed(seed)
+    return nn.Sequential(
+        nn.Conv2d(1, 3, 3),
+        nn.BatchNorm2d(3),
+        nn.Tanh(),
+        Shortcut(3),
+        nn.Flatten(),
+        nn.Linear(12, 5),
+        nn.BatchNorm1d(5, affine=False),
+        nn.Sequential(nn.Linear(5, 4), nn.BatchNorm1d(4), nn.Tanh()),
+    ).double()
+
+
+def covariance_sums(z: Tensor) -> Tensor:
+    return torch.cat([z.new_tensor([len(z)]), z.sum(dim=0), (z.T @ z).flatten()]).double()
+
+
+def make_program(network: nn.Sequential, batch: Tensor) -> Program:
+    """Fourth powers in the mean, and the squared covariance of all images."""
+    z = yield from through(network, batch)
+    z, sums = yield Pool("covariance", z, covariance_sums, common=True)
+    count = sums[0].detach()
+    d = z.shape[1]
+    mean, products = sums[1 : d + 1] / count, sums[d + 1 :].view(d, d)
+    covariance = (products - count * torch.outer(mean, mean)) / (count - 1)
+    return Objective(z.pow(4).sum() / count, covariance.square().sum())
+
+
+def whole_loss(z: Tensor) -> Tensor:
+    return z.pow(4).sum() / len(z) + torch.cov(z.T).square().sum()
+
+
+@pytest.mark.usefixtures("double_precision")
+@given(
+    st.lists(st.integers(1, 5), min_size=1, max_size=4).filter(lambda sizes: sum(sizes) > 2),
+    st.integers(0, 10**6),
+)
+def test_a_step_is_the_one_over_the_union_of_all_batches(sizes: list[int], seed: int) -> None:
+    network = network_of(seed)
+    images = torch.randn(
+        sum(sizes), 1, 4, 4, generator=torch.Generator().manual_seed(seed), dtype=torch.float64
+    )
+    parameters = dict(network.named_parameters())
+    last, trips = driven(
+        lambda batch: make_program(network, batch), torch.split(images, sizes), parameters
+    )
+
+    expected = torch.autograd.grad(whole_loss(network(images)), list(parameters.values()))
+    for (name, found), wanted in zip(last.gradient.items(), expected, strict=True):
+        torch.testing.assert_close(found, wanted, rtol=1e-6, atol=1e-8, msg=name)
+    # Five sums on the way there, four gradients at sums on the way back, and the model's gradient.
+    assert trips == 5 + 4 + 1
+
+
+@pytest.mark.usefixtures("double_precision")
+def test_a_step_without_a_sum_is_one_trip() -> None:
+    layer = nn.Linear(3, 1)
+    rows = torch.randn(6, 3)
+
+    def program(batch: Tensor) -> Program:
+        y = yield from through(layer, batch)
+        return Objective(y.square().sum())
+
+    parameters = dict(layer.named_parameters())
+    last, trips = driven(program, torch.split(rows, 2), parameters)
+    assert trips == 1
+    expected = torch.autograd.grad(layer(rows).square().sum(), list(parameters.values()))
+    torch.testing.assert_close(list(last.gradient.values()), list(expected))
