@@ -31,6 +31,7 @@ _FLAGS = (
     flags.CLUSTERING_METHOD,
     flags.PARTITION,
     flags.SKEW,
+    flags.ALPHA,
     flags.CLIENTS,
     flags.CLUSTERS,
     flags.ROUNDS,
@@ -61,6 +62,7 @@ def cluster(
     json_output: AsJson = False,
 ) -> None:
     """Cluster images that lie with several clients, by CCFC++ or another system."""
+    flags.name_partition(named)
     with usage_errors():
         opening = _opened(out, resume, *user_layers(config, named, settings))
     progress_console().print(_header(opening))
@@ -78,7 +80,7 @@ def cluster(
     if json_output:
         typer.echo(json.dumps(summary))
     else:
-        _print_summary(summary)
+        _print_summary(opening.config, summary)
 
 
 def _opened(
@@ -94,15 +96,14 @@ def _opened(
 def _header(opening: Opening[ClusterConfig]) -> str:
     """What is about to be run, and where."""
     config = opening.config
-    skew = f" p = {config.partition.p:g}" if config.partition.kind == "skew" else ""
     begun = "going on with " if opening.goes_on else ""
     return (
         f"{begun}{METHODS[config.method].title} on {config.dataset}, "
-        f"{config.partition.kind}{skew}, seed {config.seed}: {opening.path}"
+        f"{config.partition.in_words}, seed {config.seed}: {opening.path}"
     )
 
 
-def _print_summary(summary: dict[str, Any]) -> None:
+def _print_summary(config: ClusterConfig, summary: dict[str, Any]) -> None:
     empty = summary["clients"] - summary["connected"] - summary["disconnected"]
     rows = {
         "images": f"{summary['samples']:,}, of which clients that take part hold "
@@ -110,8 +111,7 @@ def _print_summary(summary: dict[str, Any]) -> None:
         "clusters": str(summary["clusters"]),
         "clients": f"{summary['connected']} connected, {summary['disconnected']} disconnected"
         + (f", {empty} without images" if empty else ""),
-        "partition": summary["partition"]
-        + (f", p = {summary['p']:g}" if summary["p"] is not None else ""),
+        "partition": config.partition.in_words,
         "rounds": _rounds(summary),
         "leaves a client": summary["sends"],
         **{

@@ -165,7 +165,7 @@ class ClusteringExperiment(Experiment[Any]):
             "held": len(self.data) - len(self.unheld),
             "clusters": self.clusters,
             "partition": config.partition.kind,
-            "p": config.partition.p if config.partition.kind == "skew" else None,
+            **({"p": None, "alpha": None} | config.partition.degree),
             "seed": config.seed,
             "clients": len(self.parts),
             "connected": len(self.clients),

@@ -10,7 +10,12 @@ from ccfcpp.core.errors import UsageError
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.data import ImageData, load
 from ccfcpp.data.images import random_part, selected
-from ccfcpp.data.partition import iid_partition, owner_partition, skewed_partition
+from ccfcpp.data.partition import (
+    dirichlet_partition,
+    iid_partition,
+    owner_partition,
+    skewed_partition,
+)
 
 
 def load_data(config: ClusterConfig) -> ImageData:
@@ -70,7 +75,12 @@ def partition(config: ClusterConfig, data: ImageData, randomness: Randomness) ->
         return iid_partition(len(data), clients, randomness)
     if data.labels is None:
         raise UsageError(
-            f"partition.kind = 'skew' needs class labels, and {data.name} has none: take "
+            f"partition.kind = {choice.kind!r} needs class labels, and {data.name} has none: take "
             "--partition iid or --partition folders"
         )
-    return skewed_partition(data.labels, len(data.classes), clients, choice.p, randomness)
+    classes = len(data.classes)
+    if choice.kind == "skew":
+        return skewed_partition(data.labels, classes, clients, choice.p, randomness)
+    return dirichlet_partition(
+        data.labels, classes, clients, choice.alpha, randomness, choice.min_samples
+    )

@@ -49,8 +49,8 @@ def plan_comparison(
             of_cell: Tree = {"method": method} | ({} if p is None else {"partition": {"p": p}})
             config = resolve(ClusterConfig, "cluster", *layers, of_cell, values)
             axes: Axes = {"method": method}
-            if p is not None:
-                axes["p"] = config.partition.p
+            if not centralised:
+                axes |= config.partition.degree
             if axes in (run.axes for run in planned):
                 continue
             for number in range(seeds):
@@ -90,6 +90,7 @@ class Comparison:
         self.methods = list(dict.fromkeys(run.axes["method"] for run in runs))
         skews = dict.fromkeys(run.axes["p"] for run in runs if "p" in run.axes)
         self.columns: list[float | None] = list(skews) or [None]
+        self._partition = runs[0].config.partition
         costed = [(axes, _with_costs(summary)) for axes, summary in results]
         self.rows = [
             _with_published(row, runs[0].config) for row in cell_rows(costed, [*SCORES, *_COSTS])
@@ -108,13 +109,18 @@ class Comparison:
             for p in self.columns:
                 if cell := self._cell(method, p):
                     mean = cell[score]
-                    row[_heading(p)] = Entry(
+                    row[self._heading(p)] = Entry(
                         _with_deviation(mean, cell[f"{score} deviation"]),
                         _shown(cell[f"{score} published"], "({:.4f})"),
                         mean is not None and mean == best[p],
                     )
             rows.append(row)
         return rows
+
+    def _heading(self, p: float | None) -> str:
+        if self._partition.kind != "skew":
+            return self._partition.in_words
+        return _ALL_SKEWS if p is None else f"p = {p:g}"
 
     def _cell(self, method: str, p: float | None) -> Row | None:
         return self._cells.get((method, p)) or self._cells.get((method, None))
@@ -186,10 +192,6 @@ def _with_published(row: Row, config: ClusterConfig) -> Row:
     }
     sends = METHODS[row["method"]].sends
     return {"method": row["method"], "p": row.get("p")} | row | found | {"sends": sends}
-
-
-def _heading(p: float | None) -> str:
-    return _ALL_SKEWS if p is None else f"p = {p:g}"
 
 
 def _with_deviation(mean: float | None, deviation: float | None) -> str:

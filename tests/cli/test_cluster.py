@@ -18,7 +18,7 @@ from ccfcpp.clustering.ccfc.local_training import ContrastiveTrainer, Trained
 from ccfcpp.clustering.ccfc.representations import represent
 from ccfcpp.models.stack.stacked import ModelStack
 from ccfcpp.runs.environment import use_processors
-from tests.support.command import TINY, Result, ccfcpp
+from tests.support.command import TINY, Result, ccfcpp, succeeded
 
 
 def complaint(result: Result) -> str:
@@ -47,9 +47,9 @@ def test_version() -> None:
 def test_help_of_every_command_names_its_flags() -> None:
     assert app.info.help
     flags = (
-        "--config --dataset --p --method --clients --clusters --rounds --pretrain-rounds --eta "
-        "--lam --disconnection-rate --dropout-rate --seed --device --cohort --data-root --out "
-        "--resume --set --profile --json"
+        "--config --dataset --p --alpha --partition --method --clients --clusters --rounds "
+        "--pretrain-rounds --eta --lam --disconnection-rate --dropout-rate --seed --device "
+        "--cohort --data-root --out --resume --set --profile --json"
     )
     shown = ccfcpp("cluster", "--help").stdout
     assert [flag for flag in flags.split() if flag not in shown] == []
@@ -76,6 +76,46 @@ def test_json_is_one_object_with_the_results(tmp_path: Path) -> None:
     assert 0 <= summary["nmi"] <= 1
     assert "round 4/4" in result.stderr
     assert "NMI" in result.stderr
+
+
+KM = ("--method", "km", "--set", "centroids.restarts=1")
+
+
+def test_alpha_names_the_dirichlet_partition(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    result = succeeded("cluster", *KM, "--alpha", 0.1, "--out", out)
+    assert "KM on digits, dirichlet, alpha = 0.1, seed 0: " in result.stderr
+    assert "dirichlet, alpha = 0.1" in result.stdout
+    summary = json.loads((out / "summary.json").read_text())
+    assert (summary["partition"], summary["alpha"]) == ("dirichlet", 0.1)
+    assert (summary["p"], summary["clients"]) == (None, 10)
+    assert min(each["samples"] for each in summary["participants"]) >= 10
+    assert len({each["samples"] for each in summary["participants"]}) > 5
+    settings = ("--partition", "dirichlet", "--set", "partition.alpha=0.1")
+    other = succeeded("cluster", *KM, *settings, "--json", "--out", tmp_path / "other")
+    assert json.loads(other.stdout)["participants"] == summary["participants"]
+    again = succeeded("cluster", "--resume", "--alpha", 0.1, "--out", out)
+    assert "dirichlet, alpha = 0.1" in again.stdout
+
+
+def test_a_skew_is_named_with_p(tmp_path: Path) -> None:
+    result = succeeded("cluster", *KM, "--p", 0.75, "--out", tmp_path / "run")
+    assert "KM on digits, skew, p = 0.75, seed 0: " in result.stderr
+    assert "skew, p = 0.75" in result.stdout
+
+
+def test_degrees_of_other_partitions_do_not_count(tmp_path: Path) -> None:
+    """Neither p for ``iid`` and ``dirichlet``, nor alpha for ``iid``."""
+
+    def clients(name: str, *arguments: object) -> object:
+        out = tmp_path / name
+        result = succeeded("cluster", *KM, "--clients", 5, *arguments, "--json", "--out", out)
+        return json.loads(result.stdout)["participants"]
+
+    alone = clients("iid", "--partition", "iid")
+    both = ("--p", 0.75, "--set", "partition.alpha=0.1")
+    assert clients("iid-with-both", "--partition", "iid", *both) == alone
+    assert clients("alpha", "--alpha", 3) == clients("alpha-with-p", "--alpha", 3, "--p", 0.75)
 
 
 def test_the_files_of_a_run_agree_with_its_summary(tmp_path: Path) -> None:
@@ -274,6 +314,10 @@ def test_a_run_without_a_single_centroid_says_so(tmp_path: Path) -> None:
         (["--p", 1.5], "partition.p = 1.5"),
         (["--p", -0.1], "partition.p = -0.1"),
         (["--p", "much"], "partition.p = much is refused: it should be a valid number"),
+        (["--alpha", 0], "partition.alpha = 0 is refused: it should be greater than 0"),
+        (["--alpha", 0.1, "--partition", "iid"], "--alpha and --partition each name a partition"),
+        (["--alpha", 1, "--clients", 200], "200 clients with 10 samples at least need 2000 of"),
+        (["--partition", "dirichlett"], "it should be 'skew', 'dirichlet', 'iid' or 'folders'"),
         (["--no-such-flag"], "--no-such-flag"),
         (["--dataset", "minst"], "mnist"),
         (["--method", "ccfc+"], "'ccfc', 'ccfc++' or "),
@@ -337,6 +381,9 @@ def test_labels_are_missing_where_p_needs_them(tmp_path: Path) -> None:
     folder = write_images(tmp_path / "pictures", 20)
     line = complaint(ccfcpp("cluster", "--dataset", folder, "--clusters", 2, "--clients", 2))
     assert "'skew' needs class labels" in line
+    needs_labels = ("--alpha", 1, "--clusters", 2, "--clients", 2)
+    line = complaint(ccfcpp("cluster", "--dataset", folder, *needs_labels))
+    assert "'dirichlet' needs class labels" in line
     line = complaint(ccfcpp("cluster", "--dataset", folder, "--partition", "iid"))
     assert "give --clusters" in line
 

@@ -73,6 +73,24 @@ def test_where_clients_may_be_absent_a_centralised_method_runs_at_every_skew() -
         ]
 
 
+@pytest.mark.parametrize(
+    ("partition", "axes", "heading"),
+    [
+        ({"kind": "dirichlet", "alpha": "0.1"}, {"alpha": 0.1}, "dirichlet, alpha = 0.1"),
+        ({"kind": "iid"}, {}, "iid"),
+    ],
+)
+def test_another_partition_than_the_skew_has_one_column(
+    partition: Tree, axes: Axes, heading: str
+) -> None:
+    plan = plan_comparison([], {"partition": partition}, ["km", "k-fed"], [], seeds=1)
+    assert [run.axes for run in plan] == [KM, {"method": "k-fed", **axes}]
+    results = [(run.axes, summary(0.5)) for run in plan]
+    comparison = Comparison(plan, results)
+    assert [list(row) for row in comparison.table("nmi")] == [["method", heading]] * 2
+    assert [row.get("alpha") for row in comparison.rows] == [None, axes.get("alpha")]
+
+
 def test_unknown_methods_and_skews_are_refused() -> None:
     with pytest.raises(UsageError, match="method = dbscan is refused"):
         plan_comparison([], {}, ["dbscan"], ["0"], seeds=1)
@@ -207,6 +225,17 @@ def test_a_comparison_prints_and_writes_its_tables(tmp_path: Path) -> None:
     assert (out / "method=km" / "seed-0" / "summary.json").stat().st_mtime_ns == before
 
 
+def test_systems_are_compared_on_a_dirichlet_partition(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    cheap = ("--methods", "km,k-fed", "--set", "centroids.restarts=1")
+    result = ccfcpp("compare", *cheap, "--alpha", 0.1, "--out", out)
+    assert result.code == 0, result.stderr
+    assert "| method | dirichlet, alpha = 0.1 |" in (out / "table.md").read_text()
+    with (out / "table.csv").open() as file:
+        assert [row["alpha"] for row in csv.DictReader(file)] == ["", "0.1"]
+    assert (out / "method=k-fed,alpha=0.1" / "seed-0" / "summary.json").exists()
+
+
 LONG = (
     *("--methods", "km,ffcm-km,k-fed", "--p", "1", "--set", "ffcm.rounds=100"),
     *("--set", "ffcm.tolerance=0", "--set", "fuzzy.iterations=3"),
@@ -274,6 +303,7 @@ def wait_for_rounds(metrics: Path, process: subprocess.Popen[Any]) -> None:
         (("--set", "method=km"), "give --methods"),
         (("--methods", "km", "--set", "gan.epochs=3"), "gan.epochs has no effect on km"),
         (("--partition", "iid", "--p", "0"), "--p has no effect"),
+        (("--alpha", "1", "--p", "0"), "--p has no effect on partition.kind = 'dirichlet'"),
         (("--set", "partition=3"), "partition = 3 is refused"),
         (("--methods", "k-fed", "--set", "kfed.local_clusters=11"), "more than the 10 clusters"),
         (("--dataset", "nothing.npz"), "nothing.npz"),
