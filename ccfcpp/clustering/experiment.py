@@ -162,6 +162,7 @@ class ClusteringExperiment(Experiment[Any]):
             "method": config.method,
             "dataset": config.dataset,
             "samples": len(self.data),
+            "imbalance": config.data.imbalance if config.data.imbalance > 1 else None,
             "held": len(self.data) - len(self.unheld),
             "clusters": self.clusters,
             "partition": config.partition.kind,

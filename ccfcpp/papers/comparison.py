@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ccfcpp.clustering.config import ClusterConfig
+from ccfcpp.clustering.config import ClusterConfig, ClusterDataConfig
 from ccfcpp.clustering.methods import METHODS
 from ccfcpp.core.config import Tree
 from ccfcpp.core.config_layers import resolve
@@ -177,7 +177,7 @@ def _with_costs(summary: Row) -> Row:
 
 def _fits_the_tables(config: ClusterConfig) -> bool:
     """Whether a run has the images, clients and availability of the CCFC++ paper's tables."""
-    whole = config.data.images is None and config.data.image_size is None
+    whole = config.data == ClusterDataConfig(root=config.data.root)
     ten = {config.partition.clients, config.clusters} <= {None, 10}
     return whole and ten and config.partition.kind == "skew" and config.availability.is_perfect
 

@@ -23,6 +23,7 @@ _TITLES = {
     "alpha": "Dirichlet alpha",
     "beta": "weight beta",
     "samples": "images",
+    "imbalance": "largest class over the smallest",
     "held": "images that clients hold",
     "sends": "leaves a client",
     "connected": "connected clients",

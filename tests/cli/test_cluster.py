@@ -98,6 +98,15 @@ def test_alpha_names_the_dirichlet_partition(tmp_path: Path) -> None:
     assert "dirichlet, alpha = 0.1" in again.stdout
 
 
+def test_an_imbalance_makes_the_first_class_the_largest(tmp_path: Path) -> None:
+    settings = ("--set", "data.imbalance=10", "--partition", "iid")
+    result = succeeded("cluster", *KM, *settings, "--json", "--out", tmp_path / "run")
+    summary = json.loads(result.stdout)
+    classes = np.bincount(np.load(tmp_path / "run" / "assignments.npz")["class"])
+    assert (classes[0], classes[-1]) == (174, 17)
+    assert (summary["samples"], summary["imbalance"]) == (classes.sum(), 10)
+
+
 def test_a_skew_is_named_with_p(tmp_path: Path) -> None:
     result = succeeded("cluster", *KM, "--p", 0.75, "--out", tmp_path / "run")
     assert "KM on digits, skew, p = 0.75, seed 0: " in result.stderr
@@ -381,6 +390,9 @@ def test_labels_are_missing_where_p_needs_them(tmp_path: Path) -> None:
     folder = write_images(tmp_path / "pictures", 20)
     line = complaint(ccfcpp("cluster", "--dataset", folder, "--clusters", 2, "--clients", 2))
     assert "'skew' needs class labels" in line
+    few = ("--partition", "iid", "--clusters", 2, "--clients", 2, "--set", "data.imbalance=2")
+    line = complaint(ccfcpp("cluster", "--dataset", folder, *few))
+    assert "data.imbalance = 2 needs class labels, and pictures has none: leave it out" in line
     needs_labels = ("--alpha", 1, "--clusters", 2, "--clients", 2)
     line = complaint(ccfcpp("cluster", "--dataset", folder, *needs_labels))
     assert "'dirichlet' needs class labels" in line

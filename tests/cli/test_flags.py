@@ -72,7 +72,7 @@ def test_a_flag_of_one_kind_of_partition_names_it(given: flags.Named, kind: str 
     ],
 )
 def test_flags_of_two_kinds_of_partition_are_refused(given: flags.Named) -> None:
-    with pytest.raises(UsageError, match="--alpha and --.* each name a partition"):
+    with pytest.raises(UsageError, match=r"--alpha and --.* each name a partition"):
         flags.name_partition({"partition.kind": None, **given})
 
 

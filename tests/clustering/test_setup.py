@@ -12,6 +12,7 @@ from ccfcpp.core.config import Tree
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.data import ImageData
+from ccfcpp.data.imbalance import long_tailed_sizes
 from ccfcpp.data.partition import dirichlet_partition
 from tests.support.clustering import digits, tiny
 
@@ -41,6 +42,40 @@ def test_a_part_of_the_images_is_alike_for_every_seed() -> None:
     assert places == sorted(places)
     assert torch.equal(labels[places], first.labels)
     assert len(load_data(tiny("km", {"data": {"images": 5000}}))) == 1797
+
+
+def sizes_of(data: ImageData) -> list[int]:
+    assert data.labels is not None
+    return torch.bincount(data.labels, minlength=10).tolist()
+
+
+def test_an_imbalance_is_of_the_images_that_are_used_and_alike_for_every_seed() -> None:
+    some = load_data(tiny("km", {"data": {"images": 600}}))
+    configs = [
+        tiny("km", {"data": {"images": 600, "imbalance": 5}, "seed": seed}) for seed in (0, 1)
+    ]
+    first, second = map(load_data, configs)
+    assert torch.equal(first.images, second.images)
+    assert sizes_of(first) == long_tailed_sizes(min(sizes_of(some)), 10, 5)
+    assert all((some.images == image).flatten(1).all(1).any() for image in first.images)
+    # Of all 1,797 digits the smallest class has 174.
+    assert sizes_of(load_data(tiny("km", {"data": {"imbalance": 5}})))[0] == 174
+
+
+@pytest.mark.parametrize("images", [None, 60])
+def test_without_an_imbalance_classes_are_as_they_are(images: int | None) -> None:
+    plain, balanced = (
+        load_data(tiny("km", {"data": {"images": images} | more}))
+        for more in ({}, {"imbalance": 1})
+    )
+    assert torch.equal(plain.images, balanced.images)
+    assert len(plain) == (images or 1797)
+
+
+@pytest.mark.parametrize("ratio", [0.5, 0, -1, float("nan"), float("inf")])
+def test_an_imbalance_is_a_ratio_from_1_on(ratio: float) -> None:
+    with pytest.raises(UsageError, match=r"^data.imbalance = .* is refused: it should be"):
+        tiny("km", {"data": {"imbalance": ratio}})
 
 
 def test_there_are_as_many_clusters_as_classes_or_as_were_asked_for() -> None:

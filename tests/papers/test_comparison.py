@@ -162,6 +162,8 @@ def test_without_labels_a_table_has_no_scores() -> None:
         ({"clusters": 5}, False),
         ({"data": {"images": 500}}, False),
         ({"data": {"image_size": 32}}, False),
+        ({"data": {"imbalance": 10}}, False),
+        ({"data": {"root": "elsewhere"}}, True),
         ({"partition": {"kind": "iid"}}, False),
         ({"availability": {"disconnection_rate": 0.1}}, False),
         ({"availability": {"sample_fraction": 0.5}}, False),
