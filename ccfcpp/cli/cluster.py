@@ -44,6 +44,9 @@ _FLAGS = (
     flags.TENSORBOARD,
 )
 
+_MOST_NAMES = 20
+"""Of absent clients that are named."""
+
 
 def add_cluster(app: typer.Typer) -> None:
     """Give an application the command."""
@@ -74,6 +77,9 @@ def cluster(
     use_processors()
     with usage_errors():
         experiment, folder = opening.open(ClusteringExperiment)
+    # How many clients there are, and what they are called, may depend on the images.
+    if experiment.absent:
+        progress_console().print(_absence([experiment.name(each) for each in experiment.absent]))
     resumption = resume_command("cluster", folder.path)
     with printed_profile() if profile else nullcontext(), resumable(resumption) as should_stop:
         summary = run_to_end(experiment, folder, ("nmi", "NMI"), should_stop)
@@ -103,6 +109,12 @@ def _header(opening: Opening[ClusterConfig]) -> str:
     )
 
 
+def _absence(names: list[str]) -> str:
+    """Who is absent for the whole run."""
+    more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+    return f"absent for the whole run: {', '.join(names[:_MOST_NAMES])}{more}"
+
+
 def _print_summary(config: ClusterConfig, summary: dict[str, Any]) -> None:
     empty = summary["clients"] - summary["connected"] - summary["disconnected"]
     rows = {
@@ -122,6 +134,14 @@ def _print_summary(config: ClusterConfig, summary: dict[str, Any]) -> None:
                 ("accuracy", "accuracy"),
                 ("ARI", "ari"),
             )
+        },
+        **{
+            title: f"NMI {scores['nmi']:.4f}, Kappa {scores['kappa']:.4f}"
+            for title, scores in (
+                ("connected clients", summary["scores_connected"]),
+                ("absent clients", summary["scores_absent"]),
+            )
+            if summary["scores_absent"] is not None
         },
     }
     title = f"{METHODS[summary['method']].title} on {summary['dataset']}"

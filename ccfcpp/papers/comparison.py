@@ -11,6 +11,10 @@ from ccfcpp.papers.tables import published_score
 from ccfcpp.runs.study import Axes, Planned, Row, as_markdown, cell_rows
 
 SCORES = {"nmi": "NMI", "kappa": "Kappa"}
+_BY_PRESENCE = {
+    f"{score}_{who}": (score, who) for score in SCORES for who in ("connected", "absent")
+}
+"""Scores over the images of connected and of absent clients, for the table of numbers."""
 _COSTS = {
     "communication_rounds": ("rounds", "{:.4g}"),
     "mb_up": ("MB up", "{:,.3f}"),
@@ -91,10 +95,10 @@ class Comparison:
         skews = dict.fromkeys(run.axes["p"] for run in runs if "p" in run.axes)
         self.columns: list[float | None] = list(skews) or [None]
         self._partition = runs[0].config.partition
-        costed = [(axes, _with_costs(summary)) for axes, summary in results]
-        self.rows = [
-            _with_published(row, runs[0].config) for row in cell_rows(costed, [*SCORES, *_COSTS])
-        ]
+        costed = [(axes, _with_costs(_with_absence(summary))) for axes, summary in results]
+        by_presence = [key for key in _BY_PRESENCE if any(key in summary for _, summary in costed)]
+        measures = [*SCORES, *by_presence, *_COSTS]
+        self.rows = [_with_published(row, runs[0].config) for row in cell_rows(costed, measures)]
         self._cells = {(row["method"], row.get("p")): row for row in self.rows}
 
     def table(self, score: str) -> list[dict[str, Entry | str]]:
@@ -168,6 +172,14 @@ class Comparison:
         if costs := self.costs():
             parts.append(f"{COSTS_TITLE}\n\n{as_markdown(costs)}")
         return "\n".join(parts)
+
+
+def _with_absence(summary: Row) -> Row:
+    """With the scores of connected and of absent clients' images, where clients are absent."""
+    if summary.get("scores_absent") is None:
+        return summary
+    apart = {key: summary[f"scores_{who}"][score] for key, (score, who) in _BY_PRESENCE.items()}
+    return summary | apart
 
 
 def _with_costs(summary: Row) -> Row:

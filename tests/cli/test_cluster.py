@@ -153,6 +153,30 @@ def test_the_files_of_a_run_agree_with_its_summary(tmp_path: Path) -> None:
     assert not list(run.rglob("*.tmp"))
 
 
+def test_who_is_absent_is_named_and_scored_apart(tmp_path: Path) -> None:
+    def run(name: str, *arguments: object) -> tuple[Result, dict[str, Any]]:
+        result = succeeded("cluster", *KM, *arguments, "--out", tmp_path / name)
+        return result, json.loads((tmp_path / name / "summary.json").read_text())
+
+    result, summary = run("absent", "--disconnection-rate", 0.25)
+    there = {entry["client"] for entry in summary["participants"]}
+    gone = ", ".join(f"client {number}" for number in range(10) if number not in there)
+    assert summary["disconnected"] == 3
+    assert result.stderr.splitlines()[1] == f"absent for the whole run: {gone}"
+    for who in ("connected", "absent"):
+        scores = summary[f"scores_{who}"]
+        (row,) = [line for line in result.stdout.splitlines() if f"{who} clients" in line]
+        assert f"NMI {scores['nmi']:.4f}, Kappa {scores['kappa']:.4f}" in row
+    result, summary = run("all")
+    assert summary["scores_absent"] is None
+    assert "absent for the whole run" not in result.stderr
+    assert "absent clients" not in result.stdout
+    assert "connected clients" not in result.stdout
+    result, _ = run("many", "--disconnection-rate", 0.9, "--clients", 50)
+    assert result.stderr.splitlines()[1].count("client ") == 20
+    assert " and 25 more" in result.stderr
+
+
 def test_the_same_command_gives_the_same_numbers(tmp_path: Path) -> None:
     summaries = []
     for name in ("a", "b"):

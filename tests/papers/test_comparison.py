@@ -137,6 +137,25 @@ def test_a_table_of_runs_that_are_not_finished_leaves_their_places_empty() -> No
     assert Comparison(planned(KM), []).as_markdown().count("KM") == 2
 
 
+def test_scores_of_absent_clients_have_columns_where_somebody_is_absent() -> None:
+    def apart(connected: float, absent: float) -> Row:
+        return summary(0.5) | {
+            "scores_connected": {"nmi": connected, "kappa": 0.75},
+            "scores_absent": {"nmi": absent, "kappa": 0.25},
+        }
+
+    plain = [(axes, summary(0.5) | {"scores_absent": None}) for axes in K_FED]
+    assert not any(
+        "_absent" in key for row in Comparison(planned(*K_FED), plain).rows for key in row
+    )
+    some = [(K_FED[0], apart(0.75, 0.25)), (K_FED[0], apart(0.5, 0.5)), plain[1]]
+    first, second = Comparison(planned(*K_FED), some).rows
+    assert (first["nmi_connected"], first["kappa_connected"]) == (0.625, 0.75)
+    assert (first["nmi_absent"], first["kappa_absent"]) == (0.375, 0.25)
+    assert first["nmi_absent deviation"] == pytest.approx(0.125 * 2**0.5)
+    assert second["nmi_absent"] is second["kappa_connected"] is None
+
+
 def test_costs_are_means_of_a_client_and_say_what_leaves_it() -> None:
     results = [(K_FED[0], summary(0.7, seconds=1)), (K_FED[1], summary(0.7, seconds=4))]
     (costs,) = Comparison(planned(*K_FED), results).costs()
@@ -319,6 +338,19 @@ def test_bad_input_is_one_line(tmp_path: Path, arguments: tuple[str, ...], compl
     assert complaint in result.stderr
     assert result.stderr.count("\n") == 1
     assert not (tmp_path / "out").exists()
+
+
+def test_a_table_of_numbers_tells_connected_and_absent_clients_apart(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    cheap = ("--methods", "k-fed", "--p", "0", "--set", "centroids.restarts=1")
+    result = ccfcpp("compare", *cheap, "--disconnection-rate", 0.3, "--out", out)
+    assert result.code == 0, result.stderr
+    alone = json.loads((out / "method=k-fed,p=0.0" / "seed-0" / "summary.json").read_text())
+    with (out / "table.csv").open() as file:
+        (row,) = csv.DictReader(file)
+    for who in ("connected", "absent"):
+        for score in ("nmi", "kappa"):
+            assert float(row[f"{score}_{who}"]) == alone[f"scores_{who}"][score]
 
 
 def test_what_was_planned_cannot_be_changed_on_resumption(tmp_path: Path) -> None:
