@@ -79,7 +79,9 @@ def cluster(
         experiment, folder = opening.open(ClusteringExperiment)
     # How many clients there are, and what they are called, may depend on the images.
     if experiment.absent:
-        progress_console().print(_absence([experiment.name(each) for each in experiment.absent]))
+        progress_console().print(
+            _absence([experiment.client_name(each) for each in experiment.absent])
+        )
     resumption = resume_command("cluster", folder.path)
     with printed_profile() if profile else nullcontext(), resumable(resumption) as should_stop:
         summary = run_to_end(experiment, folder, ("nmi", "NMI"), should_stop)

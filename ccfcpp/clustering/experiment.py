@@ -56,7 +56,7 @@ class ClusteringExperiment(Experiment[Any]):
         self.data = self.data.to(self.device)
         # A client without samples has nothing to train on and nothing to add to an average.
         self.clients = [
-            self._holder(number, self.name(number), self.parts[number])
+            self._holder(number, self.client_name(number), self.parts[number])
             for number in connected
             if len(self.parts[number]) > 0
         ]
@@ -79,7 +79,7 @@ class ClusteringExperiment(Experiment[Any]):
     def _holder(self, number: int, name: str, samples: Tensor) -> Client:
         return Client(number, name, self.data.images[samples.to(self.device)])
 
-    def name(self, number: int) -> str:
+    def client_name(self, number: int) -> str:
         """What a client is called: its folder's name, or its number."""
         by_folder = self.config.partition.kind == "folders"
         return self.data.owner_names[number] if by_folder else f"client {number}"

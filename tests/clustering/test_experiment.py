@@ -166,7 +166,7 @@ def test_without_labels_or_images_there_are_no_scores_of_absent_clients(tmp_path
     owned = replace(few_digits(), owners=owners, owner_names=names)
     folders: Tree = {"partition": {"kind": "folders", "clients": 2}, "seed": 1}
     experiment, summary, _ = run(tmp_path / "owned", owned, absent, folders)
-    assert [experiment.name(each) for each in experiment.absent] == ["nothing"]
+    assert [experiment.client_name(each) for each in experiment.absent] == ["nothing"]
     assert summary["scores_absent"] is None
     assert summary["scores_connected"]["nmi"] == summary["nmi"]
 
