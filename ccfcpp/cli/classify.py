@@ -35,10 +35,11 @@ if TYPE_CHECKING:
     from ccfcpp.runs.study import Planned, Row, Study
 
 _HEADLINE = ("accuracy", "accuracy")
-_PARTITIONS = (flags.ALPHA, flags.CLASSES_PER_CLIENT, flags.LABEL_PARTITION)
 _FLAGS = (
     flags.DATASET,
-    *_PARTITIONS,
+    flags.ALPHA,
+    flags.CLASSES_PER_CLIENT,
+    flags.LABEL_PARTITION,
     flags.CLASSIFICATION_METHOD,
     flags.DECORR,
     flags.BETA,
@@ -74,7 +75,7 @@ def classify(
     from ccfcpp.runs.environment import keep_freed_memory, use_processors
     from ccfcpp.runs.study import Study, plan_grid, reopen_study
 
-    _name_partition(named)
+    flags.name_partition(named)
     files, values = user_layers(config, named, settings)
     keep_freed_memory()
     use_processors()
@@ -91,21 +92,6 @@ def classify(
             with usage_errors():
                 experiment, folder = _reopen_run(required_out(out), files, values, seeds)
             _run_one(experiment, folder, json_output)
-
-
-def _name_partition(named: flags.Named) -> None:
-    """A flag that belongs to a kind of partition names that kind.
-
-    Raises:
-        UsageError: Flags name several.
-    """
-    taken = [flag.option for flag in _PARTITIONS if named[flag.key] is not None]
-    if len(taken) > 1:
-        raise UsageError(f"{' and '.join(taken)} each name a partition: give one of them")
-    if named["partition.alpha"] is not None:
-        named["partition.kind"] = "dirichlet"
-    if named["partition.classes_per_client"] is not None:
-        named["partition.kind"] = "pathological"
 
 
 def _start(out: Path | None, plan: list[Planned[ClassifyConfig]], json_output: bool) -> None:

@@ -31,6 +31,7 @@ _FLAGS = (
     flags.CLUSTERING_METHOD,
     flags.PARTITION,
     flags.SKEW,
+    flags.ALPHA,
     flags.CLIENTS,
     flags.CLUSTERS,
     flags.ROUNDS,
@@ -42,6 +43,9 @@ _FLAGS = (
     *flags.MACHINE,
     flags.TENSORBOARD,
 )
+
+_MOST_NAMES = 20
+"""Of absent clients that are named."""
 
 
 def add_cluster(app: typer.Typer) -> None:
@@ -61,6 +65,7 @@ def cluster(
     json_output: AsJson = False,
 ) -> None:
     """Cluster images that lie with several clients, by CCFC++ or another system."""
+    flags.name_partition(named)
     with usage_errors():
         opening = _opened(out, resume, *user_layers(config, named, settings))
     progress_console().print(_header(opening))
@@ -72,13 +77,18 @@ def cluster(
     use_processors()
     with usage_errors():
         experiment, folder = opening.open(ClusteringExperiment)
+    # How many clients there are, and what they are called, may depend on the images.
+    if experiment.absent:
+        progress_console().print(
+            _absence([experiment.client_name(each) for each in experiment.absent])
+        )
     resumption = resume_command("cluster", folder.path)
     with printed_profile() if profile else nullcontext(), resumable(resumption) as should_stop:
         summary = run_to_end(experiment, folder, ("nmi", "NMI"), should_stop)
     if json_output:
         typer.echo(json.dumps(summary))
     else:
-        _print_summary(summary)
+        _print_summary(opening.config, summary)
 
 
 def _opened(
@@ -94,15 +104,20 @@ def _opened(
 def _header(opening: Opening[ClusterConfig]) -> str:
     """What is about to be run, and where."""
     config = opening.config
-    skew = f" p = {config.partition.p:g}" if config.partition.kind == "skew" else ""
     begun = "going on with " if opening.goes_on else ""
     return (
         f"{begun}{METHODS[config.method].title} on {config.dataset}, "
-        f"{config.partition.kind}{skew}, seed {config.seed}: {opening.path}"
+        f"{config.partition.in_words}, seed {config.seed}: {opening.path}"
     )
 
 
-def _print_summary(summary: dict[str, Any]) -> None:
+def _absence(names: list[str]) -> str:
+    """Who is absent for the whole run."""
+    more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+    return f"absent for the whole run: {', '.join(names[:_MOST_NAMES])}{more}"
+
+
+def _print_summary(config: ClusterConfig, summary: dict[str, Any]) -> None:
     empty = summary["clients"] - summary["connected"] - summary["disconnected"]
     rows = {
         "images": f"{summary['samples']:,}, of which clients that take part hold "
@@ -110,8 +125,7 @@ def _print_summary(summary: dict[str, Any]) -> None:
         "clusters": str(summary["clusters"]),
         "clients": f"{summary['connected']} connected, {summary['disconnected']} disconnected"
         + (f", {empty} without images" if empty else ""),
-        "partition": summary["partition"]
-        + (f", p = {summary['p']:g}" if summary["p"] is not None else ""),
+        "partition": config.partition.in_words,
         "rounds": _rounds(summary),
         "leaves a client": summary["sends"],
         **{
@@ -122,6 +136,14 @@ def _print_summary(summary: dict[str, Any]) -> None:
                 ("accuracy", "accuracy"),
                 ("ARI", "ari"),
             )
+        },
+        **{
+            title: f"NMI {scores['nmi']:.4f}, Kappa {scores['kappa']:.4f}"
+            for title, scores in (
+                ("connected clients", summary["scores_connected"]),
+                ("absent clients", summary["scores_absent"]),
+            )
+            if summary["scores_absent"] is not None
         },
     }
     title = f"{METHODS[summary['method']].title} on {summary['dataset']}"

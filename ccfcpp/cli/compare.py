@@ -37,6 +37,7 @@ _SKEWS = ("0", "0.25", "0.5", "0.75", "1")
 _FLAGS = (
     flags.DATASET,
     flags.PARTITION,
+    flags.ALPHA,
     flags.CLIENTS,
     flags.CLUSTERS,
     *flags.ABSENCE,
@@ -84,6 +85,7 @@ def compare(
     from ccfcpp.runs.parallel import run_in_processes
     from ccfcpp.runs.study import reopen_study
 
+    flags.name_partition(named)
     files, values = user_layers(config, named, settings)
     keep_freed_memory()
     use_processors()

@@ -16,6 +16,7 @@ from typer.core import TyperCommand
 from ccfcpp.clustering.methods import METHODS
 from ccfcpp.core.config import RunConfig, Tree
 from ccfcpp.core.config_layers import flatten, preset
+from ccfcpp.core.errors import UsageError
 from ccfcpp.data.registry import DATASETS
 from supervised.classifiers import CLASSIFIERS
 
@@ -74,7 +75,10 @@ DATASET = Flag(
     "NAME|PATH",
 )
 PARTITION = Flag(
-    "--partition", "partition.kind", "skew, iid, or folders (each folder is a client).", "KIND"
+    "--partition",
+    "partition.kind",
+    "skew, dirichlet, iid, or folders (each folder is a client).",
+    "KIND",
 )
 SKEW = Flag("--p", "partition.p", "Degree of skew, 0 (random) to 1 (one class a client).", "P")
 ALPHA = Flag(
@@ -170,6 +174,26 @@ def keyed(*flags: Flag) -> Callable[[Callable[..., None]], Callable[..., None]]:
         return wrapper
 
     return decorate
+
+
+def name_partition(named: Named) -> None:
+    """Let a flag that belongs to a kind of partition name that kind.
+
+    Args:
+        named: Values of a command's flags by dotted key, into which the kind goes.
+
+    Raises:
+        UsageError: Flags name different kinds.
+    """
+    of_one_kind = {ALPHA: "dirichlet", CLASSES_PER_CLIENT: "pathological"}
+    kinds = {
+        flag.option: kind for flag, kind in of_one_kind.items() if named.get(flag.key) is not None
+    }
+    if named[PARTITION.key] is not None:
+        kinds[PARTITION.option] = named[PARTITION.key]
+    if len(set(kinds.values())) > 1:
+        raise UsageError(f"{' and '.join(kinds)} each name a partition: give one of them")
+    named[PARTITION.key] = next(iter(kinds.values()), None)
 
 
 def showing_defaults(

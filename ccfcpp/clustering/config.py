@@ -1,7 +1,10 @@
 """The configuration of ``ccfcpp cluster``."""
 
+import math
 from collections.abc import Mapping
-from typing import Literal
+from typing import Annotated, Literal
+
+from pydantic import Field
 
 from ccfcpp.clustering.methods import METHODS
 from ccfcpp.core.config import DataConfig, Heeding, MethodConfig, Positive, Section, Share
@@ -12,17 +15,43 @@ class ClusterDataConfig(DataConfig):
 
     images: Positive | None = None
     """Use only so many images, drawn at random, alike for every seed."""
+    imbalance: Annotated[float, Field(ge=1, allow_inf_nan=False)] = 1.0
+    """Of these, use so many that the largest class has this many times the images of the smallest:
+    sizes fall geometrically from class to class. 1: all. Drawn as ``images`` are."""
 
 
 class PartitionConfig(Section):
     """How the images are divided among clients."""
 
-    kind: Literal["skew", "iid", "folders"] = "skew"
-    """``skew``: the CCFC++ paper's p-skew; ``iid``: at random; ``folders``: a folder a client."""
+    kind: Literal["skew", "dirichlet", "iid", "folders"] = "skew"
+    """``skew``: the CCFC++ paper's p-skew; ``dirichlet``: shares of each class by Dir(alpha);
+    ``iid``: at random; ``folders``: a folder a client."""
     p: Share = 0.0
-    """Degree of skew: 0 gives shares at random, 1 one class a client."""
+    """Degree of ``skew``: 0 gives shares at random, 1 one class a client."""
+    alpha: Annotated[float, Field(gt=0)] = 0.5
+    """Concentration of ``dirichlet``: heterogeneous where it is small; ``inf`` is ``iid``."""
     clients: Positive | None = None
     """Number of clients; one a class (or a folder) where it is null."""
+    min_samples: Positive = 10
+    """``dirichlet`` is drawn again until each client holds so many."""
+
+    @property
+    def degree(self) -> dict[str, float | str]:
+        """How much clients differ, by the name of the key; empty where the kind has none.
+
+        JSON has no infinity: it is a text here.
+        """
+        if self.kind == "skew":
+            return {"p": self.p}
+        if self.kind == "dirichlet":
+            return {"alpha": self.alpha if self.alpha != math.inf else "inf"}
+        return {}
+
+    @property
+    def in_words(self) -> str:
+        """The kind and its degree."""
+        degree = (f"{name} = {float(value):g}" for name, value in self.degree.items())
+        return ", ".join([self.kind, *degree])
 
 
 class ClusterConfig(MethodConfig):

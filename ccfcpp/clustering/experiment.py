@@ -1,6 +1,6 @@
 """One clustering run, from its configuration to its results."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -36,6 +36,9 @@ class ClusteringExperiment(Experiment[Any]):
         config: The configuration.
         data: The images; those that the configuration names where it is None.
 
+    Attributes:
+        absent: Numbers of the clients that are absent for the whole run, ascending.
+
     Raises:
         UsageError: The configuration does not fit the data or the machine.
     """
@@ -49,11 +52,11 @@ class ClusteringExperiment(Experiment[Any]):
         self.clusters = number_of_clusters(config, self.data)
         self.parts = partition(config, self.data, self.randomness)
         connected = self.availability.connected(range(len(self.parts)), self.randomness)
-        self.disconnected = len(self.parts) - len(connected)
+        self.absent = sorted(set(range(len(self.parts))) - set(connected))
         self.data = self.data.to(self.device)
         # A client without samples has nothing to train on and nothing to add to an average.
         self.clients = [
-            self._holder(number, self._name(number), self.parts[number])
+            self._holder(number, self.client_name(number), self.parts[number])
             for number in connected
             if len(self.parts[number]) > 0
         ]
@@ -76,7 +79,8 @@ class ClusteringExperiment(Experiment[Any]):
     def _holder(self, number: int, name: str, samples: Tensor) -> Client:
         return Client(number, name, self.data.images[samples.to(self.device)])
 
-    def _name(self, number: int) -> str:
+    def client_name(self, number: int) -> str:
+        """What a client is called: its folder's name, or its number."""
         by_folder = self.config.partition.kind == "folders"
         return self.data.owner_names[number] if by_folder else f"client {number}"
 
@@ -110,19 +114,40 @@ class ClusteringExperiment(Experiment[Any]):
         for number, part in enumerate(self.parts):
             owners[part] = number
         assignments = {"cluster": clusters, "client": owners}
-        scores: dict[str, float | None] = dict.fromkeys(
-            ("nmi", "nmi_geometric", "kappa", "accuracy", "ari")
-        )
         if self.data.labels is not None:
             assignments["class"] = self.data.labels
-            scores |= clustering_scores(self.data.labels.cpu().numpy(), clusters.numpy())
-        summary = scores | {"bytes_delivered": size(pack(self.algorithm.delivery(state)))}
+        connected = [client.id for client in self.clients]
+        unknown = dict.fromkeys(("nmi", "nmi_geometric", "kappa", "accuracy", "ari"))
+        summary: dict[str, Any] = {
+            **(self._scores_over(torch.arange(len(self.data)), clusters) or unknown),
+            "scores_connected": self._scores_over(self._held_by(connected), clusters),
+            "scores_absent": self._scores_over(self._held_by(self.absent), clusters),
+            "bytes_delivered": size(pack(self.algorithm.delivery(state))),
+        }
         arrays = {"assignments": assignments}
         if (comparison := self.algorithm.comparison) is not None:
             model = comparison.global_model(state)
             arrays["spectra"] = local.arrays(spectrum(comparison.represent(model, self._compared)))
             summary |= describe_spectra(arrays["spectra"])
         return summary, arrays
+
+    def _held_by(self, clients: Sequence[int]) -> Tensor:
+        """Indices of the images of some clients."""
+        return torch.cat([torch.arange(0), *(self.parts[number] for number in clients)])
+
+    def _scores_over(self, images: Tensor, clusters: Tensor) -> Scores | None:
+        """Scores over some images by themselves: clusters are matched with classes among them.
+
+        Args:
+            images: Their indices, int64 of shape (some,).
+            clusters: The cluster of every image, int64 of shape (samples,).
+
+        Returns:
+            None where there are no labels, or no images.
+        """
+        if self.data.labels is None or len(images) == 0:
+            return None
+        return clustering_scores(self.data.labels.cpu()[images].numpy(), clusters[images].numpy())
 
     @cached_property
     def _compared(self) -> Tensor:
@@ -162,14 +187,15 @@ class ClusteringExperiment(Experiment[Any]):
             "method": config.method,
             "dataset": config.dataset,
             "samples": len(self.data),
+            "imbalance": config.data.imbalance if config.data.imbalance > 1 else None,
             "held": len(self.data) - len(self.unheld),
             "clusters": self.clusters,
             "partition": config.partition.kind,
-            "p": config.partition.p if config.partition.kind == "skew" else None,
+            **({"p": None, "alpha": None} | config.partition.degree),
             "seed": config.seed,
             "clients": len(self.parts),
             "connected": len(self.clients),
-            "disconnected": self.disconnected,
+            "disconnected": len(self.absent),
             "sends": METHODS[config.method].sends,
             "device": str(self.device),
             **self.algorithm.describe(),

@@ -10,22 +10,39 @@ from ccfcpp.core.errors import UsageError
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.data import ImageData, load
 from ccfcpp.data.images import random_part, selected
-from ccfcpp.data.partition import iid_partition, owner_partition, skewed_partition
+from ccfcpp.data.imbalance import long_tailed
+from ccfcpp.data.partition import (
+    dirichlet_partition,
+    iid_partition,
+    owner_partition,
+    skewed_partition,
+)
+
+# Drawn by a seed of its own, so that runs with different seeds see the same images.
+_PART = Randomness(0)
 
 
 def load_data(config: ClusterConfig) -> ImageData:
-    """The images, or a part of them, with the owners where each folder is a client."""
+    """The images, or a part of them, with the owners where each folder is a client.
+
+    ``data.images`` are drawn first, and ``data.imbalance`` acts on what they leave.
+
+    Raises:
+        UsageError: The images cannot be read, or have no labels that the part needs.
+    """
     data = load(
         config.dataset,
         data_root=Path(config.data.root) if config.data.root else None,
         image_size=config.data.image_size,
         folders_are_clients=config.partition.kind == "folders",
     )
-    if config.data.images is None:
-        return data
-    # Drawn by a seed of its own, so that runs with different seeds see the same images.
-    generator = Randomness(0).generator("part of the images")
-    return selected(data, random_part(torch.arange(len(data)), config.data.images, generator))
+    if config.data.images is not None:
+        generator = _PART.generator("part of the images")
+        part = random_part(torch.arange(len(data)), config.data.images, generator)
+        data = selected(data, part)
+    if config.data.imbalance > 1:
+        data = long_tailed(data, config.data.imbalance, _PART.generator("imbalance"))
+    return data
 
 
 def number_of_clusters(config: ClusterConfig, data: ImageData) -> int:
@@ -70,7 +87,12 @@ def partition(config: ClusterConfig, data: ImageData, randomness: Randomness) ->
         return iid_partition(len(data), clients, randomness)
     if data.labels is None:
         raise UsageError(
-            f"partition.kind = 'skew' needs class labels, and {data.name} has none: take "
+            f"partition.kind = {choice.kind!r} needs class labels, and {data.name} has none: take "
             "--partition iid or --partition folders"
         )
-    return skewed_partition(data.labels, len(data.classes), clients, choice.p, randomness)
+    classes = len(data.classes)
+    if choice.kind == "skew":
+        return skewed_partition(data.labels, classes, clients, choice.p, randomness)
+    return dirichlet_partition(
+        data.labels, classes, clients, choice.alpha, randomness, choice.min_samples
+    )

@@ -65,7 +65,7 @@ class AvailabilityConfig(Section):
     """Device failures and client sampling."""
 
     disconnection_rate: Share = 0.0
-    """Share of the clients that are absent for the whole run."""
+    """Share of the clients that are absent for the whole run; halves of a client count up."""
     dropout_rate: Share = 0.0
     """Probability that a client is absent from one round."""
     sample_fraction: PositiveShare = 1.0

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from decimal import ROUND_HALF_UP, Decimal
 
 import torch
 
@@ -15,7 +16,7 @@ class Availability:
 
     Attributes:
         disconnection_rate: Share of the clients that are absent for the whole run (the paper's
-            Section IV-E), rounded to whole clients.
+            Section IV-E), rounded to whole clients, halves up.
         dropout_rate: Probability that a connected client is absent from one round.
         sample_fraction: Share of the connected clients that the server invites in a round, rounded
             to whole clients.
@@ -31,7 +32,7 @@ class Availability:
         Raises:
             UsageError: None is left, or the server would invite none of them.
         """
-        absent = round(self.disconnection_rate * len(clients))
+        absent = _of_clients(self.disconnection_rate, len(clients))
         order = torch.randperm(len(clients), generator=randomness.generator("disconnection"))
         ordered = sorted(clients)
         left = sorted(ordered[index] for index in order[absent:].tolist())
@@ -67,3 +68,12 @@ class Availability:
     def _drops_out(self, randomness: Randomness) -> bool:
         draw = torch.rand((), generator=randomness.generator("dropout"))
         return bool(draw < self.dropout_rate)
+
+
+def _of_clients(share: float, clients: int) -> int:
+    """A share as whole clients; halves count up.
+
+    The share is taken as it is written in decimals: 0.29 of 50 is 14.5, and not just below it.
+    """
+    exact = Decimal(str(share)) * clients
+    return int(exact.to_integral_value(ROUND_HALF_UP))

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ccfcpp.clustering.config import ClusterConfig
+from ccfcpp.clustering.config import ClusterConfig, ClusterDataConfig
 from ccfcpp.clustering.methods import METHODS
 from ccfcpp.core.config import Tree
 from ccfcpp.core.config_layers import resolve
@@ -11,6 +11,10 @@ from ccfcpp.papers.tables import published_score
 from ccfcpp.runs.study import Axes, Planned, Row, as_markdown, cell_rows
 
 SCORES = {"nmi": "NMI", "kappa": "Kappa"}
+_BY_PRESENCE = {
+    f"{score}_{who}": (score, who) for score in SCORES for who in ("connected", "absent")
+}
+"""Scores over the images of connected and of absent clients, for the table of numbers."""
 _COSTS = {
     "communication_rounds": ("rounds", "{:.4g}"),
     "mb_up": ("MB up", "{:,.3f}"),
@@ -49,8 +53,8 @@ def plan_comparison(
             of_cell: Tree = {"method": method} | ({} if p is None else {"partition": {"p": p}})
             config = resolve(ClusterConfig, "cluster", *layers, of_cell, values)
             axes: Axes = {"method": method}
-            if p is not None:
-                axes["p"] = config.partition.p
+            if not centralised:
+                axes |= config.partition.degree
             if axes in (run.axes for run in planned):
                 continue
             for number in range(seeds):
@@ -90,10 +94,11 @@ class Comparison:
         self.methods = list(dict.fromkeys(run.axes["method"] for run in runs))
         skews = dict.fromkeys(run.axes["p"] for run in runs if "p" in run.axes)
         self.columns: list[float | None] = list(skews) or [None]
-        costed = [(axes, _with_costs(summary)) for axes, summary in results]
-        self.rows = [
-            _with_published(row, runs[0].config) for row in cell_rows(costed, [*SCORES, *_COSTS])
-        ]
+        self._partition = runs[0].config.partition
+        costed = [(axes, _with_costs(_with_absence(summary))) for axes, summary in results]
+        by_presence = [key for key in _BY_PRESENCE if any(key in summary for _, summary in costed)]
+        measures = [*SCORES, *by_presence, *_COSTS]
+        self.rows = [_with_published(row, runs[0].config) for row in cell_rows(costed, measures)]
         self._cells = {(row["method"], row.get("p")): row for row in self.rows}
 
     def table(self, score: str) -> list[dict[str, Entry | str]]:
@@ -108,13 +113,18 @@ class Comparison:
             for p in self.columns:
                 if cell := self._cell(method, p):
                     mean = cell[score]
-                    row[_heading(p)] = Entry(
+                    row[self._heading(p)] = Entry(
                         _with_deviation(mean, cell[f"{score} deviation"]),
                         _shown(cell[f"{score} published"], "({:.4f})"),
                         mean is not None and mean == best[p],
                     )
             rows.append(row)
         return rows
+
+    def _heading(self, p: float | None) -> str:
+        if self._partition.kind != "skew":
+            return self._partition.in_words
+        return _ALL_SKEWS if p is None else f"p = {p:g}"
 
     def _cell(self, method: str, p: float | None) -> Row | None:
         return self._cells.get((method, p)) or self._cells.get((method, None))
@@ -164,6 +174,14 @@ class Comparison:
         return "\n".join(parts)
 
 
+def _with_absence(summary: Row) -> Row:
+    """With the scores of connected and of absent clients' images, where clients are absent."""
+    if summary.get("scores_absent") is None:
+        return summary
+    apart = {key: summary[f"scores_{who}"][score] for key, (score, who) in _BY_PRESENCE.items()}
+    return summary | apart
+
+
 def _with_costs(summary: Row) -> Row:
     up, down = (summary[f"bytes_{way}"] / summary["connected"] for way in ("up", "down"))
     return summary | {"mb_up": up / 1e6, "mb_down": (down + summary["bytes_delivered"]) / 1e6}
@@ -171,7 +189,7 @@ def _with_costs(summary: Row) -> Row:
 
 def _fits_the_tables(config: ClusterConfig) -> bool:
     """Whether a run has the images, clients and availability of the CCFC++ paper's tables."""
-    whole = config.data.images is None and config.data.image_size is None
+    whole = config.data == ClusterDataConfig(root=config.data.root)
     ten = {config.partition.clients, config.clusters} <= {None, 10}
     return whole and ten and config.partition.kind == "skew" and config.availability.is_perfect
 
@@ -186,10 +204,6 @@ def _with_published(row: Row, config: ClusterConfig) -> Row:
     }
     sends = METHODS[row["method"]].sends
     return {"method": row["method"], "p": row.get("p")} | row | found | {"sends": sends}
-
-
-def _heading(p: float | None) -> str:
-    return _ALL_SKEWS if p is None else f"p = {p:g}"
 
 
 def _with_deviation(mean: float | None, deviation: float | None) -> str:

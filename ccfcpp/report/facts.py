@@ -23,6 +23,7 @@ _TITLES = {
     "alpha": "Dirichlet alpha",
     "beta": "weight beta",
     "samples": "images",
+    "imbalance": "largest class over the smallest",
     "held": "images that clients hold",
     "sends": "leaves a client",
     "connected": "connected clients",
@@ -72,10 +73,25 @@ def results(run: Run) -> dict[str, str]:
     scored = [row["scores"] for row in run.log if row.get("scores")]
     found: Row = run.summary or (scored[-1] if scored else {})
     scores = {title(key): f"{found[key]:.4g}" for key in _RESULTS if found.get(key) is not None}
-    return scores | {
-        "sent by clients": megabytes(sum(row["bytes_up"] for row in run.log)),
-        "received by clients": megabytes(sum(row["bytes_down"] for row in run.log)),
-        "time of the rounds": f"{sum(row['seconds'] for row in run.log):,.1f} s",
+    return (
+        scores
+        | _scores_by_presence(found)
+        | {
+            "sent by clients": megabytes(sum(row["bytes_up"] for row in run.log)),
+            "received by clients": megabytes(sum(row["bytes_down"] for row in run.log)),
+            "time of the rounds": f"{sum(row['seconds'] for row in run.log):,.1f} s",
+        }
+    )
+
+
+def _scores_by_presence(summary: Row) -> dict[str, str]:
+    """Scores over the images of connected and of absent clients, where there are absent ones."""
+    if summary.get("scores_absent") is None:
+        return {}
+    return {
+        f"{title(score)}, {who} clients": f"{summary[f'scores_{who}'][score]:.4g}"
+        for score in ("nmi", "kappa")
+        for who in ("connected", "absent")
     }
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from ccfcpp.core.config import Tree
 from ccfcpp.core.config_layers import stack, validate
@@ -21,6 +21,8 @@ from ccfcpp.runs.tensorboard import check_tensorboard
 if TYPE_CHECKING:
     from ccfcpp.runs.experiment import Experiment
     from ccfcpp.runs.folder import RunFolder
+
+E = TypeVar("E", bound="Experiment[Any]")
 
 
 @dataclass(frozen=True)
@@ -70,7 +72,7 @@ class Opening(Generic[C]):
         paths.refuse_other_config(config)
         return Opening(path, config, goes_on=True)
 
-    def open(self, make: Callable[[C], Experiment[Any]]) -> tuple[Experiment[Any], RunFolder]:
+    def open(self, make: Callable[[C], E]) -> tuple[E, RunFolder]:
         """The experiment and its folder.
 
         Args:

@@ -18,7 +18,7 @@ from ccfcpp.clustering.ccfc.local_training import ContrastiveTrainer, Trained
 from ccfcpp.clustering.ccfc.representations import represent
 from ccfcpp.models.stack.stacked import ModelStack
 from ccfcpp.runs.environment import use_processors
-from tests.support.command import TINY, Result, ccfcpp
+from tests.support.command import TINY, Result, ccfcpp, succeeded
 
 
 def complaint(result: Result) -> str:
@@ -47,9 +47,9 @@ def test_version() -> None:
 def test_help_of_every_command_names_its_flags() -> None:
     assert app.info.help
     flags = (
-        "--config --dataset --p --method --clients --clusters --rounds --pretrain-rounds --eta "
-        "--lam --disconnection-rate --dropout-rate --seed --device --cohort --data-root --out "
-        "--resume --set --profile --json"
+        "--config --dataset --p --alpha --partition --method --clients --clusters --rounds "
+        "--pretrain-rounds --eta --lam --disconnection-rate --dropout-rate --seed --device "
+        "--cohort --data-root --out --resume --set --profile --json"
     )
     shown = ccfcpp("cluster", "--help").stdout
     assert [flag for flag in flags.split() if flag not in shown] == []
@@ -78,6 +78,55 @@ def test_json_is_one_object_with_the_results(tmp_path: Path) -> None:
     assert "NMI" in result.stderr
 
 
+KM = ("--method", "km", "--set", "centroids.restarts=1")
+
+
+def test_alpha_names_the_dirichlet_partition(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    result = succeeded("cluster", *KM, "--alpha", 0.1, "--out", out)
+    assert "KM on digits, dirichlet, alpha = 0.1, seed 0: " in result.stderr
+    assert "dirichlet, alpha = 0.1" in result.stdout
+    summary = json.loads((out / "summary.json").read_text())
+    assert (summary["partition"], summary["alpha"]) == ("dirichlet", 0.1)
+    assert (summary["p"], summary["clients"]) == (None, 10)
+    assert min(each["samples"] for each in summary["participants"]) >= 10
+    assert len({each["samples"] for each in summary["participants"]}) > 5
+    settings = ("--partition", "dirichlet", "--set", "partition.alpha=0.1")
+    other = succeeded("cluster", *KM, *settings, "--json", "--out", tmp_path / "other")
+    assert json.loads(other.stdout)["participants"] == summary["participants"]
+    again = succeeded("cluster", "--resume", "--alpha", 0.1, "--out", out)
+    assert "dirichlet, alpha = 0.1" in again.stdout
+
+
+def test_an_imbalance_makes_the_first_class_the_largest(tmp_path: Path) -> None:
+    settings = ("--set", "data.imbalance=10", "--partition", "iid")
+    result = succeeded("cluster", *KM, *settings, "--json", "--out", tmp_path / "run")
+    summary = json.loads(result.stdout)
+    classes = np.bincount(np.load(tmp_path / "run" / "assignments.npz")["class"])
+    assert (classes[0], classes[-1]) == (174, 17)
+    assert (summary["samples"], summary["imbalance"]) == (classes.sum(), 10)
+
+
+def test_a_skew_is_named_with_p(tmp_path: Path) -> None:
+    result = succeeded("cluster", *KM, "--p", 0.75, "--out", tmp_path / "run")
+    assert "KM on digits, skew, p = 0.75, seed 0: " in result.stderr
+    assert "skew, p = 0.75" in result.stdout
+
+
+def test_degrees_of_other_partitions_do_not_count(tmp_path: Path) -> None:
+    """Neither p for ``iid`` and ``dirichlet``, nor alpha for ``iid``."""
+
+    def clients(name: str, *arguments: object) -> object:
+        out = tmp_path / name
+        result = succeeded("cluster", *KM, "--clients", 5, *arguments, "--json", "--out", out)
+        return json.loads(result.stdout)["participants"]
+
+    alone = clients("iid", "--partition", "iid")
+    both = ("--p", 0.75, "--set", "partition.alpha=0.1")
+    assert clients("iid-with-both", "--partition", "iid", *both) == alone
+    assert clients("alpha", "--alpha", 3) == clients("alpha-with-p", "--alpha", 3, "--p", 0.75)
+
+
 def test_the_files_of_a_run_agree_with_its_summary(tmp_path: Path) -> None:
     run = tmp_path / "run"
     result = ccfcpp("cluster", "--out", run, "--disconnection-rate", 0.25, *TINY)
@@ -102,6 +151,30 @@ def test_the_files_of_a_run_agree_with_its_summary(tmp_path: Path) -> None:
     assert session["device"] == "cpu"
     assert session["torch"].startswith(torch.__version__.split("+")[0])
     assert not list(run.rglob("*.tmp"))
+
+
+def test_who_is_absent_is_named_and_scored_apart(tmp_path: Path) -> None:
+    def run(name: str, *arguments: object) -> tuple[Result, dict[str, Any]]:
+        result = succeeded("cluster", *KM, *arguments, "--out", tmp_path / name)
+        return result, json.loads((tmp_path / name / "summary.json").read_text())
+
+    result, summary = run("absent", "--disconnection-rate", 0.25)
+    there = {entry["client"] for entry in summary["participants"]}
+    gone = ", ".join(f"client {number}" for number in range(10) if number not in there)
+    assert summary["disconnected"] == 3
+    assert result.stderr.splitlines()[1] == f"absent for the whole run: {gone}"
+    for who in ("connected", "absent"):
+        scores = summary[f"scores_{who}"]
+        (row,) = [line for line in result.stdout.splitlines() if f"{who} clients" in line]
+        assert f"NMI {scores['nmi']:.4f}, Kappa {scores['kappa']:.4f}" in row
+    result, summary = run("all")
+    assert summary["scores_absent"] is None
+    assert "absent for the whole run" not in result.stderr
+    assert "absent clients" not in result.stdout
+    assert "connected clients" not in result.stdout
+    result, _ = run("many", "--disconnection-rate", 0.9, "--clients", 50)
+    assert result.stderr.splitlines()[1].count("client ") == 20
+    assert " and 25 more" in result.stderr
 
 
 def test_the_same_command_gives_the_same_numbers(tmp_path: Path) -> None:
@@ -274,6 +347,10 @@ def test_a_run_without_a_single_centroid_says_so(tmp_path: Path) -> None:
         (["--p", 1.5], "partition.p = 1.5"),
         (["--p", -0.1], "partition.p = -0.1"),
         (["--p", "much"], "partition.p = much is refused: it should be a valid number"),
+        (["--alpha", 0], "partition.alpha = 0 is refused: it should be greater than 0"),
+        (["--alpha", 0.1, "--partition", "iid"], "--alpha and --partition each name a partition"),
+        (["--alpha", 1, "--clients", 200], "200 clients with 10 samples at least need 2000 of"),
+        (["--partition", "dirichlett"], "it should be 'skew', 'dirichlet', 'iid' or 'folders'"),
         (["--no-such-flag"], "--no-such-flag"),
         (["--dataset", "minst"], "mnist"),
         (["--method", "ccfc+"], "'ccfc', 'ccfc++' or "),
@@ -337,6 +414,12 @@ def test_labels_are_missing_where_p_needs_them(tmp_path: Path) -> None:
     folder = write_images(tmp_path / "pictures", 20)
     line = complaint(ccfcpp("cluster", "--dataset", folder, "--clusters", 2, "--clients", 2))
     assert "'skew' needs class labels" in line
+    few = ("--partition", "iid", "--clusters", 2, "--clients", 2, "--set", "data.imbalance=2")
+    line = complaint(ccfcpp("cluster", "--dataset", folder, *few))
+    assert "data.imbalance = 2 needs class labels, and pictures has none: leave it out" in line
+    needs_labels = ("--alpha", 1, "--clusters", 2, "--clients", 2)
+    line = complaint(ccfcpp("cluster", "--dataset", folder, *needs_labels))
+    assert "'dirichlet' needs class labels" in line
     line = complaint(ccfcpp("cluster", "--dataset", folder, "--partition", "iid"))
     assert "give --clusters" in line
 

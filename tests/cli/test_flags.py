@@ -8,6 +8,7 @@ from ccfcpp.cli import classify, cluster, compare, flags
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.core.config import RunConfig
 from ccfcpp.core.config_layers import resolve, values_of
+from ccfcpp.core.errors import UsageError
 from supervised.config import ClassifyConfig
 from tests.support.command import ccfcpp
 
@@ -45,6 +46,34 @@ def test_no_command_has_two_flags_of_one_name(
     command: str, table: tuple[flags.Flag, ...], kind: type[RunConfig], presets: str
 ) -> None:
     assert len({flag.option for flag in table}) == len(table)
+
+
+@pytest.mark.parametrize(
+    ("given", "kind"),
+    [
+        ({}, None),
+        ({"partition.kind": "iid"}, "iid"),
+        ({"partition.alpha": "0.1"}, "dirichlet"),
+        ({"partition.alpha": "0.1", "partition.kind": "dirichlet"}, "dirichlet"),
+        ({"partition.classes_per_client": "2"}, "pathological"),
+    ],
+)
+def test_a_flag_of_one_kind_of_partition_names_it(given: flags.Named, kind: str | None) -> None:
+    named = {"partition.kind": None, "partition.alpha": None, **given}
+    flags.name_partition(named)
+    assert named == {"partition.alpha": None, **given, "partition.kind": kind}
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"partition.alpha": "0.1", "partition.kind": "skew"},
+        {"partition.alpha": "0.1", "partition.classes_per_client": "2"},
+    ],
+)
+def test_flags_of_two_kinds_of_partition_are_refused(given: flags.Named) -> None:
+    with pytest.raises(UsageError, match=r"--alpha and --.* each name a partition"):
+        flags.name_partition({"partition.kind": None, **given})
 
 
 def test_a_switch_that_is_not_given_leaves_a_file_its_word() -> None:

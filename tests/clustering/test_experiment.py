@@ -110,6 +110,67 @@ def test_images_of_clients_that_are_absent_are_clustered_all_the_same(tmp_path: 
         assert arrays["cluster"].tolist() == everywhere.tolist()
 
 
+def scores_by_hand(folder: Path, clients: list[int]) -> Scores:
+    """Scores over the images of some clients, from the file of assignments."""
+    with np.load(folder / "assignments.npz") as arrays:
+        theirs = np.isin(arrays["client"], clients)
+        return clustering_scores(arrays["class"][theirs], arrays["cluster"][theirs])
+
+
+@pytest.mark.parametrize("method", METHODS.own())
+def test_images_of_connected_and_of_absent_clients_are_scored_apart(
+    method: str, tmp_path: Path
+) -> None:
+    partition = {"kind": "dirichlet", "clients": 4, "min_samples": 2}
+    config = tiny(
+        method, {"partition": partition, "availability": {"disconnection_rate": 0.5}, "seed": 1}
+    )
+    experiment = ClusteringExperiment(config, few_digits())
+    summary = experiment.run(RunFolder.create(tmp_path / "run", config))
+    connected = [client.id for client in experiment.clients]
+    assert sorted([*connected, *experiment.absent]) == [0, 1, 2, 3]
+    assert len(experiment.absent) == 2
+    assert summary["scores_connected"] == scores_by_hand(tmp_path / "run", connected)
+    assert summary["scores_absent"] == scores_by_hand(tmp_path / "run", experiment.absent)
+    assert summary["scores_connected"] != summary["scores_absent"]
+    overall = scores_by_hand(tmp_path / "run", [0, 1, 2, 3])
+    assert {key: summary[key] for key in overall} == overall
+
+
+def test_where_nobody_is_absent_all_images_are_of_connected_clients(tmp_path: Path) -> None:
+    experiment, summary, _ = run(tmp_path / "run", few_digits())
+    assert experiment.absent == []
+    assert summary["scores_absent"] is None
+    assert summary["scores_connected"] == {key: summary[key] for key in summary["scores_connected"]}
+
+
+def test_images_that_nobody_holds_are_of_neither(tmp_path: Path) -> None:
+    """Four clients, each with one of ten classes."""
+    skew: Tree = {"partition": {"kind": "skew", "p": 1}}
+    absent: Tree = {"availability": {"disconnection_rate": 0.25}}
+    experiment, summary, _ = run(tmp_path / "run", few_digits(), skew, absent)
+    assert sum(map(len, experiment.parts)) < 80
+    connected = [client.id for client in experiment.clients]
+    assert len(connected) == 3
+    assert summary["scores_connected"] == scores_by_hand(tmp_path / "run", connected)
+    assert summary["scores_absent"] == scores_by_hand(tmp_path / "run", experiment.absent)
+
+
+def test_without_labels_or_images_there_are_no_scores_of_absent_clients(tmp_path: Path) -> None:
+    absent: Tree = {"availability": {"disconnection_rate": 0.5}}
+    unlabelled = few_digits(labelled=False)
+    _, summary, _ = run(tmp_path / "unlabelled", unlabelled, absent, {"clusters": 3})
+    assert summary["scores_connected"] is summary["scores_absent"] is None
+    # Of two owners one holds everything; with this seed the other one is absent.
+    names, owners = ("all", "nothing"), torch.zeros(80, dtype=torch.int64)
+    owned = replace(few_digits(), owners=owners, owner_names=names)
+    folders: Tree = {"partition": {"kind": "folders", "clients": 2}, "seed": 1}
+    experiment, summary, _ = run(tmp_path / "owned", owned, absent, folders)
+    assert [experiment.client_name(each) for each in experiment.absent] == ["nothing"]
+    assert summary["scores_absent"] is None
+    assert summary["scores_connected"]["nmi"] == summary["nmi"]
+
+
 def test_what_is_delivered_is_counted(tmp_path: Path) -> None:
     """The centroids, without how far they have moved."""
     _, summary, _ = run(tmp_path / "run", few_digits(), {"clusters": 3})

@@ -4,12 +4,16 @@ from dataclasses import replace
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ccfcpp.clustering.setup import load_data, number_of_clusters, partition
 from ccfcpp.core.config import Tree
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.data import ImageData
+from ccfcpp.data.imbalance import long_tailed_sizes
+from ccfcpp.data.partition import dirichlet_partition
 from tests.support.clustering import digits, tiny
 
 
@@ -40,6 +44,40 @@ def test_a_part_of_the_images_is_alike_for_every_seed() -> None:
     assert len(load_data(tiny("km", {"data": {"images": 5000}}))) == 1797
 
 
+def sizes_of(data: ImageData) -> list[int]:
+    assert data.labels is not None
+    return torch.bincount(data.labels, minlength=10).tolist()
+
+
+def test_an_imbalance_is_of_the_images_that_are_used_and_alike_for_every_seed() -> None:
+    some = load_data(tiny("km", {"data": {"images": 600}}))
+    configs = [
+        tiny("km", {"data": {"images": 600, "imbalance": 5}, "seed": seed}) for seed in (0, 1)
+    ]
+    first, second = map(load_data, configs)
+    assert torch.equal(first.images, second.images)
+    assert sizes_of(first) == long_tailed_sizes(min(sizes_of(some)), 10, 5)
+    assert all((some.images == image).flatten(1).all(1).any() for image in first.images)
+    # Of all 1,797 digits the smallest class has 174.
+    assert sizes_of(load_data(tiny("km", {"data": {"imbalance": 5}})))[0] == 174
+
+
+@pytest.mark.parametrize("images", [None, 60])
+def test_without_an_imbalance_classes_are_as_they_are(images: int | None) -> None:
+    plain, balanced = (
+        load_data(tiny("km", {"data": {"images": images} | more}))
+        for more in ({}, {"imbalance": 1})
+    )
+    assert torch.equal(plain.images, balanced.images)
+    assert len(plain) == (images or 1797)
+
+
+@pytest.mark.parametrize("ratio", [0.5, 0, -1, float("nan"), float("inf")])
+def test_an_imbalance_is_a_ratio_from_1_on(ratio: float) -> None:
+    with pytest.raises(UsageError, match=r"^data.imbalance = .* is refused: it should be"):
+        tiny("km", {"data": {"imbalance": ratio}})
+
+
 def test_there_are_as_many_clusters_as_classes_or_as_were_asked_for() -> None:
     assert number_of_clusters(tiny("km"), some_digits()) == 10
     assert number_of_clusters(tiny("km", {"clusters": 4}), some_digits()) == 4
@@ -65,6 +103,8 @@ def test_numbers_of_clusters_that_cannot_be(
     [
         ({"kind": "skew"}, some_digits(), 10),
         ({"kind": "skew", "clients": 3}, some_digits(), 3),
+        ({"kind": "dirichlet", "min_samples": 1}, some_digits(), 10),
+        ({"kind": "dirichlet", "alpha": 5, "clients": 3}, some_digits(), 3),
         ({"kind": "iid"}, some_digits(), 10),
         ({"kind": "iid", "clients": 3}, some_digits(labelled=False), 3),
         ({"kind": "folders"}, owned(), 2),
@@ -81,6 +121,36 @@ def test_no_image_belongs_to_two_clients(choice: Tree, data: ImageData, expected
     assert len(held) > len(data) - expected
 
 
+@given(st.floats(0.05, 100), st.integers(1, 6), st.integers(1, 12), st.integers(0, 99))
+def test_a_dirichlet_partition_is_that_of_classification(
+    alpha: float, clients: int, least: int, seed: int
+) -> None:
+    data = some_digits(200)
+    assert data.labels is not None
+    choice: Tree = {"kind": "dirichlet", "alpha": alpha, "min_samples": least, "clients": clients}
+    parts = partition(tiny("km", {"partition": choice}), data, Randomness(seed))
+    expected = dirichlet_partition(data.labels, 10, clients, alpha, Randomness(seed), least)
+    assert [part.tolist() for part in parts] == [part.tolist() for part in expected]
+
+
+@pytest.mark.parametrize(
+    ("choice", "words", "degree"),
+    [
+        ({}, "skew, p = 0", {"p": 0.0}),
+        ({"p": 0.75, "alpha": 0.1}, "skew, p = 0.75", {"p": 0.75}),
+        ({"kind": "dirichlet", "alpha": 0.1, "p": 1}, "dirichlet, alpha = 0.1", {"alpha": 0.1}),
+        ({"kind": "dirichlet", "alpha": "inf"}, "dirichlet, alpha = inf", {"alpha": "inf"}),
+        ({"kind": "iid", "p": 0.75, "alpha": 0.1}, "iid", {}),
+        ({"kind": "folders"}, "folders", {}),
+    ],
+)
+def test_a_partition_is_named_with_what_counts_for_it(
+    choice: Tree, words: str, degree: Tree
+) -> None:
+    chosen = tiny("km", {"partition": choice}).partition
+    assert (chosen.in_words, chosen.degree) == (words, degree)
+
+
 def test_each_folder_is_a_client() -> None:
     north, south = partition(tiny("km", {"partition": {"kind": "folders"}}), owned(), Randomness(0))
     assert south.tolist() == list(range(0, 40, 4))
@@ -94,6 +164,12 @@ def test_each_folder_is_a_client() -> None:
         ({"kind": "folders", "clients": 3}, owned(), "clients = 3 does not fit the 2 folders"),
         ({"kind": "iid"}, some_digits(labelled=False), "clients is not given and mine has no"),
         ({"kind": "skew", "clients": 3}, some_digits(labelled=False), "'skew' needs class labels"),
+        (
+            {"kind": "dirichlet", "clients": 3},
+            some_digits(labelled=False),
+            "'dirichlet' needs class labels, and mine has none: take --partition iid or",
+        ),
+        ({"kind": "dirichlet"}, some_digits(), "10 clients with 10 samples at least need 100 of"),
     ],
 )
 def test_partitions_that_the_images_do_not_allow(

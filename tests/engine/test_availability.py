@@ -1,3 +1,6 @@
+from fractions import Fraction
+from math import floor
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,7 +13,7 @@ from ccfcpp.engine.availability import Availability
 @given(st.integers(1, 30), st.floats(0, 1), st.integers(0, 100))
 def test_the_stated_share_is_disconnected(clients: int, rate: float, seed: int) -> None:
     availability, randomness = Availability(disconnection_rate=rate), Randomness(seed)
-    expected = clients - round(rate * clients)
+    expected = clients - floor(Fraction(str(rate)) * clients + Fraction(1, 2))
     if expected == 0:
         with pytest.raises(UsageError, match=f"disconnects all {clients} clients"):
             availability.connected(range(clients), randomness)
@@ -21,6 +24,18 @@ def test_the_stated_share_is_disconnected(clients: int, rate: float, seed: int) 
     assert set(connected) <= set(range(clients))
     reversed_order = availability.connected(range(clients)[::-1], randomness)
     assert connected == reversed_order
+
+
+@pytest.mark.parametrize(
+    ("rate", "clients", "absent"),
+    [(0.25, 10, 3), (0.24, 10, 2), (0.35, 10, 4), (0.5, 5, 3), (0.15, 10, 2), (0.29, 50, 15)],
+)
+def test_half_a_client_is_disconnected_as_a_whole_one(
+    rate: float, clients: int, absent: int
+) -> None:
+    """Python rounds halves to even numbers, and 0.29 · 50 in binary is less than 14.5."""
+    left = Availability(disconnection_rate=rate).connected(range(clients), Randomness(0))
+    assert clients - len(left) == absent
 
 
 def test_disconnection_differs_from_seed_to_seed() -> None:

@@ -73,6 +73,24 @@ def test_where_clients_may_be_absent_a_centralised_method_runs_at_every_skew() -
         ]
 
 
+@pytest.mark.parametrize(
+    ("partition", "axes", "heading"),
+    [
+        ({"kind": "dirichlet", "alpha": "0.1"}, {"alpha": 0.1}, "dirichlet, alpha = 0.1"),
+        ({"kind": "iid"}, {}, "iid"),
+    ],
+)
+def test_another_partition_than_the_skew_has_one_column(
+    partition: Tree, axes: Axes, heading: str
+) -> None:
+    plan = plan_comparison([], {"partition": partition}, ["km", "k-fed"], [], seeds=1)
+    assert [run.axes for run in plan] == [KM, {"method": "k-fed", **axes}]
+    results = [(run.axes, summary(0.5)) for run in plan]
+    comparison = Comparison(plan, results)
+    assert [list(row) for row in comparison.table("nmi")] == [["method", heading]] * 2
+    assert [row.get("alpha") for row in comparison.rows] == [None, axes.get("alpha")]
+
+
 def test_unknown_methods_and_skews_are_refused() -> None:
     with pytest.raises(UsageError, match="method = dbscan is refused"):
         plan_comparison([], {}, ["dbscan"], ["0"], seeds=1)
@@ -119,6 +137,25 @@ def test_a_table_of_runs_that_are_not_finished_leaves_their_places_empty() -> No
     assert Comparison(planned(KM), []).as_markdown().count("KM") == 2
 
 
+def test_scores_of_absent_clients_have_columns_where_somebody_is_absent() -> None:
+    def apart(connected: float, absent: float) -> Row:
+        return summary(0.5) | {
+            "scores_connected": {"nmi": connected, "kappa": 0.75},
+            "scores_absent": {"nmi": absent, "kappa": 0.25},
+        }
+
+    plain = [(axes, summary(0.5) | {"scores_absent": None}) for axes in K_FED]
+    assert not any(
+        "_absent" in key for row in Comparison(planned(*K_FED), plain).rows for key in row
+    )
+    some = [(K_FED[0], apart(0.75, 0.25)), (K_FED[0], apart(0.5, 0.5)), plain[1]]
+    first, second = Comparison(planned(*K_FED), some).rows
+    assert (first["nmi_connected"], first["kappa_connected"]) == (0.625, 0.75)
+    assert (first["nmi_absent"], first["kappa_absent"]) == (0.375, 0.25)
+    assert first["nmi_absent deviation"] == pytest.approx(0.125 * 2**0.5)
+    assert second["nmi_absent"] is second["kappa_connected"] is None
+
+
 def test_costs_are_means_of_a_client_and_say_what_leaves_it() -> None:
     results = [(K_FED[0], summary(0.7, seconds=1)), (K_FED[1], summary(0.7, seconds=4))]
     (costs,) = Comparison(planned(*K_FED), results).costs()
@@ -144,6 +181,8 @@ def test_without_labels_a_table_has_no_scores() -> None:
         ({"clusters": 5}, False),
         ({"data": {"images": 500}}, False),
         ({"data": {"image_size": 32}}, False),
+        ({"data": {"imbalance": 10}}, False),
+        ({"data": {"root": "elsewhere"}}, True),
         ({"partition": {"kind": "iid"}}, False),
         ({"availability": {"disconnection_rate": 0.1}}, False),
         ({"availability": {"sample_fraction": 0.5}}, False),
@@ -205,6 +244,17 @@ def test_a_comparison_prints_and_writes_its_tables(tmp_path: Path) -> None:
     assert again.code == 0, again.stderr
     assert [row["runs"] for row in json.loads(again.stdout)["table"]] == [2, 2, 2]
     assert (out / "method=km" / "seed-0" / "summary.json").stat().st_mtime_ns == before
+
+
+def test_systems_are_compared_on_a_dirichlet_partition(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    cheap = ("--methods", "km,k-fed", "--set", "centroids.restarts=1")
+    result = ccfcpp("compare", *cheap, "--alpha", 0.1, "--out", out)
+    assert result.code == 0, result.stderr
+    assert "| method | dirichlet, alpha = 0.1 |" in (out / "table.md").read_text()
+    with (out / "table.csv").open() as file:
+        assert [row["alpha"] for row in csv.DictReader(file)] == ["", "0.1"]
+    assert (out / "method=k-fed,alpha=0.1" / "seed-0" / "summary.json").exists()
 
 
 LONG = (
@@ -274,6 +324,7 @@ def wait_for_rounds(metrics: Path, process: subprocess.Popen[Any]) -> None:
         (("--set", "method=km"), "give --methods"),
         (("--methods", "km", "--set", "gan.epochs=3"), "gan.epochs has no effect on km"),
         (("--partition", "iid", "--p", "0"), "--p has no effect"),
+        (("--alpha", "1", "--p", "0"), "--p has no effect on partition.kind = 'dirichlet'"),
         (("--set", "partition=3"), "partition = 3 is refused"),
         (("--methods", "k-fed", "--set", "kfed.local_clusters=11"), "more than the 10 clusters"),
         (("--dataset", "nothing.npz"), "nothing.npz"),
@@ -287,6 +338,19 @@ def test_bad_input_is_one_line(tmp_path: Path, arguments: tuple[str, ...], compl
     assert complaint in result.stderr
     assert result.stderr.count("\n") == 1
     assert not (tmp_path / "out").exists()
+
+
+def test_a_table_of_numbers_tells_connected_and_absent_clients_apart(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    cheap = ("--methods", "k-fed", "--p", "0", "--set", "centroids.restarts=1")
+    result = ccfcpp("compare", *cheap, "--disconnection-rate", 0.3, "--out", out)
+    assert result.code == 0, result.stderr
+    alone = json.loads((out / "method=k-fed,p=0.0" / "seed-0" / "summary.json").read_text())
+    with (out / "table.csv").open() as file:
+        (row,) = csv.DictReader(file)
+    for who in ("connected", "absent"):
+        for score in ("nmi", "kappa"):
+            assert float(row[f"{score}_{who}"]) == alone[f"scores_{who}"][score]
 
 
 def test_what_was_planned_cannot_be_changed_on_resumption(tmp_path: Path) -> None:

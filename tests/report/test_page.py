@@ -1,5 +1,6 @@
 """The page, as a file and in a browser."""
 
+import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -94,6 +95,19 @@ def test_the_page_says_what_the_run_was(reported: Path) -> None:
         assert part in shown
     assert "Left out" not in shown
     assert "interrupted" not in shown
+
+
+def test_the_page_scores_connected_and_absent_clients_apart(
+    reported: Path, ccfc_run: Path, tmp_path: Path
+) -> None:
+    shown = text_of((reported / "report.html").read_text())
+    summary = json.loads((reported / "summary.json").read_text())
+    for score, title in (("nmi", "NMI"), ("kappa", "Kappa")):
+        for who in ("connected", "absent"):
+            value = summary[f"scores_{who}"][score]
+            assert f"<dt>{title}, {who} clients</dt><dd>{value:.4g}</dd>" in shown
+    report(ccfc_run, out=tmp_path / "out")
+    assert ", absent clients" not in (tmp_path / "out" / "report.html").read_text()
 
 
 def test_unlabelled_images_have_no_figures_of_classes(unlabelled_run: Path, tmp_path: Path) -> None:

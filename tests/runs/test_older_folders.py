@@ -1,9 +1,11 @@
 """Folders of runs as earlier versions left them."""
 
+import json
 import shutil
 from pathlib import Path
 
 import pytest
+import yaml
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
@@ -48,6 +50,29 @@ def test_its_images_are_kept_when_it_is_resumed(older: Path) -> None:
 
 def test_it_has_a_report(older: Path) -> None:
     assert "confusion" in report(older)["figures"]
+
+
+def test_a_run_from_before_absent_clients_were_scored_apart(tmp_path: Path) -> None:
+    """Nor was there a Dirichlet partition for clustering, nor an imbalance."""
+    run = tmp_path / "run"
+    settings = ("--method", "km", "--clients", 4, "--disconnection-rate", 0.5)
+    succeeded("cluster", *settings, "--out", run)
+    config = yaml.safe_load((run / "config.yaml").read_text())
+    del config["partition"]["alpha"], config["partition"]["min_samples"]
+    del config["data"]["imbalance"]
+    (run / "config.yaml").write_text(yaml.safe_dump(config))
+    whole = json.loads((run / "summary.json").read_text())
+    new = ("alpha", "imbalance", "scores_connected", "scores_absent")
+    older_summary = {key: value for key, value in whole.items() if key not in new}
+    assert len(older_summary) == len(whole) - len(new)
+    (run / "summary.json").write_text(json.dumps(older_summary))
+    assert "confusion" in report(run)["figures"]
+    shown = (run / "report.html").read_text()
+    assert "<dt>NMI</dt>" in shown
+    assert ", absent clients" not in shown
+    result = succeeded("cluster", *settings, "--out", run, "--resume")
+    assert "absent clients" in result.stdout
+    assert json.loads((run / "summary.json").read_text()) == whole
 
 
 def test_a_state_of_another_version_is_one_line(older: Path) -> None:

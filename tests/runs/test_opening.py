@@ -25,7 +25,7 @@ def test_a_new_run_has_no_folder_before_its_experiment_was_made(tmp_path: Path) 
     with pytest.raises(UsageError, match="do not fit"):
         opening.open(refuse)
     assert not (tmp_path / "run").exists()
-    _, folder = opening.open(lambda config: object())  # type: ignore[arg-type, return-value]
+    _, folder = opening.open(lambda config: object())  # type: ignore[type-var]
     assert folder.saved_config(ClusterConfig) == config()
 
 
