@@ -29,6 +29,7 @@ from ccfcpp.runs.opening import Opening, new_path, required_out
 _FLAGS = (
     flags.DATASET,
     flags.CLUSTERING_METHOD,
+    flags.PRESET,
     flags.PARTITION,
     flags.SKEW,
     flags.ALPHA,
@@ -106,7 +107,7 @@ def _header(opening: Opening[ClusterConfig]) -> str:
     config = opening.config
     begun = "going on with " if opening.goes_on else ""
     return (
-        f"{begun}{METHODS[config.method].title} on {config.dataset}, "
+        f"{begun}{METHODS[config.method].title} on {config.dataset}, {config.preset} preset, "
         f"{config.partition.in_words}, seed {config.seed}: {opening.path}"
     )
 

@@ -34,8 +34,11 @@ if TYPE_CHECKING:
     from ccfcpp.runs.study import Planned, Study
 
 _SKEWS = ("0", "0.25", "0.5", "0.75", "1")
+_BESIDE_PUBLISHED: Tree = {"preset": "published"}
+"""Its tables have the papers' values beside ours."""
 _FLAGS = (
     flags.DATASET,
+    flags.PRESET,
     flags.PARTITION,
     flags.ALPHA,
     flags.CLIENTS,
@@ -48,7 +51,9 @@ _FLAGS = (
 
 def add_compare(app: typer.Typer) -> None:
     """Give an application the command."""
-    shown = flags.showing_defaults("cluster", lambda: ClusterConfig.kind_for({}), *_FLAGS)
+    shown = flags.showing_defaults(
+        "cluster", lambda: ClusterConfig.kind_for({}), *_FLAGS, base=_BESIDE_PUBLISHED
+    )
     app.command(cls=shown)(compare)
 
 
@@ -87,6 +92,7 @@ def compare(
 
     flags.name_partition(named)
     files, values = user_layers(config, named, settings)
+    files = [_BESIDE_PUBLISHED, *files]
     keep_freed_memory()
     use_processors()
     with usage_errors():

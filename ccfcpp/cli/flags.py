@@ -67,6 +67,12 @@ _CLASSIFIERS = ", ".join(CLASSIFIERS)
 _DATASETS = ", ".join(DATASETS)
 
 CLUSTERING_METHOD = Flag("--method", "method", f"One of {_SYSTEMS}.", "NAME")
+PRESET = Flag(
+    "--preset",
+    "preset",
+    "default; or published: CCFC and CCFC++ as in their papers and code.",
+    "NAME",
+)
 CLASSIFICATION_METHOD = Flag("--method", "method", f"One of {_CLASSIFIERS}.", "NAME")
 DATASET = Flag(
     "--dataset",
@@ -197,7 +203,10 @@ def name_partition(named: Named) -> None:
 
 
 def showing_defaults(
-    presets: str, kind: Callable[[], type[RunConfig]], *flags: Flag
+    presets: str,
+    kind: Callable[[], type[RunConfig]],
+    *flags: Flag,
+    base: Tree | None = None,
 ) -> type[TyperCommand]:
     """The class of a command whose help shows the defaults of its flags.
 
@@ -205,12 +214,13 @@ def showing_defaults(
         presets: Folder of the data sets' presets.
         kind: Gives the kind of configuration; called only where the help is asked for.
         flags: The flags.
+        base: What the command lays over the preset.
     """
     by_name = {flag.name: flag for flag in flags}
 
     class Command(TyperCommand):
         def format_help(self, ctx: Any, formatter: Any) -> None:
-            found = _defaults(presets, kind())
+            found = dict(_defaults(presets, kind())) | dict(flatten(base or {}))
             options: dict[str | None, Any] = {option.name: option for option in self.params}
             for name, flag in by_name.items():
                 options[name].help = f"{flag.help} (default: {_default(flag, found)})"

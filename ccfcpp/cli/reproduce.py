@@ -146,7 +146,8 @@ def _plan(
     blocks = item.quick if quick else item.full
     kind, presets = item.command.config, item.command.presets
     root = None if data_root is None else Path(data_root)
-    runs = plan_blocks(kind, presets, blocks, values, out / "data", root, dataset)
+    base = item.command.base
+    runs = plan_blocks(kind, presets, blocks, values, out / "data", root, dataset, base)
     study = Study(out / "runs", runs)
     # What can be checked before hours of work is: the first run left on each data set.
     checked: set[str] = set()

@@ -17,12 +17,13 @@ from ccfcpp.core.config import RunConfig, Tree
 from ccfcpp.core.errors import UsageError
 
 C = TypeVar("C", bound=RunConfig)
+DEFAULT_PRESET = "default"
 # PyYAML lets the errors of dates that do not exist and of deep nesting through.
 _YAML_ERRORS = (yaml.YAMLError, ValueError, RecursionError)
 
 
 def resolve(kind: type[C], presets: str, *layers: Tree) -> C:
-    """Lay the user's layers over the data set's preset.
+    """Lay the user's layers over the data set's preset, and over the one that they name.
 
     Args:
         kind: The kind of configuration.
@@ -32,8 +33,13 @@ def resolve(kind: type[C], presets: str, *layers: Tree) -> C:
     Raises:
         UsageError: A key is unknown or a value is out of its range.
     """
-    dataset = stack(kind, *layers).get("dataset", "digits")
-    return validate(kind, stack(kind, preset(presets, str(dataset)), *layers))
+    given = stack(kind, *layers)
+    dataset = str(given.get("dataset", "digits"))
+    below = [preset(presets, dataset)]
+    named = f"{presets}/{given.get('preset', DEFAULT_PRESET)}"
+    if (preset_folder() / named).is_dir():
+        below.append(preset(named, dataset))
+    return validate(kind, stack(kind, *below, *layers))
 
 
 def stack(kind: type[RunConfig], *layers: Tree) -> Tree:

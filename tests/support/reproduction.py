@@ -53,7 +53,16 @@ class Plans:
         kind, presets = item.command.config, item.command.presets
         # A preset is read once a cell.
         with patch("ccfcpp.core.config_layers.preset", _read_once):
-            return plan_blocks(kind, presets, blocks, values, self._folder, self._data_root)
+            return plan_blocks(
+                kind,
+                presets,
+                blocks,
+                values,
+                self._folder,
+                self._data_root,
+                None,
+                item.command.base,
+            )
 
 
 _read_once = cache(preset)

@@ -1,12 +1,12 @@
 """All tables and figures, by name."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.experiment import ClusteringExperiment
-from ccfcpp.core.config import RunConfig
+from ccfcpp.core.config import RunConfig, Tree
 from ccfcpp.papers.reproduction.findings import Findings
 from ccfcpp.papers.reproduction.plan import Block
 from ccfcpp.papers.reproduction.results import Result
@@ -23,14 +23,16 @@ class Command:
         config: The kind of their configurations.
         presets: Folder of the data sets' presets.
         make: Makes a run.
+        base: Settings of all runs, under those of a table.
     """
 
     config: type[RunConfig]
     presets: str
     make: Callable[[Any], Experiment[Any]]
+    base: Tree = field(default_factory=dict)
 
 
-CLUSTER = Command(ClusterConfig, "cluster", ClusteringExperiment)
+CLUSTER = Command(ClusterConfig, "cluster", ClusteringExperiment, {"preset": "published"})
 CLASSIFY = Command(ClassifyConfig, "classify", ClassificationExperiment)
 
 

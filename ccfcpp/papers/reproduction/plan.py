@@ -79,6 +79,7 @@ def plan_blocks(
     folder: Path,
     data_root: Path | None,
     dataset: str | None = None,
+    base: Tree | None = None,
 ) -> list[Stored[C]]:
     """All runs of some blocks, or those on one data set.
 
@@ -90,6 +91,7 @@ def plan_blocks(
         folder: Where images that a block makes are put.
         data_root: Folder of the data sets; ``$CCFCPP_DATA`` where it is None.
         dataset: The name of the only data set.
+        base: Settings of all runs, under those of a block.
 
     Raises:
         UsageError: A value is out of its range, images are missing, or no run is on the data set.
@@ -97,7 +99,8 @@ def plan_blocks(
     runs: list[Stored[C]] = []
     names: list[str] = []
     for block in blocks:
-        layers = [read_yaml(preset_folder() / f"{layer}.yaml") for layer in block.layers]
+        layers = [base or {}]
+        layers += [read_yaml(preset_folder() / f"{layer}.yaml") for layer in block.layers]
         if block.images is not None:
             names.append(block.images.name)
             if dataset not in (None, block.images.name):
