@@ -1,10 +1,13 @@
 """Backbones: from images to feature vectors."""
 
 from collections.abc import Sequence
+from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from ccfcpp.core.errors import UsageError
+from ccfcpp.models.pooled import PooledModule, Pooling, batch_norm, inside, through
 
 
 class ConvBackbone(nn.Sequential):
@@ -42,7 +45,7 @@ class ConvBackbone(nn.Sequential):
         self.features = channels * height * width
 
 
-class ResNet18Backbone(nn.Module):
+class ResNet18Backbone(PooledModule):
     """torchvision's ResNet-18 for small images: a 3×3 stem with stride 1 and no max-pooling.
 
     Args:
@@ -65,3 +68,22 @@ class ResNet18Backbone(nn.Module):
         """Map images of shape (batch, channels, height, width) to features (batch, 512)."""
         features: Tensor = self.network(images)
         return features
+
+    def pooled(self, x: Tensor, name: str) -> Pooling[Tensor]:
+        """``forward`` in training mode, with batch normalisation over all clients' batches."""
+        network, path = self.network, inside(name, "network")
+        x = yield from batch_norm(network.bn1, f"{path}.bn1", network.conv1(x))
+        x = torch.relu(x)
+        for stage in ("layer1", "layer2", "layer3", "layer4"):
+            for number, block in network.get_submodule(stage).named_children():
+                x = yield from _basic_block(block, x, f"{path}.{stage}.{number}")
+        return torch.flatten(network.avgpool(x), 1)
+
+
+def _basic_block(block: Any, x: Tensor, name: str) -> Pooling[Tensor]:
+    """Torchvision's ``BasicBlock``, of two convolutions with a shortcut around them."""
+    y = yield from batch_norm(block.bn1, f"{name}.bn1", block.conv1(x))
+    y = yield from batch_norm(block.bn2, f"{name}.bn2", block.conv2(torch.relu(y)))
+    if block.downsample is not None:
+        x = yield from through(block.downsample, x, f"{name}.downsample")
+    return torch.relu(y + x)

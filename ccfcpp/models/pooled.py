@@ -147,12 +147,17 @@ def through(module: nn.Module, x: Tensor, name: str = "") -> Pooling[Tensor]:
         return (yield from batch_norm(module, name, x))
     if isinstance(module, nn.Sequential):
         for child, part in module.named_children():
-            x = yield from through(part, x, f"{name}.{child}" if name else child)
+            x = yield from through(part, x, inside(name, child))
         return x
     if isinstance(module, PooledModule):
         return (yield from module.pooled(x, name))
     result: Tensor = module(x)
     return result
+
+
+def inside(name: str, child: str) -> str:
+    """The path of a module's child."""
+    return f"{name}.{child}" if name else child
 
 
 class PooledModule(nn.Module):
@@ -161,6 +166,22 @@ class PooledModule(nn.Module):
     def pooled(self, x: Tensor, name: str) -> Pooling[Tensor]:
         """``forward`` in training mode, with batch normalisation over all clients' batches."""
         raise NotImplementedError
+
+
+def moved_parameters(network: nn.Module) -> dict[str, nn.Parameter]:
+    """The parameters that a step moves, by name.
+
+    A bias that batch normalisation takes away again is none of them. Its gradient is 0, and an
+    optimizer would make steps of the rounding errors that come instead.
+    """
+    idle = [
+        f"{inside(name, child)}.bias"
+        for name, chain in network.named_modules()
+        if isinstance(chain, nn.Sequential)
+        for (child, _), norm in zip(chain.named_children(), list(chain)[1:], strict=False)
+        if isinstance(norm, Norm)
+    ]
+    return {name: entry for name, entry in network.named_parameters() if name not in idle}
 
 
 def running_statistics(
@@ -174,8 +195,10 @@ def running_statistics(
         sums: Its pooled ``moments``.
 
     Returns:
-        The entries that are new.
+        The entries that are new; none after a step without a sample.
     """
+    if sums[0] == 0:
+        return {}
     momentum = 0.1
     mean, variance = mean_and_variance(sums)
     unbiased = variance * (sums[0] / (sums[0] - 1).clamp(min=1))

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from ccfcpp.clustering.algorithm import Problem
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.scan.algorithm import FedScan
-from ccfcpp.clustering.scan.batches import drawn_neighbours, turn
+from ccfcpp.clustering.scan.batches import drawn_neighbours
 from ccfcpp.clustering.scan.config import AffineViewsConfig, ScanConfig
 from ccfcpp.clustering.scan.messages import ScanState
 from ccfcpp.clustering.scan.network import ScanNetwork
@@ -24,6 +24,7 @@ from ccfcpp.engine.client import Client, Crew, Member
 from ccfcpp.engine.exchange import Task
 from ccfcpp.engine.federation import Federation
 from ccfcpp.engine.memories import ClientMemories
+from ccfcpp.engine.synchronised.turns import turn
 from ccfcpp.engine.transport import InProcess, Reply
 from tests.support.clustering import digits
 from tests.support.federation import CPU

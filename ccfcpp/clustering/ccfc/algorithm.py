@@ -12,9 +12,13 @@ has) clients learn from random views, without clusters. In each cluster-contrast
 
 the server averages the models by the clients' sizes and clusters all local centroids into k global
 ones.
+
+That is with local steps. In synchronised steps (``ccfcpp.clustering.ccfc.synchronised``) the losses
+are over the batches of all clients. Pre-training may also be Fed-SCAN's: by neighbours.
 """
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
 
 from torch import Tensor
@@ -27,18 +31,26 @@ from ccfcpp.clustering.ccfc.clients import (
     LloydSums,
     Pretraining,
 )
-from ccfcpp.clustering.ccfc.config import ModelConfig, TrainingConfig
+from ccfcpp.clustering.ccfc.config import ModelConfig
 from ccfcpp.clustering.ccfc.local_training import ContrastiveTrainer
 from ccfcpp.clustering.ccfc.messages import CLUSTER_CONTRAST, PRETRAINING, CCFCState
-from ccfcpp.clustering.ccfc.network import model_maker
+from ccfcpp.clustering.ccfc.network import NeighbourModel, model_maker
 from ccfcpp.clustering.ccfc.representations import GlobalModel
-from ccfcpp.clustering.ccfc.schedule import Schedule
-from ccfcpp.clustering.ccfc.server import CentroidAggregation, LloydAggregation, ModelAggregation
+from ccfcpp.clustering.ccfc.schedule import Schedule, training_of
+from ccfcpp.clustering.ccfc.server import (
+    CentroidAggregation,
+    HeadCentroids,
+    LloydAggregation,
+    ModelAggregation,
+)
+from ccfcpp.clustering.ccfc.synchronised import SynchronisedTraining
 from ccfcpp.clustering.kmeans.centroids import required_centroids
 from ccfcpp.clustering.kmeans.config import CentroidConfig
+from ccfcpp.clustering.scan.algorithm import FedScan
+from ccfcpp.clustering.scan.server import FindCentres
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.client import Client, Crew
-from ccfcpp.engine.exchange import ClientSide, ServerWork
+from ccfcpp.engine.exchange import ClientSide, ClientWork, ServerWork
 from ccfcpp.models.initialisation import random_state
 from ccfcpp.models.stack.capacity import cohort_size
 from ccfcpp.models.stack.stacked import ModelStack, training_bytes
@@ -56,11 +68,14 @@ class CCFC(ClusteringAlgorithm[CCFCState]):
     def __init__(self, problem: Problem) -> None:
         config = problem.config
         self.problem = problem
-        self.training = config.section(TrainingConfig)
+        self.training = training_of(config)
         self.centroids = config.section(CentroidConfig)
-        self.schedule = Schedule(self.training, self.centroids.encoder == "global")
+        # In synchronised steps the global model is the only one.
+        one_model = self.training.steps == "synchronised" or self.centroids.encoder == "global"
+        self.schedule = Schedule(self.training, from_global=one_model)
         self.rounds = self.schedule.rounds
-        self.make_model = model_maker(config.section(ModelConfig), problem.image_shape)
+        self.model = config.section(ModelConfig)
+        self.make_model = model_maker(self.model, problem.image_shape)
         self.rule = CentroidRule(self.centroids, problem.clusters)
         # The global model's representations serve the scores and the clients of this process.
         precision = config.compute.precision
@@ -72,9 +87,23 @@ class CCFC(ClusteringAlgorithm[CCFCState]):
             lambda state: state.model, self.global_model.of_other
         )
 
+    @cached_property
+    def start(self) -> FedScan | None:
+        """Pre-training by neighbours: Fed-SCAN's steps on this model's encoder."""
+        if self.training.pretraining == "siamese":
+            return None
+        return FedScan(self.problem, lambda: NeighbourModel(self.make_model(), self.rule.clusters))
+
+    @cached_property
+    def synchronised(self) -> SynchronisedTraining | None:
+        """Training in synchronised steps, where it is configured."""
+        if self.training.steps == "local":
+            return None
+        return SynchronisedTraining(self.problem, self.make_model, self.rule, self.global_model)
+
     def delivery(self, state: CCFCState) -> CCFCState:
         """The global model and the global centroids."""
-        return state
+        return state.public
 
     def describe(self) -> dict[str, object]:
         """What a summary says of the system."""
@@ -83,40 +112,65 @@ class CCFC(ClusteringAlgorithm[CCFCState]):
     def initial_state(self, randomness: Randomness) -> CCFCState:
         """A model with random weights, without centroids."""
         generator = randomness.generator("model")
-        return CCFCState(random_state(self.make_model, generator, self.problem.device))
+        make = self.start.make_network if self.start else self.make_model
+        return CCFCState(random_state(make, generator, self.problem.device))
+
+    def knows_clusters(self, state: CCFCState) -> bool:
+        """From the first centroids on; in pre-training by neighbours the head assigns."""
+        return state.centroids is not None or _has_head(state)
 
     def exchanges(self, number: int, state: CCFCState) -> Sequence[ServerWork[CCFCState, Any, Any]]:
         """Training, then (as the configuration has it) centroids and their refinement."""
-        latent = self.problem.config.section(ModelConfig).latent
         pretrains = self.schedule.pretrains(number)
-        find = CentroidAggregation(self.rule, latent)
-        train = ModelAggregation(
-            PRETRAINING if pretrains else CLUSTER_CONTRAST,
-            self.rule,
-            latent,
-            self.schedule.trained_give_centroids(number),
-        )
         works: list[ServerWork[CCFCState, Any, Any]] = []
         if not pretrains and state.centroids is None:
             # Without pre-training, or where nobody delivered centroids in its last round.
-            works.append(find)
-        works.append(train)
+            works.append(self._find(_has_head(state)))
+        works += self._training(number)
         if self.schedule.ends_with_centroids(number):
-            works += [find] if self.schedule.from_global else []
+            by_head = pretrains and self.start is not None
+            if by_head or self.schedule.from_global:
+                works.append(self._find(by_head))
             works += [LloydAggregation()] * self.centroids.refine_steps
         return works
 
+    def _training(self, number: int) -> Sequence[ServerWork[CCFCState, Any, Any]]:
+        """The training of a round."""
+        pretrains = self.schedule.pretrains(number)
+        if pretrains and self.start:
+            return self.start.trips_of(number)
+        if self.synchronised:
+            works = self.synchronised
+            return works.pretraining_works() if pretrains else works.contrast_works(number)
+        exchange = PRETRAINING if pretrains else CLUSTER_CONTRAST
+        with_centroids = self.schedule.trained_give_centroids(number)
+        return [ModelAggregation(exchange, self.rule, self.model.latent, with_centroids)]
+
+    def _find(self, by_head: bool) -> ServerWork[CCFCState, Any, Any]:
+        """Centroids from all clients: of the head's clusters, or by k-means."""
+        latent = self.model.latent
+        if by_head:
+            return HeadCentroids(FindCentres(self.problem.clusters, latent), self.make_model)
+        return CentroidAggregation(self.rule, latent)
+
     def client_side(self, crew: Crew) -> ClientSide:
-        """Both kinds of training, centroids, and sums for their refinement."""
+        """Training in the configured way, centroids, and sums for their refinement."""
+        works: list[ClientWork[Any, Any]] = [
+            GlobalEncoderCentroids(self.global_model, self.rule),
+            LloydSums(self.global_model, self.rule),
+        ]
+        if self.start:
+            works += [*self.start.trip_works(), self.start.centre_work()]
+        if self.synchronised:
+            return ClientSide.of(*works, *self.synchronised.client_works())
         cohort = self._cohort(crew)
         trainer = ContrastiveTrainer(
             self.make_model, self.problem.config, cohort, self.problem.device, self.global_model
         )
         return ClientSide.of(
+            *works,
             Pretraining(trainer, self.rule, self.schedule),
             ClusterContrast(trainer, self.rule, self.schedule),
-            GlobalEncoderCentroids(self.global_model, self.rule),
-            LloydSums(self.global_model, self.rule),
             cohort=cohort,
         )
 
@@ -132,16 +186,25 @@ class CCFC(ClusteringAlgorithm[CCFCState]):
         """The cluster of each image by the global model and the global centroids.
 
         Args:
-            state: A state with centroids.
+            state: A state with centroids, or in pre-training by neighbours.
             holder: Who holds the images. What the model makes of them is computed once for each of
                 its versions, and kept in the holder's scratch.
 
         Returns:
             int64 tensor of shape (samples,).
         """
+        if self.start and _has_head(state):
+            return self.start.space.clusters(state, 0, holder)
         seen = self.global_model.representations(state.model, state.version, holder)
         return self.rule.assign(seen.latents, required_centroids(state.centroids))
 
     def represent(self, state: CCFCState, holder: Client) -> Tensor:
         """The global model's latents z, of shape (samples, latent)."""
+        if self.start and _has_head(state):
+            return self.start.space.latents(state, holder)
         return self.global_model.representations(state.model, state.version, holder).latents
+
+
+def _has_head(state: CCFCState) -> bool:
+    """Whether the model is still in pre-training by neighbours."""
+    return "head.weight" in state.model

@@ -35,10 +35,20 @@ class TrainingConfig(Section):
 
     rounds: Count = 30
     """Cluster-contrastive rounds."""
+    pretraining: Literal["siamese", "neighbours"] = "siamese"
+    """``siamese``: two random views of each image; ``neighbours``: Fed-SCAN's objective on this
+    model's encoder, by the sections ``scan`` and ``affine``."""
     pretrain_rounds: Count = 100
-    """Rounds of contrastive pre-training before them."""
+    """Rounds of siamese pre-training; ``neighbours`` takes as many as ``scan.steps`` need."""
+    steps: Literal["local", "synchronised"] = "local"
+    """``local``: clients train by themselves, and models are averaged; ``synchronised``: each step
+    is one over the batches of all clients."""
+    synchronised_batch: Annotated[int, Field(ge=2, le=10**6)] = 1280
+    """Images of all clients together in a synchronised step."""
     local_epochs: Positive = 1
+    """Passes over the images in a round."""
     batch_size: Annotated[int, Field(ge=2, le=10**6)] = 128
+    """Images of one client in a local step."""
     learning_rate: PositiveNumber = 1e-3
     schedule: Literal["constant", "cosine"] = "constant"
     """``cosine``: over the cluster-contrastive rounds the learning rate falls towards 0."""
@@ -47,7 +57,7 @@ class TrainingConfig(Section):
 
     @model_validator(mode="after")
     def _some_rounds(self) -> "TrainingConfig":
-        if self.rounds + self.pretrain_rounds == 0:
+        if self.pretraining == "siamese" and self.rounds + self.pretrain_rounds == 0:
             raise ValueError(
                 "training.rounds = 0 and training.pretrain_rounds = 0: run one at least"
             )

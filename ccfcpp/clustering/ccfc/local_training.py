@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ccfcpp.clustering.ccfc.config import LossConfig, TrainingConfig
+from ccfcpp.clustering.ccfc.config import LossConfig
 from ccfcpp.clustering.ccfc.losses import (
     cluster_contrast,
     decorrelation,
@@ -15,7 +15,7 @@ from ccfcpp.clustering.ccfc.losses import (
 )
 from ccfcpp.clustering.ccfc.network import ContrastiveModel
 from ccfcpp.clustering.ccfc.representations import GlobalModel, Representations, represent
-from ccfcpp.clustering.ccfc.schedule import contrast_learning_rate
+from ccfcpp.clustering.ccfc.schedule import contrast_learning_rate, training_of
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.core.config import ViewsConfig
 from ccfcpp.core.profiling import section
@@ -105,7 +105,7 @@ class ContrastiveTrainer:
         self.config = config
         self.cohort = cohort
         self.global_model = global_model
-        self.training = config.section(TrainingConfig)
+        self.training = training_of(config)
         self.loss = config.section(LossConfig)
         self.views = config.section(ViewsConfig)
         self.models = ModelStack(make_model, cohort, device, precision=config.compute.precision)

@@ -6,7 +6,9 @@ from functools import partial
 from torch import Tensor, nn
 
 from ccfcpp.clustering.ccfc.config import ModelConfig
+from ccfcpp.clustering.scan.network import ClusterNetwork
 from ccfcpp.models.encoders import ConvBackbone, ResNet18Backbone
+from ccfcpp.models.pooled import Pooling, inside, through
 
 
 class ContrastiveModel(nn.Module):
@@ -30,6 +32,7 @@ class ContrastiveModel(nn.Module):
         predictor_width: int,
     ) -> None:
         super().__init__()
+        self.latent = latent
         self.backbone = backbone
         self.projector = nn.Sequential(
             nn.Linear(backbone.features, projector_width),
@@ -54,6 +57,50 @@ class ContrastiveModel(nn.Module):
         """Latent representations z and predictions p = h(z), both of shape (batch, latent)."""
         latents = self.encode(images)
         return latents, self.predictor(latents)
+
+
+class NeighbourModel(ClusterNetwork):
+    """The encoder of a contrastive model with a head for Fed-SCAN's steps.
+
+    Args:
+        model: The contrastive model; its predictor takes no part.
+        clusters: Number of clusters k.
+    """
+
+    heads = 1
+
+    def __init__(self, model: ContrastiveModel, clusters: int) -> None:
+        super().__init__()
+        self.backbone = model.backbone
+        self.projector = model.projector
+        self.head = nn.Linear(model.latent, clusters)
+        self.latent_norm = f"projector.{len(model.projector) - 1}"
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Latent representations z: (batch, channels, height, width) to (batch, latent)."""
+        latents: Tensor = self.projector(self.backbone(images))
+        return latents
+
+    def pooled(self, x: Tensor, name: str) -> Pooling[Tensor]:
+        """``forward`` in training mode, normalised over the batches of all clients."""
+        return (yield from pooled_latents(self, x, name))
+
+
+def pooled_latents(
+    model: ContrastiveModel | NeighbourModel, x: Tensor, name: str = ""
+) -> Pooling[Tensor]:
+    """Latent representations in training mode, normalised over the batches of all clients.
+
+    Args:
+        model: The model.
+        x: Images of shape (batch, channels, height, width).
+        name: The model's path in its network.
+
+    Returns:
+        z of shape (batch, latent).
+    """
+    x = yield from through(model.backbone, x, inside(name, "backbone"))
+    return (yield from through(model.projector, x, inside(name, "projector")))
 
 
 def model_maker(

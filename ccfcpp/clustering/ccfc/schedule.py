@@ -4,6 +4,8 @@ import math
 from dataclasses import dataclass
 
 from ccfcpp.clustering.ccfc.config import TrainingConfig
+from ccfcpp.clustering.config import ClusterConfig
+from ccfcpp.clustering.scan.config import ScanConfig
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,14 @@ class Schedule:
     def trained_give_centroids(self, number: int) -> bool:
         """Whether clients cluster what their own trained models make of their images."""
         return self.ends_with_centroids(number) and not self.from_global
+
+
+def training_of(config: ClusterConfig) -> TrainingConfig:
+    """The section ``training``, with the rounds that pre-training by neighbours takes."""
+    training = config.section(TrainingConfig)
+    if training.pretraining == "siamese":
+        return training
+    return training.model_copy(update={"pretrain_rounds": config.section(ScanConfig).rounds})
 
 
 def contrast_learning_rate(training: TrainingConfig, number: int) -> float:

@@ -1,6 +1,6 @@
 """What the server of CCFC and CCFC++ does: it averages models and clusters centroids."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -13,13 +13,17 @@ from ccfcpp.clustering.ccfc.messages import (
     LloydUpdate,
     TrainingUpdate,
 )
+from ccfcpp.clustering.ccfc.network import ContrastiveModel
 from ccfcpp.clustering.kmeans.centroids import required_centroids
+from ccfcpp.clustering.scan.messages import CENTRES, LatentSums, Snapshot
+from ccfcpp.clustering.scan.server import FindCentres, centres
 from ccfcpp.core.profiling import section
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.aggregation import ModelAverage
 from ccfcpp.engine.client import Member
 from ccfcpp.engine.exchange import Exchange, Figures, RefusedUpdateError, ServerWork
 from ccfcpp.engine.payload import check_same_shapes, check_samples, pack
+from ccfcpp.models.initialisation import random_state
 from ccfcpp.models.state import ModelState
 
 
@@ -41,7 +45,7 @@ class ModelAggregation(ServerWork[CCFCState, CCFCState, TrainingUpdate]):
 
     def broadcast(self, state: CCFCState) -> CCFCState:
         """The global model and the global centroids."""
-        return state
+        return state.public
 
     def check(self, message: CCFCState, update: TrainingUpdate, senders: Sequence[Member]) -> None:
         """Refuse a model or centroids of other shapes than the global ones."""
@@ -92,7 +96,7 @@ class CentroidAggregation(ServerWork[CCFCState, CCFCState, CentroidUpdate]):
 
     def broadcast(self, state: CCFCState) -> CCFCState:
         """The global model; the old centroids are of no use."""
-        return replace(state, centroids=None)
+        return replace(state.public, centroids=None)
 
     def check(self, message: CCFCState, update: CentroidUpdate, senders: Sequence[Member]) -> None:
         """Refuse centroids of a wrong shape."""
@@ -101,9 +105,43 @@ class CentroidAggregation(ServerWork[CCFCState, CCFCState, CentroidUpdate]):
     def aggregate(
         self, state: CCFCState, updates: Iterable[CentroidUpdate], randomness: Randomness
     ) -> tuple[CCFCState, Figures]:
-        """k-means over all local centroids."""
+        """k-means over all local centroids; the first ones end pre-training and its descent."""
         centroids = self.rule.global_centroids(list(updates), randomness)
-        return replace(state, centroids=centroids), {}
+        descent = None if state.centroids is None else state.descent
+        return replace(state, centroids=centroids, descent=descent), {}
+
+
+@dataclass(frozen=True)
+class HeadCentroids(ServerWork[CCFCState, Snapshot, LatentSums]):
+    """After pre-training by neighbours: the mean latent of each of the head's clusters.
+
+    The head has served, and the contrastive model gets a predictor.
+
+    Attributes:
+        centres: The exchange as Fed-SCAN has it.
+        make_model: Builds the contrastive model.
+    """
+
+    centres: FindCentres
+    make_model: Callable[[], ContrastiveModel]
+    exchange = CENTRES
+
+    def broadcast(self, state: CCFCState) -> Snapshot:
+        """The model, with its only head."""
+        return Snapshot(state.model, state.version, 0)
+
+    def check(self, message: Snapshot, update: LatentSums, senders: Sequence[Member]) -> None:
+        """Refuse sums of a wrong shape."""
+        self.centres.check(message, update, senders)
+
+    def aggregate(
+        self, state: CCFCState, updates: Iterable[LatentSums], randomness: Randomness
+    ) -> tuple[CCFCState, Figures]:
+        """The first centroids, and the model without the head: the descent ends."""
+        weight = state.model["head.weight"]
+        fresh = random_state(self.make_model, randomness.generator("model"), weight.device)
+        model = {name: state.model.get(name, entry) for name, entry in fresh.items()}
+        return CCFCState(model, state.version + 1, centres(updates, weight.dtype)), {}
 
 
 @dataclass(frozen=True)
@@ -114,7 +152,7 @@ class LloydAggregation(ServerWork[CCFCState, CCFCState, LloydUpdate]):
 
     def broadcast(self, state: CCFCState) -> CCFCState:
         """The global model and the centroids to refine."""
-        return state
+        return state.public
 
     def check(self, message: CCFCState, update: LloydUpdate, senders: Sequence[Member]) -> None:
         """Refuse sums of a wrong shape."""

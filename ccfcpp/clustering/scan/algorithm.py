@@ -7,7 +7,7 @@ batches, for every partition. What depends on the partition is who can be whose 
 neighbours inside a client are purer the more a client's images are alike.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property, partial
 from typing import Any
 
@@ -17,8 +17,8 @@ from torch import Tensor
 from ccfcpp.clustering.algorithm import ClusteringAlgorithm, Problem
 from ccfcpp.clustering.scan.clients import Pairs, SumLatents
 from ccfcpp.clustering.scan.config import AffineViewsConfig, ScanConfig
-from ccfcpp.clustering.scan.messages import STEP, ScanState, Snapshot
-from ccfcpp.clustering.scan.network import ScanNetwork
+from ccfcpp.clustering.scan.messages import ScanState, Snapshot
+from ccfcpp.clustering.scan.network import ClusterNetwork, ScanNetwork
 from ccfcpp.clustering.scan.objective import PREDICTIONS, program
 from ccfcpp.clustering.scan.representations import LatentSpace
 from ccfcpp.clustering.scan.schedule import falling
@@ -27,12 +27,14 @@ from ccfcpp.core.errors import UsageError
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.client import Client, Crew
 from ccfcpp.engine.exchange import ClientSide, ServerWork
-from ccfcpp.engine.synchronised.clients import Process, trip_works
+from ccfcpp.engine.synchronised.clients import Process, TripWork, trip_works
+from ccfcpp.engine.synchronised.messages import trips
 from ccfcpp.engine.synchronised.optimizers import Adam, Muon
 from ccfcpp.engine.synchronised.plan import Lags, Plan, rehearsed
-from ccfcpp.engine.synchronised.server import Steps
+from ccfcpp.engine.synchronised.server import Steps, Trip
 from ccfcpp.engine.synchronised.tape import Tape
 from ccfcpp.models.initialisation import random_state
+from ccfcpp.models.pooled import moved_parameters
 
 _HEAD = ("head.weight",)
 """Matrices that are no hidden layers, which Muon is for."""
@@ -43,22 +45,33 @@ class FedScan(ClusteringAlgorithm[ScanState]):
 
     Args:
         problem: What it is made for.
+        make_network: Builds another network than ``ScanNetwork``.
     """
 
     state_type = ScanState
 
-    def __init__(self, problem: Problem) -> None:
+    def __init__(
+        self, problem: Problem, make_network: Callable[[], ClusterNetwork] | None = None
+    ) -> None:
         self.problem = problem
         self.config = problem.config.section(ScanConfig)
         self.views = problem.config.section(AffineViewsConfig)
         self.shares = _shares(self.config, problem.clusters)
-        self.rounds = -(-self.config.steps // self.config.steps_per_round)
-        self.make_network = partial(ScanNetwork, self.config, problem.image_shape, problem.clusters)
+        self.rounds = self.config.rounds
+        self.make_network = make_network or partial(
+            ScanNetwork, self.config, problem.image_shape, problem.clusters
+        )
         self.space = LatentSpace(self.make_network, problem.device)
-        self.parameters = dict(self.space.network.named_parameters())
-        self.steps = Steps(
-            STEP,
-            self._optimizer(),
+        self.parameters = moved_parameters(self.space.network)
+        self.optimizer = self._optimizer()
+
+    @cached_property
+    def steps(self) -> Steps:
+        """How steps are made."""
+        longest, _ = self.plans
+        return Steps(
+            trips("step", len(longest.trips), uses_memory=True),
+            self.optimizer,
             list(self.parameters),
             lambda step: falling(step / self.config.steps),
             torch.bfloat16 if self.config.precision == "bfloat16" else None,
@@ -76,8 +89,7 @@ class FedScan(ClusteringAlgorithm[ScanState]):
         images = torch.zeros(4, *self.problem.image_shape, device=self.problem.device)
         lags = Lags()
         if self.config.lagged:
-            # The latents' batch normalisation is the encoder's last layer.
-            norm = f"encoder.{len(self.space.network.encoder) - 1}"
+            norm = self.space.network.latent_norm
             lags = Lags(totals=frozenset({PREDICTIONS}), slopes=frozenset({norm}))
         network = self.space.network
 
@@ -90,25 +102,36 @@ class FedScan(ClusteringAlgorithm[ScanState]):
         """Random weights; no moments and no statistics yet."""
         generator = randomness.generator("model")
         model = random_state(self.make_network, generator, self.problem.device)
-        return ScanState(model, 0, self.steps.begin(model))
+        moved = {name: model[name] for name in self.parameters}
+        return ScanState(model, 0, self.optimizer.begin(moved))
 
     def exchanges(self, number: int, state: ScanState) -> Sequence[ServerWork[ScanState, Any, Any]]:
         """The steps of a round, a few trips each; in the last round the centres, too."""
-        per_round = self.config.steps_per_round
-        first, others = self.plans
-        works: list[ServerWork[ScanState, Any, Any]] = []
-        for step in range(number * per_round, min((number + 1) * per_round, self.config.steps)):
-            works += self.steps.step(others if step else first)
+        works: list[ServerWork[ScanState, Any, Any]] = [*self.trips_of(number)]
         if number == self.rounds - 1:
             works.append(FindCentres(self.problem.clusters, self.config.latent))
         return works
 
+    def trips_of(self, number: int) -> list[Trip[Any]]:
+        """The steps of a round, for any state that holds the network in descent."""
+        per_round = self.config.steps_per_round
+        first, others = self.plans
+        steps = range(number * per_round, min((number + 1) * per_round, self.config.steps))
+        return [trip for step in steps for trip in self.steps.step(others if step else first)]
+
     def client_side(self, crew: Crew) -> ClientSide:
         """The trips of a step, and the sums for the centres."""
+        return ClientSide.of(*self.trip_works(), self.centre_work())
+
+    def centre_work(self) -> SumLatents:
+        """The clients' work for the centres."""
+        return SumLatents(self.space, self.problem.clusters)
+
+    def trip_works(self) -> list[TripWork]:
+        """The clients' work of each trip of a step."""
         pairs = Pairs(self.config, self.views, self.space, self.problem.samples, self.shares)
         process = Process(pairs.begin, self.parameters, lambda: self.plans, self.steps.precision)
-        centres = SumLatents(self.space, self.problem.clusters)
-        return ClientSide.of(*trip_works(process, STEP), centres)
+        return trip_works(process, self.steps.exchanges)
 
     def knows_clusters(self, state: ScanState) -> bool:
         """Always: the head assigns from the first round on."""

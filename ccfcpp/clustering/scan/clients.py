@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ccfcpp.clustering.scan.batches import drawn_neighbours, turn
+from ccfcpp.clustering.scan.batches import drawn_neighbours
 from ccfcpp.clustering.scan.config import AffineViewsConfig, ScanConfig
 from ccfcpp.clustering.scan.messages import CENTRES, LatentSums, Snapshot
 from ccfcpp.clustering.scan.neighbours import nearest_neighbours
@@ -24,6 +24,7 @@ from ccfcpp.data.images import to_float
 from ccfcpp.engine.client import Client
 from ccfcpp.engine.exchange import SummedWork, Task
 from ccfcpp.engine.synchronised.messages import Known
+from ccfcpp.engine.synchronised.turns import turn
 from ccfcpp.models.pooled import Program
 
 _NEIGHBOURS = "neighbours"

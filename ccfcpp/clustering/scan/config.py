@@ -46,6 +46,11 @@ class ScanConfig(Section):
     shares: tuple[PositiveNumber, ...] | None = None
     """Relative sizes that clusters should have, one for each in any order. None: equal ones."""
 
+    @property
+    def rounds(self) -> int:
+        """Rounds that the steps take."""
+        return -(-self.steps // self.steps_per_round)
+
 
 class AffineViewsConfig(Section):
     """Random affine views of images, one of each image in each step."""

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from ccfcpp.clustering.scan.objective import head_figure
 from ccfcpp.engine.exchange import Exchange
-from ccfcpp.engine.synchronised.messages import Descent, trips
+from ccfcpp.engine.synchronised.messages import Descent
 from ccfcpp.models.state import ModelState
 
 
@@ -62,8 +62,5 @@ class LatentSums:
     sums: Tensor
     counts: Tensor
 
-
-STEP = trips("step", 4, uses_memory=True)
-"""The trips of a step. Clients remember their neighbours."""
 
 CENTRES = Exchange("centres", Snapshot, LatentSums, summed=True)

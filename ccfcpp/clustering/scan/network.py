@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from ccfcpp.clustering.scan.config import ScanConfig
 from ccfcpp.core.errors import UsageError
+from ccfcpp.models.pooled import PooledModule, Pooling, inside, through
 
 _GROUPS = 8
 
@@ -19,7 +20,28 @@ def _block(convolution: nn.Conv2d) -> list[nn.Module]:
     return [convolution, nn.GroupNorm(_GROUPS, convolution.out_channels), nn.LeakyReLU(0.2)]
 
 
-class ScanNetwork(nn.Module):
+class ClusterNetwork(PooledModule):
+    """What Fed-SCAN's steps can train: ``forward`` gives latents z of shape (batch, d).
+
+    The encoder ends in a batch normalisation of the latents.
+
+    Attributes:
+        head: A linear map from latents to the clusters of each head.
+        heads: How many clusterings are learnt side by side.
+        latent_norm: The path of the latents' normalisation.
+    """
+
+    head: nn.Linear
+    heads: int
+    latent_norm: str
+
+    def predictions(self, latents: Tensor) -> Tensor:
+        """P = softmax(head(z)) of each head, of shape (batch, heads, k)."""
+        logits = self.head(latents).view(len(latents), self.heads, -1)
+        return torch.softmax(logits, dim=-1)
+
+
+class ScanNetwork(ClusterNetwork):
     """Convolutions 4×4 with stride 2 and GroupNorm, a hidden layer with LayerNorm, latents, heads.
 
     Args:
@@ -53,13 +75,13 @@ class ScanNetwork(nn.Module):
         self.encoder = nn.Sequential(*layers, nn.BatchNorm1d(config.latent, affine=False))
         self.head = nn.Linear(config.latent, config.heads * clusters)
         self.heads = config.heads
+        self.latent_norm = f"encoder.{len(self.encoder) - 1}"
 
     def forward(self, images: Tensor) -> Tensor:
         """Normalised latents z: (batch, channels, height, width) to (batch, d)."""
         latents: Tensor = self.encoder(images)
         return latents
 
-    def predictions(self, latents: Tensor) -> Tensor:
-        """P = softmax(head(z)) of each head, of shape (batch, heads, k)."""
-        logits = self.head(latents).view(len(latents), self.heads, -1)
-        return torch.softmax(logits, dim=-1)
+    def pooled(self, x: Tensor, name: str) -> Pooling[Tensor]:
+        """``forward`` in training mode, normalised over the batches of all clients."""
+        return (yield from through(self.encoder, x, inside(name, "encoder")))

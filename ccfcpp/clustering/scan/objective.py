@@ -13,7 +13,7 @@ L is the sum of theirs, and each is a clustering of its own.
 import torch
 from torch import Tensor
 
-from ccfcpp.clustering.scan.network import ScanNetwork
+from ccfcpp.clustering.scan.network import ClusterNetwork
 from ccfcpp.models.pooled import Objective, Pool, Program, through
 
 _LEAST = 1e-9
@@ -51,7 +51,7 @@ def divergence(mean: Tensor, shares: Tensor) -> Tensor:
     return (mean * (mean.clamp(min=_LEAST) / shares).log()).sum(dim=-1)
 
 
-def program(network: ScanNetwork, views: Tensor, balance: float, shares: Tensor) -> Program:
+def program(network: ClusterNetwork, views: Tensor, balance: float, shares: Tensor) -> Program:
     """A step on pairs of views, with sums over all clients where it couples images.
 
     Args:
@@ -64,7 +64,7 @@ def program(network: ScanNetwork, views: Tensor, balance: float, shares: Tensor)
         The objective. Its figures are means over heads: ``loss`` is the first term, ``entropy``
         H(p̄); and of each head ``head 0`` … its whole loss.
     """
-    z = yield from through(network.encoder, views, "encoder")
+    z = yield from through(network, views)
     p, sums = yield Pool(PREDICTIONS, network.predictions(z), _sums, common=True, valid=_plausible)
     count = sums[0].detach()
     mean = sums[1:].view(p.shape[1:]) / count

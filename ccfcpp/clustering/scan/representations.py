@@ -6,7 +6,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from ccfcpp.clustering.scan.network import ScanNetwork
+from ccfcpp.clustering.scan.network import ClusterNetwork
 from ccfcpp.core.profiling import section
 from ccfcpp.data.batches import forward_batch
 from ccfcpp.data.images import to_float
@@ -32,12 +32,12 @@ class LatentSpace:
         device: Where it runs.
     """
 
-    def __init__(self, make_network: Callable[[], ScanNetwork], device: torch.device) -> None:
+    def __init__(self, make_network: Callable[[], ClusterNetwork], device: torch.device) -> None:
         # Its weights come with a state. Batch statistics are the steps' affair.
         self.network = build(make_network, torch.Generator()).to(device).eval()
         self._loaded: int | None = None
 
-    def load(self, state: Model) -> ScanNetwork:
+    def load(self, state: Model) -> ClusterNetwork:
         """The network with the parameters of a state, which are copied into its own."""
         if self._loaded != state.version:
             self.network.load_state_dict(state.model)

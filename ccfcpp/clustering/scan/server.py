@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
+from torch import Tensor
 
 from ccfcpp.clustering.scan.messages import CENTRES, LatentSums, ScanState, Snapshot
 from ccfcpp.core.randomness import Randomness
@@ -43,6 +44,10 @@ class FindCentres(ServerWork[ScanState, Snapshot, LatentSums]):
         self, state: ScanState, updates: Iterable[LatentSums], randomness: Randomness
     ) -> tuple[ScanState, Figures]:
         """Where a cluster is empty, its centre is the origin."""
-        total = added_up(updates)
-        means = total.sums / total.counts.clamp(min=1).unsqueeze(1)
-        return replace(state, centroids=means.to(state.model["head.weight"].dtype)), {}
+        return replace(state, centroids=centres(updates, state.model["head.weight"].dtype)), {}
+
+
+def centres(updates: Iterable[LatentSums], dtype: torch.dtype) -> Tensor:
+    """The mean latent of each cluster, of shape (k, d); the origin where a cluster is empty."""
+    total = added_up(updates)
+    return (total.sums / total.counts.clamp(min=1).unsqueeze(1)).to(dtype)

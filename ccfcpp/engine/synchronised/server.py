@@ -62,7 +62,7 @@ class Trip(ServerWork[D, Known, Contribution]):
 
     def broadcast(self, state: D) -> Known:
         """What clients do not know yet."""
-        descent = _descent(state)
+        descent = self._descent(state)
         return Known(
             state.version,
             state.model if self.number == 0 else {},
@@ -86,13 +86,17 @@ class Trip(ServerWork[D, Known, Contribution]):
     ) -> tuple[D, Figures]:
         """Add up; in the last trip, move."""
         total = added_up(map(widened, updates))
-        before = _descent(state)
+        before = self._descent(state)
         descent = dataclasses.replace(
             before, totals=before.totals | total.sums, slopes=before.slopes | total.slopes
         )
         if not total.gradient:
             return _with(state, descent=descent), {}
         return self._moved(state, descent, total)
+
+    def _descent(self, state: D) -> Descent:
+        """The descent so far; a new one where a state has none."""
+        return state.descent or self.steps.begin(state.model)
 
     def _moved(self, state: D, descent: Descent, total: Contribution) -> tuple[D, Figures]:
         rules = self.steps
@@ -126,11 +130,6 @@ def widened(contribution: Contribution) -> Contribution:
     """The gradient in at least 32 bits, in which it can be added up."""
     wide = {n: g.float() if g.itemsize < 4 else g for n, g in contribution.gradient.items()}
     return dataclasses.replace(contribution, gradient=wide)
-
-
-def _descent(state: D) -> Descent:
-    assert state.descent is not None  # a system begins one before its first step
-    return state.descent
 
 
 def _with(state: D, **changes: object) -> D:

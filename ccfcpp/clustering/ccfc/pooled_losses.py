@@ -1,0 +1,167 @@
+"""The losses of CCFC and CCFC++ over the batches of all clients, as programs of a step.
+
+Source: Yan, Liu, Ning and Zhang, *CCFC++*, Eqs. (2) and (10). Each loss is a function of a few sums
+over images, which are pooled: the loss over the union of all batches is the common part of the
+objective, and clients have no part of their own.
+
+The model-contrastive term, the second line of Eq. (2), is left out. It holds a local model near the
+global one, and in synchronised steps there is one model only.
+"""
+
+from functools import partial
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from ccfcpp.clustering.ccfc.config import LossConfig
+from ccfcpp.clustering.ccfc.losses import negative_cosine
+from ccfcpp.clustering.ccfc.network import ContrastiveModel, pooled_latents
+from ccfcpp.models.pooled import Objective, Pool, Pooling, Program, through
+
+_ROUNDING = 1.001
+"""By how much sums of unit vectors may be longer than their number."""
+
+
+def siamese_program(model: ContrastiveModel, views: Tensor, weights: LossConfig) -> Program:
+    """SimSiam's loss of the pre-training phase, with decorrelation where it is asked for.
+
+    Both views of all images are one batch: batch normalisation and covariance are over both. (In
+    local steps they are over each view by itself.)
+
+    Args:
+        model: The model.
+        views: Of shape (2 · images, channels, height, width): first views, then second views.
+        weights: Weights of the terms.
+
+    Returns:
+        The objective; its figure is ``loss``.
+    """
+    z = yield from pooled_latents(model, views)
+    z, decorrelation = yield from pooled_decorrelation(z, weights.pretrain_eta)
+    p = yield from through(model.predictor, z, "predictor")
+    sums = partial(_siamese_sums, z.detach())
+    p, totals = yield Pool("siamese", p, sums, common=True, valid=_plausible_cosines)
+    loss = totals[1] / totals[0] + decorrelation
+    return _shared(loss, len(views) / (2 * totals[0].detach()))
+
+
+def contrast_program(
+    model: ContrastiveModel, images: Tensor, labels: Tensor, clusters: int, weights: LossConfig
+) -> Program:
+    """Eq. (10) of the paper with the first line of Eq. (2), over the batches of all clients.
+
+    With p̂ and ẑ normalised, Σᵢⱼ D(pᵢ, zⱼ) over the n² pairs of a cluster is −⟨Σ p̂, Σ ẑ⟩, and the
+    mean over its pairs −⟨Σ p̂ / n, Σ ẑ / n⟩. Clusters that are too small in all batches together
+    are left out.
+
+    Args:
+        model: The model.
+        images: Of shape (batch, channels, height, width).
+        labels: int64 pseudo-labels of shape (batch,), each in [0, ``clusters``).
+        clusters: Number of clusters k.
+        weights: Weights of the terms.
+
+    Returns:
+        The objective; its figure is ``loss``.
+    """
+    z = yield from pooled_latents(model, images)
+    z, decorrelation = yield from pooled_decorrelation(z, weights.eta)
+    p = yield from through(model.predictor, z, "predictor")
+    members = F.one_hot(labels, clusters).double()
+    sums = partial(_cluster_sums, members, z.detach())
+    plausible = partial(_plausible_clusters, clusters)
+    p, totals = yield Pool("clusters", p, sums, common=True, valid=plausible)
+    counts, of_predictions, of_latents = _by_cluster(totals, clusters)
+    counts = counts.detach()
+    loss = pooled_contrast(counts, of_predictions, of_latents, weights.min_cluster_size)
+    return _shared(loss + decorrelation, len(images) / counts.sum())
+
+
+def pooled_contrast(
+    counts: Tensor, predictions: Tensor, latents: Tensor, min_cluster_size: int
+) -> Tensor:
+    """The first line of Eq. (2) from the sums of each cluster.
+
+    Args:
+        counts: Images of each cluster, of shape (k,).
+        predictions: Σ p̂ of each cluster, of shape (k, d).
+        latents: Σ ẑ of each cluster, of shape (k, d).
+        min_cluster_size: Images that a cluster must have to count.
+
+    Returns:
+        The mean over the clusters that count; 0 where there is none.
+    """
+    kept = counts >= min_cluster_size
+    pairs = -(predictions * latents).sum(dim=1) / counts.clamp(min=1).square()
+    return (pairs * kept).sum() / kept.sum().clamp(min=1)
+
+
+def pooled_decorrelation(z: Tensor, eta: float) -> Pooling[tuple[Tensor, Tensor]]:
+    """η ‖Σ‖²_F / d², the decorrelation term of Eq. (10), over the latents of all clients.
+
+    Σ is their unbiased covariance, from (n, Σz, Σzzᵀ).
+
+    Args:
+        z: Latents of shape (batch, d).
+        eta: Its weight η. Where it is 0, nothing is pooled.
+
+    Returns:
+        What stands for z from here on, and the term: a scalar.
+    """
+    if eta == 0:
+        return z, z.new_zeros(())
+    d = z.shape[1]
+    plausible = partial(_plausible_products, d)
+    z, totals = yield Pool("covariance", z, _products, common=True, valid=plausible)
+    count, sums, products = totals[0].detach(), totals[1 : d + 1], totals[d + 1 :].view(d, d)
+    covariance = (products - torch.outer(sums, sums) / count) / (count - 1).clamp(min=1)
+    return z, eta * covariance.square().sum() / d**2
+
+
+def _shared(loss: Tensor, own: Tensor) -> Objective:
+    """A common loss; for the report each client has the share of it that it has of the batch."""
+    return Objective(torch.zeros_like(loss.detach()), loss, {"loss": loss.detach() * own})
+
+
+def _siamese_sums(z: Tensor, p: Tensor) -> Tensor:
+    """(n, Σ ½D(p₁, z₂) + ½D(p₂, z₁)) over images, float64 of shape (2,)."""
+    first, second = z.chunk(2)
+    crossed = negative_cosine(p, torch.cat([second, first])).double()
+    count = crossed.new_tensor([len(first)])
+    return torch.cat([count, crossed.sum(dim=0, keepdim=True) / 2])
+
+
+def _cluster_sums(members: Tensor, z: Tensor, p: Tensor) -> Tensor:
+    """n, Σ p̂ and Σ ẑ of each cluster, float64 of shape (k · (1 + 2d),)."""
+    parts = [members.T @ F.normalize(each, dim=1).double() for each in (p, z)]
+    return torch.cat([members.sum(dim=0), *(part.flatten() for part in parts)])
+
+
+def _by_cluster(sums: Tensor, clusters: int) -> tuple[Tensor, Tensor, Tensor]:
+    """N of shape (k,), Σ p̂ and Σ ẑ of shape (k, d)."""
+    first, second = sums[clusters:].chunk(2)
+    return sums[:clusters], first.view(clusters, -1), second.view(clusters, -1)
+
+
+def _products(z: Tensor) -> Tensor:
+    """(n, Σz, Σzzᵀ), float64 of shape (1 + d + d²,)."""
+    wide = z.double()
+    count = wide.new_tensor([len(wide)])
+    return torch.cat([count, wide.sum(dim=0), (wide.T @ wide).flatten()])
+
+
+def _plausible_cosines(sums: Tensor) -> bool:
+    return bool(sums[0] >= 0) and bool(sums[1].abs() <= _ROUNDING * sums[0])
+
+
+def _plausible_clusters(clusters: int, sums: Tensor) -> bool:
+    counts, *vectors = _by_cluster(sums, clusters)
+    return bool((counts >= 0).all()) and all(
+        bool((part.norm(dim=1) <= _ROUNDING * counts).all()) for part in vectors
+    )
+
+
+def _plausible_products(d: int, sums: Tensor) -> bool:
+    squares = sums[d + 1 :].view(d, d).diagonal()
+    return bool(sums[0] >= 0) and bool((squares >= 0).all())
