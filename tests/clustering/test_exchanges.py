@@ -13,6 +13,12 @@ VARIANTS: dict[str, list[Tree]] = {
     "ccfc++": [
         {"centroids": {"encoder": "global"}},
         {"training": {"rounds": 2, "pretrain_rounds": 0}},
+        {"training": {"steps": "synchronised", "synchronised_batch": 30}},
+        {
+            "training": {"pretraining": "neighbours", "steps": "synchronised"},
+            "scan": {"steps": 4, "steps_per_round": 4},
+        },
+        {"training": {"pretraining": "neighbours"}, "scan": {"steps": 4, "steps_per_round": 4}},
     ]
 }
 """Other exchanges than those of a system's defaults."""

@@ -2,11 +2,12 @@
 
 import math
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from ccfcpp.clustering.algorithm import Problem
+from ccfcpp.clustering.algorithm import ClusteringAlgorithm, Problem
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.scan.algorithm import FedScan
 from ccfcpp.clustering.scan.batches import drawn_neighbours
@@ -26,7 +27,7 @@ from ccfcpp.engine.federation import Federation
 from ccfcpp.engine.memories import ClientMemories
 from ccfcpp.engine.synchronised.turns import turn
 from ccfcpp.engine.transport import InProcess, Reply
-from tests.support.clustering import digits
+from tests.support.clustering import digits, made
 from tests.support.federation import CPU
 
 SMALL: Tree = {
@@ -68,6 +69,11 @@ def algorithm_for(config: ClusterConfig, clients: Sequence[Client]) -> FedScan:
     return FedScan(Problem(config, (1, 8, 8), CLUSTERS, CPU, samples))
 
 
+def system_for(config: ClusterConfig, clients: Sequence[Client]) -> ClusteringAlgorithm[Any]:
+    """The system that a configuration names."""
+    return made(config, CLUSTERS, samples=sum(map(len, clients)))
+
+
 class OneByOne:
     """Each client in a process of its own, which has made its half of the algorithm by itself."""
 
@@ -75,7 +81,7 @@ class OneByOne:
         self.memories = ClientMemories(CPU, budget=10**9)
         self.processes = {}
         for client in clients:
-            side = algorithm_for(config, clients).client_side(Crew.of([client]))
+            side = system_for(config, clients).client_side(Crew.of([client]))
             randomness = Randomness(config.seed)
             self.processes[client.id] = InProcess([client], side, self.memories, randomness)
         self.save = self.memories.save
@@ -93,19 +99,19 @@ def last_state(
     transport: InProcess | OneByOne,
     availability: Availability | None = None,
     absent: Sequence[int] = (),
-) -> ScanState:
-    algorithm = algorithm_for(config, clients)
+) -> Any:
+    algorithm = system_for(config, clients)
     members = [client.member for client in clients if client.id not in absent]
     federation = Federation(
-        "fed-scan", algorithm, members, availability or Availability(), Randomness(config.seed),
-        transport,
+        config.method, algorithm, members, availability or Availability(),
+        Randomness(config.seed), transport,
     )  # fmt: skip
     *_, (state, _) = federation.run(algorithm.initial_state(Randomness(config.seed)))
     return state
 
 
 def together(config: ClusterConfig, clients: Sequence[Client], merges: bool = True) -> InProcess:
-    side = algorithm_for(config, clients).client_side(Crew.of(clients))
+    side = system_for(config, clients).client_side(Crew.of(clients))
     memories = ClientMemories(CPU, budget=10**9)
     return InProcess(clients, side, memories, Randomness(config.seed), merges)
 

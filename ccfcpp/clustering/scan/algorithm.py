@@ -34,7 +34,7 @@ from ccfcpp.engine.synchronised.plan import Lags, Plan, rehearsed
 from ccfcpp.engine.synchronised.server import Steps, Trip
 from ccfcpp.engine.synchronised.tape import Tape
 from ccfcpp.models.initialisation import random_state
-from ccfcpp.models.pooled import moved_parameters
+from ccfcpp.models.pooled import Norm, moved_parameters
 
 _HEAD = ("head.weight",)
 """Matrices that are no hidden layers, which Muon is for."""
@@ -63,15 +63,11 @@ class FedScan(ClusteringAlgorithm[ScanState]):
         )
         self.space = LatentSpace(self.make_network, problem.device)
         self.parameters = moved_parameters(self.space.network)
-        self.optimizer = self._optimizer()
-
-    @cached_property
-    def steps(self) -> Steps:
-        """How steps are made."""
-        longest, _ = self.plans
-        return Steps(
-            trips("step", len(longest.trips), uses_memory=True),
-            self.optimizer,
+        # To and fro at each normalisation, the predictions, and the gradient of the model.
+        norms = sum(isinstance(module, Norm) for module in self.space.network.modules())
+        self.steps = Steps(
+            trips("step", 2 * norms + 2, uses_memory=True),
+            self._optimizer(),
             list(self.parameters),
             lambda step: falling(step / self.config.steps),
             torch.bfloat16 if self.config.precision == "bfloat16" else None,
@@ -102,8 +98,7 @@ class FedScan(ClusteringAlgorithm[ScanState]):
         """Random weights; no moments and no statistics yet."""
         generator = randomness.generator("model")
         model = random_state(self.make_network, generator, self.problem.device)
-        moved = {name: model[name] for name in self.parameters}
-        return ScanState(model, 0, self.optimizer.begin(moved))
+        return ScanState(model, 0, self.steps.begin(model))
 
     def exchanges(self, number: int, state: ScanState) -> Sequence[ServerWork[ScanState, Any, Any]]:
         """The steps of a round, a few trips each; in the last round the centres, too."""

@@ -13,6 +13,8 @@ from ccfcpp.models.pooled import (
     Pooling,
     Program,
     batch_norm,
+    moved_parameters,
+    running_statistics,
     through,
 )
 from tests.support.synchronised import driven
@@ -104,3 +106,17 @@ def test_a_step_without_a_sum_is_one_trip() -> None:
     assert trips == 1
     expected = torch.autograd.grad(layer(rows).square().sum(), list(parameters.values()))
     torch.testing.assert_close(list(last.gradient.values()), list(expected))
+
+
+def test_statistics_stay_where_nobody_had_a_sample() -> None:
+    buffers = dict(nn.BatchNorm1d(3).named_buffers(prefix="norm"))
+    assert running_statistics(buffers, "norm", torch.zeros(7, dtype=torch.float64)) == {}
+    one = running_statistics(buffers, "norm", torch.ones(7, dtype=torch.float64))
+    assert all(torch.isfinite(entry).all() for entry in one.values())
+
+
+def test_a_bias_before_batch_normalisation_is_not_moved() -> None:
+    network = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3), nn.ReLU(), nn.Linear(3, 1))
+    assert list(moved_parameters(network)) == [
+        "0.weight", "1.weight", "1.bias", "3.weight", "3.bias",
+    ]  # fmt: skip

@@ -1,0 +1,336 @@
+"""CCFC++ in synchronised steps is plain training in one place, for every partition."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+from torch.nn import functional as F
+
+from ccfcpp.clustering.ccfc.config import LossConfig, TrainingConfig
+from ccfcpp.clustering.ccfc.messages import CCFCState, ClusterSizes
+from ccfcpp.clustering.ccfc.network import ContrastiveModel
+from ccfcpp.clustering.ccfc.schedule import contrast_learning_rate
+from ccfcpp.clustering.ccfc.synchronised import CollectSizes
+from ccfcpp.clustering.config import ClusterConfig
+from ccfcpp.clustering.estimator import FederatedClustering
+from ccfcpp.clustering.experiment import ClusteringExperiment
+from ccfcpp.core.config import Tree, ViewsConfig
+from ccfcpp.core.config_layers import validate
+from ccfcpp.core.errors import StoppedError
+from ccfcpp.core.randomness import Randomness
+from ccfcpp.data.augmentation import draw_views, render_views
+from ccfcpp.engine.availability import Availability
+from ccfcpp.engine.client import Client
+from ccfcpp.engine.payload import pack
+from ccfcpp.engine.synchronised.turns import turn
+from ccfcpp.runs.folder import RunFolder
+from tests.clustering.ccfc.test_pooled_losses import IDLE, all_pairs, covariance_term, d
+from tests.support.clustering import digits
+from tests.support.clustering import small_config as of_any_method
+from tests.support.command import TINY, ccfcpp, succeeded
+from tests.support.federation import federated, refusal
+from tests.support.scan import OneByOne, last_state, skewed_clients, system_for, together
+
+BATCH = 40
+STEPS = (
+    "training.steps=synchronised", f"training.synchronised_batch={BATCH}",
+    "training.schedule=cosine", "loss.min_cluster_size=3",
+)  # fmt: skip
+NEIGHBOURS = (
+    "training.pretraining=neighbours", "scan.steps=6", "scan.steps_per_round=3", "scan.batch=40",
+    "scan.neighbours=3", "scan.mine_every=2", "scan.precision=full",
+)  # fmt: skip
+IDLE_BIASES = IDLE | {"backbone.3.bias"}
+VARIANTS = pytest.mark.parametrize(
+    "settings",
+    [STEPS, (*STEPS, *NEIGHBOURS), NEIGHBOURS],
+    ids=["synchronised", "neighbours, synchronised", "neighbours, local"],
+)
+
+
+def small_config(*settings: str) -> ClusterConfig:
+    return of_any_method("method=ccfc++", *settings)
+
+
+class PlainLoop:
+    """The same steps in one place: one batch of all clients' images, PyTorch's BatchNorm and Adam.
+
+    Centroids are those of the run that it is compared with.
+    """
+
+    def __init__(self, config: ClusterConfig, clients: Sequence[Client]) -> None:
+        self.config = config
+        self.training = config.section(TrainingConfig)
+        self.loss = config.section(LossConfig)
+        self.clients = clients
+        self.samples = sum(map(len, clients))
+        self.steps = 0
+        algorithm: Any = system_for(config, clients)
+        self.model: ContrastiveModel = algorithm.make_model()
+
+    def run(self, states: Sequence[CCFCState]) -> None:
+        """Start from the first state, and take the centroids of each round from the one before."""
+        self.model.load_state_dict(states[0].model)
+        for number, before in enumerate(states[:-1]):
+            pretrains = number < self.training.pretrain_rounds
+            if number in (0, self.training.pretrain_rounds):
+                adam = torch.optim.Adam(self.model.parameters())
+            rate = contrast_learning_rate(self.training, number)
+            adam.param_groups[0]["lr"] = self.training.learning_rate if pretrains else rate
+            labels = [] if pretrains else [self.labels(c, before.centroids) for c in self.clients]
+            self.model.train()
+            for _ in range(round(self.training.local_epochs * self.samples / BATCH)):
+                loss = self.siamese(number) if pretrains else self.contrast(labels)
+                self.step(loss, adam)
+                self.steps += 1
+
+    def step(self, loss: Tensor, adam: torch.optim.Adam) -> None:
+        adam.zero_grad()
+        torch.autograd.backward(loss)
+        for name, parameter in self.model.named_parameters():
+            # Rounding errors of 0, which Adam would take for a direction.
+            if name in IDLE_BIASES:
+                assert parameter.grad is not None
+                assert float(parameter.grad.abs().max()) < 1e-8
+                parameter.grad.zero_()
+        adam.step()
+
+    def turns(self, client: Client) -> Tensor:
+        share = BATCH * len(client) / self.samples
+        return turn(len(client), share, self.steps, Randomness(0).of_client(client.id))
+
+    def siamese(self, number: int) -> Tensor:
+        firsts, seconds = [], []
+        for client in self.clients:
+            chosen = self.turns(client)
+            source = Randomness(0, number, client.id).generator(f"views {self.steps}")
+            drawn = draw_views(2 * len(chosen), self.config.section(ViewsConfig), (8, 8), source)
+            for place, image in enumerate(chosen.tolist()):
+                shown = client.images[image : image + 1].double() / 255
+                firsts.append(render_views(shown, drawn[place : place + 1]))
+                other = len(chosen) + place
+                seconds.append(render_views(shown, drawn[other : other + 1]))
+        z, p = self.model(torch.cat([*firsts, *seconds]))
+        (z1, z2), (p1, p2) = z.chunk(2), p.chunk(2)
+        loss: Tensor = (d(p1, z2) + d(p2, z1)).mean() / 2
+        return loss + self.loss.pretrain_eta * covariance_term(z)
+
+    @torch.no_grad()
+    def labels(self, client: Client, centroids: Tensor | None) -> Tensor:
+        assert centroids is not None
+        z = self.model.eval().encode(client.images.double() / 255)
+        similarities = F.normalize(z, dim=1) @ F.normalize(centroids.double(), dim=1).T
+        return similarities.argmax(dim=1)
+
+    def contrast(self, labels: Sequence[Tensor]) -> Tensor:
+        turns = [self.turns(client) for client in self.clients]
+        images = [c.images[chosen] for c, chosen in zip(self.clients, turns, strict=True)]
+        own = torch.cat([known[chosen] for known, chosen in zip(labels, turns, strict=True)])
+        z, p = self.model(torch.cat(images).double() / 255)
+        pairs = all_pairs(p, z, own, self.loss.min_cluster_size, clusters=4)
+        return pairs + self.loss.eta * covariance_term(z)
+
+
+def states_of(config: ClusterConfig, clients: Sequence[Client]) -> list[CCFCState]:
+    """Before the first round, and after each."""
+    federation = federated(config.method, system_for(config, clients), clients, config.seed)
+    start = federation.algorithm.initial_state(federation.randomness)
+    return [start, *(state for state, _ in federation.run(start))]
+
+
+@pytest.mark.usefixtures("double_precision")
+@pytest.mark.parametrize("p", [0.0, 1.0])
+def test_rounds_of_both_phases_are_those_of_a_plain_loop_over_mixed_batches(p: float) -> None:
+    config, clients = small_config(*STEPS), skewed_clients(p)
+    assert len({len(client) for client in clients}) == len(clients)
+    states = states_of(config, clients)
+    loop = PlainLoop(config, clients)
+    loop.run(states)
+    assert states[-1].version == loop.steps == 4 * round(sum(map(len, clients)) / BATCH)
+    expected = loop.model.state_dict()
+    assert states[-1].model.keys() == expected.keys()
+    for name, found in states[-1].model.items():
+        torch.testing.assert_close(found, expected[name], rtol=1e-5, atol=1e-7, msg=name)
+    moved = max(float((expected[n] - states[0].model[n]).abs().max()) for n in expected)
+    assert moved > 0.005
+
+
+def assert_close(found: CCFCState, expected: CCFCState) -> None:
+    """But for rounding."""
+    first, second = pack(found), pack(expected)
+    assert first.keys() == second.keys()
+    for name in first:
+        torch.testing.assert_close(first[name], second[name], rtol=1e-5, atol=1e-7, msg=name)
+
+
+@pytest.mark.usefixtures("double_precision")
+@pytest.mark.parametrize("settings", [STEPS, (*STEPS, *NEIGHBOURS)])
+@pytest.mark.parametrize("p", [0.0, 1.0])
+def test_clients_in_processes_of_their_own_make_the_same_steps(
+    settings: tuple[str, ...], p: float
+) -> None:
+    config, availability = small_config(*settings), Availability(dropout_rate=0.2)
+    alone = last_state(config, skewed_clients(p), OneByOne(config, skewed_clients(p)), availability)
+    clients = skewed_clients(p)
+    assert_close(alone, last_state(config, clients, together(config, clients), availability))
+
+
+@pytest.mark.usefixtures("double_precision")
+def test_clients_that_seldom_have_a_turn_are_no_exception() -> None:
+    """Twelve clients share a batch of 8 images: in each step some have none to show."""
+    config = small_config(*STEPS, "training.synchronised_batch=8", "training.rounds=1",
+                          "training.pretrain_rounds=1")  # fmt: skip
+    first, second = (skewed_clients(0.0, clients=12, images=200) for _ in range(2))
+    alone = last_state(config, first, OneByOne(config, first))
+    assert_close(alone, last_state(config, second, together(config, second)))
+
+
+def test_the_server_keeps_the_moments_and_they_start_anew_with_a_phase() -> None:
+    config, clients = small_config(*STEPS), skewed_clients(0.5)
+    _, first, second, third, last = states_of(config, clients)
+    steps = round(sum(map(len, clients)) / BATCH)
+    assert first.descent is not None
+    assert first.descent.steps == steps
+    assert second.descent is None  # with the first centroids pre-training is over
+    assert third.descent is not None
+    assert third.descent.steps == steps
+    assert last.descent is not None
+    assert last.descent.steps == 2 * steps
+    assert not any("descent" in name for name in pack(last.public))
+
+
+def test_clients_without_labels_of_a_round_sit_it_out() -> None:
+    """Those that were refused, or that remember another round's."""
+    config = small_config(*STEPS, "training.pretrain_rounds=0")
+    clients = skewed_clients(0.5)
+    algorithm: Any = system_for(config, clients)
+    state = replace(algorithm.initial_state(Randomness(0)), centroids=torch.randn(4, 12))
+    for client in clients:
+        client.memory = {"pseudo-labels": torch.zeros(len(client)), "round": torch.tensor(7)}
+    find, *trips = algorithm.synchronised.contrast_works(0)
+    assert find.exchange.name == "pseudo-labels"
+    federation = federated(config.method, algorithm, clients)
+    side = federation.transport.side
+    task = type("Task", (), {"round": 0})()
+    work = side.works[trips[0].exchange.name]
+    sums = work.local_sum(task, trips[0].broadcast(state), clients, Randomness(0, 0)).sums
+    assert all(not part.any() for part in sums.values())
+
+
+def test_sizes_that_cannot_be_are_refused() -> None:
+    state = CCFCState({}, centroids=torch.zeros(3, 2))
+    work, counts = CollectSizes(3), torch.tensor([1.0, 2.0, 0.0], dtype=torch.float64)
+    assert refusal(work, state, ClusterSizes(counts), samples=3) is None
+    assert "claims 3 samples" in (refusal(work, state, ClusterSizes(counts), samples=4) or "")
+    assert "fewer than no" in (refusal(work, state, ClusterSizes(-counts), samples=3) or "")
+    assert "expected" in (refusal(work, state, ClusterSizes(counts[:2]), samples=3) or "")
+
+
+# --- pre-training by neighbours -----------------------------------------------------------------
+
+
+def test_the_first_centroids_are_mean_latents_of_the_heads_clusters() -> None:
+    config, clients = small_config(*NEIGHBOURS, "training.rounds=0"), skewed_clients(0.5)
+    algorithm: Any = system_for(config, clients)
+    assert algorithm.rounds == 2
+    assert algorithm.describe() == {"pretrain_rounds": 2}
+    _, before, after = states_of(config, clients)
+    assert "head.weight" in before.model
+    assert algorithm.knows_clusters(before)
+    assert set(after.model) == set(algorithm.make_model().state_dict())
+    assert after.descent is None
+    assert after.centroids is not None
+    latents = torch.cat([algorithm.represent(after, replace(c, scratch={})) for c in clients])
+    assert after.centroids.shape == (4, latents.shape[1])
+    counts = torch.linalg.lstsq(
+        torch.cat([after.centroids, torch.ones(4, 1)], dim=1).T,
+        torch.cat([latents.mean(dim=0), torch.ones(1)])[:, None],
+    ).solution
+    # The mean of all latents is a mean of the centroids, by the sizes of their clusters.
+    mixed = (after.centroids * counts).sum(dim=0)
+    torch.testing.assert_close(mixed, latents.mean(dim=0), atol=1e-4, rtol=1e-4)
+
+
+def test_in_pre_training_by_neighbours_the_head_assigns() -> None:
+    config, clients = small_config(*NEIGHBOURS), skewed_clients(0.5)
+    algorithm: Any = system_for(config, clients)
+    start = algorithm.initial_state(Randomness(0))
+    assert algorithm.assign(start, clients[0]).max() < 4
+    assert algorithm.represent(start, clients[0]).shape == (len(clients[0]), 12)
+
+
+def test_where_nobody_gave_centroids_the_next_round_finds_them_by_the_head() -> None:
+    config, clients = small_config(*NEIGHBOURS, *STEPS), skewed_clients(0.5)
+    algorithm: Any = system_for(config, clients)
+    start = algorithm.initial_state(Randomness(0))
+    names = [work.exchange.name for work in algorithm.exchanges(2, start)]
+    assert (names[0], names[1], names[-1]) == ("centres", "pseudo-labels", "centroids")
+    names = [work.exchange.name for work in algorithm.exchanges(1, start)]
+    assert names[-1] == "centres"
+
+
+# --- whole runs ---------------------------------------------------------------------------------
+
+
+@VARIANTS
+def test_a_run_that_is_stopped_after_each_round_ends_the_same(
+    settings: tuple[str, ...], tmp_path: Path
+) -> None:
+    config = small_config(*settings, "data.images=120", "partition.clients=3")
+    folders = [RunFolder.create(tmp_path / name, config) for name in ("whole", "broken")]
+    ClusteringExperiment(config).run(folders[0])
+    for _ in range(config.section(TrainingConfig).rounds + 1):
+        with pytest.raises(StoppedError):
+            ClusteringExperiment(config).run(folders[1], should_stop=lambda: True)
+    ClusteringExperiment(config).run(folders[1])
+    whole, broken = (load_file(folder.model) for folder in folders)
+    assert whole.keys() == broken.keys()
+    assert all(torch.equal(whole[name], broken[name]) for name in whole)
+
+
+def test_the_command_runs_and_reports(tmp_path: Path) -> None:
+    given = [argument for setting in STEPS for argument in ("--set", setting)]
+    run = tmp_path / "run"
+    succeeded("cluster", "--method", "ccfc++", *TINY, *given, "--out", run)
+    assert (run / "summary.json").exists()
+    succeeded("report", run)
+
+
+def test_the_estimator_takes_the_same_settings() -> None:
+    settings: Tree = {
+        "training": {"rounds": 1, "steps": "synchronised", "pretraining": "neighbours"},
+        "model": {"widths": [4, 6], "projector_width": 12, "latent": 8, "predictor_width": 4},
+        "scan": {"steps": 4, "steps_per_round": 2, "batch": 30},
+    }
+    images = digits()[0][:90, 0].numpy()
+    owners = torch.arange(90).remainder(3).numpy()
+    found = FederatedClustering(4, settings=settings).fit(images, clients=owners)
+    assert found.n_iter_ == 3
+    assert found.cluster_centers_.shape == (4, 8)
+
+
+@pytest.mark.parametrize(
+    ("setting", "complaint"),
+    [
+        ("training.steps=often", "training.steps"),
+        ("training.pretraining=none", "training.pretraining"),
+        ("training.synchronised_batch=1", "training.synchronised_batch"),
+    ],
+)
+def test_bad_values_are_one_line(setting: str, complaint: str) -> None:
+    result = ccfcpp("cluster", "--method", "ccfc++", "--set", setting)
+    assert result.code == 2
+    assert complaint in result.stderr.splitlines()[-1]
+
+
+def test_no_round_at_all_is_refused_only_where_nothing_trains() -> None:
+    none: Tree = {"rounds": 0, "pretrain_rounds": 0}
+    by_neighbours: Tree = {"training": {**none, "pretraining": "neighbours"}}
+    validate(ClusterConfig, {"method": "ccfc++", **by_neighbours})
+    result = ccfcpp("cluster", "--method", "ccfc++", "--rounds", 0, "--pretrain-rounds", 0)
+    assert "run one at least" in result.stderr
