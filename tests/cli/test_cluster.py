@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import yaml
 from PIL import Image
 from safetensors.torch import load_file
 
@@ -24,6 +25,7 @@ from tests.support.command import (
     TINY_ROUNDS,
     TINY_SCAN,
     Result,
+    assigned,
     ccfcpp,
     succeeded,
 )
@@ -95,6 +97,28 @@ def test_json_is_one_object_with_the_results(
 
 
 KM = ("--method", "km", "--set", "centroids.restarts=1")
+
+
+def test_the_published_preset_is_that_of_the_paper(tmp_path: Path) -> None:
+    few = ("--rounds", 1, "--pretrain-rounds", 1, *assigned("data.images=60", "model.widths=[4,4]"))
+    result = succeeded("cluster", "--preset", "published", *few, "--out", tmp_path / "run")
+    header = "CCFC++ on digits, published preset, skew, p = 0, seed 0: "
+    assert header in result.stderr
+    config = yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())
+    assert (config["preset"], config["method"]) == ("published", "ccfc++")
+    line = complaint(ccfcpp("cluster", *few, "--out", tmp_path / "other"))
+    assert "has no effect on fed-scan: leave it out, or take one of ccfc, ccfc++" in line
+    again = succeeded("cluster", "--out", tmp_path / "run", "--resume")
+    assert f"going on with {header}" in again.stderr
+    other = ("--resume", "--preset", "default")
+    line = complaint(ccfcpp("cluster", "--out", tmp_path / "run", *other))
+    assert "was started with other values of preset" in line
+
+
+def test_without_a_method_fed_scan_runs(tmp_path: Path) -> None:
+    result = succeeded("cluster", *TINY_SCAN[2:], "--json", "--out", tmp_path / "run")
+    assert json.loads(result.stdout)["method"] == "fed-scan"
+    assert "Fed-SCAN on digits, default preset, skew, p = 0, seed 0: " in result.stderr
 
 
 def test_alpha_names_the_dirichlet_partition(tmp_path: Path) -> None:
@@ -378,6 +402,7 @@ def test_a_run_without_a_single_centroid_says_so(tmp_path: Path) -> None:
         (["--no-such-flag"], "--no-such-flag"),
         (["--dataset", "minst"], "mnist"),
         (["--method", "ccfc+"], "'ccfc', 'ccfc++' or "),
+        (["--preset", "paper"], "preset = paper is refused: it should be 'default' or 'published'"),
         (["--method", "ccfc", "--eta", 1], "eta = 0"),
         (["--clusters", 1798], "clusters = 1798 is more than the 1797 images"),
         (["--clients", 1798], "clients = 1798 is more than the 1797 images"),
