@@ -5,6 +5,7 @@ Nothing else should run meanwhile. Example, as in docs/performance.md:
 
     python scripts/benchmark.py --dataset mnist --clients 10 --json mnist.json
     python scripts/benchmark.py --dataset cifar10 --parts methods --repeats 9
+    python scripts/benchmark.py --dataset mnist --parts steps
     OMP_NUM_THREADS=1 python scripts/benchmark.py --parts exchange
 """
 
@@ -51,10 +52,11 @@ from ccfcpp.runs.environment import (
 from scripts.exchange import BOUND, NAME, exchange
 from scripts.methods import method_rounds
 from scripts.plain import PlainFederation
+from scripts.steps import step_growth, steps
 from scripts.timing import Seconds, alternate, console
 from scripts.vmap import vmap_steps
 
-_ALONE = {"growth", "methods", "vmap", "exchange"}
+_ALONE = {"growth", "methods", "vmap", "exchange", "steps"}
 """Parts that need no data set over clients."""
 PARTS = {"augmentation", "step", "kmeans", "rounds"} | _ALONE
 _EXCHANGES = 500
@@ -68,7 +70,7 @@ class Setting:
         self, dataset: str, clients: int, images: int | None, device: str, workers: int = 2
     ) -> None:
         self.workers = workers
-        overrides = nest("dataset", dataset)
+        overrides = nest("dataset", dataset) | {"method": "ccfc++"}
         overrides |= {"partition": {"p": 0.75, "clients": clients}, "device": device}
         # One round from weights of their own, averaged, is no model whose rounds say anything.
         overrides |= {"data": {"images": images}}
@@ -346,6 +348,11 @@ def main(
         more, figures_of_it = vmap_steps(choose_device(device), repeats)
         seconds |= more
         figures |= figures_of_it
+    if "steps" in wanted:
+        figures |= step_growth(dataset, images, device)
+        more, shares = steps(dataset, images, device, repeats)
+        seconds |= more
+        figures |= shares
     if "exchange" in wanted:
         taken = exchange(_EXCHANGES)
         seconds |= taken

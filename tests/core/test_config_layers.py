@@ -29,7 +29,8 @@ from supervised.config import ClassifyConfig
 
 def test_the_defaults_are_the_authors_choices_for_mnist() -> None:
     mnist = validate(ClusterConfig, preset("cluster", "mnist"))
-    defaults = validate(ClusterConfig, {"dataset": "mnist", "model": {"backbone": "conv"}})
+    given = {"dataset": "mnist", "evaluate_every": 3, "model": {"backbone": "conv"}}
+    defaults = validate(ClusterConfig, given)
     assert differing_keys(mnist, defaults) == []
     assert mnist.section(LossConfig).eta == 0.01
     training = mnist.section(TrainingConfig)

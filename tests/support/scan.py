@@ -178,13 +178,15 @@ class PlainLoop:
                 view = nn.functional.grid_sample(shown, grid, align_corners=False)
                 (firsts if index < len(chosen) else seconds).append(view)
         self.network.train()
-        z = self.network(torch.cat([*firsts, *seconds]))
-        logits = self.network.head(z)
+        self.network.zero_grad()
+        self.differentiate(torch.cat([*firsts, *seconds]))
+        self.adam.step()
+
+    def differentiate(self, views: Tensor) -> None:
+        logits = self.network.head(self.network(views))
         loss = sum(self.loss_of(part) for part in logits.chunk(self.config.heads, dim=1))
         assert isinstance(loss, Tensor)
-        self.network.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
-        self.adam.step()
 
     def loss_of(self, logits: Tensor) -> Tensor:
         """One head's."""
@@ -210,3 +212,35 @@ class PlainLoop:
             order = sorted(range(len(points)), key=lambda other: -cosines[other])
             rows.append([other for other in order if other != one][: self.config.neighbours])
         return torch.tensor(rows)
+
+
+class LaggedLoop(PlainLoop):
+    """The same, with mean prediction and gradient at the latents' sums of the step before."""
+
+    before: tuple[list[Tensor], list[Tensor], int] | None = None
+
+    def differentiate(self, views: Tensor) -> None:
+        *below, norm = self.network.encoder
+        latents = nn.Sequential(*below)(views)
+        norm(latents.detach())  # for its running statistics
+        a = latents.detach().requires_grad_()
+        sums = [s.detach().requires_grad_() for s in (a.sum(dim=0), a.square().sum(dim=0))]
+        mean, square = (s / len(a) for s in sums)
+        z = (a - mean) / (square - mean.square() + 1e-5).sqrt()
+        parts = self.network.head(z).chunk(self.config.heads, dim=1)
+        predictions = [part.softmax(dim=1) for part in parts]
+        now = [p.sum(dim=0).detach() for p in predictions]
+        old, slopes, count = self.before or (now, None, len(a))
+        loss = torch.zeros(())
+        for p, total in zip(predictions, old, strict=True):
+            first, second = p.chunk(2)
+            agreement = -(first * second).sum(dim=1).log().sum() * 2 / count
+            # The gradient of Σ p̄ log p̄ at the mean of the step before.
+            balance = p.sum(dim=0) @ ((total / count).log() + 1) / count
+            loss = loss + agreement + self.config.balance * balance
+        loss.backward(retain_graph=True)  # type: ignore[no-untyped-call]
+        found = [s.grad for s in sums if s.grad is not None]
+        by_sum, by_square = slopes or found
+        assert a.grad is not None
+        torch.autograd.backward(latents, a.grad + by_sum + 2 * a.detach() * by_square)
+        self.before = now, found, len(a)

@@ -50,6 +50,7 @@ class FedScan(ClusteringAlgorithm[ScanState]):
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
         self.config = problem.config.section(ScanConfig)
+        self.views = problem.config.section(AffineViewsConfig)
         self.shares = _shares(self.config, problem.clusters)
         self.rounds = -(-self.config.steps // self.config.steps_per_round)
         self.make_network = partial(ScanNetwork, self.config, problem.image_shape, problem.clusters)
@@ -104,8 +105,7 @@ class FedScan(ClusteringAlgorithm[ScanState]):
 
     def client_side(self, crew: Crew) -> ClientSide:
         """The trips of a step, and the sums for the centres."""
-        views = self.problem.config.section(AffineViewsConfig)
-        pairs = Pairs(self.config, views, self.space, self.problem.samples, self.shares)
+        pairs = Pairs(self.config, self.views, self.space, self.problem.samples, self.shares)
         process = Process(pairs.begin, self.parameters, lambda: self.plans, self.steps.precision)
         centres = SumLatents(self.space, self.problem.clusters)
         return ClientSide.of(*trip_works(process, STEP), centres)

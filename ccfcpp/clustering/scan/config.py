@@ -18,16 +18,16 @@ class ScanConfig(Section):
     latent: Positive = 256
     heads: Positive = 1
     """Clusterings that are learnt side by side; the one with the lowest loss counts."""
-    steps: Positive = 60
-    """Steps of the whole run; MNIST's 70,000 images in 60 steps of 4,600 are four epochs."""
-    batch: Annotated[int, Field(ge=2, le=10**6)] = 4600
+    steps: Positive = 120
+    """Steps of the whole run; MNIST's 70,000 images in 120 steps of 2,300 are four epochs."""
+    batch: Annotated[int, Field(ge=2, le=10**6)] = 2300
     """Images of all clients together in a step, each with one of its neighbours."""
-    steps_per_round: Positive = 5
+    steps_per_round: Positive = 10
     optimizer: Literal["muon", "adam"] = "muon"
     """``muon``: for the encoder's matrices, and Adam for the rest; ``adam``: for all."""
     learning_rate: PositiveNumber = 1.5e-3
     """Of Adam in the first step; it falls along a cosine to 0."""
-    matrix_rate: PositiveNumber = 0.01
+    matrix_rate: PositiveNumber = 0.007
     """Of Muon, likewise."""
     lagged: bool = False
     """Whether a step takes the mean prediction and the gradient at the latents' statistics from the
@@ -36,7 +36,7 @@ class ScanConfig(Section):
     """Of gradients on their way to the server: as they are, or in 16 bits."""
     neighbours: Positive = 10
     """How many of the nearest images of the same client an image is paired with, one at a time."""
-    mine_every: Positive = 15
+    mine_every: Positive = 30
     """After so many steps neighbours are found anew, among the latents."""
     balance: Weight = 3.0
     """λ: weight of the entropy of the mean prediction, which keeps all clusters in use."""

@@ -6,6 +6,7 @@ import torch
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.availability import Availability
 from tests.support.scan import (
+    LaggedLoop,
     OneByOne,
     PlainLoop,
     algorithm_for,
@@ -38,6 +39,22 @@ def test_twenty_steps_are_those_of_a_plain_loop_over_mixed_batches(
     assert_same(state.model, expected)
     moved = max(float((expected[name] - start.model[name]).abs().max()) for name in expected)
     assert moved > 0.01
+
+
+@pytest.mark.usefixtures("double_precision")
+@pytest.mark.parametrize("batch", [40, 41])
+def test_lagged_steps_are_those_of_a_loop_with_sums_of_the_step_before(batch: int) -> None:
+    config = small_config("scan.lagged=true", f"scan.batch={batch}")
+    clients = skewed_clients(0.5)
+    algorithm = algorithm_for(config, clients)
+    start = algorithm.initial_state(Randomness(config.seed))
+    expected = LaggedLoop(config, clients, sum(map(len, clients))).run(start)
+    assert_same(last_state(config, clients, together(config, clients)).model, expected)
+    alone = last_state(config, clients, OneByOne(config, skewed_clients(0.5)))
+    assert_same(alone.model, expected)
+    # The first step has none before it, and the last round ends with the centres.
+    trips = [len(algorithm.exchanges(number, start)) for number in range(algorithm.rounds)]
+    assert trips == [4 + 4 * 2, 5 * 2, 5 * 2, 5 * 2 + 1]
 
 
 @pytest.mark.usefixtures("double_precision")

@@ -1,11 +1,15 @@
 """SCAN's objective as printed, over all images in one place."""
 
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from ccfcpp.clustering.scan.objective import consistency, divergence, entropy
+from ccfcpp.clustering.scan.config import ScanConfig
+from ccfcpp.clustering.scan.network import ScanNetwork
+from ccfcpp.clustering.scan.objective import consistency, divergence, entropy, program
+from tests.support.synchronised import driven
 
 
 def agreement(p: Tensor) -> Tensor:
@@ -55,3 +59,35 @@ def test_certain_predictions_have_finite_gradients() -> None:
     assert logits.grad is not None
     assert logits.grad.isfinite().all()
     assert loss.isfinite()
+
+
+PAIRS, CLUSTERS = 12, 3
+
+
+def dealt(network: ScanNetwork, views: Tensor, owners: list[int]) -> dict[str, Tensor]:
+    """The gradient of a step in which pair i is with client owners[i]."""
+    firsts, seconds = views.chunk(2)
+    places = [
+        torch.tensor([n for n, o in enumerate(owners) if o == owner]) for owner in set(owners)
+    ]
+    batches = [torch.cat([firsts[own], seconds[own]]) for own in places]
+    shares = torch.full((CLUSTERS,), 1 / CLUSTERS)
+    parameters = dict(network.named_parameters())
+    last, trips = driven(lambda batch: program(network, batch, 3.0, shares), batches, parameters)
+    assert trips == 4
+    return last.gradient
+
+
+@pytest.mark.usefixtures("double_precision")
+@given(st.lists(st.integers(0, 4), min_size=PAIRS, max_size=PAIRS), st.integers(0, 10**6))
+def test_for_equal_pairs_a_step_is_the_same_however_they_are_dealt_out(
+    owners: list[int], seed: int
+) -> None:
+    """So of the degree of skew the choice of neighbours is all that a result depends on."""
+    torch.manual_seed(seed)
+    small = ScanConfig(widths=(8,), hidden=6, latent=5, heads=2)
+    network = ScanNetwork(small, (1, 8, 8), CLUSTERS)
+    views = torch.rand(2 * PAIRS, 1, 8, 8)
+    expected = dealt(network, views, [0] * PAIRS)
+    for name, found in dealt(network, views, owners).items():
+        torch.testing.assert_close(found, expected[name], rtol=1e-6, atol=1e-9, msg=name)
