@@ -29,7 +29,6 @@ _TIMES = frozenset({"seconds", "out"})
 
 _CLUSTERING = ("km", "fcm", "k-fed", "ffcm-avg", "ffcm-km", "sda-fc-km", "sda-fc-fcm", "ppfc-gan")
 _CONTRASTIVE = ("ccfc", "ccfc++")
-_SYNCHRONISED = ("fed-scan",)
 _CLASSIFICATION = (
     "fedavg",
     "fedprox",
@@ -58,7 +57,7 @@ _SHORT = {
         *("--set", "gan.epochs=2", "--set", "dcn.epochs=2", "--set", "dcn.pretrain_epochs=2"),
     ],
     **dict.fromkeys(_CONTRASTIVE, _TWO_ROUNDS),
-    **dict.fromkeys(_SYNCHRONISED, ["--set", "scan.steps=30"]),
+    "fed-scan": ["--set", "scan.steps=30"],
 }
 _VARIANTS = {
     # Every kind of exchange, absent clients, and cohorts of several sizes.
@@ -85,7 +84,7 @@ def commands() -> dict[str, list[str]]:
     """The runs by name, each as the arguments of ``ccfcpp``."""
     clustering = {
         method: [*_CLUSTER, "--method", method, *_SHORT.get(method, [])]
-        for method in (*_CLUSTERING, *_CONTRASTIVE, *_SYNCHRONISED)
+        for method in (*_CLUSTERING, *_CONTRASTIVE, "fed-scan")
     }
     variants = {name: [*_CLUSTER, *flags] for name, flags in _VARIANTS.items()}
     classification = {m: [*_CLASSIFY, "--method", m] for m in _CLASSIFICATION}
