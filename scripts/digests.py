@@ -57,12 +57,17 @@ _SHORT = {
         *("--set", "gan.epochs=2", "--set", "dcn.epochs=2", "--set", "dcn.pretrain_epochs=2"),
     ],
     **dict.fromkeys(_CONTRASTIVE, _TWO_ROUNDS),
+    "fed-scan": ["--set", "scan.steps=30"],
 }
 _VARIANTS = {
     # Every kind of exchange, absent clients, and cohorts of several sizes.
     "ccfc++ global": [
         *("--method", "ccfc++", "--pretrain-rounds", "1", "--rounds", "2", "--cohort", "3"),
         *("--set", "centroids.encoder=global", "--set", "centroids.refine_steps=2"),
+        *("--disconnection-rate", "0.2", "--dropout-rate", "0.2"),
+    ],
+    "fed-scan lagged": [
+        *("--method", "fed-scan", "--set", "scan.steps=30", "--set", "scan.lagged=true"),
         *("--disconnection-rate", "0.2", "--dropout-rate", "0.2"),
     ],
     "ccfc++ without pre-training": [
@@ -79,7 +84,7 @@ def commands() -> dict[str, list[str]]:
     """The runs by name, each as the arguments of ``ccfcpp``."""
     clustering = {
         method: [*_CLUSTER, "--method", method, *_SHORT.get(method, [])]
-        for method in (*_CLUSTERING, *_CONTRASTIVE)
+        for method in (*_CLUSTERING, *_CONTRASTIVE, "fed-scan")
     }
     variants = {name: [*_CLUSTER, *flags] for name, flags in _VARIANTS.items()}
     classification = {m: [*_CLASSIFY, "--method", m] for m in _CLASSIFICATION}
@@ -88,9 +93,10 @@ def commands() -> dict[str, list[str]]:
 
 def resumed() -> dict[str, list[str]]:
     """Runs that are interrupted after a round and go on."""
+    scan = [*_CLUSTER, "--method", "fed-scan", "--set", "scan.steps=90"]
     cluster = [*_CLUSTER, "--method", "ccfc++", "--pretrain-rounds", "3", "--rounds", "3"]
     classify = [*_CLASSIFY, "--method", "scaffold", "--rounds", "8"]
-    return {"ccfc++ resumed": cluster, "scaffold resumed": classify}
+    return {"ccfc++ resumed": cluster, "fed-scan resumed": scan, "scaffold resumed": classify}
 
 
 def _start(arguments: list[str], folder: Path, *more: str) -> subprocess.Popen[bytes]:

@@ -92,7 +92,6 @@ def compare(
 
     flags.name_partition(named)
     files, values = user_layers(config, named, settings)
-    files = [_BESIDE_PUBLISHED, *files]
     keep_freed_memory()
     use_processors()
     with usage_errors():
@@ -102,7 +101,7 @@ def compare(
                 required_out(out), ClusterConfig, stack(ClusterConfig, *files, values) | axes, seeds
             )
         else:
-            plan = _plan(files, values, methods, p, seeds)
+            plan = _plan([_BESIDE_PUBLISHED, *files], values, methods, p, seeds)
             study = _start(out, plan)
 
     def compared() -> Comparison:

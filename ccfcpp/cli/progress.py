@@ -63,9 +63,11 @@ class RunProgress:
             self.score = f"{name} {scores[key]:.4f}"
         loss = f"loss {report.figures['loss']:+.4f}" if "loss" in report.figures else ""
         self.ends.append(time.monotonic())
+        last = report.round + 1 == self.rounds
+        if len(self.ends) == 2 and not last:
+            self.console.print(self._estimate(report))
         figures = " ".join(f"{loss}  {self.score}  {self._time_left(report)}".split())
         self.bar.update(self.task, completed=report.round + 1, figures=figures)
-        last = report.round + 1 == self.rounds
         if not self.console.is_terminal and (self._line_is_due() or last):
             self.last_line = time.monotonic()
             self.console.print(f"round {report.round + 1}/{self.rounds} {figures}")
@@ -73,7 +75,17 @@ class RunProgress:
     def _line_is_due(self) -> bool:
         return time.monotonic() - self.last_line >= _SECONDS_BETWEEN_LINES
 
+    def _estimate(self, report: RoundReport) -> str:
+        """How long all of it takes, as soon as there is something to tell it from."""
+        one = self.ends[-1] - self.ends[0]
+        left = self.rounds - report.round
+        return f"about {_minutes(one * left)} min for {left} rounds, by the first one's time"
+
     def _time_left(self, report: RoundReport) -> str:
         recent = self.ends[-10:]
         seconds = (self.rounds - report.round - 1) * (recent[-1] - recent[0]) / (len(recent) - 1)
-        return f"{int(seconds) // 60}:{int(seconds) % 60:02d} left"
+        return f"{_minutes(seconds)} left"
+
+
+def _minutes(seconds: float) -> str:
+    return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"

@@ -60,8 +60,8 @@ class ClusterConfig(MethodConfig):
     method: str = "fed-scan"
     """``ccfc`` is ``ccfc++`` without the decorrelation term."""
     preset: Literal["default", "published"] = "default"
-    """``default``: what does best here; ``published``: CCFC and CCFC++ as their papers and code have
-    them, which is what stands beside published values."""
+    """``default``: what does best here; ``published``: CCFC and CCFC++ as their papers and code
+    have them, which is what stands beside published values."""
     clusters: Positive | None = None
     """Number of clusters k; the number of classes where it is null."""
     data: ClusterDataConfig = ClusterDataConfig()

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import yaml
 from PIL import Image
 from safetensors.torch import load_file
 
@@ -18,7 +19,21 @@ from ccfcpp.clustering.ccfc.local_training import ContrastiveTrainer, Trained
 from ccfcpp.clustering.ccfc.representations import represent
 from ccfcpp.models.stack.stacked import ModelStack
 from ccfcpp.runs.environment import use_processors
-from tests.support.command import TINY, Result, ccfcpp, succeeded
+from tests.support.command import (
+    CCFCPP,
+    TINY,
+    TINY_ROUNDS,
+    TINY_SCAN,
+    Result,
+    assigned,
+    ccfcpp,
+    succeeded,
+)
+
+EITHER = pytest.mark.parametrize(
+    ("method", "tiny"), [("ccfc++", TINY), ("fed-scan", TINY_SCAN)], ids=["ccfc++", "fed-scan"]
+)
+"""Systems that are nothing alike: models that are averaged, and steps over all clients."""
 
 
 def complaint(result: Result) -> str:
@@ -64,13 +79,16 @@ def test_datasets_are_listed() -> None:
 # --- a whole run ---------------------------------------------------------------------------------
 
 
-def test_json_is_one_object_with_the_results(tmp_path: Path) -> None:
-    result = ccfcpp("cluster", "--p", 0.75, "--json", "--out", tmp_path / "run", *TINY)
+@EITHER
+def test_json_is_one_object_with_the_results(
+    tmp_path: Path, method: str, tiny: tuple[str, ...]
+) -> None:
+    result = ccfcpp("cluster", "--p", 0.75, "--json", "--out", tmp_path / "run", *tiny)
     assert result.code == 0, result.stderr
     summary = json.loads(result.stdout)
     promised = {"method", "dataset", "p", "nmi", "kappa", "accuracy", "ari", "clients", "connected"}
     assert promised | {"rounds", "seconds", "out"} <= summary.keys()
-    assert summary["method"] == "ccfc++"
+    assert summary["method"] == method
     assert (summary["clients"], summary["connected"], summary["rounds"]) == (4, 4, 4)
     assert summary["p"] == 0.75
     assert 0 <= summary["nmi"] <= 1
@@ -81,10 +99,32 @@ def test_json_is_one_object_with_the_results(tmp_path: Path) -> None:
 KM = ("--method", "km", "--set", "centroids.restarts=1")
 
 
+def test_the_published_preset_is_that_of_the_paper(tmp_path: Path) -> None:
+    few = ("--rounds", 1, "--pretrain-rounds", 1, *assigned("data.images=60", "model.widths=[4,4]"))
+    result = succeeded("cluster", "--preset", "published", *few, "--out", tmp_path / "run")
+    header = "CCFC++ on digits, published preset, skew, p = 0, seed 0: "
+    assert header in result.stderr
+    config = yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())
+    assert (config["preset"], config["method"]) == ("published", "ccfc++")
+    line = complaint(ccfcpp("cluster", *few, "--out", tmp_path / "other"))
+    assert "has no effect on fed-scan: leave it out, or take one of ccfc, ccfc++" in line
+    again = succeeded("cluster", "--out", tmp_path / "run", "--resume")
+    assert f"going on with {header}" in again.stderr
+    other = ("--resume", "--preset", "default")
+    line = complaint(ccfcpp("cluster", "--out", tmp_path / "run", *other))
+    assert "was started with other values of preset" in line
+
+
+def test_without_a_method_fed_scan_runs(tmp_path: Path) -> None:
+    result = succeeded("cluster", *TINY_SCAN[2:], "--json", "--out", tmp_path / "run")
+    assert json.loads(result.stdout)["method"] == "fed-scan"
+    assert "Fed-SCAN on digits, default preset, skew, p = 0, seed 0: " in result.stderr
+
+
 def test_alpha_names_the_dirichlet_partition(tmp_path: Path) -> None:
     out = tmp_path / "run"
     result = succeeded("cluster", *KM, "--alpha", 0.1, "--out", out)
-    assert "KM on digits, dirichlet, alpha = 0.1, seed 0: " in result.stderr
+    assert "KM on digits, default preset, dirichlet, alpha = 0.1, seed 0: " in result.stderr
     assert "dirichlet, alpha = 0.1" in result.stdout
     summary = json.loads((out / "summary.json").read_text())
     assert (summary["partition"], summary["alpha"]) == ("dirichlet", 0.1)
@@ -109,7 +149,7 @@ def test_an_imbalance_makes_the_first_class_the_largest(tmp_path: Path) -> None:
 
 def test_a_skew_is_named_with_p(tmp_path: Path) -> None:
     result = succeeded("cluster", *KM, "--p", 0.75, "--out", tmp_path / "run")
-    assert "KM on digits, skew, p = 0.75, seed 0: " in result.stderr
+    assert "KM on digits, default preset, skew, p = 0.75, seed 0: " in result.stderr
     assert "skew, p = 0.75" in result.stdout
 
 
@@ -127,12 +167,16 @@ def test_degrees_of_other_partitions_do_not_count(tmp_path: Path) -> None:
     assert clients("alpha", "--alpha", 3) == clients("alpha-with-p", "--alpha", 3, "--p", 0.75)
 
 
-def test_the_files_of_a_run_agree_with_its_summary(tmp_path: Path) -> None:
+@EITHER
+def test_the_files_of_a_run_agree_with_its_summary(
+    tmp_path: Path, method: str, tiny: tuple[str, ...]
+) -> None:
     run = tmp_path / "run"
-    result = ccfcpp("cluster", "--out", run, "--disconnection-rate", 0.25, *TINY)
+    result = ccfcpp("cluster", "--out", run, "--disconnection-rate", 0.25, *tiny)
     assert result.code == 0, result.stderr
     assert "NMI" in result.stdout
     summary = json.loads((run / "summary.json").read_text())
+    assert summary["method"] == method
     rounds = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert [line["round"] for line in rounds] == [0, 1, 2, 3]
     assert sum(line["bytes_up"] for line in rounds) == summary["bytes_up"] > 0
@@ -177,12 +221,16 @@ def test_who_is_absent_is_named_and_scored_apart(tmp_path: Path) -> None:
     assert " and 25 more" in result.stderr
 
 
-def test_the_same_command_gives_the_same_numbers(tmp_path: Path) -> None:
+@EITHER
+def test_the_same_command_gives_the_same_numbers(
+    tmp_path: Path, method: str, tiny: tuple[str, ...]
+) -> None:
     summaries = []
     for name in ("a", "b"):
-        result = ccfcpp("cluster", "--json", "--out", tmp_path / name, *TINY)
+        result = ccfcpp("cluster", "--json", "--out", tmp_path / name, *tiny)
         summaries.append(json.loads(result.stdout) | {"seconds": None, "out": None})
     assert summaries[0] == summaries[1]
+    assert summaries[0]["method"] == method
 
 
 def test_unlabelled_images_are_clustered_without_scores(tmp_path: Path) -> None:
@@ -203,8 +251,8 @@ def test_colour_images_are_learnt_by_a_resnet(tmp_path: Path) -> None:
     pixels = np.random.default_rng(0).integers(0, 255, (12, 16, 16, 3), np.uint8)
     np.savez(tmp_path / "colour.npz", x=pixels, y=np.array(["cat", "dog"] * 6))
     result = ccfcpp(
-        "cluster", "--dataset", tmp_path / "colour.npz", "--rounds", 1, "--pretrain-rounds", 1,
-        "--json", "--out", tmp_path / "run",
+        "cluster", "--dataset", tmp_path / "colour.npz", *CCFCPP, "--rounds", 1,
+        "--pretrain-rounds", 1, "--json", "--out", tmp_path / "run",
     )  # fmt: skip
     assert result.code == 0, result.stderr
     summary = json.loads(result.stdout)
@@ -218,7 +266,7 @@ def test_each_folder_is_a_client(tmp_path: Path) -> None:
         write_images(tmp_path / "sites" / name, count)
     result = ccfcpp(
         "cluster", "--dataset", tmp_path / "sites", "--partition", "folders", "--clusters", 3,
-        "--json", "--out", tmp_path / "run", *TINY[:4], *TINY[6:],
+        "--json", "--out", tmp_path / "run", *TINY_ROUNDS,
     )  # fmt: skip
     assert result.code == 0, result.stderr
     participants = json.loads(result.stdout)["participants"]
@@ -354,6 +402,7 @@ def test_a_run_without_a_single_centroid_says_so(tmp_path: Path) -> None:
         (["--no-such-flag"], "--no-such-flag"),
         (["--dataset", "minst"], "mnist"),
         (["--method", "ccfc+"], "'ccfc', 'ccfc++' or "),
+        (["--preset", "paper"], "preset = paper is refused: it should be 'default' or 'published'"),
         (["--method", "ccfc", "--eta", 1], "eta = 0"),
         (["--clusters", 1798], "clusters = 1798 is more than the 1797 images"),
         (["--clients", 1798], "clients = 1798 is more than the 1797 images"),
@@ -363,7 +412,7 @@ def test_a_run_without_a_single_centroid_says_so(tmp_path: Path) -> None:
         (["--partition", "folders"], "folder"),
         (["--set", "loss.lamda=1"], "did you mean 'loss.lam'"),
         (["--set", "loss.lam"], "key=value"),
-        (["--set", "model.widths=[4,4,4,4]"], "fewer widths"),
+        ([*CCFCPP, "--set", "model.widths=[4,4,4,4]"], "fewer widths"),
         (["--resume"], "give --out"),
         (["--out", "x" * 300], "cannot be used"),
         (["--dataset", "x" * 300], "x" * 300),
@@ -453,7 +502,7 @@ def test_resuming_with_another_configuration_names_the_keys(tmp_path: Path) -> N
 
 
 def test_the_same_command_with_resume_goes_on(tmp_path: Path) -> None:
-    command = ("--method", "ccfc", "--config", "cluster/digits", *TINY)
+    command = (*TINY, "--method", "ccfc", "--config", "cluster/digits")
     assert ccfcpp("cluster", "--out", tmp_path / "run", *command).code == 0
     result = ccfcpp("cluster", "--out", tmp_path / "run", *command, "--resume")
     assert result.code == 0, result.stderr
@@ -512,25 +561,37 @@ def test_rounded_products_give_a_run_of_their_own(tmp_path: Path) -> None:
     assert rounded == pytest.approx(exact, abs=0.02)
 
 
-def test_a_profile_goes_to_stderr(tmp_path: Path) -> None:
-    result = ccfcpp("cluster", "--json", "--profile", "--out", tmp_path / "run", *TINY)
+@pytest.mark.parametrize(
+    ("tiny", "parts"),
+    [
+        (TINY, ("training: backward", "global model", "k-means: clients")),
+        (TINY_SCAN, ("neighbours", "batches", "trip 1", "trip 4", "latents of all images")),
+    ],
+    ids=["ccfc++", "fed-scan"],
+)
+def test_a_profile_goes_to_stderr(
+    tmp_path: Path, tiny: tuple[str, ...], parts: tuple[str, ...]
+) -> None:
+    result = ccfcpp("cluster", "--json", "--profile", "--out", tmp_path / "run", *tiny)
     json.loads(result.stdout)
-    for part in ("training: backward", "global model", "k-means: clients", "checkpoint", "other"):
+    for part in (*parts, "checkpoint", "other"):
         assert part in result.stderr
 
 
+@EITHER
 def test_memories_that_do_not_fit_change_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str, tiny: tuple[str, ...]
 ) -> None:
     def run(name: str) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
         out = tmp_path / name
-        result = ccfcpp("cluster", "--json", "--out", out, *TINY)
+        result = ccfcpp("cluster", "--json", "--out", out, *tiny)
         assert result.code == 0, result.stderr
         summary = json.loads(result.stdout)
         del summary["out"], summary["seconds"]
         return summary, load_file(out / "model.safetensors")
 
     summary, model = run("held")
+    assert summary["method"] == method
     monkeypatch.setattr("ccfcpp.engine.memories._HOST_BYTES", 0)
     other, spilled = run("spilled")
     assert summary == other

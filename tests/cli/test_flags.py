@@ -6,32 +6,35 @@ import pytest
 
 from ccfcpp.cli import classify, cluster, compare, flags
 from ccfcpp.clustering.config import ClusterConfig
-from ccfcpp.core.config import RunConfig
+from ccfcpp.core.config import RunConfig, Tree
 from ccfcpp.core.config_layers import resolve, values_of
 from ccfcpp.core.errors import UsageError
 from supervised.config import ClassifyConfig
 from tests.support.command import ccfcpp
 
+PUBLISHED: Tree = {"preset": "published"}
 CASES = [
-    ("cluster", cluster._FLAGS, ClusterConfig, "cluster"),
-    ("compare", compare._FLAGS, ClusterConfig, "cluster"),
-    ("classify", classify._FLAGS, ClassifyConfig, "classify"),
-    ("report", (flags.DATA_ROOT,), ClusterConfig, "cluster"),
-    ("datasets", (flags.DATA_ROOT,), ClusterConfig, "cluster"),
-    ("reproduce", flags.MACHINE, ClusterConfig, "cluster"),
+    ("cluster", cluster._FLAGS, ClusterConfig, "cluster", {}),
+    ("compare", compare._FLAGS, ClusterConfig, "cluster", PUBLISHED),
+    ("classify", classify._FLAGS, ClassifyConfig, "classify", {}),
+    ("report", (flags.DATA_ROOT,), ClusterConfig, "cluster", {}),
+    ("datasets", (flags.DATA_ROOT,), ClusterConfig, "cluster", {}),
+    ("reproduce", flags.MACHINE, ClusterConfig, "cluster", PUBLISHED),
 ]
+"""Commands, their flags, the configuration that these set, and what the command lays under it."""
 
 
-@pytest.mark.parametrize(("command", "table", "kind", "presets"), CASES)
+@pytest.mark.parametrize(("command", "table", "kind", "presets", "base"), CASES)
 def test_each_flag_shows_what_holds_for_the_default_data_set(
     monkeypatch: pytest.MonkeyPatch,
     command: str,
     table: tuple[flags.Flag, ...],
     kind: type[RunConfig],
     presets: str,
+    base: Tree,
 ) -> None:
     monkeypatch.setenv("COLUMNS", "400")
-    values = values_of(resolve(kind, presets, {}))
+    values = values_of(resolve(kind, presets, base))
     shown = ccfcpp(command, "--help").stdout
     for flag in table:
         (line,) = [line for line in shown.splitlines() if re.search(rf" {flag.option} ", line)]
@@ -41,9 +44,13 @@ def test_each_flag_shows_what_holds_for_the_default_data_set(
         assert f"(default: {default})" in line
 
 
-@pytest.mark.parametrize(("command", "table", "kind", "presets"), CASES)
+@pytest.mark.parametrize(("command", "table", "kind", "presets", "base"), CASES)
 def test_no_command_has_two_flags_of_one_name(
-    command: str, table: tuple[flags.Flag, ...], kind: type[RunConfig], presets: str
+    command: str,
+    table: tuple[flags.Flag, ...],
+    kind: type[RunConfig],
+    presets: str,
+    base: Tree,
 ) -> None:
     assert len({flag.option for flag in table}) == len(table)
 

@@ -7,6 +7,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -14,19 +16,47 @@ import torch
 from safetensors.torch import load_file
 
 from ccfcpp.cli.interruption import graceful_interruption
-from tests.support.command import TINY, ccfcpp
+from tests.support.command import TINY, TINY_SCAN, assigned, ccfcpp
 
-SETTINGS = (*TINY, "--rounds", "12", "--pretrain-rounds", "3", "--dropout-rate", "0.2")
+ROUNDS = 15
+_SOMETIMES_ABSENT = ("--dropout-rate", "0.2")
+_SCAN = (*TINY_SCAN, *assigned(f"scan.steps={3 * ROUNDS}"), *_SOMETIMES_ABSENT)
+SETTINGS = {
+    "ccfc++": (*TINY, "--rounds", "12", "--pretrain-rounds", "3", *_SOMETIMES_ABSENT),
+    "fed-scan": _SCAN,
+    "fed-scan, lagged": (*_SCAN, *assigned("scan.lagged=true")),
+}
+EITHER = pytest.mark.parametrize("system", ["ccfc++", "fed-scan"])
 PATIENCE = 120.0
 
 
 @pytest.fixture(scope="module")
-def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    run = tmp_path_factory.mktemp("whole") / "run"
-    finish(start(run, *SETTINGS))
-    return run
+def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Whole runs by system."""
+
+    @cache
+    def whole(system: str) -> Path:
+        run = tmp_path_factory.mktemp("whole") / "run"
+        finish(start(run, *SETTINGS[system]))
+        assert rounds_logged(run) == ROUNDS
+        return run
+
+    return whole
 
 
+KILLED_IN_A_STEP = """
+import os, signal
+from ccfcpp.engine.transport import InProcess
+deliver = InProcess.deliver
+def deliver_or_die(self, task, *rest):
+    for reply in deliver(self, task, *rest):
+        if (task.round, task.index) == ({round}, {index}):
+            os.kill(os.getpid(), signal.SIGKILL)
+        yield reply
+InProcess.deliver = deliver_or_die
+from ccfcpp.cli.app import main
+main()
+"""
 KILLED_WHILE_WRITING = """
 import itertools, os, signal
 calls = itertools.count(1)
@@ -80,47 +110,92 @@ def assert_same_results(run: Path, whole: Path) -> None:
     assert lines == all_lines
 
 
+@EITHER
 def test_a_run_killed_at_a_random_moment_and_resumed_ends_the_same(
-    tmp_path: Path, uninterrupted: Path
+    tmp_path: Path, uninterrupted: Callable[[str], Path], system: str
 ) -> None:
     run = tmp_path / "run"
     number, delay = secrets.randbelow(13) + 1, secrets.randbelow(300) / 1000
     print(f"killed {delay} s after round {number}")  # shown where the test fails
-    process = start(run, *SETTINGS)
+    process = start(run, *SETTINGS[system])
     wait_for_round(process, run, number)
     time.sleep(delay)
     process.kill()
     process.communicate()
     assert process.returncode == -signal.SIGKILL
     finish(start(run, "--resume"))
-    assert_same_results(run, uninterrupted)
+    assert_same_results(run, uninterrupted(system))
+
+
+@pytest.mark.parametrize(
+    ("system", "round_", "index"),
+    [
+        ("fed-scan", 0, 6),
+        ("fed-scan", 7, 5),
+        ("fed-scan", ROUNDS - 1, 12),
+        ("fed-scan, lagged", 7, 3),
+    ],
+    ids=[
+        "before the first checkpoint",
+        "between the trips of a step",
+        "when only the centres are left",
+        "where a step has sums of the one before",
+    ],
+)
+def test_a_run_killed_in_the_middle_of_a_round_and_resumed_ends_the_same(
+    tmp_path: Path, uninterrupted: Callable[[str], Path], system: str, round_: int, index: int
+) -> None:
+    """While a step is under way: clients hold a graph, and some of its sums are at the server."""
+    run = tmp_path / "run"
+    script = KILLED_IN_A_STEP.format(round=round_, index=index)
+    process = start(run, *SETTINGS[system], program=("-c", script))
+    process.communicate(timeout=PATIENCE)
+    assert process.returncode == -signal.SIGKILL
+    assert rounds_logged(run) == round_
+    assert (run / "checkpoint" / "latest.safetensors").exists() == (round_ > 0)
+    finish(start(run, "--resume"))
+    assert_same_results(run, uninterrupted(system))
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs /proc to tell files apart")
 @pytest.mark.parametrize(
-    ("name", "call"),
-    [("latest", 1), ("latest", 2), ("client-2", 2), (".assignments", 1)],
-    ids=["in the first checkpoint", "in a later one", "in a client's memory", "between results"],
+    ("system", "name", "call"),
+    [
+        ("ccfc++", "latest", 1),
+        ("ccfc++", "latest", 2),
+        ("ccfc++", "client-2", 2),
+        ("ccfc++", ".assignments", 1),
+        ("fed-scan", "latest", 2),
+        ("fed-scan", "client-2", 2),
+    ],
+    ids=[
+        "in the first checkpoint",
+        "in a later one",
+        "in a client's memory",
+        "between results",
+        "in a later one of fed-scan",
+        "in a client's neighbours",
+    ],
 )
 def test_a_run_killed_while_it_writes_and_resumed_ends_the_same(
-    tmp_path: Path, uninterrupted: Path, name: str, call: int
+    tmp_path: Path, uninterrupted: Callable[[str], Path], system: str, name: str, call: int
 ) -> None:
     run = tmp_path / "run"
     script = KILLED_WHILE_WRITING.format(name=name, call=call)
-    process = start(run, *SETTINGS, program=("-c", script))
+    process = start(run, *SETTINGS[system], program=("-c", script))
     process.communicate(timeout=PATIENCE)
     assert process.returncode == -signal.SIGKILL
     assert not (run / "summary.json").exists()
     finish(start(run, "--resume"))
-    assert_same_results(run, uninterrupted)
+    assert_same_results(run, uninterrupted(system))
     assert not list(run.rglob("*.tmp"))
 
 
 def test_a_run_killed_before_its_first_checkpoint_starts_again(
-    tmp_path: Path, uninterrupted: Path
+    tmp_path: Path, uninterrupted: Callable[[str], Path]
 ) -> None:
     run = tmp_path / "run"
-    process = start(run, *SETTINGS)
+    process = start(run, *SETTINGS["ccfc++"])
     deadline = time.monotonic() + PATIENCE
     while not (run / "config.yaml").exists():
         assert time.monotonic() < deadline
@@ -128,12 +203,15 @@ def test_a_run_killed_before_its_first_checkpoint_starts_again(
     process.kill()
     process.communicate()
     finish(start(run, "--resume"))
-    assert_same_results(run, uninterrupted)
+    assert_same_results(run, uninterrupted("ccfc++"))
 
 
-def test_an_interrupted_run_says_how_to_resume(tmp_path: Path, uninterrupted: Path) -> None:
+@EITHER
+def test_an_interrupted_run_says_how_to_resume(
+    tmp_path: Path, uninterrupted: Callable[[str], Path], system: str
+) -> None:
     run = tmp_path / "run"
-    process = start(run, *SETTINGS)
+    process = start(run, *SETTINGS[system])
     wait_for_round(process, run, 2)
     process.send_signal(signal.SIGINT)
     _, stderr = process.communicate(timeout=PATIENCE)
@@ -143,14 +221,18 @@ def test_an_interrupted_run_says_how_to_resume(tmp_path: Path, uninterrupted: Pa
     assert "Traceback" not in stderr
     assert (run / "checkpoint" / "latest.safetensors").exists()
     finish(start(run, "--resume"))
-    assert_same_results(run, uninterrupted)
+    assert_same_results(run, uninterrupted(system))
 
 
-def test_a_finished_run_resumed_says_its_results_again(uninterrupted: Path) -> None:
-    before = (uninterrupted / "summary.json").read_text()
-    result = ccfcpp("cluster", "--out", uninterrupted, "--resume", "--json")
+@EITHER
+def test_a_finished_run_resumed_says_its_results_again(
+    uninterrupted: Callable[[str], Path], system: str
+) -> None:
+    run = uninterrupted(system)
+    before = (run / "summary.json").read_text()
+    result = ccfcpp("cluster", "--out", run, "--resume", "--json")
     assert json.loads(result.stdout) == json.loads(before)
-    assert (uninterrupted / "summary.json").read_text() == before
+    assert (run / "summary.json").read_text() == before
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -161,3 +161,21 @@ def test_images_that_were_moved_are_found_in_data_root(tmp_path: Path) -> None:
     run = begun(tmp_path / "run", settings)
     succeeded("report", run, "--data-root", tmp_path / "new")
     assert "<dt>images</dt><dd>40</dd>" in (run / "report.html").read_text()
+
+
+def test_a_run_of_steps_has_every_figure_but_that_of_local_models(
+    scan_run: Path, reported: Path, tmp_path: Path
+) -> None:
+    """In synchronised steps no client ever has a model of its own."""
+    succeeded("report", scan_run, "--out", tmp_path / "alone")
+    assert "Fed-SCAN" in (tmp_path / "alone" / "report.html").read_text()
+    local, drawn = (
+        {path.stem for path in (report / "figures").iterdir()}
+        for report in (reported, tmp_path / "alone")
+    )
+    assert local - drawn == {"gap"}
+    assert drawn < local
+    succeeded("report", scan_run, reported, "--out", tmp_path / "both")
+    page = (tmp_path / "both" / "report.html").read_text()
+    assert "Clients and classes: Fed-SCAN" in page
+    assert "Clients and classes: CCFC++" in page

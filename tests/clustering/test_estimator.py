@@ -45,8 +45,11 @@ def test_names_of_the_clients_matter_by_their_order_only() -> None:
     assert np.array_equal(named, numbered)
 
 
-def test_a_fitted_model_can_be_stored_and_holds_no_images() -> None:
-    model = small().fit(IMAGES, clients=CLIENTS)
+@pytest.mark.parametrize("method", ["ccfc++", "fed-scan"])
+def test_a_fitted_model_can_be_stored_and_holds_no_images(method: str) -> None:
+    settings = {"ccfc++": SETTINGS, "fed-scan": {"scan": TINY["scan"]}}[method]
+    model = FederatedClustering(n_clusters=4, method=method, settings=settings)
+    model.fit(IMAGES, clients=CLIENTS)
     stored = pickle.dumps(model)
     again = pickle.loads(stored)  # noqa: S301 - written by this test
     assert np.array_equal(again.predict(IMAGES), model.labels_)

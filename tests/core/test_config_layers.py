@@ -20,8 +20,11 @@ from ccfcpp.core.config_layers import (
     resolve,
     stack,
     validate,
+    values_of,
 )
 from ccfcpp.core.errors import UsageError
+from ccfcpp.data.registry import DATASETS
+from supervised.config import ClassifyConfig
 
 
 def test_the_defaults_are_the_authors_choices_for_mnist() -> None:
@@ -35,6 +38,7 @@ def test_the_defaults_are_the_authors_choices_for_mnist() -> None:
 
 
 CLUSTER = preset_folder() / "cluster"
+PUBLISHED = CLUSTER / "published"
 
 
 @pytest.mark.parametrize("path", sorted(CLUSTER.glob("*.yaml")), ids=lambda p: p.stem)
@@ -42,6 +46,70 @@ def test_every_preset_is_valid(path: Path) -> None:
     for method in ("ccfc", "ccfc++"):
         config = resolve(ClusterConfig, "cluster", read_yaml(path), {"method": method})
         assert config.dataset == (path.stem if path.stem != "images" else "digits")
+
+
+@pytest.mark.parametrize("path", sorted(PUBLISHED.glob("*.yaml")), ids=lambda p: p.stem)
+def test_every_published_preset_is_valid(path: Path) -> None:
+    """It lies over the preset of its data set, and says no more than what differs."""
+    own = read_yaml(path)
+    assert (CLUSTER / path.name).is_file()
+    assert ("dataset" in own) == (path.stem != "images")
+    assert own.get("dataset", path.stem) == path.stem
+    dataset = own.get("dataset", "/data/my images")
+    assert path.stem == "images" or dataset in DATASETS
+    published: Tree = {"preset": "published", "dataset": dataset}
+    config = resolve(ClusterConfig, "cluster", published)
+    assert (config.preset, config.method, config.dataset) == ("published", "ccfc++", dataset)
+    given = dict(flatten(own))
+    assert given.items() <= values_of(config).items()
+
+
+def test_every_preset_has_a_published_one() -> None:
+    presets, published = ({path.name for path in f.glob("*.yaml")} for f in (CLUSTER, PUBLISHED))
+    assert presets == published
+
+
+@pytest.mark.parametrize("dataset", ["digits", "mnist", "fashion-mnist"])
+def test_fed_scan_is_the_default_where_its_settings_were_found(dataset: str) -> None:
+    config = resolve(ClusterConfig, "cluster", {"dataset": dataset})
+    assert (config.method, config.preset) == ("fed-scan", "default")
+
+
+def test_without_a_data_set_and_a_method_fed_scan_clusters_the_digits() -> None:
+    for config in (resolve(ClusterConfig, "cluster", {}), ClusterConfig()):
+        assert (config.dataset, config.method) == ("digits", "fed-scan")
+
+
+@pytest.mark.parametrize(
+    ("method", "expected"), [({}, "ccfc++"), ({"method": "ccfc"}, "ccfc"), ({"method": "km"}, "km")]
+)
+def test_the_published_preset_has_the_phases_of_the_paper(method: Tree, expected: str) -> None:
+    for below, above in (({"preset": "published"}, {}), ({}, {"preset": "published"})):
+        config = resolve(ClusterConfig, "cluster", {"dataset": "mnist"} | below, method | above)
+        assert (config.method, config.preset) == (expected, "published")
+        training = config.section(TrainingConfig)
+        assert (training.pretrain_rounds, training.rounds) == (100, 30)
+        assert weights(config) == ((0.001, 0.0) if expected == "ccfc" else (0.001, 0.01))
+
+
+def test_values_of_the_user_lie_over_the_published_preset() -> None:
+    given: Tree = {"preset": "published", "dataset": "mnist", "training": {"rounds": 3}}
+    config = resolve(ClusterConfig, "cluster", given, {"loss": {"eta": 0.7}})
+    assert config.section(TrainingConfig).rounds == 3
+    assert weights(config) == (0.001, 0.7)
+
+
+@pytest.mark.parametrize("value", ["paper", "", "publishedd", None, 3, ["published"]])
+def test_an_unknown_preset_is_one_line_with_those_that_there_are(value: object) -> None:
+    with pytest.raises(UsageError) as caught:
+        resolve(ClusterConfig, "cluster", {"preset": value})
+    said = f"preset = {value} is refused: it should be 'default' or 'published'"
+    assert str(caught.value) == said
+
+
+def test_only_clustering_has_a_preset_by_name() -> None:
+    with pytest.raises(UsageError, match="unknown key 'preset'"):
+        resolve(ClassifyConfig, "classify", {"preset": "published"})
 
 
 def weights(config: ClusterConfig) -> tuple[float, float]:
@@ -172,6 +240,8 @@ def test_merging_leaves_its_arguments_alone() -> None:
 
 
 def test_presets_are_plain_yaml() -> None:
-    for path in preset_folder().glob("*.yaml"):
+    paths = list(preset_folder().rglob("*.yaml"))
+    assert len(paths) > 20
+    for path in paths:
         assert path.read_text().startswith("# "), f"{path.name} has no comment that says what it is"
         assert isinstance(yaml.safe_load(path.read_text()), dict)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.methods import METHODS, refuse_unused
@@ -20,7 +21,7 @@ from ccfcpp.core.errors import UsageError
 from ccfcpp.papers.comparison import Comparison, Entry, plan_comparison
 from ccfcpp.papers.tables import SYSTEMS, published_score
 from ccfcpp.runs.study import Axes, Planned, Row
-from tests.support.command import ccfcpp
+from tests.support.command import ccfcpp, succeeded
 
 PATIENCE = 180.0
 
@@ -288,6 +289,31 @@ def test_a_comparison_that_is_stopped_goes_on_where_it_was(tmp_path: Path) -> No
     assert scores(broken) == scores(whole)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "preset"),
+    [
+        ((), "published"),
+        (("--preset", "default"), "default"),
+        (("--config", "default.yaml"), "default"),
+    ],
+)
+def test_what_stands_beside_published_values_has_the_papers_settings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], preset: str
+) -> None:
+    (tmp_path / "default.yaml").write_text("preset: default\n")
+    monkeypatch.chdir(tmp_path)
+    few = ("--methods", "km,k-fed", "--p", 1, "--set", "data.images=60")
+    succeeded("compare", *few, *arguments, "--out", "out")
+    plan = yaml.safe_load((tmp_path / "out" / "study.yaml").read_text())
+    assert [run["config"]["preset"] for run in plan["runs"]] == [preset] * 2
+    run = tmp_path / "out" / "method=k-fed,p=1.0" / "seed-0" / "config.yaml"
+    assert yaml.safe_load(run.read_text())["preset"] == preset
+    # It may not be given again, as all that was planned.
+    again = ccfcpp("compare", "--preset", preset, "--out", "out", "--resume")
+    assert (again.code, "leave out preset" in again.stderr) == (2, True)
+    assert ccfcpp("compare", "--out", "out", "--resume").code == 0
+
+
 def scores(folder: Path) -> list[tuple[str, str, str]]:
     with (folder / "table.csv").open() as file:
         return [(row["method"], row["nmi"], row["kappa"]) for row in csv.DictReader(file)]
@@ -328,6 +354,7 @@ def wait_for_rounds(metrics: Path, process: subprocess.Popen[Any]) -> None:
         (("--set", "partition=3"), "partition = 3 is refused"),
         (("--methods", "k-fed", "--set", "kfed.local_clusters=11"), "more than the 10 clusters"),
         (("--dataset", "nothing.npz"), "nothing.npz"),
+        (("--preset", "paper"), "preset = paper is refused: it should be 'default' or 'pub"),
         (("--resume",), "--resume needs the folder"),
     ],
 )

@@ -14,7 +14,7 @@ from ccfcpp.clustering.ccfc.config import ModelConfig
 from ccfcpp.clustering.ccfc.network import ContrastiveModel, model_maker
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.experiment import ClusteringExperiment
-from ccfcpp.core.config_layers import parse_assignments, resolve
+from ccfcpp.core.config_layers import merge, parse_assignments, resolve
 from ccfcpp.core.metrics import effective_rank, spectral_gap, spectrum
 from ccfcpp.data.images import to_float
 from ccfcpp.models.state import ModelState
@@ -23,7 +23,7 @@ from ccfcpp.runs.folder import RunFolder
 from ccfcpp.runs.local_spectra import LocalSpectra, describe_spectra
 from supervised.config import ClassifyConfig
 from supervised.experiment import ClassificationExperiment
-from tests.support.command import TINY, ccfcpp
+from tests.support.command import TINY_TREE, ccfcpp
 
 SMALL_CLASSIFIER = (
     "training.rounds=2",
@@ -37,11 +37,7 @@ SMALL_CLASSIFIER = (
 
 
 def clustering(*settings: str) -> ClusteringExperiment:
-    tiny = [*TINY[1:8:2]]
-    names = ("training.rounds", "training.pretrain_rounds", "partition.clients")
-    values = [f"{name}={value}" for name, value in zip(names, tiny, strict=False)]
-    others = [setting for setting in TINY[6:] if setting != "--set"]
-    tree = parse_assignments([*values, *others, *settings])
+    tree = merge(TINY_TREE, parse_assignments(settings))
     return ClusteringExperiment(resolve(ClusterConfig, "cluster", tree))
 
 

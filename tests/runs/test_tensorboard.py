@@ -11,14 +11,13 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.experiment import ClusteringExperiment
-from ccfcpp.core.config_layers import parse_assignments, resolve
+from ccfcpp.core.config_layers import merge, resolve
 from ccfcpp.core.errors import StoppedError
 from ccfcpp.runs.folder import RunFolder
 from ccfcpp.runs.tensorboard import TensorBoardLog, scalars
-from tests.support.command import TINY, ccfcpp
+from tests.support.command import TINY, TINY_TREE, ccfcpp
 
 SHORT = (*TINY, "--dropout-rate", "0.3")
-SMALL_MODEL = parse_assignments(value for value in TINY if "=" in value)
 CLASSIFY = (
     *("--rounds", 2, "--local-epochs", 1, "--clients", 3),
     *("--set", "model.widths=[4]", "--set", "model.representation=6"),
@@ -145,8 +144,7 @@ def test_an_interrupted_run_goes_on_in_the_same_picture(
     tmp_path: Path, error: type[Exception]
 ) -> None:
     """Stopped after a checkpoint, or ended between a round's line and its checkpoint."""
-    rounds = {"training": {"rounds": 2, "pretrain_rounds": 3}, "partition": {"clients": 4}}
-    tree = SMALL_MODEL | rounds | {"tensorboard": True}
+    tree = merge(TINY_TREE, {"training": {"pretrain_rounds": 3}, "tensorboard": True})
     config = resolve(ClusterConfig, "cluster", {}, tree)
     folder = RunFolder.create(tmp_path / "run", config)
 

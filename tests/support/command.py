@@ -7,14 +7,35 @@ from dataclasses import dataclass
 from unittest.mock import patch
 
 from ccfcpp.cli.app import main
+from ccfcpp.core.config_layers import parse_assignments
 
-TINY = (
-    *("--rounds", "2", "--pretrain-rounds", "2", "--clients", "4"),
-    *("--set", "model.widths=[4,6]", "--set", "model.projector_width=12"),
-    *("--set", "model.latent=8", "--set", "model.predictor_width=4"),
-    *("--set", "centroids.restarts=2", "--set", "centroids.iterations=8"),
+
+def assigned(*assignments: str) -> tuple[str, ...]:
+    """Flags that give these values."""
+    return tuple(word for assignment in assignments for word in ("--set", assignment))
+
+
+_SMALL = (
+    *("model.widths=[4,6]", "model.projector_width=12", "model.latent=8"),
+    *("model.predictor_width=4", "centroids.restarts=2", "centroids.iterations=8"),
 )
-"""Settings of a run on the digits that takes about a second."""
+CCFCPP = ("--method", "ccfc++")
+TINY_ROUNDS = (*CCFCPP, "--rounds", "2", "--pretrain-rounds", "2", *assigned(*_SMALL))
+"""CCFC++ over however many clients there are."""
+TINY = (*TINY_ROUNDS, "--clients", "4")
+"""Settings of CCFC++ for a run on the digits that takes about a second."""
+TINY_TREE = parse_assignments(
+    ("method=ccfc++", "training.rounds=2", "training.pretrain_rounds=2", *_SMALL)
+) | {"partition": {"clients": 4}}
+"""The same without the command line."""
+
+TINY_SCAN = (
+    *("--method", "fed-scan", "--clients", "4"),
+    *assigned("scan.stem=0", "scan.widths=[8]", "scan.hidden=8", "scan.latent=6"),
+    *assigned("scan.batch=20", "scan.neighbours=3", "scan.mine_every=4"),
+    *assigned("scan.steps=12", "scan.steps_per_round=3"),
+)
+"""The same of Fed-SCAN. In the middle of a round neighbours are found anew."""
 
 
 @dataclass

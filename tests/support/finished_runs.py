@@ -16,10 +16,11 @@ from ccfcpp.report.page import page
 from ccfcpp.report.runs import labelled
 from ccfcpp.report.writing import as_svg
 from ccfcpp.runs.folder import RunFolder
-from tests.support.command import TINY, succeeded
+from tests.support.command import TINY, TINY_SCAN, succeeded
 from tests.support.reports import report
 
-SMALL = (*TINY, "--set", "data.images=160", "--p", 0.75)
+DATA = ("--set", "data.images=160", "--p", 0.75)
+SMALL = (*TINY, *DATA)
 
 
 @pytest.fixture(scope="session")
@@ -35,7 +36,15 @@ def digits_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def ccfc_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The same by CCFC, with all clients."""
     run = tmp_path_factory.mktemp("ccfc") / "run"
-    succeeded("cluster", "--out", run, "--method", "ccfc", "--seed", 3, *SMALL)
+    succeeded("cluster", "--out", run, *SMALL, "--method", "ccfc", "--seed", 3)
+    return run
+
+
+@pytest.fixture(scope="session")
+def scan_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same by Fed-SCAN."""
+    run = tmp_path_factory.mktemp("scan") / "run"
+    succeeded("cluster", "--out", run, *TINY_SCAN, *DATA, "--seed", 3)
     return run
 
 

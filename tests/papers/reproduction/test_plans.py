@@ -9,12 +9,14 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
+from ccfcpp.clustering.ccfc.config import TrainingConfig
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.core.config import RunConfig
 from ccfcpp.core.config_layers import flatten
 from ccfcpp.core.errors import UsageError
 from ccfcpp.papers.reproduction.catalogue import ITEMS
 from ccfcpp.papers.reproduction.plan import Block, Stored, plan_blocks
+from ccfcpp.papers.tables import SYSTEMS
 from ccfcpp.runs.paths import MAY_CHANGE
 from supervised.config import ClassifyConfig
 from tests.support.reproduction import Plan, Plans
@@ -141,6 +143,25 @@ def test_ccfc_has_no_decorrelation_term_anywhere(plans: Plans) -> None:
                 assert run.config.loss.eta == run.config.loss.pretrain_eta == 0
             if run.config.method == "ccfc++":
                 assert run.config.loss.eta > 0
+
+
+@EVERY_ITEM
+@BOTH
+def test_clustering_has_the_published_preset(plans: Plans, name: str, quick: bool) -> None:
+    for run in plans.of(name, quick):
+        if isinstance(run.config, ClusterConfig):
+            assert run.config.preset == "published"
+            assert run.config.method in SYSTEMS
+
+
+def test_the_phases_of_the_paper(plans: Plans) -> None:
+    contrastive = {
+        (training.pretrain_rounds, training.rounds)
+        for run in plans.of("ccfcpp-table1", quick=False)
+        if run.config.method in ("ccfc", "ccfc++")
+        for training in [run.config.section(TrainingConfig)]
+    }
+    assert contrastive == {(100, 30)}
 
 
 def test_weights_of_the_papers(plans: Plans) -> None:

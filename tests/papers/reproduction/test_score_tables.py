@@ -30,7 +30,7 @@ def finished(folder: Path, p: float, seed: int, nmi: float | None) -> Result:
     path = folder / f"{p}-{seed}"
     path.mkdir()
     (path / "summary.json").write_text(json.dumps({"nmi": nmi, "rounds": 3}))
-    config = ClusterConfig(seed=seed, partition=PartitionConfig(p=p))
+    config = ClusterConfig(method="ccfc++", seed=seed, partition=PartitionConfig(p=p))
     return Result(config, RunFolder(path))
 
 
