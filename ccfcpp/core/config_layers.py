@@ -36,9 +36,9 @@ def resolve(kind: type[C], presets: str, *layers: Tree) -> C:
     given = stack(kind, *layers)
     dataset = str(given.get("dataset", "digits"))
     below = [preset(presets, dataset)]
-    named = f"{presets}/{given.get('preset', DEFAULT_PRESET)}"
-    if (preset_folder() / named).is_dir():
-        below.append(preset(named, dataset))
+    named = str(given.get("preset", DEFAULT_PRESET))
+    if named in preset_names(presets):
+        below.append(preset(f"{presets}/{named}", dataset))
     return validate(kind, stack(kind, *below, *layers))
 
 
@@ -56,6 +56,11 @@ def preset_folder() -> Path:
     package = Path(__file__).parent.parent
     installed = package / "configs"
     return installed if installed.is_dir() else package.parent / "configs"
+
+
+def preset_names(presets: str) -> list[str]:
+    """The presets that may be named, beside the default one."""
+    return sorted(path.name for path in (preset_folder() / presets).iterdir() if path.is_dir())
 
 
 def preset(presets: str, dataset: str) -> Tree:

@@ -386,6 +386,12 @@ def test_a_run_without_a_single_centroid_says_so(tmp_path: Path) -> None:
     assert result.stderr.splitlines()[-1].startswith("error: no client has delivered centroids")
 
 
+def test_fed_scan_without_a_single_step_says_so(tmp_path: Path) -> None:
+    result = ccfcpp("cluster", "--dropout-rate", 1, "--out", tmp_path / "run", *TINY_SCAN)
+    assert result.code == 1
+    assert result.stderr.splitlines()[-1].startswith("error: no client has contributed to a step")
+
+
 # --- bad input -----------------------------------------------------------------------------------
 
 
@@ -395,6 +401,7 @@ def test_a_run_without_a_single_centroid_says_so(tmp_path: Path) -> None:
         (["--p", 1.5], "partition.p = 1.5"),
         (["--p", -0.1], "partition.p = -0.1"),
         (["--p", "much"], "partition.p = much is refused: it should be a valid number"),
+        (["--method", "fed-scan", "--set", "scan.learning_rate=1e38"], "scan.learning_rate = 1e38"),
         (["--alpha", 0], "partition.alpha = 0 is refused: it should be greater than 0"),
         (["--alpha", 0.1, "--partition", "iid"], "--alpha and --partition each name a partition"),
         (["--alpha", 1, "--clients", 200], "200 clients with 10 samples at least need 2000 of"),

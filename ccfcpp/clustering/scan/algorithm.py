@@ -23,7 +23,7 @@ from ccfcpp.clustering.scan.objective import PREDICTIONS, program
 from ccfcpp.clustering.scan.representations import LatentSpace
 from ccfcpp.clustering.scan.schedule import falling
 from ccfcpp.clustering.scan.server import FindCentres, snapshot
-from ccfcpp.core.errors import UsageError
+from ccfcpp.core.errors import FederationError, UsageError
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.client import Client, Crew
 from ccfcpp.engine.exchange import ClientSide, ServerWork
@@ -129,11 +129,20 @@ class FedScan(ClusteringAlgorithm[ScanState]):
         return trip_works(process, self.steps.exchanges)
 
     def knows_clusters(self, state: ScanState) -> bool:
-        """Always: the head assigns from the first round on."""
-        return True
+        """From the first step on: the head assigns."""
+        return state.version > 0
 
     def assign(self, state: ScanState, holder: Client) -> Tensor:
-        """The head's cluster of each image, int64 of shape (samples,)."""
+        """The head's cluster of each image, int64 of shape (samples,).
+
+        Raises:
+            FederationError: There was no step.
+        """
+        if not self.knows_clusters(state):
+            raise FederationError(
+                "no client has contributed to a step: see the refused updates above, or lower "
+                "availability.dropout_rate"
+            )
         return self.space.clusters(state, state.head, holder)
 
     def represent(self, state: ScanState, holder: Client) -> Tensor:

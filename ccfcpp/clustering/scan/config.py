@@ -6,6 +6,9 @@ from pydantic import Field, model_validator
 
 from ccfcpp.core.config import Positive, PositiveNumber, Section, Share, Weight
 
+Rate = Annotated[float, Field(gt=0, le=1000)]
+"""A learning rate; the bound keeps arithmetic from overflowing."""
+
 
 class ScanConfig(Section):
     """Fed-SCAN: its network, its steps and its objective."""
@@ -25,9 +28,9 @@ class ScanConfig(Section):
     steps_per_round: Positive = 10
     optimizer: Literal["muon", "adam"] = "muon"
     """``muon``: for the encoder's matrices, and Adam for the rest; ``adam``: for all."""
-    learning_rate: PositiveNumber = 1.5e-3
+    learning_rate: Rate = 1.5e-3
     """Of Adam in the first step; it falls along a cosine to 0."""
-    matrix_rate: PositiveNumber = 0.007
+    matrix_rate: Rate = 0.007
     """Of Muon, likewise."""
     lagged: bool = False
     """Whether a step takes the mean prediction and the gradient at the latents' statistics from the
