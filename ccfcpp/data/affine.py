@@ -23,19 +23,27 @@ class AffineRanges(Protocol):
     def flip_probability(self) -> float: ...  # noqa: D102
 
 
-def draw_affine(count: int, ranges: AffineRanges, generator: torch.Generator) -> Tensor:
-    """Draw maps: rotation, magnification, aspect, shear, mirror and shift, each uniform.
+def draw_affine(count: int, generator: torch.Generator) -> Tensor:
+    """Draw what maps are made of: uniform numbers in [0, 1), of shape (7, count).
 
     Args:
-        count: How many.
-        ranges: How far they go.
+        count: How many maps.
         generator: A CPU generator.
+    """
+    return torch.rand(7, count, generator=generator)
+
+
+def affine_maps(draws: Tensor, ranges: AffineRanges) -> Tensor:
+    """Maps by rotation, magnification, aspect, shear, mirror and shift, each uniform in its range.
+
+    Args:
+        draws: What ``draw_affine`` gave, of shape (7, count).
+        ranges: How far they go.
 
     Returns:
-        float32 of shape (count, 2, 3): where in the image, in coordinates from -1 to 1, each point
+        Floats of shape (count, 2, 3): where in the image, in coordinates from -1 to 1, each point
         of the view lies.
     """
-    draws = torch.rand(7, count, generator=generator)
     angle, size, aspect, shear, across, down = draws[:6] * 2 - 1
     angle = angle * math.radians(ranges.rotation)
     size, aspect = (size * ranges.scale).exp(), (aspect * ranges.scale / 2).exp()
@@ -53,7 +61,7 @@ def render_affine(images: Tensor, transforms: Tensor) -> Tensor:
 
     Args:
         images: Float tensor of shape (batch, channels, height, width).
-        transforms: What ``draw_affine`` drew, of shape (batch, 2, 3).
+        transforms: What ``affine_maps`` gave, of shape (batch, 2, 3).
 
     Returns:
         Tensor of the images' shape.

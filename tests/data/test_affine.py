@@ -6,14 +6,14 @@ import pytest
 import torch
 
 from ccfcpp.clustering.scan.config import AffineViewsConfig
-from ccfcpp.data.affine import draw_affine, render_affine
+from ccfcpp.data.affine import affine_maps, draw_affine, render_affine
 
 NOTHING = {"rotation": 0.0, "scale": 0.0, "shear": 0.0, "shift": 0.0}
 
 
 def drawn(count: int = 500, **ranges: float) -> torch.Tensor:
     config = AffineViewsConfig(**(NOTHING | ranges))
-    return draw_affine(count, config, torch.Generator().manual_seed(0))
+    return affine_maps(draw_affine(count, torch.Generator().manual_seed(0)), config)
 
 
 def test_without_ranges_a_view_is_its_image() -> None:

@@ -17,7 +17,7 @@ from ccfcpp.clustering.scan.network import ScanNetwork
 from ccfcpp.core.config import Tree
 from ccfcpp.core.config_layers import merge, parse_assignments, validate
 from ccfcpp.core.randomness import Randomness
-from ccfcpp.data.affine import draw_affine
+from ccfcpp.data.affine import affine_maps, draw_affine
 from ccfcpp.data.images import to_float
 from ccfcpp.data.partition import skewed_partition
 from ccfcpp.engine.availability import Availability
@@ -176,7 +176,8 @@ class PlainLoop:
             share = self.config.batch * len(client) / self.samples
             chosen = turn(len(client), share, step, source)
             others = drawn_neighbours(own, chosen, source, step)
-            maps = draw_affine(2 * len(chosen), self.views, source.generator(f"views {step}"))
+            draws = draw_affine(2 * len(chosen), source.generator(f"views {step}"))
+            maps = affine_maps(draws, self.views)
             for index, (image, matrix) in enumerate(
                 zip(torch.cat([chosen, others]).tolist(), maps, strict=True)
             ):

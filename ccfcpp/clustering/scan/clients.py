@@ -19,7 +19,7 @@ from ccfcpp.clustering.scan.representations import LatentSpace
 from ccfcpp.clustering.scan.schedule import falling
 from ccfcpp.core.profiling import section
 from ccfcpp.core.randomness import Randomness
-from ccfcpp.data.affine import draw_affine, render_affine
+from ccfcpp.data.affine import affine_maps, draw_affine, render_affine
 from ccfcpp.data.images import to_float
 from ccfcpp.engine.client import Client
 from ccfcpp.engine.exchange import SummedWork, Task
@@ -66,8 +66,7 @@ class Pairs:
         for client in clients:
             self._find_neighbours(known, client)
         with section("batches"):
-            pairs = [self._pairs(known.version, c, randomness.of_client(c.id)) for c in clients]
-            views = torch.cat([view for side in zip(*pairs, strict=True) for view in side])
+            views = self._views(known.version, clients, randomness)
         network = self.space.load(known)
         # A small client may have no image whose turn it is.
         if len(views) == 0:
@@ -94,16 +93,25 @@ class Pairs:
             found = nearest_neighbours(points, self.config.neighbours)
         client.memory = {_NEIGHBOURS: found, _PERIOD: torch.tensor(period)}
 
+    def _views(self, step: int, clients: Sequence[Client], randomness: Randomness) -> Tensor:
+        """Views of the images whose turn it is, of all clients, then of a neighbour of each."""
+        pairs = [self._pairs(step, client, randomness.of_client(client.id)) for client in clients]
+        images = torch.cat([shown for shown, _ in pairs], dim=1).flatten(0, 1)
+        draws = torch.cat([drawn for _, drawn in pairs], dim=2).flatten(1)
+        return render_affine(to_float(images), affine_maps(draws.to(images.device), self.views))
+
     def _pairs(self, step: int, client: Client, randomness: Randomness) -> tuple[Tensor, Tensor]:
-        """Views of the images whose turn it is, and of a neighbour of each."""
+        """A client's pairs, and what their views are drawn from.
+
+        Returns:
+            Images of shape (2, pairs, channels, height, width): those whose turn it is, and a
+            neighbour of each; and draws of shape (7, 2, pairs).
+        """
         share = self.config.batch * len(client) / self.samples
         chosen = turn(len(client), share, step, randomness).to(client.images.device)
         others = drawn_neighbours(client.memory[_NEIGHBOURS], chosen, randomness, step)
-        generator = randomness.generator(f"views {step}")
-        maps = draw_affine(2 * len(chosen), self.views, generator)
-        shown = to_float(client.images[torch.cat([chosen, others])])
-        views = render_affine(shown, maps.to(shown.device))
-        return views[: len(chosen)], views[len(chosen) :]
+        draws = draw_affine(2 * len(chosen), randomness.generator(f"views {step}"))
+        return client.images[torch.stack([chosen, others])], draws.view(7, 2, -1)
 
 
 class SumLatents(SummedWork[Snapshot, LatentSums]):
