@@ -17,8 +17,6 @@ from ccfcpp.clustering.scan.messages import ScanState
 from ccfcpp.clustering.setup import load_data
 from ccfcpp.core.config import Tree
 from ccfcpp.core.config_layers import merge, resolve
-from ccfcpp.data.affine import affine_maps, draw_affine, render_affine
-from ccfcpp.data.images import to_float
 from scripts.timing import Seconds, alternate, console
 
 STEPS = 5
@@ -82,9 +80,8 @@ class PlainSteps:
         """SCAN's."""
         config = self.algorithm.config
         chosen = torch.randint(len(self.images), (2 * config.batch,), generator=self.generator)
-        draws = draw_affine(len(chosen), self.generator).to(self.device)
-        maps = affine_maps(draws, self.algorithm.views)
-        views = render_affine(to_float(self.images[chosen.to(self.device)]), maps)
+        draws = self.algorithm.views.draw(len(chosen), self.generator)
+        views = self.algorithm.views.render(self.images[chosen.to(self.device)], draws)
         predictions = self.network.predictions(self.network(views))
         first, second = predictions.chunk(2)
         mean = predictions.mean(dim=0)

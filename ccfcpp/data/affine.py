@@ -7,6 +7,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+AFFINE_DRAWS = 7
+"""Random numbers that a map is made of."""
+
 
 class AffineRanges(Protocol):
     """How far views may be from their image; see ``AffineViewsConfig``."""
@@ -30,7 +33,7 @@ def draw_affine(count: int, generator: torch.Generator) -> Tensor:
         count: How many maps.
         generator: A CPU generator.
     """
-    return torch.rand(7, count, generator=generator)
+    return torch.rand(AFFINE_DRAWS, count, generator=generator)
 
 
 def affine_maps(draws: Tensor, ranges: AffineRanges) -> Tensor:

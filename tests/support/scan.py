@@ -11,7 +11,8 @@ from ccfcpp.clustering.algorithm import ClusteringAlgorithm, Problem
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.scan.algorithm import FedScan
 from ccfcpp.clustering.scan.batches import drawn_neighbours
-from ccfcpp.clustering.scan.config import AffineViewsConfig, ScanConfig
+from ccfcpp.clustering.scan.config import AffineViewsConfig, IntensityViewsConfig, ScanConfig
+from ccfcpp.clustering.scan.features import FEATURES
 from ccfcpp.clustering.scan.messages import ScanState
 from ccfcpp.clustering.scan.network import ScanNetwork
 from ccfcpp.core.config import Tree
@@ -19,6 +20,7 @@ from ccfcpp.core.config_layers import merge, parse_assignments, validate
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.data.affine import affine_maps, draw_affine
 from ccfcpp.data.images import to_float
+from ccfcpp.data.intensity import draw_intensity, render_intensity
 from ccfcpp.data.partition import skewed_partition
 from ccfcpp.engine.availability import Availability
 from ccfcpp.engine.client import Client, Crew, Member
@@ -125,6 +127,7 @@ class PlainLoop:
     def __init__(self, config: ClusterConfig, clients: Sequence[Client], samples: int) -> None:
         self.config = config.section(ScanConfig)
         self.views = config.section(AffineViewsConfig)
+        self.light = config.section(IntensityViewsConfig)
         self.clients = clients
         self.samples = samples
         self.randomness = Randomness(config.seed)
@@ -141,7 +144,8 @@ class PlainLoop:
 
     def run(self, start: ScanState) -> dict[str, Tensor]:
         self.network.load_state_dict(start.model)
-        neighbours = [self.nearest(to_float(c.images).flatten(1)) for c in self.clients]
+        features = FEATURES[self.config.first_neighbours]
+        neighbours = [self.nearest(features(c.images)) for c in self.clients]
         for step in range(self.config.steps):
             if step and step % self.config.mine_every == 0:
                 neighbours = [self.nearest(self.latents(c)) for c in self.clients]
@@ -176,14 +180,16 @@ class PlainLoop:
             share = self.config.batch * len(client) / self.samples
             chosen = turn(len(client), share, step, source)
             others = drawn_neighbours(own, chosen, source, step)
-            draws = draw_affine(2 * len(chosen), source.generator(f"views {step}"))
-            maps = affine_maps(draws, self.views)
-            for index, (image, matrix) in enumerate(
-                zip(torch.cat([chosen, others]).tolist(), maps, strict=True)
+            generator = source.generator(f"views {step}")
+            maps = affine_maps(draw_affine(2 * len(chosen), generator), self.views)
+            lights = draw_intensity(2 * len(chosen), generator).T[:, :, None]
+            for index, (image, matrix, light) in enumerate(
+                zip(torch.cat([chosen, others]).tolist(), maps, lights, strict=True)
             ):
                 shown = to_float(client.images[image : image + 1])
                 grid = nn.functional.affine_grid(matrix[None], [1, 1, 8, 8], align_corners=False)
                 view = nn.functional.grid_sample(shown, grid, align_corners=False)
+                view = render_intensity(view, light, self.light)
                 (firsts if index < len(chosen) else seconds).append(view)
         self.network.train()
         self.network.zero_grad()

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 from ccfcpp.clustering.ccfc.config import LossConfig, ModelConfig, TrainingConfig
 from ccfcpp.clustering.kmeans.config import CentroidConfig
 from ccfcpp.clustering.methods import System
-from ccfcpp.clustering.scan.config import AffineViewsConfig, ScanConfig
+from ccfcpp.clustering.scan.systems import SECTIONS as SCAN_SECTIONS
 from ccfcpp.core.config import Section, ViewsConfig
 
 if TYPE_CHECKING:
@@ -17,8 +17,7 @@ _SECTIONS: dict[str, type[Section]] = {
     "loss": LossConfig,
     "centroids": CentroidConfig,
     "views": ViewsConfig,
-    "scan": ScanConfig,
-    "affine": AffineViewsConfig,
+    **SCAN_SECTIONS,
 }
 
 

@@ -16,13 +16,14 @@ from torch import Tensor
 
 from ccfcpp.clustering.algorithm import ClusteringAlgorithm, Problem
 from ccfcpp.clustering.scan.clients import Pairs, SumLatents
-from ccfcpp.clustering.scan.config import AffineViewsConfig, ScanConfig
+from ccfcpp.clustering.scan.config import AffineViewsConfig, IntensityViewsConfig, ScanConfig
 from ccfcpp.clustering.scan.messages import ScanState, Snapshot
 from ccfcpp.clustering.scan.network import ClusterNetwork, ScanNetwork
 from ccfcpp.clustering.scan.objective import PREDICTIONS, program
 from ccfcpp.clustering.scan.representations import LatentSpace
 from ccfcpp.clustering.scan.schedule import falling
 from ccfcpp.clustering.scan.server import FindCentres, snapshot
+from ccfcpp.clustering.scan.views import Views
 from ccfcpp.core.errors import FederationError, UsageError
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.client import Client, Crew
@@ -55,7 +56,8 @@ class FedScan(ClusteringAlgorithm[ScanState]):
     ) -> None:
         self.problem = problem
         self.config = problem.config.section(ScanConfig)
-        self.views = problem.config.section(AffineViewsConfig)
+        section = problem.config.section
+        self.views = Views(section(AffineViewsConfig), section(IntensityViewsConfig))
         self.shares = _shares(self.config, problem.clusters)
         self.rounds = self.config.rounds
         self.make_network = make_network or partial(

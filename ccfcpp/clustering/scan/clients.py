@@ -11,16 +11,16 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ccfcpp.clustering.scan.batches import drawn_neighbours
-from ccfcpp.clustering.scan.config import AffineViewsConfig, ScanConfig
+from ccfcpp.clustering.scan.config import ScanConfig
+from ccfcpp.clustering.scan.features import FEATURES
 from ccfcpp.clustering.scan.messages import CENTRES, LatentSums, Snapshot
 from ccfcpp.clustering.scan.neighbours import nearest_neighbours
 from ccfcpp.clustering.scan.objective import program
 from ccfcpp.clustering.scan.representations import LatentSpace
 from ccfcpp.clustering.scan.schedule import falling
+from ccfcpp.clustering.scan.views import Views
 from ccfcpp.core.profiling import section
 from ccfcpp.core.randomness import Randomness
-from ccfcpp.data.affine import affine_maps, draw_affine, render_affine
-from ccfcpp.data.images import to_float
 from ccfcpp.engine.client import Client
 from ccfcpp.engine.exchange import SummedWork, Task
 from ccfcpp.engine.synchronised.messages import Known
@@ -39,7 +39,7 @@ class Pairs:
 
     Args:
         config: Of Fed-SCAN.
-        views: How far views are from their images.
+        views: How views of images are drawn and made.
         space: Gives the latents among which neighbours are found.
         samples: Images of all clients of the run.
         shares: π, the shares that clusters should have, of shape (k,).
@@ -48,7 +48,7 @@ class Pairs:
     def __init__(
         self,
         config: ScanConfig,
-        views: AffineViewsConfig,
+        views: Views,
         space: LatentSpace,
         samples: int,
         shares: Tensor,
@@ -58,6 +58,7 @@ class Pairs:
         self.space = space
         self.samples = samples
         self.shares = shares
+        self._features = FEATURES[config.first_neighbours]
 
     def begin(
         self, task: Task, known: Known, clients: Sequence[Client], randomness: Randomness
@@ -81,14 +82,12 @@ class Pairs:
         return last + (first - last) * falling(step / self.config.steps)
 
     def _find_neighbours(self, known: Known, client: Client) -> None:
-        """Among pixels at first, then among latents, once in each period."""
+        """By features of the images at first, then among latents, once in each period."""
         period = known.version // self.config.mine_every
         if _PERIOD in client.memory and int(client.memory[_PERIOD]) == period:
             return
-        by_pixels = period == 0
-        points = (
-            to_float(client.images).flatten(1) if by_pixels else self.space.latents(known, client)
-        )
+        first = period == 0
+        points = self._features(client.images) if first else self.space.latents(known, client)
         with section("neighbours"):
             found = nearest_neighbours(points, self.config.neighbours)
         client.memory = {_NEIGHBOURS: found, _PERIOD: torch.tensor(period)}
@@ -98,20 +97,20 @@ class Pairs:
         pairs = [self._pairs(step, client, randomness.of_client(client.id)) for client in clients]
         images = torch.cat([shown for shown, _ in pairs], dim=1).flatten(0, 1)
         draws = torch.cat([drawn for _, drawn in pairs], dim=2).flatten(1)
-        return render_affine(to_float(images), affine_maps(draws.to(images.device), self.views))
+        return self.views.render(images, draws)
 
     def _pairs(self, step: int, client: Client, randomness: Randomness) -> tuple[Tensor, Tensor]:
         """A client's pairs, and what their views are drawn from.
 
         Returns:
             Images of shape (2, pairs, channels, height, width): those whose turn it is, and a
-            neighbour of each; and draws of shape (7, 2, pairs).
+            neighbour of each; and draws of shape (draws, 2, pairs).
         """
         share = self.config.batch * len(client) / self.samples
         chosen = turn(len(client), share, step, randomness).to(client.images.device)
         others = drawn_neighbours(client.memory[_NEIGHBOURS], chosen, randomness, step)
-        draws = draw_affine(2 * len(chosen), randomness.generator(f"views {step}"))
-        return client.images[torch.stack([chosen, others])], draws.view(7, 2, -1)
+        draws = self.views.draw(2 * len(chosen), randomness.generator(f"views {step}"))
+        return client.images[torch.stack([chosen, others])], draws.view(len(draws), 2, -1)
 
 
 class SumLatents(SummedWork[Snapshot, LatentSums]):

@@ -9,6 +9,9 @@ from ccfcpp.core.config import Positive, PositiveNumber, Section, Share, Weight
 Rate = Annotated[float, Field(gt=0, le=1000)]
 """A learning rate; the bound keeps arithmetic from overflowing."""
 
+Amount = Annotated[float, Field(ge=0, le=3)]
+"""A logarithm of a factor; beyond the bound images would be black or white."""
+
 
 class ScanConfig(Section):
     """Fed-SCAN: its network, its steps and its objective."""
@@ -37,6 +40,9 @@ class ScanConfig(Section):
     step before: two trips a step instead of four."""
     precision: Literal["full", "bfloat16"] = "bfloat16"
     """Of gradients on their way to the server: as they are, or in 16 bits."""
+    first_neighbours: Literal["pixels", "centred", "gradients"] = "pixels"
+    """By what the first neighbours are alike: the pixels, the pixels without their mean over the
+    client, or histograms of oriented gradients."""
     neighbours: Positive = 10
     """How many of the nearest images of the same client an image is paired with, one at a time."""
     mine_every: Positive = 30
@@ -75,3 +81,24 @@ class AffineViewsConfig(Section):
                 "beyond their frame; give at most 3"
             )
         return self
+
+
+class IntensityViewsConfig(Section):
+    """Random changes of intensity and colour, after the affine view; 0 is none.
+
+    Factors are given by the largest logarithm, in either direction.
+    """
+
+    gamma: Amount = 0.0
+    """Of the power that intensities are raised to."""
+    brightness: Amount = 0.0
+    """Of the factor of all intensities."""
+    contrast: Amount = 0.0
+    """Of the factor of deviations from the image's mean."""
+    saturation: Amount = 0.0
+    """Of the factor of deviations from grey; this and the next two are for colour images."""
+    tint: Amount = 0.0
+    """Of the factor of each colour."""
+    grey_probability: Share = 0.0
+    erase: Annotated[float, Field(ge=0, le=2)] = 0.0
+    """Longest side of a rectangle that is set to 0, as a share of the image's side."""

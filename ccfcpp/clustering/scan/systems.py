@@ -3,10 +3,17 @@
 from typing import TYPE_CHECKING, Any
 
 from ccfcpp.clustering.methods import System
-from ccfcpp.clustering.scan.config import AffineViewsConfig, ScanConfig
+from ccfcpp.clustering.scan.config import AffineViewsConfig, IntensityViewsConfig, ScanConfig
+from ccfcpp.core.config import Section
 
 if TYPE_CHECKING:
     from ccfcpp.clustering.algorithm import ClusteringAlgorithm, Problem
+
+SECTIONS: dict[str, type[Section]] = {
+    "scan": ScanConfig,
+    "affine": AffineViewsConfig,
+    "intensity": IntensityViewsConfig,
+}
 
 
 def _make(problem: "Problem") -> "ClusteringAlgorithm[Any]":
@@ -19,6 +26,6 @@ FED_SCAN = System(
     title="Fed-SCAN",
     sends="sums of statistics and gradients",
     make=_make,
-    sections={"scan": ScanConfig, "affine": AffineViewsConfig},
+    sections=SECTIONS,
     summary="neighbours inside each client, synchronised steps",
 )

@@ -42,6 +42,18 @@ def test_twenty_steps_are_those_of_a_plain_loop_over_mixed_batches(
 
 
 @pytest.mark.usefixtures("double_precision")
+@pytest.mark.parametrize("first", ["centred", "gradients"])
+def test_views_by_intensity_and_other_first_neighbours_are_those_of_the_loop(first: str) -> None:
+    config = small_config(
+        f"scan.first_neighbours={first}", "intensity.gamma=0.8", "intensity.erase=0.6"
+    )
+    clients = skewed_clients(0.5)
+    start = algorithm_for(config, clients).initial_state(Randomness(config.seed))
+    expected = PlainLoop(config, clients, sum(map(len, clients))).run(start)
+    assert_same(last_state(config, clients, together(config, clients)).model, expected)
+
+
+@pytest.mark.usefixtures("double_precision")
 @pytest.mark.parametrize("batch", [40, 41])
 def test_lagged_steps_are_those_of_a_loop_with_sums_of_the_step_before(batch: int) -> None:
     config = small_config("scan.lagged=true", f"scan.batch={batch}")
