@@ -62,9 +62,9 @@ def histograms(images: Tensor) -> Tensor:
     half = ORIENTATIONS / 2
     distance = ((turned + half) % ORIENTATIONS - half).abs()
     votes = (1 - distance).clamp(min=0) * (across.square() + down.square()).sqrt()
-    found = F.avg_pool2d(votes, 2 * CELL, stride=CELL, padding=CELL // 2)
+    found: Tensor = F.avg_pool2d(votes, 2 * CELL, stride=CELL, padding=CELL // 2)
     length = torch.linalg.vector_norm(found, dim=1, keepdim=True)
-    least: Tensor = 0.05 * length.amax(dim=(2, 3), keepdim=True) + 1e-6
+    least = 0.05 * length.amax(dim=(2, 3), keepdim=True) + 1e-6
     return found / (length + least)
 
 
