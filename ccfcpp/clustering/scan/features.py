@@ -63,9 +63,8 @@ def histograms(images: Tensor) -> Tensor:
     distance = ((turned + half) % ORIENTATIONS - half).abs()
     votes = (1 - distance).clamp(min=0) * (across.square() + down.square()).sqrt()
     found: Tensor = F.avg_pool2d(votes, 2 * CELL, stride=CELL, padding=CELL // 2)
-    length = torch.linalg.vector_norm(found, dim=1, keepdim=True)
-    least = 0.05 * length.amax(dim=(2, 3), keepdim=True) + 1e-6
-    return found / (length + least)
+    length: Tensor = torch.linalg.vector_norm(found, dim=1, keepdim=True)
+    return found / (length + 0.05 * length.amax(dim=(2, 3), keepdim=True) + 1e-6)
 
 
 FEATURES: dict[str, Callable[[Tensor], Tensor]] = {
