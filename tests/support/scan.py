@@ -227,6 +227,22 @@ class PlainLoop:
             rows.append([other for other in order if other != one][: self.config.neighbours])
         return torch.tensor(rows)
 
+    @torch.no_grad()
+    def transitions(self) -> Tensor:
+        """Σ p(x) p(x′)ᵀ of each head over the first neighbours and those among the last latents."""
+        features = FEATURES[self.config.first_neighbours]
+        total: Tensor | float = 0.0
+        for client in self.clients:
+            latents = self.latents(client)
+            parts = self.network.head(latents).chunk(self.config.heads, dim=1)
+            p = torch.stack([part.softmax(dim=1) for part in parts], dim=1)
+            for found in (self.nearest(features(client.images)), self.nearest(latents)):
+                for own, others in enumerate(found.tolist()):
+                    for other in others:
+                        total = total + p[own, :, :, None] * p[other, :, None, :]
+        assert isinstance(total, Tensor)
+        return total
+
 
 class LaggedLoop(PlainLoop):
     """The same, with mean prediction and gradient at the latents' sums of the step before."""

@@ -42,6 +42,7 @@ from ccfcpp.clustering.ccfc.server import (
     HeadCentroids,
     LloydAggregation,
     ModelAggregation,
+    head_snapshot,
 )
 from ccfcpp.clustering.ccfc.synchronised import SynchronisedTraining
 from ccfcpp.clustering.kmeans.centroids import required_centroids
@@ -194,7 +195,8 @@ class CCFC(ClusteringAlgorithm[CCFCState]):
             int64 tensor of shape (samples,).
         """
         if self.start and _has_head(state):
-            return self.start.space.clusters(state, 0, holder)
+            clusters = self.rule.clusters
+            return self.start.space.clusters(head_snapshot(state, clusters), clusters, holder)
         seen = self.global_model.representations(state.model, state.version, holder)
         return self.rule.assign(seen.latents, required_centroids(state.centroids))
 

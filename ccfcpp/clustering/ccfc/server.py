@@ -111,6 +111,11 @@ class CentroidAggregation(ServerWork[CCFCState, CCFCState, CentroidUpdate]):
         return replace(state, centroids=centroids, descent=descent), {}
 
 
+def head_snapshot(state: CCFCState, clusters: int) -> Snapshot:
+    """The model in pre-training by neighbours, where nothing is to be merged."""
+    return Snapshot(state.model, state.version, 0, torch.arange(clusters))
+
+
 @dataclass(frozen=True)
 class HeadCentroids(ServerWork[CCFCState, Snapshot, LatentSums]):
     """After pre-training by neighbours: the mean latent of each of the head's clusters.
@@ -128,7 +133,7 @@ class HeadCentroids(ServerWork[CCFCState, Snapshot, LatentSums]):
 
     def broadcast(self, state: CCFCState) -> Snapshot:
         """The model, with its only head."""
-        return Snapshot(state.model, state.version, 0)
+        return head_snapshot(state, self.centres.clusters)
 
     def check(self, message: Snapshot, update: LatentSums, senders: Sequence[Member]) -> None:
         """Refuse sums of a wrong shape."""

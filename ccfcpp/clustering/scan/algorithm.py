@@ -15,16 +15,16 @@ import torch
 from torch import Tensor
 
 from ccfcpp.clustering.algorithm import ClusteringAlgorithm, Problem
-from ccfcpp.clustering.scan.clients import Pairs, SumLatents
+from ccfcpp.clustering.scan.clients import Pairs, SumLatents, SumTransitions
 from ccfcpp.clustering.scan.config import AffineViewsConfig, IntensityViewsConfig, ScanConfig
 from ccfcpp.clustering.scan.messages import ScanState, Snapshot
 from ccfcpp.clustering.scan.network import ClusterNetwork, ScanNetwork
 from ccfcpp.clustering.scan.objective import PREDICTIONS, program
 from ccfcpp.clustering.scan.representations import LatentSpace
 from ccfcpp.clustering.scan.schedule import falling
-from ccfcpp.clustering.scan.server import FindCentres, snapshot
+from ccfcpp.clustering.scan.server import FindCentres, MergeOverclusters, snapshot
 from ccfcpp.clustering.scan.views import Views
-from ccfcpp.core.errors import FederationError, UsageError
+from ccfcpp.core.errors import UsageError
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.client import Client, Crew
 from ccfcpp.engine.exchange import ClientSide, ServerWork
@@ -58,13 +58,15 @@ class FedScan(ClusteringAlgorithm[ScanState]):
         self.config = problem.config.section(ScanConfig)
         section = problem.config.section
         self.views = Views(section(AffineViewsConfig), section(IntensityViewsConfig))
-        self.shares = _shares(self.config, problem.clusters)
         self.rounds = self.config.rounds
         self.make_network = make_network or partial(
             ScanNetwork, self.config, problem.image_shape, problem.clusters
         )
         self.space = LatentSpace(self.make_network, problem.device)
         self.parameters = moved_parameters(self.space.network)
+        self.overclusters = self.space.network.head.out_features // self.space.network.heads
+        self.merges = self.overclusters != problem.clusters
+        self.shares = _shares(self.config, problem.clusters, self.overclusters)
         # To and fro at each normalisation, the predictions, and the gradient of the model.
         norms = sum(isinstance(module, Norm) for module in self.space.network.modules())
         self.steps = Steps(
@@ -100,25 +102,46 @@ class FedScan(ClusteringAlgorithm[ScanState]):
         """Random weights; no moments and no statistics yet."""
         generator = randomness.generator("model")
         model = random_state(self.make_network, generator, self.problem.device)
-        return ScanState(model, 0, self.steps.begin(model))
+        return ScanState(model, 0, self.steps.begin(model), self._single_groups())
+
+    def _single_groups(self) -> Tensor | None:
+        """Each over-cluster as a cluster of its own, where there are no more than clusters."""
+        if self.merges:
+            return None
+        return torch.arange(self.overclusters).repeat(self.space.network.heads, 1)
 
     def exchanges(self, number: int, state: ScanState) -> Sequence[ServerWork[ScanState, Any, Any]]:
-        """The steps of a round, a few trips each; in the last round the centres, too."""
-        works: list[ServerWork[ScanState, Any, Any]] = [*self.trips_of(number)]
-        if number == self.rounds - 1:
-            works.append(FindCentres(self.problem.clusters, self.config.latent))
+        """The steps of a round, a few trips each; in the last round the centres, too.
+
+        Where neighbours are found anew, and in the end, over-clusters are merged.
+        """
+        works: list[ServerWork[ScanState, Any, Any]] = []
+        for step in self._steps_of(number):
+            works += self._trips(step)
+            last = step + 1 == self.config.steps
+            if self.merges and (last or (step + 1) % self.config.mine_every == 0):
+                heads = self.space.network.heads
+                works.append(MergeOverclusters(self.problem.clusters, heads, self.overclusters))
+            if last:
+                works.append(FindCentres(self.problem.clusters, self.config.latent))
         return works
 
     def trips_of(self, number: int) -> list[Trip[Any]]:
         """The steps of a round, for any state that holds the network in descent."""
+        return [trip for step in self._steps_of(number) for trip in self._trips(step)]
+
+    def _steps_of(self, number: int) -> range:
         per_round = self.config.steps_per_round
+        return range(number * per_round, min((number + 1) * per_round, self.config.steps))
+
+    def _trips(self, step: int) -> list[Trip[Any]]:
         first, others = self.plans
-        steps = range(number * per_round, min((number + 1) * per_round, self.config.steps))
-        return [trip for step in steps for trip in self.steps.step(others if step else first)]
+        return self.steps.step(others if step else first)
 
     def client_side(self, crew: Crew) -> ClientSide:
-        """The trips of a step, and the sums for the centres."""
-        return ClientSide.of(*self.trip_works(), self.centre_work())
+        """The trips of a step, and the sums for merges and for the centres."""
+        merging = [SumTransitions(self._pairs())] if self.merges else []
+        return ClientSide.of(*self.trip_works(), *merging, self.centre_work())
 
     def centre_work(self) -> SumLatents:
         """The clients' work for the centres."""
@@ -126,26 +149,25 @@ class FedScan(ClusteringAlgorithm[ScanState]):
 
     def trip_works(self) -> list[TripWork]:
         """The clients' work of each trip of a step."""
-        pairs = Pairs(self.config, self.views, self.space, self.problem.samples, self.shares)
-        process = Process(pairs.begin, self.parameters, lambda: self.plans, self.steps.precision)
+        process = Process(
+            self._pairs().begin, self.parameters, lambda: self.plans, self.steps.precision
+        )
         return trip_works(process, self.steps.exchanges)
 
+    def _pairs(self) -> Pairs:
+        return Pairs(self.config, self.views, self.space, self.problem.samples, self.shares)
+
     def knows_clusters(self, state: ScanState) -> bool:
-        """From the first step on: the head assigns."""
-        return state.version > 0
+        """From the first step or merge on: the head assigns."""
+        return state.version > 0 and state.groups is not None
 
     def assign(self, state: ScanState, holder: Client) -> Tensor:
         """The head's cluster of each image, int64 of shape (samples,).
 
         Raises:
-            FederationError: There was no step.
+            FederationError: There was no step, or over-clusters have not been merged.
         """
-        if not self.knows_clusters(state):
-            raise FederationError(
-                "no client has contributed to a step: see the refused updates above, or lower "
-                "availability.dropout_rate"
-            )
-        return self.space.clusters(state, state.head, holder)
+        return self.space.clusters(snapshot(state), self.problem.clusters, holder)
 
     def represent(self, state: ScanState, holder: Client) -> Tensor:
         """Normalised latents z, of shape (samples, d)."""
@@ -156,13 +178,13 @@ class FedScan(ClusteringAlgorithm[ScanState]):
         return snapshot(state)
 
 
-def _shares(config: ScanConfig, clusters: int) -> Tensor:
-    """π, float64 of shape (k,)."""
+def _shares(config: ScanConfig, clusters: int, overclusters: int) -> Tensor:
+    """π of the over-clusters, float64 of shape (m,): those of a cluster share what it has."""
     given = config.shares or (1.0,) * clusters
     if len(given) != clusters:
         raise UsageError(
             f"scan.shares = {list(given)} has {len(given)} numbers for {clusters} clusters: give "
             "one for each"
         )
-    shares = torch.tensor(given, dtype=torch.float64)
+    shares = torch.tensor(given, dtype=torch.float64).repeat_interleave(overclusters // clusters)
     return shares / shares.sum()

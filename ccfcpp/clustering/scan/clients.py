@@ -13,10 +13,17 @@ from torch.nn import functional as F
 from ccfcpp.clustering.scan.batches import drawn_neighbours
 from ccfcpp.clustering.scan.config import ScanConfig
 from ccfcpp.clustering.scan.features import FEATURES
-from ccfcpp.clustering.scan.messages import CENTRES, LatentSums, Snapshot
+from ccfcpp.clustering.scan.messages import (
+    CENTRES,
+    TRANSITIONS,
+    LatentSums,
+    Snapshot,
+    Trained,
+    Transitions,
+)
 from ccfcpp.clustering.scan.neighbours import nearest_neighbours
 from ccfcpp.clustering.scan.objective import program
-from ccfcpp.clustering.scan.representations import LatentSpace
+from ccfcpp.clustering.scan.representations import LatentSpace, Model
 from ccfcpp.clustering.scan.schedule import falling
 from ccfcpp.clustering.scan.views import Views
 from ccfcpp.core.profiling import section
@@ -32,6 +39,9 @@ _NEIGHBOURS = "neighbours"
 
 _PERIOD = "period"
 """The name under which it remembers from which period of the run they are."""
+
+_FIRST = "first neighbours"
+"""The name under which it remembers those by features of the images."""
 
 
 class Pairs:
@@ -65,7 +75,7 @@ class Pairs:
     ) -> Program | None:
         """The program of a step of some clients. Where it is time, they find neighbours first."""
         for client in clients:
-            self._find_neighbours(known, client)
+            self.find_neighbours(known, client)
         with section("batches"):
             views = self._views(known.version, clients, randomness)
         network = self.space.load(known)
@@ -81,16 +91,31 @@ class Pairs:
             return first
         return last + (first - last) * falling(step / self.config.steps)
 
-    def _find_neighbours(self, known: Known, client: Client) -> None:
-        """By features of the images at first, then among latents, once in each period."""
+    def find_neighbours(self, known: Model, client: Client) -> None:
+        """Let a client remember the neighbours of its images, once in each period.
+
+        At first they are by features of the images, then among latents.
+        """
         period = known.version // self.config.mine_every
         if _PERIOD in client.memory and int(client.memory[_PERIOD]) == period:
             return
-        first = period == 0
-        points = self._features(client.images) if first else self.space.latents(known, client)
+        memory = client.memory
+        if _FIRST not in memory:
+            memory = {_FIRST: self._nearest(self._features(client.images))}
+        found = memory[_FIRST] if period == 0 else self._nearest(self._points(known, client))
+        client.memory = {**memory, _NEIGHBOURS: found, _PERIOD: torch.tensor(period)}
+
+    def _nearest(self, points: Tensor) -> Tensor:
         with section("neighbours"):
-            found = nearest_neighbours(points, self.config.neighbours)
-        client.memory = {_NEIGHBOURS: found, _PERIOD: torch.tensor(period)}
+            return nearest_neighbours(points, self.config.neighbours)
+
+    def _points(self, known: Model, client: Client) -> Tensor:
+        """Latents, and beside them the first features where these have a weight."""
+        latents = self.space.latents(known, client)
+        if not self.config.first_weight:
+            return latents
+        features = F.normalize(self._features(client.images), dim=1)
+        return torch.cat([F.normalize(latents, dim=1), self.config.first_weight * features], dim=1)
 
     def _views(self, step: int, clients: Sequence[Client], randomness: Randomness) -> Tensor:
         """Views of the images whose turn it is, of all clients, then of a neighbour of each."""
@@ -113,6 +138,34 @@ class Pairs:
         return client.images[torch.stack([chosen, others])], draws.view(len(draws), 2, -1)
 
 
+class SumTransitions(SummedWork[Trained, Transitions]):
+    """How over-clusters of images go with those of their neighbours, the first ones and the last.
+
+    Args:
+        pairs: Finds neighbours.
+    """
+
+    exchange = TRANSITIONS
+
+    def __init__(self, pairs: Pairs) -> None:
+        self.pairs = pairs
+
+    def local_sum(
+        self, task: Task, message: Trained, clients: Sequence[Client], randomness: Randomness
+    ) -> Transitions:
+        """Σ p(x) p(x′)ᵀ over all pairs of an image and a neighbour."""
+        return Transitions(torch.stack([self._of(message, c) for c in clients]).sum(dim=0))
+
+    def _of(self, message: Trained, client: Client) -> Tensor:
+        self.pairs.find_neighbours(message, client)
+        p = self.pairs.space.predictions(message, client).transpose(0, 1).double()
+        neighbours = torch.cat([client.memory[_FIRST], client.memory[_NEIGHBOURS]], dim=1)
+        others = torch.zeros_like(p)
+        for column in neighbours.to(p.device).T:
+            others += p[:, column.long()]
+        return p.mT @ others
+
+
 class SumLatents(SummedWork[Snapshot, LatentSums]):
     """At the end: where the clusters lie in the latent space.
 
@@ -133,7 +186,7 @@ class SumLatents(SummedWork[Snapshot, LatentSums]):
         """Sums of the latents of each cluster's images."""
         sums, counts = [], []
         for client in clients:
-            clusters = self.space.clusters(message, message.head, client)
+            clusters = self.space.clusters(message, self.clusters, client)
             members = F.one_hot(clusters, self.clusters).double()
             sums.append(members.T @ self.space.latents(message, client).double())
             counts.append(members.sum(dim=0))

@@ -24,6 +24,9 @@ class ScanConfig(Section):
     latent: Positive = 256
     heads: Positive = 1
     """Clusterings that are learnt side by side; the one with the lowest loss counts."""
+    overclustering: Positive = 1
+    """Clusters that a head learns for each one that is asked for. With more than one they are
+    merged by how they go with those of neighbours, the first ones and the last."""
     steps: Positive = 120
     """Steps of the whole run; MNIST's 70,000 images in 120 steps of 2,300 are four epochs."""
     batch: Annotated[int, Field(ge=2, le=10**6)] = 2300
@@ -43,6 +46,8 @@ class ScanConfig(Section):
     first_neighbours: Literal["pixels", "centred", "gradients"] = "pixels"
     """By what the first neighbours are alike: the pixels, the pixels without their mean over the
     client, or histograms of oriented gradients."""
+    first_weight: Weight = 0.0
+    """Of these beside the latents when neighbours are found anew; 0: of the latents alone."""
     neighbours: Positive = 10
     """How many of the nearest images of the same client an image is paired with, one at a time."""
     mine_every: Positive = 30

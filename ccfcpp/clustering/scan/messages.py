@@ -19,12 +19,15 @@ class ScanState:
         model: The network's parameters and the running statistics of its latents.
         version: How many steps it has come through.
         descent: The optimizer's state, and sums of the step that is under way.
+        groups: The cluster of each over-cluster of each head, int64 of shape (heads, m); None
+            before the first merge, where there is something to merge.
         centroids: The mean latent of each cluster, of shape (k, d); None before the last round.
     """
 
     model: ModelState
     version: int
     descent: Descent
+    groups: Tensor | None
     centroids: Tensor | None = None
 
     @property
@@ -43,11 +46,37 @@ class Snapshot:
         model: The network's parameters and running statistics.
         version: How many steps it has come through.
         head: Which head assigns.
+        groups: The cluster of each of its over-clusters, int64 of shape (m,).
     """
 
     model: ModelState
     version: int
     head: int
+    groups: Tensor
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A model whose over-clusters may not be merged yet.
+
+    Attributes:
+        model: The network's parameters and running statistics.
+        version: How many steps it has come through.
+    """
+
+    model: ModelState
+    version: int
+
+
+@dataclass(frozen=True)
+class Transitions:
+    """How over-clusters of images go with those of their neighbours.
+
+    Attributes:
+        sums: Sums over pairs of p(x) p(x′)ᵀ of each head, float64 of shape (heads, m, m).
+    """
+
+    sums: Tensor
 
 
 @dataclass(frozen=True)
@@ -63,4 +92,5 @@ class LatentSums:
     counts: Tensor
 
 
+TRANSITIONS = Exchange("transitions", Trained, Transitions, uses_memory=True, summed=True)
 CENTRES = Exchange("centres", Snapshot, LatentSums, summed=True)

@@ -26,7 +26,7 @@ class ClusterNetwork(PooledModule):
     The encoder ends in a batch normalisation of the latents.
 
     Attributes:
-        head: A linear map from latents to the clusters of each head.
+        head: A linear map from latents to the over-clusters of each head.
         heads: How many clusterings are learnt side by side.
         latent_norm: The path of the latents' normalisation.
     """
@@ -36,7 +36,7 @@ class ClusterNetwork(PooledModule):
     latent_norm: str
 
     def predictions(self, latents: Tensor) -> Tensor:
-        """P = softmax(head(z)) of each head, of shape (batch, heads, k)."""
+        """P = softmax(head(z)) of each head, of shape (batch, heads, m), m ≥ k."""
         logits = self.head(latents).view(len(latents), self.heads, -1)
         return torch.softmax(logits, dim=-1)
 
@@ -73,7 +73,8 @@ class ScanNetwork(ClusterNetwork):
         # A bias would be taken away again by the normalisation of the latents.
         layers += [nn.ReLU(), nn.Linear(config.hidden, config.latent, bias=False)]
         self.encoder = nn.Sequential(*layers, nn.BatchNorm1d(config.latent, affine=False))
-        self.head = nn.Linear(config.latent, config.heads * clusters)
+        overclusters = config.overclustering * clusters
+        self.head = nn.Linear(config.latent, config.heads * overclusters)
         self.heads = config.heads
         self.latent_norm = f"encoder.{len(self.encoder) - 1}"
 

@@ -5,7 +5,9 @@ from typing import Protocol
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
+from ccfcpp.clustering.scan.messages import Snapshot
 from ccfcpp.clustering.scan.network import ClusterNetwork
 from ccfcpp.core.profiling import section
 from ccfcpp.data.batches import forward_batch
@@ -63,8 +65,16 @@ class LatentSpace:
         return torch.cat([network(to_float(part)) for part in torch.split(images, size)])
 
     @torch.no_grad()
-    def clusters(self, state: Model, head: int, holder: Client) -> Tensor:
-        """A head's cluster of each image, int64 of shape (samples,)."""
+    def predictions(self, state: Model, holder: Client) -> Tensor:
+        """P of a holder's images, of shape (samples, heads, m)."""
         latents = self.latents(state, holder)
-        found: Tensor = self.load(state).predictions(latents)[:, head].argmax(dim=1)
-        return found
+        return self.load(state).predictions(latents)
+
+    def clusters(self, snapshot: Snapshot, clusters: int, holder: Client) -> Tensor:
+        """The likeliest cluster of each image, int64 of shape (samples,).
+
+        A cluster is as likely as its over-clusters together.
+        """
+        p = self.predictions(snapshot, holder)[:, snapshot.head]
+        member = F.one_hot(snapshot.groups.to(p.device), clusters).to(p)
+        return (p @ member).argmax(dim=1)

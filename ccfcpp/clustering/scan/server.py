@@ -1,4 +1,4 @@
-"""What the server of Fed-SCAN does beside the steps: in the end it finds the clusters' centres."""
+"""What the server of Fed-SCAN does beside the steps: it merges over-clusters, and finds centres."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -6,16 +6,71 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from ccfcpp.clustering.scan.messages import CENTRES, LatentSums, ScanState, Snapshot
+from ccfcpp.clustering.scan.merging import merged
+from ccfcpp.clustering.scan.messages import (
+    CENTRES,
+    TRANSITIONS,
+    LatentSums,
+    ScanState,
+    Snapshot,
+    Trained,
+    Transitions,
+)
+from ccfcpp.core.errors import FederationError
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.client import Member
-from ccfcpp.engine.exchange import Figures, ServerWork
+from ccfcpp.engine.exchange import Figures, RefusedUpdateError, ServerWork
 from ccfcpp.engine.payload import added_up, check_same_shapes, pack
 
 
 def snapshot(state: ScanState) -> Snapshot:
-    """What clients need of a state to use the model."""
-    return Snapshot(state.model, state.version, state.head)
+    """What clients need of a state to use the model.
+
+    Raises:
+        FederationError: There was no step, or over-clusters have not been merged.
+    """
+    if state.version == 0 or state.groups is None:
+        raise FederationError(
+            "no client has contributed to a step: see the refused updates above, or lower "
+            "availability.dropout_rate"
+        )
+    return Snapshot(state.model, state.version, state.head, state.groups[state.head])
+
+
+@dataclass(frozen=True)
+class MergeOverclusters(ServerWork[ScanState, Trained, Transitions]):
+    """Over-clusters become the clusters that are asked for.
+
+    Attributes:
+        clusters: Number of clusters k.
+        heads: How many heads there are.
+        overclusters: Clusters m of each head.
+    """
+
+    clusters: int
+    heads: int
+    overclusters: int
+    exchange = TRANSITIONS
+
+    def broadcast(self, state: ScanState) -> Trained:
+        """The model."""
+        return Trained(state.model, state.version)
+
+    def check(self, message: Trained, update: Transitions, senders: Sequence[Member]) -> None:
+        """Refuse sums of a wrong shape, and negative ones."""
+        shape = self.heads, self.overclusters, self.overclusters
+        expected = Transitions(torch.zeros(shape, dtype=torch.float64))
+        check_same_shapes(pack(expected), pack(update), "transitions:")
+        if bool((update.sums < 0).any()):
+            raise RefusedUpdateError("transitions are negative")
+
+    def aggregate(
+        self, state: ScanState, updates: Iterable[Transitions], randomness: Randomness
+    ) -> tuple[ScanState, Figures]:
+        """The cluster of each over-cluster, of each head."""
+        sums, generator = added_up(updates).sums, randomness.generator("merging")
+        groups = torch.stack([merged(head, self.clusters, generator) for head in sums])
+        return replace(state, groups=groups.to(sums.device)), {}
 
 
 @dataclass(frozen=True)

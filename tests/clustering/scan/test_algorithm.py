@@ -3,9 +3,11 @@
 import pytest
 import torch
 
+from ccfcpp.clustering.scan.merging import merged, mutual_information
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.availability import Availability
 from tests.support.scan import (
+    CLUSTERS,
     LaggedLoop,
     OneByOne,
     PlainLoop,
@@ -51,6 +53,47 @@ def test_views_by_intensity_and_other_first_neighbours_are_those_of_the_loop(fir
     start = algorithm_for(config, clients).initial_state(Randomness(config.seed))
     expected = PlainLoop(config, clients, sum(map(len, clients))).run(start)
     assert_same(last_state(config, clients, together(config, clients)).model, expected)
+
+
+@pytest.mark.usefixtures("double_precision")
+@pytest.mark.parametrize("p", [0.0, 1.0])
+def test_overclusters_are_merged_by_the_neighbours_of_all_clients(p: float) -> None:
+    config, clients = small_config("scan.overclustering=3"), skewed_clients(p)
+    algorithm = algorithm_for(config, clients)
+    start = algorithm.initial_state(Randomness(config.seed))
+    loop = PlainLoop(config, clients, sum(map(len, clients)))
+    expected = loop.run(start)
+    state = last_state(config, clients, OneByOne(config, clients))
+    assert_same(state.model, expected)
+    assert state.groups.shape == (2, 3 * CLUSTERS)
+    for found, transitions in zip(state.groups, loop.transitions(), strict=True):
+        joint = (transitions + transitions.T) / (2 * transitions.sum())
+        reached, best = (
+            mutual_information(joint, groups, CLUSTERS)
+            for groups in (found, merged(transitions, CLUSTERS, torch.Generator().manual_seed(9)))
+        )
+        assert reached == pytest.approx(best, rel=0.02)
+    # After steps 8 and 16, where neighbours are found anew, and in the end.
+    names = [
+        [work.exchange.name for work in algorithm.exchanges(number, start)]
+        for number in range(algorithm.rounds)
+    ]
+    assert [found.count("transitions") for found in names] == [0, 1, 0, 2]
+    assert names[-1][-2:] == ["transitions", "centres"]
+    together_ = last_state(config, skewed_clients(p), together(config, skewed_clients(p)))
+    assert torch.equal(together_.groups, state.groups)
+
+
+def test_a_cluster_is_as_likely_as_its_overclusters_together() -> None:
+    config, clients = small_config("scan.overclustering=2"), skewed_clients(0.5)
+    algorithm = algorithm_for(config, clients)
+    state = last_state(config, clients, together(config, clients))
+    p = algorithm.space.predictions(state, clients[0])[:, state.head]
+    sums = torch.stack(
+        [p[:, state.groups[state.head] == cluster].sum(dim=1) for cluster in range(CLUSTERS)], 1
+    )
+    torch.testing.assert_close(sums.sum(dim=1), torch.ones(len(p)))
+    assert torch.equal(algorithm.assign(state, clients[0]), sums.argmax(dim=1))
 
 
 @pytest.mark.usefixtures("double_precision")

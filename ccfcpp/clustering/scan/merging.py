@@ -1,0 +1,106 @@
+"""Which over-clusters belong together: those that make a cluster tell its neighbours' cluster.
+
+A head with more clusters than are asked for finds kinds of images, and a kind is a part of one
+class more often than of two. J is the joint distribution of the over-clusters of an image and of
+one of its neighbours. Of all ways to merge over-clusters into k, the one is wanted whose clusters have
+the highest mutual information,
+
+    I = Σ_gh J_gh log (J_gh / (q_g q_h)),   q the sums of J's rows.
+
+That is the objective of Ji, Henriques and Vedaldi (*Invariant Information Clustering*, ICCV 2019),
+over merges instead of networks. It is found as k-means is: from random starts, over-clusters move
+one by one while I grows, as in Slonim, Friedman and Tishby's sequential information bottleneck
+(*Unsupervised Document Classification using Sequential Information Maximization*, SIGIR 2002).
+"""
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+_STARTS = 30
+
+_LEAST_GAIN = 1e-9
+"""Of a move, so that rounding errors move nothing for ever."""
+
+
+def merged(transitions: Tensor, clusters: int, generator: torch.Generator) -> Tensor:
+    """The cluster of each over-cluster.
+
+    Args:
+        transitions: Sums over pairs of neighbours of p(x) p(x′)ᵀ, of shape (m, m) with m ≥ k, not
+            negative.
+        clusters: k.
+        generator: Of the random starts, on the CPU.
+
+    Returns:
+        int64 of shape (m,), where clusters are numbered by their first over-cluster.
+    """
+    joint = transitions.detach().double().cpu()
+    joint = (joint + joint.T) / (2 * joint.sum()).clamp(min=1e-300)
+    even = torch.arange(len(joint)) % clusters
+    orders = [torch.randperm(len(joint), generator=generator) for _ in range(_STARTS)]
+    found = [_moved(joint, even[order], clusters) for order in orders]
+    return _numbered(max(found, key=lambda groups: mutual_information(joint, groups, clusters)))
+
+
+def mutual_information(joint: Tensor, groups: Tensor, clusters: int) -> float:
+    """I, in nats.
+
+    Args:
+        joint: J, symmetric, float64 of shape (m, m), of sum 1.
+        groups: The cluster of each over-cluster, int64 of shape (m,).
+        clusters: k.
+    """
+    member = F.one_hot(groups, clusters).double()
+    grouped = member.T @ joint @ member
+    return float(_x_log_x(grouped).sum() - 2 * _x_log_x(grouped.sum(dim=1)).sum())
+
+
+def _moved(joint: Tensor, groups: Tensor, clusters: int) -> Tensor:
+    """The groups after moves of single over-clusters, until none makes I grow."""
+    groups = groups.clone()
+    last_move = 0
+    tried = 0
+    while tried - last_move < len(joint):
+        own = tried % len(joint)
+        tried += 1
+        gains = _information_with(joint, groups, own, clusters)
+        best = int(gains.argmax())
+        if gains[best] > gains[groups[own]] + _LEAST_GAIN:
+            groups[own] = best
+            last_move = tried
+    return groups
+
+
+def _information_with(joint: Tensor, groups: Tensor, own: int, clusters: int) -> Tensor:
+    """I with one over-cluster in each of the clusters, but for a constant: of shape (k,)."""
+    member = F.one_hot(groups, clusters).double()
+    member[own] = 0
+    others = member.T @ joint @ member
+    to_others = joint[own] @ member
+    shares = others.sum(dim=1) + to_others
+    return _gain_of_rows(others, to_others, joint[own, own]) - 2 * (
+        _x_log_x(shares + joint[own].sum()) - _x_log_x(shares)
+    )
+
+
+def _gain_of_rows(others: Tensor, added: Tensor, itself: Tensor) -> Tensor:
+    """What the terms of J gain where its row g, its column g and the element at both grow."""
+    grown = _x_log_x(others + added) - _x_log_x(others)
+    own = others.diagonal()
+    return (
+        2 * (grown.sum(dim=1) - grown.diagonal())
+        + _x_log_x(own + 2 * added + itself)
+        - _x_log_x(own)
+    )
+
+
+def _x_log_x(x: Tensor) -> Tensor:
+    terms: Tensor = torch.special.xlogy(x, x)
+    return terms
+
+
+def _numbered(groups: Tensor) -> Tensor:
+    """The same groups, numbered by their first member."""
+    numbers: dict[int, int] = {}
+    return torch.tensor([numbers.setdefault(group, len(numbers)) for group in groups.tolist()])

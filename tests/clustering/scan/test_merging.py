@@ -1,0 +1,80 @@
+"""Merges of over-clusters against the definition of mutual information and all merges there are."""
+
+import itertools
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ccfcpp.clustering.scan.merging import merged, mutual_information
+
+
+def information(joint: torch.Tensor, groups: list[int]) -> float:
+    """By its definition, cell by cell."""
+    cells: dict[tuple[int, int], float] = {}
+    for (a, g), (b, h) in itertools.product(enumerate(groups), repeat=2):
+        cells[g, h] = cells.get((g, h), 0.0) + float(joint[a, b])
+    shares = {g: sum(value for (h, _), value in cells.items() if h == g) for g in set(groups)}
+    return sum(
+        value * math.log(value / (shares[g] * shares[h]))
+        for (g, h), value in cells.items()
+        if value > 0
+    )
+
+
+def random_joint(size: int, seed: int, power: float = 3.0) -> torch.Tensor:
+    values = torch.rand(size, size, generator=torch.Generator().manual_seed(seed)).double() ** power
+    return (values + values.T) / (2 * values.sum())
+
+
+@given(st.integers(2, 8), st.integers(1, 5), st.integers(0, 10**6))
+def test_the_information_is_that_of_the_definition(size: int, clusters: int, seed: int) -> None:
+    joint = random_joint(size, seed)
+    groups = torch.randint(clusters, (size,), generator=torch.Generator().manual_seed(seed))
+    found = mutual_information(joint, groups, clusters)
+    assert found == pytest.approx(information(joint, groups.tolist()), abs=1e-9)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(3, 7), st.integers(2, 3), st.integers(0, 10**6))
+def test_it_is_the_best_of_all_merges(size: int, clusters: int, seed: int) -> None:
+    joint = random_joint(size, seed)
+    found = merged(joint, clusters, torch.Generator().manual_seed(0))
+    best = max(
+        information(joint, list(groups))
+        for groups in itertools.product(range(clusters), repeat=size)
+    )
+    assert information(joint, found.tolist()) == pytest.approx(best, abs=1e-9)
+
+
+@settings(max_examples=10, deadline=None)
+@given(st.integers(0, 10**6))
+def test_no_move_of_one_makes_it_better(seed: int) -> None:
+    joint = random_joint(12, seed)
+    groups = merged(joint, 4, torch.Generator().manual_seed(0)).tolist()
+    reached = information(joint, groups)
+    for place, group in itertools.product(range(12), range(4)):
+        moved = [*groups[:place], group, *groups[place + 1 :]]
+        assert information(joint, moved) <= reached + 1e-8
+
+
+def test_kinds_that_go_together_are_merged_whatever_their_order_and_scale() -> None:
+    """Three classes of 2, 3 and 4 kinds, which pass to one another more than to others."""
+    classes = torch.tensor([0, 1, 2, 1, 2, 0, 2, 1, 2])
+    together = (classes.unsqueeze(0) == classes.unsqueeze(1)).double()
+    transitions = 1000 * (torch.eye(9) * 5 + together + 0.05 * torch.rand(9, 9))
+    found = merged(transitions, 3, torch.Generator().manual_seed(1))
+    assert found.dtype == torch.int64
+    assert found.tolist() == classes.tolist()
+    order = torch.randperm(9, generator=torch.Generator().manual_seed(2))
+    other = merged(transitions[order][:, order], 3, torch.Generator().manual_seed(5))
+    same = other.unsqueeze(0) == other.unsqueeze(1)
+    assert torch.equal(same, classes[order].unsqueeze(0) == classes[order].unsqueeze(1))
+
+
+def test_as_many_as_there_are_stay_apart_and_nothing_gives_some_merge() -> None:
+    generator = torch.Generator().manual_seed(0)
+    assert merged(torch.eye(5) + 0.1, 5, generator).tolist() == [0, 1, 2, 3, 4]
+    assert merged(torch.zeros(4, 4), 2, generator).shape == (4,)
