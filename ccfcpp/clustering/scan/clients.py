@@ -34,14 +34,14 @@ from ccfcpp.engine.synchronised.messages import Known
 from ccfcpp.engine.synchronised.turns import turn
 from ccfcpp.models.pooled import Program
 
-_NEIGHBOURS = "neighbours"
-"""The name under which a client remembers the neighbours of its images."""
-
 _PERIOD = "period"
-"""The name under which it remembers from which period of the run they are."""
+"""The name under which a client remembers for which period of the run it has neighbours."""
 
 _FIRST = "first neighbours"
 """The name under which it remembers those by features of the images."""
+
+_LATER = "neighbours"
+"""The name under which it remembers those of a later period."""
 
 
 class Pairs:
@@ -99,11 +99,12 @@ class Pairs:
         period = known.version // self.config.mine_every
         if _PERIOD in client.memory and int(client.memory[_PERIOD]) == period:
             return
-        memory = client.memory
+        memory = {**client.memory, _PERIOD: torch.tensor(period)}
         if _FIRST not in memory:
-            memory = {_FIRST: self._nearest(self._features(client.images))}
-        found = memory[_FIRST] if period == 0 else self._nearest(self._points(known, client))
-        client.memory = {**memory, _NEIGHBOURS: found, _PERIOD: torch.tensor(period)}
+            memory[_FIRST] = self._nearest(self._features(client.images))
+        if period > 0:
+            memory[_LATER] = self._nearest(self._points(known, client))
+        client.memory = memory
 
     def _nearest(self, points: Tensor) -> Tensor:
         with section("neighbours"):
@@ -133,9 +134,14 @@ class Pairs:
         """
         share = self.config.batch * len(client) / self.samples
         chosen = turn(len(client), share, step, randomness).to(client.images.device)
-        others = drawn_neighbours(client.memory[_NEIGHBOURS], chosen, randomness, step)
+        others = drawn_neighbours(_last_neighbours(client), chosen, randomness, step)
         draws = self.views.draw(2 * len(chosen), randomness.generator(f"views {step}"))
         return client.images[torch.stack([chosen, others])], draws.view(len(draws), 2, -1)
+
+
+def _last_neighbours(client: Client) -> Tensor:
+    """int32 of shape (samples, neighbours)."""
+    return client.memory.get(_LATER, client.memory[_FIRST])
 
 
 class SumTransitions(SummedWork[Trained, Transitions]):
@@ -159,7 +165,7 @@ class SumTransitions(SummedWork[Trained, Transitions]):
     def _of(self, message: Trained, client: Client) -> Tensor:
         self.pairs.find_neighbours(message, client)
         p = self.pairs.space.predictions(message, client).transpose(0, 1).double()
-        neighbours = torch.cat([client.memory[_FIRST], client.memory[_NEIGHBOURS]], dim=1)
+        neighbours = torch.cat([client.memory[_FIRST], _last_neighbours(client)], dim=1)
         others = torch.zeros_like(p)
         for column in neighbours.to(p.device).T:
             others += p[:, column.long()]

@@ -2,8 +2,8 @@
 
 A head with more clusters than are asked for finds kinds of images, and a kind is a part of one
 class more often than of two. J is the joint distribution of the over-clusters of an image and of
-one of its neighbours. Of all ways to merge over-clusters into k, the one is wanted whose clusters have
-the highest mutual information,
+one of its neighbours. Of all ways to merge over-clusters into k, the one is wanted whose clusters
+have the highest mutual information,
 
     I = Σ_gh J_gh log (J_gh / (q_g q_h)),   q the sums of J's rows.
 
