@@ -37,7 +37,7 @@ class TrainingConfig(Section):
     """Cluster-contrastive rounds."""
     pretraining: Literal["siamese", "neighbours"] = "siamese"
     """``siamese``: two random views of each image; ``neighbours``: Fed-SCAN's objective on this
-    model's encoder, by the sections ``scan`` and ``affine``."""
+    model's encoder, by the sections ``scan``, ``affine`` and ``intensity``."""
     pretrain_rounds: Count = 100
     """Rounds of siamese pre-training; ``neighbours`` takes as many as ``scan.steps`` need."""
     steps: Literal["local", "synchronised"] = "local"
