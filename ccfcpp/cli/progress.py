@@ -52,10 +52,11 @@ class RunProgress:
         self.bar.stop()
 
     def __call__(self, report: RoundReport, scores: dict[str, float]) -> None:
-        """Show a round that has ended, and say which updates were refused."""
-        for client, reasons in report.refused.items():
-            text = "; ".join(reasons)
-            self.console.print(f"round {report.round + 1}: client {client} refused: {text}")
+        """Show a round that has ended, and say who was absent and which updates were refused."""
+        for what, clients in (("absent", report.absent), ("refused", report.refused)):
+            for client, reasons in clients.items():
+                text = "; ".join(reasons)
+                self.console.print(f"round {report.round + 1}: client {client} {what}: {text}")
         if not report.clients:
             self.console.print(f"round {report.round + 1}: no client took part")
         key, name = self.headline

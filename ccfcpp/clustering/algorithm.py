@@ -99,6 +99,10 @@ class ClusteringAlgorithm(Algorithm[Clustered]):
     def delivery(self, state: Clustered) -> object:
         """What clients receive in the end, to assign their images: a dataclass of tensors."""
 
+    def assigning(self, state: Clustered) -> Clustered:
+        """As much of a state as ``assign`` needs: holders of images are sent it to assign them."""
+        return state
+
     def pictures(self, state: Clustered) -> Mapping[str, Tensor]:
         """What there is to look at by name, each uint8 of shape (height, width, 3)."""
         return {}

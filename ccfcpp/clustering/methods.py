@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ccfcpp.core.config import Section, Tree, fits_always
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.registry import Registry
+from ccfcpp.core.sending import Kind
 
 if TYPE_CHECKING:
     from ccfcpp.clustering.algorithm import ClusteringAlgorithm, Problem
@@ -24,13 +25,15 @@ class System:
 
     Attributes:
         title: Its name in tables.
-        sends: What leaves a client.
+        sends: What leaves a client, in words.
         make: Makes the algorithm for a problem.
         sections: The parts of the configuration that it heeds, by name, beside those of every run.
         fixed: Settings that it brings where it is named.
         check: Raises ``ValueError`` with one line where a configuration does not fit it.
         centralised: Whether the division among clients means nothing to it.
         summary: What it does, in one line of help.
+        kinds: What leaves a client, in kinds that its owner must allow. A system that does not say
+            is taken to send images.
     """
 
     title: str
@@ -41,6 +44,7 @@ class System:
     check: Callable[[Any], None] = fits_always
     centralised: bool = False
     summary: str = ""
+    kinds: tuple[Kind, ...] = ("images",)
 
 
 METHODS: Registry[System] = Registry(

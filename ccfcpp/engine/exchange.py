@@ -28,6 +28,10 @@ class RefusedUpdateError(ValueError):
     """A client's update cannot be used, or there is none; the message says why."""
 
 
+class AbsentClientError(RefusedUpdateError):
+    """A client is not there, or did not answer in time: nothing was refused."""
+
+
 @dataclass(frozen=True)
 class Task:
     """The work that a client is asked for: a small value that can be sent as JSON.

@@ -3,7 +3,7 @@
 import itertools
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Generic, TypeVar
 
 from torch import Tensor
@@ -12,7 +12,14 @@ from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.algorithm import Algorithm
 from ccfcpp.engine.availability import Availability
 from ccfcpp.engine.client import Client, Crew, Member, by_size
-from ccfcpp.engine.exchange import ClientSide, RefusedUpdateError, ServerWork, State, Task
+from ccfcpp.engine.exchange import (
+    AbsentClientError,
+    ClientSide,
+    RefusedUpdateError,
+    ServerWork,
+    State,
+    Task,
+)
 from ccfcpp.engine.memories import ClientMemories
 from ccfcpp.engine.payload import not_finite, pack, size
 from ccfcpp.engine.transport import InProcess, Reply, Transport
@@ -30,12 +37,13 @@ class RoundReport:
     Attributes:
         round: The round's number, from 0.
         clients: Numbers of the clients that took part in what travelled, or of all connected ones
-            where nothing did.
+            where nothing did; not of those from which nothing came.
         refused: Why the server refused updates, by the client's number.
         bytes_down: Bytes that all clients received together.
         bytes_up: Bytes that all clients sent together, refused updates included.
         seconds: Wall-clock time of the round.
         figures: What the exchanges report, such as ``loss``.
+        absent: Why nothing came from clients that were asked, by the client's number.
     """
 
     round: int
@@ -45,6 +53,11 @@ class RoundReport:
     bytes_up: int = 0
     seconds: float = 0.0
     figures: dict[str, float] = field(default_factory=dict)
+    absent: dict[int, list[str]] = field(default_factory=dict)
+
+    def line(self) -> dict[str, Any]:
+        """What a log says of it; of absences only where there were any."""
+        return {name: value for name, value in vars(self).items() if name != "absent" or value}
 
 
 class Federation(Generic[State, Carrier]):
@@ -83,6 +96,7 @@ class Federation(Generic[State, Carrier]):
         self.transport = transport
         self.on_local_model: LocalModelObserver | None = None
         self._looking = 0.0
+        self._heard: set[int] = set()
 
     def run(self, state: State, first_round: int = 0) -> Iterator[tuple[State, RoundReport]]:
         """Run the rounds from ``first_round`` on; after each, give the new state and a report."""
@@ -98,7 +112,7 @@ class Federation(Generic[State, Carrier]):
 
     def run_round(self, state: State, number: int) -> tuple[State, RoundReport]:
         """Run one round. Where nobody takes part, the state stays as it is."""
-        started, self._looking = time.monotonic(), 0.0
+        started, self._looking, self._heard = time.monotonic(), 0.0, set()
         randomness = self.randomness.at_round(number)
         everyone = by_size(self.members.values())
         available = self.availability.taking_part(list(self.members), randomness)
@@ -115,6 +129,8 @@ class Federation(Generic[State, Carrier]):
                 members = [member for member in members if member.id in taken]
             taken = set()
             state = self._run_exchange(work, task, state, members, randomness, report, taken)
+        silent = report.absent.keys() - self._heard
+        report.clients = [client for client in report.clients if client not in silent]
         report.seconds = time.monotonic() - started - self._looking
         return state, report
 
@@ -152,6 +168,10 @@ class Federation(Generic[State, Carrier]):
         counts = work.exchange.travels
         down = size(pack(message)) if counts else 0
         for reply in self.transport.deliver(task, message, members):
+            if isinstance(reply.update, AbsentClientError):
+                _note(report.absent, work, reply)
+                continue
+            self._heard.update(reply.clients)
             report.bytes_down += down * len(reply.clients)
             try:
                 content = _content(work, reply)
@@ -163,9 +183,7 @@ class Federation(Generic[State, Carrier]):
                     raise RefusedUpdateError(f"{name} holds NaN or Inf")
             except RefusedUpdateError as refusal:
                 # What led to such an update, such as moments that are NaN, is not remembered.
-                for client in reply.clients:
-                    reasons = report.refused.setdefault(client, [])
-                    reasons.append(f"{work.exchange.name}: {refusal}")
+                _note(report.refused, work, replace(reply, update=refusal))
                 continue
             reply.accept()
             taken.update(reply.clients)
@@ -205,6 +223,12 @@ def in_process(
     transport = InProcess(clients, side, memories, randomness)
     members = [client.member for client in clients]
     return Federation(system, algorithm, members, availability, randomness, transport)
+
+
+def _note(where: dict[int, list[str]], work: ServerWork[Any, Any, Any], reply: Reply) -> None:
+    """Write down why there is no update of some clients."""
+    for client in reply.clients:
+        where.setdefault(client, []).append(f"{work.exchange.name}: {reply.update}")
 
 
 def _content(work: ServerWork[Any, Any, Any], reply: Reply) -> dict[str, Tensor]:

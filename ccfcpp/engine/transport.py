@@ -53,7 +53,7 @@ class Transport(Protocol):
 
         Yields:
             A reply for each client, in the order of ``members``, while later ones may still work.
-            For a client that does not answer it is a refusal.
+            For a client that does not answer it is an ``AbsentClientError``.
         """
         ...
 

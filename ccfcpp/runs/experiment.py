@@ -17,11 +17,10 @@ from ccfcpp.data import ImageData
 from ccfcpp.engine.algorithm import Algorithm
 from ccfcpp.engine.availability import Availability
 from ccfcpp.engine.checkpoint import load_checkpoint
-from ccfcpp.engine.client import Client, Crew
+from ccfcpp.engine.client import Client, Crew, Member
 from ccfcpp.engine.exchange import ClientSide, State
 from ccfcpp.engine.federation import Federation, RoundReport, in_process
 from ccfcpp.engine.memories import ClientMemories, memory_budget
-from ccfcpp.engine.transport import InProcess
 from ccfcpp.models.state import ModelState
 from ccfcpp.runs.environment import check_precision, choose_device, describe_environment
 from ccfcpp.runs.folder import RunFolder
@@ -95,14 +94,14 @@ class History:
         for client in map(str, report.clients):
             self.rounds_by_client[client] = self.rounds_by_client.get(client, 0) + 1
 
-    def describe(self, clients: Sequence[Client]) -> dict[str, object]:
+    def describe(self, clients: Sequence[Member]) -> dict[str, object]:
         """What a summary says of the rounds and of the clients that took part."""
         return {
             "participants": [
                 {
                     "client": client.id,
                     "name": client.name,
-                    "samples": len(client),
+                    "samples": client.samples,
                     "rounds": self.rounds_by_client.get(str(client.id), 0),
                 }
                 for client in clients
@@ -212,8 +211,8 @@ class Experiment(ABC, Generic[State]):
             FederationError: The rounds left nothing that could be a result.
         """
         folder.add_environment(describe_environment(self.device))
-        federation = self.federation(folder.checkpoint.parent)
-        memories = federation.transport.memories
+        memories = self._memories(folder.checkpoint.parent)
+        federation = self.federation(memories)
         store = RunStore(folder, federation.transport, self.algorithm.state_type, self.device)
         state, history, first_round = self._start(store)
         last_round = self.algorithm.rounds - 1
@@ -224,7 +223,7 @@ class Experiment(ABC, Generic[State]):
                 with section("scores"):
                     scores = self.scores(report.round, state, memories)
                 history.add(report)
-                log_round(vars(report) | {"scores": scores})
+                log_round(report.line() | {"scores": scores})
                 observe(report, scores)
                 stopping = should_stop()
                 over = federation.is_over(state, report.round + 1)
@@ -233,9 +232,9 @@ class Experiment(ABC, Generic[State]):
                 if stopping and not over:
                     raise StoppedError
         result, arrays = self.results(state, memories, local)
-        summary = self.describe() | history.describe(self.clients) | result
-        if self.client_side.cohort is not None:
-            summary["cohort"] = self.client_side.cohort
+        summary = self.describe() | history.describe(self.members) | result
+        if self.cohort is not None:
+            summary["cohort"] = self.cohort
         summary["out"] = str(folder.path)
         folder.write_results(summary, state, arrays, self.pictures(state))
         return summary
@@ -252,21 +251,35 @@ class Experiment(ABC, Generic[State]):
         memories.look_at(checkpoint.memories)
         return self.snapshot(checkpoint.state, memories)
 
+    @property
+    def members(self) -> list[Member]:
+        """What the server knows of the connected clients."""
+        return [client.member for client in self.clients]
+
+    @property
+    def cohort(self) -> int | None:
+        """How many clients are trained side by side; None where nothing is trained."""
+        return self.client_side.cohort
+
     @cached_property
     def client_side(self) -> ClientSide:
         """The work of the clients, all of which are in this process."""
         together = self.availability.invited(len(self.clients))
         return self.algorithm.client_side(Crew.of(self.clients, together))
 
-    def federation(self, folder: Path | None = None) -> Federation[State, InProcess]:
-        """The clients and the server; what clients remember goes to ``folder`` where it must."""
+    def federation(self, memories: ClientMemories | None = None) -> Federation[State, Any]:
+        """The clients and the server.
+
+        Args:
+            memories: What clients of this process remember; by itself it goes to no folder.
+        """
         return in_process(
             self.system,
             self.algorithm,
             self.clients,
             self.availability,
             self.randomness,
-            self._memories(folder),
+            memories or self._memories(None),
             self.client_side,
         )
 

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import pytest
 import torch
@@ -10,7 +10,7 @@ import torch
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.availability import Availability
 from ccfcpp.engine.client import Client, Crew
-from ccfcpp.engine.exchange import RefusedUpdateError, Task
+from ccfcpp.engine.exchange import AbsentClientError, RefusedUpdateError, Task
 from ccfcpp.engine.federation import Federation, RoundReport
 from ccfcpp.engine.memories import ClientMemories
 from ccfcpp.engine.transport import InProcess, Reply
@@ -200,3 +200,23 @@ def test_over_a_wire_an_election_is_the_same() -> None:
         assert torch.equal(state.value, value)
         assert (report.refused, report.bytes_up) == (refused, bytes_up)
         assert refused[HOPELESS][0] == "vote: it has no vote"
+
+
+def test_who_does_not_answer_is_absent_and_not_refused() -> None:
+    def gone(reply: Reply) -> Reply:
+        return replace(reply, update=AbsentClientError("it is not online"))
+
+    states, reports, whole = run({2: gone}, 2)
+    mean = (0 + 1 + 3 + noise(0, 0) + noise(0, 1) + noise(0, 3)) / 3
+    torch.testing.assert_close(states[0].value, mean)
+    why = "vote: it is not online"
+    assert [report.absent for report in reports] == [{2: [why]}, {2: [why, why]}]
+    assert [report.refused for report in reports] == [{}, {}]
+    assert [report.clients for report in reports] == [[0, 1, 3]] * 2
+    assert [report.bytes_down for report in reports] == [3 * 8, 2 * 3 * 8]
+    assert votes(whole, 2) == 0
+
+
+def test_a_log_speaks_of_absences_only_where_there_are_any() -> None:
+    assert "absent" not in RoundReport(0, []).line()
+    assert RoundReport(0, [], absent={1: ["vote: late"]}).line()["absent"] == {1: ["vote: late"]}

@@ -147,7 +147,7 @@ def test_a_history_survives_json_and_counts_rounds_in_which_something_travelled(
     history.add(RoundReport(1, [2], seconds=0.5))
     again = History(**json.loads(json.dumps(asdict(history))))
     assert again == history
-    described = again.describe(voters(1, 2, 3))
+    described = again.describe([voter.member for voter in voters(1, 2, 3)])
     assert [each["rounds"] for each in participants_of(described)] == [1, 2, 0]
     assert {key: described[key] for key in described if key != "participants"} == {
         "rounds": 2, "communication_rounds": 1, "seconds": 2.0, "bytes_down": 10, "bytes_up": 20,

@@ -39,6 +39,7 @@ def _without_decorrelation(config: Any) -> None:
 CCFC = System(
     title="CCFC",
     sends="model, centroids",
+    kinds=("models", "centroids", "sums"),
     make=_make,
     sections=_SECTIONS,
     fixed={"loss": {"eta": 0.0, "pretrain_eta": 0.0}},
@@ -48,6 +49,7 @@ CCFC = System(
 CCFC_PLUS_PLUS = System(
     title="CCFC++",
     sends="model, centroids",
+    kinds=("models", "centroids", "sums"),
     make=_make,
     sections=_SECTIONS,
     summary="CCFC with decorrelated representations",

@@ -8,6 +8,7 @@ neighbours inside a client are purer the more a client's images are alike.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any
 
@@ -172,6 +173,10 @@ class FedScan(ClusteringAlgorithm[ScanState]):
     def represent(self, state: ScanState, holder: Client) -> Tensor:
         """Normalised latents z, of shape (samples, d)."""
         return self.space.latents(state, holder)
+
+    def assigning(self, state: ScanState) -> ScanState:
+        """All but the optimizer's moments."""
+        return replace(state, descent=state.descent.figures_alone)
 
     def delivery(self, state: ScanState) -> Snapshot:
         """The model with its statistics."""

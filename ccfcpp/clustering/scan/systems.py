@@ -25,6 +25,7 @@ def _make(problem: "Problem") -> "ClusteringAlgorithm[Any]":
 FED_SCAN = System(
     title="Fed-SCAN",
     sends="sums of statistics and gradients",
+    kinds=("sums",),
     make=_make,
     sections=SECTIONS,
     summary="neighbours inside each client, synchronised steps",
