@@ -1,0 +1,72 @@
+"""What a client has to know of a run to work for it."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from ccfcpp.clustering.methods import METHODS
+from ccfcpp.core.config import Section
+from ccfcpp.core.errors import UsageError
+from ccfcpp.core.sending import Kind
+
+Size = Annotated[int, Field(ge=0, le=10**9)]
+Text = Annotated[str, Field(max_length=200)]
+
+
+class Charter(Section):
+    """What the server tells of a run; a small value that goes as JSON.
+
+    With it and its own images a client makes its half of the algorithm. It says nothing of other
+    clients but how many they are and how many images they hold together.
+
+    Attributes:
+        command: What runs: clustering, or classification.
+        config: The run's configuration, as settings by key.
+        image_shape: Channels, height and width of an image; empty until clients have been asked.
+        clusters: Number of clusters k; 0 in classification.
+        classes: Names of the classes, in the order of their numbers; empty where none are known.
+        samples: Images of all clients that take part.
+        clients: How many they are.
+    """
+
+    command: Literal["cluster", "classify"]
+    config: dict[str, Any]
+    image_shape: tuple[Size, ...] = ()
+    clusters: Size = 0
+    classes: Annotated[tuple[Text, ...], Field(max_length=10**5)] = ()
+    samples: Size = 0
+    clients: Size = 0
+
+    @property
+    def method(self) -> str:
+        """The system or the method."""
+        return str(self.config.get("method"))
+
+    @property
+    def kinds(self) -> tuple[Kind, ...]:
+        """What leaves a client, in kinds that its owner must allow.
+
+        Raises:
+            UsageError: No such system is installed.
+        """
+        if self.command == "classify":
+            return ("models",)
+        if self.method not in METHODS:
+            raise UsageError(f"there is no system {self.method!r} here: install what brings it")
+        return METHODS[self.method].kinds
+
+
+class Facts(Section):
+    """What a client tells of its images before a run.
+
+    Attributes:
+        samples: How many take part in training.
+        image_shape: Channels, height and width.
+        classes: Names of its classes, where it has labels and may speak of them.
+        counts: Whether it will say how many of its images of each class were put where.
+    """
+
+    samples: Size
+    image_shape: Annotated[tuple[Size, ...], Field(min_length=3, max_length=3)]
+    classes: Annotated[tuple[Text, ...], Field(max_length=10**5)] = ()
+    counts: bool = False

@@ -1,0 +1,204 @@
+"""A client: it holds images, and does the work that a server asks for."""
+
+import io
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ccfcpp.core.errors import UsageError
+from ccfcpp.core.files import write_whole
+from ccfcpp.core.randomness import Randomness
+from ccfcpp.core.sending import ALWAYS, Kind
+from ccfcpp.data import ImageData
+from ccfcpp.deployment.charter import Charter, Facts
+from ccfcpp.deployment.envelope import (
+    MOST_PAYLOAD_BYTES,
+    Answer,
+    EnvelopeError,
+    Order,
+    Parcel,
+    opened,
+    sealed,
+    shown,
+)
+from ccfcpp.deployment.halves import COUNTS, FOUND, Half, make_half
+from ccfcpp.deployment.shelf import LostMemoryError, Shelf
+from ccfcpp.engine.client import Client
+from ccfcpp.engine.exchange import ClientWork, RefusedUpdateError, Task
+
+_MOST_NONCES = 10_000
+"""Nonces that are remembered, to tell an order that comes a second time."""
+_UNREADABLE = "0" * 32
+
+
+class ForbiddenError(Exception):
+    """The owner of the images does not allow what a run would send; the message says what."""
+
+
+class Worker:
+    """A resident client: what it has loaded and built serves for many tasks.
+
+    Args:
+        load: Gives the client's images, in the size that a run has them.
+        folder: Where its memory goes, and what the run finds for its images.
+        allowed: What its owner allows to send, beside models, centroids and sums.
+        device: Where it computes.
+        say: Takes a line for the owner.
+        most_bytes: How large a payload may be.
+    """
+
+    def __init__(
+        self,
+        load: Callable[[Charter], ImageData],
+        folder: Path,
+        allowed: frozenset[Kind] = frozenset(),
+        device: torch.device | None = None,
+        say: Callable[[str], None] = lambda line: None,
+        most_bytes: int = MOST_PAYLOAD_BYTES,
+    ) -> None:
+        self.load = load
+        self.folder = folder
+        self.allowed = allowed | ALWAYS
+        self.device = device or torch.device("cpu")
+        self.say = say
+        self.most_bytes = most_bytes
+        self.shelf = Shelf(folder / "memory", self.device)
+        self._seen: dict[str, None] = {}
+        self._hired: tuple[Charter, _Hired] | None = None
+
+    def answer(self, parcel: Parcel) -> Parcel:
+        """Do what an order asks for. Whatever it is, there is an answer, and no error."""
+        try:
+            order = Order.read(parcel.head)
+        except EnvelopeError as error:
+            self.say(f"an order was refused: {error}")
+            return _written(Answer(nonce=_UNREADABLE, status="failed"))
+        try:
+            answer, payload = self._follow(order, parcel.payload)
+        except ForbiddenError as error:
+            answer, payload = self._declined(order, "forbidden", str(error)), b""
+        except LostMemoryError:
+            answer, payload = self._declined(order, "lost", "what it remembered is gone"), b""
+        except (RefusedUpdateError, EnvelopeError) as error:
+            answer, payload = self._declined(order, "refused", str(error)), b""
+        except Exception as error:
+            # The text of an error may quote what only the owner may read, such as a path.
+            answer, payload = Answer(nonce=order.nonce, status="failed"), b""
+            mend = str(error) if isinstance(error, UsageError) else traceback.format_exc()
+            self.say(f"{_described(order)} failed: {mend}")
+        return _written(answer, payload)
+
+    def _declined(self, order: Order, status: str, reason: str) -> Answer:
+        self.say(f"{_described(order)}: {status}, {reason}")
+        return Answer.model_validate(
+            {"nonce": order.nonce, "status": status, "reason": shown(reason)}
+        )
+
+    def _follow(self, order: Order, payload: bytes) -> tuple[Answer, bytes]:
+        if order.nonce in self._seen:
+            raise EnvelopeError("this order has come before")
+        self._seen[order.nonce] = None
+        if len(self._seen) > _MOST_NONCES:
+            del self._seen[next(iter(self._seen))]
+        self._check_allowed(order.charter.kinds)
+        if order.kind == "hello":
+            return Answer(nonce=order.nonce, facts=self._facts(order.charter)), b""
+        return self._work(order, payload)
+
+    def _check_allowed(self, kinds: tuple[Kind, ...]) -> None:
+        if wanted := [kind for kind in kinds if kind not in self.allowed]:
+            raise ForbiddenError(f"its owner does not allow {wanted[0]} (--allow {wanted[0]})")
+
+    def _facts(self, charter: Charter) -> Facts:
+        half = make_half(charter, self.load(charter), self.device)
+        tells = "counts" in self.allowed
+        # A classifier cannot be trained without the names of the classes.
+        named = tells or charter.command == "classify"
+        return Facts(
+            samples=half.samples,
+            image_shape=tuple(half.images.shape[1:]),
+            classes=half.data.classes if named else (),
+            counts=tells and half.data.labels is not None,
+        )
+
+    def _work(self, order: Order, payload: bytes) -> tuple[Answer, bytes]:
+        began = time.monotonic()
+        hired = self._hire(order)
+        work = hired.works.get(order.exchange)
+        if work is None:
+            raise RefusedUpdateError(f"there is no exchange {order.exchange!r}")
+        message = opened(work.exchange.message, payload, self.device, self.most_bytes)
+        task = Task(hired.half.charter.method, order.exchange, order.round, order.index)
+        client = hired.client
+        client.memory = before = {}
+        if work.exchange.uses_memory:
+            client.memory = before = self.shelf.take(order.run, order.remembered)
+        try:
+            source = hired.randomness.at_round(order.round)
+            (update,) = work.local_updates(task, message, [client], source)
+            memory = client.memory
+        finally:
+            client.memory = {}
+        if isinstance(update, RefusedUpdateError):
+            raise update
+        if remembers := memory is not before:
+            self.shelf.put(order.run, order.version, memory)
+        self.shelf.clear(order.run, order.remembered, order.kept, order.version)
+        if order.exchange == COUNTS:
+            self._keep_found(client.scratch.pop(FOUND))
+        sent = sealed(update)
+        seconds = time.monotonic() - began
+        self.say(f"{_described(order)}: {seconds:.1f} s, {len(sent) / 1e6:.2f} MB sent")
+        return Answer(nonce=order.nonce, remembers=remembers), sent
+
+    def _hire(self, order: Order) -> "_Hired":
+        """The client's half; made again where the run is another one."""
+        key = order.charter
+        if self._hired is None or self._hired[0] != key or self._hired[1].client.id != order.client:
+            self._hired = None
+            half = make_half(key, self.load(key), self.device)
+            self._hired = key, _Hired(half, order.client, "counts" in self.allowed)
+        return self._hired[1]
+
+    def _keep_found(self, found: Tensor) -> None:
+        """Where the server's knowledge puts the client's images stays with their owner."""
+        buffer = io.BytesIO()
+        np.savez_compressed(buffer, found=found.numpy())
+        self.folder.mkdir(parents=True, exist_ok=True)
+        write_whole(self.folder / "found.npz", buffer.getvalue())
+
+
+class _Hired:
+    """All that a client has made for a run.
+
+    Args:
+        half: Its half.
+        number: The client's number.
+        tells: Whether its owner allows counts.
+    """
+
+    def __init__(self, half: Half, number: int, tells: bool) -> None:
+        shape = tuple(half.images.shape[1:])
+        if shape != half.charter.image_shape:
+            raise RefusedUpdateError(f"its images are {shape}, not {half.charter.image_shape}")
+        half.begin()
+        self.half = half
+        self.client: Client = half.client(number)
+        self.works: dict[str, ClientWork[object, object]] = dict(half.works(tells))
+        self.randomness = Randomness(int(half.charter.config.get("seed", 0)))
+
+
+def _described(order: Order) -> str:
+    """An order in some words."""
+    if order.kind == "hello":
+        return f"{shown(order.charter.method)} asks for the images' facts"
+    return f"round {order.round + 1}, {shown(order.exchange)}"
+
+
+def _written(answer: Answer, payload: bytes = b"") -> Parcel:
+    return Parcel(answer.written(), payload)
