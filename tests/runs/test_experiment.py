@@ -97,7 +97,7 @@ def test_the_log_has_a_line_a_round_with_its_scores(tmp_path: Path) -> None:
     folder = new_folder(tmp_path / "run")
     seen: list[dict[str, Any]] = []
     Poll(CONFIG).run(
-        folder, lambda report, scores: seen.append({**asdict(report), "scores": scores})
+        folder, lambda report, scores: seen.append({**report.line(), "scores": scores})
     )
     assert rows(folder) == json.loads(json.dumps([{**row, "seconds": 0} for row in seen]))
 

@@ -1,0 +1,145 @@
+"""Clients on other machines, as far as can be told: a grid in memory, with real serialisation."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ccfcpp.core.randomness import Randomness
+from ccfcpp.core.sending import KINDS
+from ccfcpp.data import ImageData
+from ccfcpp.deployment.charter import Charter
+from ccfcpp.deployment.envelope import Parcel
+from ccfcpp.deployment.transport import Deployed, Patience, Undelivered
+from ccfcpp.deployment.worker import Worker
+from ccfcpp.engine.algorithm import Algorithm
+from ccfcpp.engine.availability import Availability
+from ccfcpp.engine.client import Client, Crew
+from ccfcpp.engine.federation import Federation
+from ccfcpp.engine.memories import ClientMemories
+from ccfcpp.engine.transport import InProcess
+from tests.support.federation import CPU
+
+RUN = "a" * 32
+TESTED = 4
+AT_ONCE = Patience(answer=0.0, poll=0.0, grace=60.0)
+"""Nothing is waited for: in memory an answer is there, or will not be."""
+
+Tampering = Callable[[Parcel], Parcel | Undelivered | None]
+
+
+@dataclass
+class Grid:
+    """A link to workers in this process.
+
+    Attributes:
+        workers: By their nodes' names.
+        away: Names of the nodes that are not online.
+        tampering: What happens to answers on their way, by the node's name; None for one that does
+            not come.
+        orders: All parcels that went down, by the node's name.
+    """
+
+    workers: Mapping[str, Worker]
+    away: set[str] = field(default_factory=set)
+    tampering: dict[str, Tampering] = field(default_factory=dict)
+    orders: list[tuple[str, Parcel]] = field(default_factory=list)
+    answers: dict[str, Parcel | Undelivered] = field(default_factory=dict)
+
+    def online(self) -> dict[str, int]:
+        return {n: i for i, n in enumerate(self.workers) if n not in self.away}
+
+    def push(self, node: int, parcel: Parcel, seconds: float) -> str | None:
+        name = list(self.workers)[node]
+        if name in self.away:
+            return None
+        # What arrives are other bytes.
+        arrived = Parcel(bytes(bytearray(parcel.head)), bytes(bytearray(parcel.payload)))
+        self.orders.append((name, arrived))
+        answer: Parcel | Undelivered | None = self.workers[name].answer(arrived)
+        if name in self.tampering:
+            assert isinstance(answer, Parcel)
+            answer = self.tampering[name](answer)
+        ticket = str(len(self.orders))
+        if answer is not None:
+            self.answers[ticket] = answer
+        return ticket
+
+    def pull(self, ticket: str) -> Parcel | Undelivered | None:
+        return self.answers.pop(ticket, None)
+
+
+def worker_of(client: Client, folder: Path, classes: Sequence[str] = ()) -> Worker:
+    """A worker with a client's images, whose owner allows everything.
+
+    Where there are labels, the first images are there once more, for testing.
+    """
+    data = ImageData(client.name, client.images, client.labels, tuple(classes))
+    if client.labels is not None:
+        again = torch.cat([torch.arange(len(client)), torch.arange(min(len(client), TESTED))])
+        test = torch.arange(len(again)) >= len(client)
+        data = replace(data, images=client.images[again], labels=client.labels[again], test=test)
+    return Worker(lambda charter: data, folder / client.name, frozenset(KINDS))
+
+
+def deployed(
+    charter: Charter,
+    algorithm: Algorithm[Any],
+    clients: Sequence[Client],
+    folder: Path,
+    availability: Availability | None = None,
+) -> tuple[Federation[Any, Deployed], Grid]:
+    """A server, and a worker for each client.
+
+    Args:
+        charter: What the clients are told.
+        algorithm: The server's.
+        clients: Images, names and, where the charter has classes, labels.
+        folder: For the workers' files.
+        availability: Who takes part.
+    """
+    grid = Grid({c.name: worker_of(c, folder, charter.classes) for c in clients})
+    largest = max(map(len, clients))
+    works = algorithm.client_side(Crew(largest, 1)).works
+    exchanges = {name: work.exchange for name, work in works.items()}
+    transport = Deployed(grid, charter, RUN, exchanges, CPU, AT_ONCE)
+    members = [client.member for client in clients]
+    seed = Randomness(int(charter.config["seed"]))
+    who = availability or Availability()
+    return Federation(charter.method, algorithm, members, who, seed, transport), grid
+
+
+def one_by_one(
+    charter: Charter,
+    algorithm: Algorithm[Any],
+    clients: Sequence[Client],
+    availability: Availability | None = None,
+) -> Federation[Any, InProcess]:
+    """The same in one process: clients work by themselves, and no sum is formed before the server.
+
+    Arguments are those of ``deployed``.
+    """
+    seed = Randomness(int(charter.config["seed"]))
+    alone = [Client(c.id, c.name, c.images, c.labels) for c in clients]
+    side = algorithm.client_side(Crew(max(map(len, clients)), 1))
+    transport = InProcess(alone, side, ClientMemories(CPU, 10**9), seed, merges=False)
+    members = [client.member for client in clients]
+    who = availability or Availability()
+    return Federation(charter.method, algorithm, members, who, seed, transport)
+
+
+def charter_of(config: Any, clients: Sequence[Client], **facts: Any) -> Charter:
+    """What clients are told of a run."""
+    command = "cluster" if hasattr(config, "clusters") else "classify"
+    return Charter.model_validate(
+        {
+            "command": command,
+            "config": config.model_dump(mode="json"),
+            "image_shape": tuple(clients[0].images.shape[1:]),
+            "samples": sum(map(len, clients)),
+            "clients": len(clients),
+            **facts,
+        }
+    )
