@@ -13,6 +13,7 @@ from ccfcpp.clustering.kmeans.config import CentroidConfig
 from ccfcpp.clustering.kmeans.server import kmeans, most_similar, nearest
 from ccfcpp.core.profiling import section
 from ccfcpp.core.randomness import Randomness
+from ccfcpp.engine.client import Member
 from ccfcpp.engine.exchange import RefusedUpdateError
 
 
@@ -95,18 +96,25 @@ class CentroidRule:
         return found.centroids
 
 
-def check_update(update: CentroidUpdate, clusters: int, dimensions: int) -> None:
+def check_update(
+    update: CentroidUpdate, clusters: int, dimensions: int, senders: Sequence[Member]
+) -> None:
     """Refuse local centroids that cannot be used.
 
     Args:
         update: What a client sent.
         clusters: The most centroids it may send.
         dimensions: Of each.
+        senders: Who sent it.
 
     Raises:
-        RefusedUpdateError: There are too many or none, or a shape is wrong, or a size not positive.
+        RefusedUpdateError: There are too many or none, or a shape is wrong, or a size not positive,
+            or the sizes are not those of all the client's images.
     """
     check_centroids(update.centroids, clusters, dimensions)
     found = len(update.centroids)
     if update.sizes.shape != (found,) or not bool((update.sizes > 0).all()):
         raise RefusedUpdateError("cluster sizes must be positive, one for each centroid")
+    held = sum(sender.samples for sender in senders)
+    if not abs(float(update.sizes.sum()) - held) < 0.5:
+        raise RefusedUpdateError(f"cluster sizes do not add up to the {held} samples of the client")

@@ -54,7 +54,7 @@ class ModelAggregation(ServerWork[CCFCState, CCFCState, TrainingUpdate]):
         if self.with_centroids:
             if update.local is None:
                 raise RefusedUpdateError("the local centroids are missing")
-            check_update(update.local, self.rule.clusters, self.latent)
+            check_update(update.local, self.rule.clusters, self.latent, senders)
 
     def aggregate(
         self, state: CCFCState, updates: Iterable[TrainingUpdate], randomness: Randomness
@@ -100,7 +100,7 @@ class CentroidAggregation(ServerWork[CCFCState, CCFCState, CentroidUpdate]):
 
     def check(self, message: CCFCState, update: CentroidUpdate, senders: Sequence[Member]) -> None:
         """Refuse centroids of a wrong shape."""
-        check_update(update, self.rule.clusters, self.latent)
+        check_update(update, self.rule.clusters, self.latent, senders)
 
     def aggregate(
         self, state: CCFCState, updates: Iterable[CentroidUpdate], randomness: Randomness

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ccfcpp.clustering.algorithm import Problem
-from ccfcpp.clustering.kmeans.centroids import required_centroids
+from ccfcpp.clustering.kmeans.centroids import check_near, required_centroids
 from ccfcpp.clustering.kmeans.config import FuzzyConfig
 from ccfcpp.clustering.kmeans.fuzzy import fuzzy_c_means
 from ccfcpp.clustering.kmeans.server import kmeans
@@ -162,6 +162,11 @@ class FFCM(PixelClustering[CentroidState], ServerWork[CentroidState, CentroidSta
         check_same_shapes(pack(expected), pack(update), "fuzzy")
         if bool((update.supports < 0).any()) or float(update.supports.sum()) <= 0:
             raise RefusedUpdateError("supports must not be negative, nor all of them 0")
+        held = sum(sender.samples for sender in senders)
+        # Memberships of an image add up to 1, and their powers to no more.
+        if float(update.supports.sum()) > held * (1 + 1e-6):
+            raise RefusedUpdateError(f"supports add up to more than the client's {held} samples")
+        check_near(update.centroids)
 
     def aggregate(
         self, state: CentroidState, updates: Iterable[FuzzyUpdate], randomness: Randomness

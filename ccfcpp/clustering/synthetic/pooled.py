@@ -307,7 +307,8 @@ class Pooling(ServerWork[PooledState, Nothing, ImagesUpdate]):
         if [update.client] != [sender.id for sender in senders]:
             raise RefusedUpdateError(f"it claims to be of client {update.client}")
         images = update.images
-        if images.dtype != torch.uint8 or len(images) == 0 or images.shape[1:] != self.image_shape:
+        given = images.dtype, images.shape[1:], images.numel() > 0
+        if given != (torch.uint8, self.image_shape, True):
             raise RefusedUpdateError(
                 f"images are {images.dtype} {tuple(images.shape)}, expected torch.uint8 "
                 f"(1 or more, {', '.join(map(str, self.image_shape))})"

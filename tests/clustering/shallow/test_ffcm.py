@@ -340,5 +340,7 @@ def test_an_update_that_cannot_be_used_is_refused(update: FuzzyUpdate, message: 
     assert isinstance(algorithm, FFCM)
     state = CentroidState(CENTROIDS, 0.5)
     assert size(pack(algorithm.broadcast(state))) == CLUSTERS * PIXELS * 4
-    assert refusal(algorithm, state, FuzzyUpdate(CENTROIDS + 7, SUPPORTS)) is None
-    assert message in (refusal(algorithm, state, update) or "")
+    good = FuzzyUpdate(CENTROIDS + 7, SUPPORTS)
+    assert refusal(algorithm, state, good, samples=4) is None
+    assert "than the client's 3 samples" in (refusal(algorithm, state, good, samples=3) or "")
+    assert message in (refusal(algorithm, state, update, samples=4) or "")

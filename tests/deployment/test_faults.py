@@ -1,0 +1,360 @@
+"""What goes wrong on the way is refused with a reason, and the round goes on."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load, save
+from torch import Tensor
+
+from ccfcpp.core.randomness import Randomness
+from ccfcpp.core.sending import ALWAYS
+from ccfcpp.deployment.envelope import MOST_HEAD_BYTES, Answer, Parcel
+from ccfcpp.deployment.transport import Deployed, Undelivered
+from ccfcpp.engine.client import Client
+from ccfcpp.engine.federation import Federation, RoundReport
+from tests.support.classification import labelled_clients, small_algorithm, small_config
+from tests.support.clustering import clients_of_sizes, made, tiny
+from tests.support.deployment import Grid, charter_of, deployed, one_by_one
+from tests.support.federation import assert_same_bits
+
+CLASSES = [str(number) for number in range(10)]
+VICTIM = "client 1"
+
+
+def scaffold(folder: Path, rounds: int = 2) -> tuple[Federation[Any, Deployed], Grid, list[Client]]:
+    """Three clients that remember control variates."""
+    clients = labelled_clients(20, 15, 12)
+    config = small_config("method=scaffold", f"training.rounds={rounds}", "compute.cohort=1")
+    charter = charter_of(config, clients, classes=CLASSES)
+    return *deployed(charter, small_algorithm(config, 3), clients, folder), clients
+
+
+def begin(federation: Federation[Any, Any]) -> Any:
+    return federation.algorithm.initial_state(Randomness(0))
+
+
+def without_the_victim(folder: Path, rounds: int) -> list[tuple[Any, RoundReport]]:
+    federation, grid, _ = scaffold(folder, rounds)
+    grid.away.add(VICTIM)
+    return list(federation.run(begin(federation)))
+
+
+def tensors(change: Callable[[dict[str, Tensor]], dict[str, Tensor]]) -> Callable[[Parcel], Parcel]:
+    def tampered(parcel: Parcel) -> Parcel:
+        # Where a client has declined there is nothing to change.
+        if not parcel.payload:
+            return parcel
+        return parcel._replace(payload=save(change(load(parcel.payload))))
+
+    return tampered
+
+
+def nan(content: dict[str, Tensor]) -> dict[str, Tensor]:
+    return content | {"loss": torch.tensor(float("nan"), dtype=torch.float64)}
+
+
+def renamed(content: dict[str, Tensor]) -> dict[str, Tensor]:
+    first = next(name for name in content if name.startswith("model/"))
+    return {name: t for name, t in content.items() if name != first}
+
+
+def twice(parcel: Parcel) -> Parcel:
+    length = int.from_bytes(parcel.payload[:8], "little")
+    names, rest = parcel.payload[8 : 8 + length].rstrip(), parcel.payload[8 + length :]
+    first = json.dumps(next(iter(json.loads(names).items())))[1:-1].replace(",", ":", 1)
+    more = names[:-1] + b"," + first.encode() + b"}"
+    return parcel._replace(payload=len(more).to_bytes(8, "little") + more + rest)
+
+
+FAULTS: dict[str, tuple[Callable[[Parcel], Any], str]] = {
+    "NaN": (tensors(nan), "loss holds NaN or Inf"),
+    "another shape": (
+        tensors(lambda c: c | {"samples": c["samples"].unsqueeze(0)}), "'samples' is torch.int64"),
+    "another type": (
+        tensors(lambda c: c | {"samples": c["samples"].double()}), "'samples' is torch.float64"),
+    "an extra name": (tensors(lambda c: c | {"evil": torch.zeros(1)}), "has no 'evil'"),
+    "an extra name inside": (
+        tensors(lambda c: c | {"steps/evil": torch.zeros(1)}), "has no 'steps/evil'"),
+    "a missing name": (tensors(renamed), "is missing, expected"),
+    "another client's samples": (
+        tensors(lambda c: c | {"samples": c["samples"] + 5}), "it claims 20 samples"),
+    "a name that is there twice": (twice, "its list of tensors is of another form"),
+    "no safetensors file": (lambda p: p._replace(payload=b"x" * 100), "its list of tensors"),
+    "code": (lambda p: p._replace(payload=b"\x80\x04cos\nsystem\n."), "its list of tensors"),
+    "half of it": (lambda p: p._replace(payload=p.payload[:-7]), "it is no safetensors file"),
+    "nothing": (lambda p: Parcel(p.head), "is of another form"),
+    "no head": (lambda p: Parcel(b"", p.payload), "its head is of another form"),
+    "a head too long": (lambda p: Parcel(b" " * (MOST_HEAD_BYTES + 1)), "its head has"),
+    "a deep head": (lambda p: Parcel(b"[" * 100_000), "its head is of another form"),
+    "an unknown field": (
+        lambda p: p._replace(head=b'{"nonce":"' + b"0" * 32 + b'","x":1}'), "of another form"),
+    "another nonce": (
+        lambda p: p._replace(head=Answer(nonce="0" * 32).written()), "it answers another order"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_the_round_goes_on(fault: str, tmp_path: Path) -> None:
+    tampering, reason = FAULTS[fault]
+    federation, grid, _ = scaffold(tmp_path / "a", rounds=1)
+    grid.tampering[VICTIM] = tampering
+    ((state, report),) = federation.run(begin(federation))
+    assert list(report.refused) == [1]
+    (said,) = report.refused[1]
+    assert reason in said
+    assert report.absent == {}
+    ((expected, _),) = without_the_victim(tmp_path / "b", 1)
+    assert all(torch.equal(state.model[name], expected.model[name]) for name in state.model)
+
+
+def test_what_is_too_large_is_not_parsed(tmp_path: Path) -> None:
+    federation, _, _ = scaffold(tmp_path, rounds=1)
+    federation.transport.most_bytes = 100
+    ((_, report),) = federation.run(begin(federation))
+    assert all("bytes, over 100" in said for (said,) in report.refused.values())
+    assert len(report.refused) == 3
+
+
+def test_an_answer_that_was_given_before_is_refused(tmp_path: Path) -> None:
+    federation, grid, _ = scaffold(tmp_path)
+    first: list[Parcel] = []
+
+    def replay(parcel: Parcel) -> Parcel:
+        first.append(parcel)
+        return first[0]
+
+    grid.tampering[VICTIM] = replay
+    (_, one), (_, two) = federation.run(begin(federation))
+    assert one.refused == {}
+    assert two.refused == {1: ["training: it answers another order"]}
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        (None, "training: no answer within 0 s"),
+        (Undelivered("its node is not reached"), "training: its node is not reached"),
+    ],
+)
+def test_who_does_not_answer_is_absent(
+    answer: Undelivered | None, reason: str, tmp_path: Path
+) -> None:
+    federation, grid, _ = scaffold(tmp_path / "a")
+    grid.tampering[VICTIM] = lambda parcel: answer
+    found = list(federation.run(begin(federation)))
+    assert found[0][1].absent == {1: [reason]}
+    assert [report.refused for _, report in found] == [{}, {}]
+    expected = without_the_victim(tmp_path / "b", 2)
+    for (state, report), (other, _) in zip(found, expected, strict=True):
+        assert all(torch.equal(state.model[name], other.model[name]) for name in state.model)
+        assert report.clients == [0, 2]
+
+
+def test_an_answer_that_comes_late_is_dropped_and_its_client_asked_again(tmp_path: Path) -> None:
+    federation, grid, _ = scaffold(tmp_path, rounds=3)
+    transport, late = federation.transport, []
+
+    def hold(parcel: Parcel) -> None:
+        late.append((str(len(grid.orders)), parcel))
+
+    grid.tampering[VICTIM] = hold
+    rounds = federation.run(begin(federation))
+    assert next(rounds)[1].absent == {1: ["training: no answer within 0 s"]}
+    assert transport.standings == {0: "waiting", 1: "late", 2: "waiting"}
+    busy = next(rounds)[1]
+    assert busy.absent == {1: ["training: it is still at work on what it was asked before"]}
+    assert [name for name, _ in grid.orders].count(VICTIM) == 1
+    del grid.tampering[VICTIM]
+    grid.answers.update(late)
+    last = next(rounds)[1]
+    assert (last.absent, last.refused, last.clients) == ({}, {}, [0, 1, 2])
+    assert transport.standings == dict.fromkeys(range(3), "waiting")
+
+
+# --- memory -------------------------------------------------------------------------------------
+
+
+def test_a_memory_whose_update_was_not_taken_is_forgotten(tmp_path: Path) -> None:
+    """The client has moved on, and the server never heard of it."""
+    federation, grid, clients = scaffold(tmp_path, rounds=3)
+    rounds = federation.run(begin(federation))
+    found = [next(rounds)]
+    grid.tampering[VICTIM] = lambda parcel: Undelivered("its node is not reached")
+    found.append(next(rounds))
+    del grid.tampering[VICTIM]
+    found.append(next(rounds))
+    config = small_config("method=scaffold", "training.rounds=3", "compute.cohort=1")
+    here = one_by_one(
+        charter_of(config, clients, classes=CLASSES), small_algorithm(config, 3), clients
+    )
+    state = begin(here)
+    everybody = dict(here.members)
+    for number, (after, _) in enumerate(found):
+        here.members = dict(everybody)
+        if number == 1:
+            del here.members[1]
+        state, _ = here.run_round(state, number)
+        assert all(torch.equal(after.model[name], state.model[name]) for name in state.model)
+
+
+def test_a_memory_that_is_lost_is_said_and_begun_anew(tmp_path: Path) -> None:
+    federation, grid, _ = scaffold(tmp_path, rounds=3)
+    rounds = federation.run(begin(federation))
+    next(rounds)
+    for path in (grid.workers[VICTIM].folder / "memory").rglob("*.safetensors"):
+        path.unlink()
+    assert next(rounds)[1].refused == {1: ["training: what it remembered is gone: it starts anew"]}
+    assert next(rounds)[1].refused == {}
+
+
+def test_a_server_that_was_killed_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
+    """Rounds after the checkpoint are run again, by clients whose memory has moved on."""
+    whole, _, _ = scaffold(tmp_path / "a", rounds=4)
+    expected = list(whole.run(begin(whole)))
+    federation, grid, _ = scaffold(tmp_path / "b", rounds=4)
+    rounds = federation.run(begin(federation))
+    state, _ = next(rounds)
+    versions = federation.transport.save()
+    federation.transport.settle()
+    next(rounds)
+    next(rounds)
+    # The killed server's tasks are those of another process now.
+    federation.transport = Deployed(
+        grid,
+        federation.transport.charter,
+        federation.transport.run,
+        federation.transport.exchanges,
+        federation.transport.device,
+        federation.transport.patience,
+    )
+    federation.transport.restore(versions)
+    assert_same_bits(list(federation.run(state, 1)), expected[1:])
+
+
+def test_only_versions_that_may_be_wanted_are_kept(tmp_path: Path) -> None:
+    federation, grid, _ = scaffold(tmp_path, rounds=6)
+    for number, _ in enumerate(federation.run(begin(federation))):
+        if number == 1:
+            kept = set(federation.transport.save().values())
+            federation.transport.settle()
+    for worker in grid.workers.values():
+        there = {path.stem for path in (worker.folder / "memory").rglob("*.safetensors")}
+        assert len(there) == 3
+        assert len(there & kept) == 1
+
+
+# --- the worker's side --------------------------------------------------------------------------
+
+
+def orders_of_a_run(folder: Path) -> tuple[Grid, list[Parcel]]:
+    federation, grid, _ = scaffold(folder, rounds=1)
+    list(federation.run(begin(federation)))
+    return grid, [parcel for name, parcel in grid.orders if name == VICTIM]
+
+
+def test_a_worker_refuses_an_order_that_has_come_before(tmp_path: Path) -> None:
+    grid, (order,) = orders_of_a_run(tmp_path)
+    again = Answer.read(grid.workers[VICTIM].answer(order).head)
+    assert (again.status, again.reason) == ("refused", "this order has come before")
+
+
+@pytest.mark.parametrize("head", [b"", b"{}", b"[" * 10**5, b"\xff\x00", b'{"kind":"work"}'])
+def test_a_worker_answers_whatever_comes(head: bytes, tmp_path: Path) -> None:
+    grid, _ = orders_of_a_run(tmp_path)
+    answer = Answer.read(grid.workers[VICTIM].answer(Parcel(head, b"")).head)
+    assert answer.status == "failed"
+
+
+@pytest.mark.parametrize("version", ["../../x", "1.0", "1.0." + "0" * 31 + "/", "a"])
+def test_no_order_leads_to_another_file(version: str, tmp_path: Path) -> None:
+    grid, (order,) = orders_of_a_run(tmp_path)
+    head = json.loads(order.head) | {"remembered": version, "nonce": "1" * 32}
+    parcel = order._replace(head=json.dumps(head).encode())
+    assert Answer.read(grid.workers[VICTIM].answer(parcel).head).status == "failed"
+
+
+def test_the_text_of_an_error_stays_with_the_client(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    grid, (order,) = orders_of_a_run(tmp_path)
+    worker = grid.workers[VICTIM]
+    said: list[str] = []
+    worker.say = said.append
+
+    def fail(*_: object) -> None:
+        raise RuntimeError("/home/someone/photos")
+
+    monkeypatch.setattr(worker, "_work", fail)
+    head = json.loads(order.head) | {"nonce": "1" * 32}
+    answer = worker.answer(order._replace(head=json.dumps(head).encode()))
+    assert Answer.read(answer.head).status == "failed"
+    assert b"photos" not in answer.head + answer.payload
+    assert "photos" in said[0]
+
+
+@pytest.mark.parametrize(
+    ("method", "kind"), [("km", "images"), ("fcm", "images"), ("ppfc-gan", "synthetic")]
+)
+def test_a_worker_sends_nothing_that_its_owner_does_not_allow(
+    method: str, kind: str, tmp_path: Path
+) -> None:
+    clients = clients_of_sizes(20, 10)
+    config = tiny(method)
+    federation, grid = deployed(
+        charter_of(config, clients, clusters=3), made(config), clients, tmp_path
+    )
+    for worker in grid.workers.values():
+        worker.allowed = ALWAYS
+    report = federation.run_round(begin(federation), 0)[1]
+    assert list(report.refused) == [0, 1]
+    assert f"its owner does not allow {kind} (--allow {kind})" in report.refused[0][0]
+    assert report.bytes_up == 0
+
+
+# --- every system -------------------------------------------------------------------------------
+
+SPOILED: dict[str, Callable[[Tensor], Tensor]] = {
+    "axis": lambda t: t.unsqueeze(0),
+    "scalar": lambda t: torch.zeros((), dtype=t.dtype),
+    "empty": lambda t: torch.zeros(0, dtype=t.dtype),
+    "dtype": lambda t: t.to(torch.int16),
+    "huge": lambda t: torch.full_like(t, 100).double().mul(1e300).to(t.dtype),
+    "far": lambda t: torch.full_like(t, 3e38) if t.is_floating_point() else t + 1,
+    "negative": lambda t: torch.full_like(t, -1) if t.dtype.is_signed else t.flip(0),
+}
+
+CHECKING = ("km", "k-fed", "ffcm-km", "sda-fc-km", "ccfc++", "fed-scan")
+"""Systems that stand for all: each check of what arrives is one of theirs."""
+
+
+@pytest.mark.parametrize("spoiled", SPOILED)
+@pytest.mark.parametrize("method", CHECKING)
+def test_nothing_that_a_client_sends_ends_a_run(method: str, spoiled: str, tmp_path: Path) -> None:
+    """Each tensor by itself, in a round of its own."""
+    clients = clients_of_sizes(20, 14, 9)
+    config = tiny(method, {"gan": {"epochs": 1}})
+    federation, grid = deployed(
+        charter_of(config, clients, clusters=3), made(config, samples=43), clients, tmp_path
+    )
+    names: dict[str, None] = {}
+
+    def look(parcel: Parcel) -> Parcel:
+        names.update(dict.fromkeys(load(parcel.payload) if parcel.payload else ()))
+        return parcel
+
+    grid.tampering[VICTIM] = look
+    state = begin(federation)
+    for number in range(federation.algorithm.rounds):
+        federation.run_round(state, number)
+    # Of a model's entries, the first and the last stand for all.
+    for name in dict.fromkeys([next(iter(names)), *list(names)[-2:]]):
+
+        def spoil(content: dict[str, Tensor], name: str = name) -> dict[str, Tensor]:
+            return {n: SPOILED[spoiled](t) if n == name else t for n, t in content.items()}
+
+        grid.tampering[VICTIM] = tensors(spoil)
+        federation.run_round(state, 0)
