@@ -1,0 +1,139 @@
+"""Before a run: who is there, and what they hold."""
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from ccfcpp.core.config import Tree
+from ccfcpp.core.errors import UsageError
+from ccfcpp.deployment.charter import Charter, Facts
+from ccfcpp.deployment.envelope import Answer, EnvelopeError, Order, Parcel, new_token, shown
+from ccfcpp.deployment.transport import Link, Patience, Undelivered
+from ccfcpp.engine.client import Member
+
+_OF_THE_SERVER = ("dataset", "partition", "device", "tensorboard", "availability")
+"""Settings that say nothing to a client, such as paths of the server's."""
+
+
+def first_charter(command: str, config: Tree) -> Charter:
+    """What clients are told before anything is known of their images.
+
+    Args:
+        command: ``cluster`` or ``classify``.
+        config: The run's configuration, as JSON values.
+    """
+    told = {key: value for key, value in config.items() if key not in _OF_THE_SERVER}
+    data = {key: value for key, value in told.get("data", {}).items() if key != "root"}
+    return Charter.model_validate({"command": command, "config": {**told, "data": data}})
+
+
+def meet(
+    link: Link,
+    names: Sequence[str],
+    charter: Charter,
+    run: str,
+    least: int,
+    patience: Patience,
+    pause: Callable[[float], None] = time.sleep,
+    say: Callable[[str], None] = lambda line: None,
+) -> dict[str, Facts]:
+    """Ask the clients of a roster for the facts of their images, as they come online.
+
+    Args:
+        link: What carries parcels.
+        names: The clients that are expected.
+        charter: What they are told.
+        run: The run's token.
+        least: How many of them must have answered.
+        patience: How long each answer may take. For clients to come there is no limit.
+        pause: Called while nothing comes; it may raise.
+        say: Takes a line about each client.
+
+    Returns:
+        By name, in the order of names.
+
+    Raises:
+        UsageError: So many clients have refused that too few are left.
+    """
+    asked: dict[str, tuple[Order, str, float]] = {}
+    found: dict[str, Facts] = {}
+    refused: set[str] = set()
+    while len(found) < least:
+        if len(names) - len(refused) < least:
+            raise UsageError(
+                f"{len(refused)} of {len(names)} clients cannot take part, and the run needs "
+                f"{least}: see their reasons above"
+            )
+        online = link.online()
+        for name in names:
+            if name in asked or name in found or name in refused or name not in online:
+                continue
+            order = Order(kind="hello", run=run, nonce=new_token(), charter=charter)
+            ticket = link.push(online[name], Parcel(order.written()), patience.life)
+            if ticket is not None:
+                asked[name] = order, ticket, time.monotonic() + patience.answer
+        for name, (order, ticket, until) in list(asked.items()):
+            answer = link.pull(ticket)
+            if answer is None and time.monotonic() < until:
+                continue
+            del asked[name]
+            # Who did not answer is asked again.
+            if answer is None or isinstance(answer, Undelivered):
+                continue
+            try:
+                found[name] = _facts(order, answer)
+                say(f"{name}: {found[name].samples:,} images")
+            except EnvelopeError as error:
+                refused.add(name)
+                say(f"{name} cannot take part: {error}")
+        if len(found) < least:
+            pause(patience.poll)
+    return {name: found[name] for name in names if name in found}
+
+
+def _facts(order: Order, parcel: Parcel) -> Facts:
+    answer = Answer.read(parcel.head)
+    if answer.nonce != order.nonce:
+        raise EnvelopeError("it answers another order")
+    if answer.status != "done" or answer.facts is None:
+        raise EnvelopeError(shown(answer.reason) or "its work failed: its own log says why")
+    if answer.facts.samples == 0:
+        raise EnvelopeError("it holds no image")
+    return answer.facts
+
+
+def members_of(facts: Mapping[str, Facts], numbers: Mapping[str, int]) -> list[Member]:
+    """What the engine knows of clients; ``numbers`` are those of the roster."""
+    return [Member(numbers[name], name, known.samples) for name, known in facts.items()]
+
+
+def full_charter(charter: Charter, facts: Iterable[Facts], clusters: int | None) -> Charter:
+    """What clients are told in the run.
+
+    Args:
+        charter: What they were told first.
+        facts: What each has said.
+        clusters: k; the number of classes where it is None. In classification it means nothing.
+
+    Raises:
+        UsageError: Their images differ in shape, or k is not known.
+    """
+    known = list(facts)
+    shapes = sorted({each.image_shape for each in known})
+    if len(shapes) != 1:
+        raise UsageError(
+            f"the clients' images are {shapes[0]} and {shapes[1]}: give data.image_size, and let "
+            "all clients have the same number of channels"
+        )
+    classes = sorted({name for each in known for name in each.classes})
+    wanted = 0 if charter.command == "classify" else clusters or len(classes)
+    if charter.command == "cluster" and wanted == 0:
+        raise UsageError("clusters is not given and no client names its classes: give --clusters")
+    samples = sum(each.samples for each in known)
+    told = {
+        "image_shape": shapes[0],
+        "classes": tuple(classes),
+        "clusters": wanted,
+        "samples": samples,
+        "clients": len(known),
+    }
+    return charter.model_copy(update=told)

@@ -1,0 +1,124 @@
+"""From the first question to a run's folder, with clients in this process and all as bytes."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from ccfcpp.core.config import MethodConfig
+from ccfcpp.core.errors import UsageError
+from ccfcpp.core.metrics import clustering_scores
+from ccfcpp.core.sending import ALWAYS
+from ccfcpp.data import ImageData
+from ccfcpp.deployment.experiment import DeployedExperiment, make_experiment
+from ccfcpp.deployment.meeting import first_charter, full_charter, meet, members_of
+from ccfcpp.deployment.transport import Deployed
+from ccfcpp.engine.client import Client
+from ccfcpp.runs.folder import RunFolder
+from tests.support.classification import labelled_clients, small_config
+from tests.support.clustering import tiny
+from tests.support.deployment import AT_ONCE, RUN, Grid, worker_of
+
+CLASSES = [str(number) for number in range(10)]
+
+
+def experiment_on(grid: Grid, config: MethodConfig, command: str = "cluster") -> DeployedExperiment:
+    first = first_charter(command, config.model_dump(mode="json"))
+    names = list(grid.workers)
+    facts = meet(grid, names, first, RUN, len(names), AT_ONCE)
+    charter = full_charter(first, facts.values(), getattr(config, "clusters", None))
+    members = members_of(facts, {name: number for number, name in enumerate(names)})
+    return make_experiment(
+        config,
+        charter,
+        members,
+        lambda exchanges, device: Deployed(grid, charter, RUN, exchanges, device, AT_ONCE),
+    )
+
+
+def grid_of(clients: list[Client], folder: Path, tested: bool = False) -> Grid:
+    workers = {client.name: worker_of(client, folder, CLASSES) for client in clients}
+    if not tested:
+        for client in clients:
+            data = ImageData(client.name, client.images, client.labels, tuple(CLASSES))
+            workers[client.name].load = lambda charter, data=data: data  # type: ignore[misc]
+    return Grid(workers)
+
+
+def run(experiment: DeployedExperiment, path: Path) -> dict[str, Any]:
+    return experiment.run(RunFolder.create(path, experiment.config))
+
+
+@pytest.mark.parametrize("method", ["ffcm-km", "ccfc", "fed-scan"])
+def test_scores_from_counts_are_those_from_the_images(method: str, tmp_path: Path) -> None:
+    clients = labelled_clients(40, 30, 20)
+    grid = grid_of(clients, tmp_path)
+    config = tiny(method, {"clusters": 3, "device": "cpu"})
+    summary = run(experiment_on(grid, config), tmp_path / "run")
+    found = [np.load(grid.workers[client.name].folder / "found.npz")["found"] for client in clients]
+    labels = torch.cat([client.labels for client in clients if client.labels is not None])
+    expected = clustering_scores(labels.numpy(), np.concatenate(found))
+    assert {name: summary[name] for name in expected} == expected
+    assert summary["counted_clients"] == [0, 1, 2]
+    assert summary["held"] == 90
+    saved = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert saved["nmi"] == summary["nmi"]
+    assert not (tmp_path / "run" / "assignments.npz").exists()
+
+
+def test_who_does_not_allow_counts_is_left_out(tmp_path: Path) -> None:
+    grid = grid_of(labelled_clients(40, 30, 20), tmp_path)
+    for worker in grid.workers.values():
+        worker.allowed = ALWAYS
+    config = tiny("ffcm-km", {"clusters": 3, "device": "cpu"})
+    summary = run(experiment_on(grid, config), tmp_path / "run")
+    assert summary["nmi"] is None
+    assert summary["counted_clients"] == []
+    assert all((worker.folder / "found.npz").exists() for worker in grid.workers.values())
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fedbn"])
+def test_a_classifier_is_tested_by_its_clients(method: str, tmp_path: Path) -> None:
+    clients = labelled_clients(40, 30, 20)
+    grid = grid_of(clients, tmp_path, tested=True)
+    config = small_config(f"method={method}", "compute.cohort=1", "device=cpu")
+    summary = run(experiment_on(grid, config, "classify"), tmp_path / "run")
+    assert 0 <= summary["accuracy"] <= 1
+    assert summary["training_images"] == 90
+
+
+def test_a_run_goes_on_after_its_checkpoint(tmp_path: Path) -> None:
+    config = small_config("method=scaffold", "compute.cohort=1", "device=cpu")
+    states = {}
+    for interrupted in (False, True):
+        place = tmp_path / str(interrupted)
+        grid = grid_of(labelled_clients(40, 30, 20), place, tested=True)
+        folder = RunFolder.create(place / "run", config)
+        if interrupted:
+            with pytest.raises(KeyboardInterrupt):
+                experiment_on(grid, config, "classify").run(folder, _stop_in_round_1)
+        experiment_on(grid, config, "classify").run(folder)
+        states[interrupted] = (place / "run" / "model.safetensors").read_bytes()
+    assert states[True] == states[False]
+
+
+def _stop_in_round_1(report: Any, scores: dict[str, float]) -> None:
+    if report.round == 1:
+        raise KeyboardInterrupt
+
+
+def test_charters_say_nothing_of_the_servers_files() -> None:
+    config = tiny("ffcm-km").model_dump(mode="json") | {"dataset": "/srv/secret"}
+    config["data"]["root"] = "/srv/secret"
+    assert "secret" not in first_charter("cluster", config).model_dump_json()
+
+
+def test_a_run_needs_clients_that_may_take_part(tmp_path: Path) -> None:
+    grid = grid_of(labelled_clients(10, 8), tmp_path)
+    for worker in grid.workers.values():
+        worker.allowed = ALWAYS
+    with pytest.raises(UsageError, match="2 of 2 clients cannot take part"):
+        experiment_on(grid, tiny("km"))
