@@ -7,7 +7,7 @@ message names what is wrong and quotes nothing.
 
 import json
 import secrets
-from typing import Annotated, Literal, NamedTuple, Self, TypeVar
+from typing import Annotated, Literal, Self, TypeVar
 
 import torch
 from pydantic import Field, ValidationError
@@ -16,12 +16,10 @@ from safetensors.torch import load, save
 
 from ccfcpp.core.config import Section
 from ccfcpp.deployment.charter import Charter, Facts, Text
+from ccfcpp.deployment.parcel import MOST_HEAD_BYTES, MOST_PAYLOAD_BYTES
 from ccfcpp.engine.payload import PayloadError, pack, unpack
 
 T = TypeVar("T")
-MOST_HEAD_BYTES = 1 << 20
-MOST_PAYLOAD_BYTES = 1 << 30
-"""More than any model here; a server and a client may set less."""
 _MOST_NAMES_BYTES = 1 << 22
 _LENGTH_BYTES = 8
 """A safetensors file begins with the length of the list of its tensors."""
@@ -29,18 +27,6 @@ _LENGTH_BYTES = 8
 
 class EnvelopeError(ValueError):
     """What has arrived cannot be used; the message says why."""
-
-
-class Parcel(NamedTuple):
-    """What goes over the wire, one way.
-
-    Attributes:
-        head: JSON of an ``Order`` or an ``Answer``.
-        payload: A safetensors file; empty where nothing goes with the head.
-    """
-
-    head: bytes
-    payload: bytes = b""
 
 
 Token = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]

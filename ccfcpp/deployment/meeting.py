@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from ccfcpp.core.config import Tree
 from ccfcpp.core.errors import UsageError
 from ccfcpp.deployment.charter import Charter, Facts
-from ccfcpp.deployment.envelope import Answer, EnvelopeError, Order, Parcel, new_token, shown
+from ccfcpp.deployment.envelope import Answer, EnvelopeError, Order, new_token, shown
+from ccfcpp.deployment.parcel import Parcel
 from ccfcpp.deployment.transport import Link, Patience, Undelivered
 from ccfcpp.engine.client import Member
 

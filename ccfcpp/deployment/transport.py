@@ -10,16 +10,15 @@ import torch
 
 from ccfcpp.deployment.charter import Charter
 from ccfcpp.deployment.envelope import (
-    MOST_PAYLOAD_BYTES,
     Answer,
     EnvelopeError,
     Order,
-    Parcel,
     new_token,
     opened,
     sealed,
     shown,
 )
+from ccfcpp.deployment.parcel import MOST_PAYLOAD_BYTES, Parcel
 from ccfcpp.engine.client import Member
 from ccfcpp.engine.exchange import AbsentClientError, Exchange, RefusedUpdateError, Task
 from ccfcpp.engine.transport import Reply

@@ -17,16 +17,15 @@ from ccfcpp.core.sending import ALWAYS, Kind
 from ccfcpp.data import ImageData
 from ccfcpp.deployment.charter import Charter, Facts
 from ccfcpp.deployment.envelope import (
-    MOST_PAYLOAD_BYTES,
     Answer,
     EnvelopeError,
     Order,
-    Parcel,
     opened,
     sealed,
     shown,
 )
 from ccfcpp.deployment.halves import COUNTS, FOUND, Half, make_half
+from ccfcpp.deployment.parcel import MOST_PAYLOAD_BYTES, Parcel
 from ccfcpp.deployment.shelf import LostMemoryError, Shelf
 from ccfcpp.engine.client import Client
 from ccfcpp.engine.exchange import ClientWork, RefusedUpdateError, Task

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.core.sending import ALWAYS
-from ccfcpp.deployment.envelope import MOST_HEAD_BYTES, Answer, Parcel
+from ccfcpp.deployment.envelope import Answer
+from ccfcpp.deployment.parcel import MOST_HEAD_BYTES, Parcel
 from ccfcpp.deployment.transport import Deployed, Undelivered
 from ccfcpp.engine.client import Client
 from ccfcpp.engine.federation import Federation, RoundReport

@@ -11,7 +11,7 @@ from ccfcpp.core.randomness import Randomness
 from ccfcpp.core.sending import KINDS
 from ccfcpp.data import ImageData
 from ccfcpp.deployment.charter import Charter
-from ccfcpp.deployment.envelope import Parcel
+from ccfcpp.deployment.parcel import Parcel
 from ccfcpp.deployment.transport import Deployed, Patience, Undelivered
 from ccfcpp.deployment.worker import Worker
 from ccfcpp.engine.algorithm import Algorithm

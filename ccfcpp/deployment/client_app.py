@@ -1,0 +1,34 @@
+"""What a SuperNode runs for each message: it passes the parcel on to the resident worker.
+
+It imports no PyTorch, so that no exchange waits for that.
+"""
+
+from multiprocessing.connection import Client
+
+from flwr.app import Context, Message
+from flwr.clientapp import ClientApp
+
+from ccfcpp.deployment.flower import parcel_of, record_of
+from ccfcpp.deployment.parcel import Parcel, receive, send
+
+WORKER = "worker"
+"""Key of the node's configuration: the path of the worker's socket."""
+
+app = ClientApp()
+
+
+@app.train("exchange")
+def exchange(message: Message, context: Context) -> Message:
+    """The worker's answer; an empty parcel where there is no worker.
+
+    It never raises: Flower would send the exception's text to the server, paths and all.
+    """
+    answer = Parcel(b"")
+    try:
+        parcel = parcel_of(message)
+        with Client(str(context.node_config[WORKER]), "AF_UNIX") as worker:
+            send(worker, parcel)
+            answer = receive(worker)
+    except Exception as error:
+        print(f"the worker does not answer: {error}")
+    return Message(record_of(answer), reply_to=message)

@@ -1,0 +1,75 @@
+"""What a SuperLink runs: it does for the process of ``ccfcpp serve`` what only it may do.
+
+The process asks over a local socket; each request is a line of JSON, followed by bytes where it
+says so. It imports no PyTorch.
+"""
+
+import json
+from multiprocessing.connection import Client, Connection
+from typing import Any
+
+from flwr.app import Context, Message
+from flwr.serverapp import Grid, ServerApp
+
+from ccfcpp.deployment.flower import MESSAGE_TYPE, parcel_of, record_of
+from ccfcpp.deployment.parcel import Parcel, send
+
+SERVER = "server"
+"""Key of the run's configuration: the path of the server's socket."""
+
+app = ServerApp()
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """Serve until the other process is gone."""
+    with Client(str(context.run_config[SERVER]), "AF_UNIX") as server:
+        relay(grid, server)
+
+
+def relay(grid: Grid, server: Connection) -> None:
+    """Do what is asked for, one request after the other."""
+    payload = b""
+    while True:
+        try:
+            request: dict[str, Any] = json.loads(server.recv_bytes())
+        except EOFError:
+            return
+        match request["do"]:
+            case "online":
+                nodes = {node.name: node.node_id for node in grid.get_nodes()}
+                server.send_bytes(json.dumps(nodes).encode())
+            case "payload":
+                payload = server.recv_bytes()
+            case "push":
+                parcel = Parcel(server.recv_bytes(), payload)
+                server.send_bytes(json.dumps(_push(grid, request, parcel)).encode())
+            case "pull":
+                _pull(grid, str(request["ticket"]), server)
+
+
+def _push(grid: Grid, request: dict[str, Any], parcel: Parcel) -> str | None:
+    message = Message(
+        record_of(parcel),
+        dst_node_id=int(request["node"]),
+        message_type=MESSAGE_TYPE,
+        ttl=float(request["seconds"]),
+    )
+    # None, or nothing, for a node that is gone.
+    return next(iter(grid.push_messages([message])), None)
+
+
+def _pull(grid: Grid, ticket: str, server: Connection) -> None:
+    reply = next(iter(grid.pull_messages([ticket])), None)
+    if reply is None:
+        server.send_bytes(json.dumps({"is": "nothing"}).encode())
+    elif reply.has_error():
+        # Never the reason: it may be the text of a client's exception.
+        server.send_bytes(json.dumps({"is": "error", "code": reply.error.code}).encode())
+    else:
+        try:
+            parcel = parcel_of(reply)
+        except ValueError:
+            parcel = Parcel(b"")
+        server.send_bytes(json.dumps({"is": "parcel"}).encode())
+        send(server, parcel)
