@@ -229,17 +229,15 @@ class PlainLoop:
 
     @torch.no_grad()
     def transitions(self) -> Tensor:
-        """Σ p(x) p(x′)ᵀ of each head over the first neighbours and those among the last latents."""
-        features = FEATURES[self.config.first_neighbours]
+        """Σ p(x) p(x′)ᵀ of each head over neighbours among the last latents."""
         total: Tensor | float = 0.0
         for client in self.clients:
             latents = self.latents(client)
             parts = self.network.head(latents).chunk(self.config.heads, dim=1)
             p = torch.stack([part.softmax(dim=1) for part in parts], dim=1)
-            for found in (self.nearest(features(client.images)), self.nearest(latents)):
-                for own, others in enumerate(found.tolist()):
-                    for other in others:
-                        total = total + p[own, :, :, None] * p[other, :, None, :]
+            for own, others in enumerate(self.nearest(latents).tolist()):
+                for other in others:
+                    total = total + p[own, :, :, None] * p[other, :, None, :]
         assert isinstance(total, Tensor)
         return total
 
