@@ -132,7 +132,10 @@ class Pairs:
 
 
 class SumTransitions(SummedWork[Trained, Transitions]):
-    """How over-clusters of images go with those of their neighbours, found anew for that.
+    """How over-clusters go with those of an image's neighbours, and of all images of its client.
+
+    Neighbours are found anew for that. Who holds an image says the more about its class, the more
+    clients differ; where they do not, all over-clusters go equally with all.
 
     Args:
         pairs: Finds neighbours.
@@ -146,15 +149,20 @@ class SumTransitions(SummedWork[Trained, Transitions]):
     def local_sum(
         self, task: Task, message: Trained, clients: Sequence[Client], randomness: Randomness
     ) -> Transitions:
-        """Σ p(x) p(x′)ᵀ over all pairs of an image and a neighbour."""
+        """Sums over images x of p(x) qᵀ.
+
+        q is the mean of p over the neighbours of x, and with a weight over all images of the
+        client.
+        """
         return Transitions(torch.stack([self._of(message, c) for c in clients]).sum(dim=0))
 
     def _of(self, message: Trained, client: Client) -> Tensor:
         self.pairs.find_neighbours(message, client)
         p = self.pairs.space.predictions(message, client).transpose(0, 1).double()
-        others = torch.zeros_like(p)
-        for column in client.memory[_NEIGHBOURS].to(p.device).T:
-            others += p[:, column.long()]
+        neighbours = client.memory[_NEIGHBOURS].to(p.device)
+        others = self.pairs.config.holder_weight * p.mean(dim=1, keepdim=True).expand_as(p)
+        for column in neighbours.T:
+            others = others + p[:, column.long()] / neighbours.shape[1]
         return p.mT @ others
 
 
