@@ -28,8 +28,9 @@ def add_keys(app: typer.Typer) -> None:
 def authority(out: Folder = _KEYS, days: Days = 10 * _YEAR) -> None:
     """Make an authority, which signs the server's certificate.
 
-    Make one for each federation, on a machine that others do not use. Its key makes servers that
-    clients trust: it goes nowhere, not even to the server. Its certificate goes to every client.
+    Make one for each federation, on a machine that others do not use. Its key
+    makes servers that clients trust: it goes nowhere, not even to the server.
+    Its certificate goes to every client.
     """
     from ccfcpp.deployment.keys import make_authority
 
@@ -49,7 +50,8 @@ def server(
 ) -> None:
     """Make a server's key, and a certificate that the authority in the same folder signs.
 
-    HOST is the name or the IP address by which clients reach the server, and both files go there.
+    HOST is the name or the IP address by which clients reach the server. Key
+    and certificate go there.
     """
     from ccfcpp.deployment.keys import make_server
 
@@ -71,9 +73,9 @@ def client(
 ) -> None:
     """Make a client's key, on the client's machine.
 
-    The private key stays there. The public one, NAME.pub, goes to the server, which admits the
-    clients whose public keys lie in its roster. NAME is made of letters, digits, dashes,
-    underscores and dots.
+    The private key stays there. The public one, NAME.pub, goes to the server,
+    which admits the clients whose public keys lie in its roster. NAME is made of
+    letters, digits, dashes, underscores and dots.
     """
     from ccfcpp.deployment.keys import make_client
 
