@@ -2,6 +2,7 @@
 
 import csv
 import json
+import socket
 from pathlib import Path
 
 import numpy as np
@@ -96,6 +97,17 @@ def test_images_are_resized_as_the_runs_were(tmp_path: Path, digits: Path) -> No
     succeeded("predict", run, digits, "--out", tmp_path / "a.csv")
     expected = np.load(run / "assignments.npz")["cluster"]
     assert list(clusters_in(tmp_path / "a.csv").values()) == expected.tolist()
+
+
+def test_no_network_is_asked(
+    tmp_path: Path, digits: Path, k_fed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*arguments: object) -> None:
+        raise AssertionError("the network is asked")
+
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+    monkeypatch.setattr(socket, "getaddrinfo", refuse)
+    succeeded("predict", k_fed, digits, "--out", tmp_path / "a.csv")
 
 
 def test_what_is_wrong_takes_one_line(
