@@ -59,7 +59,12 @@ def predict(
     read = read_photos(photos, loaded.image_shape, resized=resized)
     console.print(f"assigning {len(read.names):,} images …")
     found: list[int] = loaded.assign(read.images).tolist()
-    write_whole(out, _as_csv(read.names, found))
+    try:
+        write_whole(out, _as_csv(read.names, found))
+    except OSError as error:
+        raise UsageError(
+            f"{out} cannot be written ({error.strerror}): give another --out"
+        ) from error
     if json_output:
         sizes = {str(cluster): size for cluster, size in sorted(Counter(found).items())}
         typer.echo(json.dumps({"out": str(out), "images": len(found), "sizes": sizes}))

@@ -30,6 +30,8 @@ _HEADER = "ccfcpp"
 """Key of the file's header; one alone, since safetensors writes several in any order."""
 
 
+_MISFITS = (RuntimeError, LookupError, ValueError, AssertionError)
+"""What tensors come to that another system or another network has left."""
 _MOST_LETTERS = 200
 """Of a reason in a message."""
 
@@ -145,8 +147,11 @@ def _config(path: Path, device: torch.device) -> ClusterConfig:
             f"{file} names no known system of clustering ({method}): give a model of ccfcpp "
             "cluster, or install the package that adds the system"
         )
-    if device.type == "cpu" and tree.get("compute", {}).get("precision") == "tf32":
-        tree = merge(tree, {"compute": {"precision": "float32"}})  # only GPUs have the other
+    config = validate(ClusterConfig, tree)
+    if device.type == "cuda" or config.compute.precision != "tf32":
+        return config
+    # Only GPUs have TF32, and only training needs it.
+    tree = merge(config.model_dump(mode="json"), {"compute": {"precision": "float32"}})
     return validate(ClusterConfig, tree)
 
 
@@ -173,13 +178,13 @@ def _delivery(path: Path, algorithm: ClusteringAlgorithm[Any], tensors: dict[str
     """What clients receive, from a file that holds it, or that holds all the server knows."""
     try:
         return algorithm.delivery(unpack(algorithm.state_type, tensors))
-    except PayloadError as error:
+    except FederationError as error:
+        raise _without_clusters(path) from error
+    except _MISFITS as error:
         try:
             return unpack(algorithm.delivery_type, tensors)
         except PayloadError:
             raise _misfit(path, error) from error
-    except FederationError as error:
-        raise _without_clusters(path) from error
 
 
 def _try_out(path: Path, model: Model) -> None:
@@ -192,7 +197,7 @@ def _try_out(path: Path, model: Model) -> None:
         raise UsageError(
             f"{model.problem.config.method} does not assign new images: take another system"
         ) from error
-    except (RuntimeError, LookupError, ValueError, AssertionError) as error:
+    except _MISFITS as error:
         raise _misfit(path, error) from error
 
 

@@ -24,7 +24,7 @@ from starlette.responses import RedirectResponse, Response, StreamingResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ccfcpp.core.errors import UsageError
-from ccfcpp.deployment import gate_server
+from ccfcpp.deployment import gate, gate_server
 from ccfcpp.deployment.gate import MOST_BYTES, OPEN
 from ccfcpp.deployment.gate_server import GateSetting, open_gate
 from ccfcpp.deployment.keys import make_authority
@@ -411,6 +411,15 @@ def test_proxies_of_the_environment_are_not_asked(
         monkeypatch.setenv(name, "http://127.0.0.1:9")
     with open_gate(setting) as port, client_of(keys, port) as client:
         assert client.post(PULL, content=b"a").status_code == 200
+
+
+def test_a_body_that_never_comes_is_not_waited_for(
+    keys: Path, port: int, link: FakeSuperLink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gate, "_LONGEST", 0.2)
+    reply = told(keys, port, post(PULL, "Content-Length: 100", body="a"))
+    assert b" 504 " in reply
+    assert link.seen == []
 
 
 # --- opening and closing -------------------------------------------------------------------------
