@@ -167,7 +167,7 @@ class FedScan(ClusteringAlgorithm[ScanState]):
         Raises:
             FederationError: There was no step, or over-clusters have not been merged.
         """
-        return self.space.clusters(snapshot(state), self.problem.clusters, holder)
+        return self.assign_delivered(snapshot(state), holder)
 
     def represent(self, state: ScanState, holder: Client) -> Tensor:
         """Normalised latents z, of shape (samples, d)."""
@@ -176,6 +176,15 @@ class FedScan(ClusteringAlgorithm[ScanState]):
     def delivery(self, state: ScanState) -> Snapshot:
         """The model with its statistics."""
         return snapshot(state)
+
+    @property
+    def delivery_type(self) -> type[Snapshot]:
+        """Without the optimizer's state."""
+        return Snapshot
+
+    def assign_delivered(self, delivery: Snapshot, holder: Client) -> Tensor:
+        """The head's cluster of each image, int64 of shape (samples,)."""
+        return self.space.clusters(delivery, self.problem.clusters, holder)
 
 
 def _shares(config: ScanConfig, clusters: int, overclusters: int) -> Tensor:

@@ -1,0 +1,1 @@
+"""A federation over several machines."""
