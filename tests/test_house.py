@@ -44,13 +44,15 @@ def imported(program: str) -> set[str]:
     return set(finished.stderr.splitlines()[-1].split())
 
 
-SLOW = {"torch", "sklearn", "scipy", "matplotlib", "jinja2", "torchvision", "faiss", "numpy", "PIL"}
+SLOW = {"torch", "sklearn", "scipy", "matplotlib", "jinja2", "torchvision", "faiss", "numpy", "PIL",
+        "cryptography", "httpx", "uvicorn", "flwr"}  # fmt: skip
 
 
 @pytest.mark.parametrize(
     "arguments", [["--help"], ["--version"], ["cluster", "--help"], ["classify", "--help"],
                   ["compare", "--help"], ["report", "--help"], ["reproduce", "--help"],
-                  ["verify-theory", "--help"], ["datasets", "--help"]]
+                  ["verify-theory", "--help"], ["datasets", "--help"],
+                  ["predict", "--help"], ["keys", "--help"], ["keys", "client", "--help"]]
 )  # fmt: skip
 def test_help_imports_no_network_library(arguments: list[str]) -> None:
     program = f"import sys; sys.argv = ['ccfcpp', *{arguments}]\n"

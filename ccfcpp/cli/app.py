@@ -14,6 +14,8 @@ from ccfcpp.cli.classify import add_classify
 from ccfcpp.cli.cluster import add_cluster
 from ccfcpp.cli.compare import add_compare
 from ccfcpp.cli.datasets import add_datasets
+from ccfcpp.cli.keys import add_keys
+from ccfcpp.cli.predict import predict
 from ccfcpp.cli.report import add_report
 from ccfcpp.cli.reproduce import add_reproduce
 from ccfcpp.cli.terminal import INTERRUPTED
@@ -80,8 +82,10 @@ def options(
 
 add_datasets(app)
 add_cluster(app)
+app.command()(predict)
 add_compare(app)
 app.command()(verify_theory)
 add_report(app)
 add_reproduce(app)
 add_classify(app)
+add_keys(app)

@@ -99,9 +99,18 @@ class ClusteringAlgorithm(Algorithm[Clustered]):
     def delivery(self, state: Clustered) -> object:
         """What clients receive in the end, to assign their images: a dataclass of tensors."""
 
-    def assigning(self, state: Clustered) -> Clustered:
-        """As much of a state as ``assign`` needs: holders of images are sent it to assign them."""
-        return state
+    @property
+    def delivery_type(self) -> type[Any]:
+        """The dataclass that ``delivery`` gives."""
+        return self.state_type
+
+    def assign_delivered(self, delivery: Any, holder: Client) -> Tensor:
+        """The cluster of each image of a holder by what was delivered, as ``assign`` has it.
+
+        Raises:
+            FederationError: The delivery has no centroids.
+        """
+        return self.assign(delivery, holder)
 
     def pictures(self, state: Clustered) -> Mapping[str, Tensor]:
         """What there is to look at by name, each uint8 of shape (height, width, 3)."""

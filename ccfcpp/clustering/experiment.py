@@ -10,6 +10,7 @@ from torch import Tensor
 from ccfcpp.clustering.algorithm import ClusteringAlgorithm, Problem
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.methods import METHODS
+from ccfcpp.clustering.model import ModelFacts
 from ccfcpp.clustering.setup import load_data, number_of_clusters, partition
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.metrics import clustering_scores, spectrum
@@ -179,6 +180,10 @@ class ClusteringExperiment(Experiment[Any]):
     def pictures(self, state: Any) -> Mapping[str, Tensor]:
         """What the system has to show."""
         return self.algorithm.pictures(state)
+
+    def model_facts(self) -> dict[str, str]:
+        """What the problem was."""
+        return ModelFacts.of(self.problem).header
 
     def describe(self) -> dict[str, Any]:
         """The setting, for the summary."""

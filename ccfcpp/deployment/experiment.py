@@ -68,15 +68,16 @@ class DeployedExperiment(Experiment[Any]):
         largest = max(member.samples for member in self._members)
         works = self.algorithm.client_side(Crew(largest, together=1)).works
         exchanges = {name: work.exchange for name, work in works.items()}
-        counts = counting(self.algorithm, self.is_personal)
-        self.transport = connect({**exchanges, COUNTS: counts}, self.device)
-
-    is_personal = False
-    """Whether clients count with what they remember."""
+        self.transport = connect({**exchanges, COUNTS: self.counting}, self.device)
 
     @abstractmethod
     def prepare(self) -> None:
         """Make the algorithm."""
+
+    @property
+    @abstractmethod
+    def counting(self) -> Exchange[Any, Counts]:
+        """The exchange in which clients count."""
 
     @abstractmethod
     def told(self, state: Any) -> object:
@@ -224,8 +225,13 @@ class DeployedClustering(DeployedExperiment):
         return self.algorithm.knows_clusters(state)
 
     def told(self, state: Any) -> object:
-        """As much as assigns images."""
-        return self.algorithm.assigning(state)
+        """What any client receives in the end."""
+        return self.algorithm.delivery(state)
+
+    @property
+    def counting(self) -> Exchange[Any, Counts]:
+        """For what is delivered."""
+        return counting(self.algorithm.delivery_type)
 
     def scores_of(self, table: Tensor) -> Scores:
         """The scores of a clustering, as over the images themselves."""
@@ -268,11 +274,15 @@ class DeployedClassification(DeployedExperiment):
         self.algorithm = FederatedClassification(
             config, make_model, charter.image_shape, classes, charter.clients, self.device
         )
-        self.is_personal = CLASSIFIERS[config.method].personal
 
     def told(self, state: Any) -> object:
         """The whole state: it is the global model, and the server's part of a method."""
         return state
+
+    @property
+    def counting(self) -> Exchange[Any, Counts]:
+        """Clients may have parts of the model that they remember."""
+        return counting(self.algorithm.state_type, CLASSIFIERS[self.config.method].personal)
 
     def scores_of(self, table: Tensor) -> Scores:
         """The share of test images whose class was predicted."""

@@ -44,9 +44,9 @@ class Counts:
     table: Tensor
 
 
-def counting(algorithm: Algorithm[Any], uses_memory: bool = False) -> Exchange[Any, Counts]:
-    """The exchange that counts, for an algorithm's state."""
-    return Exchange(COUNTS, algorithm.state_type, Counts, uses_memory)
+def counting(told: type[Any], uses_memory: bool = False) -> Exchange[Any, Counts]:
+    """The exchange that counts, by what clients are told."""
+    return Exchange(COUNTS, told, Counts, uses_memory)
 
 
 class Half(ABC):
@@ -86,8 +86,8 @@ class Half(ABC):
         """
 
     @abstractmethod
-    def find(self, state: Any, client: Client) -> Tensor:
-        """Where a state puts each image that it is tested on, int64 of shape (images,)."""
+    def find(self, told: Any, client: Client) -> Tensor:
+        """Where the server's knowledge puts each image that it is tested on: int64 (images,)."""
 
     @property
     @abstractmethod
@@ -100,9 +100,9 @@ class Half(ABC):
         """How many clusters, or predicted classes, there are."""
 
     @property
+    @abstractmethod
     def exchange(self) -> Exchange[Any, Counts]:
         """The exchange that counts."""
-        return counting(self.algorithm)
 
     def client(self, number: int) -> Client:
         """The holder of the images."""
@@ -149,9 +149,14 @@ class ClusteringHalf(Half):
         )
         self.algorithm = METHODS[self.config.method].make(problem)
 
-    def find(self, state: Any, client: Client) -> Tensor:
+    @property
+    def exchange(self) -> Exchange[Any, Counts]:
+        """Clients are told what any client receives in the end."""
+        return counting(self.algorithm.delivery_type)
+
+    def find(self, told: Any, client: Client) -> Tensor:
         """The cluster of each image."""
-        return self.algorithm.assign(state, client)
+        return self.algorithm.assign_delivered(told, client)
 
     @property
     def tested(self) -> Tensor | None:
@@ -196,11 +201,11 @@ class ClassificationHalf(Half):
     @property
     def exchange(self) -> Exchange[Any, Counts]:
         """Counting takes the parts of the model that stay with the client."""
-        return counting(self.algorithm, CLASSIFIERS[self.config.method].personal)
+        return counting(self.algorithm.state_type, CLASSIFIERS[self.config.method].personal)
 
-    def find(self, state: Any, client: Client) -> Tensor:
+    def find(self, told: Any, client: Client) -> Tensor:
         """The predicted class of each test image."""
-        model = state.model
+        model = told.model
         if self.exchange.uses_memory:
             model = self.algorithm.sharing.personal(model, client.memory)
         return self._evaluator(model, self._test_images)[1]

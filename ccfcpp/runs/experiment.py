@@ -190,6 +190,10 @@ class Experiment(ABC, Generic[State]):
     def describe(self) -> dict[str, Any]:
         """The setting, for the summary."""
 
+    def model_facts(self) -> dict[str, str]:
+        """What must be known, beside the configuration, to use the model; in its file's header."""
+        return {}
+
     def run(
         self,
         folder: RunFolder,
@@ -236,7 +240,7 @@ class Experiment(ABC, Generic[State]):
         if self.cohort is not None:
             summary["cohort"] = self.cohort
         summary["out"] = str(folder.path)
-        folder.write_results(summary, state, arrays, self.pictures(state))
+        folder.write_results(summary, state, arrays, self.pictures(state), self.model_facts())
         return summary
 
     def last_snapshot(self, folder: RunFolder) -> Snapshot | None:

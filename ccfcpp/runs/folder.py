@@ -106,9 +106,18 @@ class RunFolder(RunPaths):
         state: object,
         arrays: Mapping[str, Mapping[str, Tensor]],
         pictures: Mapping[str, Tensor],
+        model_facts: dict[str, str],
     ) -> None:
-        """Write what the server knows, arrays by file and name, pictures, and last the summary."""
-        save_tensors(self.model, pack(state))
+        """Write what the server knows, arrays by file and name, pictures, and last the summary.
+
+        Args:
+            summary: The results.
+            state: What the server knows.
+            arrays: By file and name.
+            pictures: By name, each uint8 of shape (height, width, 3).
+            model_facts: The header of the state's file.
+        """
+        save_tensors(self.model, pack(state), model_facts)
         for file, named in arrays.items():
             buffer = io.BytesIO()
             content: dict[str, Any] = {name: t.cpu().numpy() for name, t in named.items()}

@@ -229,17 +229,17 @@ class PlainLoop:
 
     @torch.no_grad()
     def transitions(self) -> Tensor:
-        """Σ p(x) p(x′)ᵀ of each head over the first neighbours and those among the last latents."""
-        features = FEATURES[self.config.first_neighbours]
+        """Means of p(x) p(x′)ᵀ over neighbours and over all images of a client, summed over x."""
         total: Tensor | float = 0.0
         for client in self.clients:
             latents = self.latents(client)
             parts = self.network.head(latents).chunk(self.config.heads, dim=1)
             p = torch.stack([part.softmax(dim=1) for part in parts], dim=1)
-            for found in (self.nearest(features(client.images)), self.nearest(latents)):
-                for own, others in enumerate(found.tolist()):
-                    for other in others:
-                        total = total + p[own, :, :, None] * p[other, :, None, :]
+            for own, others in enumerate(self.nearest(latents).tolist()):
+                near = torch.stack([p[other] for other in others]).mean(dim=0)
+                held = torch.stack([p[other] for other in range(len(client))]).mean(dim=0)
+                together = near + self.config.holder_weight * held
+                total = total + p[own, :, :, None] * together[:, None, :]
         assert isinstance(total, Tensor)
         return total
 

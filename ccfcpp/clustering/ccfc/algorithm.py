@@ -18,7 +18,6 @@ are over the batches of all clients. Pre-training may also be Fed-SCAN's: by nei
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -106,11 +105,6 @@ class CCFC(ClusteringAlgorithm[CCFCState]):
     def delivery(self, state: CCFCState) -> CCFCState:
         """The global model and the global centroids."""
         return state.public
-
-    def assigning(self, state: CCFCState) -> CCFCState:
-        """What goes down; in pre-training by neighbours with the figures that choose a head."""
-        descent = state.descent and state.descent.figures_alone
-        return replace(state, descent=descent if _has_head(state) else None)
 
     def describe(self) -> dict[str, object]:
         """What a summary says of the system."""

@@ -8,7 +8,6 @@ neighbours inside a client are purer the more a client's images are alike.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any
 
@@ -168,19 +167,24 @@ class FedScan(ClusteringAlgorithm[ScanState]):
         Raises:
             FederationError: There was no step, or over-clusters have not been merged.
         """
-        return self.space.clusters(snapshot(state), self.problem.clusters, holder)
+        return self.assign_delivered(snapshot(state), holder)
 
     def represent(self, state: ScanState, holder: Client) -> Tensor:
         """Normalised latents z, of shape (samples, d)."""
         return self.space.latents(state, holder)
 
-    def assigning(self, state: ScanState) -> ScanState:
-        """All but the optimizer's moments."""
-        return replace(state, descent=state.descent.figures_alone)
-
     def delivery(self, state: ScanState) -> Snapshot:
         """The model with its statistics."""
         return snapshot(state)
+
+    @property
+    def delivery_type(self) -> type[Snapshot]:
+        """Without the optimizer's state."""
+        return Snapshot
+
+    def assign_delivered(self, delivery: Snapshot, holder: Client) -> Tensor:
+        """The head's cluster of each image, int64 of shape (samples,)."""
+        return self.space.clusters(delivery, self.problem.clusters, holder)
 
 
 def _shares(config: ScanConfig, clusters: int, overclusters: int) -> Tensor:

@@ -37,11 +37,8 @@ from ccfcpp.models.pooled import Program
 _PERIOD = "period"
 """The name under which a client remembers for which period of the run it has neighbours."""
 
-_FIRST = "first neighbours"
-"""The name under which it remembers those by features of the images."""
-
-_LATER = "neighbours"
-"""The name under which it remembers those of a later period."""
+_NEIGHBOURS = "neighbours"
+"""The name under which it remembers the neighbours of its images."""
 
 
 class Pairs:
@@ -99,16 +96,11 @@ class Pairs:
         period = known.version // self.config.mine_every
         if _PERIOD in client.memory and int(client.memory[_PERIOD]) == period:
             return
-        memory = {**client.memory, _PERIOD: torch.tensor(period)}
-        if _FIRST not in memory:
-            memory[_FIRST] = self._nearest(self._features(client.images))
-        if period > 0:
-            memory[_LATER] = self._nearest(self._points(known, client))
-        client.memory = memory
-
-    def _nearest(self, points: Tensor) -> Tensor:
+        first = period == 0
+        points = self._features(client.images) if first else self._points(known, client)
         with section("neighbours"):
-            return nearest_neighbours(points, self.config.neighbours)
+            found = nearest_neighbours(points, self.config.neighbours)
+        client.memory = {_NEIGHBOURS: found, _PERIOD: torch.tensor(period)}
 
     def _points(self, known: Model, client: Client) -> Tensor:
         """Latents, and beside them the first features where these have a weight."""
@@ -134,18 +126,16 @@ class Pairs:
         """
         share = self.config.batch * len(client) / self.samples
         chosen = turn(len(client), share, step, randomness).to(client.images.device)
-        others = drawn_neighbours(_last_neighbours(client), chosen, randomness, step)
+        others = drawn_neighbours(client.memory[_NEIGHBOURS], chosen, randomness, step)
         draws = self.views.draw(2 * len(chosen), randomness.generator(f"views {step}"))
         return client.images[torch.stack([chosen, others])], draws.view(len(draws), 2, -1)
 
 
-def _last_neighbours(client: Client) -> Tensor:
-    """int32 of shape (samples, neighbours)."""
-    return client.memory.get(_LATER, client.memory[_FIRST])
-
-
 class SumTransitions(SummedWork[Trained, Transitions]):
-    """How over-clusters of images go with those of their neighbours, the first ones and the last.
+    """How over-clusters go with those of an image's neighbours, and of all images of its client.
+
+    Neighbours are found anew for that. Who holds an image says the more about its class, the more
+    clients differ; where they do not, all over-clusters go equally with all.
 
     Args:
         pairs: Finds neighbours.
@@ -159,16 +149,20 @@ class SumTransitions(SummedWork[Trained, Transitions]):
     def local_sum(
         self, task: Task, message: Trained, clients: Sequence[Client], randomness: Randomness
     ) -> Transitions:
-        """Σ p(x) p(x′)ᵀ over all pairs of an image and a neighbour."""
+        """Sums over images x of p(x) qᵀ.
+
+        q is the mean of p over the neighbours of x, and with a weight over all images of the
+        client.
+        """
         return Transitions(torch.stack([self._of(message, c) for c in clients]).sum(dim=0))
 
     def _of(self, message: Trained, client: Client) -> Tensor:
         self.pairs.find_neighbours(message, client)
         p = self.pairs.space.predictions(message, client).transpose(0, 1).double()
-        neighbours = torch.cat([client.memory[_FIRST], _last_neighbours(client)], dim=1)
-        others = torch.zeros_like(p)
-        for column in neighbours.to(p.device).T:
-            others += p[:, column.long()]
+        neighbours = client.memory[_NEIGHBOURS].to(p.device)
+        others = self.pairs.config.holder_weight * p.mean(dim=1, keepdim=True).expand_as(p)
+        for column in neighbours.T:
+            others = others + p[:, column.long()] / neighbours.shape[1]
         return p.mT @ others
 
 

@@ -26,7 +26,9 @@ class ScanConfig(Section):
     """Clusterings that are learnt side by side; the one with the lowest loss counts."""
     overclustering: Positive = 1
     """Clusters that a head learns for each one that is asked for. With more than one they are
-    merged by how they go with those of neighbours, the first ones and the last."""
+    merged by how they go with those of neighbours and of other images of the same client."""
+    holder_weight: Weight = 3.0
+    """In merges: of other images of the same client, beside the neighbours' 1."""
     steps: Positive = 120
     """Steps of the whole run; MNIST's 70,000 images in 120 steps of 2,300 are four epochs."""
     batch: Annotated[int, Field(ge=2, le=10**6)] = 2300

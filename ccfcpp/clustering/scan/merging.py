@@ -1,9 +1,9 @@
-"""Which over-clusters belong together: those that make a cluster tell its neighbours' cluster.
+"""Which over-clusters belong together: those by which a cluster tells most of its companions'.
 
 A head with more clusters than are asked for finds kinds of images, and a kind is a part of one
-class more often than of two. J is the joint distribution of the over-clusters of an image and of
-one of its neighbours. Of all ways to merge over-clusters into k, the one is wanted whose clusters
-have the highest mutual information,
+class more often than of two. J is the joint distribution of the over-clusters of two images that go
+together: neighbours, or images of one client. Of all ways to merge over-clusters into k, the one is
+wanted whose clusters have the highest mutual information,
 
     I = Σ_gh J_gh log (J_gh / (q_g q_h)),   q the sums of J's rows.
 
@@ -27,7 +27,7 @@ def merged(transitions: Tensor, clusters: int, generator: torch.Generator) -> Te
     """The cluster of each over-cluster.
 
     Args:
-        transitions: Sums over pairs of neighbours of p(x) p(x′)ᵀ, of shape (m, m) with m ≥ k, not
+        transitions: Sums over pairs of images of p(x) p(x′)ᵀ, of shape (m, m) with m ≥ k, not
             negative.
         clusters: k.
         generator: Of the random starts, on the CPU.

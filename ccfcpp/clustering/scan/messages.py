@@ -70,10 +70,10 @@ class Trained:
 
 @dataclass(frozen=True)
 class Transitions:
-    """How over-clusters of images go with those of their neighbours.
+    """How over-clusters go with one another, among neighbours and inside a client.
 
     Attributes:
-        sums: Sums over pairs of p(x) p(x′)ᵀ of each head, float64 of shape (heads, m, m).
+        sums: Weighted sums over pairs of p(x) p(x′)ᵀ of each head, float64 of shape (heads, m, m).
     """
 
     sums: Tensor

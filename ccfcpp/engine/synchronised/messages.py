@@ -35,11 +35,6 @@ class Descent:
     slopes: dict[str, Tensor] = field(default_factory=dict)
     figures: dict[str, Tensor] = field(default_factory=dict)
 
-    @property
-    def figures_alone(self) -> "Descent":
-        """Without moments and sums."""
-        return Descent(self.steps, {}, {}, figures=self.figures)
-
 
 class DescendingState(Protocol):
     """A system's state that holds a model in descent."""

@@ -1,0 +1,85 @@
+"""The commands ``ccfcpp keys``: they parse, call and print."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+_YEAR = 365
+
+Folder = Annotated[Path, typer.Option("--out", help="Folder of the keys.")]
+Days = Annotated[
+    int, typer.Option("--days", metavar="N", min=1, max=100 * _YEAR, help="Days it is valid.")
+]
+_KEYS = Path("keys")
+
+keys = typer.Typer(
+    help="Make the keys of a federation over several machines: of an authority and of a server, so "
+    "that clients know their server, and of each client, so that the server knows its clients."
+)
+
+
+def add_keys(app: typer.Typer) -> None:
+    """Give an application the commands."""
+    app.add_typer(keys, name="keys")
+
+
+@keys.command()
+def authority(out: Folder = _KEYS, days: Days = 10 * _YEAR) -> None:
+    """Make an authority, which signs the server's certificate.
+
+    Make one for each federation, on a machine that others do not use. Its key
+    makes servers that clients trust: it goes nowhere, not even to the server.
+    Its certificate goes to every client.
+    """
+    from ccfcpp.deployment.keys import make_authority
+
+    files = make_authority(out, days)
+    typer.echo(f"{files.key}: private, stays here; whoever has it can pretend to be the server")
+    typer.echo(f"{files.certificate}: give it to the server and to every client")
+    typer.echo(f"valid until {files.ends:%Y-%m-%d}; next: ccfcpp keys server HOST")
+
+
+@keys.command()
+def server(
+    host: Annotated[
+        str, typer.Argument(metavar="HOST", help="Name or IP address by which clients reach it.")
+    ],
+    out: Folder = _KEYS,
+    days: Days = 2 * _YEAR,
+) -> None:
+    """Make a server's key, and a certificate that the authority in the same folder signs.
+
+    HOST is the name or the IP address by which clients reach the server. Key
+    and certificate go there.
+    """
+    from ccfcpp.deployment.keys import make_server
+
+    files = make_server(out, host, days)
+    typer.echo(f"{files.key}: private, for the server alone")
+    typer.echo(f"{files.certificate}: for the server, which shows it to every client")
+    typer.echo(f"for {host} and this machine itself, valid until {files.ends:%Y-%m-%d}")
+
+
+@keys.command()
+def client(
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME", help="What it is called: letters, digits, dashes, underscores, dots."
+        ),
+    ],
+    out: Folder = _KEYS,
+) -> None:
+    """Make a client's key, on the client's machine.
+
+    The private key stays there. The public one, NAME.pub, goes to the server,
+    which admits the clients whose public keys lie in its roster. NAME is made of
+    letters, digits, dashes, underscores and dots.
+    """
+    from ccfcpp.deployment.keys import make_client
+
+    files = make_client(out, name)
+    typer.echo(f"{files.key}: private, stays at the client; whoever has it can pretend to be it")
+    typer.echo(f"{files.public}: give it to the server, for its folder {files.public.parent.name}/")
+    typer.echo("the client needs the authority's certificate, ca.crt, too")

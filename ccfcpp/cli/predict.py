@@ -1,0 +1,88 @@
+"""The command ``ccfcpp predict``: it parses, calls and prints."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ccfcpp.cli.options import AsJson
+from ccfcpp.cli.terminal import progress_console
+from ccfcpp.core.errors import UsageError
+
+_DEVICES = ("auto", "cpu", "cuda")
+
+
+def predict(
+    model: Annotated[
+        Path,
+        typer.Argument(metavar="MODEL", help="A run's model.safetensors, or the run's folder."),
+    ],
+    photos: Annotated[
+        Path,
+        typer.Argument(metavar="PHOTOS", help="A folder of images, an archive of one, or an .npz."),
+    ],
+    out: Annotated[Path, typer.Option(help="New CSV file, with a line for each image.")] = Path(
+        "clusters.csv"
+    ),
+    device: Annotated[str, typer.Option(metavar="NAME", help="auto, cpu or cuda.")] = "auto",
+    json_output: AsJson = False,
+) -> None:
+    """Assign new images to the clusters of a run, without its clients.
+
+    MODEL is the model.safetensors of a run of ccfcpp cluster, with its
+    config.yaml beside it, or the folder of both. PHOTOS is a folder of images,
+    in which they may lie at any depth, an archive of one, or an .npz file. They
+    must have the size of the run's images; where the run had data.image_size,
+    they are resized to it.
+    """
+    _check_out(out)
+    if device not in _DEVICES:
+        raise UsageError(f"--device {device} is refused: it should be one of {', '.join(_DEVICES)}")
+
+    from ccfcpp.clustering.model import load_model
+    from ccfcpp.core.files import write_whole
+    from ccfcpp.data.photos import read_photos
+    from ccfcpp.runs.environment import use_processors
+
+    use_processors()
+    console = progress_console()
+    loaded = load_model(model, device)
+    console.print(f"reading {photos} …")
+    resized = loaded.problem.config.data.image_size is not None
+    read = read_photos(photos, loaded.image_shape, resized=resized)
+    console.print(f"assigning {len(read.names):,} images …")
+    found: list[int] = loaded.assign(read.images).tolist()
+    try:
+        write_whole(out, _as_csv(read.names, found))
+    except OSError as error:
+        raise UsageError(
+            f"{out} cannot be written ({error.strerror}): give another --out"
+        ) from error
+    if json_output:
+        sizes = {str(cluster): size for cluster, size in sorted(Counter(found).items())}
+        typer.echo(json.dumps({"out": str(out), "images": len(found), "sizes": sizes}))
+    else:
+        typer.echo(f"{out}: {len(found):,} images in {len(set(found))} clusters")
+
+
+def _check_out(out: Path) -> None:
+    if out.exists():
+        raise UsageError(f"{out} is there already: give another --out")
+    if not out.parent.is_dir():
+        raise UsageError(f"{out.parent} is no folder: make it, or give another --out")
+
+
+def _as_csv(names: Sequence[str], clusters: Sequence[int]) -> bytes:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(("file", "cluster"))
+    writer.writerows(zip(names, clusters, strict=True))
+    # A file's name may be any bytes.
+    return text.getvalue().encode("utf-8", "surrogateescape")

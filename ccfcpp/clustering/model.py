@@ -1,0 +1,213 @@
+"""What a run leaves behind, as something that assigns images."""
+
+from __future__ import annotations
+
+import textwrap
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from pydantic import ValidationError
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from ccfcpp.clustering.algorithm import ClusteringAlgorithm, Problem
+from ccfcpp.clustering.config import ClusterConfig
+from ccfcpp.clustering.methods import METHODS
+from ccfcpp.core.config import Positive, Section
+from ccfcpp.core.config_layers import merge, read_yaml, validate
+from ccfcpp.core.errors import FederationError, UsageError
+from ccfcpp.core.randomness import SERVER
+from ccfcpp.data.registry import DATASETS
+from ccfcpp.engine.client import Client
+from ccfcpp.engine.payload import PayloadError, unpack
+from ccfcpp.models.state import placed
+from ccfcpp.runs.environment import choose_device
+from ccfcpp.runs.paths import RunPaths
+
+_HEADER = "ccfcpp"
+"""Key of the file's header; one alone, since safetensors writes several in any order."""
+
+
+_MISFITS = (RuntimeError, LookupError, ValueError, AssertionError)
+"""What tensors come to that another system or another network has left."""
+_MOST_LETTERS = 200
+"""Of a reason in a message."""
+
+
+class ModelFacts(Section):
+    """What must be known of a problem, beside the configuration, to use a model."""
+
+    clusters: Positive
+    """Number of clusters k."""
+    image_shape: tuple[Positive, Positive, Positive]
+    """Channels, height and width of an image."""
+
+    @staticmethod
+    def of(problem: Problem) -> ModelFacts:
+        """Those of a problem."""
+        return ModelFacts.model_validate(
+            {"clusters": problem.clusters, "image_shape": problem.image_shape}
+        )
+
+    @property
+    def header(self) -> dict[str, str]:
+        """As the header of a model's file."""
+        return {_HEADER: self.model_dump_json()}
+
+
+@dataclass(frozen=True)
+class Model:
+    """What assigns images, without a client or a server.
+
+    Use ``load_model``.
+
+    Attributes:
+        problem: What it was made for.
+        algorithm: The system.
+        delivery: What clients receive in the end.
+    """
+
+    problem: Problem
+    algorithm: ClusteringAlgorithm[Any]
+    delivery: Any
+
+    @property
+    def image_shape(self) -> tuple[int, ...]:
+        """Channels, height and width of the images it is for."""
+        return self.problem.image_shape
+
+    def assign(self, images: Tensor) -> Tensor:
+        """The cluster of each image.
+
+        Args:
+            images: uint8 of shape (images, channels, height, width).
+
+        Returns:
+            int64 of shape (images,), on the CPU.
+
+        Raises:
+            ValueError: The images are of another shape.
+        """
+        if tuple(images.shape[1:]) != self.image_shape:
+            raise ValueError(f"images are {tuple(images.shape)}, expected (n, *{self.image_shape})")
+        holder = Client(SERVER, "predict", images.to(self.problem.device))
+        return self.algorithm.assign_delivered(self.delivery, holder).cpu()
+
+
+def load_model(path: Path, device: str = "auto") -> Model:
+    """Read the model of a run of ``ccfcpp cluster``, or one that a client has received.
+
+    Args:
+        path: A ``model.safetensors``, with the run's ``config.yaml`` beside it; or their folder.
+        device: ``auto``, ``cpu`` or ``cuda``.
+
+    Raises:
+        UsageError: There is no such model, it cannot be read, or it does not fit the configuration
+            beside it.
+    """
+    path = RunPaths(path).model if path.is_dir() else path
+    if not path.is_file():
+        raise UsageError(
+            f"there is no model {path}: give the model.safetensors of a finished run of ccfcpp "
+            "cluster"
+        )
+    where = choose_device(device)
+    tensors, header = _read(path, where)
+    config = _config(path, where)
+    facts = _facts(path, config, header)
+    problem = Problem(config, facts.image_shape, facts.clusters, where)
+    algorithm = METHODS[config.method].make(problem)
+    model = Model(problem, algorithm, _delivery(path, algorithm, tensors))
+    _try_out(path, model)
+    return model
+
+
+def _read(path: Path, device: torch.device) -> tuple[dict[str, Tensor], dict[str, str]]:
+    try:
+        with safe_open(path, framework="pt") as file:
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            return placed(tensors, device), file.metadata() or {}
+    except (SafetensorError, OSError) as error:
+        raise UsageError(
+            f"{path} is no model ({error}): give the model.safetensors of a run of ccfcpp cluster"
+        ) from error
+
+
+def _config(path: Path, device: torch.device) -> ClusterConfig:
+    """The configuration of the run, as it can be used on this machine."""
+    file = RunPaths(path.parent).config
+    if not file.is_file():
+        raise UsageError(f"{file} is missing: put it beside the model, from the folder of the run")
+    tree = read_yaml(file)
+    method = str(tree.get("method"))
+    if method not in METHODS:
+        raise UsageError(
+            f"{file} names no known system of clustering ({method}): give a model of ccfcpp "
+            "cluster, or install the package that adds the system"
+        )
+    config = validate(ClusterConfig, tree)
+    if device.type == "cuda" or config.compute.precision != "tf32":
+        return config
+    # Only GPUs have TF32, and only training needs it.
+    tree = merge(config.model_dump(mode="json"), {"compute": {"precision": "float32"}})
+    return validate(ClusterConfig, tree)
+
+
+def _facts(path: Path, config: ClusterConfig, header: dict[str, str]) -> ModelFacts:
+    if _HEADER in header:
+        try:
+            return ModelFacts.model_validate_json(header[_HEADER])
+        except ValidationError as error:
+            raise UsageError(
+                f"the header of {path} cannot be read, or is of another version of ccfcpp: run "
+                "this again"
+            ) from error
+    if config.dataset not in DATASETS:
+        raise UsageError(
+            f"{path} does not say of what size its images were, as those of older versions do "
+            "not: run this again"
+        )
+    data, size = DATASETS[config.dataset], config.data.image_size
+    shape = data.shape if size is None else (data.shape[0], size, size)
+    return ModelFacts(clusters=config.clusters or data.classes, image_shape=shape)
+
+
+def _delivery(path: Path, algorithm: ClusteringAlgorithm[Any], tensors: dict[str, Tensor]) -> Any:
+    """What clients receive, from a file that holds it, or that holds all the server knows."""
+    try:
+        return algorithm.delivery(unpack(algorithm.state_type, tensors))
+    except FederationError as error:
+        raise _without_clusters(path) from error
+    except _MISFITS as error:
+        try:
+            return unpack(algorithm.delivery_type, tensors)
+        except PayloadError:
+            raise _misfit(path, error) from error
+
+
+def _try_out(path: Path, model: Model) -> None:
+    """Refuse a model that cannot assign an image, before many are read."""
+    try:
+        model.assign(torch.zeros(1, *model.image_shape, dtype=torch.uint8))
+    except FederationError as error:
+        raise _without_clusters(path) from error
+    except NotImplementedError as error:
+        raise UsageError(
+            f"{model.problem.config.method} does not assign new images: take another system"
+        ) from error
+    except _MISFITS as error:
+        raise _misfit(path, error) from error
+
+
+def _without_clusters(path: Path) -> UsageError:
+    return UsageError(f"{path} knows no clusters yet: give the model of a finished run")
+
+
+def _misfit(path: Path, error: Exception) -> UsageError:
+    # PyTorch names every tensor that does not fit.
+    reason = textwrap.shorten(str(error), _MOST_LETTERS) or type(error).__name__
+    return UsageError(
+        f"{path} does not fit the config.yaml beside it ({reason}): put the two of one run together"
+    )

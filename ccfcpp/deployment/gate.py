@@ -1,0 +1,145 @@
+"""A gate before a SuperLink: what SuperNodes need gets through, and nothing else.
+
+A SuperLink of Flower 1.41 answers all its APIs on one port, over HTTP, and those by which runs are
+started and keys are registered have no password. So it listens on 127.0.0.1 alone, and this gate is
+what the network sees. SuperNodes use ten calls, each a POST of its own path. A request is let
+through where its path is one of these byte for byte, and goes on to a path that is written here: no
+part of it decides where it goes.
+
+The gate does not look at who calls. The SuperLink does (``--enable-supernode-auth``), by the
+signature in the headers.
+"""
+
+import asyncio
+from collections.abc import AsyncIterable, AsyncIterator, Mapping
+
+import httpx
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import PlainTextResponse, Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
+
+MOST_BYTES = 16 * 2**20
+"""Of a request. Flower sends what is large in pieces of 5 MiB."""
+
+# Not "register-node" and "unregister-node": these are for SuperNodes without a registered key.
+_CALLS = (
+    *("activate-node", "deactivate-node", "send-node-heartbeat", "get-run", "get-fab"),
+    *("pull-messages", "push-messages", "pull-object", "push-object", "confirm-message-received"),
+)
+OPEN = {path.encode(): path for path in (f"/v1/fleet/{call}" for call in _CALLS)}
+"""The paths that are let through: as they come in, and as they go on."""
+
+_REQUEST_HEADERS = (
+    *("accept", "content-type", "content-length"),
+    *("flwr-public-key", "flwr-signature", "flwr-timestamp"),
+    *("flwr-package-name", "flwr-package-version", "flwr-component-name"),
+)
+_RESPONSE_HEADERS = (
+    *("content-type", "content-length"),
+    "flwr-version-incompatibility-message",
+)
+_LONGEST = 300.0
+"""Seconds for a request to come in whole and to be answered: longer than any honest one takes."""
+
+
+class _TooLargeError(Exception):
+    """A body goes on beyond what is allowed."""
+
+
+class Gate:
+    """The gate, as an ASGI application.
+
+    Args:
+        link: Reaches the SuperLink. It must follow no redirections and heed no proxy.
+        most_bytes: Most that a request's body may hold.
+    """
+
+    def __init__(self, link: httpx.AsyncClient, most_bytes: int = MOST_BYTES) -> None:
+        self.link = link
+        self.most_bytes = most_bytes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Let a request through, or refuse it."""
+        assert scope["type"] == "http"  # the server is told to speak nothing else
+        request = Request(scope, receive)
+        try:
+            async with asyncio.timeout(_LONGEST):
+                answer = self._refusal(request) or await self._ask(request)
+        except ClientDisconnect:
+            return
+        except TimeoutError:
+            answer = _refused(504, "the request took too long")
+        if isinstance(answer, Response):
+            await answer(scope, receive, send)
+            return
+        try:
+            headers = _only(answer.headers, _RESPONSE_HEADERS)
+            body = StreamingResponse(answer.aiter_raw(), answer.status_code, headers)
+            await body(scope, receive, send)
+        finally:
+            await answer.aclose()
+
+    def _refusal(self, request: Request) -> Response | None:
+        """The answer to a request that does not get through; None to one that does."""
+        if (
+            request.method != "POST"
+            or request.scope["raw_path"] not in OPEN
+            or request.scope["query_string"]
+        ):
+            return _refused(404, "there is no such call")
+        given = [name for name in request.headers if name in _REQUEST_HEADERS]
+        in_two_ways = {"content-length", "transfer-encoding"} <= set(request.headers)
+        if len(set(given)) < len(given) or in_two_ways:
+            return _refused(400, "the headers contradict each other")
+        length = request.headers.get("content-length", "0")
+        if not (length.isascii() and length.isdigit()):
+            return _refused(400, "the length of the body is no number")
+        return _too_large(self.most_bytes) if int(length) > self.most_bytes else None
+
+    async def _ask(self, request: Request) -> httpx.Response | Response:
+        """What the SuperLink answers, its body still to come; a refusal where it does not."""
+        going_on = self.link.build_request(
+            "POST",
+            OPEN[request.scope["raw_path"]],
+            headers=_only(request.headers, _REQUEST_HEADERS),
+            content=_limited(request.stream(), self.most_bytes),
+        )
+        try:
+            answer = await self.link.send(going_on, stream=True)
+        except _TooLargeError:
+            return _too_large(self.most_bytes)
+        except httpx.TimeoutException:
+            return _refused(504, "the SuperLink does not answer")
+        except httpx.HTTPError:
+            return _refused(502, "the SuperLink cannot be reached")
+        if answer.is_redirect:
+            await answer.aclose()
+            return _refused(502, "the SuperLink answers with a redirection")
+        return answer
+
+
+async def _limited(body: AsyncIterable[bytes], most_bytes: int) -> AsyncIterator[bytes]:
+    """A body piece by piece, as it comes.
+
+    Raises:
+        _TooLargeError: It holds more, whatever was announced.
+    """
+    size = 0
+    async for part in body:
+        size += len(part)
+        if size > most_bytes:
+            raise _TooLargeError
+        yield part
+
+
+def _only(headers: Mapping[str, str], names: tuple[str, ...]) -> dict[str, str]:
+    return {name: headers[name] for name in names if name in headers}
+
+
+def _too_large(most_bytes: int) -> Response:
+    return _refused(413, f"the body holds more than {most_bytes} bytes")
+
+
+def _refused(status: int, reason: str) -> Response:
+    # What is left of the request is not read.
+    return PlainTextResponse(f"{reason}\n", status, {"connection": "close"})

@@ -1,0 +1,139 @@
+"""What a user of ``ccfcpp predict`` sees."""
+
+import csv
+import json
+import socket
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from ccfcpp.data import load
+from tests.support.command import TINY, TINY_SCAN, assigned, ccfcpp, succeeded
+
+GAN = assigned(
+    *("gan.noise=5", "gan.generator_width=16", "gan.generator_channels=[6,4]", "gan.epochs=2"),
+    *("gan.discriminator_channels=[4,6]", "gan.discriminator_width=8", "gan.batch_size=16"),
+)
+DCN = assigned("dcn.widths=[16]", "dcn.latent=4", "dcn.pretrain_epochs=1", "dcn.epochs=1")
+FEW = ("--set", "data.images=300")
+
+Run = tuple[Path, Path]
+
+
+def clusters_in(path: Path) -> dict[str, int]:
+    with path.open(newline="") as file:
+        rows = list(csv.reader(file))
+    assert rows[0] == ["file", "cluster"]
+    return {name: int(cluster) for name, cluster in rows[1:]}
+
+
+@pytest.fixture(scope="module")
+def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Some digits as an .npz file."""
+    path = tmp_path_factory.mktemp("digits") / "digits.npz"
+    np.savez(path, x=load("digits").images[:300].numpy())
+    return path
+
+
+@pytest.fixture(scope="module")
+def k_fed(tmp_path_factory: pytest.TempPathFactory, digits: Path) -> Path:
+    """A run of k-FED on these."""
+    run = tmp_path_factory.mktemp("k-fed") / "run"
+    options = ("--partition", "iid", "--clients", 3, "--clusters", 4)
+    succeeded("cluster", "--method", "k-fed", "--dataset", digits, *options, "--out", run)
+    return run
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        TINY_SCAN,
+        TINY,
+        ("--method", "k-fed"),
+        ("--method", "ffcm-km", "--set", "ffcm.rounds=2"),
+        ("--method", "sda-fc-km", *GAN),
+        ("--method", "ppfc-gan", *GAN, *DCN),
+        ("--method", "km", "--set", "centroids.restarts=1"),
+    ],
+    ids=["fed-scan", "ccfc++", "k-fed", "ffcm-km", "sda-fc-km", "ppfc-gan", "km"],
+)
+def test_a_runs_own_images_are_assigned_as_the_run_has_them(
+    tmp_path: Path, settings: tuple[object, ...]
+) -> None:
+    run, out = tmp_path / "run", tmp_path / "clusters.csv"
+    succeeded("cluster", "--clients", 4, *settings, "--out", run)
+    np.savez(tmp_path / "digits.npz", x=load("digits").images.numpy())
+    result = succeeded("predict", run / "model.safetensors", tmp_path / "digits.npz", "--out", out)
+    found = clusters_in(out)
+    assert list(found) == [str(index) for index in range(1797)]
+    expected = np.load(run / "assignments.npz")["cluster"]
+    assert list(found.values()) == expected.tolist()
+    assert result.stdout == f"{out}: 1,797 images in {len(set(expected.tolist()))} clusters\n"
+
+
+def test_files_have_their_names_below_the_folder(tmp_path: Path, digits: Path, k_fed: Path) -> None:
+    images = np.load(digits)["x"][:, 0]
+    for number, image in enumerate(images[:20]):
+        path = tmp_path / "photos" / ("even, really" if number % 2 == 0 else ".") / f"{number}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(image).save(path)
+    arguments = (k_fed, tmp_path / "photos", "--out", tmp_path / "a.csv", "--json")
+    summary = json.loads(succeeded("predict", *arguments).stdout)
+    found = clusters_in(tmp_path / "a.csv")
+    expected = np.load(k_fed / "assignments.npz")["cluster"]
+    for name, cluster in found.items():
+        assert cluster == expected[int(Path(name).stem)]
+    assert {"even, really/0.png", "1.png"} <= found.keys()
+    assert len(found) == summary["images"] == sum(summary["sizes"].values()) == 20
+    assert summary["out"] == str(tmp_path / "a.csv")
+
+
+def test_images_are_resized_as_the_runs_were(tmp_path: Path, digits: Path) -> None:
+    run = tmp_path / "run"
+    options = ("--partition", "iid", "--clients", 3, "--clusters", 4, "--set", "data.image_size=5")
+    succeeded("cluster", "--method", "k-fed", "--dataset", digits, *options, "--out", run)
+    succeeded("predict", run, digits, "--out", tmp_path / "a.csv")
+    expected = np.load(run / "assignments.npz")["cluster"]
+    assert list(clusters_in(tmp_path / "a.csv").values()) == expected.tolist()
+
+
+def test_no_network_is_asked(
+    tmp_path: Path, digits: Path, k_fed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*arguments: object) -> None:
+        raise AssertionError("the network is asked")
+
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+    monkeypatch.setattr(socket, "getaddrinfo", refuse)
+    succeeded("predict", k_fed, digits, "--out", tmp_path / "a.csv")
+
+
+def test_what_is_wrong_takes_one_line(
+    tmp_path: Path, digits: Path, k_fed: Path, classifier_run: Path
+) -> None:
+    def complaint(*arguments: object) -> str:
+        result = ccfcpp("predict", *arguments)
+        assert (result.code, result.stdout) == (2, "")
+        *before, line = result.stderr.splitlines()
+        assert all(each.startswith("reading ") for each in before)
+        assert line.startswith("error: ")
+        return line
+
+    out = ("--out", tmp_path / "new.csv")
+    np.savez(tmp_path / "large.npz", x=np.zeros((2, 9, 7, 3), np.uint8))
+    assert "are 7x9 with 3 channels, and the model is for 8x8 with 1 channel: resize them to " in (
+        complaint(k_fed, tmp_path / "large.npz", *out)
+    )
+    assert "there is no model" in complaint(tmp_path / "none", digits, *out)
+    assert "is no model (" in complaint(digits, digits, *out)
+    assert "names no known system of clustering (fedavg)" in complaint(classifier_run, digits, *out)
+    assert "there is no " in complaint(k_fed, tmp_path / "none", *out)
+    assert "--device gpu is refused" in complaint(k_fed, digits, "--device", "gpu", *out)
+    assert "is no folder" in complaint(k_fed, digits, "--out", tmp_path / "none/a.csv")
+    assert not (tmp_path / "new.csv").exists()
+    (tmp_path / "there.csv").write_text("mine")
+    line = complaint(k_fed, digits, "--out", tmp_path / "there.csv")
+    assert "there.csv is there already: give another --out" in line
+    assert (tmp_path / "there.csv").read_text() == "mine"

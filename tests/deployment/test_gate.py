@@ -1,0 +1,496 @@
+"""The gate: what SuperNodes need gets through whole, and nothing else at all."""
+
+import asyncio
+import contextlib
+import re
+import socket
+import ssl
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("uvicorn")
+pytest.importorskip("starlette")
+pytest.importorskip("httpx")
+
+import httpx
+import uvicorn
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import RedirectResponse, Response, StreamingResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from ccfcpp.core.errors import UsageError
+from ccfcpp.deployment import gate, gate_server
+from ccfcpp.deployment.gate import MOST_BYTES, OPEN
+from ccfcpp.deployment.gate_server import GateSetting, open_gate
+from ccfcpp.deployment.keys import make_authority
+
+PULL = "/v1/fleet/pull-messages"
+MOST = 1000
+
+
+class FakeSuperLink:
+    """Answers everything, and remembers what came in whole."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[str, dict[str, str], bytes]] = []
+        self.broken = 0
+        self.answer: Callable[[bytes], Response] = lambda body: Response(b"answer to " + body)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope, receive)
+        try:
+            body = await request.body()
+        except ClientDisconnect:
+            self.broken += 1
+            return
+        self.seen.append((request.url.path, dict(request.headers), body))
+        await self.answer(body)(scope, receive, send)
+
+
+@contextlib.contextmanager
+def served(app: ASGIApp, keys: Path) -> Iterator[int]:
+    """An application with TLS on 127.0.0.1; gives its port."""
+    config = uvicorn.Config(
+        app, ssl_certfile=keys / "server.crt", ssl_keyfile=keys / "server.key", lifespan="off",
+        log_config=None, log_level="error", timeout_graceful_shutdown=1,
+    )  # fmt: skip
+    server = uvicorn.Server(config)
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        port = listening.getsockname()[1]
+        thread = threading.Thread(target=lambda: asyncio.run(server.serve([listening])))
+        thread.start()
+        yield port
+        server.should_exit = True
+        thread.join()
+
+
+@pytest.fixture(scope="module")
+def upstream(keys: Path) -> Iterator[tuple[FakeSuperLink, int]]:
+    app = FakeSuperLink()
+    with served(app, keys) as port:
+        yield app, port
+
+
+@pytest.fixture(scope="module")
+def setting(keys: Path, upstream: tuple[FakeSuperLink, int]) -> GateSetting:
+    return GateSetting(
+        "127.0.0.1", 0, keys / "server.crt", keys / "server.key", keys / "ca.crt", upstream[1], MOST
+    )
+
+
+@pytest.fixture(scope="module")
+def port(setting: GateSetting) -> Iterator[int]:
+    with open_gate(setting) as port:
+        yield port
+
+
+@pytest.fixture
+def link(upstream: tuple[FakeSuperLink, int]) -> FakeSuperLink:
+    upstream[0].__init__()  # type: ignore[misc] # as new
+    return upstream[0]
+
+
+@pytest.fixture
+def client(keys: Path, port: int) -> Iterator[httpx.Client]:
+    with client_of(keys, port) as client:
+        yield client
+
+
+def trusting(keys: Path) -> ssl.SSLContext:
+    return ssl.create_default_context(cafile=keys / "ca.crt")
+
+
+def client_of(keys: Path, port: int) -> httpx.Client:
+    return httpx.Client(
+        base_url=f"https://localhost:{port}", verify=trusting(keys), trust_env=False
+    )
+
+
+def told(keys: Path, port: int, sent: bytes) -> bytes:
+    """What comes back for bytes that no client library would send, until the gate closes."""
+    with (
+        socket.create_connection(("127.0.0.1", port), timeout=10) as plain,
+        trusting(keys).wrap_socket(plain, server_hostname="localhost") as connection,
+    ):
+        connection.sendall(sent)
+        received = b""
+        while part := connection.recv(4096):
+            received += part
+    return received
+
+
+def post(target: str, *headers: str, body: str = "") -> bytes:
+    lines = [f"POST {target} HTTP/1.1", "Host: localhost", *headers]
+    return ("\r\n".join(lines) + "\r\n\r\n" + body).encode("latin-1")
+
+
+# --- what gets through ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", OPEN.values())
+def test_what_supernodes_need_gets_through(
+    client: httpx.Client, link: FakeSuperLink, path: str
+) -> None:
+    reply = client.post(path, content=b"\x00body\xff")
+    assert (reply.status_code, reply.content) == (200, b"answer to \x00body\xff")
+    ((seen, headers, body),) = link.seen
+    assert (seen, body) == (path, b"\x00body\xff")
+    assert headers["content-length"] == "6"
+
+
+def test_only_the_headers_that_matter_get_through(
+    client: httpx.Client, link: FakeSuperLink
+) -> None:
+    link.answer = lambda body: Response(
+        b"no", 401, {"flwr-version-incompatibility-message": "old", "set-cookie": "a=b",
+                     "content-type": "application/json", "location": "https://elsewhere"},
+    )  # fmt: skip
+    wanted = {
+        "content-type": "application/protobuf", "accept": "application/protobuf",
+        "flwr-public-key": "a2V5", "flwr-signature": "c2ln", "flwr-timestamp": "2026-11-23",
+        "flwr-package-name": "flwr", "flwr-package-version": "1.41.0",
+        "flwr-component-name": "SuperNode",
+    }  # fmt: skip
+    others = {
+        "cookie": "a=b", "authorization": "Bearer x", "x-forwarded-for": "127.0.0.1",
+        "flwr-task-token": "t", "flwr-superexec-signature": "s", "x-flwr-client": "c",
+    }  # fmt: skip
+    reply = client.post(PULL, content=b"", headers=wanted | others)
+    ((_, headers, _),) = link.seen
+    assert wanted.items() <= headers.items()
+    assert not others.keys() & headers.keys()
+    assert (reply.status_code, reply.content) == (401, b"no")
+    assert reply.headers["flwr-version-incompatibility-message"] == "old"
+    assert set(reply.headers) - {"date"} == {
+        *("content-type", "content-length", "flwr-version-incompatibility-message")
+    }
+
+
+def test_flowers_own_client_gets_through(keys: Path, port: int, link: FakeSuperLink) -> None:
+    pytest.importorskip("flwr")
+    from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
+    from cryptography.hazmat.primitives.serialization import load_ssh_private_key
+    from flwr.proto.fleet_pb2 import PullMessagesRequest, PullMessagesResponse
+    from flwr.proto.node_pb2 import Node
+    from flwr.supercore.interceptors.http import RuntimeVersionHttpInterceptor
+    from flwr.supercore.protobuf.client import ProtobufClientInterceptor
+    from flwr.supernode.fleet_http_client import FleetHttpClient
+    from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
+
+    private = load_ssh_private_key((keys / "clients/clinic-1.key").read_bytes(), None)
+    assert isinstance(private, EllipticCurvePrivateKey)
+    interceptors: list[ProtobufClientInterceptor] = [
+        RuntimeVersionHttpInterceptor(component_name="SuperNode"),
+        NodeAuthHttpInterceptor(private, private.public_key()),
+    ]
+    request = PullMessagesRequest(node=Node(node_id=7))
+    link.answer = lambda body: Response(PullMessagesResponse().SerializeToString())
+    root = str(keys / "ca.crt")
+    with FleetHttpClient.from_server_address(
+        f"localhost:{port}", False, root, interceptors
+    ) as client:
+        assert client.PullMessages(request) == PullMessagesResponse()
+    ((path, headers, body),) = link.seen
+    assert (path, body) == (PULL, request.SerializeToString())
+    flowers = {name for name in headers if name.startswith("flwr-")}
+    assert flowers == {
+        *("flwr-public-key", "flwr-signature", "flwr-timestamp"),
+        *("flwr-package-name", "flwr-package-version", "flwr-component-name"),
+    }
+
+
+def test_the_calls_are_flowers() -> None:
+    translation = pytest.importorskip("flwr.supercore.protobuf.translation")
+    paths = {path for _, path in translation.PROTOBUF_REQUEST_TYPES if "/fleet/" in path}
+    without_a_key = {"/v1/fleet/register-node", "/v1/fleet/unregister-node"}
+    assert set(OPEN.values()) == paths - without_a_key
+
+
+def test_a_large_message_gets_through_by_default(
+    keys: Path, setting: GateSetting, link: FakeSuperLink
+) -> None:
+    piece = bytes(range(256)) * 2**12 * 6
+    link.answer = lambda body: Response(body)
+    with (
+        open_gate(replace(setting, most_bytes=MOST_BYTES)) as port,
+        client_of(keys, port) as client,
+    ):
+        assert client.post("/v1/fleet/push-object", content=piece).content == piece
+
+
+def test_pieces_get_through_as_they_come(client: httpx.Client, link: FakeSuperLink) -> None:
+    go_on = threading.Event()
+
+    async def pieces() -> AsyncIterator[bytes]:
+        yield b"first"
+        while not go_on.is_set():
+            await asyncio.sleep(0.01)
+        yield b"second"
+
+    link.answer = lambda body: StreamingResponse(pieces())
+    with client.stream("POST", PULL, content=iter([b"a", b"b"])) as reply:
+        parts = reply.iter_raw()
+        assert next(parts) == b"first"
+        go_on.set()
+        assert b"".join(parts) == b"second"
+    ((_, headers, body),) = link.seen
+    assert (headers["transfer-encoding"], body) == ("chunked", b"ab")
+
+
+# --- what does not -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        *("/", "/health", "/docs", "/openapi.json", "*"),
+        *("/v1/control/list-runs", "/v1/control/register-node", "/v1/runtime/acquire-task"),
+        *("/v1/fleet", "/v1/fleet/", "/v1/fleet/register-node", "/v1/fleet/unregister-node"),
+        *("/v1/fleet/../control/list-runs", "/v1/fleet/./pull-messages"),
+        *("/v1/fleet/pull-messages/../../control/list-runs", "/v1/control/../fleet/pull-messages"),
+        *("/v1/fleet/%2e%2e/control/list-runs", "/v1/fleet/..%2fcontrol/list-runs"),
+        *("/v1/fleet%2fpull-messages", "/v1/fleet/pull%2dmessages", "/v1/fleet/pull-messages%00"),
+        *("/v1/fleet/pull-messages%0a", "/v1/fleet/pull-messages%20", "/v1%2f..%2fv1/fleet"),
+        *("//v1/fleet/pull-messages", "/v1//fleet/pull-messages", "/v1/fleet//pull-messages"),
+        *("/v1/fleet/pull-messages/", "/v1/fleet/pull-messages?a", "/v1/fleet/pull-messages?a=b"),
+        *("/v1/fleet/pull-messages#a", "/v1/fleet/pull-messages;a", "/V1/Fleet/Pull-Messages"),
+        *("\\v1\\fleet\\pull-messages", "/v1/fleet\\..\\control/list-runs", "v1/fleet/get-run"),
+        *("https://127.0.0.1/v1/control/list-runs", "http://127.0.0.1:1/v1/fleet/pull-messages"),
+        *("https://localhost/v1/fleet/pull-messages", "//127.0.0.1:1/v1/fleet/pull-messages"),
+        *("@127.0.0.1/v1/fleet/pull-messages", ":1/v1/fleet/pull-messages"),
+    ],
+)
+def test_all_else_is_not_there(keys: Path, port: int, link: FakeSuperLink, target: str) -> None:
+    reply = told(keys, port, post(target, "Content-Length: 1", body="a"))
+    assert reply.startswith(b"HTTP/1.1 404 ")
+    assert link.seen == []
+
+
+@pytest.mark.parametrize("method", ["GET", "PUT", "DELETE", "HEAD", "OPTIONS", "PATCH", "post"])
+def test_other_methods_are_not_there(
+    client: httpx.Client, link: FakeSuperLink, method: str
+) -> None:
+    request = client.build_request(method, PULL)
+    request.method = method  # which httpx would write in capitals
+    assert client.send(request).status_code == 404
+    assert link.seen == []
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        post("/v1/fleet/pull messages"),
+        post(f"{PULL} /v1/control/list-runs"),
+        post(PULL + "\xe4"),
+        b"CONNECT 127.0.0.1:1 HTTP/1.1\r\nHost: a\r\n\r\n",
+        b"GET /v1/control/list-runs\r\n\r\n",
+        post(PULL, "Content-Length: 1", "Transfer-Encoding: chunked", body="1\r\na\r\n0\r\n\r\n"),
+        post(PULL, "Content-Length: 1", "Content-Length: 2", body="ab"),
+        post(PULL, "Content-Length: -1"),
+        post(PULL, "Content-Length: +1", body="a"),
+        post(PULL, "Transfer-Encoding: gzip, chunked", body="0\r\n\r\n"),
+        post(PULL, "flwr-signature: a", "flwr-signature: b", "Content-Length: 0"),
+    ],
+)
+def test_requests_that_can_be_read_in_two_ways_are_refused(
+    keys: Path, port: int, link: FakeSuperLink, sent: bytes
+) -> None:
+    status = told(keys, port, sent).split()[1]
+    assert status in (b"400", b"404", b"501")
+    assert link.seen == []
+
+
+def test_headers_without_end_are_not_kept(keys: Path, port: int, link: FakeSuperLink) -> None:
+    endless = post(PULL, "flwr-signature: " + "a" * 200_000)
+    # The gate may hang up while more comes in.
+    with contextlib.suppress(ConnectionError, ssl.SSLError):
+        assert told(keys, port, endless).split()[1] == b"400"
+    assert link.seen == []
+
+
+def test_a_second_request_behind_the_first_is_looked_at_too(
+    keys: Path, port: int, link: FakeSuperLink
+) -> None:
+    first = post(PULL, "Content-Length: 1", body="a")
+    reply = told(keys, port, first + post("/v1/control/list-runs", "Content-Length: 0"))
+    assert re.findall(rb"HTTP/1.1 (\d+)", reply) == [b"200", b"404"]
+    assert [path for path, _, _ in link.seen] == [PULL]
+
+
+def test_an_upgrade_is_none(keys: Path, port: int, link: FakeSuperLink) -> None:
+    upgrade = ("Connection: Upgrade", "Upgrade: websocket", "Sec-WebSocket-Key: YQ==",
+               "Sec-WebSocket-Version: 13")  # fmt: skip
+    reply = told(keys, port, post("/v1/control/stream-logs", *upgrade, "Content-Length: 0"))
+    assert reply.startswith(b"HTTP/1.1 404 ")
+    assert link.seen == []
+
+
+def test_a_body_that_is_announced_too_large_is_not_read(
+    keys: Path, port: int, link: FakeSuperLink
+) -> None:
+    for length in (MOST + 1, 10**18):
+        assert b" 413 " in told(keys, port, post(PULL, f"Content-Length: {length}"))
+    assert (link.seen, link.broken) == ([], 0)
+
+
+def test_a_body_that_grows_too_large_is_cut_off(
+    keys: Path, port: int, client: httpx.Client, link: FakeSuperLink
+) -> None:
+    piece = f"{MOST:x}\r\n{'a' * MOST}\r\n"
+    whole = post(PULL, "Transfer-Encoding: chunked", "Connection: close", body=piece + "0\r\n\r\n")
+    assert b" 200 " in told(keys, port, whole)
+    assert len(link.seen) == 1
+    longer = post(PULL, "Transfer-Encoding: chunked", body=piece + "1\r\na\r\n")
+    assert b" 413 " in told(keys, port, longer)
+    assert client.post(PULL, content=b"b" * MOST).status_code == 200
+    assert [len(body) for _, _, body in link.seen] == [MOST, MOST]
+
+
+def test_a_client_that_goes_away_leaves_nothing_behind(
+    keys: Path, port: int, client: httpx.Client, link: FakeSuperLink
+) -> None:
+    with socket.create_connection(("127.0.0.1", port)) as plain:
+        connection = trusting(keys).wrap_socket(plain, server_hostname="localhost")
+        connection.sendall(post(PULL, "Content-Length: 500", body="a" * 100))
+        time.sleep(0.1)
+        connection.close()
+    assert client.post(PULL, content=b"b").status_code == 200
+    assert [body for _, _, body in link.seen] == [b"b"]
+
+
+# --- the SuperLink -------------------------------------------------------------------------------
+
+
+def test_redirections_lead_nowhere(client: httpx.Client, link: FakeSuperLink) -> None:
+    link.answer = lambda body: RedirectResponse("/v1/control/list-runs", 307)
+    reply = client.post(PULL, content=b"a", follow_redirects=True)
+    assert reply.status_code == 502
+    assert "location" not in reply.headers
+    assert [path for path, _, _ in link.seen] == [PULL]
+
+
+def test_a_superlink_that_is_not_there(keys: Path, setting: GateSetting) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        free = taken.getsockname()[1]
+    with open_gate(replace(setting, superlink=free)) as port, client_of(keys, port) as client:
+        reply = client.post(PULL, content=b"a")
+    assert reply.status_code == 502
+    assert reply.text == "the SuperLink cannot be reached\n"
+
+
+def test_a_superlink_that_does_not_answer(
+    keys: Path, setting: GateSetting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gate_server, "_CONNECT", 0.2)  # which the handshake is a part of
+    with (
+        socket.create_server(("127.0.0.1", 0)) as silent,
+        open_gate(replace(setting, superlink=silent.getsockname()[1])) as port,
+        client_of(keys, port) as client,
+    ):
+        assert client.post(PULL, content=b"a").status_code == 504
+
+
+def test_a_superlink_of_another_authority_is_not_trusted(
+    keys: Path, tmp_path: Path, setting: GateSetting, link: FakeSuperLink
+) -> None:
+    other = make_authority(tmp_path, 1).certificate
+    with open_gate(replace(setting, authority=other)) as port, client_of(keys, port) as client:
+        assert client.post(PULL, content=b"a").status_code == 502
+    assert link.seen == []
+
+
+def test_proxies_of_the_environment_are_not_asked(
+    keys: Path, setting: GateSetting, link: FakeSuperLink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    with open_gate(setting) as port, client_of(keys, port) as client:
+        assert client.post(PULL, content=b"a").status_code == 200
+
+
+def test_a_body_that_never_comes_is_not_waited_for(
+    keys: Path, port: int, link: FakeSuperLink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gate, "_LONGEST", 0.2)
+    reply = told(keys, port, post(PULL, "Content-Length: 100", body="a"))
+    assert b" 504 " in reply
+    assert link.seen == []
+
+
+# --- opening and closing -------------------------------------------------------------------------
+
+
+def test_what_is_under_way_ends_before_the_gate_closes(
+    keys: Path, setting: GateSetting, link: FakeSuperLink
+) -> None:
+    arrived = threading.Event()
+    replies = []
+
+    async def slow() -> AsyncIterator[bytes]:
+        yield b"a"
+        arrived.set()
+        await asyncio.sleep(0.3)
+        yield b"b"
+
+    link.answer = lambda body: StreamingResponse(slow())
+
+    def ask(port: int) -> None:
+        with client_of(keys, port) as client:
+            replies.append(client.post(PULL, content=b"").content)
+
+    before = threading.active_count()
+    with open_gate(setting) as port:
+        asking = threading.Thread(target=ask, args=(port,))
+        asking.start()
+        assert arrived.wait(10)
+    asking.join()
+    assert replies == [b"ab"]
+    assert threading.active_count() == before
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", port))
+
+
+def test_a_gate_that_is_closed_at_once(setting: GateSetting) -> None:
+    with open_gate(setting):
+        pass
+
+
+def test_without_tls_nothing_is_said(port: int, link: FakeSuperLink) -> None:
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as plain:
+        plain.sendall(post(PULL, "Content-Length: 0"))
+        assert b"HTTP" not in plain.recv(100)
+    assert link.seen == []
+
+
+def test_a_client_that_trusts_another_authority_turns_away(tmp_path: Path, port: int) -> None:
+    make_authority(tmp_path, 1)
+    with (
+        client_of(tmp_path, port) as client,
+        pytest.raises(httpx.ConnectError, match="CERTIFICATE"),
+    ):
+        client.post(PULL, content=b"")
+
+
+def test_a_setting_that_does_not_serve(
+    keys: Path, tmp_path: Path, setting: GateSetting, port: int
+) -> None:
+    def refused(match: str, **changes: object) -> None:
+        with (
+            pytest.raises(UsageError, match=match) as caught,
+            open_gate(replace(setting, **changes)),  # type: ignore[arg-type]
+        ):
+            pass
+        assert "\n" not in str(caught.value)
+
+    refused(rf"cannot listen on port {port} of 127\.0\.0\.1", port=port)
+    refused("cannot listen on port 70000", port=70000)
+    refused("cannot listen on port 1 of nowhere", host="nowhere.invalid", port=1)
+    refused("cannot be used for TLS .*No such file", certificate=tmp_path / "none")
+    refused("cannot be used for TLS .*No such file", authority=tmp_path / "none")
+    refused("cannot be used for TLS .*make them with ccfcpp keys", key=keys / "ca.key")
+    refused("cannot be used for TLS .*make them with ccfcpp keys", certificate=keys / "ca.key")
