@@ -14,10 +14,12 @@ from ccfcpp.cli.classify import add_classify
 from ccfcpp.cli.cluster import add_cluster
 from ccfcpp.cli.compare import add_compare
 from ccfcpp.cli.datasets import add_datasets
+from ccfcpp.cli.join import add_join
 from ccfcpp.cli.keys import add_keys
 from ccfcpp.cli.predict import predict
 from ccfcpp.cli.report import add_report
 from ccfcpp.cli.reproduce import add_reproduce
+from ccfcpp.cli.serve import add_serve
 from ccfcpp.cli.terminal import INTERRUPTED
 from ccfcpp.cli.theory import verify_theory
 from ccfcpp.core.errors import FederationError, UsageError
@@ -89,3 +91,5 @@ add_report(app)
 add_reproduce(app)
 add_classify(app)
 add_keys(app)
+add_serve(app)
+add_join(app)
