@@ -52,6 +52,7 @@ SLOW = {"torch", "sklearn", "scipy", "matplotlib", "jinja2", "torchvision", "fai
     "arguments", [["--help"], ["--version"], ["cluster", "--help"], ["classify", "--help"],
                   ["compare", "--help"], ["report", "--help"], ["reproduce", "--help"],
                   ["verify-theory", "--help"], ["datasets", "--help"],
+                  ["serve", "--help"], ["join", "--help"],
                   ["predict", "--help"], ["keys", "--help"], ["keys", "client", "--help"]]
 )  # fmt: skip
 def test_help_imports_no_network_library(arguments: list[str]) -> None:

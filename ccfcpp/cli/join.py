@@ -1,8 +1,7 @@
 """The command ``ccfcpp join``: it parses, calls and prints."""
 
+import signal
 import tempfile
-import threading
-import time
 from pathlib import Path
 from typing import Annotated
 
@@ -14,8 +13,6 @@ from ccfcpp.core.errors import UsageError
 from ccfcpp.core.sending import ALWAYS, KINDS
 
 _OPTIONAL = [kind for kind in KINDS if kind not in ALWAYS]
-_PAUSE = 5.0
-"""Seconds before a node that has ended is started again."""
 
 
 def add_join(app: typer.Typer) -> None:
@@ -53,7 +50,7 @@ def join(
     console = progress_console()
 
     from ccfcpp.deployment.halves import load_for
-    from ccfcpp.deployment.processes import running, super_node
+    from ccfcpp.deployment.processes import kept_running, super_node
     from ccfcpp.deployment.sockets import answer_forever, listen
     from ccfcpp.deployment.worker import Worker
     from ccfcpp.runs.environment import choose_device, use_processors
@@ -71,15 +68,7 @@ def join(
         socket = Path(folder) / "worker"
         command, environment = super_node(place / "flower", server, authority, key, socket)
         log = place / "supernode.log"
-
-        def supervise() -> None:
-            while True:
-                with running(command, environment, log) as node:
-                    node.wait()
-                console.print(f"the node has ended; it starts again in {_PAUSE:g} s ({log})")
-                time.sleep(_PAUSE)
-
-        with listen(socket) as listener:
-            threading.Thread(target=supervise, daemon=True).start()
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        with listen(socket) as listener, kept_running(command, environment, log, console.print):
             console.print(f"joining {server}; press Ctrl-C to leave")
             answer_forever(listener, worker.answer)

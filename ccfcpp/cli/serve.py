@@ -89,7 +89,7 @@ def serve(
         else:
             gathering = gather(link, opening.config, task, named, clients, patience, console.print)
         experiment, folder = opening.open(
-            lambda chosen: experiment_for(gathering, chosen, link, patience)
+            lambda chosen: experiment_for(gathering, chosen, link, patience, console.print)
         )
         gathering.save(saved)
         headline = ("nmi", "NMI") if task == "cluster" else ("accuracy", "accuracy")

@@ -6,8 +6,9 @@ import shlex
 import socket
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,8 @@ from ccfcpp.deployment.names import PUBLIC_SUFFIX
 
 _TO_START, _TO_END = 60.0, 10.0
 """Seconds that a process has."""
+_LOOK, _AGAIN = 0.5, 5.0
+"""Seconds between looks whether a process runs, and before it is started again."""
 _BUNDLE = """\
 [build-system]
 requires = ["hatchling"]
@@ -140,13 +143,38 @@ def super_node(
 
 
 @contextmanager
+def kept_running(
+    command: list[str], environment: dict[str, str], log: Path, say: Callable[[str], None]
+) -> Iterator[None]:
+    """A process that is started again whenever it ends, for as long as the context lasts."""
+    over = threading.Event()
+
+    def supervise() -> None:
+        while not over.is_set():
+            with running(command, environment, log) as process:
+                while process.poll() is None and not over.wait(_LOOK):
+                    pass
+            if not over.is_set():
+                say(f"the node has ended, see {log}; it starts again in {_AGAIN:g} s")
+                over.wait(_AGAIN)
+
+    thread = threading.Thread(target=supervise, name="supervisor", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+@contextmanager
 def running(
     command: list[str], environment: dict[str, str], log: Path
 ) -> Iterator[subprocess.Popen[bytes]]:
     """A process, and all that it starts, for as long as the context lasts."""
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as file:
-        process = subprocess.Popen(
+        process = subprocess.Popen(  # noqa: S603 - Flower's own tools
             command,
             env=environment,
             stdin=subprocess.DEVNULL,
@@ -204,7 +232,9 @@ def _tool(name: str) -> list[str]:
 
 def _flwr(arguments: list[str], environment: dict[str, str], home: Path) -> None:
     command = [*_tool("flwr"), *arguments]
-    done = subprocess.run(command, env=environment, cwd=home, capture_output=True, text=True)
+    done = subprocess.run(  # noqa: S603 - Flower's own tool
+        command, env=environment, cwd=home, capture_output=True, text=True
+    )
     with (home / "flwr.log").open("a") as log:
         log.write(f"{shlex.join(command)}\n{done.stdout}{done.stderr}\n")
     if done.returncode != 0:

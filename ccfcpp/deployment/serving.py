@@ -19,7 +19,7 @@ from ccfcpp.deployment.meeting import first_charter, full_charter, meet, members
 from ccfcpp.deployment.processes import ServerKeys, super_link
 from ccfcpp.deployment.roster import read_roster
 from ccfcpp.deployment.sockets import FlowerLink, listen
-from ccfcpp.deployment.transport import Deployed, Link, Patience
+from ccfcpp.deployment.transport import Deployed, Link, Patience, Standing
 from ccfcpp.engine.client import Member
 
 
@@ -91,12 +91,22 @@ def gather(
 
 
 def experiment_for(
-    gathering: Gathering, config: MethodConfig, link: Link, patience: Patience
+    gathering: Gathering,
+    config: MethodConfig,
+    link: Link,
+    patience: Patience,
+    say: Callable[[str], None],
 ) -> DeployedExperiment:
-    """The experiment of a gathering."""
+    """The experiment of a gathering; who comes, goes and is late is said."""
+
+    def watch(member: Member, before: Standing, now: Standing) -> None:
+        if {before, now} & {"away", "late"} and now != "training":
+            say(f"{member.name} is {now}" if now != "waiting" else f"{member.name} is there")
 
     def connect(exchanges: Any, device: Any) -> Deployed:
-        return Deployed(link, gathering.charter, gathering.run, exchanges, device, patience)
+        return Deployed(
+            link, gathering.charter, gathering.run, exchanges, device, patience, watch=watch
+        )
 
     return make_experiment(config, gathering.charter, gathering.members, connect)
 

@@ -27,6 +27,9 @@ Standing = Literal["away", "waiting", "training", "late"]
 """What the server knows of a client: not online; online, with nothing to do; at work; or at work
 for longer than it was given."""
 
+Watcher = Callable[[Member, Standing, Standing], None]
+"""Takes a client, what it was, and what it is now."""
+
 
 @dataclass(frozen=True)
 class Undelivered:
@@ -115,6 +118,7 @@ class Deployed:
         patience: How long to wait.
         most_bytes: How large an update may be.
         pause: Called while nobody is there or nothing has come, with seconds; it may raise.
+        watch: Called where a client's standing changes.
 
     Attributes:
         standings: How each client fares, by its number, for a table.
@@ -130,6 +134,7 @@ class Deployed:
         patience: Patience | None = None,
         most_bytes: int = MOST_PAYLOAD_BYTES,
         pause: Callable[[float], None] = time.sleep,
+        watch: Watcher = lambda member, before, now: None,
     ) -> None:
         self.link = link
         self.charter = charter
@@ -139,6 +144,7 @@ class Deployed:
         self.patience = patience or Patience()
         self.most_bytes = most_bytes
         self.pause = pause
+        self.watch = watch
         self.standings: dict[int, Standing] = {}
         self._accepted: dict[int, str] = {}
         self._kept: dict[int, str] = {}
@@ -173,7 +179,7 @@ class Deployed:
             for member in members:
                 there = self.standings.get(member.id, "away") != "away"
                 if there != (member.name in online):
-                    self.standings[member.id] = "away" if there else "waiting"
+                    self._stands(member, "away" if there else "waiting")
             if not members or any(member.name in online for member in members):
                 return online
             self.pause(self.patience.poll)
@@ -197,7 +203,7 @@ class Deployed:
         if node is not None:
             parcel = Parcel(order.written(), payload)
             ticket = self.link.push(node, parcel, self.patience.life)
-        self.standings[member.id] = "away" if ticket is None else "training"
+        self._stands(member, "away" if ticket is None else "training")
         return _Asked(order, ticket, "it is not online" if ticket is None else "")
 
     def _is_busy(self, client: int) -> bool:
@@ -218,14 +224,14 @@ class Deployed:
         while (found := self.link.pull(asked.ticket)) is None:
             if time.monotonic() >= until:
                 self._late[member.id] = asked.ticket, time.monotonic() + self.patience.grace
-                self.standings[member.id] = "late"
+                self._stands(member, "late")
                 reason = f"no answer within {self.patience.answer:g} s"
                 return Reply(member.id, AbsentClientError(reason))
             self.pause(self.patience.poll)
         if isinstance(found, Undelivered):
-            self.standings[member.id] = "away"
+            self._stands(member, "away")
             return Reply(member.id, AbsentClientError(found.reason))
-        self.standings[member.id] = "waiting"
+        self._stands(member, "waiting")
         try:
             return self._read(exchange, member, asked.order, found)
         except EnvelopeError as error:
@@ -250,6 +256,12 @@ class Deployed:
         if not answer.remembers:
             return Reply(member.id, update)
         return Reply(member.id, update, partial(self._accept, member.id, order.version))
+
+    def _stands(self, member: Member, now: Standing) -> None:
+        before = self.standings.get(member.id, "away")
+        self.standings[member.id] = now
+        if now != before:
+            self.watch(member, before, now)
 
     def _accept(self, client: int, version: str) -> None:
         self._accepted[client] = version
