@@ -64,7 +64,7 @@ def serve(
     console = progress_console()
     with usage_errors():
         if resume:
-            opening = Opening.going_on(required_out(out), kind, *files, values)
+            opening = Opening.going_on(required_out(out), kind, *files, values, deployed=True)
         else:
             resolved = resolve(kind, task, *files, values)
             path = out or new_path(resolved.method, "deployed")

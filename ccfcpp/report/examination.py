@@ -180,6 +180,7 @@ def examine(path: Path, data_root: str | None = None) -> Run:
         UsageError: It is not the folder of a run, or the run's images cannot be loaded.
     """
     folder = RunFolder(path)
+    folder.refuse_deployed()
     kind, config = _config(folder)
     experiment = kind.make(_here(config, data_root))
     names = {client.id: client.name for client in experiment.clients}

@@ -55,18 +55,22 @@ class Opening(Generic[C]):
         return Opening(path, config, goes_on=False)
 
     @staticmethod
-    def going_on(path: Path, kind: type[C], *layers: Tree) -> Opening[C]:
+    def going_on(path: Path, kind: type[C], *layers: Tree, deployed: bool = False) -> Opening[C]:
         """A run that was begun, with the same values or those that may change.
 
         Args:
             path: Its folder.
             kind: The kind of its configuration.
             layers: What the user gave.
+            deployed: Whether the images may be with clients on other machines.
 
         Raises:
-            UsageError: There is no such run, or it was started with other values.
+            UsageError: There is no such run, or it was started with other values, or its images are
+                elsewhere.
         """
         paths = RunPaths.reopen(path)
+        if not deployed:
+            paths.refuse_deployed()
         saved = paths.saved_config(kind).model_dump(mode="json")
         config = validate(kind, stack(kind, saved, *layers))
         paths.refuse_other_config(config)

@@ -33,6 +33,7 @@ class RunPaths:
         self.figures = path / "figures"
         self.tensorboard = path / "tensorboard"
         self.checkpoint = path / "checkpoint" / "latest.safetensors"
+        self.deployment = path / "deployment.json"
 
     @classmethod
     def create(cls, path: Path, config: RunConfig) -> Self:
@@ -86,6 +87,14 @@ class RunPaths:
         leftovers = set(self.path.glob(TEMPORARY))
         if self.path.exists() and set(self.path.iterdir()) - leftovers:
             raise UsageError(f"output folder {self.path} is not empty: give another --out")
+
+    def refuse_deployed(self) -> None:
+        """Raise ``UsageError`` where the images of a run are with clients on other machines."""
+        if self.deployment.exists():
+            raise UsageError(
+                f"the images of the run in {self.path} are with its clients, on other machines: go "
+                "on with it by ccfcpp serve; its figures cannot be drawn here"
+            )
 
     def saved_config(self, kind: type[C]) -> C:
         """The configuration the run was started with."""

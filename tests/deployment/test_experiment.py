@@ -20,6 +20,7 @@ from ccfcpp.engine.client import Client
 from ccfcpp.runs.folder import RunFolder
 from tests.support.classification import labelled_clients, small_config
 from tests.support.clustering import tiny
+from tests.support.command import ccfcpp
 from tests.support.deployment import AT_ONCE, RUN, Grid, worker_of
 
 CLASSES = [str(number) for number in range(10)]
@@ -122,3 +123,13 @@ def test_a_run_needs_clients_that_may_take_part(tmp_path: Path) -> None:
         worker.allowed = ALWAYS
     with pytest.raises(UsageError, match="2 of 2 clients cannot take part"):
         experiment_on(grid, tiny("km"))
+
+
+def test_no_command_takes_other_images_for_those_of_the_clients(tmp_path: Path) -> None:
+    """The run's configuration names no data set, and the default one is another."""
+    folder = RunFolder.create(tmp_path / "run", tiny("ffcm-km"))
+    folder.deployment.write_text("{}")
+    for command in (["report", folder.path], ["cluster", "--out", folder.path, "--resume"]):
+        result = ccfcpp(*command)
+        assert result.code == 2
+        assert "are with its clients, on other machines" in result.stderr
