@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from ccfcpp.runs.study import Planned, Row, Study
 
 _HEADLINE = ("accuracy", "accuracy")
+_PRESETS = ("classify", "feddecorr")
 _FLAGS = (
     flags.DATASET,
     flags.ALPHA,
@@ -76,7 +77,7 @@ def classify(
     from ccfcpp.runs.study import Study, plan_grid, reopen_study
 
     flags.name_partition(named)
-    files, values = user_layers(config, named, settings)
+    files, values = user_layers(config, named, settings, _PRESETS)
     keep_freed_memory()
     use_processors()
     with printed_profile() if profile else nullcontext():

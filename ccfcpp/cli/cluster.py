@@ -26,6 +26,7 @@ from ccfcpp.core.config import Tree
 from ccfcpp.core.config_layers import flatten, resolve
 from ccfcpp.runs.opening import Opening, new_path, required_out
 
+_PRESETS = ("cluster",)
 _FLAGS = (
     flags.DATASET,
     flags.CLUSTERING_METHOD,
@@ -68,7 +69,7 @@ def cluster(
     """Cluster images that lie with several clients, by CCFC++ or another system."""
     flags.name_partition(named)
     with usage_errors():
-        opening = _opened(out, resume, *user_layers(config, named, settings))
+        opening = _opened(out, resume, *user_layers(config, named, settings, _PRESETS))
     progress_console().print(_header(opening))
 
     from ccfcpp.clustering.experiment import ClusteringExperiment

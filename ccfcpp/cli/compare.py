@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 _SKEWS = ("0", "0.25", "0.5", "0.75", "1")
 _BESIDE_PUBLISHED: Tree = {"preset": "published"}
 """Its tables have the papers' values beside ours."""
+_PRESETS = ("compare", "cluster")
 _FLAGS = (
     flags.DATASET,
     flags.PRESET,
@@ -91,7 +92,7 @@ def compare(
     from ccfcpp.runs.study import reopen_study
 
     flags.name_partition(named)
-    files, values = user_layers(config, named, settings)
+    files, values = user_layers(config, named, settings, _PRESETS)
     keep_freed_memory()
     use_processors()
     with usage_errors():

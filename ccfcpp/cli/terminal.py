@@ -35,7 +35,10 @@ def given(named: Mapping[str, Any]) -> Tree:
 
 
 def user_layers(
-    configs: Sequence[Path] | None, named: Mapping[str, Any], settings: Sequence[str] | None
+    configs: Sequence[Path] | None,
+    named: Mapping[str, Any],
+    settings: Sequence[str] | None,
+    groups: Sequence[str] = (),
 ) -> tuple[list[Tree], Tree]:
     """What the user gave: files, and single values over them.
 
@@ -43,12 +46,13 @@ def user_layers(
         configs: Values of ``--config``.
         named: Values of flags, by dotted key.
         settings: Values of ``--set``.
+        groups: Folders of the presets that the command means by a short name.
 
     Raises:
         UsageError: A file cannot be read, or a setting is of another form.
     """
     values = merge(given(named), parse_assignments(settings or []))
-    return read_configs(configs or []), values
+    return read_configs(configs or [], groups), values
 
 
 @contextmanager
