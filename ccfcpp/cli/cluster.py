@@ -85,7 +85,10 @@ def cluster(
             _absence([experiment.client_name(each) for each in experiment.absent])
         )
     resumption = resume_command("cluster", folder.path)
-    with printed_profile() if profile else nullcontext(), resumable(resumption) as should_stop:
+    with (
+        printed_profile() if profile else nullcontext(),
+        resumable(resumption, checkpoint=folder.checkpoint) as should_stop,
+    ):
         summary = run_to_end(experiment, folder, ("nmi", "NMI"), should_stop)
     if json_output:
         typer.echo(json.dumps(summary))

@@ -12,6 +12,7 @@ import typer
 from ccfcpp.cli import flags
 from ccfcpp.cli.options import AsJson, Config, Out, Resume, Seeds, Settings
 from ccfcpp.cli.terminal import (
+    column,
     given,
     progress_console,
     resumable,
@@ -183,7 +184,7 @@ def _table(title: str, rows: list[dict[str, Entry | str]] | list[dict[str, str]]
     from rich.text import Text
 
     names = list(dict.fromkeys(name for row in rows for name in row))
-    table = Table(*names, title=Text(title))
+    table = Table(*map(column, names), title=Text(title))
     for row in rows:
         table.add_row(*(_cell(row, name) for name in names))
     return table
