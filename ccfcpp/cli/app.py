@@ -17,6 +17,7 @@ from ccfcpp.cli.datasets import add_datasets
 from ccfcpp.cli.join import add_join
 from ccfcpp.cli.keys import add_keys
 from ccfcpp.cli.predict import predict
+from ccfcpp.cli.presets import presets
 from ccfcpp.cli.report import add_report
 from ccfcpp.cli.reproduce import add_reproduce
 from ccfcpp.cli.serve import add_serve
@@ -24,8 +25,18 @@ from ccfcpp.cli.terminal import INTERRUPTED
 from ccfcpp.cli.theory import verify_theory
 from ccfcpp.core.errors import FederationError, UsageError
 
+_EXAMPLES = """Examples:
+
+ccfcpp cluster --p 0.75: scikit-learn's digits over ten clients, in seconds
+
+ccfcpp cluster --dataset photos/ --partition folders --clusters 5: your images, a folder a client
+
+ccfcpp report runs/NAME: what a run has found, as a page
+"""
+
 app = typer.Typer(
     help="Federated clustering, and classification, of images that stay with their holders.",
+    epilog=_EXAMPLES,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
@@ -43,7 +54,9 @@ def main() -> None:
         errors.print("error: " + " ".join(str(reason).split()))
 
     try:
-        code = typer.main.get_command(app)(standalone_mode=False)
+        command: Any = typer.main.get_command(app)
+        _hide_types_of_switches(command)
+        code = command(sys.argv[1:] or ["--help"], standalone_mode=False)
     except UsageError as error:
         fail(error)
         code = _USAGE_ERROR
@@ -62,6 +75,19 @@ def main() -> None:
     except (KeyboardInterrupt, typer.Abort):
         code = INTERRUPTED
     sys.exit(code)
+
+
+def _hide_types_of_switches(command: Any) -> None:
+    """Let help show no ``<bool>`` behind flags that take no value, as recent versions of typer do.
+
+    Args:
+        command: Of typer, whose classes have other names from version to version.
+    """
+    for option in command.get_params(typer.Context(command)):
+        if getattr(option, "is_flag", False):
+            option.metavar = ""
+    for below in getattr(command, "commands", {}).values():
+        _hide_types_of_switches(below)
 
 
 def _print_version(wanted: bool) -> None:
@@ -83,6 +109,7 @@ def options(
 
 
 add_datasets(app)
+app.command()(presets)
 add_cluster(app)
 app.command()(predict)
 add_compare(app)

@@ -34,7 +34,10 @@ if TYPE_CHECKING:
     from ccfcpp.runs.folder import RunFolder
     from ccfcpp.runs.study import Planned, Row, Study
 
+_TERMS = {"feddecorr": "FedDecorr", "decov": "DeCov", "structured-decov": "Structured-DeCov"}
+"""Names of the decorrelation terms."""
 _HEADLINE = ("accuracy", "accuracy")
+_PRESETS = ("classify", "feddecorr")
 _FLAGS = (
     flags.DATASET,
     flags.ALPHA,
@@ -76,7 +79,7 @@ def classify(
     from ccfcpp.runs.study import Study, plan_grid, reopen_study
 
     flags.name_partition(named)
-    files, values = user_layers(config, named, settings)
+    files, values = user_layers(config, named, settings, _PRESETS)
     keep_freed_memory()
     use_processors()
     with printed_profile() if profile else nullcontext():
@@ -102,7 +105,7 @@ def _start(out: Path | None, plan: list[Planned[ClassifyConfig]], json_output: b
     first = plan[0].config
     if len(plan) == 1:
         with usage_errors():
-            path = out or new_path(first.method, first.dataset)
+            path = out or new_path(_name(first), first.dataset)
             experiment, folder = Opening.new(path, first).open(ClassificationExperiment)
         _run_one(experiment, folder, json_output)
         return
@@ -115,6 +118,12 @@ def _start(out: Path | None, plan: list[Planned[ClassifyConfig]], json_output: b
                 ClassificationExperiment(planned.config)
         study = Study.create(path, plan)
     _run_study(study, json_output)
+
+
+def _name(config: ClassifyConfig) -> str:
+    """Of the folder: what the classifier is trained by."""
+    kind = config.decorrelation.kind
+    return config.method if kind == "none" else f"{config.method}-{kind}"
 
 
 def _reopen_run(
@@ -132,7 +141,8 @@ def _reopen_run(
 
 
 def _run_one(experiment: Experiment[Any], folder: RunFolder, json_output: bool) -> None:
-    with resumable(resume_command("classify", folder.path)) as should_stop:
+    resumption = resume_command("classify", folder.path)
+    with resumable(resumption, checkpoint=folder.checkpoint) as should_stop:
         summary = run_to_end(experiment, folder, _HEADLINE, should_stop)
     if json_output:
         typer.echo(json.dumps(summary))
@@ -196,12 +206,24 @@ def _print_summary(summary: dict[str, Any]) -> None:
         "partition": partition,
         "rounds": f"{summary['rounds']} with {summary['local_epochs']} local epochs",
         **{key: f"{summary[key]:.4f}" for key in summary if key.split(" ")[0] == "accuracy"},
-        "effective rank": _shown(summary["effective_rank"]),
-        "tail share": _shown(summary["tail_share"]),
+        "effective rank": _shown(summary["effective_rank"], "about so many directions are in use"),
+        "tail share": _shown(
+            summary["tail_share"], "of the spread, in the weaker half of directions"
+        ),
     }
-    title = f"{CLASSIFIERS[summary['method']].title} on {summary['dataset']}"
+    title = f"{_title(summary['method'], decorrelation)} on {summary['dataset']}"
     print_facts(title, rows | traffic_rows(summary))
 
 
-def _shown(figure: float | None) -> str:
-    return "none: the model has diverged" if figure is None else f"{figure:.4g}"
+def _title(method: str, decorrelation: str) -> str:
+    """A method, and the term that is added to its loss."""
+    term = "" if decorrelation == "none" else f" with {_TERMS[decorrelation]}"
+    return CLASSIFIERS[method].title + term
+
+
+def _shown(figure: float | None, words: str) -> str:
+    """What is measured of the representations' spread, and what it means."""
+    if figure is None:
+        return "none: the model has diverged"
+    value = "below 0.0001" if figure < 1e-4 else f"{figure:.4g}"
+    return f"{value} ({words})"

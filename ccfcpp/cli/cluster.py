@@ -26,6 +26,7 @@ from ccfcpp.core.config import Tree
 from ccfcpp.core.config_layers import flatten, resolve
 from ccfcpp.runs.opening import Opening, new_path, required_out
 
+_PRESETS = ("cluster",)
 _FLAGS = (
     flags.DATASET,
     flags.CLUSTERING_METHOD,
@@ -68,7 +69,7 @@ def cluster(
     """Cluster images that lie with several clients, by CCFC++ or another system."""
     flags.name_partition(named)
     with usage_errors():
-        opening = _opened(out, resume, *user_layers(config, named, settings))
+        opening = _opened(out, resume, *user_layers(config, named, settings, _PRESETS))
     progress_console().print(_header(opening))
 
     from ccfcpp.clustering.experiment import ClusteringExperiment
@@ -84,7 +85,10 @@ def cluster(
             _absence([experiment.client_name(each) for each in experiment.absent])
         )
     resumption = resume_command("cluster", folder.path)
-    with printed_profile() if profile else nullcontext(), resumable(resumption) as should_stop:
+    with (
+        printed_profile() if profile else nullcontext(),
+        resumable(resumption, checkpoint=folder.checkpoint) as should_stop,
+    ):
         summary = run_to_end(experiment, folder, ("nmi", "NMI"), should_stop)
     if json_output:
         typer.echo(json.dumps(summary))

@@ -12,6 +12,7 @@ import typer
 from ccfcpp.cli import flags
 from ccfcpp.cli.options import AsJson, Config, Out, Resume, Seeds, Settings
 from ccfcpp.cli.terminal import (
+    column,
     given,
     progress_console,
     resumable,
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 _SKEWS = ("0", "0.25", "0.5", "0.75", "1")
 _BESIDE_PUBLISHED: Tree = {"preset": "published"}
 """Its tables have the papers' values beside ours."""
+_PRESETS = ("compare", "cluster")
 _FLAGS = (
     flags.DATASET,
     flags.PRESET,
@@ -91,7 +93,7 @@ def compare(
     from ccfcpp.runs.study import reopen_study
 
     flags.name_partition(named)
-    files, values = user_layers(config, named, settings)
+    files, values = user_layers(config, named, settings, _PRESETS)
     keep_freed_memory()
     use_processors()
     with usage_errors():
@@ -182,7 +184,7 @@ def _table(title: str, rows: list[dict[str, Entry | str]] | list[dict[str, str]]
     from rich.text import Text
 
     names = list(dict.fromkeys(name for row in rows for name in row))
-    table = Table(*names, title=Text(title))
+    table = Table(*map(column, names), title=Text(title))
     for row in rows:
         table.add_row(*(_cell(row, name) for name in names))
     return table

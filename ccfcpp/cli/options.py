@@ -9,8 +9,8 @@ Config = Annotated[
     list[Path] | None,
     typer.Option(
         "--config",
-        metavar="FILE",
-        help="YAML file of settings, or a shipped one such as cluster/mnist; over those before it "
+        metavar="FILE|NAME",
+        help="YAML file of settings, or a preset (ccfcpp presets lists them); over those before it "
         "and the data set's.",
     ),
 ]

@@ -15,6 +15,7 @@ from ccfcpp.cli.options import AsJson
 from ccfcpp.cli.terminal import progress_console, usage_errors
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.core.errors import UsageError
+from ccfcpp.runs.paths import RunPaths
 
 if TYPE_CHECKING:
     from ccfcpp.report.contents import Contents
@@ -54,6 +55,7 @@ def report(
     examined = []
     with usage_errors():
         for run in runs:
+            _refuse_unbegun(run)
             console.print(f"reading {run} …")
             examined.append(examine(run, named["data.root"]))
         console.print("drawing …")
@@ -67,6 +69,20 @@ def report(
     left_out = [{"figure": each.title, "reason": each.reason} for each in drawn.left_out]
     names = [figure.name for figure in drawn.figures]
     typer.echo(json.dumps({"page": str(path), "figures": names, "left_out": left_out}))
+
+
+def _refuse_unbegun(run: Path) -> None:
+    """Refuse a run of which there is nothing to show.
+
+    Raises:
+        UsageError: None of its rounds has ended.
+    """
+    paths = RunPaths(run)
+    if paths.config.is_file() and not paths.summary.is_file() and not paths.read_log():
+        raise UsageError(
+            f"no round of the run in {run} has ended yet, and there is nothing to show: wait, or "
+            "go on with it by --resume"
+        )
 
 
 def _place(runs: Sequence[Path], out: Path | None) -> Path:

@@ -15,6 +15,7 @@ from ccfcpp.cli.interruption import graceful_interruption
 from ccfcpp.core.config import Tree
 from ccfcpp.core.config_layers import merge, nest, parse_assignments, read_configs
 from ccfcpp.core.errors import StoppedError, UsageError
+from ccfcpp.core.units import bytes_in_words
 
 if TYPE_CHECKING:
     from ccfcpp.core.profiling import Profile
@@ -35,7 +36,10 @@ def given(named: Mapping[str, Any]) -> Tree:
 
 
 def user_layers(
-    configs: Sequence[Path] | None, named: Mapping[str, Any], settings: Sequence[str] | None
+    configs: Sequence[Path] | None,
+    named: Mapping[str, Any],
+    settings: Sequence[str] | None,
+    groups: Sequence[str] = (),
 ) -> tuple[list[Tree], Tree]:
     """What the user gave: files, and single values over them.
 
@@ -43,12 +47,13 @@ def user_layers(
         configs: Values of ``--config``.
         named: Values of flags, by dotted key.
         settings: Values of ``--set``.
+        groups: Folders of the presets that the command means by a short name.
 
     Raises:
         UsageError: A file cannot be read, or a setting is of another form.
     """
     values = merge(given(named), parse_assignments(settings or []))
-    return read_configs(configs or []), values
+    return read_configs(configs or [], groups), values
 
 
 @contextmanager
@@ -70,12 +75,15 @@ def progress_console() -> Console:
 
 
 @contextmanager
-def resumable(resumption: str, console: Console | None = None) -> Iterator[Callable[[], bool]]:
+def resumable(
+    resumption: str, console: Console | None = None, checkpoint: Path | None = None
+) -> Iterator[Callable[[], bool]]:
     """The first Ctrl-C stops what is done here after a round; then say how to go on.
 
     Args:
         resumption: The command.
         console: Where to; that of a live display where there is one.
+        checkpoint: What a single run goes on from; None for several runs.
 
     Yields:
         A function that says whether a stop was asked for.
@@ -86,13 +94,22 @@ def resumable(resumption: str, console: Console | None = None) -> Iterator[Calla
     console = console or progress_console()
 
     def announce() -> None:
-        console.print("stopping after this round; press Ctrl-C again to stop at once")
+        console.print(
+            "stopping after this round; press Ctrl-C again to stop at once, and lose the round"
+        )
 
     try:
         with graceful_interruption(announce) as should_stop:
             yield should_stop
-    except (StoppedError, KeyboardInterrupt):
+    except StoppedError:
         console.print(f"stopped; go on with: {resumption}")
+        raise typer.Exit(INTERRUPTED) from None
+    except KeyboardInterrupt:
+        if checkpoint is not None and not checkpoint.exists():
+            kept = "nothing of it is kept, since no round has ended; begin again with"
+        else:
+            kept = "what came after the last checkpoint is lost; go on with"
+        console.print(f"stopped at once: {kept}: {resumption}")
         raise typer.Exit(INTERRUPTED) from None
 
 
@@ -163,10 +180,15 @@ def print_facts(title: str, rows: Mapping[str, str]) -> None:
     Console().print(table)
 
 
+def column(name: str) -> Column:
+    """A column whose name, such as a dotted key, is broken into lines rather than cut."""
+    return Column(Text(name.replace(".", " ").replace("_", " ")), overflow="fold")
+
+
 def print_rows(title: str, rows: Sequence[Mapping[str, str]]) -> None:
     """A table of rows, whose columns are all their keys."""
     names = list(dict.fromkeys(name for row in rows for name in row))
-    table = Table(*names, title=Text(title))
+    table = Table(*map(column, names), title=Text(title))
     for row in rows:
         table.add_row(*(Text(row.get(name, "")) for name in names))
     Console().print(table)
@@ -176,8 +198,8 @@ def traffic_rows(summary: Mapping[str, Any]) -> dict[str, str]:
     """The rows that every summary ends with."""
     return {
         "refused": f"{summary['refused_updates']} updates",
-        "sent up": f"{summary['bytes_up'] / 1e6:.1f} MB",
-        "sent down": f"{summary['bytes_down'] / 1e6:.1f} MB",
+        "sent up": bytes_in_words(summary["bytes_up"]),
+        "sent down": bytes_in_words(summary["bytes_down"]),
         "time": f"{summary['seconds']:.1f} s on {summary['device']}",
         "folder": summary["out"],
     }

@@ -50,15 +50,32 @@ def number_of_clusters(config: ClusterConfig, data: ImageData) -> int:
 
     Raises:
         UsageError: There are more clusters than images, or neither labels nor a configured number.
+            In the last case it names all that is missing.
     """
     clusters = config.clusters or len(data.classes)
     if clusters == 0:
-        raise UsageError(f"clusters is not given and {data.name} has no labels: give --clusters")
+        raise UsageError(_missing(config, data))
     if clusters > len(data):
         raise UsageError(
             f"clusters = {clusters} is more than the {len(data)} images: give at most {len(data)}"
         )
     return clusters
+
+
+def _missing(config: ClusterConfig, data: ImageData) -> str:
+    """What a user has to give for images without labels, all at once."""
+    if data.owners is not None:
+        return (
+            f"clusters is not given: each of the {len(data.owner_names)} folders of {data.name} is "
+            "a client, and none of them holds folders of classes. Give --clusters; or where the "
+            "folders are classes, leave out --partition folders"
+        )
+    if config.partition.clients is None:
+        return (
+            f"clusters and clients are not given and {data.name} has no labels: give --clusters "
+            "and --clients"
+        )
+    return f"clusters is not given and {data.name} has no labels: give --clusters"
 
 
 def partition(config: ClusterConfig, data: ImageData, randomness: Randomness) -> list[Tensor]:
@@ -83,7 +100,9 @@ def partition(config: ClusterConfig, data: ImageData, randomness: Randomness) ->
     clients = choice.clients or len(data.classes)
     if clients == 0:
         raise UsageError(f"clients is not given and {data.name} has no labels: give --clients")
-    if choice.kind == "iid":
+    # Shares at random need no labels.
+    unlabelled = data.labels is None and choice.kind == "skew" and choice.p == 0
+    if choice.kind == "iid" or unlabelled:
         return iid_partition(len(data), clients, randomness)
     if data.labels is None:
         raise UsageError(

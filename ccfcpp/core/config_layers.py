@@ -6,7 +6,7 @@ the method fixes.
 """
 
 import difflib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -15,6 +15,7 @@ from pydantic import BaseModel, ValidationError
 
 from ccfcpp.core.config import RunConfig, Tree
 from ccfcpp.core.errors import UsageError
+from ccfcpp.core.presets import find_preset, preset_file, variants
 
 C = TypeVar("C", bound=RunConfig)
 DEFAULT_PRESET = "default"
@@ -27,7 +28,7 @@ def resolve(kind: type[C], presets: str, *layers: Tree) -> C:
 
     Args:
         kind: The kind of configuration.
-        presets: Folder of the data sets' presets, under ``preset_folder()``.
+        presets: Folder of the data sets' presets, under ``configs``.
         layers: What the user's file holds, and single values.
 
     Raises:
@@ -37,7 +38,7 @@ def resolve(kind: type[C], presets: str, *layers: Tree) -> C:
     dataset = str(given.get("dataset", "digits"))
     below = [preset(presets, dataset)]
     named = str(given.get("preset", DEFAULT_PRESET))
-    if named in preset_names(presets):
+    if named in variants(presets):
         below.append(preset(f"{presets}/{named}", dataset))
     return validate(kind, stack(kind, *below, *layers))
 
@@ -51,39 +52,32 @@ def stack(kind: type[RunConfig], *layers: Tree) -> Tree:
     return tree
 
 
-def preset_folder() -> Path:
-    """Where the presets lie: in the installed package, or beside it in a source tree."""
-    package = Path(__file__).parent.parent
-    installed = package / "configs"
-    return installed if installed.is_dir() else package.parent / "configs"
-
-
-def preset_names(presets: str) -> list[str]:
-    """The presets that may be named, beside the default one."""
-    return sorted(path.name for path in (preset_folder() / presets).iterdir() if path.is_dir())
-
-
 def preset(presets: str, dataset: str) -> Tree:
     """The preset of a data set; for a path, the one for a user's own images."""
-    folder = preset_folder() / presets
-    named = folder / f"{dataset}.yaml"
+    named = preset_file(f"{presets}/{dataset}")
     if "/" not in dataset and named.is_file():
         return read_yaml(named)
-    return read_yaml(folder / "images.yaml") | {"dataset": dataset}
+    return read_yaml(preset_file(f"{presets}/images")) | {"dataset": dataset}
 
 
-def read_configs(paths: Iterable[Path]) -> list[Tree]:
-    """A user's files, or else the shipped ones of those names, such as ``feddecorr/table1``.
+def read_configs(given: Iterable[Path], groups: Sequence[str] = ()) -> list[Tree]:
+    """A user's files, or else the presets of those names, such as ``feddecorr/table1``.
+
+    Args:
+        given: Files or names.
+        groups: The folders of presets in which the last part of a name is enough.
 
     Raises:
-        UsageError: One of them cannot be read.
+        UsageError: There is neither such a file nor such a preset, or it cannot be read.
     """
-    return [read_yaml(_user_file(path)) for path in paths]
+    return [read_yaml(_user_file(path, groups)) for path in given]
 
 
-def _user_file(path: Path) -> Path:
-    shipped = preset_folder() / f"{path}.yaml"
-    return shipped if not path.exists() and shipped.is_file() else path
+def _user_file(path: Path, groups: Sequence[str]) -> Path:
+    # A folder is none: one may be called as a data set is.
+    if path.exists() and not path.is_dir():
+        return path
+    return preset_file(find_preset(path.as_posix(), groups, "file and no preset"))
 
 
 def read_yaml(path: Path) -> Tree:

@@ -96,5 +96,9 @@ def _read_npz(source: str, path: Path) -> ImageData:
 def _unknown(source: str) -> str:
     close = difflib.get_close_matches(source.lower(), DATASETS, n=1)
     hint = f"did you mean '{close[0]}'? " if close else ""
-    paths = "a path to an image folder or an .npz or an archive of images"
+    paths = (
+        "a path: to an .npz file, or to an image folder or its archive, laid out as FOLDER/IMAGE, "
+        "FOLDER/CLASS/IMAGE, or where folders are clients FOLDER/CLIENT/IMAGE or "
+        "FOLDER/CLIENT/CLASS/IMAGE"
+    )
     return f"unknown data set {source!r}: {hint}Known: {', '.join(DATASETS)}, or {paths}"

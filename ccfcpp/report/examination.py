@@ -1,5 +1,7 @@
 """A run as its folder shows it, finished or not."""
 
+import os
+import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -32,6 +34,8 @@ from supervised.experiment import ClassificationExperiment
 
 _MOST_DIMENSIONS = 2048
 """Of points whose covariance is shown: more say nothing that can be seen, and take long."""
+_MOST_NAMES = 5
+"""Of runs in a message."""
 _MOST_POINTS = 10_000
 """Points from which a covariance is taken."""
 
@@ -174,7 +178,7 @@ def examine(path: Path, data_root: str | None = None) -> Run:
 
     Args:
         path: The folder.
-        data_root: Folder of the data sets, where it is not the run's.
+        data_root: Folder of the data sets, where it is neither the run's nor ``$CCFCPP_DATA``.
 
     Raises:
         UsageError: It is not the folder of a run, or the run's images cannot be loaded.
@@ -182,7 +186,7 @@ def examine(path: Path, data_root: str | None = None) -> Run:
     folder = RunFolder(path)
     folder.refuse_deployed()
     kind, config = _config(folder)
-    experiment = kind.make(_here(config, data_root))
+    experiment = kind.make(_here(config, data_root, _recorded_root(folder)))
     names = {client.id: client.name for client in experiment.clients}
     clients = range(len(experiment.parts))
     summary = folder.read_summary() if folder.summary.is_file() else None
@@ -225,8 +229,10 @@ _CLASSIFICATION = _Kind(CLASSIFIERS, ClassifyConfig, ClassificationExperiment)
 
 def _config(folder: RunFolder) -> tuple[_Kind, RunConfig]:
     if not folder.config.is_file():
-        if (folder.path / "study.yaml").is_file():
-            raise UsageError(f"{folder.path} holds several runs: give the folders of runs inside")
+        inside = sorted({each.parent for each in folder.path.glob("*/config.yaml")})
+        inside = inside or sorted({each.parent for each in folder.path.glob("*/*/config.yaml")})
+        if inside or (folder.path / "study.yaml").is_file():
+            raise UsageError(_several(folder.path, inside))
         raise UsageError(f"{folder.path} holds no run (no config.yaml): give the folder of a run")
     tree = read_yaml(folder.config)
     method = str(tree.get("method"))
@@ -237,6 +243,28 @@ def _config(folder: RunFolder) -> tuple[_Kind, RunConfig]:
         f"{folder.config} names no known method ({method}): give the folder of a run, or install "
         "the package that adds the method"
     )
+
+
+def _several(path: Path, runs: list[Path]) -> str:
+    """That a folder holds runs, which, and how to see them side by side."""
+    if not runs:
+        return f"{path} holds several runs: give the folders of runs inside"
+    names = ", ".join(str(run.relative_to(path)) for run in runs[:_MOST_NAMES])
+    more = f" and {len(runs) - _MOST_NAMES} more" if len(runs) > _MOST_NAMES else ""
+    both = " ".join(shlex.quote(str(run)) for run in runs[:2])
+    return (
+        f"{path} holds several runs: give the folders of runs inside ({names}{more}), one or more, "
+        f"such as ccfcpp report {both}"
+    )
+
+
+def _recorded_root(folder: RunFolder) -> str | None:
+    """Where the run's last session found the data sets by ``$CCFCPP_DATA``, if nothing says now."""
+    sessions = folder.read_sessions()
+    root = sessions[-1].get("data_root") if sessions else None
+    if os.environ.get("CCFCPP_DATA") or not isinstance(root, str) or not Path(root).is_dir():
+        return None
+    return root
 
 
 def _facts(experiment: Experiment[Any], summary: Row | None) -> Row:
@@ -260,14 +288,20 @@ def _as_recorded(snapshot: Snapshot | None, folder: RunFolder) -> Snapshot | Non
     return replace(snapshot, found=recorded[: len(snapshot.images)])
 
 
-def _here(config: RunConfig, data_root: str | None) -> RunConfig:
-    """The configuration for this machine, which may have no GPU."""
+def _here(config: RunConfig, data_root: str | None, recorded: str | None) -> RunConfig:
+    """The configuration for this machine, which may have no GPU, and its data elsewhere.
+
+    Args:
+        config: The run's.
+        data_root: Folder of the data sets, if the user names one.
+        recorded: Where they were, if the run's configuration does not say.
+    """
     changes: Row = {"device": "auto", "tensorboard": False}
     if config.compute.precision == "tf32":  # which only GPUs have, and only training needs
         changes["compute"] = {"precision": "float32"}
-    if data_root is not None:
-        changes["data"] = {"root": data_root}
-    return validate(type(config), merge(config.model_dump(mode="json"), changes))
+    values = config.model_dump(mode="json")
+    changes["data"] = {"root": data_root or values["data"]["root"] or recorded}
+    return validate(type(config), merge(values, changes))
 
 
 def _holdings(experiment: Experiment[Any]) -> Tensor | None:

@@ -4,6 +4,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from ccfcpp.core.units import bytes_in_words
 from ccfcpp.report.examination import Row, Run
 from ccfcpp.report.runs import differences
 
@@ -77,8 +78,8 @@ def results(run: Run) -> dict[str, str]:
         scores
         | _scores_by_presence(found)
         | {
-            "sent by clients": megabytes(sum(row["bytes_up"] for row in run.log)),
-            "received by clients": megabytes(sum(row["bytes_down"] for row in run.log)),
+            "sent by clients": bytes_in_words(sum(row["bytes_up"] for row in run.log)),
+            "received by clients": bytes_in_words(sum(row["bytes_down"] for row in run.log)),
             "time of the rounds": f"{sum(row['seconds'] for row in run.log):,.1f} s",
         }
     )
@@ -138,8 +139,3 @@ def shown(value: object, key: str = "") -> str:
     if isinstance(value, int) and key != "seed":
         return f"{value:,}"
     return f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def megabytes(count: int) -> str:
-    """Bytes for people."""
-    return f"{count / 1e6:,.1f} MB" if count < 1e9 else f"{count / 1e9:,.2f} GB"

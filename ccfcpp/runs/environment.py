@@ -12,6 +12,7 @@ import torch
 
 import ccfcpp
 from ccfcpp.core.errors import UsageError
+from ccfcpp.data.places import root_folder
 
 _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4
 """Names of glibc's malloc options, from its <malloc.h>."""
@@ -97,6 +98,7 @@ def describe_environment(device: torch.device) -> dict[str, object]:
         "processor": _processor_name(),
         "threads": torch.get_num_threads(),
         "device": str(device),
+        "data_root": str(root_folder(None).absolute()),
         "cuda_device": cuda_name,
     }
 

@@ -10,6 +10,7 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from multiprocessing.synchronize import Event
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import torch
@@ -23,6 +24,12 @@ from ccfcpp.runs.study import Planned, Study
 _SECONDS_BETWEEN_LOOKS = 0.5
 _MOST_JOBS = 61
 """The most processes that Windows can wait for."""
+_MOST_NAMES = 5
+"""Of runs that failed for the same reason."""
+_DIED = "its process, or another's, died, perhaps for want of memory: take fewer --jobs"
+_SECONDS_OF_DOUBT = 10.0
+"""For the first process to say that all are to stop."""
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 _stop: Event
 """In a run's process: whether it is to stop."""
@@ -55,7 +62,7 @@ def run_in_processes(
     context = multiprocessing.get_context("spawn")
     stop = context.Event()
     pool = ProcessPoolExecutor(min(jobs, len(left), _MOST_JOBS), context, _begin, (jobs, stop))
-    with _ctrl_c_ignored():
+    with _stops_ignored():
         runs = {pool.submit(_run, study.path, planned, make): planned for planned in left}
     try:
         look()
@@ -70,39 +77,54 @@ def run_in_processes(
         # Without waiting: whoever asks twice has lost patience.
         pool.shutdown(wait=False, cancel_futures=True)
         for process in multiprocessing.active_children():
-            process.terminate()
+            process.kill()
         raise
     pool.shutdown()
-    reasons = {run.folder: _failure(future) for future, run in runs.items()}
-    failed = [f"{folder}: {reason}" for folder, reason in reasons.items() if reason]
-    if failed:
-        raise FederationError(f"{len(failed)} of {len(runs)} runs failed: {'; '.join(failed)}")
+    folders: dict[str, list[Path]] = {}
+    for future, run in runs.items():
+        if reason := _failure(future, stop.is_set()):
+            folders.setdefault(reason, []).append(run.folder)
+    if folders:
+        failed = sum(map(len, folders.values()))
+        named = "; ".join(f"{_some(each)}: {reason}" for reason, each in folders.items())
+        raise FederationError(f"{failed} of {len(runs)} runs failed: {named}")
     if stop.is_set():
         raise StoppedError
 
 
+def _some(folders: list[Path]) -> str:
+    """Those that fit in a line."""
+    more = f" and {len(folders) - _MOST_NAMES} more" if len(folders) > _MOST_NAMES else ""
+    return ", ".join(map(str, folders[:_MOST_NAMES])) + more
+
+
 @contextmanager
-def _ctrl_c_ignored() -> Iterator[None]:
-    """Processes that are started here leave Ctrl-C, which reaches all of a terminal's, to this one.
+def _stops_ignored() -> Iterator[None]:
+    """Processes that are started here leave signals, which may reach a whole group, to this one.
 
     Where what is ignored is inherited (not on Windows), they do so from their first instruction on.
     """
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in _SIGNALS}
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
-def _failure(future: Future[None]) -> str | None:
+def _failure(future: Future[None], stopping: bool) -> str | None:
     """Why a run failed; None where it is finished or was stopped.
+
+    Args:
+        future: What the run comes to.
+        stopping: Whether all were to stop: a process that is gone then is no failure.
 
     Raises:
         Exception: The failure is none that a run is known to have.
     """
     error = None if future.cancelled() else future.exception()
     if isinstance(error, BrokenProcessPool):
-        return "its process, or another's, died, perhaps for want of memory: take fewer --jobs"
+        return None if stopping else _DIED
     if isinstance(error, FederationError | UsageError | OSError | torch.OutOfMemoryError):
         return str(error)
     if error is not None and not isinstance(error, StoppedError):
@@ -115,9 +137,24 @@ def _begin(jobs: int, stop: Event) -> None:
     global _stop
     _stop = stop
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, _ask_first_process)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     keep_freed_memory()
     use_processors(jobs)
+
+
+def _ask_first_process(number: int, frame: FrameType | None) -> None:
+    """On SIGTERM: where it reached the first process too, the run stops as that one says.
+
+    Where it does not say so, the signal was for this process alone: so the pool ends the others
+    when one has died.
+    """
+
+    def wait_for_word() -> None:
+        if not _stop.wait(_SECONDS_OF_DOUBT):
+            os._exit(1)
+
+    threading.Thread(target=wait_for_word, daemon=True).start()
 
 
 def _end_with_parent() -> None:

@@ -17,7 +17,8 @@ from PIL import Image
 from safetensors.torch import load_file
 
 from ccfcpp.core.config import Tree
-from ccfcpp.core.config_layers import flatten, preset_folder, read_configs, read_yaml, validate
+from ccfcpp.core.config_layers import flatten, read_configs, read_yaml, validate
+from ccfcpp.core.presets import preset_folder
 from ccfcpp.runs.study import Planned, plan_grid
 from supervised.classifiers import CLASSIFIERS
 from supervised.config import ClassifyConfig

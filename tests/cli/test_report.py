@@ -1,6 +1,7 @@
 """`ccfcpp report` as a user sees it: files, and one clear line where it does not fit."""
 
 import csv
+import json
 import shutil
 from pathlib import Path
 from xml.etree import ElementTree
@@ -9,14 +10,19 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from ccfcpp.engine.federation import RoundReport
+from ccfcpp.report import examination
 from ccfcpp.report.examination import examine
+from ccfcpp.runs.folder import RunFolder
 from tests.support.command import ccfcpp, succeeded
 from tests.support.originals import random_images, write_idx_set
 
 
 def begun(folder: Path, settings: str = "method: km\n") -> Path:
-    """A run that got no further than its configuration, on which a report is quick."""
+    """A run of one round without a checkpoint, on which a report is quick."""
     folder.mkdir()
+    line = vars(RoundReport(0, [])) | {"scores": {}}
+    (folder / "metrics.jsonl").write_text(json.dumps(line) + "\n")
     (folder / "config.yaml").write_text(settings)
     return folder
 
@@ -103,8 +109,31 @@ def test_what_is_not_a_run_gives_one_line(digits_run: Path, tmp_path: Path) -> N
     assert "named twice" in complaint(digits_run, digits_run)
     (tmp_path / "study.yaml").touch()
     assert "holds several runs: give the folders of runs inside" in complaint(tmp_path)
+    (tmp_path / "study.yaml").unlink()
+    (tmp_path / "file").touch()
     assert "is not empty: give another --out" in complaint(digits_run, "--out", tmp_path)
     assert "cannot be written" in complaint(digits_run, "--out", "/proc/none/report")
+
+
+def test_the_folder_above_runs_names_them_and_how_to_see_them(tmp_path: Path) -> None:
+    runs = [begun(tmp_path / f"run {number}") for number in range(7)]
+    said = complaint(tmp_path)
+    assert "holds several runs: give the folders of runs inside (run 0, run 1, " in said
+    assert "run 4 and 2 more), one or more, such as ccfcpp report '" in said
+    succeeded("report", *runs[:2], "--out", tmp_path / "both")
+    study = tmp_path / "study" / "p=0"
+    study.mkdir(parents=True)
+    begun(study / "seed-0")
+    assert "runs inside (p=0/seed-0)" in complaint(study.parent)
+
+
+def test_a_run_without_a_round_has_nothing_to_show(tmp_path: Path) -> None:
+    run = begun(tmp_path / "run")
+    (run / "metrics.jsonl").write_text('{"round": 0, "cli')
+    assert "no round of the run in" in complaint(run)
+    (run / "metrics.jsonl").unlink()
+    assert "has ended yet" in complaint(run)
+    assert {path.name for path in run.iterdir()} == {"config.yaml"}
 
 
 @pytest.mark.parametrize(
@@ -161,6 +190,27 @@ def test_images_that_were_moved_are_found_in_data_root(tmp_path: Path) -> None:
     run = begun(tmp_path / "run", settings)
     succeeded("report", run, "--data-root", tmp_path / "new")
     assert "<dt>images</dt><dd>40</dd>" in (run / "report.html").read_text()
+
+
+def test_a_run_remembers_where_its_data_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    labels = (np.arange(40) % 10).astype(np.uint8)
+    write_idx_set(tmp_path / "data" / "mnist", random_images(0, 40, 28, 28), labels, 30, gz=True)
+    monkeypatch.setenv("CCFCPP_DATA", str(tmp_path / "data"))
+    settings = ("--dataset", "mnist", "--method", "km", "--set", "centroids.restarts=1")
+    succeeded("cluster", *settings, "--out", tmp_path / "run")
+    monkeypatch.delenv("CCFCPP_DATA")
+    succeeded("report", tmp_path / "run")
+    # What is said now counts for more.
+    monkeypatch.setenv("CCFCPP_DATA", str(tmp_path / "nothing"))
+    assert examine_root(tmp_path / "run") is None
+    monkeypatch.delenv("CCFCPP_DATA")
+    assert examine_root(tmp_path / "run") == str(tmp_path / "data")
+
+
+def examine_root(run: Path) -> str | None:
+    return examination._recorded_root(RunFolder(run))
 
 
 def test_a_run_of_steps_has_every_figure_but_that_of_local_models(

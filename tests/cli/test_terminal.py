@@ -6,7 +6,14 @@ import pytest
 import typer
 from rich.console import Console
 
-from ccfcpp.cli.terminal import given, resumable, resume_command, usage_errors, user_layers
+from ccfcpp.cli.terminal import (
+    given,
+    print_rows,
+    resumable,
+    resume_command,
+    usage_errors,
+    user_layers,
+)
 from ccfcpp.core.errors import StoppedError, UsageError
 
 
@@ -31,10 +38,39 @@ def test_the_command_to_go_on_by_can_be_pasted() -> None:
     assert resume_command("cluster", Path("a b")) == "ccfcpp cluster --out 'a b' --resume"
 
 
-@pytest.mark.parametrize("error", [StoppedError, KeyboardInterrupt])
-def test_a_stop_says_how_to_go_on(error: type[BaseException]) -> None:
+@pytest.mark.parametrize(
+    ("error", "is_there", "said"),
+    [
+        (StoppedError, True, "stopped; go on with: ccfcpp go-on"),
+        (KeyboardInterrupt, True, "came after the last checkpoint is lost; go on with: ccfcpp"),
+        (KeyboardInterrupt, None, "came after the last checkpoint is lost; go on with: ccfcpp"),
+        (KeyboardInterrupt, False, "nothing of it is kept, since no round has ended; begin again"),
+    ],
+)
+def test_a_stop_says_what_is_kept_and_how_to_go_on(
+    tmp_path: Path, error: type[BaseException], is_there: bool | None, said: str
+) -> None:
     console = Console(record=True, width=200)
-    with pytest.raises(typer.Exit) as stopped, resumable("ccfcpp go-on", console):
+    checkpoint = None if is_there is None else tmp_path / "latest"
+    if is_there:
+        (tmp_path / "latest").touch()
+    with (
+        pytest.raises(typer.Exit) as stopped,
+        resumable("ccfcpp go-on", console, checkpoint),
+    ):
         raise error
     assert stopped.value.exit_code == 130
-    assert "stopped; go on with: ccfcpp go-on" in console.export_text()
+    assert said in console.export_text()
+
+
+def test_names_of_columns_are_broken_and_not_cut(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    names = ("partition.classes_per_client", "effective_rank", "tail_share", "accuracy")
+    print_rows("a study", [dict.fromkeys(names, "0.8250")])
+    shown = capsys.readouterr().out
+    assert "…" not in shown
+    assert max(map(len, shown.splitlines())) <= 60
+    for word in ("partition", "classes", "effective", "accuracy"):
+        assert word in shown

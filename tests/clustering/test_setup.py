@@ -87,7 +87,17 @@ def test_there_are_as_many_clusters_as_classes_or_as_were_asked_for() -> None:
 @pytest.mark.parametrize(
     ("settings", "data", "complaint"),
     [
-        ({}, some_digits(labelled=False), "clusters is not given and mine has no labels"),
+        (
+            {"partition": {"clients": 3}},
+            some_digits(labelled=False),
+            "^clusters is not given and mine has no labels: give --clusters$",
+        ),
+        ({}, some_digits(labelled=False), "no labels: give --clusters and --clients$"),
+        (
+            {"partition": {"kind": "folders"}},
+            replace(owned(), labels=None, classes=()),
+            "each of the 2 folders of mine is a client, .* Give --clusters; or .* leave out",
+        ),
         ({"clusters": 41}, some_digits(40), "clusters = 41 is more than the 40 images"),
     ],
 )
@@ -107,6 +117,7 @@ def test_numbers_of_clusters_that_cannot_be(
         ({"kind": "dirichlet", "alpha": 5, "clients": 3}, some_digits(), 3),
         ({"kind": "iid"}, some_digits(), 10),
         ({"kind": "iid", "clients": 3}, some_digits(labelled=False), 3),
+        ({"kind": "skew", "clients": 3}, some_digits(labelled=False), 3),
         ({"kind": "folders"}, owned(), 2),
         ({"kind": "folders", "clients": 2}, owned(), 2),
     ],
@@ -163,7 +174,11 @@ def test_each_folder_is_a_client() -> None:
         ({"kind": "folders"}, some_digits(), "needs an image folder, and mine is none"),
         ({"kind": "folders", "clients": 3}, owned(), "clients = 3 does not fit the 2 folders"),
         ({"kind": "iid"}, some_digits(labelled=False), "clients is not given and mine has no"),
-        ({"kind": "skew", "clients": 3}, some_digits(labelled=False), "'skew' needs class labels"),
+        (
+            {"kind": "skew", "p": 0.5, "clients": 3},
+            some_digits(labelled=False),
+            "'skew' needs class labels",
+        ),
         (
             {"kind": "dirichlet", "clients": 3},
             some_digits(labelled=False),

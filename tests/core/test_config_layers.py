@@ -15,7 +15,6 @@ from ccfcpp.core.config_layers import (
     nest,
     parse_assignments,
     preset,
-    preset_folder,
     read_yaml,
     resolve,
     stack,
@@ -23,6 +22,7 @@ from ccfcpp.core.config_layers import (
     values_of,
 )
 from ccfcpp.core.errors import UsageError
+from ccfcpp.core.presets import preset_folder
 from ccfcpp.data.registry import DATASETS
 from supervised.config import ClassifyConfig
 

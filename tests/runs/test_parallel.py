@@ -2,6 +2,7 @@
 
 import json
 import multiprocessing
+import os
 import signal
 import subprocess
 import sys
@@ -133,6 +134,51 @@ from ccfcpp.runs.study import Study
 study = Study.reopen(Path(sys.argv[1]), ClusterConfig, {})
 run_in_processes(study, ClusteringExperiment, 1, lambda: None, lambda: False)
 """
+
+
+GRACEFUL = PROGRAM.replace(
+    "run_in_processes(",
+    """from ccfcpp.cli.interruption import graceful_interruption
+with graceful_interruption(lambda: None) as should_stop:
+    run_in_processes(""",
+).replace("lambda: False", "should_stop")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_to_the_whole_group_ends_runs_after_their_rounds(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    study = study_of(tmp_path / "study", endless(100_000), endless(100_000) | {"seed": 1})
+    folder = study.folder(study.runs[0])
+    process = subprocess.Popen(
+        [sys.executable, "-c", GRACEFUL, study.path],
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    deadline = time.monotonic() + 120
+    while not (folder.metrics.exists() and folder.metrics.read_text().count("\n") >= 2):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    os.killpg(process.pid, number)
+    _, stderr = process.communicate(timeout=120)
+    assert stderr.splitlines()[-1] == "ccfcpp.core.errors.StoppedError"
+    assert folder.checkpoint.exists()
+
+
+def test_runs_that_died_are_one_short_line(tmp_path: Path) -> None:
+    """The system kills one process, and with it goes the pool."""
+    study = study_of(tmp_path / "study", *({"method": "km", "seed": s} for s in range(9)))
+    with pytest.raises(FederationError) as raised:
+        run_in_processes(study, die, 1, lambda: None, lambda: False)
+    said = str(raised.value)
+    assert said.startswith("9 of 9 runs failed: run=0/seed-0, ")
+    assert " and 4 more: its process, or another's, died" in said
+    assert said.count("died") == 1
+
+
+def die(config: ClusterConfig) -> Any:
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def test_runs_end_with_the_process_that_started_them(tmp_path: Path) -> None:

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from ccfcpp.core.config import RunConfig, Tree
-from ccfcpp.core.config_layers import preset_folder, read_yaml, values_of
+from ccfcpp.core.config_layers import read_yaml, values_of
 from ccfcpp.core.errors import UsageError
+from ccfcpp.core.presets import preset_file
 from ccfcpp.data.places import root_folder
 from ccfcpp.runs.paths import MAY_CHANGE, C
 from ccfcpp.runs.study import Planned, plan_grid
@@ -100,7 +101,7 @@ def plan_blocks(
     names: list[str] = []
     for block in blocks:
         layers = [base or {}]
-        layers += [read_yaml(preset_folder() / f"{layer}.yaml") for layer in block.layers]
+        layers += [read_yaml(preset_file(layer)) for layer in block.layers]
         if block.images is not None:
             names.append(block.images.name)
             if dataset not in (None, block.images.name):

@@ -1,0 +1,30 @@
+"""The command ``ccfcpp presets``: it parses, calls and prints."""
+
+from typing import Annotated
+
+import typer
+
+from ccfcpp.core.presets import find_preset, preset_file, preset_names, summary
+
+
+def presets(
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="NAME", help="A preset to print; all are listed without.", show_default=False
+        ),
+    ] = None,
+) -> None:
+    """List the presets that --config takes by name, or print one."""
+    if name is not None:
+        typer.echo(preset_file(find_preset(name)).read_text(), nl=False)
+        return
+
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table("--config", "what it is")
+    for each in preset_names():
+        table.add_row(Text(each, no_wrap=True), Text(summary(each)))
+    Console().print(table)

@@ -1,0 +1,9 @@
+"""Quantities for people."""
+
+
+def bytes_in_words(count: int) -> str:
+    """A number of bytes, in the unit that leaves it a digit before the point."""
+    for size, unit in ((10**9, "GB"), (10**6, "MB"), (10**3, "kB")):
+        if count >= size:
+            return f"{count / size:,.1f} {unit}"
+    return f"{count} bytes"

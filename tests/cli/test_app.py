@@ -1,0 +1,24 @@
+"""What the program says of itself."""
+
+import pytest
+
+from tests.support.command import ccfcpp
+
+
+def test_alone_it_prints_its_help_with_examples() -> None:
+    result = ccfcpp()
+    assert result.code == 0
+    assert result.stderr == ""
+    assert result.stdout == ccfcpp("--help").stdout
+    for command in ("cluster --p", "cluster --dataset", "report runs/"):
+        assert f"ccfcpp {command}" in result.stdout
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["cluster", "classify", "compare", "datasets", "predict", "presets", "report", "reproduce"],
+)
+def test_flags_without_a_value_show_no_type(command: str) -> None:
+    shown = ccfcpp(command, "--help")
+    assert shown.code == 0
+    assert "bool" not in shown.stdout.lower()
