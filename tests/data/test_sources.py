@@ -232,7 +232,7 @@ def test_image_size(tmp_path: Path, name: str) -> None:
         ("zebra", "unknown data set 'zebra': Known: "),
         (
             "no/such/folder",
-            "stl10, tiny-imagenet, or a path: to an .npz file, or to an image folder or its archive",
+            "tiny-imagenet, or a path: to an .npz file, or to an image folder or its archive",
         ),
     ],
 )
