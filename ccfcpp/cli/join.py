@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ccfcpp.cli.serve import address
+from ccfcpp.cli.serve import address, require_flower
 from ccfcpp.cli.terminal import progress_console
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.sending import ALWAYS, KINDS
@@ -49,6 +49,7 @@ def join(
     place = state or key.with_suffix(".state")
     console = progress_console()
 
+    require_flower()
     from ccfcpp.deployment.halves import load_for
     from ccfcpp.deployment.processes import kept_running, super_node
     from ccfcpp.deployment.sockets import answer_forever, listen

@@ -1,5 +1,6 @@
 """The command ``ccfcpp serve``: it parses, calls and prints."""
 
+import importlib.util
 import json
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -71,6 +72,7 @@ def serve(
             opening = Opening.new(path, resolved)
     resumption = f"{resume_command('serve', opening.path)} --task {task} --listen {listen}"
 
+    require_flower()
     from ccfcpp.deployment.roster import read_roster
     from ccfcpp.deployment.serving import Gathering, experiment_for, gather, open_server
     from ccfcpp.deployment.transport import Patience
@@ -127,3 +129,12 @@ def _print_summary(summary: dict[str, Any]) -> None:
         **traffic_rows(summary),
     }
     print_facts(f"{summary['method']} on {summary['dataset']}", rows)
+
+
+def require_flower() -> None:
+    """Raise ``UsageError`` where the packages that carry messages are missing."""
+    if any(importlib.util.find_spec(name) is None for name in ("flwr", "cryptography")):
+        raise UsageError(
+            "a federation over several machines needs Flower, which is not installed: pip install "
+            "'ccfcpp[flower]'"
+        )
