@@ -87,13 +87,14 @@ class RunProgress:
         """How long all of it takes, as soon as there is something to tell it from."""
         one = self.ends[-1] - self.ends[0]
         left = self.rounds - report.round
-        return f"about {_minutes(one * left)} min for {left} rounds, by the first one's time"
+        return f"about {minutes(one * left)} min for {left} rounds, by the first one's time"
 
     def _time_left(self, report: RoundReport) -> str:
         recent = self.ends[-10:]
         seconds = (self.rounds - report.round - 1) * (recent[-1] - recent[0]) / (len(recent) - 1)
-        return f"{_minutes(seconds)} left"
+        return f"{minutes(seconds)} left"
 
 
-def _minutes(seconds: float) -> str:
+def minutes(seconds: float) -> str:
+    """A time as minutes and seconds."""
     return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"

@@ -469,7 +469,9 @@ def test_a_broken_image_is_named(tmp_path: Path) -> None:
 
 def test_labels_are_missing_where_p_needs_them(tmp_path: Path) -> None:
     folder = write_images(tmp_path / "pictures", 20)
-    line = complaint(ccfcpp("cluster", "--dataset", folder, "--clusters", 2, "--clients", 2))
+    line = complaint(
+        ccfcpp("cluster", "--dataset", folder, "--clusters", 2, "--clients", 2, "--p", 0.5)
+    )
     assert "'skew' needs class labels" in line
     few = ("--partition", "iid", "--clusters", 2, "--clients", 2, "--set", "data.imbalance=2")
     line = complaint(ccfcpp("cluster", "--dataset", folder, *few))
