@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from ccfcpp.cli import flags
+from ccfcpp.cli.header import chosen_by_default, setting
 from ccfcpp.cli.options import AsJson, Config, Out, Resume, Seeds, Settings, ShowProfile
 from ccfcpp.cli.terminal import (
     print_facts,
     print_rows,
     printed_profile,
+    progress_console,
     resumable,
     resume_command,
     run_to_end,
@@ -84,7 +86,8 @@ def classify(
     use_processors()
     with printed_profile() if profile else nullcontext():
         if not resume:
-            _start(out, plan_grid(ClassifyConfig, "classify", files, values, seeds), json_output)
+            plan = plan_grid(ClassifyConfig, "classify", files, values, seeds)
+            _start(out, plan, [*files, values], json_output)
         elif Study.plan_of(required_out(out)).is_file():
             with usage_errors():
                 study = reopen_study(
@@ -97,7 +100,9 @@ def classify(
             _run_one(experiment, folder, json_output)
 
 
-def _start(out: Path | None, plan: list[Planned[ClassifyConfig]], json_output: bool) -> None:
+def _start(
+    out: Path | None, plan: list[Planned[ClassifyConfig]], given: list[Tree], json_output: bool
+) -> None:
     from ccfcpp.runs.paths import RunPaths
     from ccfcpp.runs.study import Study
     from supervised.experiment import ClassificationExperiment
@@ -107,6 +112,13 @@ def _start(out: Path | None, plan: list[Planned[ClassifyConfig]], json_output: b
         with usage_errors():
             path = out or new_path(_name(first), first.dataset)
             experiment, folder = Opening.new(path, first).open(ClassificationExperiment)
+        title = _title(first.method, first.decorrelation.kind)
+        console = progress_console()
+        console.print(f"{title} on {first.dataset}, seed {first.seed}: {path}")
+        console.print(setting(experiment))
+        found = {"partition.clients": len(experiment.parts)}
+        if line := chosen_by_default(_worth_naming(first), given, first, found):
+            console.print(line)
         _run_one(experiment, folder, json_output)
         return
     path = out or new_path("study", first.dataset)
@@ -118,6 +130,15 @@ def _start(out: Path | None, plan: list[Planned[ClassifyConfig]], json_output: b
                 ClassificationExperiment(planned.config)
         study = Study.create(path, plan)
     _run_study(study, json_output)
+
+
+def _worth_naming(config: ClassifyConfig) -> list[flags.Flag]:
+    """Flags of which a user should know what holds without them."""
+    of_kind = {"dirichlet": flags.ALPHA, "pathological": flags.CLASSES_PER_CLIENT}
+    degree = of_kind.get(config.partition.kind, flags.LABEL_PARTITION)
+    weight = [flags.BETA] if config.decorrelation.kind != "none" else []
+    named = [flags.DATASET, flags.CLASSIFICATION_METHOD, flags.DECORR, *weight, flags.MODEL]
+    return [*named, degree, flags.TEN_CLIENTS, flags.SEED]
 
 
 def _name(config: ClassifyConfig) -> str:

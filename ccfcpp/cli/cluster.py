@@ -3,11 +3,12 @@
 import json
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from ccfcpp.cli import flags
+from ccfcpp.cli.header import absence, chosen_by_default, setting
 from ccfcpp.cli.options import AsJson, Config, Out, Resume, Settings, ShowProfile
 from ccfcpp.cli.terminal import (
     print_facts,
@@ -25,6 +26,9 @@ from ccfcpp.clustering.methods import METHODS, refuse_unused
 from ccfcpp.core.config import Tree
 from ccfcpp.core.config_layers import flatten, resolve
 from ccfcpp.runs.opening import Opening, new_path, required_out
+
+if TYPE_CHECKING:
+    from ccfcpp.clustering.experiment import ClusteringExperiment
 
 _PRESETS = ("cluster",)
 _FLAGS = (
@@ -45,9 +49,15 @@ _FLAGS = (
     *flags.MACHINE,
     flags.TENSORBOARD,
 )
-
-_MOST_NAMES = 20
-"""Of absent clients that are named."""
+_WORTH_NAMING = (
+    flags.DATASET,
+    flags.CLUSTERING_METHOD,
+    flags.CLIENTS,
+    flags.CLUSTERS,
+    flags.SEED,
+    flags.PARTITION,
+)
+"""Where the user did not choose them."""
 
 
 def add_cluster(app: typer.Typer) -> None:
@@ -69,21 +79,22 @@ def cluster(
     """Cluster images that lie with several clients, by CCFC++ or another system."""
     flags.name_partition(named)
     with usage_errors():
-        opening = _opened(out, resume, *user_layers(config, named, settings, _PRESETS))
+        files, values = user_layers(config, named, settings, _PRESETS)
+        opening = _opened(out, resume, files, values)
     progress_console().print(_header(opening))
 
     from ccfcpp.clustering.experiment import ClusteringExperiment
+    from ccfcpp.clustering.own_images import fitted, in_words
     from ccfcpp.runs.environment import keep_freed_memory, use_processors
 
     keep_freed_memory()
     use_processors()
     with usage_errors():
-        experiment, folder = opening.open(ClusteringExperiment)
-    # How many clients there are, and what they are called, may depend on the images.
-    if experiment.absent:
-        progress_console().print(
-            _absence([experiment.client_name(each) for each in experiment.absent])
-        )
+        opening, images = fitted(opening, *files, values)
+        experiment, folder = opening.open(lambda config: ClusteringExperiment(config, images))
+    by_images = images is not None and opening.config.method == "fed-scan"
+    own = [in_words(opening.config)] if by_images else []
+    _announce(opening, experiment, [*files, values], own)
     resumption = resume_command("cluster", folder.path)
     with (
         printed_profile() if profile else nullcontext(),
@@ -116,10 +127,24 @@ def _header(opening: Opening[ClusterConfig]) -> str:
     )
 
 
-def _absence(names: list[str]) -> str:
-    """Who is absent for the whole run."""
-    more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
-    return f"absent for the whole run: {', '.join(names[:_MOST_NAMES])}{more}"
+def _announce(
+    opening: Opening[ClusterConfig],
+    experiment: "ClusteringExperiment",
+    given: list[Tree],
+    own_images: list[str],
+) -> None:
+    """What only the images show, before the first round."""
+    lines = [setting(experiment)]
+    if experiment.absent:
+        lines.append(absence([experiment.client_name(each) for each in experiment.absent]))
+    if not opening.goes_on:
+        found = {"partition.clients": len(experiment.parts), "clusters": experiment.clusters}
+        kinds = {"skew": (flags.SKEW,), "dirichlet": (flags.ALPHA,)}
+        partition = opening.config.partition.kind
+        shown = (*_WORTH_NAMING, *kinds.get(partition, ()))
+        lines += [chosen_by_default(shown, given, opening.config, found), *own_images]
+    for line in filter(None, lines):
+        progress_console().print(line)
 
 
 def _print_summary(config: ClusterConfig, summary: dict[str, Any]) -> None:

@@ -10,6 +10,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from ccfcpp.engine.federation import RoundReport
 
 _SECONDS_BETWEEN_LINES = 5.0
+_LONG = 20 * 60.0
+"""Seconds from which on a user may want to know what is shorter."""
+_SHORTER = (
+    "shorter: part of the images (--set data.images=2000), smaller ones (--set data.image_size=32) "
+    "or fewer rounds; Ctrl-C keeps what is done, and --resume goes on"
+)
 
 
 class RunProgress:
@@ -67,6 +73,8 @@ class RunProgress:
         last = report.round + 1 == self.rounds
         if len(self.ends) == 2 and not last:
             self.console.print(self._estimate(report))
+            if (self.ends[-1] - self.ends[0]) * (self.rounds - report.round) > _LONG:
+                self.console.print(_SHORTER)
         figures = " ".join(f"{loss}  {self.score}  {self._time_left(report)}".split())
         self.bar.update(self.task, completed=report.round + 1, figures=figures)
         if not self.console.is_terminal and (self._line_is_due() or last):
@@ -80,13 +88,14 @@ class RunProgress:
         """How long all of it takes, as soon as there is something to tell it from."""
         one = self.ends[-1] - self.ends[0]
         left = self.rounds - report.round
-        return f"about {_minutes(one * left)} min for {left} rounds, by the first one's time"
+        return f"about {minutes(one * left)} min for {left} rounds, by the first one's time"
 
     def _time_left(self, report: RoundReport) -> str:
         recent = self.ends[-10:]
         seconds = (self.rounds - report.round - 1) * (recent[-1] - recent[0]) / (len(recent) - 1)
-        return f"{_minutes(seconds)} left"
+        return f"{minutes(seconds)} left"
 
 
-def _minutes(seconds: float) -> str:
+def minutes(seconds: float) -> str:
+    """A time as minutes and seconds."""
     return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"

@@ -7,6 +7,7 @@ from typing import Any
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.experiment import ClusteringExperiment
 from ccfcpp.clustering.methods import refuse_unused
+from ccfcpp.clustering.own_images import fitted
 from ccfcpp.core.config import Tree
 from ccfcpp.core.config_layers import flatten, merge, nest, resolve
 from ccfcpp.runs.opening import Opening, new_path, required_out
@@ -43,5 +44,6 @@ def run(
         refuse_unused([key for key, _ in flatten(tree)], [config.method])
         path = new_path(config.method, config.dataset) if out is None else Path(out)
         opening = Opening.new(path, config)
-    experiment, folder = opening.open(ClusteringExperiment)
+    opening, data = fitted(opening, tree)
+    experiment, folder = opening.open(lambda config: ClusteringExperiment(config, data))
     return experiment.run(folder)

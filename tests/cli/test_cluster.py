@@ -42,7 +42,8 @@ def complaint(result: Result) -> str:
     assert result.stdout == ""
     *before, line = result.stderr.splitlines()
     # What only the images show is found when the run has been announced.
-    assert len(before) == (" on " in "".join(before)), result.stderr
+    assert len(before) <= 2, result.stderr
+    assert all(" on " in each for each in before), result.stderr
     assert line.startswith("error: ")
     return line
 
@@ -206,7 +207,7 @@ def test_who_is_absent_is_named_and_scored_apart(tmp_path: Path) -> None:
     there = {entry["client"] for entry in summary["participants"]}
     gone = ", ".join(f"client {number}" for number in range(10) if number not in there)
     assert summary["disconnected"] == 3
-    assert result.stderr.splitlines()[1] == f"absent for the whole run: {gone}"
+    assert f"absent for the whole run: {gone}" in result.stderr.splitlines()
     for who in ("connected", "absent"):
         scores = summary[f"scores_{who}"]
         (row,) = [line for line in result.stdout.splitlines() if f"{who} clients" in line]
@@ -217,7 +218,8 @@ def test_who_is_absent_is_named_and_scored_apart(tmp_path: Path) -> None:
     assert "absent clients" not in result.stdout
     assert "connected clients" not in result.stdout
     result, _ = run("many", "--disconnection-rate", 0.9, "--clients", 50)
-    assert result.stderr.splitlines()[1].count("client ") == 20
+    (line,) = [line for line in result.stderr.splitlines() if line.startswith("absent")]
+    assert line.count("client ") == 20
     assert " and 25 more" in result.stderr
 
 
@@ -468,7 +470,9 @@ def test_a_broken_image_is_named(tmp_path: Path) -> None:
 
 def test_labels_are_missing_where_p_needs_them(tmp_path: Path) -> None:
     folder = write_images(tmp_path / "pictures", 20)
-    line = complaint(ccfcpp("cluster", "--dataset", folder, "--clusters", 2, "--clients", 2))
+    line = complaint(
+        ccfcpp("cluster", "--dataset", folder, "--clusters", 2, "--clients", 2, "--p", 0.5)
+    )
     assert "'skew' needs class labels" in line
     few = ("--partition", "iid", "--clusters", 2, "--clients", 2, "--set", "data.imbalance=2")
     line = complaint(ccfcpp("cluster", "--dataset", folder, *few))

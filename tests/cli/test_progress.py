@@ -35,3 +35,8 @@ def test_a_resumed_run_counts_the_rounds_that_are_left(monkeypatch: pytest.Monke
 
 def test_a_run_of_one_round_estimates_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not any("about" in line for line in lines(monkeypatch, 0, 1, 60))
+
+
+def test_where_it_takes_long_it_says_what_is_shorter(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert any(line.startswith("shorter: ") for line in lines(monkeypatch, 0, 60, 300))
+    assert not any(line.startswith("shorter: ") for line in lines(monkeypatch, 0, 3, 60))

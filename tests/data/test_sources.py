@@ -230,10 +230,7 @@ def test_image_size(tmp_path: Path, name: str) -> None:
         ("minst", "unknown data set 'minst': did you mean 'mnist'? Known: digits, mnist, "),
         ("CIFAR10", "unknown data set 'CIFAR10': did you mean 'cifar10'? Known: "),
         ("zebra", "unknown data set 'zebra': Known: "),
-        (
-            "no/such/folder",
-            "tiny-imagenet, or a path: to an .npz file, or to an image folder or its archive",
-        ),
+        ("no/such/folder", "an image folder or its archive, laid out as FOLDER/IMAGE, "),
     ],
 )
 def test_unknown_sources(source: str, message: str) -> None:

@@ -1,0 +1,60 @@
+"""What a command says of a run before its first round, on stderr."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ccfcpp.cli.flags import Flag
+from ccfcpp.core.config import Tree
+from ccfcpp.core.config_layers import flatten, values_of
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+
+    from ccfcpp.runs.experiment import Experiment
+
+_MOST_NAMES = 20
+"""Of absent clients that are named."""
+
+
+def setting(experiment: Experiment[Any]) -> str:
+    """The images, the clients and the rounds, as they have been found."""
+    data = experiment.data
+    height, width = data.images.shape[2:]
+    labels = f"{len(data.classes)} classes" if data.classes else "no labels"
+    return (
+        f"{len(data):,} images of {height}x{width} pixels, {labels}; {len(experiment.parts)} "
+        f"clients; {experiment.algorithm.rounds} rounds on {experiment.device}"
+    )
+
+
+def absence(names: Sequence[str]) -> str:
+    """Who is absent for the whole run."""
+    more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+    return f"absent for the whole run: {', '.join(names[:_MOST_NAMES])}{more}"
+
+
+def chosen_by_default(
+    flags: Iterable[Flag], given: Iterable[Tree], config: BaseModel, found: Mapping[str, object]
+) -> str:
+    """What the user did not choose, as the flags that would.
+
+    Args:
+        flags: Those that are worth naming.
+        given: What the user gave.
+        config: What came of it.
+        found: Values that follow from the images, by dotted key.
+
+    Returns:
+        One line; empty where the user chose everything.
+    """
+    chosen = {key for tree in given for key, _ in flatten(tree)}
+    values = values_of(config) | dict(found)
+    left = [flag for flag in flags if flag.key not in chosen and values.get(flag.key) is not None]
+    words = ", ".join(f"{flag.option} {_short(values[flag.key])}" for flag in left)
+    return f"by default: {words}" if words else ""
+
+
+def _short(value: object) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)

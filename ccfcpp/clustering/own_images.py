@@ -1,0 +1,83 @@
+"""Settings of Fed-SCAN for images of one's own, by their size, colour and number.
+
+The numbers are those of the presets, put in between: the digits' for few images of few pixels,
+MNIST's for many grey ones, CIFAR-10's for many in colour.
+"""
+
+import math
+from dataclasses import replace
+
+from ccfcpp.clustering.config import ClusterConfig
+from ccfcpp.clustering.scan.config import ScanConfig
+from ccfcpp.clustering.setup import load_data
+from ccfcpp.core.config import Tree
+from ccfcpp.core.config_layers import resolve
+from ccfcpp.data import ImageData
+from ccfcpp.data.registry import DATASETS
+from ccfcpp.runs.opening import Opening
+
+_FEW, _MANY = 2000, 20_000
+_SMALLEST_FOR_GRADIENTS = 16
+"""Pixels a side: histograms of gradients need cells of some pixels."""
+_WIDTHS = (8, 8, 8, 16, 32, 64, 128)
+"""Channels of the last convolutions: the smaller the resolution, the more."""
+
+
+def fitted(
+    opening: Opening[ClusterConfig], *layers: Tree
+) -> tuple[Opening[ClusterConfig], ImageData | None]:
+    """A run with the settings that its images ask for, under those that the user gave.
+
+    Args:
+        opening: The run. One that goes on, or that is on a named data set, stays as it is.
+        layers: What the user gave.
+
+    Returns:
+        The run, and its images where they were read.
+
+    Raises:
+        UsageError: The images cannot be read.
+    """
+    if opening.goes_on or opening.config.dataset in DATASETS:
+        return opening, None
+    data = load_data(opening.config)
+    config = resolve(ClusterConfig, "cluster", settings_for(data), *layers)
+    return replace(opening, config=config), data
+
+
+def settings_for(data: ImageData) -> Tree:
+    """Fed-SCAN's settings for some images."""
+    count, (channels, height, width) = len(data), data.images.shape[1:]
+    side, colour = min(height, width), channels > 1
+    few = count < _FEW
+    batch = min(max(count, 2), _FEW)
+    scan: Tree = {
+        "widths": list(_widths(side)),
+        "stem": 64 if side <= 8 else 0,
+        "hidden": 128 if few else 256,
+        "latent": 128 if few else 256,
+        "batch": batch,
+        # Four epochs and more.
+        "steps": min(max(120, 4 * count // batch), 300),
+        "overclustering": 1 if count < _FEW // 4 else 5 if colour and count >= _MANY else 3,
+        "neighbours": 5 if few else 50 if colour and count >= _MANY else 10,
+    }
+    if colour and side >= _SMALLEST_FOR_GRADIENTS:
+        scan |= {"first_neighbours": "gradients", "first_weight": 1.0}
+    colours: Tree = {"saturation": 0.4, "tint": 0.2, "grey_probability": 0.2} if colour else {}
+    return {"scan": scan, "intensity": {"brightness": 0.4, "contrast": 0.4} | colours}
+
+
+def in_words(config: ClusterConfig) -> str:
+    """What followed from the images."""
+    scan = config.section(ScanConfig)
+    return (
+        f"by the images' size, colour and number: widths {list(scan.widths)}, {scan.steps} steps "
+        f"of {scan.batch} images, first neighbours by {scan.first_neighbours}"
+    )
+
+
+def _widths(side: int) -> tuple[int, ...]:
+    """Channels of convolutions that each halve the resolution, down to four pixels or fewer."""
+    halvings = min(max(1, math.ceil(math.log2(max(side, 1) / 4))), len(_WIDTHS))
+    return _WIDTHS[-halvings:]

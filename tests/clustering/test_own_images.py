@@ -1,0 +1,56 @@
+"""Settings that follow from the images."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import yaml
+
+from ccfcpp.clustering.config import ClusterConfig
+from ccfcpp.clustering.own_images import settings_for
+from ccfcpp.core.config_layers import resolve, values_of
+from ccfcpp.data import ImageData
+from tests.support.command import succeeded
+
+
+def images(count: int, channels: int, side: int) -> ImageData:
+    return ImageData("mine", torch.zeros(count, channels, side, side, dtype=torch.uint8), None, ())
+
+
+@pytest.mark.parametrize(
+    ("count", "channels", "side", "expected"),
+    [
+        (60, 3, 28, {"widths": [32, 64, 128], "batch": 60, "steps": 120, "overclustering": 1}),
+        (60, 3, 64, {"widths": [16, 32, 64, 128], "first_neighbours": "gradients"}),
+        (60, 1, 64, {"first_neighbours": "pixels", "neighbours": 5, "hidden": 128}),
+        (1797, 1, 8, {"widths": [128], "stem": 64, "batch": 1797, "overclustering": 3}),
+        (60, 3, 8, {"first_neighbours": "pixels"}),
+        (30_000, 3, 2, {"batch": 2000, "overclustering": 5, "neighbours": 50, "hidden": 256}),
+        (1, 1, 1, {"batch": 2}),
+    ],
+)
+def test_they_fit_size_colour_and_number(
+    count: int, channels: int, side: int, expected: dict[str, object]
+) -> None:
+    settings = settings_for(images(count, channels, side))
+    config = resolve(ClusterConfig, "cluster", settings, {"dataset": "/my/images"})
+    values = {key.removeprefix("scan."): value for key, value in values_of(config).items()}
+    assert expected.items() <= values.items()
+    assert config.method == "fed-scan"
+
+
+def test_a_run_takes_them_says_so_and_keeps_them(tmp_path: Path) -> None:
+    pixels = np.random.default_rng(0).integers(0, 255, (24, 16, 16, 3), np.uint8)
+    np.savez(tmp_path / "mine.npz", images=pixels)
+    few = ("--clusters", 2, "--clients", 2, "--set", "scan.steps=10")
+    out = tmp_path / "run"
+    result = succeeded("cluster", "--dataset", tmp_path / "mine.npz", *few, "--out", out)
+    said = "widths [64, 128], 10 steps of 24 images, first neighbours by gradients"
+    assert said in result.stderr
+    assert "24 images of 16x16 pixels, no labels; 2 clients; 1 rounds on" in result.stderr
+    scan = yaml.safe_load((out / "config.yaml").read_text())["scan"]
+    # What the user gave lies over them.
+    assert (scan["widths"], scan["batch"], scan["steps"]) == ([64, 128], 24, 10)
+    again = succeeded("cluster", "--out", out, "--resume")
+    assert "going on with Fed-SCAN" in again.stderr
