@@ -25,6 +25,8 @@ class Pool:
         name: Its name, which is the only one of this name in a step.
         of: What is summed over: a tensor of shape (batch, …) that depends on the parameters.
         sums: From ``of`` to this client's part of the sum, float64; it can be differentiated.
+        statistics: What the program goes on with, from the pooled sum. Gradients are pooled at
+            these: one of another step serves the better, the less they hang together.
         common: Whether nothing but the common part of the objective depends on the sum: its
             gradient is then known to all without another exchange.
         valid: Whether a client's part could be what it claims to be.
@@ -33,6 +35,7 @@ class Pool:
     name: str
     of: Tensor
     sums: Callable[[Tensor], Tensor]
+    statistics: Callable[[Tensor], Tensor] = lambda sums: sums
     common: bool = False
     valid: Callable[[Tensor], bool] = lambda _: True
 
@@ -54,7 +57,7 @@ class Objective:
 
 T = TypeVar("T")
 Pooling = Generator[Pool, tuple[Tensor, Tensor], T]
-"""Yields pools. The answer to each is a stand-in for ``of`` to go on with, and the pooled sum."""
+"""Yields pools. The answer to each is a stand-in for ``of`` to go on with, and the statistics."""
 
 Program = Pooling[Objective]
 
@@ -97,10 +100,14 @@ def moments(a: Tensor) -> Tensor:
     return sums
 
 
-def mean_and_variance(sums: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and biased variance of each channel from pooled ``moments``, float64."""
+def mean_and_variance(sums: Tensor) -> Tensor:
+    """Mean and biased variance of each channel, float64 of shape (2, channels).
+
+    Args:
+        sums: Pooled ``moments``.
+    """
     means, squares = (sums[1:] / sums[0]).chunk(2)
-    return means, (squares - means.square()).clamp(min=0)
+    return torch.stack([means, (squares - means.square()).clamp(min=0)])
 
 
 def _plausible(sums: Tensor) -> bool:
@@ -120,8 +127,8 @@ def batch_norm(norm: Norm, name: str, a: Tensor) -> Pooling[Tensor]:
     Returns:
         Tensor of the shape of ``a``.
     """
-    a, sums = yield Pool(name, a, moments, valid=_plausible)
-    mean, variance = mean_and_variance(sums)
+    a, statistics = yield Pool(name, a, moments, mean_and_variance, valid=_plausible)
+    mean, variance = statistics.unbind()
     scale = (variance + norm.eps).rsqrt()
     shape = [1, -1] + [1] * (a.ndim - 2)
     mean, scale = (part.to(a.dtype).view(shape) for part in (mean, scale))

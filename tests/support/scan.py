@@ -245,22 +245,24 @@ class PlainLoop:
 
 
 class LaggedLoop(PlainLoop):
-    """The same, with mean prediction and gradient at the latents' sums of the step before."""
+    """The same, with mean prediction and gradient at the latents' statistics of the step before."""
 
     before: tuple[list[Tensor], list[Tensor], int] | None = None
+    done = 0
 
     def differentiate(self, views: Tensor) -> None:
         *below, norm = self.network.encoder
         latents = nn.Sequential(*below)(views)
         norm(latents.detach())  # for its running statistics
         a = latents.detach().requires_grad_()
-        sums = [s.detach().requires_grad_() for s in (a.sum(dim=0), a.square().sum(dim=0))]
-        mean, square = (s / len(a) for s in sums)
-        z = (a - mean) / (square - mean.square() + 1e-5).sqrt()
+        mean, variance = (s.requires_grad_() for s in (latents.detach().mean(dim=0),
+                          latents.detach().var(dim=0, unbiased=False)))  # fmt: skip
+        z = (a - mean) / (variance + 1e-5).sqrt()
         parts = self.network.head(z).chunk(self.config.heads, dim=1)
         predictions = [part.softmax(dim=1) for part in parts]
         now = [p.sum(dim=0).detach() for p in predictions]
-        old, slopes, count = self.before or (now, None, len(a))
+        lagged = self.done >= self.config.exact_steps and self.before
+        old, slopes, count = lagged or (now, None, len(a))
         loss = torch.zeros(())
         for p, total in zip(predictions, old, strict=True):
             first, second = p.chunk(2)
@@ -269,8 +271,10 @@ class LaggedLoop(PlainLoop):
             balance = p.sum(dim=0) @ ((total / count).log() + 1) / count
             loss = loss + agreement + self.config.balance * balance
         loss.backward(retain_graph=True)  # type: ignore[no-untyped-call]
-        found = [s.grad for s in sums if s.grad is not None]
-        by_sum, by_square = slopes or found
+        found = [s.grad for s in (mean, variance) if s.grad is not None]
+        by_mean, by_variance = (slope / len(a) for slope in slopes or found)
         assert a.grad is not None
-        torch.autograd.backward(latents, a.grad + by_sum + 2 * a.detach() * by_square)
+        through_statistics = by_mean + 2 * (a - mean).detach() * by_variance
+        torch.autograd.backward(latents, a.grad + through_statistics)
         self.before = now, found, len(a)
+        self.done += 1

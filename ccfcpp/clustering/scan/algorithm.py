@@ -85,7 +85,7 @@ class FedScan(ClusteringAlgorithm[ScanState]):
 
     @cached_property
     def plans(self) -> tuple[Plan, Plan]:
-        """The trips of the first step, and of all others."""
+        """The trips of the first steps, and of all others."""
         images = torch.zeros(4, *self.problem.image_shape, device=self.problem.device)
         lags = Lags()
         if self.config.lagged:
@@ -135,8 +135,8 @@ class FedScan(ClusteringAlgorithm[ScanState]):
         return range(number * per_round, min((number + 1) * per_round, self.config.steps))
 
     def _trips(self, step: int) -> list[Trip[Any]]:
-        first, others = self.plans
-        return self.steps.step(others if step else first)
+        exact, lagged = self.plans
+        return self.steps.step(lagged if step >= self.config.exact_steps else exact)
 
     def client_side(self, crew: Crew) -> ClientSide:
         """The trips of a step, and the sums for merges and for the centres."""

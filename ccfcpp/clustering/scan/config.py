@@ -43,6 +43,8 @@ class ScanConfig(Section):
     lagged: bool = False
     """Whether a step takes the mean prediction and the gradient at the latents' statistics from the
     step before: two trips a step instead of four."""
+    exact_steps: Positive = 1
+    """Of lagged steps: so many at first are exact, while the model still changes fast."""
     precision: Literal["full", "bfloat16"] = "bfloat16"
     """Of gradients on their way to the server: as they are, or in 16 bits."""
     first_neighbours: Literal["pixels", "centred", "gradients"] = "pixels"

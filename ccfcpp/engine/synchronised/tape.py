@@ -1,10 +1,10 @@
 """A step of one process: forward from pool to pool, and back again.
 
-With S₁, …, S_m the pooled sums, each client has parts s_i(θ, S₁ … S_{i−1}) of them and a part
-ℓ(θ, S₁ … S_m) of the loss L, beside the common part ℓ₀(S₁ … S_m). Backward, from the last pool to
-the first,
+With S₁, …, S_m the pooled sums and t_i(S_i) what is made of them, each client has parts
+s_i(θ, t₁ … t_{i−1}) of the sums and a part ℓ(θ, t₁ … t_m) of the loss L, beside the common part
+ℓ₀(t₁ … t_m). Backward, from the last pool to the first,
 
-    dL/dS_i = ∂ℓ₀/∂S_i + Σ_clients [ ∂ℓ/∂S_i + Σ_{j>i} (∂s_j/∂S_i)ᵀ dL/dS_j ],
+    dL/dt_i = ∂ℓ₀/∂t_i + Σ_clients [ ∂ℓ/∂t_i + Σ_{j>i} (∂s_j/∂t_i)ᵀ (∂t_j/∂S_j)ᵀ dL/dt_j ],
 
 which is a sum over clients, too; and with all of these, so is dL/dθ. The graph is cut at each pool,
 so that backward goes through each of its parts once.
@@ -65,29 +65,36 @@ class Tape:
                 self._news.sums[pool.name] = own.detach()
                 while pool.name not in self._totals:
                     yield
-                total = self._totals[pool.name].detach().requires_grad_()
+                total = self._totals[pool.name].detach()
+                statistics = pool.statistics(total).detach().requires_grad_()
                 leaves.append(leaf)
-                pooled.append(total)
+                pooled.append(statistics)
                 sums.append(own)
-                pool = program.send((leaf, total))
+                pool = program.send((leaf, statistics))
         except StopIteration as end:
             objective: Objective = end.value
         gradients = _Gradients([*parameters.values(), *leaves, *pooled])
         gradients.add(objective.local, torch.ones_like(objective.local))
         common = _slopes_of(objective.common, pooled)
         steps = list(zip(self.pools, leaves, pooled, sums, common, strict=True))
-        for pool, leaf, total, own, slope in reversed(steps):
+        for pool, leaf, statistics, own, slope in reversed(steps):
             if not pool.common:
-                self._news.slopes[pool.name] = gradients.of(total)
+                self._news.slopes[pool.name] = gradients.of(statistics)
                 while pool.name not in self._slopes:
                     yield
                 slope = slope + self._slopes[pool.name]
-            gradients.add(own, slope)
+            gradients.add(own, self._at_sum(pool, slope))
             gradients.add(pool.of, gradients.of(leaf))
         for name, parameter in parameters.items():
             self._news.gradient[name] = gradients.of(parameter)
         for name, figure in (objective.figures or {}).items():
             self._news.figures[name] = figure.detach().double()
+
+    def _at_sum(self, pool: Pool, slope: Tensor) -> Tensor:
+        """The gradient at a pooled sum, from that at its statistics."""
+        total = self._totals[pool.name].detach().requires_grad_()
+        at_sum: Tensor = torch.autograd.grad(pool.statistics(total), total, slope)[0]
+        return at_sum
 
 
 class _Gradients:

@@ -98,7 +98,7 @@ def test_a_cluster_is_as_likely_as_its_overclusters_together() -> None:
 
 @pytest.mark.usefixtures("double_precision")
 @pytest.mark.parametrize("batch", [40, 41])
-def test_lagged_steps_are_those_of_a_loop_with_sums_of_the_step_before(batch: int) -> None:
+def test_lagged_steps_are_those_of_a_loop_with_the_step_before(batch: int) -> None:
     config = small_config("scan.lagged=true", f"scan.batch={batch}")
     clients = skewed_clients(0.5)
     algorithm = algorithm_for(config, clients)
@@ -110,6 +110,19 @@ def test_lagged_steps_are_those_of_a_loop_with_sums_of_the_step_before(batch: in
     # The first step has none before it, and the last round ends with the centres.
     trips = [len(algorithm.exchanges(number, start)) for number in range(algorithm.rounds)]
     assert trips == [4 + 4 * 2, 5 * 2, 5 * 2, 5 * 2 + 1]
+
+
+@pytest.mark.usefixtures("double_precision")
+def test_lagged_steps_may_begin_later() -> None:
+    config = small_config("scan.lagged=true", "scan.exact_steps=7")
+    clients = skewed_clients(0.5)
+    algorithm = algorithm_for(config, clients)
+    start = algorithm.initial_state(Randomness(config.seed))
+    trips = [len(algorithm.exchanges(number, start)) for number in range(algorithm.rounds)]
+    assert trips == [5 * 4, 2 * 4 + 3 * 2, 5 * 2, 5 * 2 + 1]
+    loop = LaggedLoop(config, clients, sum(map(len, clients)))
+    state = last_state(config, clients, together(config, clients))
+    assert_same(state.model, loop.run(start))
 
 
 @pytest.mark.usefixtures("double_precision")
