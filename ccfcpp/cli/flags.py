@@ -74,6 +74,9 @@ PRESET = Flag(
     "NAME",
 )
 CLASSIFICATION_METHOD = Flag("--method", "method", f"One of {_CLASSIFIERS}.", "NAME")
+ANY_METHOD = Flag(
+    "--method", "method", f"One of {_SYSTEMS}; to classify, one of {_CLASSIFIERS}.", "NAME"
+)
 DATASET = Flag(
     "--dataset",
     "dataset",

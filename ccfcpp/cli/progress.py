@@ -1,10 +1,11 @@
 """The progress of a run on stderr."""
 
 import time
+from collections.abc import Iterable
 from types import TracebackType
 from typing import Self
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from ccfcpp.engine.federation import RoundReport
@@ -18,6 +19,17 @@ _SHORTER = (
 )
 
 
+class _Bar(Progress):
+    """A bar with something below it."""
+
+    below: RenderableType | None = None
+
+    def get_renderables(self) -> Iterable[RenderableType]:
+        yield from super().get_renderables()
+        if self.below is not None:
+            yield self.below
+
+
 class RunProgress:
     """Round, loss, a score and time left: a live bar on a terminal, else a line every few seconds.
 
@@ -25,13 +37,20 @@ class RunProgress:
         console: Where to.
         rounds: Rounds of the whole run.
         headline: Key and name of the score that is shown.
+        below: What a terminal shows below the bar.
     """
 
-    def __init__(self, console: Console, rounds: int, headline: tuple[str, str]) -> None:
+    def __init__(
+        self,
+        console: Console,
+        rounds: int,
+        headline: tuple[str, str],
+        below: RenderableType | None = None,
+    ) -> None:
         self.console = console
         self.rounds = rounds
         self.headline = headline
-        self.bar = Progress(
+        self.bar = _Bar(
             TextColumn("round"),
             MofNCompleteColumn(),
             BarColumn(),
@@ -39,6 +58,7 @@ class RunProgress:
             console=console,
             disable=not console.is_terminal,
         )
+        self.bar.below = below
         self.task = self.bar.add_task("rounds", total=rounds, figures="")
         self.ends: list[float] = []
         self.score = ""

@@ -78,8 +78,6 @@ def _refuse_unbegun(run: Path) -> None:
         UsageError: None of its rounds has ended.
     """
     paths = RunPaths(run)
-    if paths.deployment.is_file():
-        return  # what there is to say of it is said where its images are asked for
     if paths.config.is_file() and not paths.summary.is_file() and not paths.read_log():
         raise UsageError(
             f"no round of the run in {run} has ended yet, and there is nothing to show: wait, or "

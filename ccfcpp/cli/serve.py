@@ -2,12 +2,17 @@
 
 import importlib.util
 import json
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from ccfcpp.cli import flags
+from ccfcpp.cli.attendance import Attendance
 from ccfcpp.cli.options import AsJson, Config, Out, Resume, Settings
+from ccfcpp.cli.progress import minutes
 from ccfcpp.cli.terminal import (
     print_facts,
     progress_console,
@@ -18,10 +23,21 @@ from ccfcpp.cli.terminal import (
     usage_errors,
     user_layers,
 )
-from ccfcpp.core.config_layers import resolve
+from ccfcpp.clustering.methods import refuse_unused
+from ccfcpp.core.config import Tree
+from ccfcpp.core.config_layers import flatten, resolve
 from ccfcpp.core.errors import UsageError
+from ccfcpp.data.registry import DATASETS
 from ccfcpp.runs.opening import Opening, new_path, required_out
+from ccfcpp.runs.paths import RunPaths
 
+if TYPE_CHECKING:
+    from ccfcpp.deployment.charter import Charter
+    from ccfcpp.deployment.experiment import DeployedExperiment
+
+_FLAGS = (flags.ANY_METHOD, flags.CLUSTERS, flags.TRAINING_ROUNDS, flags.SEED, flags.DEVICE)
+_OWN_IMAGES: Tree = {"dataset": "the clients' own images"}
+"""Where no file names a data set whose preset should hold."""
 _SCORES = (("NMI", "nmi"), ("Kappa", "kappa"), ("accuracy", "accuracy"), ("ARI", "ari"))
 
 
@@ -30,7 +46,9 @@ def add_serve(app: typer.Typer) -> None:
     app.command()(serve)
 
 
+@flags.keyed(*_FLAGS)
 def serve(
+    named: flags.Named,
     config: Config = None,
     task: Annotated[
         Literal["cluster", "classify"], typer.Option(help="What the clients learn.")
@@ -61,45 +79,79 @@ def serve(
 
     kind: Any = ClusterConfig if task == "cluster" else ClassifyConfig
     host, port = address(listen)
-    files, values = user_layers(config, {}, settings)
-    console = progress_console()
+    files, values = user_layers(config, named, settings, [task])
+    layers = [_OWN_IMAGES, *files, values]
     with usage_errors():
         if resume:
             opening = Opening.going_on(required_out(out), kind, *files, values, deployed=True)
         else:
-            resolved = resolve(kind, task, *files, values)
-            path = out or new_path(resolved.method, "deployed")
-            opening = Opening.new(path, resolved)
-    resumption = f"{resume_command('serve', opening.path)} --task {task} --listen {listen}"
+            resolved = resolve(kind, task, *layers)
+            if task == "cluster":
+                refuse_unused([key for key, _ in flatten(values)], [resolved.method])
+            opening = Opening.new(out or new_path(resolved.method, "deployed"), resolved)
 
     require_flower()
+    from ccfcpp.deployment.gathering import Gathering
     from ccfcpp.deployment.roster import read_roster
-    from ccfcpp.deployment.serving import Gathering, experiment_for, gather, open_server
+    from ccfcpp.deployment.serving import experiment_for, gather, open_server
     from ccfcpp.deployment.transport import Patience
 
     patience = Patience(limit)
     place = roster or keys / "roster"
-    named = read_roster(place)
+    admitted = read_roster(place)
+    console = progress_console()
+    attendance = Attendance(console, admitted)
     home = opening.path.with_name(f"{opening.path.name}-flower")
+    resumption = f"{resume_command('serve', opening.path)} --task {task} --listen {listen}"
     with resumable(resumption) as should_stop, open_server(keys, place, host, port, home) as link:
-        console.print(
-            f"{opening.path}: waiting for {clients or len(named)} of {len(named)} clients"
-        )
-        saved = opening.path / "deployment.json"
+        saved = RunPaths(opening.path).deployment
         if resume and saved.exists():
             gathering = Gathering.load(saved)
         else:
-            gathering = gather(link, opening.config, task, named, clients, patience, console.print)
+            wanted = clients or len(admitted)
+            console.print(f"{opening.path}: waiting for {wanted} of {len(admitted)} clients")
+            with attendance.shown():
+                gathering = gather(
+                    link, opening.config, task, admitted, clients, patience, attendance.told
+                )
+            opening = fitted(opening, gathering.charter, layers)
+            gathering = gathering.told(opening.config)
+        attendance.begin(gathering.members)
         experiment, folder = opening.open(
-            lambda chosen: experiment_for(gathering, chosen, link, patience, console.print)
+            lambda chosen: experiment_for(gathering, chosen, link, patience, attendance.stands)
         )
         gathering.save(saved)
+        console.print(header(experiment, gathering.seconds))
         headline = ("nmi", "NMI") if task == "cluster" else ("accuracy", "accuracy")
-        summary = run_to_end(experiment, folder, headline, should_stop)
+        summary = run_to_end(experiment, folder, headline, should_stop, below=attendance)
     if json_output:
         typer.echo(json.dumps(summary))
     else:
         _print_summary(summary)
+
+
+def fitted(opening: "Opening[Any]", charter: "Charter", layers: Sequence[Tree]) -> "Opening[Any]":
+    """The run with settings that its clients' images ask for, under those that the user gave."""
+    from ccfcpp.clustering.own_images import settings_over_a_network
+
+    if charter.command != "cluster" or opening.config.dataset in DATASETS:
+        return opening
+    settings = settings_over_a_network(charter.samples, charter.image_shape)
+    return replace(opening, config=resolve(type(opening.config), "cluster", settings, *layers))
+
+
+def header(experiment: "DeployedExperiment", seconds: float) -> str:
+    """What is about to be run, and how long it takes."""
+    charter, algorithm = experiment.charter, experiment.algorithm
+    height, width = charter.image_shape[1:]
+    state = algorithm.initial_state(experiment.randomness)
+    exchanges = sum(len(algorithm.exchanges(each, state)) for each in range(algorithm.rounds))
+    there = len(experiment.members)
+    return (
+        f"{charter.method} on {charter.samples:,} images of {height}x{width} pixels; {there} "
+        f"clients; {algorithm.rounds} rounds with about {exchanges} exchanges: "
+        f"{minutes(exchanges * seconds)} min on their way alone, {seconds:.1f} s each as a greeting"
+    )
 
 
 def address(text: str) -> tuple[str, int]:

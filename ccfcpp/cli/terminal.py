@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.table import Column, Table
 from rich.text import Text
 
@@ -119,6 +119,7 @@ def run_to_end(
     headline: tuple[str, str],
     should_stop: Callable[[], bool],
     title: str | None = None,
+    below: RenderableType | None = None,
 ) -> dict[str, Any]:
     """Run an experiment with progress on stderr.
 
@@ -128,6 +129,7 @@ def run_to_end(
         headline: Key and name of the score that progress shows.
         should_stop: Asked after each round.
         title: Printed first.
+        below: What a terminal shows below the bar.
 
     Raises:
         StoppedError: It was stopped.
@@ -137,7 +139,7 @@ def run_to_end(
     console = progress_console()
     if title is not None:
         console.print(title)
-    with RunProgress(console, experiment.algorithm.rounds, headline) as progress:
+    with RunProgress(console, experiment.algorithm.rounds, headline, below) as progress:
         return experiment.run(folder, progress, should_stop)
 
 

@@ -5,18 +5,21 @@ MNIST's for many grey ones, CIFAR-10's for many in colour.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.scan.config import ScanConfig
 from ccfcpp.clustering.setup import load_data
 from ccfcpp.core.config import Tree
-from ccfcpp.core.config_layers import resolve
+from ccfcpp.core.config_layers import merge, resolve
 from ccfcpp.data import ImageData
 from ccfcpp.data.registry import DATASETS
 from ccfcpp.runs.opening import Opening
 
 _FEW, _MANY = 2000, 20_000
+_STEPS_OVER_A_NETWORK = 60
+"""Each costs seconds there, and large batches cost nothing but time of the clients."""
 _SMALLEST_FOR_GRADIENTS = 16
 """Pixels a side: histograms of gradients need cells of some pixels."""
 _WIDTHS = (8, 8, 8, 16, 32, 64, 128)
@@ -41,13 +44,19 @@ def fitted(
     if opening.goes_on or opening.config.dataset in DATASETS:
         return opening, None
     data = load_data(opening.config)
-    config = resolve(ClusterConfig, "cluster", settings_for(data), *layers)
+    settings = settings_for(len(data), data.images.shape[1:])
+    config = resolve(ClusterConfig, "cluster", settings, *layers)
     return replace(opening, config=config), data
 
 
-def settings_for(data: ImageData) -> Tree:
-    """Fed-SCAN's settings for some images."""
-    count, (channels, height, width) = len(data), data.images.shape[1:]
+def settings_for(count: int, shape: Sequence[int]) -> Tree:
+    """Fed-SCAN's settings for some images.
+
+    Args:
+        count: How many they are.
+        shape: Channels, height and width of each.
+    """
+    channels, height, width = shape
     side, colour = min(height, width), channels > 1
     few = count < _FEW
     batch = min(max(count, 2), _FEW)
@@ -66,6 +75,25 @@ def settings_for(data: ImageData) -> Tree:
         scan |= {"first_neighbours": "gradients", "first_weight": 1.0}
     colours: Tree = {"saturation": 0.4, "tint": 0.2, "grey_probability": 0.2} if colour else {}
     return {"scan": scan, "intensity": {"brightness": 0.4, "contrast": 0.4} | colours}
+
+
+def settings_over_a_network(count: int, shape: Sequence[int]) -> Tree:
+    """The same images in fewer and larger steps, of two trips each but the first ones.
+
+    Args:
+        count: How many they are.
+        shape: Channels, height and width of each.
+    """
+    settings = settings_for(count, shape)
+    shown = settings["scan"]["steps"] * settings["scan"]["batch"]
+    fewer = {
+        "steps": _STEPS_OVER_A_NETWORK,
+        "batch": max(2, min(count, -(-shown // _STEPS_OVER_A_NETWORK))),
+        "mine_every": _STEPS_OVER_A_NETWORK // 4,
+        "lagged": True,
+        "exact_steps": _STEPS_OVER_A_NETWORK // 6,
+    }
+    return merge(settings, {"scan": fewer})
 
 
 def in_words(config: ClusterConfig) -> str:

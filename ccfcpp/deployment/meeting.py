@@ -14,6 +14,9 @@ from ccfcpp.engine.client import Member
 _OF_THE_SERVER = ("dataset", "partition", "device", "tensorboard", "availability")
 """Settings that say nothing to a client, such as paths of the server's."""
 
+Say = Callable[[str, str], None]
+"""Takes a client's name, and what there is to say of it."""
+
 
 def first_charter(command: str, config: Tree) -> Charter:
     """What clients are told before anything is known of their images.
@@ -35,8 +38,8 @@ def meet(
     least: int,
     patience: Patience,
     pause: Callable[[float], None] = time.sleep,
-    say: Callable[[str], None] = lambda line: None,
-) -> dict[str, Facts]:
+    say: Say = lambda name, what: None,
+) -> tuple[dict[str, Facts], float]:
     """Ask the clients of a roster for the facts of their images, as they come online.
 
     Args:
@@ -47,15 +50,16 @@ def meet(
         least: How many of them must have answered.
         patience: How long each answer may take. For clients to come there is no limit.
         pause: Called while nothing comes; it may raise.
-        say: Takes a line about each client.
+        say: Takes what there is to say of a client.
 
     Returns:
-        By name, in the order of names.
+        The facts by name, in the order of names; and how many seconds the quickest answer took.
 
     Raises:
         UsageError: So many clients have refused that too few are left.
     """
     asked: dict[str, tuple[Order, str, float]] = {}
+    quickest = patience.answer
     found: dict[str, Facts] = {}
     refused: set[str] = set()
     while len(found) < least:
@@ -71,10 +75,10 @@ def meet(
             order = Order(kind="hello", run=run, nonce=new_token(), charter=charter)
             ticket = link.push(online[name], Parcel(order.written()), patience.life)
             if ticket is not None:
-                asked[name] = order, ticket, time.monotonic() + patience.answer
-        for name, (order, ticket, until) in list(asked.items()):
-            answer = link.pull(ticket)
-            if answer is None and time.monotonic() < until:
+                asked[name] = order, ticket, time.monotonic()
+        for name, (order, ticket, since) in list(asked.items()):
+            answer, seconds = link.pull(ticket), time.monotonic() - since
+            if answer is None and seconds < patience.answer:
                 continue
             del asked[name]
             # Who did not answer is asked again.
@@ -82,13 +86,14 @@ def meet(
                 continue
             try:
                 found[name] = _facts(order, answer)
-                say(f"{name}: {found[name].samples:,} images")
+                quickest = min(quickest, seconds)
+                say(name, f"{found[name].samples:,} images")
             except EnvelopeError as error:
                 refused.add(name)
-                say(f"{name} cannot take part: {error}")
+                say(name, f"cannot take part: {error}")
         if len(found) < least:
             pause(patience.poll)
-    return {name: found[name] for name in names if name in found}
+    return {name: found[name] for name in names if name in found}, quickest
 
 
 def _facts(order: Order, parcel: Parcel) -> Facts:

@@ -1,65 +1,21 @@
 """The server's side of ``ccfcpp serve``, from the files of a run to its results."""
 
-import json
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ccfcpp.core.config import MethodConfig
-from ccfcpp.core.errors import UsageError
-from ccfcpp.core.files import write_whole
-from ccfcpp.deployment.charter import Charter
 from ccfcpp.deployment.envelope import new_token
 from ccfcpp.deployment.experiment import DeployedExperiment, make_experiment
 from ccfcpp.deployment.gate_server import GateSetting, open_gate
-from ccfcpp.deployment.meeting import first_charter, full_charter, meet, members_of
+from ccfcpp.deployment.gathering import Gathering
+from ccfcpp.deployment.meeting import Say, first_charter, full_charter, meet, members_of
 from ccfcpp.deployment.processes import ServerKeys, super_link
 from ccfcpp.deployment.roster import read_roster
 from ccfcpp.deployment.sockets import FlowerLink, listen
-from ccfcpp.deployment.transport import Deployed, Link, Patience, Standing
-from ccfcpp.engine.client import Member
-
-
-@dataclass(frozen=True)
-class Gathering:
-    """Who takes part in a run; it stays with the run, so that it can go on.
-
-    Attributes:
-        run: The run's token, which names the clients' memories.
-        charter: What clients are told.
-        members: The clients.
-    """
-
-    run: str
-    charter: Charter
-    members: tuple[Member, ...]
-
-    def save(self, path: Path) -> None:
-        """Write it as JSON."""
-        content = {
-            "run": self.run,
-            "charter": self.charter.model_dump(mode="json"),
-            "members": [vars(member) for member in self.members],
-        }
-        write_whole(path, json.dumps(content, indent=2).encode())
-
-    @staticmethod
-    def load(path: Path) -> "Gathering":
-        """Read it back.
-
-        Raises:
-            UsageError: It is missing or damaged.
-        """
-        try:
-            content = json.loads(path.read_bytes())
-            members = tuple(Member(**member) for member in content["members"])
-            charter = Charter.model_validate_json(json.dumps(content["charter"]))
-            return Gathering(str(content["run"]), charter, members)
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise UsageError(f"{path} cannot be read: start again with another --out") from error
+from ccfcpp.deployment.transport import Deployed, Link, Patience, Watcher
 
 
 def gather(
@@ -69,7 +25,7 @@ def gather(
     roster: Mapping[str, object],
     least: int | None,
     patience: Patience,
-    say: Callable[[str], None],
+    say: Say,
 ) -> Gathering:
     """Wait for clients, and learn what they hold.
 
@@ -80,14 +36,14 @@ def gather(
         roster: The clients that are admitted, by name, in the order of their numbers.
         least: How many must be there; all where it is None.
         patience: How long an answer may take.
-        say: Takes a line about each.
+        say: Takes what there is to say of a client.
     """
     run, names = new_token(), list(roster)
     first = first_charter(command, config.model_dump(mode="json"))
-    facts = meet(link, names, first, run, least or len(names), patience, say=say)
+    facts, seconds = meet(link, names, first, run, least or len(names), patience, say=say)
     charter = full_charter(first, facts.values(), getattr(config, "clusters", None))
     numbers = {name: number for number, name in enumerate(names)}
-    return Gathering(run, charter, tuple(members_of(facts, numbers)))
+    return Gathering(run, charter, tuple(members_of(facts, numbers)), seconds)
 
 
 def experiment_for(
@@ -95,13 +51,17 @@ def experiment_for(
     config: MethodConfig,
     link: Link,
     patience: Patience,
-    say: Callable[[str], None],
+    watch: Watcher,
 ) -> DeployedExperiment:
-    """The experiment of a gathering; who comes, goes and is late is said."""
+    """The experiment of a gathering.
 
-    def watch(member: Member, before: Standing, now: Standing) -> None:
-        if {before, now} & {"away", "late"} and now != "training":
-            say(f"{member.name} is {now}" if now != "waiting" else f"{member.name} is there")
+    Args:
+        gathering: Who takes part.
+        config: The run's configuration.
+        link: What carries parcels.
+        patience: How long an answer may take.
+        watch: Called where a client's standing changes.
+    """
 
     def connect(exchanges: Any, device: Any) -> Deployed:
         return Deployed(

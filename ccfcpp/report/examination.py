@@ -17,6 +17,7 @@ from ccfcpp.clustering.methods import METHODS
 from ccfcpp.core.config import RunConfig
 from ccfcpp.core.config_layers import merge, read_yaml, validate
 from ccfcpp.core.errors import UsageError
+from ccfcpp.deployment.gathering import Gathering
 from ccfcpp.report.embedding import Embedding, embed
 from ccfcpp.report.errors import CannotDrawError
 from ccfcpp.report.numbers import (
@@ -26,6 +27,7 @@ from ccfcpp.report.numbers import (
     has_numbers,
     matched_classes,
 )
+from ccfcpp.report.remote import Told, unconnected
 from ccfcpp.runs.experiment import Experiment, Snapshot
 from ccfcpp.runs.folder import RunFolder
 from supervised.classifiers import CLASSIFIERS
@@ -63,6 +65,7 @@ class Run:
         clusters_images: Whether images are clustered; else they are classified.
         snapshot: What the last checkpoint makes of the images; None where there is none.
         spectra: Singular values of models, by name, as in ``spectra.npz``.
+        remote: Whether the images are with clients on other machines.
         label: What sets it apart from other runs in the same report.
     """
 
@@ -81,6 +84,7 @@ class Run:
     clusters_images: bool
     snapshot: Snapshot | None
     spectra: Mapping[str, Tensor]
+    remote: bool = False
     label: str = ""
 
     @property
@@ -90,6 +94,8 @@ class Run:
         Raises:
             CannotDrawError: There is no checkpoint.
         """
+        if self.snapshot is None and self.remote:
+            raise CannotDrawError("no client has told where its images are")
         if self.snapshot is None:
             raise CannotDrawError("the run ended before its first checkpoint")
         return self.snapshot
@@ -123,6 +129,8 @@ class Run:
         Raises:
             CannotDrawError: There is none, or it has no numbers.
         """
+        if self.remote:
+            raise CannotDrawError("the images are with the clients, on other machines")
         points = self.seen.representations
         if points is None and not self.clusters_images:
             raise CannotDrawError(
@@ -184,8 +192,9 @@ def examine(path: Path, data_root: str | None = None) -> Run:
         UsageError: It is not the folder of a run, or the run's images cannot be loaded.
     """
     folder = RunFolder(path)
-    folder.refuse_deployed()
     kind, config = _config(folder)
+    if folder.deployment.exists():
+        return _deployed(folder, kind, config)
     experiment = kind.make(_here(config, data_root, _recorded_root(folder)))
     names = {client.id: client.name for client in experiment.clients}
     clients = range(len(experiment.parts))
@@ -206,6 +215,32 @@ def examine(path: Path, data_root: str | None = None) -> Run:
         kind is _CLUSTERING,
         _as_recorded(experiment.last_snapshot(folder), folder),
         folder.read_arrays("spectra"),
+    )
+
+
+def _deployed(folder: RunFolder, kind: "_Kind", config: RunConfig) -> Run:
+    """A run whose images are with clients on other machines, by what they have told."""
+    gathering = Gathering.load(folder.deployment)
+    experiment = unconnected(gathering, _here(config, None, None))
+    told = Told.read(folder.read_arrays("counts"), gathering.charter)
+    summary = folder.read_summary() if folder.summary.is_file() else None
+    return Run(
+        folder.path,
+        config,
+        kind.methods[experiment.system].title,
+        experiment.algorithm.rounds,
+        folder.read_log(),
+        summary,
+        _facts(experiment, summary),
+        folder.read_sessions(),
+        [member.name for member in gathering.members],
+        [member.samples for member in gathering.members],
+        frozenset(member.id for member in experiment.members),
+        told.holdings(gathering.members),
+        kind is _CLUSTERING,
+        told.snapshot,
+        folder.read_arrays("spectra"),
+        remote=True,
     )
 
 

@@ -48,6 +48,8 @@ def progress_note(run: Run) -> str | None:
     if run.summary is not None:
         return None
     name = f"The run {run.label}" if run.label else "This run"
+    if run.remote:
+        return f"{name} has not ended: {len(run.log)} of {run.planned} rounds are done."
     if run.snapshot is None:
         return (
             f"{name} was interrupted before its first checkpoint, after {len(run.log)} of "

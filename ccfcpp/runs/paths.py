@@ -93,7 +93,7 @@ class RunPaths:
         if self.deployment.exists():
             raise UsageError(
                 f"the images of the run in {self.path} are with its clients, on other machines: go "
-                "on with it by ccfcpp serve; its figures cannot be drawn here"
+                "on with it by ccfcpp serve"
             )
 
     def saved_config(self, kind: type[C]) -> C:

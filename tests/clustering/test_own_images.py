@@ -33,7 +33,7 @@ def images(count: int, channels: int, side: int) -> ImageData:
 def test_they_fit_size_colour_and_number(
     count: int, channels: int, side: int, expected: dict[str, object]
 ) -> None:
-    settings = settings_for(images(count, channels, side))
+    settings = settings_for(count, (channels, side, side))
     config = resolve(ClusterConfig, "cluster", settings, {"dataset": "/my/images"})
     values = {key.removeprefix("scan."): value for key, value in values_of(config).items()}
     assert expected.items() <= values.items()

@@ -1,5 +1,6 @@
 """From the first question to a run's folder, with clients in this process and all as bytes."""
 
+import csv
 import json
 from pathlib import Path
 from typing import Any
@@ -14,14 +15,17 @@ from ccfcpp.core.metrics import clustering_scores
 from ccfcpp.core.sending import ALWAYS
 from ccfcpp.data import ImageData
 from ccfcpp.deployment.experiment import DeployedExperiment, make_experiment
+from ccfcpp.deployment.gathering import Gathering
 from ccfcpp.deployment.meeting import first_charter, full_charter, meet, members_of
 from ccfcpp.deployment.transport import Deployed
 from ccfcpp.engine.client import Client
 from ccfcpp.runs.folder import RunFolder
+from ccfcpp.runs.paths import RunPaths
 from tests.support.classification import labelled_clients, small_config
 from tests.support.clustering import tiny
 from tests.support.command import ccfcpp
 from tests.support.deployment import AT_ONCE, RUN, Grid, worker_of
+from tests.support.reports import report
 
 CLASSES = [str(number) for number in range(10)]
 
@@ -29,7 +33,7 @@ CLASSES = [str(number) for number in range(10)]
 def experiment_on(grid: Grid, config: MethodConfig, command: str = "cluster") -> DeployedExperiment:
     first = first_charter(command, config.model_dump(mode="json"))
     names = list(grid.workers)
-    facts = meet(grid, names, first, RUN, len(names), AT_ONCE)
+    facts, _ = meet(grid, names, first, RUN, len(names), AT_ONCE)
     charter = full_charter(first, facts.values(), getattr(config, "clusters", None))
     members = members_of(facts, {name: number for number, name in enumerate(names)})
     return make_experiment(
@@ -125,11 +129,54 @@ def test_a_run_needs_clients_that_may_take_part(tmp_path: Path) -> None:
         experiment_on(grid, tiny("km"))
 
 
-def test_no_command_takes_other_images_for_those_of_the_clients(tmp_path: Path) -> None:
+@pytest.mark.parametrize("method", ["fed-scan", "fedavg"])
+def test_a_report_shows_what_clients_have_told(method: str, tmp_path: Path) -> None:
+    grid = grid_of(labelled_clients(40, 30, 20), tmp_path, tested=method == "fedavg")
+    if method == "fedavg":
+        config, command = (
+            small_config("method=fedavg", "compute.cohort=1", "device=cpu"),
+            "classify",
+        )
+    else:
+        config, command = tiny(method, {"clusters": 3, "device": "cpu"}), "cluster"
+    experiment = experiment_on(grid, config, command)
+    summary = run(experiment, tmp_path / "run")
+    gathering = Gathering(RUN, experiment.charter, tuple(experiment.members), 1.0)
+    gathering.save(RunPaths(tmp_path / "run").deployment)
+    found = report(tmp_path / "run")
+    assert {"scores", "bytes", "participation", "confusion"} <= set(found["figures"])
+    reasons = {each["figure"]: each["reason"] for each in found["left_out"]}
+    assert reasons["Covariance matrix"] == "the images are with the clients, on other machines"
+    page = (tmp_path / "run" / "report.html").read_text()
+    score = "accuracy" if method == "fedavg" else "nmi"
+    assert f"{summary[score]:.4g}" in page
+    with (tmp_path / "run" / "figures" / "confusion.csv").open() as file:
+        counted = sum(int(row["images"]) for row in csv.DictReader(file))
+    assert counted == (12 if method == "fedavg" else 90)
+    assert ("client-classes" in found["figures"]) == (method == "fed-scan")
+
+
+def test_a_report_before_the_end_shows_the_rounds(tmp_path: Path) -> None:
+    grid = grid_of(labelled_clients(40, 30, 20), tmp_path, tested=True)
+    config = small_config("method=scaffold", "compute.cohort=1", "device=cpu")
+    experiment = experiment_on(grid, config, "classify")
+    folder = RunFolder.create(tmp_path / "run", config)
+    with pytest.raises(KeyboardInterrupt):
+        experiment.run(folder, _stop_in_round_1)
+    Gathering(RUN, experiment.charter, tuple(experiment.members), 1.0).save(folder.deployment)
+    found = report(tmp_path / "run")
+    assert "participation" in found["figures"]
+    reasons = {each["figure"]: each["reason"] for each in found["left_out"]}
+    assert reasons["Confusion matrix"] == "no client has told where its images are"
+    assert "2 of" in (tmp_path / "run" / "report.html").read_text()
+
+
+def test_cluster_does_not_go_on_with_other_images_than_those_of_the_clients(
+    tmp_path: Path,
+) -> None:
     """The run's configuration names no data set, and the default one is another."""
     folder = RunFolder.create(tmp_path / "run", tiny("ffcm-km"))
     folder.deployment.write_text("{}")
-    for command in (["report", folder.path], ["cluster", "--out", folder.path, "--resume"]):
-        result = ccfcpp(*command)
-        assert result.code == 2
-        assert "are with its clients, on other machines" in result.stderr
+    result = ccfcpp("cluster", "--out", folder.path, "--resume")
+    assert result.code == 2
+    assert "are with its clients, on other machines" in result.stderr

@@ -30,7 +30,8 @@ pytestmark = pytest.mark.skipif(
 )
 NAMES, SIZES = ("a", "b", "c"), (60, 40, 30)
 SETTINGS = (
-    "method=ccfc", "clusters=4", "model.widths=[4,6]", "model.projector_width=12", "model.latent=8",
+    "dataset=digits", "method=ccfc", "clusters=4",
+    "model.widths=[4,6]", "model.projector_width=12", "model.latent=8",
     "model.predictor_width=4", "training.rounds=2", "training.pretrain_rounds=1", "device=cpu",
     "centroids.restarts=2", "compute.cohort=1", "seed=3",
 )  # fmt: skip

@@ -1,0 +1,130 @@
+"""What ``ccfcpp serve`` says and chooses, without its processes."""
+
+import re
+from collections.abc import Mapping
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from ccfcpp.cli.attendance import Attendance
+from ccfcpp.cli.serve import fitted, header
+from ccfcpp.clustering.config import ClusterConfig
+from ccfcpp.clustering.methods import METHODS
+from ccfcpp.clustering.scan.config import ScanConfig
+from ccfcpp.core.config_layers import resolve
+from ccfcpp.deployment.charter import Charter
+from ccfcpp.engine.client import Member
+from ccfcpp.runs.opening import Opening
+from tests.deployment.test_experiment import experiment_on, grid_of
+from tests.support.classification import labelled_clients
+from tests.support.clustering import tiny
+from tests.support.command import ccfcpp
+
+MEMBERS = [Member(0, "ward-a", 1200), Member(1, "ward-b", 60)]
+
+
+def fitted_to(samples: int, shape: tuple[int, ...], *layers: Mapping[str, Any]) -> ScanConfig:
+    given = [{"dataset": "somewhere/else"}, *map(dict, layers)]
+    opening = Opening(Path("run"), resolve(ClusterConfig, "cluster", *given), goes_on=False)
+    charter = Charter(command="cluster", config={}, image_shape=shape, samples=samples)
+    config: ClusterConfig = fitted(opening, charter, given).config
+    return config.section(ScanConfig)
+
+
+def test_steps_over_a_network_are_few_and_large() -> None:
+    scan = fitted_to(70_000, (1, 28, 28))
+    assert (scan.steps, scan.lagged, scan.exact_steps) == (60, True, 10)
+    assert scan.batch == 4667  # as many images in all as in the 140 steps of 2,000 in one process
+    assert fitted_to(60, (1, 28, 28)).batch == 60
+    # What the user gave lies over them; so does what belongs to a named data set.
+    assert fitted_to(60, (1, 28, 28), {"scan": {"steps": 3}}).steps == 3
+    assert fitted_to(60, (1, 28, 28), {"dataset": "mnist"}).steps == 120
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_the_header_counts_exchanges(method: str, tmp_path: Path) -> None:
+    clients = labelled_clients(40, 30)
+    grid = grid_of(clients, tmp_path)
+    experiment = experiment_on(grid, tiny(method, {"clusters": 3, "device": "cpu"}))
+    grid.orders.clear()
+    said = header(experiment, seconds=30.0)
+    federation = experiment.federation()
+    for _, _report in federation.run(experiment.algorithm.initial_state(experiment.randomness), 0):
+        pass
+    exchanges = len(grid.orders) // len(clients)
+    assert "70 images of 8x8 pixels; 2 clients" in said
+    found = re.search(r"about (\d+) exchanges: (\d+):(\d+) min", said)
+    assert found is not None
+    number, minutes, seconds = map(int, found.groups())
+    # A system may know only later that it can spare one.
+    assert exchanges <= number <= exchanges + 1
+    assert 60 * minutes + seconds == 30 * number
+
+
+def attendance(terminal: bool) -> Attendance:
+    console = Console(file=StringIO(), width=80, force_terminal=terminal)
+    return Attendance(console, [member.name for member in MEMBERS])
+
+
+def printed(shown: Attendance) -> str:
+    assert isinstance(shown.console.file, StringIO)
+    return shown.console.file.getvalue()
+
+
+def test_a_terminal_shows_how_each_client_fares() -> None:
+    shown = attendance(terminal=True)
+    shown.told("ward-b", "cannot take part: it holds no image")
+    shown.console.print(shown)
+    assert "not there yet" in printed(shown)
+    shown.begin(MEMBERS[:1])
+    shown.stands(MEMBERS[0], "waiting", "training")
+    shown.console.print(shown)
+    row = next(line for line in printed(shown).splitlines() if "1,200" in line)
+    assert "ward-a" in row
+    assert "at work" in row
+    assert "cannot take part: it holds no image" in printed(shown)
+    shown.stands(MEMBERS[0], "training", "late")
+    assert str(next(iter(shown.__rich__().columns[2].cells))) == "late"
+
+
+def test_elsewhere_each_change_that_matters_is_a_line() -> None:
+    shown = attendance(terminal=False)
+    with shown.shown():
+        shown.told("ward-a", "1,200 images")
+    for before, now in (("away", "waiting"), ("waiting", "training"), ("training", "late")):
+        shown.stands(MEMBERS[0], before, now)  # type: ignore[arg-type]
+    shown.stands(MEMBERS[0], "late", "waiting")
+    assert printed(shown).splitlines() == [
+        "ward-a: 1,200 images", "ward-a is there", "ward-a is late", "ward-a is there"
+    ]  # fmt: skip
+
+
+def test_many_clients_fit_a_terminal() -> None:
+    console = Console(file=StringIO(), width=80)
+    shown = Attendance(console, [f"c{number}" for number in range(1000)])
+    shown.standings |= {f"c{number}": "there" for number in range(999)}
+    table = shown.__rich__()
+    assert table.row_count == 31
+    first, *_, last = map(str, table.columns[0].cells)
+    assert (first, last) == ("c999", "and 970 more")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["--rounds", 3], "training.rounds"),
+        (["--method", "fedavg"], "method"),
+        (["--task", "classify", "--clusters", 3], "clusters"),
+        (["--listen", "9092"], "HOST:PORT"),
+    ],
+)
+def test_settings_without_effect_are_refused(
+    arguments: list[object], complaint: str, tmp_path: Path
+) -> None:
+    result = ccfcpp("serve", *arguments, "--out", tmp_path / "run")
+    assert result.code == 2
+    assert complaint in result.stderr
+    assert result.stderr.count("\n") == 1
