@@ -12,7 +12,6 @@ import typer
 from ccfcpp.cli import flags
 from ccfcpp.cli.attendance import Attendance
 from ccfcpp.cli.options import AsJson, Config, Out, Resume, Settings
-from ccfcpp.cli.progress import minutes
 from ccfcpp.cli.terminal import (
     print_facts,
     progress_console,
@@ -142,6 +141,8 @@ def fitted(opening: "Opening[Any]", charter: "Charter", layers: Sequence[Tree]) 
 
 def header(experiment: "DeployedExperiment", seconds: float) -> str:
     """What is about to be run, and how long it takes."""
+    from ccfcpp.cli.progress import minutes
+
     charter, algorithm = experiment.charter, experiment.algorithm
     height, width = charter.image_shape[1:]
     state = algorithm.initial_state(experiment.randomness)

@@ -132,13 +132,10 @@ def test_a_run_needs_clients_that_may_take_part(tmp_path: Path) -> None:
 @pytest.mark.parametrize("method", ["fed-scan", "fedavg"])
 def test_a_report_shows_what_clients_have_told(method: str, tmp_path: Path) -> None:
     grid = grid_of(labelled_clients(40, 30, 20), tmp_path, tested=method == "fedavg")
+    config: MethodConfig = tiny("fed-scan", {"clusters": 3, "device": "cpu"})
     if method == "fedavg":
-        config, command = (
-            small_config("method=fedavg", "compute.cohort=1", "device=cpu"),
-            "classify",
-        )
-    else:
-        config, command = tiny(method, {"clusters": 3, "device": "cpu"}), "cluster"
+        config = small_config("method=fedavg", "compute.cohort=1", "device=cpu")
+    command = "classify" if method == "fedavg" else "cluster"
     experiment = experiment_on(grid, config, command)
     summary = run(experiment, tmp_path / "run")
     gathering = Gathering(RUN, experiment.charter, tuple(experiment.members), 1.0)
