@@ -30,10 +30,12 @@ from tests.support.reports import report
 CLASSES = [str(number) for number in range(10)]
 
 
-def experiment_on(grid: Grid, config: MethodConfig, command: str = "cluster") -> DeployedExperiment:
+def experiment_on(
+    grid: Grid, config: MethodConfig, command: str = "cluster", least: int | None = None
+) -> DeployedExperiment:
     first = first_charter(command, config.model_dump(mode="json"))
     names = list(grid.workers)
-    facts, _ = meet(grid, names, first, RUN, len(names), AT_ONCE)
+    facts, _ = meet(grid, names, first, RUN, least or len(names), AT_ONCE)
     charter = full_charter(first, facts.values(), getattr(config, "clusters", None))
     members = members_of(facts, {name: number for number, name in enumerate(names)})
     return make_experiment(
@@ -72,6 +74,19 @@ def test_scores_from_counts_are_those_from_the_images(method: str, tmp_path: Pat
     saved = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert saved["nmi"] == summary["nmi"]
     assert not (tmp_path / "run" / "assignments.npz").exists()
+
+
+def test_who_comes_after_the_start_is_not_part_of_the_run(tmp_path: Path) -> None:
+    grid = grid_of(labelled_clients(40, 30, 20), tmp_path)
+    late = list(grid.workers)[1]
+    grid.away.add(late)
+    config = tiny("ffcm-km", {"clusters": 3, "device": "cpu"})
+    experiment = experiment_on(grid, config, least=2)
+    grid.away.clear()
+    summary = run(experiment, tmp_path / "run")
+    assert late not in {name for name, _ in grid.orders}
+    assert (summary["clients"], summary["held"]) == (2, 60)
+    assert [each["client"] for each in summary["participants"]] == [0, 2]
 
 
 def test_who_does_not_allow_counts_is_left_out(tmp_path: Path) -> None:
