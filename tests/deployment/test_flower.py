@@ -49,10 +49,14 @@ class Nodes:
     def __init__(self, sockets: dict[str, Path]) -> None:
         self.sockets = sockets
         self.replies: dict[str, Message] = {}
+        self.started = ""
         TaskIdentity.task_id = TaskIdentity.run_id = TaskIdentity.node_id = 1
 
     def get_nodes(self) -> list[Any]:
-        return [SimpleNamespace(name=n, node_id=i) for i, n in enumerate(self.sockets, 10)]
+        return [
+            SimpleNamespace(name=n, node_id=i, last_activated_at=self.started)
+            for i, n in enumerate(self.sockets, 10)
+        ]
 
     def push_messages(self, messages: list[Message]) -> list[str | None]:
         (message,) = messages
@@ -120,6 +124,19 @@ def test_the_text_of_an_error_goes_no_further(tmp_path: Path) -> None:
         asked.__dict__["_error"] = None
         nodes.replies[ticket] = Message(Error(code=2, reason="/home/x"), reply_to=asked)
         assert link.pull(ticket) == Undelivered("its node has failed (Flower's error 2)")
+
+
+def test_a_node_that_is_started_again_is_not_waited_for(tmp_path: Path) -> None:
+    """Flower never tells: the message was delivered, and the node is online."""
+    nodes = Nodes({"a": tmp_path / "nowhere"})
+    with linked(nodes, tmp_path) as link:
+        tickets = [link.push(10, Parcel(b"{}"), 60.0) for _ in range(2)]
+        answered, asked = [ticket for ticket in tickets if ticket is not None]
+        del nodes.replies[asked]
+        assert link.pull(asked) is None
+        nodes.started = "later"
+        assert link.pull(answered) == Parcel(b"", b"")
+        assert link.pull(asked) == Undelivered("its node has been started again")
 
 
 def test_other_records_are_no_parcel() -> None:
