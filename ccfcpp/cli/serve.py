@@ -74,7 +74,13 @@ def serve(
 
     require_flower()
     from ccfcpp.deployment.roster import read_roster
-    from ccfcpp.deployment.serving import Gathering, experiment_for, gather, open_server
+    from ccfcpp.deployment.serving import (
+        Gathering,
+        experiment_for,
+        gather,
+        open_server,
+        wait_for_clients,
+    )
     from ccfcpp.deployment.transport import Patience
 
     patience = Patience(limit)
@@ -88,6 +94,7 @@ def serve(
         saved = opening.path / "deployment.json"
         if resume and saved.exists():
             gathering = Gathering.load(saved)
+            wait_for_clients(link, gathering, clients)
         else:
             gathering = gather(link, opening.config, task, named, clients, patience, console.print)
         experiment, folder = opening.open(

@@ -25,23 +25,24 @@ from ccfcpp.engine.payload import pack
 from tests.support.clustering import digits
 from tests.support.deployment import one_by_one
 
-NAMES, SIZES = ("a", "b", "c"), (60, 40, 30)
+SIZES = 60, 40, 30, 20
 _MARK = "CCFCPP_TEST_PLACE"
 """In the environment of every process of a place, and of all that they start."""
 
 
 class Place:
-    """A server and three clients with images of their own, and what they write.
+    """A server and clients with images of their own, and what they write.
 
     Args:
         folder: An empty folder.
+        names: The clients', at most four.
 
     Attributes:
         port: Where the server listens.
         out: Folder of the run.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *names: str) -> None:
         from ccfcpp.deployment.keys import make_authority, make_client, make_server
 
         self.folder = folder
@@ -51,8 +52,9 @@ class Place:
         self.started: dict[str, subprocess.Popen[bytes]] = {}
         make_authority(self.keys, 2)
         make_server(self.keys, "127.0.0.1", 2)
-        for name in NAMES:
+        for number, name in enumerate(names):
             make_client(self.keys, name)
+            self._save_images(self._images(name), number)
 
     def serve(self, *words: object) -> subprocess.Popen[bytes]:
         """Start the server."""
@@ -61,18 +63,12 @@ class Place:
 
     def join(self, name: str, *words: object, fault: str = "") -> subprocess.Popen[bytes]:
         """Start a client, also a dishonest one."""
-        images = self.folder / f"{name}.npz"
-        if name in NAMES and not images.exists():
-            self._save_images(images, NAMES.index(name))
         module = ("tests.support.rogue", fault) if fault else ("ccfcpp",)
-        files = {
-            "--server": f"127.0.0.1:{self.port}",
-            "--key": self.keys / "clients" / f"{name}.key",
-            "--authority": self.keys / "ca.crt",
-            "--data": images,
-        }
-        given = [word for pair in files.items() if pair[0] not in words for word in pair]
-        return self.start(name, *module, "join", *given, "--allow", "counts", *words)
+        files = (
+            *("--key", self.keys / "clients" / f"{name}.key", "--authority", self.keys / "ca.crt"),
+            *("--server", f"127.0.0.1:{self.port}", "--data", self._images(name)),
+        )
+        return self.start(name, *module, "join", *files, "--allow", "counts", *words)
 
     def start(self, name: str, module: str, *words: object) -> subprocess.Popen[bytes]:
         """Start a module of Python's, whose output goes to a log of its name."""
@@ -117,14 +113,22 @@ class Place:
             assert self.started["serve"].poll() is None, self.said("serve")
             time.sleep(0.1)
 
-    def pids(self, word: str) -> list[int]:
-        """Processes of this place in whose command a word is."""
-        return [pid for pid, command in processes_with(str(self.folder)) if word in command]
+    def kill_node(self, name: str) -> None:
+        """End a client's SuperNode at once; the client stays."""
+        key = str(self.keys / "clients" / f"{name}.key")
+        for pid, command in processes_with(str(self.folder)):
+            if key in command and "flower-supernode" in command and "leash.py" not in command:
+                os.kill(pid, signal.SIGKILL)
+                return
+        raise AssertionError(f"{name} has no node")
 
     def _log(self, name: str) -> Path:
         path = self.folder / f"{name}.log"
         path.touch()
         return path
+
+    def _images(self, name: str) -> Path:
+        return self.folder / f"{name}.npz"
 
     def _save_images(self, path: Path, number: int) -> None:
         images, labels = digits()
@@ -133,9 +137,9 @@ class Place:
 
 
 @contextmanager
-def place(folder: Path) -> Iterator[Place]:
+def place(folder: Path, *names: str) -> Iterator[Place]:
     """A federation of which nothing is left behind."""
-    here = Place(folder)
+    here = Place(folder, *names)
     try:
         yield here
     finally:
