@@ -113,7 +113,9 @@ class Gate:
         body = _limited(request.stream(), self.most_bytes)
         try:
             if request.scope["raw_path"] == _PULL:
-                return await self._wait_for_message(request, b"".join([part async for part in body]))
+                return await self._wait_for_message(
+                    request, b"".join([part async for part in body])
+                )
             return await self._pass_on(request, body)
         except _TooLargeError:
             return _too_large(self.most_bytes)

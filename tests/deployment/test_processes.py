@@ -44,7 +44,7 @@ def assert_as_in_one_process(here: Place) -> None:
 
 def test_a_node_that_is_killed_at_work_comes_back(tmp_path: Path) -> None:
     with place(tmp_path, "a", "b", "c") as here:
-        here.serve(*SCAFFOLD, *rounds(6), "--limit", 200)
+        here.serve(*SCAFFOLD, *rounds(4), "--limit", 200)
         here.join("a")
         here.join("b", fault="late")
         here.join("c")
