@@ -1,7 +1,7 @@
 """Runs a command that must not outlive whoever has started it, also where that is killed.
 
-``python leash.py COMMAND ...`` reads a pipe whose other end that process holds, and ends its process
-group when the pipe does. It imports nothing of ours.
+``python leash.py COMMAND ...`` reads a pipe whose other end that process holds, and ends its own
+process group when the pipe does. It imports nothing of ours.
 """
 
 import os

@@ -24,8 +24,8 @@ _LOOK, _AGAIN = 0.5, 5.0
 _REASONS = {
     "[code: 2004]": "the server does not know the key, or the key is in use: give its .pub file to "
     "the server's owner for the roster (after a crash a key is in use for a minute)",
-    "mismatch, certificate is not valid": "the server's certificate is for another name or address: "
-    "give another --server",
+    "mismatch, certificate is not valid": "the server's certificate is for another name: "
+    "give --server as the certificate has it",
     "CERTIFICATE_VERIFY_FAILED": "the server's certificate is not of this authority: ask the "
     "server's owner for its ca.crt (--authority)",
 }

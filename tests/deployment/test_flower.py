@@ -25,6 +25,7 @@ from ccfcpp.deployment.client_app import exchange
 from ccfcpp.deployment.flower import parcel_of, record_of
 from ccfcpp.deployment.parcel import Parcel
 from ccfcpp.deployment.server_app import relay
+from ccfcpp.deployment.serving import Gathering, wait_for_clients
 from ccfcpp.deployment.sockets import FlowerLink, answer_forever, listen
 from ccfcpp.deployment.transport import Deployed, Undelivered
 from tests.support.classification import labelled_clients, small_algorithm, small_config
@@ -158,3 +159,23 @@ def test_what_flower_starts_imports_no_torch(module: str) -> None:
     program = f"import sys, ccfcpp.deployment.{module}; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.stdout.strip().endswith("False"), done.stderr
+
+
+def test_a_run_that_goes_on_waits_for_all_who_took_part(tmp_path: Path) -> None:
+    """Else its next round would be without those that come a second later."""
+    clients = labelled_clients(20, 15, 12)
+    config = small_config("method=fedavg")
+    charter = charter_of(config, clients, classes=CLASSES)
+    gathering = Gathering("a" * 32, charter, tuple(client.member for client in clients))
+    names = [member.name for member in gathering.members]
+    coming: list[dict[str, int]] = [{}, {"stranger": 9}, {names[0]: 1}, {names[0]: 1, names[1]: 2}]
+    everybody = {name: number for number, name in enumerate(names)}
+    for least, looks in ((None, 5), (3, 5), (9, 5), (2, 4), (1, 3)):
+        seen: list[dict[str, int]] = []
+
+        def online(seen: list[dict[str, int]] = seen) -> dict[str, int]:
+            seen.append([*coming, everybody][len(seen)])
+            return seen[-1]
+
+        wait_for_clients(SimpleNamespace(online=online), gathering, least, pause=0.0)  # type: ignore[arg-type]
+        assert len(seen) == looks

@@ -14,12 +14,13 @@ import pytest
 
 from tests.support.command import assigned
 
-pytestmark = pytest.mark.skipif(
-    "CCFCPP_PROCESSES" not in os.environ, reason="real processes: set CCFCPP_PROCESSES=1"
-)
 pytest.importorskip("flwr")
 
 from tests.support.processes import Place, assert_same, in_one_process, place, tensors_of
+
+pytestmark = pytest.mark.skipif(
+    "CCFCPP_PROCESSES" not in os.environ, reason="real processes: set CCFCPP_PROCESSES=1"
+)
 
 SHARED = assigned("device=cpu", "compute.cohort=1", "seed=3")
 SCAFFOLD = ("--task", "classify", *SHARED, *assigned("method=scaffold", "training.local_epochs=1"))
@@ -133,10 +134,14 @@ def test_updates_that_cannot_be_used_are_refused(tmp_path: Path) -> None:
 
 # --- every kind of system ------------------------------------------------------------------------
 
-MODEL = ("model.widths=[4,6]", "model.projector_width=12", "model.latent=8",
-         "model.predictor_width=4", "centroids.restarts=2")  # fmt: skip
-SCAN = ("scan.stem=0", "scan.widths=[8]", "scan.hidden=8", "scan.latent=6", "scan.batch=20",
-        "scan.neighbours=3", "scan.mine_every=2", "scan.steps=4", "scan.steps_per_round=2")  # fmt: skip
+MODEL = (
+    *("model.widths=[4,6]", "model.projector_width=12", "model.latent=8"),
+    *("model.predictor_width=4", "centroids.restarts=2"),
+)
+SCAN = (
+    *("scan.stem=0", "scan.widths=[8]", "scan.hidden=8", "scan.latent=6", "scan.batch=20"),
+    *("scan.neighbours=3", "scan.mine_every=2", "scan.steps=4", "scan.steps_per_round=2"),
+)
 CLUSTERING = ("clusters=4", "training.rounds=2", "training.pretrain_rounds=1")
 SYSTEMS = {
     "ccfc++": ("cluster", *CLUSTERING, *MODEL, "centroids.refine_steps=1"),

@@ -83,7 +83,7 @@ class Place:
         return process
 
     def said(self, name: str) -> str:
-        """What a process has printed, its lines joined as they were before a terminal broke them."""
+        """What a process has printed, on one line: a terminal's width breaks others."""
         return " ".join(self._log(name).read_text().split())
 
     def wait_for(self, text: str, name: str = "serve", seconds: float = 120.0) -> None:
