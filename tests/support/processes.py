@@ -26,6 +26,8 @@ from tests.support.clustering import digits
 from tests.support.deployment import one_by_one
 
 SIZES = 60, 40, 30, 20
+MOST_SECONDS = 400.0
+"""What anything here may take, also where other work fills the machine."""
 _MARK = "CCFCPP_TEST_PLACE"
 """In the environment of every process of a place, and of all that they start."""
 
@@ -57,9 +59,13 @@ class Place:
             self._save_images(self._images(name), number)
 
     def serve(self, *words: object) -> subprocess.Popen[bytes]:
-        """Start the server."""
+        """Start the server, and wait until clients can come: else they try again ever later."""
         where = "--listen", f"127.0.0.1:{self.port}", "--keys", self.keys, "--out", self.out
-        return self.start("serve", "ccfcpp", "serve", *where, *words)
+        ready = "waiting for"
+        before = self.said("serve").count(ready)
+        server = self.start("serve", "ccfcpp", "serve", *where, *words)
+        self.wait_for(ready, times=before + 1)
+        return server
 
     def join(self, name: str, *words: object, fault: str = "") -> subprocess.Popen[bytes]:
         """Start a client, also a dishonest one."""
@@ -86,15 +92,15 @@ class Place:
         """What a process has printed, on one line: a terminal's width breaks others."""
         return " ".join(self._log(name).read_text().split())
 
-    def wait_for(self, text: str, name: str = "serve", seconds: float = 120.0) -> None:
-        """Until a process says something."""
-        until = time.monotonic() + seconds
-        while text not in self.said(name):
-            assert time.monotonic() < until, f"{name} does not say {text!r}: {self.said(name)}"
-            assert self.started[name].poll() is None or text in self.said(name), self.said(name)
+    def wait_for(self, text: str, name: str = "serve", times: int = 1) -> None:
+        """Until a process has said something."""
+        until = time.monotonic() + MOST_SECONDS
+        while (said := self.said(name)).count(text) < times:
+            assert time.monotonic() < until, f"{name} does not say {text!r}: {said}"
+            assert self.started[name].poll() is None, f"{name} has ended: {said}"
             time.sleep(0.1)
 
-    def end(self, seconds: float = 240.0) -> dict[str, Any]:
+    def end(self, seconds: float = MOST_SECONDS) -> dict[str, Any]:
         """Wait for the server's end; gives the run's summary."""
         assert self.started["serve"].wait(seconds) == 0, self.said("serve")
         summary: dict[str, Any] = json.loads((self.out / "summary.json").read_text())
@@ -105,9 +111,9 @@ class Place:
         path = self.out / "metrics.jsonl"
         return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
-    def wait_for_round(self, number: int, seconds: float = 120.0) -> None:
+    def wait_for_round(self, number: int) -> None:
         """Until a round is over, counted from 1."""
-        until = time.monotonic() + seconds
+        until = time.monotonic() + MOST_SECONDS
         while len(self.rounds()) < number:
             assert time.monotonic() < until, self.said("serve")
             assert self.started["serve"].poll() is None, self.said("serve")

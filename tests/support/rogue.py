@@ -15,7 +15,7 @@ from ccfcpp.cli.app import main
 from ccfcpp.deployment.parcel import Parcel
 from ccfcpp.deployment.worker import Worker
 
-LATE, NEVER = 45.0, 3600.0
+LATE, NEVER = 90.0, 3600.0
 """Seconds that an answer takes."""
 
 
