@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 from ccfcpp.core.errors import FederationError
@@ -56,7 +57,8 @@ def deployed(clients: int, repeats: int) -> tuple[Seconds, dict[str, float]]:
         for name, size in sizes.items():
             title = f"deployed exchange of {name}, {clients} clients"
             for number in range(repeats + 1):
-                taken = timed(lambda number=number, size=size: _ask(link, nodes, number, size))
+                payload = bytes([number]) * size
+                taken = timed(partial(_ask, link, nodes, payload))
                 console.print(f"{title}: {taken:.4g} s")
                 if number > 0:
                     seconds.setdefault(title, []).append(taken)
@@ -71,8 +73,7 @@ def deployed(clients: int, repeats: int) -> tuple[Seconds, dict[str, float]]:
     return seconds, {f"peak memory of {name}, MB": value for name, value in peaks.items()}
 
 
-def _ask(link: FlowerLink, nodes: Sequence[int], number: int, size: int) -> None:
-    payload = bytes([number]) * size
+def _ask(link: FlowerLink, nodes: Sequence[int], payload: bytes) -> None:
     tickets = [link.push(node, Parcel(b"{}", payload), _LIFE) for node in nodes]
     for ticket in tickets:
         assert ticket is not None

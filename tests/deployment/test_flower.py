@@ -177,5 +177,5 @@ def test_a_run_that_goes_on_waits_for_all_who_took_part(tmp_path: Path) -> None:
             seen.append([*coming, everybody][len(seen)])
             return seen[-1]
 
-        wait_for_clients(SimpleNamespace(online=online), gathering, least, pause=0.0)  # type: ignore[arg-type]
+        wait_for_clients(SimpleNamespace(online=online), gathering, least, pause=0.0)
         assert len(seen) == looks

@@ -298,12 +298,12 @@ def test_a_gate_that_closes_keeps_nobody(
     link.answer = lambda body: Response(b"")
     codes: list[int] = []
 
-    def wait() -> None:
-        with client_of(keys, port) as client:
+    def wait(at: int) -> None:
+        with client_of(keys, at) as client:
             codes.append(client.post(PULL).status_code)
 
-    waiting = threading.Thread(target=wait)
-    with open_gate(setting) as port:
+    with open_gate(setting) as at:
+        waiting = threading.Thread(target=wait, args=(at,))
         waiting.start()
         while not link.seen:
             time.sleep(0.01)

@@ -138,7 +138,7 @@ class Place:
 
     def _save_images(self, path: Path, number: int) -> None:
         images, labels = digits()
-        part = torch.arange(sum(SIZES)).split(list(SIZES))[number]
+        part = torch.split(torch.arange(sum(SIZES)), list(SIZES))[number]
         np.savez(path, images=images[part].squeeze(1).numpy(), labels=labels[part].numpy())
 
 

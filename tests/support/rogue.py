@@ -57,7 +57,7 @@ def spoil(fault: str) -> None:
         left.clear()
         return FAULTS[fault](found)
 
-    Worker.answer = answer  # type: ignore[method-assign]
+    setattr(Worker, "answer", answer)  # noqa: B010 - for the whole of this process
 
 
 if __name__ == "__main__":
