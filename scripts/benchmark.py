@@ -7,6 +7,7 @@ Nothing else should run meanwhile. Example, as in docs/performance.md:
     python scripts/benchmark.py --dataset cifar10 --parts methods --repeats 9
     python scripts/benchmark.py --dataset mnist --parts steps
     OMP_NUM_THREADS=1 python scripts/benchmark.py --parts exchange
+    python scripts/benchmark.py --parts deployed --clients 3 --repeats 10
 """
 
 import json
@@ -56,7 +57,7 @@ from scripts.steps import step_growth, steps
 from scripts.timing import Seconds, alternate, console
 from scripts.vmap import vmap_steps
 
-_ALONE = {"growth", "methods", "vmap", "exchange", "steps"}
+_ALONE = {"growth", "methods", "vmap", "exchange", "steps", "deployed"}
 """Parts that need no data set over clients."""
 PARTS = {"augmentation", "step", "kmeans", "rounds"} | _ALONE
 _EXCHANGES = 500
@@ -357,6 +358,12 @@ def main(
         taken = exchange(_EXCHANGES)
         seconds |= taken
         figures[f"{NAME}, ms (bound {BOUND:g})"] = 1000 * statistics.median(taken[NAME])
+    if "deployed" in wanted:
+        from scripts.deployed import deployed  # it needs the extra flower
+
+        more, memories = deployed(clients, repeats)
+        seconds |= more
+        figures |= memories
     if wanted <= _ALONE:
         report(dataset, device, seconds, figures, json_path)
         return

@@ -92,7 +92,7 @@ def serve(
     require_flower()
     from ccfcpp.deployment.gathering import Gathering
     from ccfcpp.deployment.roster import read_roster
-    from ccfcpp.deployment.serving import experiment_for, gather, open_server
+    from ccfcpp.deployment.serving import experiment_for, gather, open_server, wait_for_clients
     from ccfcpp.deployment.transport import Patience
 
     patience = Patience(limit)
@@ -106,6 +106,7 @@ def serve(
         saved = RunPaths(opening.path).deployment
         if resume and saved.exists():
             gathering = Gathering.load(saved)
+            wait_for_clients(link, gathering, clients)
         else:
             wanted = clients or len(admitted)
             console.print(f"{opening.path}: waiting for {wanted} of {len(admitted)} clients")

@@ -8,9 +8,13 @@ part of it decides where it goes.
 
 The gate does not look at who calls. The SuperLink does (``--enable-supernode-auth``), by the
 signature in the headers.
+
+A SuperNode that is told of no message sleeps for three seconds. So the gate does not tell it at
+once: it asks the SuperLink again, until there is one.
 """
 
 import asyncio
+import time
 from collections.abc import AsyncIterable, AsyncIterator, Mapping
 
 import httpx
@@ -38,6 +42,10 @@ _RESPONSE_HEADERS = (
     *("content-type", "content-length"),
     "flwr-version-incompatibility-message",
 )
+_PULL = b"/v1/fleet/pull-messages"
+_HOLD, _LOOK = 10.0, 0.5
+"""Seconds that a SuperNode waits for a message, and from one question for it to the next. A
+SuperNode gives up after 30 s, and a SuperLink takes a signature for five minutes."""
 _LONGEST = 300.0
 """Seconds for a request to come in whole and to be answered: longer than any honest one takes."""
 
@@ -52,11 +60,15 @@ class Gate:
     Args:
         link: Reaches the SuperLink. It must follow no redirections and heed no proxy.
         most_bytes: Most that a request's body may hold.
+
+    Attributes:
+        closing: Whether nobody is to wait any more.
     """
 
     def __init__(self, link: httpx.AsyncClient, most_bytes: int = MOST_BYTES) -> None:
         self.link = link
         self.most_bytes = most_bytes
+        self.closing = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Let a request through, or refuse it."""
@@ -98,20 +110,44 @@ class Gate:
 
     async def _ask(self, request: Request) -> httpx.Response | Response:
         """What the SuperLink answers, its body still to come; a refusal where it does not."""
-        going_on = self.link.build_request(
-            "POST",
-            OPEN[request.scope["raw_path"]],
-            headers=_only(request.headers, _REQUEST_HEADERS),
-            content=_limited(request.stream(), self.most_bytes),
-        )
+        body = _limited(request.stream(), self.most_bytes)
         try:
-            answer = await self.link.send(going_on, stream=True)
+            if request.scope["raw_path"] == _PULL:
+                return await self._wait_for_message(
+                    request, b"".join([part async for part in body])
+                )
+            return await self._pass_on(request, body)
         except _TooLargeError:
             return _too_large(self.most_bytes)
         except httpx.TimeoutException:
             return _refused(504, "the SuperLink does not answer")
         except httpx.HTTPError:
             return _refused(502, "the SuperLink cannot be reached")
+
+    async def _wait_for_message(self, request: Request, body: bytes) -> httpx.Response | Response:
+        until = time.monotonic() + _HOLD
+        while True:
+            answer = await self._pass_on(request, body)
+            nothing = answer.status_code == 200 and answer.headers.get("content-length") == "0"
+            if not nothing or self.closing or time.monotonic() > until:
+                return answer
+            await asyncio.sleep(_LOOK)
+            # A message that is taken for a node that is gone would be lost.
+            if await request.is_disconnected():
+                return answer
+            if isinstance(answer, httpx.Response):
+                await answer.aclose()
+
+    async def _pass_on(
+        self, request: Request, body: bytes | AsyncIterable[bytes]
+    ) -> httpx.Response | Response:
+        going_on = self.link.build_request(
+            "POST",
+            OPEN[request.scope["raw_path"]],
+            headers=_only(request.headers, _REQUEST_HEADERS),
+            content=body,
+        )
+        answer = await self.link.send(going_on, stream=True)
         if answer.is_redirect:
             await answer.aclose()
             return _refused(502, "the SuperLink answers with a redirection")

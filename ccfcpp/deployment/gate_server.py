@@ -58,7 +58,8 @@ def open_gate(setting: GateSetting) -> Iterator[int]:
         UsageError: The port is taken, or a file cannot be used.
     """
     link = _link(setting)
-    server = _server(setting, Gate(link, setting.most_bytes))
+    gate = Gate(link, setting.most_bytes)
+    server = _server(setting, gate)
     with _listening(setting.host, setting.port) as listening:
         port: int = listening.getsockname()[1]
 
@@ -71,7 +72,7 @@ def open_gate(setting: GateSetting) -> Iterator[int]:
         try:
             yield port
         finally:
-            server.should_exit = True
+            gate.closing = server.should_exit = True
             thread.join()
 
 

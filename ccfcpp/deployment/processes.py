@@ -14,12 +14,22 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ccfcpp.core.errors import FederationError, UsageError
+from ccfcpp.deployment import leash
 from ccfcpp.deployment.names import PUBLIC_SUFFIX
 
 _TO_START, _TO_END = 60.0, 10.0
 """Seconds that a process has."""
 _LOOK, _AGAIN = 0.5, 5.0
 """Seconds between looks whether a process runs, and before it is started again."""
+_REASONS = {
+    "[code: 2004]": "the server does not know the key, or the key is in use: give its .pub file to "
+    "the server's owner for the roster (after a crash a key is in use for a minute)",
+    "mismatch, certificate is not valid": "the server's certificate is for another name: "
+    "give --server as the certificate has it",
+    "CERTIFICATE_VERIFY_FAILED": "the server's certificate is not of this authority: ask the "
+    "server's owner for its ca.crt (--authority)",
+}
+"""What a SuperNode prints, and why."""
 _BUNDLE = """\
 [build-system]
 requires = ["hatchling"]
@@ -146,17 +156,30 @@ def super_node(
 def kept_running(
     command: list[str], environment: dict[str, str], log: Path, say: Callable[[str], None]
 ) -> Iterator[None]:
-    """A process that is started again whenever it ends, for as long as the context lasts."""
+    """A process that is started again whenever it ends, for as long as the context lasts.
+
+    Args:
+        command: A SuperNode's.
+        environment: Its environment.
+        log: Takes what it prints.
+        say: Takes a line on why it has ended, once for as long as it is the same.
+    """
     over = threading.Event()
 
     def supervise() -> None:
+        said = ""
         while not over.is_set():
+            began, place = time.monotonic(), log.stat().st_size if log.exists() else 0
             with running(command, environment, log) as process:
                 while process.poll() is None and not over.wait(_LOOK):
                     pass
-            if not over.is_set():
-                say(f"the node has ended, see {log}; it starts again in {_AGAIN:g} s")
-                over.wait(_AGAIN)
+            if over.is_set():
+                return
+            line = f"{why_it_ended(log, place)}; it is tried again every {_AGAIN:g} s"
+            if line != said or time.monotonic() - began > _TO_START:
+                say(line)
+            said = line
+            over.wait(_AGAIN)
 
     thread = threading.Thread(target=supervise, name="supervisor", daemon=True)
     thread.start()
@@ -167,6 +190,15 @@ def kept_running(
         thread.join()
 
 
+def why_it_ended(log: Path, place: int = 0) -> str:
+    """Why a SuperNode has ended, in a few words, from what it has printed since a place."""
+    with log.open("rb") as file:
+        file.seek(place)
+        text = file.read().decode(errors="replace")
+    found = (reason for sign, reason in _REASONS.items() if sign in text)
+    return next(found, f"the node has ended, see {log}")
+
+
 @contextmanager
 def running(
     command: list[str], environment: dict[str, str], log: Path
@@ -175,9 +207,11 @@ def running(
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as file:
         process = subprocess.Popen(  # noqa: S603 - Flower's own tools
-            command,
+            # It ends with this process, however that ends: a node that outlives its client would
+            # keep the client's key.
+            [sys.executable, "-I", "-S", leash.__file__, *command],
             env=environment,
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.PIPE,
             stdout=file,
             stderr=subprocess.STDOUT,
             # Ctrl-C is for the process that supervises it.
@@ -200,6 +234,8 @@ def end(process: subprocess.Popen[bytes]) -> None:
             process.wait(_TO_END)
             if number == signal.SIGTERM:
                 time.sleep(0.2)
+    if process.stdin is not None:
+        process.stdin.close()
 
 
 def _environment(home: Path) -> dict[str, str]:
@@ -208,6 +244,8 @@ def _environment(home: Path) -> dict[str, str]:
         "FLWR_HOME": str(home.absolute()),
         "FLWR_TELEMETRY_ENABLED": "0",
         "FLWR_DISABLE_UPDATE_CHECK": "1",
+        # Seconds from one look for a message to start a process for to the next; 1 otherwise.
+        "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1",
     }
     # Flower starts its own tools by their names.
     tools = str(Path(sys.executable).parent)

@@ -29,7 +29,7 @@ def main(grid: Grid, context: Context) -> None:
 
 def relay(grid: Grid, server: Connection) -> None:
     """Do what is asked for, one request after the other."""
-    payload = b""
+    payload, starts = b"", _Starts(grid)
     while True:
         try:
             request: dict[str, Any] = json.loads(server.recv_bytes())
@@ -43,9 +43,39 @@ def relay(grid: Grid, server: Connection) -> None:
                 payload = server.recv_bytes()
             case "push":
                 parcel = Parcel(server.recv_bytes(), payload)
-                server.send_bytes(json.dumps(_push(grid, request, parcel)).encode())
+                ticket = _push(grid, request, parcel)
+                starts.note(ticket, int(request["node"]))
+                server.send_bytes(json.dumps(ticket).encode())
             case "pull":
-                _pull(grid, str(request["ticket"]), server)
+                _pull(grid, str(request["ticket"]), starts, server)
+
+
+class _Starts:
+    """When nodes were started: one that is started again answers nothing that it was asked before.
+
+    Flower tells of a node that has gone only while it is away.
+    """
+
+    def __init__(self, grid: Grid) -> None:
+        self._grid = grid
+        self._asked: dict[str, tuple[int, str]] = {}
+
+    def note(self, ticket: str | None, node: int) -> None:
+        """A node is asked for something."""
+        if ticket is not None:
+            self._asked[ticket] = node, self._now().get(node, "")
+
+    def is_in_vain(self, ticket: str) -> bool:
+        """Whether the node has been started again since."""
+        node, before = self._asked.get(ticket, (0, ""))
+        return self._now().get(node, before) != before
+
+    def forget(self, ticket: str) -> None:
+        """There is an answer."""
+        self._asked.pop(ticket, None)
+
+    def _now(self) -> dict[int, str]:
+        return {node.node_id: node.last_activated_at for node in self._grid.get_nodes()}
 
 
 def _push(grid: Grid, request: dict[str, Any], parcel: Parcel) -> str | None:
@@ -59,11 +89,15 @@ def _push(grid: Grid, request: dict[str, Any], parcel: Parcel) -> str | None:
     return next(iter(grid.push_messages([message])), None)
 
 
-def _pull(grid: Grid, ticket: str, server: Connection) -> None:
+def _pull(grid: Grid, ticket: str, starts: _Starts, server: Connection) -> None:
+    in_vain = starts.is_in_vain(ticket)
     reply = next(iter(grid.pull_messages([ticket])), None)
     if reply is None:
-        server.send_bytes(json.dumps({"is": "nothing"}).encode())
-    elif reply.has_error():
+        kind = "in vain" if in_vain else "nothing"
+        server.send_bytes(json.dumps({"is": kind}).encode())
+        return
+    starts.forget(ticket)
+    if reply.has_error():
         # Never the reason: it may be the text of a client's exception.
         server.send_bytes(json.dumps({"is": "error", "code": reply.error.code}).encode())
     else:

@@ -1,6 +1,7 @@
 """The server's side of ``ccfcpp serve``, from the files of a run to its results."""
 
 import tempfile
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +17,9 @@ from ccfcpp.deployment.processes import ServerKeys, super_link
 from ccfcpp.deployment.roster import read_roster
 from ccfcpp.deployment.sockets import FlowerLink, listen
 from ccfcpp.deployment.transport import Deployed, Link, Patience, Watcher
+
+_LOOK = 0.5
+"""Seconds from one look for clients to the next."""
 
 
 def gather(
@@ -44,6 +48,23 @@ def gather(
     charter = full_charter(first, facts.values(), getattr(config, "clusters", None))
     numbers = {name: number for number, name in enumerate(names)}
     return Gathering(run, charter, tuple(members_of(facts, numbers)), seconds)
+
+
+def wait_for_clients(
+    link: Link, gathering: Gathering, least: int | None, pause: float = _LOOK
+) -> None:
+    """Wait until clients of a run that goes on are there again.
+
+    Args:
+        link: What carries parcels.
+        gathering: The run's.
+        least: How many must be there; all that took part where it is None.
+        pause: Seconds from one look to the next.
+    """
+    names = {member.name for member in gathering.members}
+    wanted = min(least or len(names), len(names))
+    while len(names & link.online().keys()) < wanted:
+        time.sleep(pause)
 
 
 def experiment_for(

@@ -60,6 +60,8 @@ class FlowerLink:
         found = self._ask({"do": "pull", "ticket": ticket})
         if found["is"] == "nothing":
             return None
+        if found["is"] == "in vain":
+            return Undelivered("its node has been started again")
         if found["is"] == "error":
             return Undelivered(f"its node has failed (Flower's error {int(found['code'])})")
         return receive(self._server_app())

@@ -23,8 +23,10 @@ from ccfcpp.core.errors import FederationError
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.deployment.client_app import exchange
 from ccfcpp.deployment.flower import parcel_of, record_of
+from ccfcpp.deployment.gathering import Gathering
 from ccfcpp.deployment.parcel import Parcel
 from ccfcpp.deployment.server_app import relay
+from ccfcpp.deployment.serving import wait_for_clients
 from ccfcpp.deployment.sockets import FlowerLink, answer_forever, listen
 from ccfcpp.deployment.transport import Deployed, Undelivered
 from tests.support.classification import labelled_clients, small_algorithm, small_config
@@ -49,10 +51,14 @@ class Nodes:
     def __init__(self, sockets: dict[str, Path]) -> None:
         self.sockets = sockets
         self.replies: dict[str, Message] = {}
+        self.started = ""
         TaskIdentity.task_id = TaskIdentity.run_id = TaskIdentity.node_id = 1
 
     def get_nodes(self) -> list[Any]:
-        return [SimpleNamespace(name=n, node_id=i) for i, n in enumerate(self.sockets, 10)]
+        return [
+            SimpleNamespace(name=n, node_id=i, last_activated_at=self.started)
+            for i, n in enumerate(self.sockets, 10)
+        ]
 
     def push_messages(self, messages: list[Message]) -> list[str | None]:
         (message,) = messages
@@ -122,6 +128,19 @@ def test_the_text_of_an_error_goes_no_further(tmp_path: Path) -> None:
         assert link.pull(ticket) == Undelivered("its node has failed (Flower's error 2)")
 
 
+def test_a_node_that_is_started_again_is_not_waited_for(tmp_path: Path) -> None:
+    """Flower never tells: the message was delivered, and the node is online."""
+    nodes = Nodes({"a": tmp_path / "nowhere"})
+    with linked(nodes, tmp_path) as link:
+        tickets = [link.push(10, Parcel(b"{}"), 60.0) for _ in range(2)]
+        answered, asked = [ticket for ticket in tickets if ticket is not None]
+        del nodes.replies[asked]
+        assert link.pull(asked) is None
+        nodes.started = "later"
+        assert link.pull(answered) == Parcel(b"", b"")
+        assert link.pull(asked) == Undelivered("its node has been started again")
+
+
 def test_other_records_are_no_parcel() -> None:
     assert parcel_of(SimpleNamespace(content=record_of(Parcel(b"a", b"b")))) == (b"a", b"b")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="other records"):
@@ -141,3 +160,23 @@ def test_what_flower_starts_imports_no_torch(module: str) -> None:
     program = f"import sys, ccfcpp.deployment.{module}; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.stdout.strip().endswith("False"), done.stderr
+
+
+def test_a_run_that_goes_on_waits_for_all_who_took_part(tmp_path: Path) -> None:
+    """Else its next round would be without those that come a second later."""
+    clients = labelled_clients(20, 15, 12)
+    config = small_config("method=fedavg")
+    charter = charter_of(config, clients, classes=CLASSES)
+    gathering = Gathering("a" * 32, charter, tuple(client.member for client in clients), 1.0)
+    names = [member.name for member in gathering.members]
+    coming: list[dict[str, int]] = [{}, {"stranger": 9}, {names[0]: 1}, {names[0]: 1, names[1]: 2}]
+    everybody = {name: number for number, name in enumerate(names)}
+    for least, looks in ((None, 5), (3, 5), (9, 5), (2, 4), (1, 3)):
+        seen: list[dict[str, int]] = []
+
+        def online(seen: list[dict[str, int]] = seen) -> dict[str, int]:
+            seen.append([*coming, everybody][len(seen)])
+            return seen[-1]
+
+        wait_for_clients(SimpleNamespace(online=online), gathering, least, pause=0.0)
+        assert len(seen) == looks

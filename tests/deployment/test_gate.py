@@ -29,7 +29,7 @@ from ccfcpp.deployment.gate import MOST_BYTES, OPEN
 from ccfcpp.deployment.gate_server import GateSetting, open_gate
 from ccfcpp.deployment.keys import make_authority
 
-PULL = "/v1/fleet/pull-messages"
+PULL, PUSH = "/v1/fleet/pull-messages", "/v1/fleet/push-object"
 MOST = 1000
 
 
@@ -176,6 +176,7 @@ def test_flowers_own_client_gets_through(keys: Path, port: int, link: FakeSuperL
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
     from cryptography.hazmat.primitives.serialization import load_ssh_private_key
     from flwr.proto.fleet_pb2 import PullMessagesRequest, PullMessagesResponse
+    from flwr.proto.message_pb2 import Message as ProtoMessage
     from flwr.proto.node_pb2 import Node
     from flwr.supercore.interceptors.http import RuntimeVersionHttpInterceptor
     from flwr.supercore.protobuf.client import ProtobufClientInterceptor
@@ -189,13 +190,16 @@ def test_flowers_own_client_gets_through(keys: Path, port: int, link: FakeSuperL
         NodeAuthHttpInterceptor(private, private.public_key()),
     ]
     request = PullMessagesRequest(node=Node(node_id=7))
-    link.answer = lambda body: Response(PullMessagesResponse().SerializeToString())
+    found = PullMessagesResponse(messages_list=[ProtoMessage()])
+    answers = [PullMessagesResponse(), found]
+    link.answer = lambda body: Response(answers.pop(0).SerializeToString())
     root = str(keys / "ca.crt")
     with FleetHttpClient.from_server_address(
         f"localhost:{port}", False, root, interceptors
     ) as client:
-        assert client.PullMessages(request) == PullMessagesResponse()
-    ((path, headers, body),) = link.seen
+        assert client.PullMessages(request) == found
+    first, (path, headers, body) = link.seen
+    assert first == (path, headers, body)
     assert (path, body) == (PULL, request.SerializeToString())
     flowers = {name for name in headers if name.startswith("flwr-")}
     assert flowers == {
@@ -233,13 +237,80 @@ def test_pieces_get_through_as_they_come(client: httpx.Client, link: FakeSuperLi
         yield b"second"
 
     link.answer = lambda body: StreamingResponse(pieces())
-    with client.stream("POST", PULL, content=iter([b"a", b"b"])) as reply:
+    with client.stream("POST", PUSH, content=iter([b"a", b"b"])) as reply:
         parts = reply.iter_raw()
         assert next(parts) == b"first"
         go_on.set()
         assert b"".join(parts) == b"second"
     ((_, headers, body),) = link.seen
     assert (headers["transfer-encoding"], body) == ("chunked", b"ab")
+
+
+# --- what is waited for --------------------------------------------------------------------------
+
+
+@pytest.fixture
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gate, "_LOOK", 0.01)
+    monkeypatch.setattr(gate, "_HOLD", 0.5)
+
+
+def test_where_no_message_comes_that_is_said_in_the_end(
+    client: httpx.Client, link: FakeSuperLink, at_once: None
+) -> None:
+    link.answer = lambda body: Response(b"")
+    reply = client.post(PULL, content=b"who")
+    assert (reply.status_code, reply.content) == (200, b"")
+    assert len(link.seen) > 1
+    assert {body for _, _, body in link.seen} == {b"who"}
+
+
+@pytest.mark.parametrize(("path", "status"), [(PULL, 401), (PUSH, 200)])
+def test_nothing_else_is_asked_twice(
+    client: httpx.Client, link: FakeSuperLink, at_once: None, path: str, status: int
+) -> None:
+    link.answer = lambda body: Response(b"", status)
+    assert client.post(path, content=b"who").status_code == status
+    assert len(link.seen) == 1
+
+
+def test_no_message_is_taken_for_a_node_that_is_gone(
+    keys: Path, port: int, link: FakeSuperLink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gate, "_LOOK", 0.2)
+    link.answer = lambda body: Response(b"")
+    with (
+        socket.create_connection(("127.0.0.1", port), timeout=10) as plain,
+        trusting(keys).wrap_socket(plain, server_hostname="localhost") as connection,
+    ):
+        connection.sendall(post(PULL, "Content-Length: 1", body="a"))
+        until = time.monotonic() + 10
+        while not link.seen and time.monotonic() < until:
+            time.sleep(0.01)
+    time.sleep(0.5)
+    assert len(link.seen) == 1
+
+
+def test_a_gate_that_closes_keeps_nobody(
+    keys: Path, setting: GateSetting, link: FakeSuperLink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gate, "_LOOK", 0.02)
+    link.answer = lambda body: Response(b"")
+    codes: list[int] = []
+
+    def wait(at: int) -> None:
+        with client_of(keys, at) as client:
+            codes.append(client.post(PULL).status_code)
+
+    with open_gate(setting) as at:
+        waiting = threading.Thread(target=wait, args=(at,))
+        waiting.start()
+        while not link.seen:
+            time.sleep(0.01)
+        began = time.monotonic()
+    waiting.join()
+    assert codes == [200]
+    assert time.monotonic() - began < 4
 
 
 # --- what does not -------------------------------------------------------------------------------

@@ -1,112 +1,179 @@
-"""Real processes of Flower, on this machine: a server and three clients.
+"""Real processes on this machine, with TLS and keys: crashes, late answers, wrong updates.
 
-It takes minutes, and is asked for with ``CCFCPP_PROCESSES=1``.
+Each takes a minute or more, and is asked for with ``CCFCPP_PROCESSES=1``. Whatever goes wrong, the
+state at the end is that of one process, with the same clients in each round.
 """
 
-import json
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import numpy as np
 import pytest
-import torch
-from safetensors.torch import load_file
 
-from ccfcpp.clustering.config import ClusterConfig
-from ccfcpp.core.config_layers import parse_assignments, resolve
-from ccfcpp.core.randomness import Randomness
-from ccfcpp.engine.client import Client
-from ccfcpp.engine.payload import pack
-from tests.support.clustering import digits, made
-from tests.support.deployment import charter_of, one_by_one
+from tests.support.command import assigned
+
+pytest.importorskip("flwr")
+
+from tests.support.processes import Place, assert_same, in_one_process, place, tensors_of
 
 pytestmark = pytest.mark.skipif(
     "CCFCPP_PROCESSES" not in os.environ, reason="real processes: set CCFCPP_PROCESSES=1"
 )
-NAMES, SIZES = ("a", "b", "c"), (60, 40, 30)
-SETTINGS = (
-    "dataset=digits", "method=ccfc", "clusters=4",
-    "model.widths=[4,6]", "model.projector_width=12", "model.latent=8",
-    "model.predictor_width=4", "training.rounds=2", "training.pretrain_rounds=1", "device=cpu",
-    "centroids.restarts=2", "compute.cohort=1", "seed=3",
-)  # fmt: skip
+
+SHARED = assigned("dataset=digits", "device=cpu", "compute.cohort=1", "seed=3")
+SCAFFOLD = ("--task", "classify", *SHARED, *assigned("method=scaffold", "training.local_epochs=1"))
+"""Its clients remember control variates."""
 
 
-@pytest.fixture
-def keys(tmp_path: Path) -> Path:
-    from ccfcpp.deployment.keys import make_authority, make_client, make_server
-
-    folder = tmp_path / "keys"
-    make_authority(folder, 2)
-    make_server(folder, "127.0.0.1", 2)
-    for name in NAMES:
-        make_client(folder, name)
-    return folder
+def rounds(number: int) -> tuple[str, ...]:
+    return assigned(f"training.rounds={number}")
 
 
-def clients() -> list[Client]:
-    images, labels = digits()
-    parts = torch.split(torch.arange(sum(SIZES)), list(SIZES))
-    return [Client(n, NAMES[n], images[p], labels[p]) for n, p in enumerate(parts)]
+def reasons(here: Place, kind: str, number: int) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = here.rounds()[number].get(kind, {})
+    return found
+
+
+def assert_as_in_one_process(here: Place) -> None:
+    assert_same(tensors_of(here.out), in_one_process(here))
+
+
+# --- crashes -------------------------------------------------------------------------------------
+
+
+def test_a_node_that_is_killed_at_work_comes_back(tmp_path: Path) -> None:
+    with place(tmp_path, "a", "b", "c") as here:
+        here.serve(*SCAFFOLD, *rounds(4), "--limit", 200)
+        here.join("a")
+        here.join("b", fault="late")
+        here.join("c")
+        here.wait_for("round 1, training", "b")
+        here.kill_node("b")
+        summary = here.end()
+        assert list(reasons(here, "absent", 0)) == ["1"]
+        assert "its node has" in reasons(here, "absent", 0)["1"][0]
+        assert here.rounds()[0]["clients"] == [0, 2]
+        assert here.rounds()[-1]["clients"] == [0, 1, 2]
+        assert "b is away" in here.said("serve")
+        assert "b is there" in here.said("serve")
+        assert summary["refused_updates"] == 0
+        assert_as_in_one_process(here)
+
+
+def test_a_client_that_is_killed_comes_back_with_its_memory(tmp_path: Path) -> None:
+    with place(tmp_path, "a", "b") as here:
+        here.serve(*SCAFFOLD, *rounds(6), "--limit", 200)
+        here.join("a")
+        killed = here.join("b")
+        here.wait_for("round 2, training", "b")
+        killed.kill()
+        here.wait_for("b is away")
+        here.join("b")
+        here.end()
+        assert here.rounds()[-1]["clients"] == [0, 1]
+        assert any(reasons(here, "absent", number) for number in range(6))
+        assert_as_in_one_process(here)
+
+
+def test_a_server_that_is_killed_goes_on_with_the_same_bits(tmp_path: Path) -> None:
+    with place(tmp_path, "a", "b", "c") as here:
+        words = "--limit", 200, "--task", "classify"
+        server = here.serve(*SCAFFOLD, *rounds(4), *words)
+        for name in ("a", "b", "c"):
+            here.join(name)
+        here.wait_for_round(2)
+        server.send_signal(signal.SIGKILL)
+        server.wait(10)
+        here.serve("--resume", *words)
+        summary = here.end()
+        assert [found["clients"] for found in here.rounds()] == [[0, 1, 2]] * 4
+        assert summary["refused_updates"] == 0
+        assert_as_in_one_process(here)
+
+
+# --- time ----------------------------------------------------------------------------------------
+
+
+def test_who_is_late_or_never_answers_is_not_waited_for(tmp_path: Path) -> None:
+    with place(tmp_path, "a", "b", "c") as here:
+        here.serve(*SCAFFOLD, *rounds(6), "--limit", 60)
+        here.join("a")
+        here.join("b", fault="late")
+        here.join("c", fault="never")
+        here.end()
+        silence = ["training: no answer within 60 s"]
+        assert reasons(here, "absent", 0) == {"1": silence, "2": silence}
+        busy = ["training: it is still at work on what it was asked before"]
+        assert all(reasons(here, "absent", number)["2"] == busy for number in range(1, 6))
+        assert here.rounds()[1]["clients"] == [0]
+        assert here.rounds()[-1]["clients"] == [0, 1]
+        assert "b is late" in here.said("serve")
+        assert "c is late" in here.said("serve")
+        assert_as_in_one_process(here)
+
+
+# --- what clients send ---------------------------------------------------------------------------
+
+
+def test_updates_that_cannot_be_used_are_refused(tmp_path: Path) -> None:
+    with place(tmp_path, "a", "b", "c", "d") as here:
+        here.serve(*SCAFFOLD, *rounds(2), "--limit", 200)
+        for name, fault in {"a": "", "b": "nan", "c": "shape", "d": "huge"}.items():
+            here.join(name, fault=fault)
+        summary = here.end()
+        refused = reasons(here, "refused", 0)
+        assert "holds NaN or Inf" in refused["1"][0]
+        assert "expected" in refused["2"][0]
+        assert "its list of tensors has 2147483648 bytes" in refused["3"][0]
+        assert [list(reasons(here, "refused", number)) for number in (0, 1)] == [list("123"), []]
+        assert summary["refused_updates"] == 3
+        assert_as_in_one_process(here)
+
+
+# --- every kind of system ------------------------------------------------------------------------
+
+MODEL = (
+    *("model.widths=[4,6]", "model.projector_width=12", "model.latent=8"),
+    *("model.predictor_width=4", "centroids.restarts=2"),
+)
+SCAN = (
+    *("scan.stem=0", "scan.widths=[8]", "scan.hidden=8", "scan.latent=6", "scan.batch=20"),
+    *("scan.neighbours=3", "scan.mine_every=2", "scan.steps=4", "scan.steps_per_round=2"),
+)
+CLUSTERING = ("clusters=4", "training.rounds=2", "training.pretrain_rounds=1")
+SYSTEMS = {
+    "ccfc++": ("cluster", *CLUSTERING, *MODEL, "centroids.refine_steps=1"),
+    "fed-scan": ("cluster", "clusters=4", *SCAN),
+    "k-fed": ("cluster", "clusters=4"),
+    "fedavg": ("classify", "training.rounds=2", "training.local_epochs=1"),
+    "scaffold": ("classify", "training.rounds=3", "training.local_epochs=1"),
+}
 
 
 @contextmanager
-def command(log: Path, *arguments: object) -> Iterator[subprocess.Popen[bytes]]:
-    words = [sys.executable, "-m", "ccfcpp", *map(str, arguments)]
-    with log.open("wb") as file:
-        process = subprocess.Popen(words, stdout=file, stderr=subprocess.STDOUT)
-    try:
-        yield process
-    finally:
-        if process.poll() is None:
-            process.send_signal(signal.SIGTERM)
-            process.wait(60)
+def joined(folder: Path) -> Iterator[Place]:
+    with place(folder, "a", "b", "c") as here:
+        for name in ("a", "b", "c"):
+            here.join(name)
+        yield here
 
 
-def test_a_deployed_run_has_the_bits_of_one_process(keys: Path, tmp_path: Path) -> None:
-    from contextlib import ExitStack
+@pytest.fixture(scope="module")
+def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    """Three clients that stay, for one server after the other."""
+    with joined(tmp_path_factory.mktemp("three")) as here:
+        yield here
 
-    from ccfcpp.deployment.processes import free_port
 
-    port = free_port()
-    where = f"127.0.0.1:{port}"
-    values = [word for setting in SETTINGS for word in ("--set", setting)]
-    out = tmp_path / "run"
-    with ExitStack() as stack:
-        server = stack.enter_context(
-            command(
-                tmp_path / "serve.log",
-                *("serve", "--keys", keys, "--listen", where, "--out", out, "--limit", 200),
-                *values,
-            )
-        )
-        for client in clients():
-            file = tmp_path / f"{client.name}.npz"
-            assert client.labels is not None
-            np.savez(file, images=client.images.squeeze(1).numpy(), labels=client.labels.numpy())
-            stack.enter_context(
-                command(
-                    tmp_path / f"{client.name}.log",
-                    *("join", "--server", where, "--key", keys / "clients" / f"{client.name}.key"),
-                    *("--authority", keys / "ca.crt", "--data", file, "--allow", "counts"),
-                )
-            )
-        assert server.wait(540) == 0, (tmp_path / "serve.log").read_text()
-    config = resolve(ClusterConfig, "cluster", {}, parse_assignments(SETTINGS))
-    charter = charter_of(config, clients(), clusters=4)
-    here = one_by_one(charter, made(config, clusters=4, samples=sum(SIZES)), clients())
-    state = here.algorithm.initial_state(Randomness(3))
-    for after, _ in here.run(state):
-        state = after
-    found = load_file(out / "model.safetensors")
-    expected = pack(state)
-    assert found.keys() == expected.keys()
-    assert all(torch.equal(found[name], expected[name]) for name in expected)
-    summary = json.loads((out / "summary.json").read_text())
+@pytest.mark.parametrize("method", SYSTEMS)
+def test_a_deployed_run_has_the_bits_of_one_process(method: str, three: Place) -> None:
+    task, *settings = SYSTEMS[method]
+    three.out = three.folder / method
+    three.serve("--task", task, *SHARED, *assigned(f"method={method}", *settings), "--limit", 200)
+    summary = three.end(600)
+    assert all(found["clients"] == [0, 1, 2] for found in three.rounds())
     assert summary["counted_clients"] == [0, 1, 2]
     assert summary["refused_updates"] == 0
+    assert_as_in_one_process(three)

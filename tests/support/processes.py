@@ -1,0 +1,207 @@
+"""A federation of real processes on this machine, with TLS and keys, and all of them bounded."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+from ccfcpp.core.randomness import Randomness
+from ccfcpp.deployment.gathering import Gathering
+from ccfcpp.deployment.halves import load_for, make_half
+from ccfcpp.deployment.processes import free_port
+from ccfcpp.engine.client import Client
+from ccfcpp.engine.payload import pack
+from tests.support.clustering import digits
+from tests.support.deployment import one_by_one
+
+SIZES = 60, 40, 30, 20
+MOST_SECONDS = 400.0
+"""What anything here may take, also where other work fills the machine."""
+_MARK = "CCFCPP_TEST_PLACE"
+"""In the environment of every process of a place, and of all that they start."""
+
+
+class Place:
+    """A server and clients with images of their own, and what they write.
+
+    Args:
+        folder: An empty folder.
+        names: The clients', at most four.
+
+    Attributes:
+        port: Where the server listens.
+        out: Folder of the run.
+    """
+
+    def __init__(self, folder: Path, *names: str) -> None:
+        from ccfcpp.deployment.keys import make_authority, make_client, make_server
+
+        self.folder = folder
+        self.keys = folder / "keys"
+        self.out = folder / "run"
+        self.port = free_port()
+        self.started: dict[str, subprocess.Popen[bytes]] = {}
+        make_authority(self.keys, 2)
+        make_server(self.keys, "127.0.0.1", 2)
+        for number, name in enumerate(names):
+            make_client(self.keys, name)
+            self._save_images(self._images(name), number)
+
+    def serve(self, *words: object) -> subprocess.Popen[bytes]:
+        """Start the server, and wait until clients can come: else they try again ever later."""
+        where = "--listen", f"127.0.0.1:{self.port}", "--keys", self.keys, "--out", self.out
+        ready = "waiting for"
+        before = self.said("serve").count(ready)
+        server = self.start("serve", "ccfcpp", "serve", *where, *words)
+        self.wait_for(ready, times=before + 1)
+        return server
+
+    def join(self, name: str, *words: object, fault: str = "") -> subprocess.Popen[bytes]:
+        """Start a client, also a dishonest one."""
+        module = ("tests.support.rogue", fault) if fault else ("ccfcpp",)
+        files = (
+            *("--key", self.keys / "clients" / f"{name}.key", "--authority", self.keys / "ca.crt"),
+            *("--server", f"127.0.0.1:{self.port}", "--data", self._images(name)),
+        )
+        return self.start(name, *module, "join", *files, "--allow", "counts", *words)
+
+    def start(self, name: str, module: str, *words: object) -> subprocess.Popen[bytes]:
+        """Start a module of Python's, whose output goes to a log of its name."""
+        command = [sys.executable, "-m", module, *map(str, words)]
+        # One thread, as here: sums have the same order.
+        environment = os.environ | {_MARK: str(self.folder), "OMP_NUM_THREADS": "1"}
+        with self._log(name).open("ab") as file:
+            process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=file, stderr=file, env=environment
+            )
+        self.started[name] = process
+        return process
+
+    def said(self, name: str) -> str:
+        """What a process has printed, on one line: a terminal's width breaks others."""
+        return " ".join(self._log(name).read_text().split())
+
+    def wait_for(self, text: str, name: str = "serve", times: int = 1) -> None:
+        """Until a process has said something."""
+        until = time.monotonic() + MOST_SECONDS
+        while (said := self.said(name)).count(text) < times:
+            assert time.monotonic() < until, f"{name} does not say {text!r}: {said}"
+            assert self.started[name].poll() is None, f"{name} has ended: {said}"
+            time.sleep(0.1)
+
+    def end(self, seconds: float = MOST_SECONDS) -> dict[str, Any]:
+        """Wait for the server's end; gives the run's summary."""
+        assert self.started["serve"].wait(seconds) == 0, self.said("serve")
+        summary: dict[str, Any] = json.loads((self.out / "summary.json").read_text())
+        return summary
+
+    def rounds(self) -> list[dict[str, Any]]:
+        """What each round has left in ``metrics.jsonl``."""
+        path = self.out / "metrics.jsonl"
+        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+    def wait_for_round(self, number: int) -> None:
+        """Until a round is over, counted from 1."""
+        until = time.monotonic() + MOST_SECONDS
+        while len(self.rounds()) < number:
+            assert time.monotonic() < until, self.said("serve")
+            assert self.started["serve"].poll() is None, self.said("serve")
+            time.sleep(0.1)
+
+    def kill_node(self, name: str) -> None:
+        """End a client's SuperNode at once; the client stays."""
+        key = str(self.keys / "clients" / f"{name}.key")
+        for pid, command in processes_with(str(self.folder)):
+            if key in command and "flower-supernode" in command and "leash.py" not in command:
+                os.kill(pid, signal.SIGKILL)
+                return
+        raise AssertionError(f"{name} has no node")
+
+    def _log(self, name: str) -> Path:
+        path = self.folder / f"{name}.log"
+        path.touch()
+        return path
+
+    def _images(self, name: str) -> Path:
+        return self.folder / f"{name}.npz"
+
+    def _save_images(self, path: Path, number: int) -> None:
+        images, labels = digits()
+        part = torch.split(torch.arange(sum(SIZES)), list(SIZES))[number]
+        np.savez(path, images=images[part].squeeze(1).numpy(), labels=labels[part].numpy())
+
+
+@contextmanager
+def place(folder: Path, *names: str) -> Iterator[Place]:
+    """A federation of which nothing is left behind."""
+    here = Place(folder, *names)
+    try:
+        yield here
+    finally:
+        for process in here.started.values():
+            if process.poll() is None:
+                process.send_signal(signal.SIGTERM)
+        for process in here.started.values():
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(15)
+        for pid, _ in processes_with(str(folder)):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        for process in here.started.values():
+            process.wait(15)
+
+
+def processes_with(folder: str) -> list[tuple[int, str]]:
+    """Processes that were started for a place, with their commands."""
+    mark, found = f"{_MARK}={folder}".encode(), []
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if mark in (process / "environ").read_bytes().split(b"\0"):
+                command = (process / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+                if command:  # else it is dead, and waits to be looked at
+                    found.append((int(process.name), command))
+    return found
+
+
+def tensors_of(run: Path) -> dict[str, Tensor]:
+    """The state that a run has ended with."""
+    return load_file(run / "model.safetensors")
+
+
+def in_one_process(here: Place) -> dict[str, Tensor]:
+    """The state that the same run ends with in one process, with the same clients in each round."""
+    gathering = Gathering.load(here.out / "deployment.json")
+    charter = gathering.charter
+    clients = []
+    for member in gathering.members:
+        data = load_for(charter, str(here.folder / f"{member.name}.npz"))
+        half = make_half(charter, data, torch.device("cpu"))
+        half.begin()
+        clients.append(Client(member.id, member.name, half.images, half.labels))
+    federation = one_by_one(charter, half.algorithm, clients)
+    everybody = dict(federation.members)
+    state = half.algorithm.initial_state(Randomness(int(charter.config["seed"])))
+    for number, report in enumerate(here.rounds()):
+        refused = {int(client) for client in report.get("refused", {})}
+        federation.members = {
+            client: everybody[client] for client in report["clients"] if client not in refused
+        }
+        state, _ = federation.run_round(state, number)
+    return pack(state)
+
+
+def assert_same(found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
+    """Every tensor, to the last bit."""
+    assert found.keys() == expected.keys()
+    assert [name for name in expected if not torch.equal(found[name], expected[name])] == []
