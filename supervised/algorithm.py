@@ -96,7 +96,7 @@ class FederatedClassification(
         self.sharing = self.method.sharing(make_model, device)
         with torch.device("meta"):
             model = make_model()
-        self.decorrelation = decorrelation_term(config.decorrelation, model.backbone.features)
+        self.decorrelation = decorrelation_term(config.decorrelation, model.features)
         self._weights = FlatLayout(model.named_parameters())
 
     def initial_state(self, randomness: Randomness) -> ServerState:

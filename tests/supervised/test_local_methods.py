@@ -53,7 +53,7 @@ ROUNDS = 2
 
 
 def new_model(config: ClassifyConfig, seed: int) -> Classifier:
-    make = classifier_maker(config.model, SHAPE, CLASSES)
+    make = classifier_maker(config, SHAPE, CLASSES)
     return build(make, Randomness(seed).generator("model"))
 
 
@@ -268,7 +268,7 @@ def assert_same(found: ModelState, expected: ModelState) -> None:
 def compare(*settings: str) -> None:
     """Rounds that start from any models: alone in the plain loop, and in cohorts."""
     config = small_config("training.local_epochs=2", *settings)
-    make = classifier_maker(config.model, SHAPE, CLASSES)
+    make = classifier_maker(config, SHAPE, CLASSES)
     layout = FlatLayout(make().named_parameters())
     trainers = [trainer_of(config, cohort) for cohort in (1, 2, 4)]
     clients = [labelled_clients(*SIZES) for _ in trainers]
@@ -301,6 +301,10 @@ def test_training_is_the_methods_plain_loop(method: str, decorrelation: str) -> 
     compare(f"method={method}", f"decorrelation.kind={decorrelation}")
 
 
+def test_moon_with_a_projection_head_is_the_plain_loop() -> None:
+    compare("method=moon", "moon.projection=[7, 5]")
+
+
 @pytest.mark.parametrize("method", ["fedavg", "scaffold"])
 def test_training_without_momentum_is_the_methods_plain_loop(method: str) -> None:
     """For SCAFFOLD this is the step of its paper, with the correction in the gradient."""
@@ -314,7 +318,7 @@ def test_training_without_batch_normalisation_is_the_methods_plain_loop(method: 
 
 def test_fedbn_sends_no_normalisation_and_takes_the_clients_own_up_again() -> None:
     config = small_config("method=fedbn")
-    make = classifier_maker(config.model, SHAPE, CLASSES)
+    make = classifier_maker(config, SHAPE, CLASSES)
     trainer = trainer_of(config, cohort=1)
     (client,) = labelled_clients(12)
     norms = normalisations(make())
