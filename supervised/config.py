@@ -100,6 +100,8 @@ class DecorrelationConfig(Section):
     """Of ``feddecorr``: as Algorithm 1 has it, or as the authors' code, about N times as large."""
     groups: Positive = 8
     """Of ``structured-decov``: number of groups of dimensions."""
+    log_epochs: bool = False
+    """Log the term by itself, for each client and local epoch: clients send it."""
 
 
 class AugmentationConfig(Section):
