@@ -31,7 +31,6 @@ from supervised.messages import Broadcast, LocalUpdate, ServerState
 from supervised.methods.method import Method
 from supervised.networks import Classifier
 
-
 TERM = "decorrelation"
 """What a round's figures call the decorrelation term."""
 

@@ -210,7 +210,7 @@ BETA_QUICK = (
     ),
 )
 
-# --- the ICLR paper, where the later one has no such table or figure ---------------------------------
+# --- the ICLR paper, where the later one has no such table or figure ---
 
 ICLR_TABLE_3 = (Block(("feddecorr/iclr-table3",), seeds=3),)
 ICLR_TABLE_10 = (Block(("feddecorr/iclr-table10",), seeds=3),)
@@ -284,7 +284,7 @@ _TERM_BY_EPOCH: Cells = {
 TERM_BY_EPOCH = (Block(grid=({"dataset": ("cifar10",), **_TERM_BY_EPOCH},)),)
 TERM_BY_EPOCH_QUICK = (Block(_DIGITS, (_TERM_BY_EPOCH,)),)
 
-# --- Figure 1 of the TPAMI paper: its degree of skew is not printed -----------------------------------
+# --- Figure 1 of the TPAMI paper: its degree of skew is not printed ---
 
 _GLANCE: tuple[Cells, ...] = (
     {"partition.alpha": (0.05,), "decorrelation.kind": _BOTH},

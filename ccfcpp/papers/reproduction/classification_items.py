@@ -1,4 +1,4 @@
-"""The FedDecorr papers: TPAMI, Tables 1 to 8 and Figures 1 to 9; ICLR, what the later one has not."""
+"""The FedDecorr papers: TPAMI, Tables 1 to 8, Figures 1 to 9; ICLR, what only that one has."""
 
 from collections.abc import Callable, Sequence
 from functools import partial

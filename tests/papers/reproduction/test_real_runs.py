@@ -202,7 +202,7 @@ def test_figure_5_draws_spectra_and_representations(
 def test_runs_leave_what_fakes_imitate(clustered: list[Result], classified: list[Result]) -> None:
     for result in [*clustered, *chosen(classified, {"method": "fedavg"})]:
         summary = result.summary
-        known = set(SCORES) - (set() if result in clustered else {"nmi", "kappa"})
+        known = set(SCORES) - (set() if result in clustered else {"nmi", "nmi_geometric", "kappa"})
         assert known | {"rounds", "seconds"} <= {key for key in summary if summary[key] is not None}
         for name in ("global", "local"):
             assert spectrum(result, name).ndim == 1
