@@ -71,6 +71,7 @@ class PlainClient:
         change: c_i⁺ − c_i of the last round.
         steps: Steps of the last round.
         loss: Mean loss of these.
+        terms: The decorrelation term of each step, from the first round on.
     """
 
     client: Client
@@ -79,6 +80,7 @@ class PlainClient:
     change: ModelState = field(default_factory=dict)
     steps: int = 0
     loss: float | None = None
+    terms: list[float] = field(default_factory=list)
 
     def train(
         self, config: ClassifyConfig, number: int, sent: Classifier, control: ModelState
@@ -177,7 +179,9 @@ class PlainClient:
             N, d = z.shape
             scored = (z - z.mean(0)) / torch.sqrt(z.var(0) + 1e-8)
             products = (scored.T @ scored)[~torch.eye(d, dtype=torch.bool)]
-            loss = loss + config.decorrelation.beta * products.pow(2).mean() / N
+            term = products.pow(2).mean() / N
+            self.terms.append(term.item())
+            loss = loss + config.decorrelation.beta * term
         if config.method == "moon":
             with torch.no_grad():
                 of_global, of_previous = seen(images)[0], last(images)[0]
@@ -299,6 +303,25 @@ def compare(*settings: str) -> None:
 @pytest.mark.parametrize("method", LOCAL_METHODS)
 def test_training_is_the_methods_plain_loop(method: str, decorrelation: str) -> None:
     compare(f"method={method}", f"decorrelation.kind={decorrelation}")
+
+
+def test_the_logged_term_is_the_mean_of_each_epoch() -> None:
+    config = small_config("training.local_epochs=2", "decorrelation.log_epochs=true")
+    sent = new_model(config, 0)
+    plain = [PlainClient(client) for client in labelled_clients(*SIZES)]
+    trainer = trainer_of(config, cohort=2)
+    message = Broadcast(sent.state_dict())
+    for group in in_cohorts(labelled_clients(*SIZES), trainer.cohort):
+        updates = trainer.train(message, group, Randomness(config.seed, 0))
+        for client, update in zip(group, updates, strict=True):
+            one = plain[client.id]
+            one.train(config, 0, sent, {})
+            if not one.terms:
+                assert update.terms is None
+                continue
+            assert update.terms is not None
+            by_epoch = torch.tensor(one.terms).view(2, -1).mean(dim=1)
+            torch.testing.assert_close(update.terms, by_epoch, atol=1e-7, rtol=0)
 
 
 def test_moon_with_a_projection_head_is_the_plain_loop() -> None:

@@ -79,13 +79,12 @@ _STRONG = {1: ("0.05", "0.1"), 2: ("3", "20", "80")}
 def heterogeneity(number: int, place: Label, results: Sequence[Result]) -> Findings:
     """Tables 1 and 2: methods by the degree of label skew."""
     ours, paper = _compared(accuracy_table(number), results, images, place, classification_system)
-    both = ours, paper
-    gained, published = (gains(table, _PAIRS) for table in both)
+    gained, published = (gains(table, _PAIRS) for table in (ours, paper))
     strong, even = _STRONG[number], plain(math.inf)
     # "Around": what rounds to 2 to 9.
     two_to_nine = everywhere(lambda gain: 1.5 <= gain < 9.5)
     on_a_par = everywhere(lambda gain: abs(gain) < 1)
-    skewed = [table.without(even) for table in both]
+    skewed = ours.without(even), paper.without(even)
     claims = [
         claim(f"{RAISES} where clients differ", higher(_PAIRS), *skewed),
         claim(
