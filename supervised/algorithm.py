@@ -31,6 +31,9 @@ from supervised.messages import Broadcast, LocalUpdate, ServerState
 from supervised.methods.method import Method
 from supervised.networks import Classifier
 
+TERM = "decorrelation"
+"""What a round's figures call the decorrelation term."""
+
 
 def training_exchange(method: Method) -> Exchange[Broadcast, LocalUpdate]:
     """The exchange of a round, with the types that the method has for it."""
@@ -96,7 +99,7 @@ class FederatedClassification(
         self.sharing = self.method.sharing(make_model, device)
         with torch.device("meta"):
             model = make_model()
-        self.decorrelation = decorrelation_term(config.decorrelation, model.backbone.features)
+        self.decorrelation = decorrelation_term(config.decorrelation, model.features)
         self._weights = FlatLayout(model.named_parameters())
 
     def initial_state(self, randomness: Randomness) -> ServerState:
@@ -129,22 +132,36 @@ class FederatedClassification(
         check_samples(update.samples, senders)
         if update.steps < 0:
             raise RefusedUpdateError(f"it claims {update.steps} steps")
+        epochs = self.config.training.local_epochs
+        if update.terms is not None and update.terms.shape != (epochs,):
+            raise RefusedUpdateError(
+                f"its decorrelation terms have the shape {tuple(update.terms.shape)}, not "
+                f"{(epochs,)}: one for each local epoch"
+            )
         self.method.aggregation.check(message, update)
 
     def aggregate(
         self, state: ServerState, updates: Iterable[LocalUpdate], randomness: Randomness
     ) -> tuple[ServerState, Figures]:
-        """The method's aggregation, and the mean loss by samples."""
+        """The method's aggregation, the mean loss by samples, and terms that clients sent.
+
+        A term is ``decorrelation/n/e``: of the n-th client by size, in local epoch e.
+        """
         names = self._weights.names
         aggregation = self.method.aggregation(state, names, self.config, self.population)
         loss, trained = 0.0, 0
-        for update in updates:
+        figures: Figures = {}
+        for number, update in enumerate(updates, start=1):
             with section("aggregation"):
                 aggregation.add(update)
             if update.loss is not None:
                 loss += update.loss * update.samples
                 trained += update.samples
-        return aggregation.result(), {"loss": loss / trained} if trained else {}
+            terms = [] if update.terms is None else update.terms.tolist()
+            figures |= {f"{TERM}/{number}/{e}": term for e, term in enumerate(terms, start=1)}
+        if trained:
+            figures["loss"] = loss / trained
+        return aggregation.result(), figures
 
     def local_model(self, update: LocalUpdate) -> ModelState | None:
         """The client's model; None where parts of it stay with the client."""

@@ -16,6 +16,7 @@ from ccfcpp.core.config import (
     MethodConfig,
     Positive,
     PositiveNumber,
+    PositiveShare,
     Section,
     Weight,
 )
@@ -59,6 +60,9 @@ class LabelPartitionConfig(Section):
     """Number of clients: 10 where it is null, or as many as folders."""
     min_samples: Positive = 10
     """``dirichlet`` is drawn again until each client holds so many."""
+    equal_share: PositiveShare | None = None
+    """Each client keeps so many images as this share of the smallest client's, drawn at random;
+    null: it keeps all. Equal clients count alike in the mean of their models."""
 
 
 class ClassifierConfig(Section):
@@ -96,6 +100,8 @@ class DecorrelationConfig(Section):
     """Of ``feddecorr``: as Algorithm 1 has it, or as the authors' code, about N times as large."""
     groups: Positive = 8
     """Of ``structured-decov``: number of groups of dimensions."""
+    log_epochs: bool = False
+    """Log the term by itself, for each client and local epoch: clients send it."""
 
 
 class AugmentationConfig(Section):

@@ -53,7 +53,7 @@ class ClassificationExperiment(Experiment[ServerState]):
         self.parts = partition_samples(config, self.data, train, self.randomness)
         connected = self.availability.connected(range(len(self.parts)), self.randomness)
         image_shape = tuple(self.data.images.shape[1:])
-        make_model = classifier_maker(config.model, image_shape, len(self.data.classes))
+        make_model = classifier_maker(config, image_shape, len(self.data.classes))
         self.clients = [self._client(number) for number in connected]
         self.test_sets = self._test_sets(test)
         self.algorithm = FederatedClassification(

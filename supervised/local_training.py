@@ -54,6 +54,8 @@ class LocalTrainer:
         self.models = ModelStack(make_model, cohort, device, precision=precision)
         self.augmenter = Augmenter(config)
         self._decorrelation = decorrelation
+        self._term: Tensor | None = None
+        """The decorrelation term of the last pass, without its weight, of shape (clients,)."""
         place = Workplace(config, self.models, make_model, sharing, classes, device)
         self.method = CLASSIFIERS[config.method].local(place)
 
@@ -75,21 +77,28 @@ class LocalTrainer:
         self.models.activate(len(clients))
         self.models.train()
         self.method.begin(message, clients)
-        losses, steps = self._descend(clients, randomness)
+        total, by_epoch = self._descend(clients, randomness)
         self.models.activate(len(clients))
-        return [
-            self._update(index, client, loss, count)
-            for index, (client, loss, count) in enumerate(zip(clients, losses, steps, strict=True))
-        ]
+        terms = [_by_epoch(own) for own in zip(*by_epoch, strict=True)] or [None] * len(clients)
+        ends = zip(clients, total.means(), total.steps, terms, strict=True)
+        return [self._update(index, *own) for index, own in enumerate(ends)]
 
-    def _update(self, index: int, client: Client, loss: float | None, steps: int) -> LocalUpdate:
+    def _update(
+        self, index: int, client: Client, loss: float | None, steps: int, terms: Tensor | None
+    ) -> LocalUpdate:
         model = self.sharing.shared(self.models.state(index))
-        return self.method.finish(index, client, LocalUpdate(model, len(client), steps, loss))
+        update = LocalUpdate(model, len(client), steps, loss, terms)
+        return self.method.finish(index, client, update)
 
     def _descend(
         self, clients: Sequence[Client], randomness: Randomness
-    ) -> tuple[list[float | None], list[int]]:
-        """All local epochs; each client's mean loss and its number of steps."""
+    ) -> tuple[MeanLosses, list[list[float | None]]]:
+        """All local epochs.
+
+        Returns:
+            The losses, and for each epoch the clients' mean decorrelation terms; no epoch where
+            they are not asked for.
+        """
         training = self.config.training
         optimizer = StackedSGD(
             self.models.parameters[: len(clients)],
@@ -101,9 +110,11 @@ class LocalTrainer:
         images = torch.cat([client.images for client in clients])
         labels = torch.cat([_labels(client) for client in clients])
         means = MeanLosses(len(clients), self.device)
+        terms: list[list[float | None]] = []
         for epoch in range(training.local_epochs):
             with section("augmentation: draw"):
                 changes = self.augmenter.draw(clients, randomness, epoch)
+            of_epoch = MeanLosses(len(clients), self.device)
             for batch in self._batches(clients, randomness, epoch):
                 self.models.activate(len(batch))
                 losses = self._gradients(images, labels, changes, batch)
@@ -111,7 +122,11 @@ class LocalTrainer:
                     optimizer.step(len(batch))
                     self.method.after_step()
                 means.add(losses)
-        return means.means(), means.steps
+                if self._term is not None:
+                    of_epoch.add(self._term)
+            if self._term is not None:
+                terms.append(of_epoch.means())
+        return means, terms
 
     def _gradients(
         self, images: Tensor, labels: Tensor, changes: Changes, batch: CohortBatch
@@ -136,6 +151,8 @@ class LocalTrainer:
         losses = cross_entropy(self.method.logits(logits), labels, batch.mask)
         if self._decorrelation is not None:
             term = self._decorrelation(representations, batch.mask)
+            if self.config.decorrelation.log_epochs:
+                self._term = term.detach()
             losses = losses + self.config.decorrelation.beta * term
         penalty = self.method.penalty(shown, representations, batch)
         return losses if penalty is None else losses + penalty
@@ -149,6 +166,12 @@ class LocalTrainer:
             [randomness.of_client(c.id).generator(f"batches {epoch}") for c in clients],
             self.device,
         )
+
+
+def _by_epoch(terms: Sequence[float | None]) -> Tensor | None:
+    """A client's terms, float64 of shape (epochs,); None for one that had no batch."""
+    known = [term for term in terms if term is not None]
+    return torch.tensor(known, dtype=torch.float64) if len(known) == len(terms) else None
 
 
 def _labels(client: Client) -> Tensor:

@@ -5,6 +5,8 @@ A method that has more to say declares types of its own, which extend these.
 
 from dataclasses import dataclass
 
+from torch import Tensor
+
 from ccfcpp.models.state import ModelState
 
 
@@ -39,9 +41,12 @@ class LocalUpdate:
         samples: Number of the client's samples, its weight in the average.
         steps: Number of its optimizer steps.
         loss: Mean training loss; None where the client could not train.
+        terms: Mean of the decorrelation term without its weight in each local epoch, of shape
+            (epochs,); None where it is not asked for, or the client could not train.
     """
 
     model: ModelState
     samples: int
     steps: int
     loss: float | None = None
+    terms: Tensor | None = None

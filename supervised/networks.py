@@ -3,6 +3,7 @@
 A backbone maps images (batch, channels, height, width) to (batch, ``features``).
 """
 
+import itertools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
@@ -32,16 +33,25 @@ class Classifier(nn.Module):
     Args:
         backbone: A module that is a ``Backbone``.
         classes: Number of classes.
+        projection: Widths of the layers of a projection head between the two, with ReLU between
+            them. What it gives is then the representation.
     """
 
-    def __init__(self, backbone: Backbone, classes: int) -> None:
+    def __init__(self, backbone: Backbone, classes: int, projection: Sequence[int] = ()) -> None:
         super().__init__()
         self.backbone = backbone
-        self.head = nn.Linear(backbone.features, classes)
+        widths = [backbone.features, *projection]
+        layers: list[nn.Module] = []
+        for before, after in itertools.pairwise(widths):
+            layers += [nn.ReLU()] if layers else []
+            layers.append(nn.Linear(before, after))
+        self.projection = nn.Sequential(*layers)
+        self.features = widths[-1]
+        self.head = nn.Linear(self.features, classes)
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """Representations (batch, features) and logits (batch, classes)."""
-        representations = self.backbone(images)
+        representations = self.projection(self.backbone(images))
         return representations, self.head(representations)
 
 

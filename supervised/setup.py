@@ -1,6 +1,6 @@
 """What a configuration asks for: images, their split, a partition, a network."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from ccfcpp.data.partition import (
     pathological_partition,
 )
 from ccfcpp.models.encoders import ResNet18Backbone
+from supervised.classifiers import CLASSIFIERS
 from supervised.config import ClassifierConfig, ClassifyConfig
 from supervised.networks import (
     AlexNetBackbone,
@@ -138,23 +139,45 @@ def partition_samples(
         UsageError: The partition needs domains or a number of clients that are not there, or a
             client would hold nothing.
     """
+    parts = [train[part] for part in _parts(config, data, train, randomness)]
+    share = config.partition.equal_share
+    return parts if share is None else _equal(parts, share)
+
+
+def _equal(parts: Sequence[Tensor], share: float) -> list[Tensor]:
+    """As many of each part as a share of the smallest one, the same whatever the run's seed."""
+    smallest = min(map(len, parts))
+    size = int(share * smallest)
+    if size == 0:
+        raise UsageError(
+            f"partition.equal_share = {share:g} leaves nothing of the smallest client's {smallest} "
+            "images: give a larger share"
+        )
+    return [
+        random_part(part, size, _SPLIT.of_client(number).generator("equal clients"))
+        for number, part in enumerate(parts)
+    ]
+
+
+def _parts(
+    config: ClassifyConfig, data: ImageData, train: Tensor, randomness: Randomness
+) -> list[Tensor]:
+    """Places among the training images, client by client."""
     choice = config.partition
     assert data.labels is not None
     labels, classes = data.labels.cpu()[train], len(data.classes)
     clients = choice.clients or _DEFAULT_CLIENTS
     if choice.kind == "domain":
-        parts = _domains(config, data, train)
-    elif choice.kind == "iid":
-        parts = iid_partition(len(train), clients, randomness)
-    elif choice.kind == "pathological":
-        parts = pathological_partition(
+        return _domains(config, data, train)
+    if choice.kind == "iid":
+        return iid_partition(len(train), clients, randomness)
+    if choice.kind == "pathological":
+        return pathological_partition(
             labels, classes, clients, choice.classes_per_client, randomness
         )
-    else:
-        parts = dirichlet_partition(
-            labels, classes, clients, choice.alpha, randomness, choice.min_samples
-        )
-    return [train[part] for part in parts]
+    return dirichlet_partition(
+        labels, classes, clients, choice.alpha, randomness, choice.min_samples
+    )
 
 
 def _domains(config: ClassifyConfig, data: ImageData, train: Tensor) -> list[Tensor]:
@@ -176,21 +199,25 @@ def _domains(config: ClassifyConfig, data: ImageData, train: Tensor) -> list[Ten
 
 
 def classifier_maker(
-    config: ClassifierConfig, image_shape: tuple[int, ...], classes: int
+    config: ClassifyConfig, image_shape: tuple[int, ...], classes: int
 ) -> Callable[[], Classifier]:
     """What builds the network for images of shape (channels, height, width).
 
     Raises:
         UsageError: The images do not fit the network.
     """
-    make = partial(_make_classifier, config, image_shape, classes)
+    projection = CLASSIFIERS[config.method].projection(config)
+    make = partial(_make_classifier, config.model, image_shape, classes, projection)
     with torch.device("meta"):
         make()
     return make
 
 
 def _make_classifier(
-    config: ClassifierConfig, image_shape: tuple[int, ...], classes: int
+    config: ClassifierConfig,
+    image_shape: tuple[int, ...],
+    classes: int,
+    projection: Sequence[int],
 ) -> Classifier:
     backbones: dict[str, Callable[[], Backbone]] = {
         "small": lambda: SmallBackbone(
@@ -202,4 +229,4 @@ def _make_classifier(
         "resnet32": lambda: SmallResNetBackbone(image_shape, blocks=5),
         "alexnet": lambda: AlexNetBackbone(image_shape),
     }
-    return Classifier(backbones[config.name](), classes)
+    return Classifier(backbones[config.name](), classes, projection)

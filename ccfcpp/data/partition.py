@@ -199,6 +199,8 @@ def pathological_partition(
     A client takes M of the classes that have the fewest holders, at random among equals, so that
     the numbers of holders differ by one at most. The holders of a class divide its samples equally.
     With M·K below the number of classes some have no holder, and their samples lie with nobody.
+    This balanced dealing is ours: McMahan et al. (2017) sort the samples by label, cut them into
+    M·K shards of one size and deal these out, so that a client has at most about M classes.
 
     Args:
         labels: int64 class of each sample, shape (samples,), each in [0, ``classes``).

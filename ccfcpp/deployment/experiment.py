@@ -270,7 +270,7 @@ class DeployedClassification(DeployedExperiment):
         """Make the method."""
         charter, config = self.charter, self.config
         classes = len(charter.classes)
-        make_model = classifier_maker(config.model, charter.image_shape, classes)
+        make_model = classifier_maker(config, charter.image_shape, classes)
         self.algorithm = FederatedClassification(
             config, make_model, charter.image_shape, classes, charter.clients, self.device
         )

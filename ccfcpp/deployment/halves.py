@@ -187,7 +187,7 @@ class ClassificationHalf(Half):
         charter, config = self.charter, self.config
         assert self.data.labels is not None
         self.labels = self._numbered(self.data.labels[self._train])
-        make_model = classifier_maker(config.model, charter.image_shape, len(charter.classes))
+        make_model = classifier_maker(config, charter.image_shape, len(charter.classes))
         self.algorithm = FederatedClassification(
             config,
             make_model,

@@ -48,12 +48,13 @@ def scores(run: Run) -> Curves:
 
 
 def losses(run: Run) -> Curves:
-    """What the exchanges report, by round.
+    """What the exchanges report, by round; what single clients report is left to ``metrics.jsonl``.
 
     Raises:
         CannotDrawError: Nothing was reported.
     """
-    keys = dict.fromkeys(key for row in run.log for key in row.get("figures", {}))
+    reported = (key for row in run.log for key in row.get("figures", {}))
+    keys = dict.fromkeys(key for key in reported if "/" not in key)
     found = {
         key.replace("_", " "): [
             (row["round"] + 1, row["figures"][key]) for row in run.log if key in row["figures"]

@@ -18,7 +18,11 @@ class ProximalConfig(Section):
 
 
 class Proximal(LocalMethod):
-    """FedProx (Li et al. 2020): μ/2 ‖w − w_global‖² is added to the loss."""
+    """FedProx (Li et al. 2020): μ/2 ‖w − w_global‖² is added to the loss.
+
+    The FedDecorr authors' public code compares the live parameters with themselves: there the term
+    is always 0, and FedProx is FedAvg.
+    """
 
     def begin(self, message: Broadcast, clients: Sequence[Client]) -> None:
         """Note where the models start."""

@@ -1,6 +1,6 @@
 """A method of federated classification: all that has to be said to add one."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +16,10 @@ from supervised.sharing import Sharing
 
 def _model_alone(model: ModelState, weights: Tensor) -> ServerState:
     return ServerState(model)
+
+
+def _no_projection(config: Any) -> Sequence[int]:
+    return ()
 
 
 def _model_of(state: Any) -> Broadcast:
@@ -38,6 +42,8 @@ class Method:
         update: Type of what comes up.
         begin: The first state, from a model and a flat vector of zeros of the weights' shape.
         broadcast: What goes down, from a state.
+        projection: From a configuration to the widths of a projection head between the backbone
+            and the classifier; empty for none.
         sections: The sections of the configuration that are its own, by name.
         fixed: Settings that it brings where it is named.
         check: Raises ``ValueError`` with one line where a configuration does not fit it.
@@ -54,6 +60,7 @@ class Method:
     update: type[LocalUpdate] = LocalUpdate
     begin: Callable[[ModelState, Tensor], ServerState] = _model_alone
     broadcast: Callable[[Any], Broadcast] = _model_of
+    projection: Callable[[Any], Sequence[int]] = _no_projection
     sections: Mapping[str, type[Section]] = field(default_factory=dict)
     fixed: Tree = field(default_factory=dict)
     check: Callable[[Any], None] = fits_always

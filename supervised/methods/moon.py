@@ -5,10 +5,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ccfcpp.core.config import PositiveNumber, Section, Weight
+from ccfcpp.core.config import Positive, PositiveNumber, Section, Weight
 from ccfcpp.data.batches import CohortBatch
 from ccfcpp.engine.client import Client
 from ccfcpp.models.stack.stacked import ModelStack
+from supervised.config import ClassifyConfig
 from supervised.losses import model_contrast
 from supervised.messages import Broadcast, LocalUpdate
 from supervised.methods.local import LocalMethod, Workplace
@@ -22,6 +23,13 @@ class MoonConfig(Section):
     mu: Weight = 1.0
     temperature: PositiveNumber = 1.0
     """1 in the FedDecorr authors' code, 0.5 in MOON's paper."""
+    projection: tuple[Positive, ...] = ()
+    """Widths of the layers of a projection head; the model-contrastive term, the decorrelation term
+    and the classifier act on what the last one gives."""
+
+
+def _projection(config: ClassifyConfig) -> Sequence[int]:
+    return config.section(MoonConfig).projection
 
 
 class ModelContrast(LocalMethod):
@@ -68,4 +76,10 @@ class ModelContrast(LocalMethod):
         return update
 
 
-MOON = Method("MOON", ModelContrast, remembers=True, sections={"moon": MoonConfig})
+MOON = Method(
+    "MOON",
+    ModelContrast,
+    remembers=True,
+    projection=_projection,
+    sections={"moon": MoonConfig},
+)

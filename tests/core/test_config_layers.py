@@ -6,6 +6,7 @@ import yaml
 
 from ccfcpp.clustering.ccfc.config import LossConfig, TrainingConfig
 from ccfcpp.clustering.config import ClusterConfig
+from ccfcpp.clustering.kmeans.config import CentroidConfig
 from ccfcpp.core.config import Tree
 from ccfcpp.core.config_layers import (
     differing_keys,
@@ -62,6 +63,13 @@ def test_every_published_preset_is_valid(path: Path) -> None:
     assert (config.preset, config.method, config.dataset) == ("published", "ccfc++", dataset)
     given = dict(flatten(own))
     assert given.items() <= values_of(config).items()
+
+
+@pytest.mark.parametrize("dataset", ["mnist", "fashion-mnist", "cifar10", "stl10"])
+def test_beside_the_paper_the_averaged_model_gives_the_first_centroids(dataset: str) -> None:
+    published = resolve(ClusterConfig, "cluster", {"preset": "published", "dataset": dataset})
+    assert published.section(CentroidConfig).first_encoder == "global"
+    assert published.section(CentroidConfig).encoder == "local"
 
 
 def test_every_preset_has_a_published_one() -> None:

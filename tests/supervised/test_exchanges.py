@@ -1,12 +1,43 @@
 """Clients of every method could be in another process: what reaches them is bytes."""
 
+from contextlib import nullcontext
+
 import pytest
 import torch
 
 from ccfcpp.core.randomness import Randomness
+from ccfcpp.engine.client import Member
+from ccfcpp.engine.exchange import RefusedUpdateError
 from supervised.classifiers import CLASSIFIERS
+from supervised.messages import LocalUpdate
 from tests.support.classification import labelled_clients, small_algorithm, small_config
 from tests.support.federation import assert_same_bits, federated, over_a_wire
+
+
+@pytest.mark.parametrize("method", ["fedavg", "scaffold", "fedbn"])
+def test_terms_by_epoch_travel_and_are_logged_by_client(method: str) -> None:
+    """Also of a client that cannot train, which sends none."""
+    settings = ("decorrelation.log_epochs=true", "training.local_epochs=2", "training.rounds=1")
+    config = small_config(f"method={method}", *settings)
+    sizes = (19, 12, 1)
+    here, far, near = (small_algorithm(config, len(sizes)) for _ in range(3))
+    wired = over_a_wire(method, near, far, labelled_clients(*sizes))
+    ((_, report),) = wired.run(here.initial_state(Randomness(0)))
+    terms = {key for key in report.figures if key != "loss"}
+    assert terms == {f"decorrelation/{n}/{e}" for n in (1, 2) for e in (1, 2)}
+    assert all(report.figures[key] > 0 for key in terms)
+    assert not report.refused
+
+
+def test_terms_of_another_number_of_epochs_are_refused() -> None:
+    algorithm = small_algorithm(small_config("training.local_epochs=2"), 1)
+    state = algorithm.initial_state(Randomness(0))
+    message = algorithm.broadcast(state)
+    (member,) = labelled_clients(12)
+    for epochs, refused in ((2, False), (3, True)):
+        update = LocalUpdate(state.model, 12, 4, 0.5, torch.ones(epochs))
+        with pytest.raises(RefusedUpdateError, match="shape") if refused else nullcontext():
+            algorithm.check(message, update, [Member(member.id, member.name, len(member))])
 
 
 @pytest.mark.parametrize("method", CLASSIFIERS.own())

@@ -53,7 +53,7 @@ ROUNDS = 2
 
 
 def new_model(config: ClassifyConfig, seed: int) -> Classifier:
-    make = classifier_maker(config.model, SHAPE, CLASSES)
+    make = classifier_maker(config, SHAPE, CLASSES)
     return build(make, Randomness(seed).generator("model"))
 
 
@@ -71,6 +71,7 @@ class PlainClient:
         change: c_i⁺ − c_i of the last round.
         steps: Steps of the last round.
         loss: Mean loss of these.
+        terms: The decorrelation term of each step, from the first round on.
     """
 
     client: Client
@@ -79,6 +80,7 @@ class PlainClient:
     change: ModelState = field(default_factory=dict)
     steps: int = 0
     loss: float | None = None
+    terms: list[float] = field(default_factory=list)
 
     def train(
         self, config: ClassifyConfig, number: int, sent: Classifier, control: ModelState
@@ -177,7 +179,9 @@ class PlainClient:
             N, d = z.shape
             scored = (z - z.mean(0)) / torch.sqrt(z.var(0) + 1e-8)
             products = (scored.T @ scored)[~torch.eye(d, dtype=torch.bool)]
-            loss = loss + config.decorrelation.beta * products.pow(2).mean() / N
+            term = products.pow(2).mean() / N
+            self.terms.append(term.item())
+            loss = loss + config.decorrelation.beta * term
         if config.method == "moon":
             with torch.no_grad():
                 of_global, of_previous = seen(images)[0], last(images)[0]
@@ -268,7 +272,7 @@ def assert_same(found: ModelState, expected: ModelState) -> None:
 def compare(*settings: str) -> None:
     """Rounds that start from any models: alone in the plain loop, and in cohorts."""
     config = small_config("training.local_epochs=2", *settings)
-    make = classifier_maker(config.model, SHAPE, CLASSES)
+    make = classifier_maker(config, SHAPE, CLASSES)
     layout = FlatLayout(make().named_parameters())
     trainers = [trainer_of(config, cohort) for cohort in (1, 2, 4)]
     clients = [labelled_clients(*SIZES) for _ in trainers]
@@ -301,6 +305,29 @@ def test_training_is_the_methods_plain_loop(method: str, decorrelation: str) -> 
     compare(f"method={method}", f"decorrelation.kind={decorrelation}")
 
 
+def test_the_logged_term_is_the_mean_of_each_epoch() -> None:
+    config = small_config("training.local_epochs=2", "decorrelation.log_epochs=true")
+    sent = new_model(config, 0)
+    plain = [PlainClient(client) for client in labelled_clients(*SIZES)]
+    trainer = trainer_of(config, cohort=2)
+    message = Broadcast(sent.state_dict())
+    for group in in_cohorts(labelled_clients(*SIZES), trainer.cohort):
+        updates = trainer.train(message, group, Randomness(config.seed, 0))
+        for client, update in zip(group, updates, strict=True):
+            one = plain[client.id]
+            one.train(config, 0, sent, {})
+            if not one.terms:
+                assert update.terms is None
+                continue
+            assert update.terms is not None
+            by_epoch = torch.tensor(one.terms).view(2, -1).mean(dim=1)
+            torch.testing.assert_close(update.terms, by_epoch, atol=1e-7, rtol=0)
+
+
+def test_moon_with_a_projection_head_is_the_plain_loop() -> None:
+    compare("method=moon", "moon.projection=[7, 5]")
+
+
 @pytest.mark.parametrize("method", ["fedavg", "scaffold"])
 def test_training_without_momentum_is_the_methods_plain_loop(method: str) -> None:
     """For SCAFFOLD this is the step of its paper, with the correction in the gradient."""
@@ -314,7 +341,7 @@ def test_training_without_batch_normalisation_is_the_methods_plain_loop(method: 
 
 def test_fedbn_sends_no_normalisation_and_takes_the_clients_own_up_again() -> None:
     config = small_config("method=fedbn")
-    make = classifier_maker(config.model, SHAPE, CLASSES)
+    make = classifier_maker(config, SHAPE, CLASSES)
     trainer = trainer_of(config, cohort=1)
     (client,) = labelled_clients(12)
     norms = normalisations(make())

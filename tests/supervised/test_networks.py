@@ -43,6 +43,30 @@ def test_published_sizes(make: Callable[[], Backbone], features: int, millions: 
     assert logits.shape == (2, 10)
 
 
+def test_a_projection_head_has_relu_between_its_layers_alone() -> None:
+    def make() -> Classifier:
+        return Classifier(SmallBackbone((1, 8, 8), (4,), 12, batch_norm=True), 3, (6, 5))
+
+    model = build(make, Randomness(0).generator("model")).eval()
+    images = torch.rand(7, 1, 8, 8, generator=Randomness(0).generator("images"))
+    entries = model.state_dict()
+    hidden = model.backbone(images) @ entries["projection.0.weight"].T
+    hidden = (hidden + entries["projection.0.bias"]).clamp(min=0)
+    expected = hidden @ entries["projection.2.weight"].T + entries["projection.2.bias"]
+    representations, logits = model(images)
+    torch.testing.assert_close(representations, expected)
+    assert representations.shape == (7, model.features) == (7, 5)
+    assert bool((representations < 0).any())
+    torch.testing.assert_close(logits, expected @ entries["head.weight"].T + entries["head.bias"])
+
+
+def test_without_a_projection_head_a_model_has_the_entries_it_always_had() -> None:
+    with torch.device("meta"):
+        model = Classifier(SmallBackbone((1, 8, 8), (4,), 12, batch_norm=False), 3)
+    assert {name.partition(".")[0] for name in model.state_dict()} == {"backbone", "head"}
+    assert model.features == 12
+
+
 @pytest.mark.parametrize("variant", ["paper", "code"])
 @pytest.mark.parametrize("size", [32, 64])
 def test_mobilenet_halves_small_images_three_times(size: int, variant: str) -> None:

@@ -1,13 +1,17 @@
 """From a configuration to training and test images, clients and what networks see."""
 
+from pathlib import Path
+
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from PIL import Image
 from torch import Tensor
 
-from ccfcpp.core.config_layers import parse_assignments, validate
+from ccfcpp.core.config_layers import merge, parse_assignments, read_yaml, validate
 from ccfcpp.core.errors import UsageError
+from ccfcpp.core.presets import preset_file
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.data import ImageData
 from ccfcpp.data.autoaugment import draw_policies, render_policies
@@ -15,8 +19,9 @@ from ccfcpp.data.training_augmentation import draw_crops, render_crops
 from ccfcpp.engine.availability import Availability
 from ccfcpp.engine.client import Client
 from supervised.augmentation import Augmenter, normalise
-from supervised.config import ClassifyConfig
+from supervised.config import ClassifyConfig, LabelPartitionConfig
 from supervised.experiment import ClassificationExperiment
+from supervised.messages import LocalUpdate
 from supervised.setup import partition_samples, split
 
 
@@ -107,6 +112,84 @@ def test_domains_are_clients_and_test_sets() -> None:
     for number, tested in enumerate(experiment.test_sets):
         assert set(data.owners[tested.index].tolist()) == {number}
         assert set(data.owners[experiment.parts[number]].tolist()) == {number}
+
+
+@given(st.integers(60, 150), st.sampled_from([0.3, 0.5, 1.0]), st.integers(0, 9))
+def test_equal_clients_are_a_share_of_the_smallest_one(count: int, share: float, seed: int) -> None:
+    data = draw_images(count, 3, owners=4)
+    plain = config("partition.kind=domain", f"seed={seed}")
+    equal = config("partition.kind=domain", f"seed={seed}", f"partition.equal_share={share}")
+    train, _ = split(plain, data)
+    whole = partition_samples(plain, data, train, Randomness(seed))
+    parts = partition_samples(equal, data, train, Randomness(seed))
+    assert {len(part) for part in parts} == {int(share * min(map(len, whole)))}
+    assert all(set(p.tolist()) <= set(w.tolist()) for p, w in zip(parts, whole, strict=True))
+    again = partition_samples(equal, data, train, Randomness(seed + 1))
+    assert all(map(torch.equal, parts, again))
+
+
+def test_a_share_that_leaves_a_client_nothing_is_refused() -> None:
+    data, chosen = draw_images(24, 3, owners=4), config("partition.equal_share=0.1")
+    with pytest.raises(UsageError, match=r"equal_share = 0\.1 leaves nothing of the smallest"):
+        partition_samples(
+            chosen.model_copy(update={"partition": _domains_of(chosen)}),
+            data,
+            torch.arange(24),
+            Randomness(0),
+        )
+
+
+def _domains_of(chosen: ClassifyConfig) -> LabelPartitionConfig:
+    return chosen.partition.model_copy(update={"kind": "domain"})
+
+
+SIZES = {"amazon": (10, 7), "caltech": (9, 4), "dslr": (6, 2), "webcam": (8, 3)}
+"""Images for training and for testing."""
+
+
+@pytest.fixture
+def listed_domains(tmp_path: Path) -> Path:
+    """A folder as that of Office-Caltech10, with lists as FedBN has them, in text."""
+    for domain, sizes in SIZES.items():
+        number = 0
+        for which, size in zip(("train", "test"), sizes, strict=True):
+            lines = []
+            for _ in range(size):
+                name = f"{domain}/{'ab'[number % 2]}/{number:02}.png"
+                (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+                Image.new("L", (8, 8), number).save(tmp_path / name)
+                lines.append(f"{name} {number % 2}\n")
+                number += 1
+            (tmp_path / f"{domain}_{which}.txt").write_text("".join(lines))
+    return tmp_path
+
+
+@pytest.mark.parametrize(("preset", "share"), [("office-caltech10", 0.5), ("domainnet", 0.05)])
+def test_the_presets_of_domains_have_equal_small_clients(preset: str, share: float) -> None:
+    settings = read_yaml(preset_file(f"classify/{preset}"))
+    chosen = validate(ClassifyConfig, settings)
+    assert (chosen.partition.kind, chosen.partition.equal_share) == ("domain", share)
+
+
+def test_domains_follow_their_lists_and_count_alike(listed_domains: Path) -> None:
+    """Half of the smallest domain's six training images each, all listed test images, 1/4 each."""
+    settings = read_yaml(preset_file("classify/office-caltech10"))
+    tiny = ("model.name=small", "model.widths=[4]", "data.image_size=8", "training.rounds=1")
+    values = parse_assignments((f"dataset={listed_domains}", *tiny))
+    experiment = ClassificationExperiment(validate(ClassifyConfig, merge(settings, values)))
+    assert [len(client) for client in experiment.clients] == [3, 3, 3, 3]
+    assert [len(tested.index) for tested in experiment.test_sets] == [n for _, n in SIZES.values()]
+    state = experiment.algorithm.initial_state(Randomness(0))
+    locals_ = [
+        {name: entry * (number + 1) for name, entry in state.model.items()} for number in range(4)
+    ]
+    updates = [
+        LocalUpdate(model, len(c), 1) for model, c in zip(locals_, experiment.clients, strict=True)
+    ]
+    after, _ = experiment.algorithm.aggregate(state, updates, Randomness(0))
+    for name, entry in state.model.items():
+        if entry.is_floating_point():
+            torch.testing.assert_close(after.model[name], entry * 2.5)
 
 
 def test_a_disconnected_domain_is_tested_by_the_global_model_alone() -> None:

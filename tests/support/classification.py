@@ -67,7 +67,7 @@ def normalisations(model: nn.Module) -> set[str]:
 
 
 def small_algorithm(config: ClassifyConfig, population: int) -> FederatedClassification:
-    make_model = classifier_maker(config.model, SHAPE, CLASSES)
+    make_model = classifier_maker(config, SHAPE, CLASSES)
     return FederatedClassification(config, make_model, SHAPE, CLASSES, population, CPU)
 
 

@@ -25,7 +25,10 @@ Domains = Mapping[str, Sequence[str]]
 ROUNDS = 5
 DIMENSIONS = 12
 SESSION = {"revision": "abc", "processor": "Abacus", "threads": 2, "device": "cpu"}
-SCORES = ("nmi", "kappa", "accuracy", "effective_rank", "local_effective_rank", "tail_share", "gap")
+SCORES = (
+    "nmi", "kappa", "accuracy", "effective_rank", "local_effective_rank", "tail_share", "gap",
+    "nmi_geometric",
+)  # fmt: skip
 
 
 class Plans:

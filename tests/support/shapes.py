@@ -198,8 +198,35 @@ def accuracy_after(number: int) -> Measure:
     return measure
 
 
+def collapse(behind: Places) -> list[Shape]:
+    """Both tables of the collapse of the global model."""
+    return [(significant("global"), behind), (score("effective_rank"), behind)]
+
+
+OTHER_METHODS = {
+    place: settings
+    for title, method in AVERAGED.items()
+    if title in ("FedAvgM", "FedProx", "MOON")
+    for place, settings in places(
+        {f"digits, {title}": {}},
+        numbers(ALPHA, 0.01, 0.05, 0.25, math.inf),
+        {title: {"method": method}},
+    ).items()
+}
+OTHER_NETWORKS = places(
+    {f"digits, {title}": NETWORKS[title] for title in ("ResNet32", "ResNet18")},
+    numbers(ALPHA, 0.05, math.inf),
+    FEDAVG,
+)
+OTHER_IMAGES = places(
+    {name: {"dataset": name} for name in ("digits", "mnist")},
+    numbers(ALPHA, 0.01, 0.05, 0.25, math.inf),
+    FEDAVG,
+)
+
+
 SHAPES: Mapping[str, list[Shape]] = {
-    "ccfcpp-table1": [(score("nmi"), ALL_SYSTEMS)],
+    "ccfcpp-table1": [(score("nmi"), ALL_SYSTEMS), (score("nmi_geometric"), ALL_SYSTEMS)],
     "ccfcpp-table2": [(score("kappa"), ALL_SYSTEMS)],
     "ccfcpp-figure3": [
         (score("effective_rank"), places(BOTH, P, CCFC)),
@@ -249,6 +276,19 @@ SHAPES: Mapping[str, list[Shape]] = {
     ],
     "feddecorr-figure8": [(accuracy_after(5), places(CURVES, {"5": {}}, FEDAVG_PAIR))],
     "feddecorr-figure9": [(ACCURACY, BY_BETA)],
+    "feddecorr-iclr-table3": [
+        (
+            ACCURACY,
+            places(by_alpha(0.1, 0.5), numbers("partition.clients", 10, 20, 40), FEDAVG_PAIR),
+        )
+    ],
+    "feddecorr-iclr-table10": [
+        (ACCURACY, places(HERE, numbers("partition.classes_per_client", 2, 3), FEDAVG_PAIR))
+    ],
+    "feddecorr-iclr-figure7": collapse(OTHER_METHODS),
+    "feddecorr-iclr-figure8": collapse(OTHER_NETWORKS),
+    "feddecorr-iclr-figure9": collapse(OTHER_IMAGES),
 }
 """By item: for each table a run's measure, and which runs are behind each place. Of Figures 2 and 5
-of the CCFC++ paper, which look at models, and of Table 3, there are tests of their own."""
+of the CCFC++ paper and Figure 1 of FedDecorr's, which look at models, of Table 3, and of Figures 10
+and 11 of the ICLR paper there are tests of their own."""

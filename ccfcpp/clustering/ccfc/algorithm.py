@@ -73,7 +73,8 @@ class CCFC(ClusteringAlgorithm[CCFCState]):
         self.centroids = config.section(CentroidConfig)
         # In synchronised steps the global model is the only one.
         one_model = self.training.steps == "synchronised" or self.centroids.encoder == "global"
-        self.schedule = Schedule(self.training, from_global=one_model)
+        first = self.centroids.first_encoder == "global"
+        self.schedule = Schedule(self.training, from_global=one_model, first_from_global=first)
         self.rounds = self.schedule.rounds
         self.model = config.section(ModelConfig)
         self.make_model = model_maker(self.model, problem.image_shape)
@@ -130,7 +131,7 @@ class CCFC(ClusteringAlgorithm[CCFCState]):
         works += self._training(number)
         if self.schedule.ends_with_centroids(number):
             by_head = pretrains and self.start is not None
-            if by_head or self.schedule.from_global:
+            if by_head or self.schedule.global_gives_centroids(number):
                 works.append(self._find(by_head))
             works += [LloydAggregation()] * self.centroids.refine_steps
         return works

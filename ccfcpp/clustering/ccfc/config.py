@@ -74,4 +74,5 @@ class LossConfig(Section):
     pretrain_eta: Weight = 0.0
     """The same in the pre-training rounds."""
     min_cluster_size: Positive = 2
-    """Clusters with fewer samples in a batch are left out of Eq. (2); as printed, it has 1."""
+    """Clusters with fewer samples in a batch are left out of Eq. (2); with 1 all that have any
+    count. Eq. (2) as printed divides by the number of all clusters, also of those without any."""

@@ -15,10 +15,12 @@ class Schedule:
     Attributes:
         training: Rounds and rates.
         from_global: Whether clients cluster the *global* model's representations.
+        first_from_global: Whether they do so for the first centroids, after pre-training.
     """
 
     training: TrainingConfig
     from_global: bool
+    first_from_global: bool = False
 
     @property
     def rounds(self) -> int:
@@ -35,7 +37,11 @@ class Schedule:
 
     def trained_give_centroids(self, number: int) -> bool:
         """Whether clients cluster what their own trained models make of their images."""
-        return self.ends_with_centroids(number) and not self.from_global
+        return self.ends_with_centroids(number) and not self.global_gives_centroids(number)
+
+    def global_gives_centroids(self, number: int) -> bool:
+        """Whether the centroids of round ``number`` come from the averaged model."""
+        return self.from_global or (self.first_from_global and self.pretrains(number))
 
 
 def training_of(config: ClusterConfig) -> TrainingConfig:

@@ -12,6 +12,9 @@ class CentroidConfig(Section):
 
     encoder: Literal["local", "global"] = "local"
     """Whose representations a client clusters: its own trained model's, or the global model's."""
+    first_encoder: Literal["local", "global"] = "local"
+    """The same for the first centroids, after pre-training, where ``encoder`` is ``local``. The
+    authors' code: ``global``."""
     server_weights: Literal["none", "sizes"] = "none"
     """Whether the server's k-means weighs an uploaded centroid by its cluster's size."""
     assignment: Literal["cosine", "euclidean"] = "cosine"

@@ -1,7 +1,9 @@
 """Clients' own GANs, a cohort of them side by side, and the synthetic images that they make.
 
-Source: SDA-FC's published system, whose choices for MNIST are the defaults of ``GANConfig``. Where
-it leaves the noise open it is standard normal here.
+Source: SDA-FC's public code, whose choices for MNIST are the defaults of ``GANConfig``: standard
+normal noise, and images drawn in evaluation mode. Ours are PyTorch's initial weights (there normal
+with a deviation of 0.02), one draw of noise for both steps of a batch (there the generator's step
+has its own), and codes at random (there as many of each in a batch).
 """
 
 import math

@@ -148,6 +148,16 @@ def everywhere(test: Callable[[float], bool]) -> Counting:
     return count
 
 
+def somewhere(test: Callable[[float], bool]) -> Counting:
+    """One value at least passes a test: one place, where anything is known."""
+
+    def count(table: ScoreTable) -> Count:
+        tests = [test(score.mean) for score in table.scores.values()]
+        return int(any(tests)), int(bool(tests))
+
+    return count
+
+
 def gains(table: ScoreTable, pairs: Pairs) -> ScoreTable:
     """What the first of each pair has over the second, as a table under the first one's name.
 

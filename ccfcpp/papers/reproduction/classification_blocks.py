@@ -1,4 +1,4 @@
-"""The runs behind the tables and figures of the FedDecorr paper, at full size and in minutes."""
+"""The runs behind the tables and figures of the FedDecorr papers, at full size and in minutes."""
 
 import math
 
@@ -209,3 +209,92 @@ BETA_QUICK = (
         seeds=3,
     ),
 )
+
+# --- the ICLR paper, where the later one has no such table or figure ---
+
+ICLR_TABLE_3 = (Block(("feddecorr/iclr-table3",), seeds=3),)
+ICLR_TABLE_10 = (Block(("feddecorr/iclr-table10",), seeds=3),)
+ICLR_TABLE_10_QUICK = (
+    Block(
+        _DIGITS,
+        (
+            {
+                "partition.kind": ("pathological",),
+                "partition.classes_per_client": (2, 3),
+                "decorrelation.kind": _BOTH,
+            },
+        ),
+        seeds=3,
+    ),
+)
+
+_OTHER_METHODS: Cells = {
+    "method": ("fedavgm", "fedprox", "moon"),
+    "partition.alpha": _COLLAPSE_ALPHAS,
+    "decorrelation.kind": _PLAIN,
+}
+OTHER_METHODS = (Block(grid=({"dataset": ("cifar100",), **_OTHER_METHODS},)),)
+OTHER_METHODS_QUICK = (Block(_DIGITS, (_OTHER_METHODS,), seeds=3),)
+
+_OTHER_NETWORKS: Cells = {
+    "model.name": ("resnet32", "resnet18"),
+    "partition.alpha": _COLLAPSE_ALPHAS,
+    "decorrelation.kind": _PLAIN,
+}
+OTHER_NETWORKS = (Block(grid=({"dataset": ("cifar100",), **_OTHER_NETWORKS},)),)
+OTHER_NETWORKS_QUICK = (
+    Block(
+        _DIGITS,
+        (
+            {
+                **_OTHER_NETWORKS,
+                "partition.alpha": (0.05, math.inf),
+                "training.rounds": (5,),
+                "training.local_epochs": (2,),
+            },
+        ),
+    ),
+)
+
+_OTHER_IMAGES: Cells = {"partition.alpha": _COLLAPSE_ALPHAS, "decorrelation.kind": _PLAIN}
+OTHER_IMAGES = (Block(grid=({"dataset": ("cifar10", "tiny-imagenet"), **_OTHER_IMAGES},)),)
+OTHER_IMAGES_QUICK = (
+    *COLLAPSE_QUICK,
+    Block(
+        grid=(
+            {
+                "dataset": ("mnist",),
+                "data.train_images": (2000,),
+                "data.test_images": (1000,),
+                "training.rounds": (10,),
+                **_OTHER_IMAGES,
+            },
+        ),
+        seeds=3,
+    ),
+)
+
+_TERM_BY_EPOCH: Cells = {
+    "partition.alpha": (0.5,),
+    "decorrelation.kind": ("feddecorr",),
+    "decorrelation.log_epochs": (True,),
+    "training.local_epochs": (10,),
+    "training.rounds": (1,),
+}
+TERM_BY_EPOCH = (Block(grid=({"dataset": ("cifar10",), **_TERM_BY_EPOCH},)),)
+TERM_BY_EPOCH_QUICK = (Block(_DIGITS, (_TERM_BY_EPOCH,)),)
+
+# --- Figure 1 of the TPAMI paper: its degree of skew is not printed ---
+
+_GLANCE: tuple[Cells, ...] = (
+    {"partition.alpha": (0.05,), "decorrelation.kind": _BOTH},
+    {"partition.alpha": (math.inf,), "decorrelation.kind": _PLAIN},
+)
+AT_A_GLANCE = (
+    Block(
+        grid=tuple(
+            {"dataset": ("cifar10",), "model.name": ("resnet20",), **cells} for cells in _GLANCE
+        )
+    ),
+)
+AT_A_GLANCE_QUICK = (Block(_DIGITS, _GLANCE, seeds=3),)

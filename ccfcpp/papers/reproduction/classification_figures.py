@@ -1,14 +1,25 @@
-"""The FedDecorr paper (TPAMI), Figures 2 to 9: spectra, curves and the weight beta."""
+"""The FedDecorr paper's figures: TPAMI 1 to 9, ICLR 7 to 11."""
 
+import itertools
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from torch import Tensor
 
-from ccfcpp.core.metrics import ROUNDING
-from ccfcpp.papers.reproduction.claims import claim, everywhere, falls, gains, higher, rises
+from ccfcpp.core.metrics import ROUNDING, effective_rank
+from ccfcpp.papers.reproduction.claims import (
+    Claim,
+    claim,
+    ends_lower,
+    everywhere,
+    falls,
+    gains,
+    higher,
+    rises,
+)
 from ccfcpp.papers.reproduction.classification_tables import (
     PAIR,
     RAISES,
@@ -22,6 +33,7 @@ from ccfcpp.papers.reproduction.findings import (
     Spectrum,
     by_label,
     curves,
+    drawn_of,
     first_seeds,
     found,
     global_spectrum,
@@ -41,7 +53,10 @@ from ccfcpp.papers.reproduction.results import (
     summarised,
     tabulate,
 )
+from ccfcpp.report import classes, planes
 from ccfcpp.report.drawing import Drawn
+from ccfcpp.report.examination import examine
+from supervised.algorithm import TERM
 
 _SIGNIFICANT = math.exp(-2)
 """The paper's example of a threshold for singular values: its logarithm is -2."""
@@ -53,23 +68,132 @@ Logs = dict[Path, dict[int, float]]
 _by_alpha = partial(tabulate, axis="alpha", panel=images, place=alpha, system=classification_system)
 
 
-def collapse(rank: str, spectrum: Spectrum, results: Sequence[Result]) -> Findings:
-    """Figures 2 and 3: singular values by the degree of skew, of the global or of local models."""
-    ranks = _by_alpha(results, "effective rank", summarised(rank))
+def collapse(
+    rank: str, spectrum: Spectrum, results: Sequence[Result], panel: Label = images
+) -> Findings:
+    """Figures 2 and 3: singular values by the degree of skew, of the global or of local models.
+
+    So are Figures 7 to 9 of the ICLR paper, of other methods, networks and images.
+    """
+    ranks = _by_alpha(results, "effective rank", summarised(rank), panel=panel)
     counts = _by_alpha(
-        results, "singular values above exp(-2)", of_spectrum(spectrum, _significant)
+        results,
+        "singular values above exp(-2)",
+        of_spectrum(spectrum, _significant),
+        panel=panel,
     )
     figures = [
-        draw_spectra(panel, curves(group, _labelled_alpha, spectrum))
-        for panel, group in by_label(results, images).items()
+        draw_spectra(name, curves(group, _labelled_alpha, spectrum))
+        for name, group in by_label(results, panel).items()
     ]
+    return found([counts, ranks], _collapses(counts, ranks), figures)
+
+
+def _collapses(counts: ScoreTable, ranks: ScoreTable) -> list[Claim]:
+    """Both rise with each weaker skew."""
     fewer = "fewer singular values are significant with each stronger skew"
     falling = "the effective rank falls with each stronger skew"
-    claims = [
-        claim(fewer, rises([_WITHOUT]), counts),
-        claim(falling, rises([_WITHOUT]), ranks, stated=False),
+    return [
+        claim(fewer, rises(counts.systems), counts),
+        claim(falling, rises(ranks.systems), ranks, stated=False),
     ]
-    return found([counts, ranks], claims, figures)
+
+
+def other_clients(results: Sequence[Result]) -> Findings:
+    """Figure 10 of the ICLR paper: the local models of all clients but the first, one by one."""
+    clients = sorted({client for each in results for client in _clients(each)})[1:]
+    ranks: dict[Place, Score] = {}
+    counts: dict[Place, Score] = {}
+    figures = []
+    for client in clients:
+        of_client, system = partial(_spectrum_of, client), constant(f"client {client + 1}")
+        for scores, measure in ((counts, _significant), (ranks, effective_rank)):
+            own = of_spectrum(of_client, measure)
+            scores |= _by_alpha(results, "", own, system=system).scores
+        figures += [
+            draw_spectra(f"{panel}, client {client + 1}", curves(group, _labelled_alpha, of_client))
+            for panel, group in by_label(results, images).items()
+        ]
+    tables = (
+        ScoreTable("singular values above exp(-2)", "alpha", counts),
+        ScoreTable("effective rank", "alpha", ranks),
+    )
+    return found(tables, _collapses(*tables), figures)
+
+
+def _clients(result: Result) -> list[int]:
+    """Whose local models were kept."""
+    known = result.folder.read_arrays("spectra").get("client")
+    return [] if known is None else [int(client) for client in known]
+
+
+def _spectrum_of(client: int, result: Result) -> Tensor | None:
+    clients = _clients(result)
+    return local_spectrum(result, clients.index(client)) if client in clients else None
+
+
+def at_a_glance(results: Sequence[Result]) -> Findings:
+    """Figure 1: who holds what, and representations without skew, with skew, with FedDecorr.
+
+    In the paper representations are on the unit sphere; here they are in the plane, by t-SNE. The
+    degree of skew is not printed.
+    """
+    ranks = _by_alpha(results, "effective rank", summarised("effective_rank"))
+    figures: list[Drawn] = []
+    left_out: list[str] = []
+    for result in first_seeds(results):
+        run = examine(result.path, result.settings["data.root"])
+        labels = images(result), _labelled_alpha(result), classification_system(result)
+        draws = [classes.holdings] if labels[-1] == _WITHOUT else []
+        for draw in (*draws, planes.by_class):
+            figures += drawn_of(partial(draw, run), labels, left_out)
+    claims = [
+        claim("skew makes the effective rank smaller", rises([_WITHOUT]), ranks),
+        claim("FedDecorr raises it again", higher(PAIR), ranks),
+    ]
+    return replace(found([ranks], claims, figures), left_out=left_out)
+
+
+_STABLE = 1.5
+"""How many times as high as in the epoch before a term may be that evolves stably: our bound."""
+
+
+def term_by_epoch(results: Sequence[Result]) -> Findings:
+    """Figure 11 of the ICLR paper: the decorrelation term of each client within a round.
+
+    Which round it shows is not printed: here it is the first. Clients are numbered by their size,
+    the largest first.
+    """
+    terms: dict[Place, Score] = {}
+    steps: dict[Place, Score] = {}
+    for name, group in by_label(first_seeds(results), by_images_and_alpha).items():
+        for client, line in _terms(group[0]).items():
+            system = f"client {client}"
+            terms |= {(name, str(epoch), system): Score(term) for epoch, term in line.items()}
+            steps |= {
+                (name, f"{first} to {second}", system): Score(line[second] / line[first])
+                for first, second in itertools.pairwise(line)
+            }
+    table = ScoreTable("FedDecorr's term", "local epoch", terms)
+    stable = f"the term is stable: at most {_STABLE} times that of the epoch before (our bound)"
+    lower = "it is lower after the last local epoch than after the first"
+    of_steps = ScoreTable("term over that of the epoch before", "local epochs", steps)
+    claims = [
+        claim(stable, everywhere(lambda step: step <= _STABLE), of_steps),
+        claim(lower, ends_lower(table.systems), table, stated=False),
+    ]
+    return found([table], claims, [])
+
+
+def _terms(result: Result) -> dict[int, dict[int, float]]:
+    """The terms of the first round by client and local epoch, both from 1 on."""
+    terms: dict[int, dict[int, float]] = {}
+    for key, value in result.folder.read_log()[0]["figures"].items():
+        name, *numbers = key.split("/")
+        if name == TERM:
+            client, epoch = map(int, numbers)
+            terms.setdefault(client, {})[epoch] = value
+    return terms
 
 
 def _significant(values: Tensor) -> float:

@@ -1,4 +1,4 @@
-"""The FedDecorr paper (TPAMI): Tables 1 to 8, Figures 2 to 9."""
+"""The FedDecorr papers: TPAMI, Tables 1 to 8, Figures 1 to 9; ICLR, what only that one has."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -8,7 +8,9 @@ from ccfcpp.papers.reproduction import classification_figures as figures
 from ccfcpp.papers.reproduction import classification_tables as tables
 from ccfcpp.papers.reproduction.findings import Findings, global_spectrum, local_spectrum
 from ccfcpp.papers.reproduction.items import CLASSIFY, Item
+from ccfcpp.papers.reproduction.labels import images_and_method, images_and_network
 from ccfcpp.papers.reproduction.plan import Block
+from ccfcpp.papers.reproduction.published import accuracy_table, iclr_table
 from ccfcpp.papers.reproduction.results import Result, setting
 
 
@@ -21,6 +23,7 @@ def _item(
     return Item(f"FedDecorr, {title}", CLASSIFY, *runs, find, timed)
 
 
+_global_collapse = partial(figures.collapse, "effective_rank", global_spectrum)
 _COLLAPSE = blocks.COLLAPSE, blocks.COLLAPSE_QUICK
 _REGULARISER = blocks.REGULARISER, blocks.REGULARISER_QUICK
 
@@ -39,7 +42,9 @@ ITEMS = {
         "Table 3: domains", (blocks.TABLE_3, blocks.TABLE_3_QUICK), tables.domains
     ),
     "feddecorr-table4": _item(
-        "Table 4: number of clients", (blocks.TABLE_4, blocks.TABLE_4_QUICK), tables.clients
+        "Table 4: number of clients",
+        (blocks.TABLE_4, blocks.TABLE_4_QUICK),
+        partial(tables.clients, accuracy_table(4)),
     ),
     "feddecorr-table5": _item(
         "Table 5: local epochs", (blocks.TABLE_5, blocks.TABLE_5_QUICK), tables.epochs
@@ -53,10 +58,15 @@ ITEMS = {
     "feddecorr-table8": _item(
         "Table 8: networks", (blocks.TABLE_8, blocks.TABLE_8_QUICK), tables.networks
     ),
+    "feddecorr-figure1": _item(
+        "Figure 1: collapse at a glance",
+        (blocks.AT_A_GLANCE, blocks.AT_A_GLANCE_QUICK),
+        figures.at_a_glance,
+    ),
     "feddecorr-figure2": _item(
         "Figure 2: collapse of the global model",
         _COLLAPSE,
-        partial(figures.collapse, "effective_rank", global_spectrum),
+        _global_collapse,
     ),
     "feddecorr-figure3": _item(
         "Figure 3: collapse of the local models",
@@ -81,5 +91,38 @@ ITEMS = {
     "feddecorr-figure9": _item(
         "Figure 9: the weight beta", (blocks.BETA, blocks.BETA_QUICK), figures.beta
     ),
+    "feddecorr-iclr-table3": _item(
+        "ICLR, Table 3: number of clients",
+        (blocks.ICLR_TABLE_3, blocks.TABLE_4_QUICK),
+        partial(tables.clients, iclr_table(3)),
+    ),
+    "feddecorr-iclr-table10": _item(
+        "ICLR, Table 10: pathological partition",
+        (blocks.ICLR_TABLE_10, blocks.ICLR_TABLE_10_QUICK),
+        tables.few_classes,
+    ),
+    "feddecorr-iclr-figure7": _item(
+        "ICLR, Figure 7: collapse with other methods",
+        (blocks.OTHER_METHODS, blocks.OTHER_METHODS_QUICK),
+        partial(_global_collapse, panel=images_and_method),
+    ),
+    "feddecorr-iclr-figure8": _item(
+        "ICLR, Figure 8: collapse of other networks",
+        (blocks.OTHER_NETWORKS, blocks.OTHER_NETWORKS_QUICK),
+        partial(_global_collapse, panel=images_and_network),
+    ),
+    "feddecorr-iclr-figure9": _item(
+        "ICLR, Figure 9: collapse on other images",
+        (blocks.OTHER_IMAGES, blocks.OTHER_IMAGES_QUICK),
+        _global_collapse,
+    ),
+    "feddecorr-iclr-figure10": _item(
+        "ICLR, Figure 10: collapse of the other clients' models", _COLLAPSE, figures.other_clients
+    ),
+    "feddecorr-iclr-figure11": _item(
+        "ICLR, Figure 11: the term by local epoch",
+        (blocks.TERM_BY_EPOCH, blocks.TERM_BY_EPOCH_QUICK),
+        figures.term_by_epoch,
+    ),
 }
-"""By name, in the paper's order."""
+"""By name, in the papers' order."""

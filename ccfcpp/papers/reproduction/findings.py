@@ -1,7 +1,7 @@
 """What a table or a figure came to, and the numbers of single runs that several need."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -11,6 +11,8 @@ from ccfcpp.papers.reproduction.claims import Claim
 from ccfcpp.papers.reproduction.drawing import draw_scores
 from ccfcpp.papers.reproduction.results import Label, Measure, Result, ScoreTable
 from ccfcpp.report.drawing import Drawn
+from ccfcpp.report.errors import CannotDrawError
+from ccfcpp.report.runs import slug
 
 _COLLAPSED = 0.01
 """Of the largest singular value: what lies below counts as collapsed."""
@@ -59,10 +61,10 @@ def global_spectrum(result: Result) -> Tensor | None:
     return _finite(result.folder.read_arrays("spectra").get("global"))
 
 
-def local_spectrum(result: Result) -> Tensor | None:
-    """Of the first of the last round's local models, by the client's number."""
+def local_spectrum(result: Result, index: int = 0) -> Tensor | None:
+    """Of one of the last round's local models, by the clients' numbers; of the first."""
     local = result.folder.read_arrays("spectra").get("local")
-    return None if local is None or len(local) == 0 else _finite(local[0])
+    return None if local is None or len(local) <= index else _finite(local[index])
 
 
 def _finite(values: Tensor | None) -> Tensor | None:
@@ -97,6 +99,29 @@ def curves(results: Sequence[Result], label: Label, spectrum: Spectrum) -> dict[
         if values is not None and label(result) not in found:
             found[label(result)] = above_rounding(values).tolist()
     return found
+
+
+def drawn_of(draw: Callable[[], Drawn], labels: Sequence[str], left_out: list[str]) -> list[Drawn]:
+    """A figure of a run, or a line on why there is none.
+
+    Args:
+        draw: Draws it.
+        labels: What sets the run apart.
+        left_out: Takes the line.
+    """
+    try:
+        return [titled(draw(), *labels)]
+    except CannotDrawError as error:
+        left_out.append(f"{', '.join(labels)}: {error}")
+        return []
+
+
+def titled(drawn: Drawn, *labels: str) -> Drawn:
+    """A figure with labels in its name and title."""
+    text = ", ".join(labels)
+    return replace(
+        drawn, name=f"{drawn.name}-{slug(text.replace('+', 'p'))}", title=f"{drawn.title}: {text}"
+    )
 
 
 def by_label(results: Sequence[Result], label: Label) -> dict[str, list[Result]]:

@@ -55,6 +55,16 @@ def network(result: Result) -> str:
     return _NETWORKS.get(name, name)
 
 
+def images_and_method(result: Result) -> str:
+    """Images, and a method of classification beside them."""
+    return f"{images(result)}, {CLASSIFIERS[result.settings['method']].title}"
+
+
+def images_and_network(result: Result) -> str:
+    """Images, and a network beside them."""
+    return f"{images(result)}, {network(result)}"
+
+
 def images_and(key: str, name: str) -> Label:
     """Images, and a setting beside them."""
 

@@ -1,5 +1,7 @@
 """The papers' tables in the shape of ours."""
 
+from collections.abc import Sequence
+
 from ccfcpp.clustering.methods import METHODS
 from ccfcpp.papers.reproduction.results import ANY, Place, Score, ScoreTable, plain
 from ccfcpp.papers.tables import (
@@ -41,8 +43,16 @@ def clustering_table(measure: str, title: str) -> ScoreTable:
 
 
 def accuracy_table(number: int) -> ScoreTable:
-    """Table 1 to 5, 7 or 8 of the FedDecorr paper, with the deviations where it has them."""
-    entries = published_accuracies(number)
+    """Table 1 to 5, 7 or 8 of the FedDecorr paper (TPAMI), with its deviations."""
+    return _accuracies(number, published_accuracies(number))
+
+
+def iclr_table(number: int) -> ScoreTable:
+    """Table 3 or 10 of the ICLR paper, in the shape of Tables 4 and 2 of the other."""
+    return _accuracies({3: 4, 10: 2}[number], published_accuracies(number, "iclr"))
+
+
+def _accuracies(number: int, entries: Sequence[PublishedAccuracy]) -> ScoreTable:
     scores = {_place(number, one): Score(one.accuracy, one.deviation) for one in entries}
     return ScoreTable(ACCURACY, _AXES[number], scores)
 

@@ -12,6 +12,7 @@ _DATASETS = {
     "cifar10": "CIFAR-10",
     "stl10": "STL-10",
 }
+_ACCURACIES = {"tpami": "feddecorr_accuracy.csv", "iclr": "feddecorr_iclr_accuracy.csv"}
 _TABLES = {"nmi": "ccfcpp_table1_nmi.csv", "kappa": "ccfcpp_table2_kappa.csv"}
 SYSTEMS = {
     "km": "KM",
@@ -59,7 +60,7 @@ def _clustering_table(measure: str) -> dict[tuple[str | None, float | None, str]
 
 @dataclass(frozen=True)
 class PublishedAccuracy:
-    """A value of Tables 1 to 8 of the FedDecorr paper (TPAMI).
+    """A value of Tables 1 to 8 of the FedDecorr paper (TPAMI), or of Tables 3 and 10 (ICLR).
 
     Attributes:
         dataset: As printed, such as ``CIFAR10``.
@@ -80,9 +81,15 @@ class PublishedAccuracy:
     settings: str
 
 
-def published_accuracies(table: int) -> list[PublishedAccuracy]:
-    """The values of one of the FedDecorr paper's tables of accuracies: 1 to 5, 7 or 8."""
-    with (_FOLDER / "feddecorr_accuracy.csv").open(newline="") as file:
+def published_accuracies(table: int, paper: str = "tpami") -> list[PublishedAccuracy]:
+    """The values of one of the FedDecorr papers' tables of accuracies.
+
+    Args:
+        table: Its number: 1 to 5, 7 or 8 of ``tpami``; 3 or 10 of ``iclr``, of which the others are
+            in the later paper too.
+        paper: ``tpami`` or ``iclr``.
+    """
+    with (_FOLDER / _ACCURACIES[paper]).open(newline="") as file:
         return [
             PublishedAccuracy(
                 row["dataset"],

@@ -18,6 +18,7 @@ from tests.support.clustering import (
 OPTIONS = (
     ("model.initialization", "common"),
     ("centroids.encoder", "global"),
+    ("centroids.first_encoder", "global"),
     ("centroids.server_weights", "sizes"),
     ("centroids.refine_steps", "2"),
     ("centroids.assignment", "euclidean"),
@@ -103,6 +104,21 @@ def test_the_exchanges_of_each_round() -> None:
         ["cluster contrast", "centroids", "refinement", "refinement"],
         ["cluster contrast", "centroids", "refinement", "refinement"],
     ]
+
+
+def test_the_first_centroids_may_be_those_of_the_averaged_model() -> None:
+    first = "centroids.first_encoder=global"
+    assert exchange_names(first) == [
+        ["pre-training"],
+        ["pre-training", "centroids"],
+        ["cluster contrast+centroids"],
+        ["cluster contrast+centroids"],
+    ]
+    clients = clients_of_sizes(40, 45)
+    begun, _ = run_small(small_config(first, "training.rounds=0"), clients)
+    of_global = small_config("centroids.encoder=global", "training.rounds=0")
+    expected, _ = run_small(of_global, clients_of_sizes(40, 45))
+    assert_equal_states(begun, expected)
 
 
 def test_without_pretraining_the_first_round_finds_centroids_first() -> None:

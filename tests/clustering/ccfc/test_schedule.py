@@ -34,6 +34,15 @@ def test_trained_models_give_centroids_unless_the_global_one_does() -> None:
     assert not any(of_global.trained_give_centroids(number) for number in range(3))
 
 
+def test_the_averaged_model_may_give_the_first_centroids_alone() -> None:
+    training = TrainingConfig(pretrain_rounds=2, rounds=2)
+    schedule = Schedule(training, from_global=False, first_from_global=True)
+    rounds = range(schedule.rounds)
+    assert [schedule.trained_give_centroids(n) for n in rounds] == [False, False, True, True]
+    due = [schedule.ends_with_centroids(n) and schedule.global_gives_centroids(n) for n in rounds]
+    assert due == [False, True, False, False]
+
+
 def test_the_learning_rate_of_each_cluster_round() -> None:
     constant = TrainingConfig(pretrain_rounds=2, rounds=4)
     cosine = TrainingConfig(pretrain_rounds=2, rounds=4, schedule="cosine")

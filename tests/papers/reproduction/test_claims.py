@@ -21,6 +21,7 @@ from ccfcpp.papers.reproduction.claims import (
     highest,
     led_by,
     rises,
+    somewhere,
     verdict,
 )
 from ccfcpp.papers.reproduction.results import ANY, Place, Score, ScoreTable
@@ -131,6 +132,13 @@ def test_a_single_place_has_no_ends() -> None:
 def test_a_test_of_all_values() -> None:
     table = table_of(line("ours", 1, 2, 3))
     assert everywhere(lambda value: value > 1)(table) == (2, 3)
+
+
+def test_one_value_is_enough_for_somewhere() -> None:
+    table = table_of(line("ours", 1, 2, 3))
+    assert somewhere(lambda value: value > 2)(table) == (1, 1)
+    assert somewhere(lambda value: value > 3)(table) == (0, 1)
+    assert somewhere(lambda value: True)(table_of({})) == (0, 0)
 
 
 def test_one_of_several_systems_must_be_above_all_others() -> None:

@@ -1,6 +1,7 @@
 """What runs come to: tables are means of their numbers, and claims count what is in the tables."""
 
 import json
+import math
 import shutil
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -21,6 +22,7 @@ from ccfcpp.runs.folder import RunFolder
 from tests.support.reproduction import ROUNDS, Fakes, chosen, score, spectrum, undrawn
 from tests.support.shapes import (
     AVERAGED,
+    COLLAPSE,
     CURVES,
     DOMAINS,
     FEDAVG_PAIR,
@@ -139,6 +141,8 @@ FULL_TABLES = [
     "ccfcpp-table1",
     "ccfcpp-table2",
     *(f"feddecorr-table{number}" for number in range(1, 9)),
+    "feddecorr-iclr-table3",
+    "feddecorr-iclr-table10",
 ]
 
 
@@ -153,7 +157,8 @@ def test_at_full_size_every_place_of_the_papers_table_is_filled(fakes: Fakes, na
     for panel in ours.panels:
         assert ours.places(panel) == paper.places(panel)
     assert not [figure for figure in found.figures if "the paper" in figure.title]
-    rows = [row for figure in found.figures for row in figure.rows]
+    rows = [row for figure in found.figures for row in figure.rows if ours.measure in row]
+    assert rows
     assert all(row["the paper"] is not None for row in rows)
 
 
@@ -205,7 +210,7 @@ def ends(along: Sequence[Sequence[float]]) -> list[float]:
 
 @pytest.mark.parametrize("name", ["ccfcpp-table1", "ccfcpp-table2"])
 def test_claims_of_the_clustering_tables(fakes: Fakes, find: Find, name: str) -> None:
-    (shape,) = SHAPES[name]
+    shape, most = SHAPES[name][0], {"ccfcpp-table1": 0.32, "ccfcpp-table2": 0.27}[name]
     values = expected(fakes.of(name), shape)
     others = {system for _, _, system in values} - {"CCFC++"}
     best = [
@@ -217,8 +222,12 @@ def test_claims_of_the_clustering_tables(fakes: Fakes, find: Find, name: str) ->
         count(best),
         count(step < 0 for step in steps(lines(values, "CCFC"))),
         count(end < 0 for end in ends(lines(values, "CCFC"))),
+        count([any(a - b >= most for a, b in pairs_of(values, "CCFC++", "CCFC"))]),
     ]
-    assert [each.paper for each in find(name).claims][:2] == [(19, 20), (14, 20)]
+    papers = [each.paper for each in find(name).claims]
+    assert papers[:2] == [(19, 20), (14, 20)]
+    # "Up to 0.32" and "0.27" are below the tables' 0.338 and 0.312.
+    assert papers[-1] == (1, 1)
 
 
 def test_claims_of_the_collapse_of_clustering(fakes: Fakes, find: Find) -> None:
@@ -236,7 +245,9 @@ def test_claims_of_the_weight_eta(fakes: Fakes, find: Find) -> None:
     nmi, kappa = (expected(fakes.of("ccfcpp-figure6"), s) for s in SHAPES["ccfcpp-figure6"])
     claims = find("ccfcpp-figure6").claims
     assert counts(claims[:2]) == [count(above(v, "CCFC++", "CCFC")) for v in (nmi, kappa)]
-    for each, images in zip(claims[2:], ("digits", "MNIST"), strict=True):
+    missing = [max(line) - value for line in lines(nmi, "CCFC++") for value in line]
+    assert counts(claims[2:3]) == [count(below <= 0.05 for below in missing)]
+    for each, images in zip(claims[3:], ("digits", "MNIST"), strict=True):
         best = set()
         for panel in {panel for panel, _, _ in nmi if panel.startswith(images)}:
             line = {w[1]: v for w, v in nmi.items() if w[0] == panel and w[2] == "CCFC++"}
@@ -273,11 +284,16 @@ def test_failures_help_where_they_raise_the_nmi_of_either_system(
     assert found.claims[-1] == Claim(text, int(rising is not None), 1)
 
 
+# "Around 2% to 9%": five gains of Table 1 are from 0.2 to 1.3, one of Table 2 is 14.3. At infinity
+# the four gains on TinyImageNet are above 1.
+STRONG_1, STRONG_2, EVEN = (19, 24), (11, 12), (8, 12)
+
+
 @pytest.mark.parametrize(
     ("name", "in_paper"),
     [
-        ("feddecorr-table1", [(33, 36), (12, 12)]),
-        ("feddecorr-table2", [(36, 36), (11, 12)]),
+        ("feddecorr-table1", [(33, 36), (12, 12), (9, 9), STRONG_1, EVEN]),
+        ("feddecorr-table2", [(36, 36), (11, 12), (9, 9), STRONG_2]),
     ],
 )
 def test_claims_of_label_skew(
@@ -294,13 +310,25 @@ def test_claims_of_label_skew(
         known = {system: value for (_, at, system), value in skewed.items() if at == place}
         best[place] = max(known, key=lambda system: known[system])
     claims = find(name).claims
-    assert counts(claims) == [
+    by_place = {
+        place: [
+            values["digits", place, first] - values["digits", place, second]
+            for first, second in pairs
+        ]
+        for place in dict.fromkeys(place for _, place, _ in values)
+    }
+    strong = [gain for place in ("0.05", "0.1", "3") for gain in by_place.get(place, [])]
+    expectations = [
         count(raised),
         count(end < 0 for end in ends(gained)),
         count(system.endswith(" + FedDecorr") for system in best.values()),
+        count(1.5 <= gain < 9.5 for gain in strong),
+        count(abs(gain) < 1 for gain in by_place.get("∞", [])),
     ]
+    assert counts(claims) == expectations[: len(claims)]
+    assert len(claims) == (5 if "∞" in by_place else 4)
     assert all(each.stated for each in claims)
-    assert [each.paper for each in claims] == [*in_paper, (9, 9)]
+    assert [each.paper for each in claims] == in_paper
 
 
 def test_claims_of_the_domains(fakes: Fakes, find: Find) -> None:
@@ -319,18 +347,34 @@ def test_claims_of_the_domains(fakes: Fakes, find: Find) -> None:
     assert [each.stated for each in claims] == [True, False]
 
 
-def test_claims_of_the_number_of_clients(fakes: Fakes, find: Find) -> None:
-    (shape,) = SHAPES["feddecorr-table4"]
-    values = expected(fakes.of("feddecorr-table4"), shape)
+@pytest.mark.parametrize(
+    ("name", "in_paper"),
+    [
+        ("feddecorr-table4", [(20, 20), (4, 4), (16, 16)]),
+        ("feddecorr-iclr-table3", [(15, 15), (3, 3), (12, 12)]),
+    ],
+)
+def test_claims_of_the_number_of_clients(
+    fakes: Fakes, find: Find, name: str, in_paper: list[tuple[int, int]]
+) -> None:
+    (shape,) = SHAPES[name]
+    values = expected(fakes.of(name), shape)
     ours, base = lines(values, "FedAvg + FedDecorr"), lines(values, "FedAvg")
     gained = [[a - b for a, b in zip(*both, strict=True)] for both in zip(ours, base, strict=True)]
-    assert counts(find("feddecorr-table4").claims) == [
+    assert counts(find(name).claims) == [
         count(gain > 0 for line in gained for gain in line),
         count(end > 0 for end in ends(gained)),
         count(step < 0 for step in steps(base)),
     ]
-    papers = [each.paper for each in find("feddecorr-table4").claims]
-    assert papers == [(20, 20), (4, 4), (16, 16)]
+    assert [each.paper for each in find(name).claims] == in_paper
+
+
+def test_claims_of_two_and_three_classes_a_client(fakes: Fakes, find: Find) -> None:
+    (shape,) = SHAPES["feddecorr-iclr-table10"]
+    values = expected(fakes.of("feddecorr-iclr-table10"), shape)
+    (raises,) = find("feddecorr-iclr-table10").claims
+    assert counts([raises]) == [count(above(values, "FedAvg + FedDecorr", "FedAvg"))]
+    assert raises.paper == (2, 2)
 
 
 def test_claims_of_local_epochs(fakes: Fakes, find: Find) -> None:
@@ -380,7 +424,8 @@ def test_claims_of_networks(fakes: Fakes, find: Find) -> None:
 
 
 def test_claims_of_the_collapse_of_classification(fakes: Fakes, find: Find) -> None:
-    for name in ("feddecorr-figure2", "feddecorr-figure3"):
+    others = [f"feddecorr-iclr-figure{number}" for number in (7, 8, 9)]
+    for name in ("feddecorr-figure2", "feddecorr-figure3", *others):
         known, ranks = (expected(fakes.of(name), shape) for shape in SHAPES[name])
         assert counts(find(name).claims) == [
             count(step > 0 for step in steps(lines(known))),
@@ -395,6 +440,69 @@ def test_claims_of_the_collapse_of_classification(fakes: Fakes, find: Find) -> N
     ]
 
 
+def test_the_other_clients_models_are_looked_at_one_by_one(fakes: Fakes) -> None:
+    """Fakes keep the models of three clients, of which the first is in Figure 3."""
+    results = fakes.of("feddecorr-iclr-figure10")
+    with undrawn():
+        found = ITEMS["feddecorr-iclr-figure10"].find(results)
+    rising = []
+    for (table, _), measure in zip(found.tables, (count_significant, rank_of), strict=True):
+        values: dict[Place, float] = {}
+        for (panel, place, system), settings in COLLAPSE.items():
+            assert system == "FedAvg"
+            for client in (1, 2):
+                kept = [kept_spectra(result)[client] for result in chosen(results, settings)]
+                mean = statistics.fmean(map(measure, kept))
+                values[panel, place, f"client {client + 1}"] = mean
+        assert means(table) == pytest.approx(values)
+        rising.append(count(step > 0 for step in steps(lines(values))))
+    assert counts(found.claims) == rising
+    spectra = [figure for figure in found.figures if figure.name.startswith("spectra")]
+    assert [figure.title for figure in spectra] == ["digits, client 2", "digits, client 3"]
+
+
+def kept_spectra(result: Result) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
+    with np.load(result.path / "spectra.npz") as arrays:
+        local: np.ndarray[tuple[int, int], np.dtype[np.float64]] = arrays["local"]
+    return local
+
+
+def count_significant(values: Iterable[float]) -> float:
+    return sum(math.log(value) > -2 for value in values)
+
+
+def rank_of(values: Iterable[float]) -> float:
+    listed = list(values)
+    shares = [value / sum(listed) for value in listed]
+    return math.exp(-sum(share * math.log(share) for share in shares))
+
+
+def test_terms_are_told_by_client_and_epoch(fakes: Fakes, tmp_path: Path) -> None:
+    (result,) = fakes.of("feddecorr-iclr-figure11")
+    terms = {"1": [2.0, 3.0, 5.0], "2": [4.0, 1.0, 1.5]}
+    figures = {
+        f"decorrelation/{n}/{e + 1}": t for n, own in terms.items() for e, t in enumerate(own)
+    }
+    folder = RunFolder(tmp_path)
+    lines_ = [
+        {"round": 0, "figures": {"loss": 9.0, **figures}},
+        {"round": 1, "figures": {"loss": 8}},
+    ]
+    folder.metrics.write_text("".join(json.dumps(line) + "\n" for line in lines_))
+    with undrawn():
+        found = ITEMS["feddecorr-iclr-figure11"].find([replace(result, folder=folder)])
+    ((table, paper),) = found.tables
+    assert paper is None
+    assert means(table) == {
+        ("digits, alpha = 0.5", str(epoch + 1), f"client {client}"): term
+        for client, own in terms.items()
+        for epoch, term in enumerate(own)
+    }
+    # 3/2 and 1/4, 3/2 are at most 1.5, 5/3 is more; the second client's last is below its first.
+    assert counts(found.claims) == [(3, 4), (1, 2)]
+    assert [each.stated for each in found.claims] == [True, False]
+
+
 READ_IN = {
     "ccfcpp-figure6": 2,
     "feddecorr-table3": 1,
@@ -402,6 +510,10 @@ READ_IN = {
     "feddecorr-figure2": 1,
     "feddecorr-figure3": 1,
     "feddecorr-figure9": 1,
+    "feddecorr-iclr-table3": 1,
+    "feddecorr-iclr-figure7": 1,
+    "feddecorr-iclr-figure8": 1,
+    "feddecorr-iclr-figure9": 1,
 }
 """How many claims of an item the papers do not state."""
 
@@ -501,6 +613,7 @@ def test_the_papers_other_images_have_figures_of_their_own(find: Find) -> None:
     assert titles == [
         "digits",
         *(f"the paper: {images}" for images in ("MNIST", "Fashion-MNIST", "CIFAR-10", "STL-10")),
+        "digits",  # NMI by the geometric mean
     ]
 
 

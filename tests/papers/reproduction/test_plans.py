@@ -42,6 +42,7 @@ FULL = {
     "feddecorr-table6": 3 * 4,
     "feddecorr-table7": 3 * 4 * 3,
     "feddecorr-table8": 3 * 2 * 2 * 3,
+    "feddecorr-figure1": 2 + 1,
     "feddecorr-figure2": 4,
     "feddecorr-figure3": 4,
     "feddecorr-figure4": 4,
@@ -50,6 +51,13 @@ FULL = {
     "feddecorr-figure7": 2 * 2,
     "feddecorr-figure8": 6 * 2 * 3,
     "feddecorr-figure9": 2 * 2 * (1 + 5) * 3,
+    "feddecorr-iclr-table3": 5 * 3 * 2 * 3,
+    "feddecorr-iclr-table10": 2 * 2 * 3,
+    "feddecorr-iclr-figure7": 3 * 4,
+    "feddecorr-iclr-figure8": 2 * 4,
+    "feddecorr-iclr-figure9": 2 * 4,
+    "feddecorr-iclr-figure10": 4,
+    "feddecorr-iclr-figure11": 1,
 }
 
 
@@ -87,7 +95,9 @@ def test_quick_runs_are_on_little_data(plans: Plans, name: str) -> None:
     assert len(plan) <= 120
     for run in plan:
         if run.config.dataset == "mnist":
-            assert run.config.data.images == 2000
+            data = run.config.data
+            clusters = isinstance(run.config, ClusterConfig)
+            assert (data.images if clusters else data.train_images) == 2000
 
 
 @EVERY_ITEM
@@ -121,6 +131,7 @@ def test_items_share_the_runs_that_they_both_need(plans: Plans) -> None:
         assert folders("ccfcpp-figure2", quick) < folders("ccfcpp-figure5", quick)
         assert folders("feddecorr-figure2", quick) == folders("feddecorr-figure4", quick)
         assert folders("feddecorr-figure5", quick) == folders("feddecorr-figure7", quick)
+        assert folders("feddecorr-figure2", quick) == folders("feddecorr-iclr-figure10", quick)
     assert folders("ccfcpp-figure5", False) < folders("ccfcpp-table1", False)
     assert folders("feddecorr-figure9", False) & folders("feddecorr-table1", False)
     assert folders("feddecorr-figure8", True) & folders("feddecorr-table1", True)
@@ -174,8 +185,9 @@ def test_weights_of_the_papers(plans: Plans) -> None:
     assert sorted(betas) == [0.01, 0.05, 0.1, 0.2, 0.3]
 
 
-def test_many_clients_are_sampled_over_more_rounds(plans: Plans) -> None:
-    for run in plans.of("feddecorr-table4", quick=False):
+@pytest.mark.parametrize("name", ["feddecorr-table4", "feddecorr-iclr-table3"])
+def test_many_clients_are_sampled_over_more_rounds(plans: Plans, name: str) -> None:
+    for run in plans.of(name, quick=False):
         many = run.config.partition.clients > 30
         assert run.config.availability.sample_fraction == (0.2 if many else 1.0)
         if run.config.dataset == "tiny-imagenet":
@@ -194,6 +206,22 @@ def test_skews_of_the_feddecorr_paper(plans: Plans) -> None:
     assert {name: sorted(set(own)) for name, own in held.items()} == {
         "cifar10": [3, 4, 5], "cifar100": [20, 30, 40], "tiny-imagenet": [80, 90, 100],
     }  # fmt: skip
+
+
+def test_moon_has_a_projection_head_on_cifar_alone(plans: Plans) -> None:
+    heads = {
+        run.config.dataset: run.config.moon.projection
+        for run in plans.of("feddecorr-table1", quick=False)
+    }
+    assert heads == {"cifar10": (640, 256), "cifar100": (640, 256), "tiny-imagenet": ()}
+
+
+@BOTH
+def test_the_term_is_logged_over_ten_local_epochs(plans: Plans, quick: bool) -> None:
+    (run,) = plans.of("feddecorr-iclr-figure11", quick)
+    assert run.config.decorrelation.log_epochs
+    assert run.config.decorrelation.kind == "feddecorr"
+    assert (run.config.partition.alpha, run.config.training.local_epochs) == (0.5, 10)
 
 
 # --- values, folders and errors -----------------------------------------------------------------

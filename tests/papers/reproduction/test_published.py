@@ -16,7 +16,12 @@ from ccfcpp.papers.reproduction.claims import (
     highest,
     rises,
 )
-from ccfcpp.papers.reproduction.published import accuracy_table, clustering_table, minutes_table
+from ccfcpp.papers.reproduction.published import (
+    accuracy_table,
+    clustering_table,
+    iclr_table,
+    minutes_table,
+)
 from ccfcpp.papers.reproduction.results import ANY, Place, Score, ScoreTable
 from ccfcpp.papers.tables import (
     SYSTEMS,
@@ -60,6 +65,33 @@ WITH = [system for system, _ in PAIRS]
 )
 def test_accuracies_are_as_printed(number: int, place: Place, score: Score) -> None:
     assert accuracy_table(number).scores[place] == score
+
+
+# Table 3 of the ICLR paper: a row a number of clients, without FedDecorr and with it.
+ICLR_TABLE_3 = {
+    "10": ([35.02, 39.30, 46.92], [40.29, 43.86, 50.01]),
+    "20": ([31.21, 35.30, 43.64], [39.41, 41.27, 46.17]),
+    "30": ([26.20, 30.88, 37.22], [36.50, 39.02, 44.38]),
+    "50": ([25.70, 28.88, 34.89], [34.50, 36.67, 42.34]),
+    "100": ([21.53, 24.69, 30.21], [30.55, 33.85, 38.65]),
+}
+
+
+def test_tables_of_the_iclr_paper_are_as_printed() -> None:
+    clients = iclr_table(3)
+    for number, rows in ICLR_TABLE_3.items():
+        for system, row in zip(("FedAvg", "FedAvg + FedDecorr"), rows, strict=True):
+            panels = [f"TinyImageNet, alpha = {alpha}" for alpha in ("0.05", "0.1", "0.5")]
+            assert [clients.scores[panel, number, system].mean for panel in panels] == row
+    assert len(clients.scores) == 30
+    later = accuracy_table(4).scores
+    assert all(score == later[place] for place, score in clients.scores.items() if place in later)
+    assert {place: score.mean for place, score in iclr_table(10).scores.items()} == {
+        ("CIFAR10", "2", "FedAvg"): 45.61,
+        ("CIFAR10", "3", "FedAvg"): 67.53,
+        ("CIFAR10", "2", "FedAvg + FedDecorr"): 47.63,
+        ("CIFAR10", "3", "FedAvg + FedDecorr"): 74.51,
+    }
 
 
 # Rows of the paper's Table 1, in its columns' order: CIFAR10, CIFAR100, TinyImageNet.

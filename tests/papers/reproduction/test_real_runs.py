@@ -1,5 +1,6 @@
 """Items that open runs, and the files that fakes imitate: on runs that take a moment."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -81,6 +82,61 @@ def figure_2(clustered: list[Result]) -> Findings:
 @pytest.fixture(scope="module")
 def figure_5(clustered: list[Result]) -> Findings:
     return ITEMS["ccfcpp-figure5"].find(clustered)
+
+
+SKEWED: Cells = {
+    "dataset": ("digits",),
+    "model.widths": ([4, 6],),
+    "model.representation": (10,),
+    "training.rounds": (1,),
+    "data.train_images": (240,),
+    "data.test_images": (80,),
+}
+GLANCE = Block(
+    grid=(
+        {**SKEWED, "partition.alpha": (0.5,), "decorrelation.kind": ("none", "feddecorr")},
+        {**SKEWED, "partition.alpha": (math.inf,), "decorrelation.kind": ("none",)},
+    )
+)
+BY_EPOCH = Block(
+    grid=(
+        {
+            **SKEWED,
+            "partition.alpha": (0.5,),
+            "training.local_epochs": (3,),
+            "decorrelation.log_epochs": (True,),
+        },
+    )
+)
+
+
+def test_figure_1_draws_holdings_and_representations(run: Run) -> None:
+    item = ITEMS["feddecorr-figure1"]
+    results = run(item, GLANCE)
+    found = item.find(results)
+    assert found.left_out == []
+    ((table, _),) = found.tables
+    ranks = [score("effective_rank")(result) for result in results]
+    assert [own.mean for own in table.scores.values()] == ranks
+    plain, with_term, even = ranks
+    assert [(each.held, each.of) for each in found.claims] == [
+        (int(even > plain), 1), (int(with_term > plain), 1),
+    ]  # fmt: skip
+    held = [figure for figure in found.figures if figure.name.startswith("client-classes")]
+    assert [sum(int(str(row["images"])) for row in each.rows) for each in held] == [240, 240]
+    planes = [figure for figure in found.figures if "t-SNE" in figure.title]
+    assert [len(figure.rows) for figure in planes] == [80, 80, 80]
+
+
+def test_figure_11_has_a_line_for_each_client(run: Run) -> None:
+    item = ITEMS["feddecorr-iclr-figure11"]
+    with undrawn():
+        found = item.find(run(item, BY_EPOCH))
+    ((table, _),) = found.tables
+    assert table.systems == [f"client {number}" for number in range(1, 11)]
+    assert table.places("digits, alpha = 0.5") == ["1", "2", "3"]
+    assert len(table.scores) == 30
+    assert found.claims[0].of == 20
 
 
 def settings_of(place: Sequence[str]) -> dict[str, Any]:
@@ -202,7 +258,7 @@ def test_figure_5_draws_spectra_and_representations(
 def test_runs_leave_what_fakes_imitate(clustered: list[Result], classified: list[Result]) -> None:
     for result in [*clustered, *chosen(classified, {"method": "fedavg"})]:
         summary = result.summary
-        known = set(SCORES) - (set() if result in clustered else {"nmi", "kappa"})
+        known = set(SCORES) - (set() if result in clustered else {"nmi", "nmi_geometric", "kappa"})
         assert known | {"rounds", "seconds"} <= {key for key in summary if summary[key] is not None}
         for name in ("global", "local"):
             assert spectrum(result, name).ndim == 1
