@@ -5,6 +5,7 @@ says so. It imports no PyTorch.
 """
 
 import json
+import time
 from multiprocessing.connection import Client, Connection
 from typing import Any
 
@@ -16,6 +17,9 @@ from ccfcpp.deployment.parcel import Parcel, send
 
 SERVER = "server"
 """Key of the run's configuration: the path of the server's socket."""
+
+_LOOK = 2.0
+"""Seconds from one look whether nodes were started again to the next."""
 
 app = ServerApp()
 
@@ -59,6 +63,7 @@ class _Starts:
     def __init__(self, grid: Grid) -> None:
         self._grid = grid
         self._asked: dict[str, tuple[int, str]] = {}
+        self._looked = 0.0
 
     def note(self, ticket: str | None, node: int) -> None:
         """A node is asked for something."""
@@ -67,6 +72,9 @@ class _Starts:
 
     def is_in_vain(self, ticket: str) -> bool:
         """Whether the node has been started again since."""
+        if time.monotonic() - self._looked < _LOOK:
+            return False
+        self._looked = time.monotonic()
         node, before = self._asked.get(ticket, (0, ""))
         return self._now().get(node, before) != before
 

@@ -21,6 +21,7 @@ from flwr.supercore.task_identity import TaskIdentity
 
 from ccfcpp.core.errors import FederationError
 from ccfcpp.core.randomness import Randomness
+from ccfcpp.deployment import server_app
 from ccfcpp.deployment.client_app import exchange
 from ccfcpp.deployment.flower import parcel_of, record_of
 from ccfcpp.deployment.gathering import Gathering
@@ -128,8 +129,11 @@ def test_the_text_of_an_error_goes_no_further(tmp_path: Path) -> None:
         assert link.pull(ticket) == Undelivered("its node has failed (Flower's error 2)")
 
 
-def test_a_node_that_is_started_again_is_not_waited_for(tmp_path: Path) -> None:
+def test_a_node_that_is_started_again_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Flower never tells: the message was delivered, and the node is online."""
+    monkeypatch.setattr(server_app, "_LOOK", 0.0)
     nodes = Nodes({"a": tmp_path / "nowhere"})
     with linked(nodes, tmp_path) as link:
         tickets = [link.push(10, Parcel(b"{}"), 60.0) for _ in range(2)]

@@ -1,0 +1,27 @@
+"""What is measured over several machines is what was sent."""
+
+from types import SimpleNamespace
+
+import pytest
+
+pytest.importorskip("flwr")
+
+from ccfcpp.core.errors import FederationError
+from ccfcpp.deployment.parcel import Parcel
+from scripts.deployed import _ask, peak_memory
+
+
+@pytest.mark.parametrize("answer", [b"payload", b"another"])
+def test_an_exchange_that_brings_something_else_back_is_none(answer: bytes) -> None:
+    found = [None, Parcel(b"{}", answer)] * 2
+    link = SimpleNamespace(push=lambda *_: "ticket", pull=lambda _: found.pop(0))
+    if answer == b"payload":
+        _ask(link, [1, 2], b"payload")  # type: ignore[arg-type]
+        assert found == []
+    else:
+        with pytest.raises(FederationError, match="something else came back"):
+            _ask(link, [1, 2], b"payload")  # type: ignore[arg-type]
+
+
+def test_memory_is_in_megabytes() -> None:
+    assert 10 < peak_memory("self") < 100_000
