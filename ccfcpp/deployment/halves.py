@@ -115,6 +115,7 @@ class Half(ABC):
             told: What the server knows.
             folder: A folder of the client's; it exists.
         """
+        return
 
     def client(self, number: int) -> Client:
         """The holder of the images."""
