@@ -22,6 +22,7 @@ from tests.support.command import assigned
 pytest.importorskip("flwr")
 
 from tests.support.processes import (
+    MOST_SECONDS,
     Processes,
     assert_same,
     bounded,
@@ -50,7 +51,7 @@ class Machines(Processes):
     def run(self, machine: str, command: str, *more: object) -> None:
         """A command that ends by itself."""
         process = self.begin(machine, command, *more)
-        assert process.wait(60) == 0, self.said(machine)
+        assert process.wait(MOST_SECONDS) == 0, self.said(machine)
 
     def begin(
         self, machine: str, command: str, *more: object, name: str = ""
