@@ -11,6 +11,7 @@ from torch import Tensor
 from ccfcpp.clustering.algorithm import ClusteringAlgorithm, Problem
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.methods import METHODS
+from ccfcpp.clustering.model import ModelFacts
 from ccfcpp.core.config import MethodConfig
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.metrics import clustering_scores
@@ -215,10 +216,14 @@ class DeployedClustering(DeployedExperiment):
     def prepare(self) -> None:
         """Make the system."""
         charter = self.charter
-        problem = Problem(
+        self.problem = Problem(
             self.config, charter.image_shape, charter.clusters, self.device, charter.samples
         )
-        self.algorithm = METHODS[self.config.method].make(problem)
+        self.algorithm = METHODS[self.config.method].make(self.problem)
+
+    def model_facts(self) -> dict[str, str]:
+        """What the problem was."""
+        return ModelFacts.of(self.problem).header
 
     def knows_groups(self, state: Any) -> bool:
         """Whether there are clusters yet."""

@@ -106,6 +106,8 @@ def super_link(home: Path, keys: ServerKeys, roster: Path, server: Path) -> Iter
     Raises:
         FederationError: It does not start.
     """
+    # Flower's tools work in that folder, and take paths from there.
+    home = home.absolute()
     port, environment = free_port(), _environment(home)
     log = home / "superlink.log"
     _configure(home, port, keys.authority)
