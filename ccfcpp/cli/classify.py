@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-from contextlib import nullcontext
+from collections.abc import Mapping
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
 from ccfcpp.cli import flags
-from ccfcpp.cli.header import chosen_by_default, setting
+from ccfcpp.cli.header import absence, chosen_by_default, setting
 from ccfcpp.cli.options import AsJson, Config, Out, Resume, Seeds, Settings, ShowProfile
 from ccfcpp.cli.terminal import (
     print_facts,
@@ -42,17 +43,18 @@ _HEADLINE = ("accuracy", "accuracy")
 _PRESETS = ("classify", "feddecorr")
 _FLAGS = (
     flags.DATASET,
-    flags.ALPHA,
-    flags.CLASSES_PER_CLIENT,
+    *flags.several(flags.ALPHA, flags.CLASSES_PER_CLIENT),
     flags.LABEL_PARTITION,
-    flags.CLASSIFICATION_METHOD,
-    flags.DECORR,
-    flags.BETA,
-    flags.MODEL,
-    flags.TEN_CLIENTS,
-    flags.TRAINING_ROUNDS,
-    flags.LOCAL_EPOCHS,
-    *flags.ABSENCE,
+    *flags.several(
+        flags.CLASSIFICATION_METHOD,
+        flags.DECORR,
+        flags.BETA,
+        flags.MODEL,
+        flags.TEN_CLIENTS,
+        flags.TRAINING_ROUNDS,
+        flags.LOCAL_EPOCHS,
+        *flags.ABSENCE,
+    ),
     flags.SEED,
     *flags.MACHINE,
     flags.TENSORBOARD,
@@ -76,27 +78,31 @@ def classify(
     profile: ShowProfile = False,
     json_output: AsJson = False,
 ) -> None:
-    """Train a classifier over clients, by FedAvg and its kin, with FedDecorr or without."""
+    """Train a classifier over clients, by FedAvg and its kin, with FedDecorr or without.
+
+    Of flags with several values, such as 0.05,0.5 for the concentration, all combinations are run.
+    """
     from ccfcpp.runs.environment import keep_freed_memory, use_processors
     from ccfcpp.runs.study import Study, plan_grid, reopen_study
 
     flags.name_partition(named)
+    axes = flags.take_axes(named, _FLAGS)
     files, values = user_layers(config, named, settings, _PRESETS)
     keep_freed_memory()
     use_processors()
     with printed_profile() if profile else nullcontext():
         if not resume:
-            plan = plan_grid(ClassifyConfig, "classify", files, values, seeds)
+            plan = plan_grid(ClassifyConfig, "classify", files, values, seeds, _typed(axes))
             _start(out, plan, [*files, values], json_output)
         elif Study.plan_of(required_out(out)).is_file():
             with usage_errors():
-                study = reopen_study(
-                    required_out(out), ClassifyConfig, stack(ClassifyConfig, *files, values), seeds
-                )
+                changes = stack(ClassifyConfig, *files, values) | axes
+                study = reopen_study(required_out(out), ClassifyConfig, changes, seeds)
             _run_study(study, json_output)
         else:
             with usage_errors():
-                experiment, folder = _reopen_run(required_out(out), files, values, seeds)
+                several = seeds > 1 or bool(axes)
+                experiment, folder = _reopen_run(required_out(out), files, values, several)
             _run_one(experiment, folder, json_output)
 
 
@@ -115,9 +121,9 @@ def _start(
         title = _title(first.method, first.decorrelation.kind)
         console = progress_console()
         console.print(f"{title} on {first.dataset}, seed {first.seed}: {path}")
-        console.print(setting(experiment))
         found = {"partition.clients": len(experiment.parts)}
-        if line := chosen_by_default(_worth_naming(first), given, first, found):
+        chosen = chosen_by_default(_worth_naming(first), given, first, found)
+        for line in filter(None, (setting(experiment), absence(experiment.absent_names), chosen)):
             console.print(line)
         _run_one(experiment, folder, json_output)
         return
@@ -130,6 +136,18 @@ def _start(
                 ClassificationExperiment(planned.config)
         study = Study.create(path, plan)
     _run_study(study, json_output)
+
+
+def _typed(axes: Mapping[str, list[str]]) -> dict[str, list[float | str]]:
+    """Lists of text with numbers as a file would have them: equal values are one."""
+    return {key: list(map(_number, texts)) for key, texts in axes.items()}
+
+
+def _number(text: str) -> float | str:
+    for kind in (int, float):
+        with suppress(ValueError):
+            return kind(text)
+    return text
 
 
 def _worth_naming(config: ClassifyConfig) -> list[flags.Flag]:
@@ -148,11 +166,12 @@ def _name(config: ClassifyConfig) -> str:
 
 
 def _reopen_run(
-    path: Path, files: list[Tree], values: Tree, seeds: int
+    path: Path, files: list[Tree], values: Tree, several: bool
 ) -> tuple[Experiment[Any], RunFolder]:
-    if seeds > 1:
+    if several:
         raise UsageError(
-            f"{path} holds a single run: leave out --seeds to go on with it, or give another --out"
+            f"{path} holds a single run: leave out --seeds and lists to go on with it, or give "
+            "another --out"
         )
     from ccfcpp.runs.study import without_grids
     from supervised.experiment import ClassificationExperiment
