@@ -18,6 +18,7 @@ from ccfcpp.cli.terminal import (
     print_rows,
     printed_profile,
     progress_console,
+    report_command,
     resumable,
     resume_command,
     run_to_end,
@@ -29,7 +30,7 @@ from ccfcpp.core.config import Tree
 from ccfcpp.core.config_layers import stack
 from ccfcpp.core.errors import UsageError
 from ccfcpp.runs.opening import Opening, new_path, required_out
-from supervised.classifiers import CLASSIFIERS
+from supervised.classifiers import title_of
 from supervised.config import ClassifyConfig
 
 if TYPE_CHECKING:
@@ -37,8 +38,6 @@ if TYPE_CHECKING:
     from ccfcpp.runs.folder import RunFolder
     from ccfcpp.runs.study import Planned, Row, Study
 
-_TERMS = {"feddecorr": "FedDecorr", "decov": "DeCov", "structured-decov": "Structured-DeCov"}
-"""Names of the decorrelation terms."""
 _HEADLINE = ("accuracy", "accuracy")
 _PRESETS = ("classify", "feddecorr")
 _FLAGS = (
@@ -118,7 +117,7 @@ def _start(
         with usage_errors():
             path = out or new_path(_name(first), first.dataset)
             experiment, folder = Opening.new(path, first).open(ClassificationExperiment)
-        title = _title(first.method, first.decorrelation.kind)
+        title = title_of(first.method, first.decorrelation.kind)
         console = progress_console()
         console.print(f"{title} on {first.dataset}, seed {first.seed}: {path}")
         found = {"partition.clients": len(experiment.parts)}
@@ -208,25 +207,17 @@ def _run_study(study: Study[ClassifyConfig], json_output: bool) -> None:
         typer.echo(json.dumps({"out": str(study.path), "table": rows, "runs": summaries}))
     else:
         print_rows(str(study.path), shown)
+        typer.echo(f"as a page: {report_command(study.path)}")
 
 
 def _tabulate(study: Study[ClassifyConfig]) -> tuple[list[Row], list[dict[str, str]]]:
     """Write the table of the runs so far; its rows, and the same for people."""
-    from ccfcpp.runs.study import as_markdown, cell_rows, display
+    from ccfcpp.runs.study import as_markdown
+    from supervised.table import tabulate
 
-    results = study.results()
-    measures = _measures([summary for _, summary in results])
-    rows = cell_rows(results, measures)
-    shown = [display(row, measures) for row in rows]
+    rows, shown = tabulate(study.results())
     study.write_table(rows, as_markdown(shown))
     return rows, shown
-
-
-def _measures(summaries: list[dict[str, Any]]) -> list[str]:
-    """What tables show: also each domain's accuracy."""
-    of_domains = [s for s in summaries if s["partition"] == "domain"]
-    domains = dict.fromkeys(key for s in of_domains for key in s if key.startswith("accuracy "))
-    return ["accuracy", *domains, "effective_rank", "tail_share", "seconds"]
 
 
 def _print_summary(summary: dict[str, Any]) -> None:
@@ -251,14 +242,8 @@ def _print_summary(summary: dict[str, Any]) -> None:
             summary["tail_share"], "of the spread, in the weaker half of directions"
         ),
     }
-    title = f"{_title(summary['method'], decorrelation)} on {summary['dataset']}"
+    title = f"{title_of(summary['method'], decorrelation)} on {summary['dataset']}"
     print_facts(title, rows | traffic_rows(summary))
-
-
-def _title(method: str, decorrelation: str) -> str:
-    """A method, and the term that is added to its loss."""
-    term = "" if decorrelation == "none" else f" with {_TERMS[decorrelation]}"
-    return CLASSIFIERS[method].title + term
 
 
 def _shown(figure: float | None, words: str) -> str:

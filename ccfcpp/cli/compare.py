@@ -15,6 +15,7 @@ from ccfcpp.cli.terminal import (
     column,
     given,
     progress_console,
+    report_command,
     resumable,
     resume_command,
     usage_errors,
@@ -130,6 +131,7 @@ def compare(
     else:
         Console().print(*_scores(result), _table(COSTS_TITLE, result.costs()))
         typer.echo(f"also in {study.path}/table.csv and table.md")
+        typer.echo(f"as a page: {report_command(study.path)}")
 
 
 def _plan(

@@ -14,7 +14,7 @@ from ccfcpp.runs.study import Axes, Planned, Row, as_markdown, as_tree, cell_row
 
 SCORES = {"nmi": "NMI", "kappa": "Kappa"}
 _BY_PRESENCE = {
-    f"{score}_{who}": f"{title}, images of {who} clients"
+    f"{score}_{who}": f"{title} of {who} clients"
     for who in ("connected", "absent")
     for score, title in SCORES.items()
 }
@@ -123,7 +123,7 @@ class Comparison:
         if any(summary.get("scores_absent") for _, summary in results):
             self.scores |= _BY_PRESENCE
         configs = {self._key(run.axes): run.config for run in runs}
-        costed = [(axes, _with_costs(_by_presence(summary))) for axes, summary in results]
+        costed = [(axes, _with_costs(by_presence(summary))) for axes, summary in results]
         self.rows = [
             _with_published(row, configs[self._key(row)])
             for row in cell_rows(costed, [*self.scores, *_COSTS])
@@ -139,7 +139,8 @@ class Comparison:
     def table(self, score: str) -> list[dict[str, Entry | str]]:
         """A row for each method at each rate of failures, with an entry for each degree of skew.
 
-        A centralised method may have the same entry in all of them.
+        A centralised method may have the same entry in all of them. Of scores of connected and of
+        absent clients, rows without any are left out.
 
         Args:
             score: A key of ``scores``.
@@ -157,8 +158,19 @@ class Comparison:
                         _shown(cell.get(f"{score} published"), "({:.4f})"),
                         mean is not None and mean == self._best(score, degree, failures),
                     )
-            rows.append(row)
+            if score in SCORES or any(isinstance(own, Entry) and own.score for own in row.values()):
+                rows.append(row)
         return rows
+
+    def published(self, axes: Axes, score: str) -> float | None:
+        """The papers' value of a cell; None where there is none, or no run is finished.
+
+        Args:
+            axes: What sets the cell apart.
+            score: A key of ``scores``.
+        """
+        value: float | None = self._cells.get(self._key(axes), {}).get(f"{score} published")
+        return value
 
     def _cell(self, method: str, degree: _Degree, failures: tuple[float, ...]) -> Row | None:
         places = ((method, own, failures) for own in (degree, None))
@@ -221,7 +233,7 @@ def _heading(degree: _Degree, partition: str) -> str:
     return _ALL_SKEWS if degree is None else f"p = {degree:g}"
 
 
-def _by_presence(summary: Row) -> Row:
+def by_presence(summary: Row) -> Row:
     """With the scores over the images of connected and of absent clients, where there are any."""
     scores = [
         (f"{score}_{who}", found[score])

@@ -318,7 +318,9 @@ def test_flags_with_several_values_are_a_grid(tmp_path: Path) -> None:
 
 def test_lists_take_the_place_of_the_grids(tmp_path: Path) -> None:
     files = read_configs([Path("feddecorr/table1")])
-    axes = {"partition.alpha": [0.05], "method": ["moon"], "dataset": ["cifar10"]}
+    axes: dict[str, list[object]] = {
+        "partition.alpha": [0.05], "method": ["moon"], "dataset": ["cifar10"],
+    }  # fmt: skip
     plan = plan_grid(ClassifyConfig, "classify", files, {}, 1, axes)
     assert [planned.config.decorrelation.kind for planned in plan] == ["none", "feddecorr"]
 

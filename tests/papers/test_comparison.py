@@ -199,9 +199,9 @@ def test_each_rate_of_failures_has_a_row_and_its_own_best() -> None:
         ("k-FED", "0", Entry("0.7000", "(0.4142)", True)),
         ("k-FED", "0.3", Entry("0.4000", "", False)),
     ]
-    assert comparison.titles()["nmi_absent"] == "NMI, images of absent clients"
+    assert comparison.titles()["nmi_absent"] == "NMI of absent clients"
     assert [row["nmi_absent"] for row in comparison.rows] == [None, 0.1, None, 0.2]
-    assert "Kappa, images of connected clients" in comparison.as_markdown()
+    assert "Kappa of connected clients" in comparison.as_markdown()
 
 
 def test_costs_are_means_of_a_client_and_say_what_leaves_it() -> None:
@@ -423,7 +423,7 @@ def test_rates_of_failures_are_swept_with_scores_of_connected_and_absent(tmp_pat
     few = (*cheap, "--set", "data.images=200")
     result = ccfcpp("compare", *few, "--disconnection-rate", "0,0.25", "--out", out)
     assert result.code == 0, result.stderr
-    assert "NMI, images of absent clients" in result.stdout
+    assert "NMI of absent clients" in result.stdout
     assert "| method | disconnection rate | p = 0 |" in (out / "table.md").read_text()
     folder = out / "method=k-fed,p=0.0,disconnection_rate=0.25" / "seed-0"
     alone = json.loads((folder / "summary.json").read_text())
