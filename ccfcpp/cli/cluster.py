@@ -134,9 +134,7 @@ def _announce(
     own_images: list[str],
 ) -> None:
     """What only the images show, before the first round."""
-    lines = [setting(experiment)]
-    if experiment.absent:
-        lines.append(absence([experiment.client_name(each) for each in experiment.absent]))
+    lines = [setting(experiment), absence(experiment.absent_names)]
     if not opening.goes_on:
         found = {"partition.clients": len(experiment.parts), "clusters": experiment.clusters}
         kinds = {"skew": (flags.SKEW,), "dirichlet": (flags.ALPHA,)}

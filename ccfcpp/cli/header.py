@@ -30,7 +30,9 @@ def setting(experiment: Experiment[Any]) -> str:
 
 
 def absence(names: Sequence[str]) -> str:
-    """Who is absent for the whole run."""
+    """Who is absent for the whole run; empty where nobody is."""
+    if not names:
+        return ""
     more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
     return f"absent for the whole run: {', '.join(names[:_MOST_NAMES])}{more}"
 

@@ -148,6 +148,11 @@ def resume_command(command: str, path: Path) -> str:
     return f"ccfcpp {command} --out {shlex.quote(str(path))} --resume"
 
 
+def report_command(path: Path) -> str:
+    """What the user types to see runs as a page."""
+    return f"ccfcpp report {shlex.quote(str(path))}"
+
+
 @contextmanager
 def printed_profile() -> Iterator[None]:
     """Measure a run and say where its time went, also where it is interrupted."""

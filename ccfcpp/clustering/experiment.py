@@ -54,6 +54,7 @@ class ClusteringExperiment(Experiment[Any]):
         self.parts = partition(config, self.data, self.randomness)
         connected = self.availability.connected(range(len(self.parts)), self.randomness)
         self.absent = sorted(set(range(len(self.parts))) - set(connected))
+        self.absent_names = [self.client_name(number) for number in self.absent]
         self.data = self.data.to(self.device)
         # A client without samples has nothing to train on and nothing to add to an average.
         self.clients = [

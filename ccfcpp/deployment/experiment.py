@@ -49,7 +49,6 @@ class DeployedExperiment(Experiment[Any]):
 
     Attributes:
         transport: What takes tasks to them.
-        absent: Those that the configuration disconnects for the whole run.
     """
 
     def __init__(
@@ -64,7 +63,7 @@ class DeployedExperiment(Experiment[Any]):
         self.charter = charter
         connected = self.availability.connected([m.id for m in members], self.randomness)
         self._members = [member for member in members if member.id in connected]
-        self.absent = [member for member in members if member.id not in connected]
+        self.absent_names = [member.name for member in members if member.id not in connected]
         self.prepare()
         largest = max(member.samples for member in self._members)
         works = self.algorithm.client_side(Crew(largest, together=1)).works
@@ -198,9 +197,9 @@ class DeployedExperiment(Experiment[Any]):
             "held": sum(member.samples for member in self._members),
             "classes": len(self.charter.classes),
             "seed": config.seed,
-            "clients": len(self._members) + len(self.absent),
+            "clients": len(self._members) + len(self.absent_names),
             "connected": len(self._members),
-            "disconnected": len(self.absent),
+            "disconnected": len(self.absent_names),
             "kinds": list(self.charter.kinds),
             "device": str(self.device),
         }

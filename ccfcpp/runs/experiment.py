@@ -132,12 +132,14 @@ class Experiment(ABC, Generic[State]):
         availability: Which clients take part.
         data: All images.
         parts: Indices of each client's images, also of clients that are not connected.
+        absent_names: What the clients are called that are absent for the whole run.
         clients: The connected clients that hold images.
         algorithm: The system.
     """
 
     data: ImageData
     parts: list[Tensor]
+    absent_names: list[str]
     clients: list[Client]
     algorithm: Algorithm[State]
 
