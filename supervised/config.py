@@ -19,6 +19,7 @@ from ccfcpp.core.config import (
     Section,
     Weight,
 )
+from ccfcpp.privacy.config import PrivacyConfig
 from supervised.classifiers import CLASSIFIERS
 
 
@@ -121,6 +122,7 @@ class ClassifyConfig(MethodConfig):
     training: LocalTrainingConfig = LocalTrainingConfig()
     decorrelation: DecorrelationConfig = DecorrelationConfig()
     augmentation: AugmentationConfig = AugmentationConfig()
+    privacy: PrivacyConfig = PrivacyConfig()
 
     @classmethod
     def own_methods(cls) -> list[str]:

@@ -8,6 +8,7 @@ from pydantic import Field
 
 from ccfcpp.clustering.methods import METHODS
 from ccfcpp.core.config import DataConfig, Heeding, MethodConfig, Positive, Section, Share
+from ccfcpp.privacy.config import PrivacyConfig
 
 
 class ClusterDataConfig(DataConfig):
@@ -66,6 +67,7 @@ class ClusterConfig(MethodConfig):
     """Number of clusters k; the number of classes where it is null."""
     data: ClusterDataConfig = ClusterDataConfig()
     partition: PartitionConfig = PartitionConfig()
+    privacy: PrivacyConfig = PrivacyConfig()
 
     @classmethod
     def own_methods(cls) -> list[str]:
