@@ -67,6 +67,8 @@ class Exchange(Generic[Message, Update]):
             those that are not available. What they give serves the report, and counts no bytes.
         summed: Whether updates are sums, of which the server needs the total alone: a process may
             send one for several of its clients.
+        averaged: Whether updates have a ``model``, ``samples`` and perhaps a ``loss``, of which the
+            server needs the means by samples alone; the message has a ``model`` of the same entries.
         follows: Whether it goes on with the exchange before it: only clients whose updates were
             accepted there take part.
     """
@@ -77,6 +79,7 @@ class Exchange(Generic[Message, Update]):
     uses_memory: bool = False
     travels: bool = True
     summed: bool = False
+    averaged: bool = False
     follows: bool = False
 
 

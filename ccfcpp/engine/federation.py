@@ -172,11 +172,14 @@ class Federation(Generic[State, Carrier]):
                 _note(report.absent, work, reply)
                 continue
             self._heard.update(reply.clients)
-            report.bytes_down += down * len(reply.clients)
+            received = down * len(reply.clients)
+            report.bytes_down += received if reply.bytes_down is None else reply.bytes_down
+            report.bytes_up += reply.bytes_up or 0
             try:
                 content = _content(work, reply)
-                # A sum for several has the size of the one that each of them would have sent.
-                report.bytes_up += size(content) * len(reply.clients) if counts else 0
+                if reply.bytes_up is None and counts:
+                    # A sum for several has the size of the one that each of them would have sent.
+                    report.bytes_up += size(content) * len(reply.clients)
                 senders = [self.members[client] for client in reply.clients]
                 work.check(message, reply.update, senders)
                 if name := not_finite(content):
@@ -191,7 +194,8 @@ class Federation(Generic[State, Carrier]):
             yield reply.update
 
     def _show(self, work: ServerWork[State, Any, Any], number: int, reply: Reply) -> None:
-        model = work.local_model(reply.update)
+        # What stands for several clients is nobody's local model.
+        model = None if reply.others else work.local_model(reply.update)
         if self.on_local_model is not None and model is not None:
             before = time.monotonic()
             self.on_local_model(number, reply.client, model)
@@ -206,7 +210,8 @@ def in_process(
     randomness: Randomness,
     memories: ClientMemories,
     side: ClientSide | None = None,
-) -> Federation[State, InProcess]:
+    between: Callable[[InProcess], Transport] | None = None,
+) -> Federation[State, Any]:
     """A federation all of whose clients are in this process.
 
     Args:
@@ -217,10 +222,13 @@ def in_process(
         randomness: The run's source of random numbers.
         memories: What the clients remember.
         side: Their work; made here where it is None.
+        between: Makes of their transport the one that the loop has; each client then sends an
+            update of its own.
     """
     if side is None:
         side = algorithm.client_side(Crew.of(clients, availability.invited(len(clients))))
-    transport = InProcess(clients, side, memories, randomness)
+    inner = InProcess(clients, side, memories, randomness, merges=between is None)
+    transport: Transport = inner if between is None else between(inner)
     members = [client.member for client in clients]
     return Federation(system, algorithm, members, availability, randomness, transport)
 

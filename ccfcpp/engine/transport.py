@@ -27,12 +27,16 @@ class Reply:
             becomes its memory. Where it is not called, the memory stays at the version before.
             It is called before the aggregation, which takes every update that was accepted.
         others: The other clients in a sum.
+        bytes_up: What these clients have sent together, where that is not an update each.
+        bytes_down: What they have received together, where that is not the message alone.
     """
 
     client: int
     update: object
     accept: Callable[[], None] = _nothing
     others: tuple[int, ...] = ()
+    bytes_up: int | None = None
+    bytes_down: int | None = None
 
     @property
     def clients(self) -> tuple[int, ...]:

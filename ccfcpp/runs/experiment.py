@@ -22,6 +22,8 @@ from ccfcpp.engine.exchange import ClientSide, State
 from ccfcpp.engine.federation import Federation, RoundReport, in_process
 from ccfcpp.engine.memories import ClientMemories, memory_budget
 from ccfcpp.models.state import ModelState
+from ccfcpp.privacy.config import PrivacyConfig
+from ccfcpp.privacy.protection import Protection
 from ccfcpp.runs.environment import check_precision, choose_device, describe_environment
 from ccfcpp.runs.folder import RunFolder
 from ccfcpp.runs.local_spectra import LocalSpectra
@@ -130,6 +132,7 @@ class Experiment(ABC, Generic[State]):
         tensorboard: Whether rounds are logged for TensorBoard too.
         randomness: The run's source of random numbers.
         availability: Which clients take part.
+        privacy: What the run does for privacy.
         data: All images.
         parts: Indices of each client's images, also of clients that are not connected.
         clients: The connected clients that hold images.
@@ -149,6 +152,7 @@ class Experiment(ABC, Generic[State]):
         self.tensorboard = config.tensorboard
         self.randomness = Randomness(config.seed)
         self.availability = Availability(**config.availability.model_dump())
+        self.privacy = config.section(PrivacyConfig)
 
     @abstractmethod
     def scores(self, number: int, state: State, memories: ClientMemories) -> Scores:
@@ -239,6 +243,8 @@ class Experiment(ABC, Generic[State]):
         summary = self.describe() | history.describe(self.members) | result
         if self.cohort is not None:
             summary["cohort"] = self.cohort
+        if self.protection is not None:
+            summary["privacy"] = self.protection.describe()
         summary["out"] = str(folder.path)
         folder.write_results(summary, state, arrays, self.pictures(state), self.model_facts())
         return summary
@@ -285,7 +291,21 @@ class Experiment(ABC, Generic[State]):
             self.randomness,
             memories or self._memories(None),
             self.client_side,
+            self.protection.between if self.protection else None,
         )
+
+    @cached_property
+    def protection(self) -> Protection | None:
+        """What lies between clients and server; None where the configuration asks for nothing.
+
+        Raises:
+            UsageError: What it asks for does not fit the system or the clients.
+        """
+        privacy = self.privacy
+        if not privacy.secure_sums:
+            return None
+        exchanges = {name: work.exchange for name, work in self.client_side.works.items()}
+        return Protection(privacy, self.system, exchanges, len(self.members))
 
     def _memories(self, folder: Path | None) -> ClientMemories:
         return ClientMemories(self.device, memory_budget(self.device), folder)

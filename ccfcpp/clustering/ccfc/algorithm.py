@@ -71,8 +71,10 @@ class CCFC(ClusteringAlgorithm[CCFCState]):
         self.problem = problem
         self.training = training_of(config)
         self.centroids = config.section(CentroidConfig)
-        # In synchronised steps the global model is the only one.
-        one_model = self.training.steps == "synchronised" or self.centroids.encoder == "global"
+        self.points_travel = self.centroids.search == "k-means"
+        # In synchronised steps, and where centroids are sums, the global model is the only one.
+        local = self.training.steps == "local" and self.centroids.encoder == "local"
+        one_model = not (local and self.points_travel)
         self.schedule = Schedule(self.training, from_global=one_model)
         self.rounds = self.schedule.rounds
         self.model = config.section(ModelConfig)
@@ -130,7 +132,7 @@ class CCFC(ClusteringAlgorithm[CCFCState]):
         works += self._training(number)
         if self.schedule.ends_with_centroids(number):
             by_head = pretrains and self.start is not None
-            if by_head or self.schedule.from_global:
+            if by_head or (self.schedule.from_global and self.points_travel):
                 works.append(self._find(by_head))
             works += [LloydAggregation()] * self.centroids.refine_steps
         return works
@@ -156,10 +158,9 @@ class CCFC(ClusteringAlgorithm[CCFCState]):
 
     def client_side(self, crew: Crew) -> ClientSide:
         """Training in the configured way, centroids, and sums for their refinement."""
-        works: list[ClientWork[Any, Any]] = [
-            GlobalEncoderCentroids(self.global_model, self.rule),
-            LloydSums(self.global_model, self.rule),
-        ]
+        works: list[ClientWork[Any, Any]] = [LloydSums(self.global_model, self.rule)]
+        if self.points_travel:
+            works.append(GlobalEncoderCentroids(self.global_model, self.rule))
         if self.start:
             works += [*self.start.trip_works(), self.start.centre_work()]
         if self.synchronised:

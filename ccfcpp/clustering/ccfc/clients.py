@@ -2,6 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Sequence
+from dataclasses import replace
 
 from torch import Tensor
 from torch.nn import functional as F
@@ -23,7 +24,8 @@ from ccfcpp.clustering.ccfc.schedule import Schedule
 from ccfcpp.clustering.kmeans.centroids import required_centroids
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.client import Client
-from ccfcpp.engine.exchange import ClientWork, RefusedUpdateError, Task
+from ccfcpp.engine.exchange import ClientWork, RefusedUpdateError, SummedWork, Task
+from ccfcpp.engine.payload import added_up
 from ccfcpp.models.initialisation import random_state
 from ccfcpp.models.state import ModelState
 
@@ -42,6 +44,9 @@ class _Training(ClientWork[CCFCState, TrainingUpdate]):
         self.rule = rule
         self.schedule = schedule
         self.cohort = trainer.cohort
+        if not schedule.from_global:
+            # Local centroids come with the models, and these have no mean.
+            self.exchange = replace(self.exchange, averaged=False)
 
     @abstractmethod
     def train(
@@ -133,7 +138,7 @@ class GlobalEncoderCentroids(ClientWork[CCFCState, CentroidUpdate]):
         return self.rule.local_centroids(latents, _sources(clients, randomness))
 
 
-class LloydSums(ClientWork[CCFCState, LloydUpdate]):
+class LloydSums(SummedWork[CCFCState, LloydUpdate]):
     """Clients sum up the representations of each global centroid's members.
 
     Args:
@@ -147,12 +152,12 @@ class LloydSums(ClientWork[CCFCState, LloydUpdate]):
         self.model = model
         self.rule = rule
 
-    def local_updates(
+    def local_sum(
         self, task: Task, message: CCFCState, clients: Sequence[Client], randomness: Randomness
-    ) -> list[LloydUpdate]:
-        """Sum and count each client's representations for each global centroid."""
+    ) -> LloydUpdate:
+        """Sum and count the clients' representations for each global centroid."""
         centroids = required_centroids(message.centroids)
-        return [self._sums(message, centroids, client) for client in clients]
+        return added_up(self._sums(message, centroids, client) for client in clients)
 
     def _sums(self, message: CCFCState, centroids: Tensor, client: Client) -> LloydUpdate:
         seen = self.model.representations(message.model, message.version, client)
