@@ -107,6 +107,13 @@ class ServerWork(ABC, Generic[State, Message, Update]):
             RefusedUpdateError: It cannot be used.
         """
 
+    def mended(self, message: Message, update: Update) -> Update:
+        """What an update to which noise was added is taken for: the nearest one that could be.
+
+        It takes the place of ``check``; what clients have added to it was not checked.
+        """
+        return update
+
     @abstractmethod
     def aggregate(
         self, state: State, updates: Iterable[Update], randomness: Randomness

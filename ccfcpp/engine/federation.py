@@ -4,7 +4,7 @@ import itertools
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from torch import Tensor
 
@@ -28,6 +28,22 @@ from ccfcpp.models.state import ModelState
 Carrier = TypeVar("Carrier", bound=Transport)
 LocalModelObserver = Callable[[int, int, ModelState], None]
 """Takes a round, a client's number, and the local model that it sent."""
+
+
+class Guard(Protocol):
+    """What keeps account of what rounds give away."""
+
+    def allows(self, number: int, works: Sequence[ServerWork[Any, Any, Any]]) -> bool:
+        """Whether a round may be run."""
+        ...
+
+    def begins(self, number: int, works: Sequence[ServerWork[Any, Any, Any]]) -> None:
+        """A round is about to be run."""
+        ...
+
+    def figures(self) -> dict[str, float]:
+        """What a round's report says of it."""
+        ...
 
 
 @dataclass
@@ -77,6 +93,7 @@ class Federation(Generic[State, Carrier]):
     Attributes:
         on_local_model: Called for each accepted update that holds a local model to compare, before
             it is aggregated. Its time is not the round's.
+        guard: Asked before each round; where it does not allow one, the run is over.
     """
 
     def __init__(
@@ -95,6 +112,7 @@ class Federation(Generic[State, Carrier]):
         self.randomness = randomness
         self.transport = transport
         self.on_local_model: LocalModelObserver | None = None
+        self.guard: Guard | None = None
         self._looking = 0.0
         self._heard: set[int] = set()
 
@@ -107,8 +125,11 @@ class Federation(Generic[State, Carrier]):
             number += 1
 
     def is_over(self, state: State, number: int) -> bool:
-        """Whether there is no round ``number``: all are run, or the algorithm has converged."""
-        return number >= self.algorithm.rounds or self.algorithm.has_converged(state)
+        """Whether there is no round ``number``: all are run, or nothing would change, or none may."""
+        if number >= self.algorithm.rounds or self.algorithm.has_converged(state):
+            return True
+        works = self.algorithm.exchanges(number, state) if self.guard else ()
+        return self.guard is not None and not self.guard.allows(number, works)
 
     def run_round(self, state: State, number: int) -> tuple[State, RoundReport]:
         """Run one round. Where nobody takes part, the state stays as it is."""
@@ -118,6 +139,8 @@ class Federation(Generic[State, Carrier]):
         available = self.availability.taking_part(list(self.members), randomness)
         reached = by_size(self.members[client] for client in available)
         works = self.algorithm.exchanges(number, state)
+        if self.guard is not None:
+            self.guard.begins(number, works)
         alone = not any(work.exchange.travels for work in works)
         report = RoundReport(number, list(self.members) if alone else available)
         taken: set[int] = set()
@@ -129,6 +152,8 @@ class Federation(Generic[State, Carrier]):
                 members = [member for member in members if member.id in taken]
             taken = set()
             state = self._run_exchange(work, task, state, members, randomness, report, taken)
+        if self.guard is not None:
+            report.figures |= self.guard.figures()
         silent = report.absent.keys() - self._heard
         report.clients = [client for client in report.clients if client not in silent]
         report.seconds = time.monotonic() - started - self._looking
@@ -180,8 +205,11 @@ class Federation(Generic[State, Carrier]):
                 if reply.bytes_up is None and counts:
                     # A sum for several has the size of the one that each of them would have sent.
                     report.bytes_up += size(content) * len(reply.clients)
-                senders = [self.members[client] for client in reply.clients]
-                work.check(message, reply.update, senders)
+                if reply.noised:
+                    reply = replace(reply, update=work.mended(message, reply.update))
+                else:
+                    senders = [self.members[client] for client in reply.clients]
+                    work.check(message, reply.update, senders)
                 if name := not_finite(content):
                     raise RefusedUpdateError(f"{name} holds NaN or Inf")
             except RefusedUpdateError as refusal:

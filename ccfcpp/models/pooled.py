@@ -28,6 +28,7 @@ class Pool:
         common: Whether nothing but the common part of the objective depends on the sum: its
             gradient is then known to all without another exchange.
         valid: Whether a client's part could be what it claims to be.
+        nearest: From a sum to which noise was added to the nearest one that could be.
     """
 
     name: str
@@ -35,6 +36,7 @@ class Pool:
     sums: Callable[[Tensor], Tensor]
     common: bool = False
     valid: Callable[[Tensor], bool] = lambda _: True
+    nearest: Callable[[Tensor], Tensor] = lambda sums: sums
 
 
 @dataclass(frozen=True)
@@ -109,6 +111,12 @@ def _plausible(sums: Tensor) -> bool:
     return bool(sums[0] >= 0) and not bool((squares < 0).any())
 
 
+def _nearest_moments(sums: Tensor) -> Tensor:
+    """``moments`` of one value at least, without negative squares."""
+    means, squares = sums[1:].chunk(2)
+    return torch.cat([sums[:1].clamp(min=1), means, squares.clamp(min=0)])
+
+
 def batch_norm(norm: Norm, name: str, a: Tensor) -> Pooling[Tensor]:
     """Batch normalisation (Ioffe and Szegedy 2015) over the batches of all clients.
 
@@ -120,7 +128,7 @@ def batch_norm(norm: Norm, name: str, a: Tensor) -> Pooling[Tensor]:
     Returns:
         Tensor of the shape of ``a``.
     """
-    a, sums = yield Pool(name, a, moments, valid=_plausible)
+    a, sums = yield Pool(name, a, moments, valid=_plausible, nearest=_nearest_moments)
     mean, variance = mean_and_variance(sums)
     scale = (variance + norm.eps).rsqrt()
     shape = [1, -1] + [1] * (a.ndim - 2)

@@ -30,17 +30,25 @@ class Addition(ABC):
         Args:
             message: What went down.
             update: What a client made of it.
-            weight: How much a client counts in a mean; its number of samples where it is None.
+            weight: How much a client counts in a mean, where all count alike: a loss, and how much
+                they weigh together, then are no part. Its number of samples where it is None.
         """
 
     @abstractmethod
-    def whole(self, kind: type[Any], message: Any, totals: Mapping[str, Tensor]) -> Any:
+    def whole(
+        self,
+        kind: type[Any],
+        message: Any,
+        totals: Mapping[str, Tensor],
+        weight: float | None = None,
+    ) -> Any:
         """The update that stands for several, from the sums of their parts.
 
         Args:
             kind: The updates' type.
             message: What went down.
             totals: float64 tensors by the names that ``parts`` gave.
+            weight: What they are taken to weigh together, where all count alike.
         """
 
 
@@ -56,7 +64,13 @@ class Sums(Addition):
         self._like = {name: tensor.new_empty(0) for name, tensor in tensors.items()}
         return {name: tensor.double() for name, tensor in tensors.items()}
 
-    def whole(self, kind: type[Any], message: Any, totals: Mapping[str, Tensor]) -> Any:
+    def whole(
+        self,
+        kind: type[Any],
+        message: Any,
+        totals: Mapping[str, Tensor],
+        weight: float | None = None,
+    ) -> Any:
         """The totals, in the dtypes of the summands."""
         return unpack(kind, {name: total.to(self._like[name]) for name, total in totals.items()})
 
@@ -79,21 +93,32 @@ class Means(Addition):
             for name, entry in message.model.items()
             if entry.is_floating_point()
         }
+        if weight is not None:
+            return parts
         trained = 0.0 if update.loss is None else w
         figures = {_WEIGHT: w, _LOSS: trained * (update.loss or 0.0), _TRAINED: trained}
         return parts | {n: torch.tensor(f, dtype=torch.float64) for n, f in figures.items()}
 
-    def whole(self, kind: type[Any], message: Any, totals: Mapping[str, Tensor]) -> Any:
+    def whole(
+        self,
+        kind: type[Any],
+        message: Any,
+        totals: Mapping[str, Tensor],
+        weight: float | None = None,
+    ) -> Any:
         """The mean model and the mean loss; numbers of which the server makes nothing are 0."""
-        weight, trained = totals[_WEIGHT], float(totals[_TRAINED])
+        loss, divisor = None, weight
+        if divisor is None:
+            divisor, trained = float(totals[_WEIGHT]), float(totals[_TRAINED])
+            loss = float(totals[_LOSS]) / trained if trained > 0 else None
         model = {
-            name: (entry.double() + totals[_CHANGE + name].to(entry.device) / weight).to(entry)
+            name: (entry.double() + totals[_CHANGE + name].to(entry.device) / divisor).to(entry)
             if entry.is_floating_point()
             else entry
             for name, entry in message.model.items()
         }
-        loss = float(totals[_LOSS]) / trained if trained > 0 else None
-        known = {"model": model, "samples": round(float(weight)), "loss": loss}
+        # A weight of 1 at least: the server divides by it.
+        known = {"model": model, "samples": max(1, round(divisor)), "loss": loss}
         numbers = {field.name: 0 for field in dataclasses.fields(kind) if field.type is int}
         return kind(**numbers | known)
 

@@ -1,7 +1,7 @@
 """A transport on which clients' updates become one sum before the server's work sees them."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from torch import Tensor
 
@@ -10,11 +10,29 @@ from ccfcpp.engine.client import Member
 from ccfcpp.engine.exchange import AbsentClientError, Exchange, RefusedUpdateError, Task
 from ccfcpp.engine.payload import pack, size
 from ccfcpp.engine.transport import Reply, Transport
-from ccfcpp.privacy.addition import Addition, addition_of
+from ccfcpp.privacy.addition import Addition, Parts, addition_of
 from ccfcpp.privacy.summation import Summation, flattened, unflattened
 
 MakeSum = Callable[[Task, Sequence[Member]], Summation]
 """Makes the sum of a task over some clients."""
+
+
+class Mechanism(Protocol):
+    """What makes a sum differentially private.
+
+    Attributes:
+        contributors: What a mean is divided by, whoever takes part.
+    """
+
+    contributors: float
+
+    def contributed(self, parts: Parts) -> Parts:
+        """What of a client's parts is added up."""
+        ...
+
+    def published(self, task: Task, totals: Parts) -> Parts:
+        """What the server hears of the totals."""
+        ...
 
 
 class Summing:
@@ -27,14 +45,22 @@ class Summing:
         inner: Takes tasks to the clients, and brings each one's update by itself.
         exchanges: All exchanges of the system, by name; those that travel add up.
         make_sum: How vectors are added up.
+        mechanism: What is done to contributions and to their sum; None: nothing.
     """
 
     def __init__(
-        self, inner: Transport, exchanges: Mapping[str, Exchange[Any, Any]], make_sum: MakeSum
+        self,
+        inner: Transport,
+        exchanges: Mapping[str, Exchange[Any, Any]],
+        make_sum: MakeSum,
+        mechanism: Mechanism | None = None,
     ) -> None:
         self.inner = inner
         self.exchanges = exchanges
         self.make_sum = make_sum
+        self.mechanism = mechanism
+        self.weight = None if mechanism is None else 1.0
+        self.divisor = None if mechanism is None else mechanism.contributors
         self.save = inner.save
         self.restore = inner.restore
         self.settle = inner.settle
@@ -62,7 +88,9 @@ class Summing:
                     yield Reply(reply.client, refusal)
             with section("sums: total"):
                 parts = unflattened(total.total(), like)
-            update: object = addition.whole(exchange.update, message, parts)
+            if self.mechanism is not None:
+                parts = self.mechanism.published(task, parts)
+            update: object = addition.whole(exchange.update, message, parts, self.divisor)
         except RefusedUpdateError as refusal:
             update = refusal
             included = [Reply(m.id, refusal) for m in members if m.id not in told]
@@ -72,7 +100,13 @@ class Summing:
         first, *others = (reply.client for reply in included)
         down = size(pack(message)) * len(members) + total.bytes_down
         yield Reply(
-            first, update, lambda: _accept(included), tuple(others), total.bytes_up, down
+            first,
+            update,
+            lambda: _accept(included),
+            tuple(others),
+            noised=self.mechanism is not None,
+            bytes_up=total.bytes_up,
+            bytes_down=down,
         )
 
     def _added(
@@ -86,7 +120,9 @@ class Summing:
         """Count an update in; why it has no part in the sum, where it has none."""
         if isinstance(reply.update, RefusedUpdateError):
             return reply.update
-        parts = addition.parts(message, reply.update)
+        parts = addition.parts(message, reply.update, self.weight)
+        if self.mechanism is not None:
+            parts = self.mechanism.contributed(parts)
         like.update(parts)
         try:
             with section("sums: vectors"):

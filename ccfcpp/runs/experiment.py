@@ -22,8 +22,10 @@ from ccfcpp.engine.exchange import ClientSide, State
 from ccfcpp.engine.federation import Federation, RoundReport, in_process
 from ccfcpp.engine.memories import ClientMemories, memory_budget
 from ccfcpp.models.state import ModelState
+from ccfcpp.privacy.client_level import ClientLevel
 from ccfcpp.privacy.config import PrivacyConfig
-from ccfcpp.privacy.protection import Protection
+from ccfcpp.privacy.dp_sampling import sampling_of
+from ccfcpp.privacy.protection import Protection, check_adds_up
 from ccfcpp.runs.environment import check_precision, choose_device, describe_environment
 from ccfcpp.runs.folder import RunFolder
 from ccfcpp.runs.local_spectra import LocalSpectra
@@ -151,8 +153,9 @@ class Experiment(ABC, Generic[State]):
         check_tensorboard(config.tensorboard)
         self.tensorboard = config.tensorboard
         self.randomness = Randomness(config.seed)
-        self.availability = Availability(**config.availability.model_dump())
         self.privacy = config.section(PrivacyConfig)
+        kind = sampling_of(self.privacy)
+        self.availability: Availability = kind(**config.availability.model_dump())
 
     @abstractmethod
     def scores(self, number: int, state: State, memories: ClientMemories) -> Scores:
@@ -222,6 +225,8 @@ class Experiment(ABC, Generic[State]):
         memories = self._memories(folder.checkpoint.parent)
         federation = self.federation(memories)
         store = RunStore(folder, federation.transport, self.algorithm.state_type, self.device)
+        if self.protection is not None:
+            self.protection.open(folder.path / "privacy.jsonl")
         state, history, first_round = self._start(store)
         last_round = self.algorithm.rounds - 1
         local = LocalSpectra(last_round, self.local_representations, history.local_spectra)
@@ -283,7 +288,8 @@ class Experiment(ABC, Generic[State]):
         Args:
             memories: What clients of this process remember; by itself it goes to no folder.
         """
-        return in_process(
+        protection = self.protection
+        federation = in_process(
             self.system,
             self.algorithm,
             self.clients,
@@ -291,8 +297,10 @@ class Experiment(ABC, Generic[State]):
             self.randomness,
             memories or self._memories(None),
             self.client_side,
-            self.protection.between if self.protection else None,
+            protection.between if protection else None,
         )
+        federation.guard = protection.mechanism if protection else None
+        return federation
 
     @cached_property
     def protection(self) -> Protection | None:
@@ -301,11 +309,18 @@ class Experiment(ABC, Generic[State]):
         Raises:
             UsageError: What it asks for does not fit the system or the clients.
         """
-        privacy = self.privacy
-        if not privacy.secure_sums:
+        if not self.privacy.is_on:
             return None
         exchanges = {name: work.exchange for name, work in self.client_side.works.items()}
-        return Protection(privacy, self.system, exchanges, len(self.members))
+        check_adds_up(self.privacy, self.system, exchanges)
+        mechanism = self._client_level() if self.privacy.level == "client" else None
+        return Protection(self.privacy, self.system, exchanges, len(self.members), mechanism)
+
+    def _client_level(self) -> ClientLevel:
+        state = self.algorithm.initial_state(self.randomness)
+        works = [self.algorithm.exchanges(n, state) for n in range(self.algorithm.rounds)]
+        share = self.availability.sample_fraction
+        return ClientLevel(self.privacy, share, len(self.members), works, self.randomness)
 
     def _memories(self, folder: Path | None) -> ClientMemories:
         return ClientMemories(self.device, memory_budget(self.device), folder)
