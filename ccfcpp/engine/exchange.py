@@ -55,6 +55,19 @@ class Nothing:
 
 
 @dataclass(frozen=True)
+class PerImage:
+    """How images enter sums in which each one's part is bounded.
+
+    Attributes:
+        share: With which probability an image is in them.
+        batch: What gradients are divided by: images in a step on average.
+    """
+
+    share: float = 1.0
+    batch: float = 1.0
+
+
+@dataclass(frozen=True)
 class Exchange(Generic[Message, Update]):
     """What both sides know of an exchange.
 
@@ -69,6 +82,7 @@ class Exchange(Generic[Message, Update]):
             send one for several of its clients.
         averaged: Whether updates have a ``model``, ``samples`` and perhaps a ``loss``, of which the
             server needs the means by samples alone; the message has a ``model`` of the same entries.
+        per_image: Where an update is a sum over images, each one's part within the configured bounds.
         follows: Whether it goes on with the exchange before it: only clients whose updates were
             accepted there take part.
     """
@@ -80,6 +94,7 @@ class Exchange(Generic[Message, Update]):
     travels: bool = True
     summed: bool = False
     averaged: bool = False
+    per_image: PerImage | None = None
     follows: bool = False
 
 

@@ -64,13 +64,20 @@ Program = Pooling[Objective]
 class _Moments(torch.autograd.Function):
     """(n, Σa, Σa²) by channel, summed in float64 without a copy of a in float64."""
 
+    generate_vmap_rule = True
+
     @staticmethod
-    def forward(ctx: torch.autograd.function.FunctionCtx, a: Tensor) -> Tensor:
-        ctx.save_for_backward(a)
+    def forward(a: Tensor) -> Tensor:
         axes = _all_but_channels(a)
         count = torch.tensor([a.numel() // a.shape[1]], dtype=torch.float64, device=a.device)
         sums = a.sum(axes, dtype=torch.float64)
         return torch.cat([count, sums, a.square().sum(axes, dtype=torch.float64)])
+
+    @staticmethod
+    def setup_context(
+        ctx: torch.autograd.function.FunctionCtx, inputs: tuple[Tensor], output: Tensor
+    ) -> None:
+        ctx.save_for_backward(*inputs)
 
     @staticmethod
     def backward(ctx: torch.autograd.function.FunctionCtx, *slopes: Tensor) -> Tensor:

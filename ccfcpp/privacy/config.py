@@ -19,22 +19,23 @@ class PrivacyConfig(Section):
     """Of a number in a secure sum, modulo 2 to that power."""
     fraction_bits: Annotated[int, Field(ge=1, le=62)] | None = None
     """Of these, bits behind the point; null: half of them."""
-    level: Literal["none", "client"] = "none"
-    """Differential privacy: ``client`` hides whether a client took part at all."""
+    level: Literal["none", "client", "image"] = "none"
+    """Differential privacy: ``client`` hides whether a client took part at all, ``image`` whether
+    any one image did."""
     epsilon: PositiveNumber = 8.0
     """ε: the budget. The run ends before the round that would spend more."""
     delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5
     """δ: with about this probability there is no promise."""
     noise: PositiveNumber | None = None
-    """Standard deviation of a sum's noise, by what one client can change it; null: as much as lets
-    all rounds stay within the budget."""
+    """Standard deviation of a sum's noise, by what one client, or one image, can change it; null: as
+    much as lets all rounds stay within the budget."""
     clip: PositiveNumber = 1.0
-    """How large a client's part of a sum may be, by the Euclidean norm; what is larger is scaled
-    down to it."""
+    """How large a client's, or an image's, part of a sum may be, by the Euclidean norm; what is
+    larger is scaled down to it."""
     clips: dict[str, PositiveNumber] = {}
     """The same for groups of parts that have a bound of their own, such as ``sums``."""
     reproducible_noise: bool = False
-    """Draw noise and samples of clients from the run's seed. It then protects nothing."""
+    """Draw noise and samples from the run's seed. It then protects nothing."""
 
     @property
     def behind_the_point(self) -> int:

@@ -9,8 +9,8 @@ from ccfcpp.engine.client import Member
 from ccfcpp.engine.exchange import Exchange, Task
 from ccfcpp.engine.transport import Transport
 from ccfcpp.privacy.addition import addition_of
-from ccfcpp.privacy.client_level import ClientLevel
 from ccfcpp.privacy.config import PrivacyConfig
+from ccfcpp.privacy.dp_levels import ClientLevel, ImageLevel
 from ccfcpp.privacy.fixed_point import FixedPoint
 from ccfcpp.privacy.summation import OpenSum, SecureSum, Summation
 from ccfcpp.privacy.summing import Summing
@@ -36,7 +36,7 @@ class Protection:
         system: str,
         exchanges: Mapping[str, Exchange[Any, Any]],
         clients: int,
-        mechanism: ClientLevel | None = None,
+        mechanism: ClientLevel | ImageLevel | None = None,
     ) -> None:
         self.config = config
         self.exchanges = exchanges

@@ -26,7 +26,7 @@ class Mechanism(Protocol):
 
     contributors: float
 
-    def contributed(self, parts: Parts) -> Parts:
+    def contributed(self, task: Task, parts: Parts) -> Parts:
         """What of a client's parts is added up."""
         ...
 
@@ -80,7 +80,7 @@ class Summing:
                 total.begin()
             like: dict[str, Tensor] = {}
             for reply in self.inner.deliver(task, message, members):
-                refusal = self._added(total, addition, message, reply, like)
+                refusal = self._added(total, addition, task, message, reply, like)
                 if refusal is None:
                     included.append(reply)
                 else:
@@ -113,6 +113,7 @@ class Summing:
         self,
         total: Summation,
         addition: Addition,
+        task: Task,
         message: object,
         reply: Reply,
         like: dict[str, Tensor],
@@ -122,7 +123,7 @@ class Summing:
             return reply.update
         parts = addition.parts(message, reply.update, self.weight)
         if self.mechanism is not None:
-            parts = self.mechanism.contributed(parts)
+            parts = self.mechanism.contributed(task, parts)
         like.update(parts)
         try:
             with section("sums: vectors"):

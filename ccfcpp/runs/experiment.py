@@ -18,12 +18,12 @@ from ccfcpp.engine.algorithm import Algorithm
 from ccfcpp.engine.availability import Availability
 from ccfcpp.engine.checkpoint import load_checkpoint
 from ccfcpp.engine.client import Client, Crew, Member
-from ccfcpp.engine.exchange import ClientSide, State
+from ccfcpp.engine.exchange import ClientSide, Exchange, State
 from ccfcpp.engine.federation import Federation, RoundReport, in_process
 from ccfcpp.engine.memories import ClientMemories, memory_budget
 from ccfcpp.models.state import ModelState
-from ccfcpp.privacy.client_level import ClientLevel
 from ccfcpp.privacy.config import PrivacyConfig
+from ccfcpp.privacy.dp_levels import ClientLevel, ImageLevel
 from ccfcpp.privacy.dp_sampling import sampling_of
 from ccfcpp.privacy.protection import Protection, check_adds_up
 from ccfcpp.runs.environment import check_precision, choose_device, describe_environment
@@ -313,14 +313,16 @@ class Experiment(ABC, Generic[State]):
             return None
         exchanges = {name: work.exchange for name, work in self.client_side.works.items()}
         check_adds_up(self.privacy, self.system, exchanges)
-        mechanism = self._client_level() if self.privacy.level == "client" else None
+        mechanism = None if self.privacy.level == "none" else self._mechanism(exchanges)
         return Protection(self.privacy, self.system, exchanges, len(self.members), mechanism)
 
-    def _client_level(self) -> ClientLevel:
+    def _mechanism(self, exchanges: Mapping[str, Exchange[Any, Any]]) -> ClientLevel | ImageLevel:
         state = self.algorithm.initial_state(self.randomness)
         works = [self.algorithm.exchanges(n, state) for n in range(self.algorithm.rounds)]
+        if self.privacy.level == "image":
+            return ImageLevel(self.privacy, works, self.randomness, exchanges)
         share = self.availability.sample_fraction
-        return ClientLevel(self.privacy, share, len(self.members), works, self.randomness)
+        return ClientLevel(self.privacy, works, self.randomness, share, len(self.members))
 
     def _memories(self, folder: Path | None) -> ClientMemories:
         return ClientMemories(self.device, memory_budget(self.device), folder)
