@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from ccfcpp.cli import flags
-from ccfcpp.cli.header import chosen_by_default, setting
+from ccfcpp.cli.header import chosen_by_default, protection, setting
 from ccfcpp.cli.options import AsJson, Config, Out, Resume, Seeds, Settings, ShowProfile
 from ccfcpp.cli.terminal import (
     print_facts,
@@ -53,6 +53,7 @@ _FLAGS = (
     flags.TRAINING_ROUNDS,
     flags.LOCAL_EPOCHS,
     *flags.ABSENCE,
+    *flags.PRIVACY,
     flags.SEED,
     *flags.MACHINE,
     flags.TENSORBOARD,
@@ -115,7 +116,8 @@ def _start(
         title = _title(first.method, first.decorrelation.kind)
         console = progress_console()
         console.print(f"{title} on {first.dataset}, seed {first.seed}: {path}")
-        console.print(setting(experiment))
+        for line in (setting(experiment), *protection(experiment)):
+            console.print(line)
         found = {"partition.clients": len(experiment.parts)}
         if line := chosen_by_default(_worth_naming(first), given, first, found):
             console.print(line)

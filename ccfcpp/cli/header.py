@@ -29,6 +29,11 @@ def setting(experiment: Experiment[Any]) -> str:
     )
 
 
+def protection(experiment: Experiment[Any]) -> list[str]:
+    """What is protected from whom, beside images' staying where they are, line by line."""
+    return experiment.protection.header() if experiment.protection else []
+
+
 def absence(names: Sequence[str]) -> str:
     """Who is absent for the whole run."""
     more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""

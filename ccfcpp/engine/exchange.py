@@ -81,8 +81,8 @@ class Exchange(Generic[Message, Update]):
         summed: Whether updates are sums, of which the server needs the total alone: a process may
             send one for several of its clients.
         averaged: Whether updates have a ``model``, ``samples`` and perhaps a ``loss``, of which the
-            server needs the means by samples alone; the message has a ``model`` of the same entries.
-        per_image: Where an update is a sum over images, each one's part within the configured bounds.
+            server needs the means by samples alone; the message has such a ``model``, too.
+        per_image: Where an update is a sum over images, each one's part within configured bounds.
         follows: Whether it goes on with the exchange before it: only clients whose updates were
             accepted there take part.
     """

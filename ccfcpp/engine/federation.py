@@ -125,7 +125,7 @@ class Federation(Generic[State, Carrier]):
             number += 1
 
     def is_over(self, state: State, number: int) -> bool:
-        """Whether there is no round ``number``: all are run, or nothing would change, or none may."""
+        """Whether there is no round ``number``: all are run, it has converged, or none may be."""
         if number >= self.algorithm.rounds or self.algorithm.has_converged(state):
             return True
         works = self.algorithm.exchanges(number, state) if self.guard else ()

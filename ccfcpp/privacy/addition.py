@@ -86,7 +86,7 @@ class Means(Addition):
     """
 
     def parts(self, message: Any, update: Any, weight: float | None = None) -> Parts:
-        """w (θ_c − θ), w, and w times the loss with a w of its own: some clients have none."""
+        """W (θ_c − θ), w, and w times the loss with a w of its own: some clients have none."""
         w = float(update.samples if weight is None else weight)
         parts = {
             _CHANGE + name: w * (update.model[name].double() - entry.double())

@@ -2,9 +2,11 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from ccfcpp.core.config import PositiveNumber, Section
+
+_GROUPS = ("sums", "slopes", "counts", "gradient", "model", "figures")
 
 
 class PrivacyConfig(Section):
@@ -27,13 +29,14 @@ class PrivacyConfig(Section):
     delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5
     """δ: with about this probability there is no promise."""
     noise: PositiveNumber | None = None
-    """Standard deviation of a sum's noise, by what one client, or one image, can change it; null: as
-    much as lets all rounds stay within the budget."""
+    """Standard deviation of a sum's noise, by what one client, or one image, can change it; null:
+    as much as lets all rounds stay within the budget."""
     clip: PositiveNumber = 1.0
     """How large a client's, or an image's, part of a sum may be, by the Euclidean norm; what is
     larger is scaled down to it."""
-    clips: dict[str, PositiveNumber] = {}
-    """The same for groups of parts that have a bound of their own, such as ``sums``."""
+    clips: dict[str, PositiveNumber] = Field(default_factory=dict)
+    """The same for groups of parts that have a bound of their own: ``sums``, ``slopes``,
+    ``counts``, ``gradient``, ``model``, ``figures``, or a sum's name, ``sums/predictions``."""
     reproducible_noise: bool = False
     """Draw noise and samples from the run's seed. It then protects nothing."""
 
@@ -47,11 +50,22 @@ class PrivacyConfig(Section):
         """Whether anything is asked for."""
         return self.secure_sums or self.level != "none"
 
+    @field_validator("clips")
+    @classmethod
+    def _groups_are_known(cls, value: dict[str, float]) -> dict[str, float]:
+        for group in value:
+            if group.partition("/")[0] not in _GROUPS:
+                raise ValueError(
+                    f"privacy.clips has a group {group!r}: it should be one of "
+                    f"{', '.join(_GROUPS)}, or a name such as sums/predictions"
+                )
+        return value
+
     @model_validator(mode="after")
     def _some_bits_are_before_the_point(self) -> "PrivacyConfig":
         if self.behind_the_point > self.bits - 2:
             raise ValueError(
-                f"privacy.fraction_bits = {self.fraction_bits} of privacy.bits = {self.bits} leaves "
-                f"none before the point: give at most {self.bits - 2}"
+                f"privacy.fraction_bits = {self.fraction_bits} of privacy.bits = {self.bits} "
+                f"leaves none before the point: give at most {self.bits - 2}"
             )
         return self

@@ -98,12 +98,14 @@ class Level(ABC):
         config = self.config
         planned = min(self.planned.spent, config.epsilon)
         line = (
-            f"differential privacy, {config.level} level: (ε, δ) = ({planned:.3g}, {config.delta:g}) "
-            f"at most, noise {self.budget.noise:.3g}; it hides {self.hides}; trusted: {self.trusted}; "
-            f"public: {self.public}"
+            f"differential privacy, {config.level} level: (ε, δ) = ({planned:.3g}, "
+            f"{config.delta:g}) at most, noise {self.budget.noise:.3g}; it hides {self.hides}; "
+            f"trusted: {self.trusted}; public: {self.public}"
         )
         if config.reproducible_noise:
-            line += "; privacy.reproducible_noise: the noise can be drawn again and protects NOTHING"
+            line += (
+                "; privacy.reproducible_noise: the noise can be drawn again and protects NOTHING"
+            )
         return line
 
     def describe(self) -> dict[str, object]:
@@ -239,6 +241,6 @@ def _check_no_round_is_empty(
     """A round without a client publishes nothing, which tells: it must be all but impossible."""
     if rounds * (1 - sampled) ** clients > config.delta / 1000:
         raise UsageError(
-            f"availability.sample_fraction = {sampled:g} of {clients} clients leaves a round without "
-            "any too often for privacy.delta: give a larger fraction"
+            f"availability.sample_fraction = {sampled:g} of {clients} clients leaves a round "
+            "without any too often for privacy.delta: give a larger fraction"
         )

@@ -46,7 +46,7 @@ def groups(names: Iterable[str]) -> dict[str, list[str]]:
 
 
 def shares(found: Iterable[str]) -> dict[str, float]:
-    """w of each of an update's groups."""
+    """W of each of an update's groups."""
     names = list(found)
     rest = len(names) - (_FIGURES in names)
     if rest == 0 or _FIGURES not in names:

@@ -32,7 +32,9 @@ class Ledger:
         lines = self.path.read_text().splitlines() if self.path.exists() else []
         for line in lines:
             try:
-                found.update(Release(float(q), int(sums)) for q, sums in json.loads(line)["releases"])
+                found.update(
+                    Release(float(q), int(sums)) for q, sums in json.loads(line)["releases"]
+                )
             except (ValueError, KeyError, TypeError) as error:
                 raise UsageError(
                     f"{self.path} is damaged, so that the budget is not known: start again with "

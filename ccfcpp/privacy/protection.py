@@ -1,5 +1,6 @@
 """What lies between the clients and the server of a run, as its configuration has it."""
 
+import importlib.util
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from ccfcpp.privacy.addition import addition_of
 from ccfcpp.privacy.config import PrivacyConfig
 from ccfcpp.privacy.dp_levels import ClientLevel, ImageLevel
 from ccfcpp.privacy.fixed_point import FixedPoint
-from ccfcpp.privacy.summation import OpenSum, SecureSum, Summation
+from ccfcpp.privacy.summation import OpenSum, Summation
 from ccfcpp.privacy.summing import Summing
 
 
@@ -53,6 +54,9 @@ class Protection:
     def _sum(self, task: Task, members: Sequence[Member]) -> Summation:
         if not self.config.secure_sums:
             return OpenSum()
+        # Imported where it is needed: cryptography is an extra.
+        from ccfcpp.privacy.secure_sums_here import SecureSum
+
         return SecureSum(task, members, self.form, self.config.threshold)
 
     def open(self, path: Path) -> None:
@@ -102,6 +106,11 @@ def check_adds_up(
 
 
 def _check_threshold(config: PrivacyConfig, clients: int) -> None:
+    if importlib.util.find_spec("cryptography") is None:
+        raise UsageError(
+            "privacy.secure_sums needs cryptography, which is not installed: pip install "
+            "'ccfcpp[privacy]'"
+        )
     if clients < 2:
         raise UsageError(
             f"privacy.secure_sums with {clients} client: a sum of one is its summand; give two "

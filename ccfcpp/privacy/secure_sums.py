@@ -5,7 +5,7 @@ Source: Bonawitz et al., *Practical Secure Aggregation for Privacy-Preserving Ma
 consistency checks, which are against a hostile one. Its stages, each of which a client may miss:
 
 1. *keys*: a client sends two fresh public keys, c_u for sealing and s_u for masks.
-2. *shares*: it draws a seed b_u, and sends every other client a share of b_u and of the private s_u.
+2. *shares*: it draws a seed b_u, and sends every other client shares of b_u and of the private s_u.
 3. *masked*: it sends y_u = x_u + PRG(b_u) + Σ_{u<v} PRG(s_uv) − Σ_{u>v} PRG(s_uv), v over those
    that have sent shares; s_uv is what u and v agree on by their keys.
 4. *unmasking*: it sends, of each client whose y has come, its share of b; of each that sent shares
@@ -247,7 +247,9 @@ class Collector:
         self.terms.check(len(boxes), "shares")
         self._sharers = set(boxes)
         return {
-            receiver: {sender: sent[receiver] for sender, sent in boxes.items() if sender != receiver}
+            receiver: {
+                sender: sent[receiver] for sender, sent in boxes.items() if sender != receiver
+            }
             for receiver in boxes
         }
 

@@ -46,7 +46,9 @@ def each_by_itself(module: nn.Module, images: Tensor, bounds: Bounds) -> list[Co
 
 def clipped(one: Contribution, bounds: Bounds) -> Contribution:
     """Scaled down group by group, by the obvious loop."""
-    parts = {kind: {name: part.clone() for name, part in vars(one)[kind].items()} for kind in vars(one)}
+    parts = {
+        kind: {name: part.clone() for name, part in vars(one)[kind].items()} for kind in vars(one)
+    }
     groups = [[("sums", n)] for n in one.sums] + [[("slopes", n)] for n in one.slopes]
     groups += [[("gradient", n) for n in one.gradient], [("figures", n) for n in one.figures]]
     for group in groups:

@@ -12,8 +12,14 @@ from torch import Tensor
 from ccfcpp.engine.client import Member
 from ccfcpp.engine.exchange import RefusedUpdateError, Task
 from ccfcpp.privacy.fixed_point import FixedPoint, Words
-from ccfcpp.privacy.secure_sums import BelowThresholdError, Collector, Participant, PublicKeys, Terms
-from ccfcpp.privacy.summation import SecureSum, Stage
+from ccfcpp.privacy.secure_sums import (
+    BelowThresholdError,
+    Collector,
+    Participant,
+    PublicKeys,
+    Terms,
+)
+from ccfcpp.privacy.secure_sums_here import SecureSum, Stage
 
 TASK = Task("test", "sums", 3, 1)
 FORMS = [FixedPoint(32, 16), FixedPoint(64, 32)]
@@ -51,9 +57,9 @@ def test_the_sum_is_the_plain_one_to_the_bit(
     size = form.largest(count)
     scale = torch.exp2(-30 * torch.rand(numbers, generator=generator, dtype=torch.float64))
     vectors = {
-        member.id: size * scale * (2 * torch.rand(numbers, generator=generator, dtype=torch.float64) - 1)
+        member.id: size * scale * (2 * torch.rand(numbers, generator=generator).double() - 1)
         for member in there
-    }  # fmt: skip
+    }
     secure = SecureSum(TASK, there, form, threshold, lambda stage, n: stages.get(n) == stage)
     secure.begin()
     for number, vector in vectors.items():
@@ -71,11 +77,15 @@ def test_below_the_threshold_there_is_no_sum(stage: Stage) -> None:
     there = members(5)
     gone = {member.id for member in there[:2]}
     secure = SecureSum(TASK, there, FORMS[1], 4, lambda at, n: at == stage and n in gone)
-    with pytest.raises(BelowThresholdError, match="3 clients at the stage of .* needs 4"):
+
+    def whole() -> None:
         secure.begin()
         for member in there:
             secure.add(member.id, torch.ones(2, dtype=torch.float64))
         secure.total()
+
+    with pytest.raises(BelowThresholdError, match=r"3 clients at the stage of .* needs 4"):
+        whole()
 
 
 def masked_round(

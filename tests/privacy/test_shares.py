@@ -44,8 +44,11 @@ def test_shares_lie_on_a_polynomial_of_the_degree() -> None:
         for places in combinations(range(6), 3)
     }
     assert len(found) == 1
-    by_two = [value_at_zero([(p + 1, int(shares[p, 0])) for p in pair]) for pair in combinations(range(6), 2)]  # fmt: skip
-    assert len(set(by_two)) > 1
+    by_two = {
+        value_at_zero([(place + 1, int(shares[place, 0])) for place in places])
+        for places in combinations(range(6), 2)
+    }
+    assert len(by_two) > 1
 
 
 def test_fewer_shares_are_equally_likely_whatever_the_secret() -> None:
