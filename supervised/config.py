@@ -20,6 +20,7 @@ from ccfcpp.core.config import (
     Weight,
 )
 from ccfcpp.privacy.config import PrivacyConfig
+from ccfcpp.privacy.hostile_config import AttackConfig, DefenceConfig
 from supervised.classifiers import CLASSIFIERS
 
 
@@ -123,6 +124,8 @@ class ClassifyConfig(MethodConfig):
     decorrelation: DecorrelationConfig = DecorrelationConfig()
     augmentation: AugmentationConfig = AugmentationConfig()
     privacy: PrivacyConfig = PrivacyConfig()
+    attack: AttackConfig = AttackConfig()
+    defence: DefenceConfig = DefenceConfig()
 
     @classmethod
     def own_methods(cls) -> list[str]:

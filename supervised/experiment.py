@@ -65,7 +65,8 @@ class ClassificationExperiment(Experiment[ServerState]):
             self.device,
         )
         self.evaluator = Evaluator(make_model, config, self.device)
-        _ = self.protection  # it says before the run what does not fit
+        # They say before the run what does not fit.
+        _ = self.protection, self.hostility
 
     def _client(self, number: int) -> Client:
         name = self.data.owner_names[number] if self._by_domain else f"client {number}"

@@ -54,6 +54,7 @@ _FLAGS = (
     flags.LOCAL_EPOCHS,
     *flags.ABSENCE,
     *flags.PRIVACY,
+    *flags.HOSTILITY,
     flags.SEED,
     *flags.MACHINE,
     flags.TENSORBOARD,

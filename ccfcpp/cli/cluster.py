@@ -47,6 +47,7 @@ _FLAGS = (
     flags.LAM,
     *flags.ABSENCE,
     *flags.PRIVACY,
+    *flags.HOSTILITY,
     flags.SEED,
     *flags.MACHINE,
     flags.TENSORBOARD,

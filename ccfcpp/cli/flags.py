@@ -167,10 +167,28 @@ REPRODUCIBLE_NOISE = Flag(
     switch=True,
 )
 
+ATTACK = Flag(
+    "--attack",
+    "attack.kind",
+    "Let some clients send something false, to measure its effect: sign-flip, scaled, noise, "
+    "constant, false-sizes or one-point.",
+    "NAME",
+)
+ATTACKERS = Flag("--attackers", "attack.attackers", "Share of the clients that do so.", "F")
+DEFENCE = Flag(
+    "--defence",
+    "defence.rule",
+    "What the server does against such: none, bound, trimmed-mean, median, geometric-median, krum "
+    "or multi-krum.",
+    "NAME",
+)
+
 MACHINE = (DEVICE, COHORT, DATA_ROOT)
 """Where a run takes place."""
 PRIVACY = (SECURE_SUMS, PRIVACY_LEVEL, EPSILON, REPRODUCIBLE_NOISE)
 """What is protected beside images' staying where they are."""
+HOSTILITY = (ATTACK, ATTACKERS, DEFENCE)
+"""Clients that send something false."""
 ABSENCE = (SAMPLE_FRACTION, DISCONNECTION_RATE, DROPOUT_RATE)
 """Which clients are there."""
 

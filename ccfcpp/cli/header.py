@@ -31,7 +31,8 @@ def setting(experiment: Experiment[Any]) -> str:
 
 def protection(experiment: Experiment[Any]) -> list[str]:
     """What is protected from whom, beside images' staying where they are, line by line."""
-    return experiment.protection.header() if experiment.protection else []
+    kept = experiment.protection.header() if experiment.protection else []
+    return experiment.hostility.header() + kept
 
 
 def absence(names: Sequence[str]) -> str:

@@ -9,6 +9,7 @@ from pydantic import Field
 from ccfcpp.clustering.methods import METHODS
 from ccfcpp.core.config import DataConfig, Heeding, MethodConfig, Positive, Section, Share
 from ccfcpp.privacy.config import PrivacyConfig
+from ccfcpp.privacy.hostile_config import AttackConfig, DefenceConfig
 
 
 class ClusterDataConfig(DataConfig):
@@ -68,6 +69,8 @@ class ClusterConfig(MethodConfig):
     data: ClusterDataConfig = ClusterDataConfig()
     partition: PartitionConfig = PartitionConfig()
     privacy: PrivacyConfig = PrivacyConfig()
+    attack: AttackConfig = AttackConfig()
+    defence: DefenceConfig = DefenceConfig()
 
     @classmethod
     def own_methods(cls) -> list[str]:

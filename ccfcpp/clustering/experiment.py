@@ -76,7 +76,8 @@ class ClusteringExperiment(Experiment[Any]):
             sum(map(len, self.clients)),
         )
         self.algorithm = METHODS[config.method].make(self.problem)
-        _ = self.protection  # it says before the run what does not fit
+        # They say before the run what does not fit.
+        _ = self.protection, self.hostility
 
     def _holder(self, number: int, name: str, samples: Tensor) -> Client:
         return Client(number, name, self.data.images[samples.to(self.device)])

@@ -15,6 +15,7 @@ from ccfcpp.engine.client import Client, Crew, Member, by_size
 from ccfcpp.engine.exchange import (
     AbsentClientError,
     ClientSide,
+    Exchange,
     RefusedUpdateError,
     ServerWork,
     State,
@@ -28,6 +29,25 @@ from ccfcpp.models.state import ModelState
 Carrier = TypeVar("Carrier", bound=Transport)
 LocalModelObserver = Callable[[int, int, ModelState], None]
 """Takes a round, a client's number, and the local model that it sent."""
+
+
+class Combining(Protocol):
+    """What makes of accepted updates those that are aggregated."""
+
+    def combined(
+        self,
+        exchange: Exchange[Any, Any],
+        message: Any,
+        received: Iterator[tuple[Sequence[Member], Any]],
+    ) -> Iterator[Any]:
+        """The updates that are aggregated.
+
+        Args:
+            exchange: Whose updates they are.
+            message: What went down.
+            received: What was accepted: whose it is, and the update.
+        """
+        ...
 
 
 class Guard(Protocol):
@@ -93,6 +113,7 @@ class Federation(Generic[State, Carrier]):
     Attributes:
         on_local_model: Called for each accepted update that holds a local model to compare, before
             it is aggregated. Its time is not the round's.
+        defence: What stands between accepted updates and their aggregation; None: nothing.
         guard: Asked before each round; where it does not allow one, the run is over.
     """
 
@@ -112,6 +133,7 @@ class Federation(Generic[State, Carrier]):
         self.randomness = randomness
         self.transport = transport
         self.on_local_model: LocalModelObserver | None = None
+        self.defence: Combining | None = None
         self.guard: Guard | None = None
         self._looking = 0.0
         self._heard: set[int] = set()
@@ -171,11 +193,16 @@ class Federation(Generic[State, Carrier]):
     ) -> State:
         if not members:
             return state
-        accepted = self._accepted(work, task, work.broadcast(state), members, report, taken)
-        first = next(accepted, None)
+        message = work.broadcast(state)
+        updates: Iterator[Any] = self._accepted(work, task, message, members, report, taken)
+        if self.defence is None:
+            updates = (update for _, update in updates)
+        else:
+            updates = self.defence.combined(work.exchange, message, updates)
+        first = next(updates, None)
         if first is None:
             return state
-        updates = itertools.chain([first], accepted)
+        updates = itertools.chain([first], updates)
         state, figures = work.aggregate(state, updates, randomness)
         report.figures |= figures
         return state
@@ -188,8 +215,11 @@ class Federation(Generic[State, Carrier]):
         members: Sequence[Member],
         report: RoundReport,
         taken: set[int],
-    ) -> Iterator[object]:
-        """The updates that can be used, one by one as they come; their clients go to ``taken``."""
+    ) -> Iterator[tuple[Sequence[Member], object]]:
+        """The updates that can be used, one by one as they come, with those whose they are.
+
+        These go to ``taken``.
+        """
         counts = work.exchange.travels
         down = size(pack(message)) if counts else 0
         for reply in self.transport.deliver(task, message, members):
@@ -219,7 +249,7 @@ class Federation(Generic[State, Carrier]):
             reply.accept()
             taken.update(reply.clients)
             self._show(work, report.round, reply)
-            yield reply.update
+            yield [self.members[client] for client in reply.clients], reply.update
 
     def _show(self, work: ServerWork[State, Any, Any], number: int, reply: Reply) -> None:
         # What stands for several clients is nobody's local model.

@@ -25,6 +25,8 @@ from ccfcpp.models.state import ModelState
 from ccfcpp.privacy.config import PrivacyConfig
 from ccfcpp.privacy.dp_levels import ClientLevel, ImageLevel
 from ccfcpp.privacy.dp_sampling import sampling_of
+from ccfcpp.privacy.hostile_config import AttackConfig, DefenceConfig
+from ccfcpp.privacy.hostility import Hostility
 from ccfcpp.privacy.protection import Protection, check_adds_up
 from ccfcpp.runs.environment import check_precision, choose_device, describe_environment
 from ccfcpp.runs.folder import RunFolder
@@ -135,6 +137,8 @@ class Experiment(ABC, Generic[State]):
         randomness: The run's source of random numbers.
         availability: Which clients take part.
         privacy: What the run does for privacy.
+        attack: What hostile clients do.
+        defence: What the server does against them.
         data: All images.
         parts: Indices of each client's images, also of clients that are not connected.
         clients: The connected clients that hold images.
@@ -154,6 +158,8 @@ class Experiment(ABC, Generic[State]):
         self.tensorboard = config.tensorboard
         self.randomness = Randomness(config.seed)
         self.privacy = config.section(PrivacyConfig)
+        self.attack = config.section(AttackConfig)
+        self.defence = config.section(DefenceConfig)
         kind = sampling_of(self.privacy)
         self.availability: Availability = kind(**config.availability.model_dump())
 
@@ -250,6 +256,7 @@ class Experiment(ABC, Generic[State]):
             summary["cohort"] = self.cohort
         if self.protection is not None:
             summary["privacy"] = self.protection.describe()
+        summary |= self.hostility.describe()
         summary["out"] = str(folder.path)
         folder.write_results(summary, state, arrays, self.pictures(state), self.model_facts())
         return summary
@@ -297,10 +304,29 @@ class Experiment(ABC, Generic[State]):
             self.randomness,
             memories or self._memories(None),
             self.client_side,
-            protection.between if protection else None,
+            self.hostility.between(protection.between if protection else None),
         )
+        self.hostility.meet(federation)
         federation.guard = protection.mechanism if protection else None
         return federation
+
+    @cached_property
+    def hostility(self) -> Hostility:
+        """Attack and defence, where the configuration asks for them.
+
+        Raises:
+            UsageError: What it asks for does not fit the system or the clients.
+        """
+        return Hostility(
+            self.attack,
+            self.defence,
+            self.privacy,
+            self.system,
+            {name: work.exchange for name, work in self.client_side.works.items()},
+            self.members,
+            self.availability.invited(len(self.members)),
+            self.randomness,
+        )
 
     @cached_property
     def protection(self) -> Protection | None:
