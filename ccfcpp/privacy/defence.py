@@ -8,6 +8,7 @@ import dataclasses
 import math
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 import torch
@@ -23,8 +24,8 @@ from ccfcpp.privacy.dp_mechanism import groups
 from ccfcpp.privacy.estimators import (
     Estimator,
     estimator,
-    hostile_of,
     squared_distances,
+    weighted_mean,
     weights_by,
 )
 from ccfcpp.privacy.hostile_config import DefenceConfig
@@ -94,12 +95,16 @@ class Defence:
 
 def _check_enough(config: DefenceConfig, invited: int) -> None:
     hostile = math.ceil(config.hostile * invited - 1e-9)
-    least = {"trimmed-mean": 2 * hostile + 1, "krum": 2 * hostile + 3, "multi-krum": 2 * hostile + 3}
+    least = {
+        "trimmed-mean": 2 * hostile + 1,
+        "krum": 2 * hostile + 3,
+        "multi-krum": 2 * hostile + 3,
+    }
     if invited < least.get(config.rule, 1):
         raise UsageError(
             f"defence.rule = {config.rule} with defence.hostile = {config.hostile:g} takes "
             f"{hostile} of {invited} clients to be hostile, for which it needs "
-            f"{least[config.rule]}: give a smaller share, or take median or geometric-median"
+            f"{least}: give a smaller share, or take median or geometric-median"
         )
 
 
@@ -160,24 +165,18 @@ class RobustModel:
     def model(self, models: Sequence[Mapping[str, Tensor]]) -> ModelState:
         """The robust mean of some models of the same entries."""
         floats = [name for name, entry in models[0].items() if entry.is_floating_point()]
-        found = {
-            name: torch.stack([model[name] for model in models]).sort(dim=0).values[len(models) // 2]
-            for name in models[0].keys() - set(floats)
-        }
         if self.config.rule in _BY_COORDINATE:
             estimate = estimator(self.config)
-            return found | {name: _entry(estimate, models, name) for name in floats}
-        weights = weights_by(self.config, self._distances(models, floats))
+        else:
+            estimate = partial(
+                weighted_mean, weights=weights_by(self.config, self._distances(models, floats))
+            )
+        return {
+            name: _entry(estimate if name in floats else _in_the_middle, models, name)
+            for name in models[0]
+        }
 
-        def mean(points: Tensor) -> Tensor:
-            used = weights > 0
-            return weights[used].to(points) @ points[used]
-
-        return found | {name: _entry(mean, models, name) for name in floats}
-
-    def _distances(
-        self, models: Sequence[Mapping[str, Tensor]], names: Sequence[str]
-    ) -> Tensor:
+    def _distances(self, models: Sequence[Mapping[str, Tensor]], names: Sequence[str]) -> Tensor:
         """Squared distances between models, float64 of shape (n, n) on the CPU."""
         total = torch.zeros(len(models), len(models), dtype=torch.float64)
         apart = ~torch.eye(len(models), dtype=torch.bool)
@@ -293,7 +292,10 @@ class Bounded:
                 for name, change in _change(message.model, update.model, names).items():
                     entry = message.model[name]
                     model[name] = (entry.double() + factor[number] * change).to(entry.dtype)
-            known: dict[str, Any] = {"model": model, "samples": max(1, round(share * update.samples))}
+            known: dict[str, Any] = {
+                "model": model,
+                "samples": max(1, round(share * update.samples)),
+            }
             yield dataclasses.replace(update, **known)
 
     def _centroids(self, updates: Sequence[Any], shares: Sequence[float]) -> Iterator[Any]:
@@ -329,6 +331,11 @@ class Bounded:
 
 def _middle(losses: Sequence[float]) -> float | None:
     return statistics.median(losses) if losses else None
+
+
+def _in_the_middle(points: Tensor) -> Tensor:
+    """One of the values of each coordinate, for what has no mean."""
+    return points.sort(dim=0).values[len(points) // 2]
 
 
 def _entry(

@@ -52,7 +52,7 @@ def geometric_median(points: Tensor) -> Tensor:
     2022): smoothed Weiszfeld steps. The median is a mean of the points with weights, so distances
     between the points say all that is needed.
     """
-    return _mean(points, median_weights(squared_distances(points)))
+    return weighted_mean(points, median_weights(squared_distances(points)))
 
 
 def median_weights(squares: Tensor) -> Tensor:
@@ -139,12 +139,13 @@ def estimator(config: DefenceConfig) -> Estimator:
             return median(points)
         if config.rule == "trimmed-mean":
             return trimmed_mean(points, hostile_of(config.hostile, len(points)))
-        return _mean(points, weights_by(config, squared_distances(points)))
+        return weighted_mean(points, weights_by(config, squared_distances(points)))
 
     return estimate
 
 
-def _mean(points: Tensor, weights: Tensor) -> Tensor:
+def weighted_mean(points: Tensor, weights: Tensor) -> Tensor:
+    """Σ wᵢ xᵢ for weights that add up to 1."""
     # A point without weight may be anything, even so large that its product is not finite.
-    used = weights > 0
-    return (weights[used].to(points.dtype) @ points[used]).to(points.dtype)
+    used = (weights > 0).to(points.device)
+    return weights.to(points)[used] @ points[used]
