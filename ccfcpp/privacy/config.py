@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from ccfcpp.core.config import PositiveNumber, Section
+from ccfcpp.core.config import Count, PositiveNumber, Section
 
 _GROUPS = ("sums", "slopes", "counts", "gradient", "model", "figures")
 
@@ -21,6 +21,8 @@ class PrivacyConfig(Section):
     """Of a number in a secure sum, modulo 2 to that power."""
     fraction_bits: Annotated[int, Field(ge=1, le=62)] | None = None
     """Of these, bits behind the point; null: half of them."""
+    smallest_count: Count = 0
+    """A client sends no centroid, mean or sum over fewer of its images."""
     level: Literal["none", "client", "image"] = "none"
     """Differential privacy: ``client`` hides whether a client took part at all, ``image`` whether
     any one image did."""
@@ -60,6 +62,15 @@ class PrivacyConfig(Section):
                     f"{', '.join(_GROUPS)}, or a name such as sums/predictions"
                 )
         return value
+
+    @model_validator(mode="after")
+    def _no_image_decides_what_is_sent(self) -> "PrivacyConfig":
+        if self.smallest_count > 0 and self.level == "image":
+            raise ValueError(
+                f"privacy.smallest_count = {self.smallest_count} with privacy.level = image: one "
+                "image would decide whether a whole sum is sent; leave one of them out"
+            )
+        return self
 
     @model_validator(mode="after")
     def _some_bits_are_before_the_point(self) -> "PrivacyConfig":

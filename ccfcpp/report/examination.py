@@ -3,7 +3,7 @@
 import os
 import shlex
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
@@ -63,6 +63,7 @@ class Run:
         clusters_images: Whether images are clustered; else they are classified.
         snapshot: What the last checkpoint makes of the images; None where there is none.
         spectra: Singular values of models, by name, as in ``spectra.npz``.
+        leakage: What attacks on it came to, as in ``leakage.json``; empty where there were none.
         label: What sets it apart from other runs in the same report.
     """
 
@@ -81,6 +82,7 @@ class Run:
     clusters_images: bool
     snapshot: Snapshot | None
     spectra: Mapping[str, Tensor]
+    leakage: Row = field(default_factory=dict)
     label: str = ""
 
     @property
@@ -206,6 +208,7 @@ def examine(path: Path, data_root: str | None = None) -> Run:
         kind is _CLUSTERING,
         _as_recorded(experiment.last_snapshot(folder), folder),
         folder.read_arrays("spectra"),
+        folder.read_leakage(),
     )
 
 

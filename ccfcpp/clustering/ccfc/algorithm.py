@@ -55,6 +55,7 @@ from ccfcpp.engine.exchange import ClientSide, ClientWork, ServerWork
 from ccfcpp.models.initialisation import random_state
 from ccfcpp.models.stack.capacity import cohort_size
 from ccfcpp.models.stack.stacked import ModelStack, training_bytes
+from ccfcpp.privacy.config import PrivacyConfig
 
 
 class CCFC(ClusteringAlgorithm[CCFCState]):
@@ -79,7 +80,9 @@ class CCFC(ClusteringAlgorithm[CCFCState]):
         self.rounds = self.schedule.rounds
         self.model = config.section(ModelConfig)
         self.make_model = model_maker(self.model, problem.image_shape)
-        self.rule = CentroidRule(self.centroids, problem.clusters)
+        self.rule = CentroidRule(
+            self.centroids, problem.clusters, config.section(PrivacyConfig).smallest_count
+        )
         # The global model's representations serve the scores and the clients of this process.
         precision = config.compute.precision
         self.global_model = GlobalModel(

@@ -28,6 +28,7 @@ from ccfcpp.engine.exchange import ClientWork, RefusedUpdateError, SummedWork, T
 from ccfcpp.engine.payload import added_up
 from ccfcpp.models.initialisation import random_state
 from ccfcpp.models.state import ModelState
+from ccfcpp.privacy.smallest import large_enough
 
 
 class _Training(ClientWork[CCFCState, TrainingUpdate]):
@@ -164,6 +165,7 @@ class LloydSums(SummedWork[CCFCState, LloydUpdate]):
         labels = self.rule.assign(seen.latents, centroids)
         members = F.one_hot(labels, len(centroids)).double()
         points = self.rule.points(seen.latents).double()
+        members *= large_enough(members.sum(dim=0), self.rule.least)
         return LloydUpdate(members.T @ points, members.sum(dim=0))
 
 

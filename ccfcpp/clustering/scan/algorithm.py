@@ -169,7 +169,7 @@ class FedScan(ClusteringAlgorithm[ScanState]):
     def centre_work(self) -> SumLatents:
         """The clients' work for the centres."""
         bounds = image_bounds(self.privacy, PerImage()) if self.per_image else None
-        return SumLatents(self.space, self.problem.clusters, bounds)
+        return SumLatents(self.space, self.problem.clusters, bounds, self.privacy.smallest_count)
 
     def trip_works(self) -> list[TripWork]:
         """The clients' work of each trip of a step."""

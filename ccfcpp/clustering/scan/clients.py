@@ -37,6 +37,7 @@ from ccfcpp.engine.synchronised.turns import turn
 from ccfcpp.models.pooled import Program
 from ccfcpp.privacy.dp_mechanism import Bounds
 from ccfcpp.privacy.image_sums import Make
+from ccfcpp.privacy.smallest import large_enough
 
 Turn = Callable[[int, float, int, Randomness], Tensor]
 """From a client's number of images, its share of the batch, a step and its source to indices."""
@@ -194,14 +195,18 @@ class SumLatents(SummedWork[Snapshot, LatentSums]):
         space: The latent space.
         clusters: Number of clusters k.
         bounds: How large an image's part may be; None: as it is.
+        least: The fewest images of a client over which it sends a sum.
     """
 
     exchange = CENTRES
 
-    def __init__(self, space: LatentSpace, clusters: int, bounds: Bounds | None = None) -> None:
+    def __init__(
+        self, space: LatentSpace, clusters: int, bounds: Bounds | None = None, least: int = 0
+    ) -> None:
         self.space = space
         self.clusters = clusters
         self.bounds = bounds
+        self.least = least
         if bounds is not None:
             self.exchange = replace(CENTRES, per_image=PerImage())
 
@@ -218,6 +223,7 @@ class SumLatents(SummedWork[Snapshot, LatentSums]):
                 norms = latents.norm(dim=1, keepdim=True).clamp(min=1e-300)
                 latents = latents * (self.bounds.of("sums") / norms).clamp(max=1)
                 ones = members * min(1.0, self.bounds.of("counts"))
-            sums.append(members.T @ latents)
-            counts.append(ones.sum(dim=0))
+            enough = large_enough(members.sum(dim=0), self.least)
+            sums.append((members * enough).T @ latents)
+            counts.append((ones * enough).sum(dim=0))
         return LatentSums(torch.stack(sums).sum(dim=0), torch.stack(counts).sum(dim=0))
