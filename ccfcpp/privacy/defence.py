@@ -179,7 +179,6 @@ class RobustModel:
     def _distances(self, models: Sequence[Mapping[str, Tensor]], names: Sequence[str]) -> Tensor:
         """Squared distances between models, float64 of shape (n, n) on the CPU."""
         total = torch.zeros(len(models), len(models), dtype=torch.float64)
-        apart = ~torch.eye(len(models), dtype=torch.bool)
         kinds = [name.endswith(_STATISTICS) for name in names]
         for kind in set(kinds):
             of_kind = [name for name, its in zip(names, kinds, strict=True) if its == kind]
@@ -188,7 +187,7 @@ class RobustModel:
                 for name in of_kind
             )
             assert isinstance(squares, Tensor)
-            typical = float(squares[apart].median()) if len(models) > 1 else 0.0
+            _, typical = most_central(squares)
             total += squares / typical if typical > 0 else squares
         return total
 

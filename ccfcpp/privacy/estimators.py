@@ -19,7 +19,9 @@ _MOST_STEPS = 1000
 _STILL = 1e-10
 """Weights that move no further have converged."""
 _NEAREST = 1e-12
-"""A point counts as at least so far from the median, as a share of the mean distance."""
+"""Squared distances to the median count as at least so large, and _ABSURD is how large they may be
+at a point that counts at all: both by that of the most central point to half of the others."""
+_ABSURD = 1e12
 
 
 def trimmed_mean(points: Tensor, trimmed: int) -> Tensor:
@@ -64,11 +66,18 @@ def median_weights(squares: Tensor) -> Tensor:
     Returns:
         float64 of shape (n,): positive, with sum 1.
     """
-    n = len(squares)
-    weights = squares.new_full((n,), 1 / n)
-    if not bool((squares > 0).any()):
-        return weights
-    nearest = _NEAREST * float(squares.mean())
+    central, typical = most_central(squares)
+    used = (squares[central] <= _ABSURD * typical).nonzero().flatten()
+    weights = squares.new_zeros(len(squares))
+    weights[used] = _weiszfeld(squares[used][:, used], _NEAREST * typical)
+    return weights
+
+
+def _weiszfeld(squares: Tensor, nearest: float) -> Tensor:
+    """The weights, with squared distances to the median taken to be so large at least."""
+    weights = squares.new_full((len(squares),), 1 / len(squares))
+    if nearest == 0:
+        return weights  # all lie in one place
     for _ in range(_MOST_STEPS):
         # ‖xᵢ − Σⱼ wⱼ xⱼ‖² for weights that add up to 1
         to_mean = squares @ weights - weights @ squares @ weights / 2
@@ -79,6 +88,23 @@ def median_weights(squares: Tensor) -> Tensor:
         if still:
             break
     return weights
+
+
+def most_central(squares: Tensor) -> tuple[int, float]:
+    """The point whose median of squared distances to all others is smallest, and that median.
+
+    Fewer than half of the points cannot make it larger than the honest ones have it.
+
+    Args:
+        squares: Squared distances between the points, float64 of shape (n, n).
+    """
+    n = len(squares)
+    if n == 1:
+        return 0, 0.0
+    others = squares[~torch.eye(n, dtype=torch.bool, device=squares.device)].view(n, n - 1)
+    medians = others.median(dim=1).values
+    central = int(medians.argmin())
+    return central, float(medians[central])
 
 
 def krum_order(squares: Tensor, hostile: int) -> Tensor:
