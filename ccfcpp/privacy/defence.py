@@ -24,6 +24,7 @@ from ccfcpp.privacy.dp_mechanism import groups
 from ccfcpp.privacy.estimators import (
     Estimator,
     estimator,
+    most_central,
     squared_distances,
     weighted_mean,
     weights_by,
