@@ -66,7 +66,7 @@ class ClassificationExperiment(Experiment[ServerState]):
         )
         self.evaluator = Evaluator(make_model, config, self.device)
         # They say before the run what does not fit.
-        _ = self.protection, self.hostility
+        _ = self.hostility, self.protection
 
     def _client(self, number: int) -> Client:
         name = self.data.owner_names[number] if self._by_domain else f"client {number}"

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.experiment import ClusteringExperiment
@@ -98,16 +99,19 @@ def _losses(experiment: ClusteringExperiment, state: Any, images: Tensor) -> dic
 
 
 def _points(experiment: ClusteringExperiment, state: Any, images: Tensor) -> Tensor:
-    points = experiment.algorithm.represent(state, Client(SERVER, "attacker", images))
+    points: Tensor | None = experiment.algorithm.represent(
+        state, Client(SERVER, "attacker", images)
+    )
     if points is None:
         raise UsageError(
             f"{experiment.config.method} has no space in which all images lie: take another system"
         )
-    return torch.nn.functional.normalize(points, dim=1) if experiment.algorithm.by_angle else points
+    return F.normalize(points, dim=1) if experiment.algorithm.by_angle else points
 
 
 def _distance(points: Tensor, centroids: Tensor) -> Tensor:
-    return (points - centroids[nearest(points, centroids)]).norm(dim=1)
+    far: Tensor = (points - centroids[nearest(points, centroids)]).norm(dim=1)
+    return far
 
 
 def _inversion(experiment: ClusteringExperiment, state: Any) -> list[Leakage] | None:

@@ -64,6 +64,11 @@ class DeployedExperiment(Experiment[Any]):
                 "privacy: secure sums and differential privacy are not there yet with clients on "
                 "several machines: leave the section out"
             )
+        if self.attack.is_on:
+            raise UsageError(
+                f"attack.kind = {self.attack.kind} is for clients of one process, to measure what "
+                "it does: leave it out of a run over several machines"
+            )
         self.config = config
         self.charter = charter
         connected = self.availability.connected([m.id for m in members], self.randomness)
@@ -72,8 +77,9 @@ class DeployedExperiment(Experiment[Any]):
         self.prepare()
         largest = max(member.samples for member in self._members)
         works = self.algorithm.client_side(Crew(largest, together=1)).works
-        exchanges = {name: work.exchange for name, work in works.items()}
-        self.transport = connect({**exchanges, COUNTS: self.counting}, self.device)
+        self.exchanges = {name: work.exchange for name, work in works.items()}
+        _ = self.hostility  # it says before the run what does not fit
+        self.transport = connect({**self.exchanges, COUNTS: self.counting}, self.device)
 
     @abstractmethod
     def prepare(self) -> None:
@@ -108,7 +114,7 @@ class DeployedExperiment(Experiment[Any]):
 
     def federation(self, memories: ClientMemories | None = None) -> Federation[Any, Any]:
         """The server and its transport; memories are the clients' own affair."""
-        return Federation(
+        federation: Federation[Any, Any] = Federation(
             self.system,
             self.algorithm,
             self._members,
@@ -116,6 +122,8 @@ class DeployedExperiment(Experiment[Any]):
             self.randomness,
             self.transport,
         )
+        self.hostility.meet(federation)
+        return federation
 
     def knows_groups(self, state: Any) -> bool:
         """Whether images can be put anywhere yet."""

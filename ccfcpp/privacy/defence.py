@@ -24,6 +24,7 @@ from ccfcpp.privacy.dp_mechanism import groups
 from ccfcpp.privacy.estimators import (
     Estimator,
     estimator,
+    hostile_of,
     most_central,
     squared_distances,
     weighted_mean,
@@ -95,17 +96,16 @@ class Defence:
 
 
 def _check_enough(config: DefenceConfig, invited: int) -> None:
+    beyond_twice = {"trimmed-mean": 1, "krum": 3, "multi-krum": 3}
+    if config.rule not in beyond_twice:
+        return
     hostile = math.ceil(config.hostile * invited - 1e-9)
-    least = {
-        "trimmed-mean": 2 * hostile + 1,
-        "krum": 2 * hostile + 3,
-        "multi-krum": 2 * hostile + 3,
-    }
-    if invited < least.get(config.rule, 1):
+    least = 2 * hostile + beyond_twice[config.rule]
+    if invited < least:
         raise UsageError(
             f"defence.rule = {config.rule} with defence.hostile = {config.hostile:g} takes "
-            f"{hostile} of {invited} clients to be hostile, for which it needs "
-            f"{least}: give a smaller share, or take median or geometric-median"
+            f"{hostile} of {invited} clients to be hostile, for which it needs {least}: give a "
+            "smaller share, or take median or geometric-median"
         )
 
 
@@ -123,7 +123,7 @@ def _treatment(config: DefenceConfig, system: str, exchange: Exchange[Any, Any])
     elif models:
         return RobustModel(config)
     elif "centroids" in fields:
-        return RobustCentroids(estimator(config))
+        return RobustCentroids(config)
     elif exchange.summed and fields == {"sums", "counts"}:
         return RobustMeans(estimator(config))
     elif exchange.summed:
@@ -160,7 +160,7 @@ class RobustModel:
             "loss": _middle([update.loss for update in updates if update.loss is not None]),
         }
         if local := [u.local for u in updates if getattr(u, "local", None) is not None]:
-            known["local"] = RobustCentroids(estimator(self.config)).combined(local)
+            known["local"] = RobustCentroids(self.config).combined(local)
         yield dataclasses.replace(updates[0], **known)
 
     def model(self, models: Sequence[Mapping[str, Tensor]]) -> ModelState:
@@ -198,10 +198,10 @@ class RobustCentroids:
     """One set of centroids for all clients', by votes.
 
     Attributes:
-        estimate: What a centroid is of its votes.
+        config: The rule by which a centroid comes of its votes.
     """
 
-    estimate: Estimator
+    config: DefenceConfig
 
     def __call__(self, message: Any, received: Sequence[Received]) -> Iterable[Any]:
         """A single update."""
@@ -209,7 +209,9 @@ class RobustCentroids:
 
     def combined(self, updates: Sequence[Any]) -> Any:
         """An update whose sizes, where it has such, are those of all clients together."""
-        centres, labels = robust_kmeans([update.centroids for update in updates], self.estimate)
+        local = [update.centroids for update in updates]
+        hostile = hostile_of(self.config.hostile, len(local))
+        centres, labels = robust_kmeans(local, estimator(self.config), hostile)
         known = {"centroids": centres}
         for name in ("sizes", "supports"):
             if hasattr(updates[0], name):

@@ -37,8 +37,8 @@ class DefenceConfig(Section):
     """How updates become one: ``none``: the mean or sum of the system; ``bound``: the same, with a
     client's part bounded; the others take the place of the mean, and of the server's k-means."""
     hostile: Annotated[float, Field(ge=0, lt=0.5)] = 0.3
-    """Of ``trimmed-mean``, ``krum`` and ``multi-krum``: the largest share of clients that may be
-    hostile, in whole clients, rounded up."""
+    """The largest share of clients that may be hostile, in whole clients, rounded up: for
+    ``trimmed-mean``, ``krum`` and ``multi-krum``; and for centroids by each rule but ``bound``."""
     norm: PositiveNumber = 1.0
     """Of ``bound``: the longest change or sum of a client, by the median over the clients."""
     weight: PositiveNumber = 2.0

@@ -311,6 +311,11 @@ class Experiment(ABC, Generic[State]):
         return federation
 
     @cached_property
+    def exchanges(self) -> Mapping[str, Exchange[Any, Any]]:
+        """All that clients can be asked for, by name."""
+        return {name: work.exchange for name, work in self.client_side.works.items()}
+
+    @cached_property
     def hostility(self) -> Hostility:
         """Attack and defence, where the configuration asks for them.
 
@@ -322,7 +327,7 @@ class Experiment(ABC, Generic[State]):
             self.defence,
             self.privacy,
             self.system,
-            {name: work.exchange for name, work in self.client_side.works.items()},
+            self.exchanges,
             self.members,
             self.availability.invited(len(self.members)),
             self.randomness,
@@ -337,7 +342,7 @@ class Experiment(ABC, Generic[State]):
         """
         if not self.privacy.is_on:
             return None
-        exchanges = {name: work.exchange for name, work in self.client_side.works.items()}
+        exchanges = self.exchanges
         check_adds_up(self.privacy, self.system, exchanges)
         mechanism = None if self.privacy.level == "none" else self._mechanism(exchanges)
         return Protection(self.privacy, self.system, exchanges, len(self.members), mechanism)

@@ -19,7 +19,7 @@ from ccfcpp.privacy.estimators import (
     trimmed_mean,
 )
 from ccfcpp.privacy.hostile_config import DefenceConfig
-from ccfcpp.privacy.robust_centroids import most_agreed, robust_kmeans
+from ccfcpp.privacy.robust_centroids import disagreement, robust_kmeans
 
 RULES = ("trimmed-mean", "median", "geometric-median", "krum", "multi-krum")
 
@@ -104,7 +104,7 @@ def test_squared_distances_are_those_of_each_pair(points: Tensor) -> None:
 def test_hostile_points_move_no_estimate_out_of_the_honest_ones(
     rule: str, n: int, seed: int, size: float
 ) -> None:
-    config = DefenceConfig(rule=rule, hostile=0.28)  # type: ignore[arg-type]
+    config = DefenceConfig(rule=rule, hostile=0.28)
     hostile = (n - 3) // 4
     generator = torch.Generator().manual_seed(seed)
     points = torch.randn(n, 3, generator=generator, dtype=torch.float64)
@@ -133,14 +133,14 @@ def test_there_is_always_a_point_left() -> None:
     assert hostile_of(0.3, 10) == 3  # and not 4 by rounding
     for rule in RULES:
         only = torch.tensor([[3.0, 4.0]])
-        config = DefenceConfig(rule=rule)  # type: ignore[arg-type]
+        config = DefenceConfig(rule=rule)
         torch.testing.assert_close(estimator(config)(only), only[0])
 
 
 # --- centroids ----------------------------------------------------------------------------------
 
 
-def slow_kmeans(local: list[list[list[float]]]) -> list[list[float]]:
+def slow_kmeans(local: list[list[list[float]]], hostile: int) -> list[list[float]]:
     """k-means by votes with medians, for the client that agrees most with the others."""
 
     def apart(one: list[list[float]], other: list[list[float]]) -> float:
@@ -148,13 +148,14 @@ def slow_kmeans(local: list[list[list[float]]]) -> list[list[float]]:
         back = statistics.mean(min(math.dist(a, b) for a in one) for b in other)
         return there + back
 
-    most = max(map(len, local))
     scores = {
         i: statistics.median(apart(own, o) for j, o in enumerate(local) if j != i)
         for i, own in enumerate(local)
-        if len(own) == most
     }
-    centres = local[min(scores, key=lambda i: scores[i])]
+    kept = sorted(scores, key=lambda i: scores[i])[: len(local) - hostile]
+    most = max(len(local[i]) for i in kept)
+    centres = local[next(i for i in kept if len(local[i]) == most)]
+    local = [own for i, own in enumerate(local) if i in kept]
     for _ in range(50):
         votes: list[list[list[float]]] = [[] for _ in centres]
         for own in local:
@@ -174,13 +175,18 @@ def slow_kmeans(local: list[list[list[float]]]) -> list[list[float]]:
     return centres
 
 
-@given(st.integers(2, 6), st.integers(1, 4), st.integers(0, 10**6))
-def test_k_means_by_votes_is_that_of_the_slow_version(clients: int, k: int, seed: int) -> None:
+@given(st.integers(2, 6), st.integers(1, 4), st.integers(0, 2), st.integers(0, 10**6))
+def test_k_means_by_votes_is_that_of_the_slow_version(
+    clients: int, k: int, hostile: int, seed: int
+) -> None:
+    hostile = min(hostile, (clients - 1) // 2)
     generator = torch.Generator().manual_seed(seed)
     sizes = torch.randint(1, k + 1, (clients,), generator=generator).tolist()
     local = [torch.randn(size, 2, generator=generator, dtype=torch.float64) for size in sizes]
-    centres, labels = robust_kmeans(local, median)
-    expected = torch.tensor(slow_kmeans([own.tolist() for own in local]), dtype=torch.float64)
+    centres, labels = robust_kmeans(local, median, hostile)
+    expected = torch.tensor(
+        slow_kmeans([own.tolist() for own in local], hostile), dtype=torch.float64
+    )
     torch.testing.assert_close(centres, expected)
     for own, label in zip(local, labels, strict=True):
         torch.testing.assert_close(torch.cdist(own, centres).argmin(dim=1), label)
@@ -193,8 +199,8 @@ def test_a_point_on_which_attackers_agree_gets_no_centre(rule: str, place: float
     true = torch.tensor([[0.0, 0], [10, 0], [0, 10]])
     honest = [true + 0.1 * torch.randn(3, 2, generator=generator) for _ in range(7)]
     hostile = [torch.full((3, 2), place) for _ in range(3)]
-    config = DefenceConfig(rule=rule, hostile=0.3)  # type: ignore[arg-type]
-    centres, _ = robust_kmeans([*hostile, *honest], estimator(config))
+    config = DefenceConfig(rule=rule, hostile=0.3)
+    centres, _ = robust_kmeans([*hostile, *honest], estimator(config), 3)
     nearest = torch.cdist(true, centres).amin(dim=1)
     assert float(nearest.max()) < 1.0
-    assert most_agreed([*hostile, *honest]) >= 3
+    assert int(disagreement([*hostile, *honest]).argmin()) >= 3

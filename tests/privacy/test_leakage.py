@@ -4,6 +4,7 @@ import json
 import math
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,11 +12,15 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ccfcpp.clustering.algorithm import ClusteringAlgorithm
+from ccfcpp.clustering.ccfc.centroids import CentroidRule
 from ccfcpp.clustering.ccfc.messages import REFINEMENT, CCFCState
+from ccfcpp.clustering.kmeans.config import CentroidConfig
 from ccfcpp.clustering.leakage import leakage
 from ccfcpp.clustering.scan.messages import CENTRES, Snapshot
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.randomness import Randomness
+from ccfcpp.engine.exchange import Exchange, RefusedUpdateError
 from ccfcpp.privacy.inversion import SIZES, inverted
 from ccfcpp.privacy.membership import membership, neighbours
 from ccfcpp.report.contents import Contents
@@ -100,10 +105,9 @@ def test_inversion_counts_the_averages_that_are_an_image(k: int, n: int, seed: i
     found = inverted([(averages, points)])
     for least, most in SIZES:
         here = [i for i in range(k) if least <= held[i] <= (n if most is None else most)]
-        (group,) = [g for g in found if g.least == least] or [None]
-        assert (group.averages if group else 0) == len(here)
-        if group:
-            assert group.exact == sum(nearest[i] < 1e-3 for i in here)
+        groups = [group for group in found if group.least == least]
+        assert sum(group.averages for group in groups) == len(here)
+        assert sum(group.exact for group in groups) == sum(nearest[i] < 1e-3 for i in here)
 
 
 # --- whole runs ---------------------------------------------------------------------------------
@@ -170,47 +174,63 @@ def test_what_has_nothing_to_attack_is_refused_in_a_line(tmp_path: Path) -> None
 # --- the smallest count -------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("method", ["k-fed", "ffcm-avg", "ccfc++", "fed-scan"])
+def kept_back(least: int) -> dict[str, Any]:
+    """A setting in which nothing is sent over fewer images."""
+    return {"privacy": {"smallest_count": least}, "scan": {"overclustering": 1}}
+
+
+def received(
+    algorithm: ClusteringAlgorithm[Any], exchange: Exchange[Any, Any], message: object
+) -> list[Any]:
+    """What four small clients send."""
+    clients = clients_of_sizes(9, 8, 7, 6)
+    found = answers(algorithm, exchange, message, clients, Randomness(0, 0))
+    assert not any(isinstance(each, RefusedUpdateError) for each in found)
+    return list(found)
+
+
 @pytest.mark.parametrize("least", [0, 3])
-def test_every_system_keeps_small_sums_to_itself(method: str, least: int) -> None:
-    config = tiny(method, {"privacy": {"smallest_count": least}, "scan": {"overclustering": 1}})
-    algorithm, clients = made(config), clients_of_sizes(9, 8, 7, 6)
-    randomness = Randomness(0, 0)
-    state = algorithm.initial_state(randomness)
-    counts = []
-    if method == "k-fed":
-        points = [algorithm.rule.points(client.images) for client in clients]  # type: ignore[attr-defined]
-        for update, own in zip(
-            answers(algorithm, algorithm.exchange, algorithm.broadcast(state), clients, randomness),  # type: ignore[attr-defined]
-            points,
-            strict=True,
-        ):
-            counts += torch.bincount(torch.cdist(own, update.centroids).argmin(dim=1)).tolist()
-        # An image of a cluster that was kept back is nearest to another: no fewer than those.
-        assert min(counts) >= least
-        return
-    if method == "ffcm-avg":
-        work = algorithm.exchanges(0, state)[0]
-        for update in answers(algorithm, work.exchange, work.broadcast(state), clients, randomness):
-            counts += update.supports.tolist()
-    elif method == "ccfc++":
-        seen = algorithm.represent(state, clients[0])
-        assert seen is not None
-        message = CCFCState(state.model, 1, seen[:3])
-        for update in answers(algorithm, REFINEMENT, message, clients, randomness):
-            counts += update.counts.tolist()
-            assert bool((update.sums[update.counts == 0] == 0).all())
-        rule = algorithm.rule  # type: ignore[attr-defined]
-        for own in rule.local_centroids([seen], [randomness]):
-            counts += own.sizes.tolist()
+def test_fuzzy_clusters_without_enough_support_say_nothing(least: int) -> None:
+    algorithm = made(tiny("ffcm-avg", kept_back(least)))
+    state = algorithm.initial_state(Randomness(0))
+    (work,) = algorithm.exchanges(0, state)
+    updates = received(algorithm, work.exchange, work.broadcast(state))
+    supports = torch.cat([update.supports for update in updates])
+    assert bool((supports < 3).any())
+    assert bool((supports[supports < least] == 0).all())
+    for update in updates:
+        silent = update.supports == 0
+        torch.testing.assert_close(update.centroids[silent], state.centroids[silent])
+
+
+@pytest.mark.parametrize("method", ["ccfc++", "fed-scan"])
+@pytest.mark.parametrize("least", [0, 3])
+def test_sums_over_few_images_are_zeros(method: str, least: int) -> None:
+    algorithm = made(tiny(method, kept_back(least)))
+    model = algorithm.initial_state(Randomness(0)).model
+    if method == "fed-scan":
+        updates = received(algorithm, CENTRES, Snapshot(model, 1, 0, torch.arange(3)))
     else:
-        message = Snapshot(state.model, 1, 0, torch.arange(3))
-        for update in answers(algorithm, CENTRES, message, clients, randomness):
-            counts += update.counts.tolist()
-            assert bool((update.sums[update.counts == 0] == 0).all())
-    assert all(count == 0 or count >= least for count in counts)
-    small = any(0 < count < 3 for count in counts)
-    assert not (small and least)
+        seen = algorithm.represent(CCFCState(model, 1), clients_of_sizes(9)[0])
+        assert seen is not None
+        message = CCFCState(model, 1, seen[:3])
+        updates = received(algorithm, REFINEMENT, message)
+    counts = torch.stack([update.counts for update in updates])
+    assert bool((counts[counts < least] == 0).all())
+    assert bool(((counts > 0) & (counts < 3)).any()) == (least == 0)
+    for update in updates:
+        assert bool((update.sums[update.counts == 0] == 0).all())
+
+
+def test_centroids_of_few_images_are_not_sent() -> None:
+    points = torch.tensor([[0.0, 1], [0, 1.01], [0, 0.99], [9, 0]])
+    sizes = {}
+    for least in (0, 2, 9):
+        (own,) = CentroidRule(CentroidConfig(assignment="euclidean"), 2, least).local_centroids(
+            [points], [Randomness(0)]
+        )
+        sizes[least] = [] if isinstance(own, RefusedUpdateError) else sorted(own.sizes.tolist())
+    assert sizes == {0: [1.0, 3.0], 2: [3.0], 9: []}
 
 
 def test_a_client_whose_clusters_are_all_small_says_so(tmp_path: Path) -> None:
