@@ -71,7 +71,7 @@ def nmi(method: str, settings: list[str], cell: Row) -> float | None:
             if len(client):
                 part = experiment.parts[client.id] if client.id >= 0 else experiment.unheld
                 clusters[part] = experiment.algorithm.assign(state, client).cpu()
-    except (FederationError, ValueError) as error:
+    except FederationError as error:
         typer.echo(f"{cell}: {error}", err=True)
         return None
     assert experiment.data.labels is not None

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.randomness import Randomness
-from ccfcpp.engine.client import Member
+from ccfcpp.engine.client import Member, by_size
 from ccfcpp.engine.exchange import Exchange, RefusedUpdateError, Task
 from ccfcpp.engine.payload import pack, unpack
 from ccfcpp.engine.transport import Reply, Transport
@@ -88,6 +88,10 @@ class Attack:
         """What the server knows of the clients: it takes their sizes for what they say."""
         return [replace(member, samples=self.claimed(member.id)) for member in members]
 
+    def true(self, members: Sequence[Member]) -> list[Member]:
+        """What clients really are, in the order in which they work."""
+        return by_size(replace(member, samples=self._honest[member.id]) for member in members)
+
     def claimed(self, client: int) -> int:
         """As how many images a client has it passes itself off."""
         held = self._honest[client]
@@ -142,7 +146,8 @@ class Hostile:
 
     def deliver(self, task: Task, message: object, members: Sequence[Member]) -> Iterator[Reply]:
         """The clients' replies, those of attackers falsified."""
-        for reply in self.inner.deliver(task, message, members):
+        # Their owners' machines know how many images there are.
+        for reply in self.inner.deliver(task, message, self.attack.true(members)):
             hostile = reply.client in self.attack.attackers
             if hostile and not isinstance(reply.update, RefusedUpdateError):
                 update = self.attack.falsified(task, message, reply.update, reply.client)

@@ -318,6 +318,14 @@ def test_an_attack_changes_the_result_and_is_the_same_each_time(kind: str) -> No
     torch.testing.assert_close(first.centroids, second.centroids, rtol=0, atol=0)
 
 
+def test_clients_work_in_the_order_of_their_true_sizes() -> None:
+    for seed in range(4):
+        uneven: Tree = {"data": {"images": 104}, "seed": seed, "compute": {"cohort": 9}}
+        state, experiment = run("ccfc++", hostile("false-sizes"), uneven)
+        assert {len(client) for client in experiment.clients} == {11, 12}
+        assert torch.isfinite(state.centroids).all()
+
+
 def test_an_attack_that_has_nothing_to_act_on_is_refused() -> None:
     with pytest.raises(UsageError, match="finds nothing to act on in k-fed"):
         ClusteringExperiment(tiny("k-fed", GROUP, hostile("false-sizes")))
