@@ -23,6 +23,7 @@ from ccfcpp.engine.federation import Federation, RoundReport, in_process
 from ccfcpp.engine.memories import ClientMemories
 from ccfcpp.engine.payload import pack
 from ccfcpp.privacy.config import PrivacyConfig
+from ccfcpp.privacy.dp_levels import ClientLevel, ImageLevel
 from ccfcpp.privacy.fixed_point import FixedPoint
 from ccfcpp.privacy.secure_sums_here import SecureSum, Stage
 from ccfcpp.privacy.summation import Summation
@@ -167,26 +168,26 @@ def test_an_image_level_needs_images_that_tell_of_themselves_alone() -> None:
         ClusteringExperiment(tiny("ccfc++", tree, SUMS, {"scan": {"pairs": "views"}}))
 
 
+def level_of(experiment: ClusteringExperiment) -> ClientLevel | ImageLevel:
+    assert experiment.protection is not None
+    assert experiment.protection.mechanism is not None
+    return experiment.protection.mechanism
+
+
 @pytest.mark.parametrize("level", ["client", "image"])
 def test_a_run_ends_with_its_budget_and_its_ledger_never_forgets(
     level: str, tmp_path: Path
 ) -> None:
-    planned = private(level=level, epsilon=50.0)
-    assert planned.protection is not None
-    assert planned.protection.mechanism is not None
-    noise = planned.protection.mechanism.budget.noise
-    # The same noise and half the budget: the first of two rounds, and not the second.
+    noise = level_of(private(level=level, epsilon=50.0)).budget.noise
+    # The same noise and less of a budget: the first of two rounds, and not the second.
     short = private(level=level, epsilon=45.0, noise=noise)
-    running = short.federation()
-    guard = short.protection and short.protection.mechanism
-    assert guard is not None
+    running, guard = short.federation(), level_of(short)
     guard.open(tmp_path / "privacy.jsonl")
     rounds = [report for _, report in running.run(short.algorithm.initial_state(short.randomness))]
     assert len(rounds) == 1
     assert 0 < rounds[0].figures["epsilon"] == guard.budget.spent <= 45.0
     again = private(level=level, epsilon=45.0, noise=noise)
-    resumed = again.protection and again.protection.mechanism
-    assert resumed is not None
+    resumed = level_of(again)
     resumed.open(tmp_path / "privacy.jsonl")
     assert resumed.budget.spent == guard.budget.spent
     assert again.federation().is_over(again.algorithm.initial_state(again.randomness), 0)
@@ -202,9 +203,7 @@ def test_every_tensor_of_every_update_goes_through_the_mechanism(
     The mechanism is replaced by one that writes marks in place of sums: no other number is found.
     """
     experiment = private(level=level, epsilon=100.0, secure_sums=secure)
-    assert experiment.protection is not None
-    mechanism = experiment.protection.mechanism
-    assert mechanism is not None
+    mechanism = level_of(experiment)
     mark = 0.375
 
     def marked(task: Task, totals: Mapping[str, Tensor]) -> dict[str, Tensor]:
