@@ -1,7 +1,7 @@
 """What lies between clients and server, in whole small runs of the systems that can use it."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +17,12 @@ from ccfcpp.core.config_layers import merge
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.availability import Availability
-from ccfcpp.engine.client import Client, Crew
+from ccfcpp.engine.client import Client, Crew, Member
 from ccfcpp.engine.exchange import Task
 from ccfcpp.engine.federation import Federation, RoundReport, in_process
 from ccfcpp.engine.memories import ClientMemories
 from ccfcpp.engine.payload import pack
+from ccfcpp.engine.transport import Reply
 from ccfcpp.privacy.config import PrivacyConfig
 from ccfcpp.privacy.dp_levels import ClientLevel, ImageLevel
 from ccfcpp.privacy.fixed_point import FixedPoint
@@ -193,36 +194,69 @@ def test_a_run_ends_with_its_budget_and_its_ledger_never_forgets(
     assert again.federation().is_over(again.algorithm.initial_state(again.randomness), 0)
 
 
-@pytest.mark.parametrize("level", ["client", "image"])
+MARK = 0.375
+
+
+class Watched:
+    """A transport of sums with marks in place of noised totals: it looks for any other number."""
+
+    def __init__(self, inner: Any, share: float) -> None:
+        self.inner = inner
+        self.share = share
+        self.seen: set[str] = set()
+
+    def deliver(self, task: Task, message: Any, members: Sequence[Member]) -> Iterator[Reply]:
+        for reply in self.inner.deliver(task, message, members):
+            assert reply.noised
+            for name, tensor in pack(reply.update).items():
+                kind, _, rest = name.partition("/")
+                expected = torch.full_like(tensor, MARK)
+                if kind == "model":
+                    before = message.model[rest]
+                    floats = before.is_floating_point()
+                    expected = before + self.share if floats else before
+                elif kind == "samples":
+                    expected = torch.full_like(tensor, 4)
+                torch.testing.assert_close(tensor, expected, msg=f"{task.exchange}: {name}")
+                self.seen.add(kind)
+            yield reply
+
+
+COVERED = [(name, "client", {"sums", "slopes", "gradient", "figures", "counts"}) for name in CAN]
+COVERED[3:] = [
+    (name, "client", {"sums", "slopes", "gradient", "figures", "counts", "model", "samples"})
+    for name in list(CAN)[3:]
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "level", "kinds"), [*COVERED, ("fed-scan", "image", COVERED[0][2])]
+)
 @pytest.mark.parametrize("secure", [False, True])
 def test_every_tensor_of_every_update_goes_through_the_mechanism(
-    level: str, secure: bool, monkeypatch: pytest.MonkeyPatch
+    name: str, level: str, kinds: set[str], secure: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What reaches the server's work is made of noised totals alone, number by number.
 
-    The mechanism is replaced by one that writes marks in place of sums: no other number is found.
+    Of a mean the change of the model is the mark by four clients; how many they are is public.
     """
-    experiment = private(level=level, epsilon=100.0, secure_sums=secure)
-    mechanism = level_of(experiment)
-    mark = 0.375
+    method, tree = CAN[name]
+    if level == "image":
+        tree = {"scan": {"pairs": "views", "overclustering": 1}}
+    privacy = {"level": level, "epsilon": 1e4, "noise": 5.0, "secure_sums": secure}
+    small: Tree = {"data": {"images": 100}, "partition": {"clients": 4}, "privacy": privacy}
+    experiment = ClusteringExperiment(tiny(method, tree, small))
 
     def marked(task: Task, totals: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        return {name: torch.full_like(total, mark) for name, total in totals.items()}
+        return {name: torch.full_like(total, MARK) for name, total in totals.items()}
 
-    monkeypatch.setattr(mechanism, "published", marked)
-    state = experiment.algorithm.initial_state(experiment.randomness)
-    inner = experiment.federation()
-    members = [client.member for client in experiment.clients]
-    seen: set[str] = set()
-    for index, work in enumerate(experiment.algorithm.exchanges(0, state)):
-        task = Task("fed-scan", work.exchange.name, 0, index)
-        (reply,) = inner.transport.deliver(task, work.broadcast(state), members)
-        assert reply.noised
-        for name, tensor in pack(reply.update).items():
-            assert bool((tensor.double() == mark).all()), name
-            seen.add(name.partition("/")[0])
-        state, _ = work.aggregate(state, [reply.update], experiment.randomness)
-    assert seen == {"sums", "slopes", "gradient", "figures"}
+    monkeypatch.setattr(level_of(experiment), "published", marked)
+    running = experiment.federation()
+    watched = Watched(running.transport, MARK / 4)
+    running.transport = watched
+    for _, report in running.run(experiment.algorithm.initial_state(experiment.randomness)):
+        assert not report.refused
+    assert watched.seen == kinds
 
 
 def test_a_mean_with_noise_has_a_fixed_divisor_and_no_losses() -> None:
