@@ -13,7 +13,10 @@ import torch
 from ccfcpp.engine.client import Member
 from ccfcpp.engine.exchange import Task
 from ccfcpp.privacy.fixed_point import FixedPoint
+from ccfcpp.privacy.masks import sealed_for, stream
+from ccfcpp.privacy.secure_sums import Participant, Terms
 from ccfcpp.privacy.secure_sums_here import SecureSum
+from ccfcpp.privacy.shares import joined, split
 
 FORM = FixedPoint(64, 32)
 
@@ -55,12 +58,47 @@ def cost(clients: int, numbers: int, lost: int) -> Cost:
     return Cost(seconds, total.bytes_up / clients, total.bytes_down / clients, error)
 
 
+def cost_of_one(clients: int, numbers: int) -> tuple[float, float]:
+    """Seconds of one client of many, and of the server to take the seeds' masks off."""
+    terms = Terms(b"cost", 2 * clients // 3 + 1, FORM)
+    there = [Participant(number, terms) for number in range(clients)]
+    roster = {each.number: each.keys() for each in there}
+    one, *others = there
+    began = time.process_time()
+    boxes = one.shares(roster)
+    seconds = time.process_time() - began
+    # What another has agreed with one is what one has agreed with it.
+    sent = {
+        other.number: sealed_for(one.seal_with(other.number), other.number, bytes(128), b"cost")
+        for other in others
+    }
+    assert len(boxes) == len(sent)
+    vector = FORM.encoded(torch.ones(numbers, dtype=torch.float64), clients)
+    began = time.process_time()
+    one.masked(vector, sent)
+    one.revealed(range(clients))
+    seconds += time.process_time() - began
+    shares = dict(enumerate(split(bytes(32), clients, terms.threshold)))
+    joined(shares, terms.threshold)  # its weights serve for all seeds
+    began = time.process_time()
+    stream(joined(shares, terms.threshold), numbers, FORM)
+    return seconds, clients * (time.process_time() - began)
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Print a row for each number of clients and of numbers, with and without a tenth lost."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--clients", type=int, nargs="+", default=[10, 100])
     parser.add_argument("--numbers", type=int, nargs="+", default=[10_000])
+    parser.add_argument("--one-of", type=int, help="measure one of so many clients")
     given = parser.parse_args(arguments)
+    if given.one_of:
+        for numbers in given.numbers:
+            client, server = cost_of_one(given.one_of, numbers)
+            print(
+                f"one of {given.one_of:,}, {numbers:,} numbers: {client:.3f} s, server {server:.2f} s"
+            )
+        return
     print("| clients | numbers | lost | seconds | up, bytes | down, bytes | error |")
     print("|---|---|---|---|---|---|---|")
     for clients in given.clients:

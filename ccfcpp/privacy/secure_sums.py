@@ -150,7 +150,7 @@ class Participant:
                 self._held[other] = seed[place], key[place]
                 continue
             content = np.concatenate([seed[place], key[place]]).astype(_SHARE).tobytes()
-            boxes[other] = sealed_for(self._seal_with(other), self.number, content, self._purpose)
+            boxes[other] = sealed_for(self.seal_with(other), self.number, content, self._purpose)
         return boxes
 
     def masked(self, vector: Words, boxes: Mapping[int, bytes]) -> Words:
@@ -167,7 +167,7 @@ class Participant:
         if self.number in boxes or not boxes.keys() <= self._roster.keys():
             raise RefusedUpdateError("shares of an unknown sender")
         for sender, box in boxes.items():
-            content = opened_from(self._seal_with(sender), sender, box, self._purpose)
+            content = opened_from(self.seal_with(sender), sender, box, self._purpose)
             both = np.frombuffer(content, _SHARE)
             self._held[sender] = both[:_LIMBS], both[_LIMBS:]
         total = vector + stream(self._seed, len(vector), self.terms.form)
@@ -195,7 +195,8 @@ class Participant:
             {number: self._held[number][1] for number in sorted(gone)},
         )
 
-    def _seal_with(self, other: int) -> bytes:
+    def seal_with(self, other: int) -> bytes:
+        """The key of boxes between two clients, which both have agreed on."""
         if other not in self._seals:
             public = self._roster[other].sealing
             self._seals[other] = self._sealing.agreed(public, b"seal " + self._purpose)
