@@ -95,9 +95,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if given.one_of:
         for numbers in given.numbers:
             client, server = cost_of_one(given.one_of, numbers)
-            print(
-                f"one of {given.one_of:,}, {numbers:,} numbers: {client:.3f} s, server {server:.2f} s"
-            )
+            shown = f"one of {given.one_of:,}, {numbers:,} numbers"
+            print(f"{shown}: {client:.3f} s, server {server:.2f} s")
         return
     print("| clients | numbers | lost | seconds | up, bytes | down, bytes | error |")
     print("|---|---|---|---|---|---|---|")

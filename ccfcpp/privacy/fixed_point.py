@@ -40,7 +40,8 @@ class FixedPoint:
     def largest(self, summands: int) -> float:
         """Up to which size numbers may be, so that a sum of so many cannot overflow."""
         # Half a unit for rounding, and as much for the representation as float64.
-        return ((2 ** (self.bits - 1) - 1) // summands - 1) * self.step * (1 - 2**-50)
+        whole = ((1 << (self.bits - 1)) - 1) // summands - 1
+        return whole * self.step * (1 - math.ldexp(1.0, -50))
 
     def encoded(self, values: Tensor, summands: int) -> Words:
         """Numbers, rounded to multiples of ``step``.
