@@ -59,11 +59,7 @@ class DeployedExperiment(Experiment[Any]):
         connect: Connect,
     ) -> None:
         super().__init__(config)
-        if self.privacy.is_on:
-            raise UsageError(
-                "privacy: secure sums and differential privacy are not there yet with clients on "
-                "several machines: leave the section out"
-            )
+        self.privacy.refuse_deployed()
         self.config = config
         self.charter = charter
         connected = self.availability.connected([m.id for m in members], self.randomness)

@@ -149,6 +149,13 @@ def test_bad_input_has_one_line(privacy: Mapping[str, object], reason: str) -> N
     assert "\n" not in str(caught.value)
 
 
+def test_clients_on_other_machines_are_not_promised_what_is_not_there() -> None:
+    PrivacyConfig().refuse_deployed()
+    for asked in (PrivacyConfig(secure_sums=True), PrivacyConfig(level="client")):
+        with pytest.raises(UsageError, match="several machines: leave the section out"):
+            asked.refuse_deployed()
+
+
 def test_one_client_has_no_secure_sum() -> None:
     tree: Tree = {"partition": {"clients": 1}, "privacy": {"secure_sums": True}}
     with pytest.raises(UsageError, match="a sum of one is its summand"):
