@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,9 @@ CAN: dict[str, tuple[str, Tree]] = {
     "ccfc": ("ccfc", SUMS),
 }
 """All systems of sums and means."""
+needs_accountant = pytest.mark.skipif(
+    find_spec("dp_accounting") is None, reason="dp-accounting is an extra: ccfcpp[privacy]"
+)
 FORM = FixedPoint(64, 32)
 SIZES = (40, 30, 20, 10)
 
@@ -128,6 +132,7 @@ def private(**privacy: object) -> ClusteringExperiment:
     return ClusteringExperiment(tiny("fed-scan", tree, alone))
 
 
+@needs_accountant
 @pytest.mark.parametrize(
     ("privacy", "reason"),
     [
@@ -162,12 +167,14 @@ def test_one_client_has_no_secure_sum() -> None:
         ClusteringExperiment(tiny("fed-scan", tree, {"data": {"images": 100}}))
 
 
+@needs_accountant
 def test_samples_of_clients_that_may_be_empty_are_refused() -> None:
     tree: Tree = {"availability": {"sample_fraction": 0.5}, "privacy": {"level": "client"}}
     with pytest.raises(UsageError, match="leaves a round without any too often"):
         ClusteringExperiment(tiny("fed-scan", tree, {"data": {"images": 100}}))
 
 
+@needs_accountant
 def test_an_image_level_needs_images_that_tell_of_themselves_alone() -> None:
     tree: Tree = {"data": {"images": 100}, "privacy": {"level": "image"}}
     with pytest.raises(UsageError, match=r"set scan\.pairs=views and scan\.overclustering=1"):
@@ -182,6 +189,7 @@ def level_of(experiment: ClusteringExperiment) -> ClientLevel | ImageLevel:
     return experiment.protection.mechanism
 
 
+@needs_accountant
 @pytest.mark.parametrize("level", ["client", "image"])
 def test_a_run_ends_with_its_budget_and_its_ledger_never_forgets(
     level: str, tmp_path: Path
@@ -236,10 +244,16 @@ COVERED[3:] = [
 ]
 
 
+@needs_accountant
 @pytest.mark.parametrize(
-    ("name", "level", "kinds"), [*COVERED, ("fed-scan", "image", COVERED[0][2])]
+    ("name", "level", "kinds", "secure"),
+    [
+        *((*each, False) for each in COVERED),
+        ("fed-scan", "image", COVERED[0][2], False),
+        ("fed-scan", "image", COVERED[0][2], True),
+        ("ccfc++, local", "client", COVERED[3][2], True),
+    ],
 )
-@pytest.mark.parametrize("secure", [False, True])
 def test_every_tensor_of_every_update_goes_through_the_mechanism(
     name: str, level: str, kinds: set[str], secure: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -293,6 +307,7 @@ def test_images_are_drawn_each_by_itself_and_not_from_the_seed() -> None:
     assert len({tuple(draw.tolist()) for draw in draws}) == 50
 
 
+@needs_accountant
 def test_what_an_image_adds_is_bounded_through_a_client_and_its_sums() -> None:
     """Two clients' parts with and without one image differ by its bound at most, in every sum."""
     experiment = private(level="image", epsilon=100.0, clip=0.01, reproducible_noise=True)
