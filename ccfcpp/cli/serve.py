@@ -70,6 +70,8 @@ def serve(
             resolved = resolve(kind, task, *files, values)
             path = out or new_path(resolved.method, "deployed")
             opening = Opening.new(path, resolved)
+        opening.config.privacy.refuse_deployed()
+        opening.config.attack.refuse_deployed()
     resumption = f"{resume_command('serve', opening.path)} --task {task} --listen {listen}"
 
     require_flower()

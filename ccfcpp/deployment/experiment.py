@@ -59,16 +59,8 @@ class DeployedExperiment(Experiment[Any]):
         connect: Connect,
     ) -> None:
         super().__init__(config)
-        if self.privacy.is_on:
-            raise UsageError(
-                "privacy: secure sums and differential privacy are not there yet with clients on "
-                "several machines: leave the section out"
-            )
-        if self.attack.is_on:
-            raise UsageError(
-                f"attack.kind = {self.attack.kind} is for clients of one process, to measure what "
-                "it does: leave it out of a run over several machines"
-            )
+        self.privacy.refuse_deployed()
+        self.attack.refuse_deployed()
         self.config = config
         self.charter = charter
         connected = self.availability.connected([m.id for m in members], self.randomness)

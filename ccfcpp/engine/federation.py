@@ -252,8 +252,9 @@ class Federation(Generic[State, Carrier]):
             yield [self.members[client] for client in reply.clients], reply.update
 
     def _show(self, work: ServerWork[State, Any, Any], number: int, reply: Reply) -> None:
-        # What stands for several clients is nobody's local model.
-        model = None if reply.others else work.local_model(reply.update)
+        # What stands for several clients, or has noise, is nobody's local model.
+        is_one = not (reply.others or reply.noised)
+        model = work.local_model(reply.update) if is_one else None
         if self.on_local_model is not None and model is not None:
             before = time.monotonic()
             self.on_local_model(number, reply.client, model)

@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field, field_validator, model_validator
 
 from ccfcpp.core.config import Count, PositiveNumber, Section
+from ccfcpp.core.errors import UsageError
 
 _GROUPS = ("sums", "slopes", "counts", "gradient", "model", "figures")
 
@@ -46,6 +47,14 @@ class PrivacyConfig(Section):
     def behind_the_point(self) -> int:
         """Bits behind the point."""
         return self.bits // 2 if self.fraction_bits is None else self.fraction_bits
+
+    def refuse_deployed(self) -> None:
+        """Raise ``UsageError`` where anything is asked for with clients on other machines."""
+        if self.is_on:
+            raise UsageError(
+                "privacy: secure sums and differential privacy are not there yet with clients on "
+                "several machines: leave the section out"
+            )
 
     @property
     def is_on(self) -> bool:

@@ -58,6 +58,7 @@ class Level(ABC):
                 f"privacy.epsilon = {config.epsilon:g} does not allow one round with privacy.noise "
                 f"= {noise:g}: give more of either"
             )
+        self.is_spent = False
         self._ledger: Ledger | None = None
 
     @abstractmethod
@@ -75,7 +76,8 @@ class Level(ABC):
 
     def allows(self, number: int, works: Works) -> bool:
         """Whether the budget has enough left for a round."""
-        return self.budget.allows(self.releases(works))
+        self.is_spent = not self.budget.allows(self.releases(works))
+        return not self.is_spent
 
     def begins(self, number: int, works: Works) -> None:
         """Spend what a round costs, before it publishes anything."""
@@ -115,6 +117,7 @@ class Level(ABC):
             "epsilon": self.budget.spent,
             "delta": self.config.delta,
             "budget": self.config.epsilon,
+            "budget_ended_the_run": self.is_spent,
             "noise": self.budget.noise,
             "neighbours": self.neighbours,
             "hides": self.hides,

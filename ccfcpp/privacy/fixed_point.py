@@ -1,5 +1,6 @@
 """Real numbers as integers modulo 2³² or 2⁶⁴, whose sums are exact."""
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,12 +35,13 @@ class FixedPoint:
     @property
     def step(self) -> float:
         """Between neighbouring numbers; a number is rounded by half of it at most."""
-        return 2.0**-self.fraction
+        return math.ldexp(1.0, -self.fraction)
 
     def largest(self, summands: int) -> float:
         """Up to which size numbers may be, so that a sum of so many cannot overflow."""
         # Half a unit for rounding, and as much for the representation as float64.
-        return ((2 ** (self.bits - 1) - 1) // summands - 1) * self.step * (1 - 2**-50)
+        whole = ((1 << (self.bits - 1)) - 1) // summands - 1
+        return whole * self.step * (1 - math.ldexp(1.0, -50))
 
     def encoded(self, values: Tensor, summands: int) -> Words:
         """Numbers, rounded to multiples of ``step``.
@@ -62,7 +64,8 @@ class FixedPoint:
                 "lower privacy.fraction_bits"
             )
         whole = np.rint(np.ldexp(array, self.fraction)).astype(np.int64)
-        return whole.astype(self.words)  # wraps around: two's complement
+        words: Words = whole.astype(self.words)  # wraps around: two's complement
+        return words
 
     def decoded(self, words: Words) -> Tensor:
         """float64 of shape (numbers,) of a sum."""

@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from ccfcpp.core.config import PositiveNumber, Section, Share
+from ccfcpp.core.errors import UsageError
 
 
 class AttackConfig(Section):
@@ -26,6 +27,18 @@ class AttackConfig(Section):
     def is_on(self) -> bool:
         """Whether there is an attack."""
         return self.kind != "none" and self.attackers > 0
+
+    def refuse_deployed(self) -> None:
+        """Refuse an attack where clients are on several machines.
+
+        Raises:
+            UsageError: There is one.
+        """
+        if self.is_on:
+            raise UsageError(
+                f"attack.kind = {self.kind} is for clients of one process, to measure what it "
+                "does: leave it out of a run over several machines"
+            )
 
 
 class DefenceConfig(Section):

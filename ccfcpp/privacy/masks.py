@@ -7,6 +7,7 @@ sealed by ChaCha20-Poly1305 (RFC 8439), all of the library ``cryptography``.
 
 import secrets
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from cryptography.exceptions import InvalidTag
@@ -40,13 +41,14 @@ class KeyPair:
         """One that was never there before."""
         return KeyPair(secrets.token_bytes(KEY_BYTES))
 
-    @property
+    @cached_property
     def public(self) -> bytes:
         """32 bytes."""
         return self._key.public_key().public_bytes_raw()
 
-    @property
+    @cached_property
     def _key(self) -> X25519PrivateKey:
+        # Made once: to read a private key takes as long as an agreement.
         return X25519PrivateKey.from_private_bytes(self.private)
 
     def agreed(self, public: bytes, purpose: bytes) -> bytes:

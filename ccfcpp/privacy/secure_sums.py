@@ -119,6 +119,7 @@ class Participant:
         self._sealing, self._masks = KeyPair.new(), KeyPair.new()
         self._seed = secrets.token_bytes(KEY_BYTES)
         self._roster: Mapping[int, PublicKeys] = {}
+        self._seals: dict[int, bytes] = {}
         self._held: dict[int, tuple[Share, Share]] = {}
         self._has_revealed = False
 
@@ -149,7 +150,7 @@ class Participant:
                 self._held[other] = seed[place], key[place]
                 continue
             content = np.concatenate([seed[place], key[place]]).astype(_SHARE).tobytes()
-            boxes[other] = sealed_for(self._sealed_key(other), self.number, content, self._purpose)
+            boxes[other] = sealed_for(self.seal_with(other), self.number, content, self._purpose)
         return boxes
 
     def masked(self, vector: Words, boxes: Mapping[int, bytes]) -> Words:
@@ -166,7 +167,7 @@ class Participant:
         if self.number in boxes or not boxes.keys() <= self._roster.keys():
             raise RefusedUpdateError("shares of an unknown sender")
         for sender, box in boxes.items():
-            content = opened_from(self._sealed_key(sender), sender, box, self._purpose)
+            content = opened_from(self.seal_with(sender), sender, box, self._purpose)
             both = np.frombuffer(content, _SHARE)
             self._held[sender] = both[:_LIMBS], both[_LIMBS:]
         total = vector + stream(self._seed, len(vector), self.terms.form)
@@ -194,8 +195,12 @@ class Participant:
             {number: self._held[number][1] for number in sorted(gone)},
         )
 
-    def _sealed_key(self, other: int) -> bytes:
-        return self._sealing.agreed(self._roster[other].sealing, b"seal " + self._purpose)
+    def seal_with(self, other: int) -> bytes:
+        """The key of boxes between two clients, which both have agreed on."""
+        if other not in self._seals:
+            public = self._roster[other].sealing
+            self._seals[other] = self._sealing.agreed(public, b"seal " + self._purpose)
+        return self._seals[other]
 
     @property
     def _purpose(self) -> bytes:

@@ -1,7 +1,8 @@
 """What lies between clients and server, in whole small runs of the systems that can use it."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +18,14 @@ from ccfcpp.core.config_layers import merge
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.availability import Availability
-from ccfcpp.engine.client import Client, Crew
+from ccfcpp.engine.client import Client, Crew, Member
 from ccfcpp.engine.exchange import Task
 from ccfcpp.engine.federation import Federation, RoundReport, in_process
 from ccfcpp.engine.memories import ClientMemories
 from ccfcpp.engine.payload import pack
+from ccfcpp.engine.transport import Reply
 from ccfcpp.privacy.config import PrivacyConfig
+from ccfcpp.privacy.dp_levels import ClientLevel, ImageLevel
 from ccfcpp.privacy.fixed_point import FixedPoint
 from ccfcpp.privacy.secure_sums_here import SecureSum, Stage
 from ccfcpp.privacy.summation import Summation
@@ -39,6 +42,9 @@ CAN: dict[str, tuple[str, Tree]] = {
     "ccfc": ("ccfc", SUMS),
 }
 """All systems of sums and means."""
+needs_accountant = pytest.mark.skipif(
+    find_spec("dp_accounting") is None, reason="dp-accounting is an extra: ccfcpp[privacy]"
+)
 FORM = FixedPoint(64, 32)
 SIZES = (40, 30, 20, 10)
 
@@ -126,6 +132,7 @@ def private(**privacy: object) -> ClusteringExperiment:
     return ClusteringExperiment(tiny("fed-scan", tree, alone))
 
 
+@needs_accountant
 @pytest.mark.parametrize(
     ("privacy", "reason"),
     [
@@ -147,18 +154,27 @@ def test_bad_input_has_one_line(privacy: Mapping[str, object], reason: str) -> N
     assert "\n" not in str(caught.value)
 
 
+def test_clients_on_other_machines_are_not_promised_what_is_not_there() -> None:
+    PrivacyConfig().refuse_deployed()
+    for asked in (PrivacyConfig(secure_sums=True), PrivacyConfig(level="client")):
+        with pytest.raises(UsageError, match="several machines: leave the section out"):
+            asked.refuse_deployed()
+
+
 def test_one_client_has_no_secure_sum() -> None:
     tree: Tree = {"partition": {"clients": 1}, "privacy": {"secure_sums": True}}
     with pytest.raises(UsageError, match="a sum of one is its summand"):
         ClusteringExperiment(tiny("fed-scan", tree, {"data": {"images": 100}}))
 
 
+@needs_accountant
 def test_samples_of_clients_that_may_be_empty_are_refused() -> None:
     tree: Tree = {"availability": {"sample_fraction": 0.5}, "privacy": {"level": "client"}}
     with pytest.raises(UsageError, match="leaves a round without any too often"):
         ClusteringExperiment(tiny("fed-scan", tree, {"data": {"images": 100}}))
 
 
+@needs_accountant
 def test_an_image_level_needs_images_that_tell_of_themselves_alone() -> None:
     tree: Tree = {"data": {"images": 100}, "privacy": {"level": "image"}}
     with pytest.raises(UsageError, match=r"set scan\.pairs=views and scan\.overclustering=1"):
@@ -167,63 +183,101 @@ def test_an_image_level_needs_images_that_tell_of_themselves_alone() -> None:
         ClusteringExperiment(tiny("ccfc++", tree, SUMS, {"scan": {"pairs": "views"}}))
 
 
+def level_of(experiment: ClusteringExperiment) -> ClientLevel | ImageLevel:
+    assert experiment.protection is not None
+    assert experiment.protection.mechanism is not None
+    return experiment.protection.mechanism
+
+
+@needs_accountant
 @pytest.mark.parametrize("level", ["client", "image"])
 def test_a_run_ends_with_its_budget_and_its_ledger_never_forgets(
     level: str, tmp_path: Path
 ) -> None:
-    planned = private(level=level, epsilon=50.0)
-    assert planned.protection is not None
-    assert planned.protection.mechanism is not None
-    noise = planned.protection.mechanism.budget.noise
-    # The same noise and half the budget: the first of two rounds, and not the second.
+    noise = level_of(private(level=level, epsilon=50.0)).budget.noise
+    # The same noise and less of a budget: the first of two rounds, and not the second.
     short = private(level=level, epsilon=45.0, noise=noise)
-    running = short.federation()
-    guard = short.protection and short.protection.mechanism
-    assert guard is not None
+    running, guard = short.federation(), level_of(short)
     guard.open(tmp_path / "privacy.jsonl")
     rounds = [report for _, report in running.run(short.algorithm.initial_state(short.randomness))]
     assert len(rounds) == 1
     assert 0 < rounds[0].figures["epsilon"] == guard.budget.spent <= 45.0
     again = private(level=level, epsilon=45.0, noise=noise)
-    resumed = again.protection and again.protection.mechanism
-    assert resumed is not None
+    resumed = level_of(again)
     resumed.open(tmp_path / "privacy.jsonl")
     assert resumed.budget.spent == guard.budget.spent
     assert again.federation().is_over(again.algorithm.initial_state(again.randomness), 0)
 
 
-@pytest.mark.parametrize("level", ["client", "image"])
-@pytest.mark.parametrize("secure", [False, True])
+MARK = 0.375
+
+
+class Watched:
+    """A transport of sums with marks in place of noised totals: it looks for any other number."""
+
+    def __init__(self, inner: Any, share: float) -> None:
+        self.inner = inner
+        self.share = share
+        self.seen: set[str] = set()
+
+    def deliver(self, task: Task, message: Any, members: Sequence[Member]) -> Iterator[Reply]:
+        for reply in self.inner.deliver(task, message, members):
+            assert reply.noised
+            for name, tensor in pack(reply.update).items():
+                kind, _, rest = name.partition("/")
+                expected = torch.full_like(tensor, MARK)
+                if kind == "model":
+                    before = message.model[rest]
+                    floats = before.is_floating_point()
+                    expected = before + self.share if floats else before
+                elif kind == "samples":
+                    expected = torch.full_like(tensor, 4)
+                torch.testing.assert_close(tensor, expected, msg=f"{task.exchange}: {name}")
+                self.seen.add(kind)
+            yield reply
+
+
+COVERED = [(name, "client", {"sums", "slopes", "gradient", "figures", "counts"}) for name in CAN]
+COVERED[3:] = [
+    (name, "client", {"sums", "slopes", "gradient", "figures", "counts", "model", "samples"})
+    for name in list(CAN)[3:]
+]
+
+
+@needs_accountant
+@pytest.mark.parametrize(
+    ("name", "level", "kinds", "secure"),
+    [
+        *((*each, False) for each in COVERED),
+        ("fed-scan", "image", COVERED[0][2], False),
+        ("fed-scan", "image", COVERED[0][2], True),
+        ("ccfc++, local", "client", COVERED[3][2], True),
+    ],
+)
 def test_every_tensor_of_every_update_goes_through_the_mechanism(
-    level: str, secure: bool, monkeypatch: pytest.MonkeyPatch
+    name: str, level: str, kinds: set[str], secure: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What reaches the server's work is made of noised totals alone, number by number.
 
-    The mechanism is replaced by one that writes marks in place of sums: no other number is found.
+    Of a mean the change of the model is the mark by four clients; how many they are is public.
     """
-    experiment = private(level=level, epsilon=100.0, secure_sums=secure)
-    assert experiment.protection is not None
-    mechanism = experiment.protection.mechanism
-    assert mechanism is not None
-    mark = 0.375
+    method, tree = CAN[name]
+    if level == "image":
+        tree = {"scan": {"pairs": "views", "overclustering": 1}}
+    privacy = {"level": level, "epsilon": 1e4, "noise": 5.0, "secure_sums": secure}
+    small: Tree = {"data": {"images": 100}, "partition": {"clients": 4}, "privacy": privacy}
+    experiment = ClusteringExperiment(tiny(method, tree, small))
 
     def marked(task: Task, totals: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        return {name: torch.full_like(total, mark) for name, total in totals.items()}
+        return {name: torch.full_like(total, MARK) for name, total in totals.items()}
 
-    monkeypatch.setattr(mechanism, "published", marked)
-    state = experiment.algorithm.initial_state(experiment.randomness)
-    inner = experiment.federation()
-    members = [client.member for client in experiment.clients]
-    seen: set[str] = set()
-    for index, work in enumerate(experiment.algorithm.exchanges(0, state)):
-        task = Task("fed-scan", work.exchange.name, 0, index)
-        (reply,) = inner.transport.deliver(task, work.broadcast(state), members)
-        assert reply.noised
-        for name, tensor in pack(reply.update).items():
-            assert bool((tensor.double() == mark).all()), name
-            seen.add(name.partition("/")[0])
-        state, _ = work.aggregate(state, [reply.update], experiment.randomness)
-    assert seen == {"sums", "slopes", "gradient", "figures"}
+    monkeypatch.setattr(level_of(experiment), "published", marked)
+    running = experiment.federation()
+    watched = Watched(running.transport, MARK / 4)
+    running.transport = watched
+    for _, report in running.run(experiment.algorithm.initial_state(experiment.randomness)):
+        assert not report.refused
+    assert watched.seen == kinds
 
 
 def test_a_mean_with_noise_has_a_fixed_divisor_and_no_losses() -> None:
@@ -253,6 +307,7 @@ def test_images_are_drawn_each_by_itself_and_not_from_the_seed() -> None:
     assert len({tuple(draw.tolist()) for draw in draws}) == 50
 
 
+@needs_accountant
 def test_what_an_image_adds_is_bounded_through_a_client_and_its_sums() -> None:
     """Two clients' parts with and without one image differ by its bound at most, in every sum."""
     experiment = private(level="image", epsilon=100.0, clip=0.01, reproducible_noise=True)
