@@ -67,6 +67,8 @@ class ClassificationExperiment(Experiment[ServerState]):
             self.device,
         )
         self.evaluator = Evaluator(make_model, config, self.device)
+        # They say before the run what does not fit.
+        _ = self.hostility, self.protection
 
     def _client(self, number: int) -> Client:
         return Client(number, self._client_name(number), *self._samples(self.parts[number]))

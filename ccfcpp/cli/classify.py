@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from ccfcpp.cli import flags
-from ccfcpp.cli.header import absence, chosen_by_default, setting
+from ccfcpp.cli.header import absence, chosen_by_default, protection, setting
 from ccfcpp.cli.options import AsJson, Config, Out, Resume, Seeds, Settings, ShowProfile
 from ccfcpp.cli.terminal import (
     print_facts,
@@ -54,6 +54,8 @@ _FLAGS = (
         flags.LOCAL_EPOCHS,
         *flags.ABSENCE,
     ),
+    *flags.PRIVACY,
+    *flags.HOSTILITY,
     flags.SEED,
     *flags.MACHINE,
     flags.TENSORBOARD,
@@ -122,7 +124,8 @@ def _start(
         console.print(f"{title} on {first.dataset}, seed {first.seed}: {path}")
         found = {"partition.clients": len(experiment.parts)}
         chosen = chosen_by_default(_worth_naming(first), given, first, found)
-        for line in filter(None, (setting(experiment), absence(experiment.absent_names), chosen)):
+        away = absence(experiment.absent_names)
+        for line in filter(None, (setting(experiment), *protection(experiment), away, chosen)):
             console.print(line)
         _run_one(experiment, folder, json_output)
         return

@@ -152,8 +152,48 @@ TENSORBOARD = Flag(
     "--tensorboard", "tensorboard", "Log the rounds for TensorBoard too (an extra).", switch=True
 )
 
+SECURE_SUMS = Flag(
+    "--secure-sums",
+    "privacy.secure_sums",
+    "The server learns sums over clients, and no client's part (an extra).",
+    switch=True,
+)
+PRIVACY_LEVEL = Flag(
+    "--privacy",
+    "privacy.level",
+    "Differential privacy: none, client or image (an extra).",
+    "LEVEL",
+)
+EPSILON = Flag("--epsilon", "privacy.epsilon", "Budget of differential privacy.", "E")
+REPRODUCIBLE_NOISE = Flag(
+    "--reproducible-noise",
+    "privacy.reproducible_noise",
+    "Draw privacy's noise from the seed: it then protects nothing.",
+    switch=True,
+)
+
+ATTACK = Flag(
+    "--attack",
+    "attack.kind",
+    "Let some clients send something false, to measure its effect: sign-flip, scaled, noise, "
+    "constant, false-sizes or one-point.",
+    "NAME",
+)
+ATTACKERS = Flag("--attackers", "attack.attackers", "Share of the clients that do so.", "F")
+DEFENCE = Flag(
+    "--defence",
+    "defence.rule",
+    "What the server does against such: none, bound, trimmed-mean, median, geometric-median, krum "
+    "or multi-krum.",
+    "NAME",
+)
+
 MACHINE = (DEVICE, COHORT, DATA_ROOT)
 """Where a run takes place."""
+PRIVACY = (SECURE_SUMS, PRIVACY_LEVEL, EPSILON, REPRODUCIBLE_NOISE)
+"""What is protected beside images' staying where they are."""
+HOSTILITY = (ATTACK, ATTACKERS, DEFENCE)
+"""Clients that send something false."""
 ABSENCE = (SAMPLE_FRACTION, DISCONNECTION_RATE, DROPOUT_RATE)
 """Which clients are there."""
 

@@ -77,6 +77,8 @@ class ClusteringExperiment(Experiment[Any]):
             sum(map(len, self.clients)),
         )
         self.algorithm = METHODS[config.method].make(self.problem)
+        # They say before the run what does not fit.
+        _ = self.hostility, self.protection
 
     def _holder(self, number: int, name: str, samples: Tensor) -> Client:
         return Client(number, name, self.data.images[samples.to(self.device)])

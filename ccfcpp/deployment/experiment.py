@@ -59,6 +59,8 @@ class DeployedExperiment(Experiment[Any]):
         connect: Connect,
     ) -> None:
         super().__init__(config)
+        self.privacy.refuse_deployed()
+        self.attack.refuse_deployed()
         self.config = config
         self.charter = charter
         connected = self.availability.connected([m.id for m in members], self.randomness)
@@ -67,8 +69,9 @@ class DeployedExperiment(Experiment[Any]):
         self.prepare()
         largest = max(member.samples for member in self._members)
         works = self.algorithm.client_side(Crew(largest, together=1)).works
-        exchanges = {name: work.exchange for name, work in works.items()}
-        self.transport = connect({**exchanges, COUNTS: self.counting}, self.device)
+        self.exchanges = {name: work.exchange for name, work in works.items()}
+        _ = self.hostility  # it says before the run what does not fit
+        self.transport = connect({**self.exchanges, COUNTS: self.counting}, self.device)
 
     @abstractmethod
     def prepare(self) -> None:
@@ -103,7 +106,7 @@ class DeployedExperiment(Experiment[Any]):
 
     def federation(self, memories: ClientMemories | None = None) -> Federation[Any, Any]:
         """The server and its transport; memories are the clients' own affair."""
-        return Federation(
+        federation: Federation[Any, Any] = Federation(
             self.system,
             self.algorithm,
             self._members,
@@ -111,6 +114,8 @@ class DeployedExperiment(Experiment[Any]):
             self.randomness,
             self.transport,
         )
+        self.hostility.meet(federation)
+        return federation
 
     def knows_groups(self, state: Any) -> bool:
         """Whether images can be put anywhere yet."""

@@ -3,7 +3,7 @@
 import os
 import shlex
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -66,6 +66,7 @@ class Run:
         snapshot: What the last checkpoint makes of the images; None where there is none.
         spectra: Singular values of models, by name, as in ``spectra.npz``.
         remote: Whether the images are with clients on other machines.
+        leakage: What attacks on it came to, as in ``leakage.json``; empty where there were none.
         label: What sets it apart from other runs in the same report.
     """
 
@@ -85,6 +86,7 @@ class Run:
     snapshot: Snapshot | None
     spectra: Mapping[str, Tensor]
     remote: bool = False
+    leakage: Row = field(default_factory=dict)
     label: str = ""
 
     @property
@@ -215,6 +217,7 @@ def examine(path: Path, data_root: str | None = None) -> Run:
         kind is _CLUSTERING,
         _as_recorded(experiment.last_snapshot(folder), folder),
         folder.read_arrays("spectra"),
+        leakage=folder.read_leakage(),
     )
 
 

@@ -206,3 +206,19 @@ def test_cluster_does_not_go_on_with_other_images_than_those_of_the_clients(
     result = ccfcpp("cluster", "--out", folder.path, "--resume")
     assert result.code == 2
     assert "are with its clients, on other machines" in result.stderr
+
+
+def test_a_deployed_run_is_defended_and_attacked_by_nobody(tmp_path: Path) -> None:
+    clients = labelled_clients(30, 25, 20, 20, 20)
+    tree = {"clusters": 3, "device": "cpu", "defence": {"rule": "median"}}
+    states = []
+    for rule in ("none", "median"):
+        config = tiny("ffcm-avg", tree, {"defence": {"rule": rule}})
+        experiment = experiment_on(grid_of(clients, tmp_path / rule), config)
+        summary = run(experiment, tmp_path / rule / "run")
+        assert summary.get("defence", "none") == rule
+        states.append(RunFolder(tmp_path / rule / "run").model.read_bytes())
+    assert states[0] != states[1]
+    config = tiny("ffcm-avg", tree, {"attack": {"kind": "noise"}})
+    with pytest.raises(UsageError, match="leave it out of a run over several machines"):
+        experiment_on(grid_of(clients, tmp_path / "attack"), config)
