@@ -11,14 +11,15 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
+from multiprocessing.connection import Listener
 from pathlib import Path
 
 from ccfcpp.core.errors import FederationError
 from ccfcpp.deployment.keys import make_authority, make_client, make_server
-from ccfcpp.deployment.parcel import Parcel
+from ccfcpp.deployment.parcel import Parcel, receive, send
 from ccfcpp.deployment.processes import free_port, running, super_node
 from ccfcpp.deployment.serving import open_server
-from ccfcpp.deployment.sockets import FlowerLink, answer_forever, listen
+from ccfcpp.deployment.sockets import FlowerLink, listen
 from ccfcpp.deployment.transport import Undelivered
 from scripts.timing import Seconds, console, timed
 
@@ -83,6 +84,13 @@ def _ask(link: FlowerLink, nodes: Sequence[int], payload: bytes) -> None:
             raise FederationError(f"something else came back: {str(found)[:200]}")
 
 
+def _echo(listener: Listener) -> None:
+    with suppress(OSError, EOFError):
+        while True:
+            with listener.accept() as asking:
+                send(asking, receive(asking))
+
+
 @contextmanager
 def _federation(clients: int) -> Iterator[tuple[FlowerLink, list[int]]]:
     """A server behind the gate, and nodes whose workers send back what they get."""
@@ -99,8 +107,8 @@ def _federation(clients: int) -> Iterator[tuple[FlowerLink, list[int]]]:
         )
         for name in names:
             socket = folder / name / "worker"
-            answering = listen(socket), lambda parcel: parcel
-            threading.Thread(target=answer_forever, args=answering, daemon=True).start()
+            listener = stack.enter_context(listen(socket))
+            threading.Thread(target=_echo, args=(listener,), daemon=True).start()
             key = keys / "clients" / f"{name}.key"
             node = super_node(
                 folder / name / "flower", f"127.0.0.1:{port}", keys / "ca.crt", key, socket

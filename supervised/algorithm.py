@@ -37,7 +37,8 @@ TERM = "decorrelation"
 
 def training_exchange(method: Method) -> Exchange[Broadcast, LocalUpdate]:
     """The exchange of a round, with the types that the method has for it."""
-    return Exchange("training", method.message, method.update, method.remembers)
+    means = method.aggregation.of_means
+    return Exchange("training", method.message, method.update, method.remembers, averaged=means)
 
 
 class LocalTraining(ClientWork[Broadcast, LocalUpdate]):

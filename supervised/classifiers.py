@@ -29,3 +29,17 @@ CLASSIFIERS: "Registry[Method]" = Registry(
     "supervised.methods.method:Method",
 )
 """All of them, in the order of tables; then those that installed packages add."""
+
+_TERMS = {"feddecorr": "FedDecorr", "decov": "DeCov", "structured-decov": "Structured-DeCov"}
+"""Names of the decorrelation terms."""
+
+
+def title_of(method: str, decorrelation: str) -> str:
+    """What a classifier is called: its method, and the term that is added to the method's loss.
+
+    Args:
+        method: A name in ``CLASSIFIERS``.
+        decorrelation: The kind of the term; ``none`` for none.
+    """
+    term = "" if decorrelation == "none" else f" with {_TERMS[decorrelation]}"
+    return CLASSIFIERS[method].title + term

@@ -20,6 +20,8 @@ from ccfcpp.core.config import (
     Section,
     Weight,
 )
+from ccfcpp.privacy.config import PrivacyConfig
+from ccfcpp.privacy.hostile_config import AttackConfig, DefenceConfig
 from supervised.classifiers import CLASSIFIERS
 
 
@@ -127,6 +129,9 @@ class ClassifyConfig(MethodConfig):
     training: LocalTrainingConfig = LocalTrainingConfig()
     decorrelation: DecorrelationConfig = DecorrelationConfig()
     augmentation: AugmentationConfig = AugmentationConfig()
+    privacy: PrivacyConfig = PrivacyConfig()
+    attack: AttackConfig = AttackConfig()
+    defence: DefenceConfig = DefenceConfig()
 
     @classmethod
     def own_methods(cls) -> list[str]:

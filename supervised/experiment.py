@@ -54,6 +54,8 @@ class ClassificationExperiment(Experiment[ServerState]):
         connected = self.availability.connected(range(len(self.parts)), self.randomness)
         image_shape = tuple(self.data.images.shape[1:])
         make_model = classifier_maker(config, image_shape, len(self.data.classes))
+        absent = sorted(set(range(len(self.parts))) - set(connected))
+        self.absent_names = [self._client_name(number) for number in absent]
         self.clients = [self._client(number) for number in connected]
         self.test_sets = self._test_sets(test)
         self.algorithm = FederatedClassification(
@@ -65,10 +67,15 @@ class ClassificationExperiment(Experiment[ServerState]):
             self.device,
         )
         self.evaluator = Evaluator(make_model, config, self.device)
+        # They say before the run what does not fit.
+        _ = self.hostility, self.protection
 
     def _client(self, number: int) -> Client:
-        name = self.data.owner_names[number] if self._by_domain else f"client {number}"
-        return Client(number, name, *self._samples(self.parts[number]))
+        return Client(number, self._client_name(number), *self._samples(self.parts[number]))
+
+    def _client_name(self, number: int) -> str:
+        """What a client is called: its domain's name, or its number."""
+        return self.data.owner_names[number] if self._by_domain else f"client {number}"
 
     def _samples(self, index: Tensor) -> tuple[Tensor, Tensor]:
         """Images and labels on the device."""

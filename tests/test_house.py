@@ -53,7 +53,8 @@ SLOW = {"torch", "sklearn", "scipy", "matplotlib", "jinja2", "torchvision", "fai
                   ["compare", "--help"], ["report", "--help"], ["reproduce", "--help"],
                   ["verify-theory", "--help"], ["datasets", "--help"],
                   ["serve", "--help"], ["join", "--help"],
-                  ["predict", "--help"], ["keys", "--help"], ["keys", "client", "--help"]]
+                  ["predict", "--help"], ["leakage", "--help"],
+                  ["keys", "--help"], ["keys", "client", "--help"]]
 )  # fmt: skip
 def test_help_imports_no_network_library(arguments: list[str]) -> None:
     program = f"import sys; sys.argv = ['ccfcpp', *{arguments}]\n"

@@ -91,7 +91,7 @@ def test_its_run_has_a_report(installed: Path, tmp_path: Path) -> None:
     run_ = tmp_path / "run"
     ccfcpp(
         installed, "cluster", "--method", "fed-lloyd", "--dataset", "stripes", "--clients", 4,
-        "--set", "lloyd.rounds=2", "--out", run_,
+        "--set", "lloyd.rounds=2", "--set", "evaluate_every=1", "--out", run_,
     )  # fmt: skip
     found = json.loads(ccfcpp(installed, "report", run_, "--json"))
     assert {"scores", "confusion", "loss"} <= {*found["figures"]}

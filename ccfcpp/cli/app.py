@@ -16,6 +16,7 @@ from ccfcpp.cli.compare import add_compare
 from ccfcpp.cli.datasets import add_datasets
 from ccfcpp.cli.join import add_join
 from ccfcpp.cli.keys import add_keys
+from ccfcpp.cli.leakage import leakage
 from ccfcpp.cli.predict import predict
 from ccfcpp.cli.presets import presets
 from ccfcpp.cli.report import add_report
@@ -112,6 +113,7 @@ add_datasets(app)
 app.command()(presets)
 add_cluster(app)
 app.command()(predict)
+app.command()(leakage)
 add_compare(app)
 app.command()(verify_theory)
 add_report(app)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _WORDS = {"away": "away", "waiting": "there", "training": "at work", "late": "late"}
 _STYLES = {"away": "red", "late": "yellow", "at work": "green"}
-_NOT_YET = "not there yet"
+_NOT_YET, _TOO_LATE = "not there yet", "not part of this run"
 _MOST_ROWS = 30
 """Of a table, so that it fits a terminal: those that are not just there or at work come first."""
 
@@ -42,8 +42,12 @@ class Attendance:
             self.console.print(f"{name}: {what}")
 
     def begin(self, members: Iterable[Member]) -> None:
-        """Those that take part are known."""
+        """Those that take part are known; who comes later does not."""
         self.images = {member.name: member.samples for member in members}
+        self.standings = {
+            name: _TOO_LATE if standing == _NOT_YET else standing
+            for name, standing in self.standings.items()
+        }
         self.standings |= dict.fromkeys(self.images, "there")
 
     def stands(self, member: Member, before: Standing, now: Standing) -> None:

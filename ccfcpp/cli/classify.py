@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import json
-from contextlib import nullcontext
+from collections.abc import Mapping
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
 from ccfcpp.cli import flags
-from ccfcpp.cli.header import chosen_by_default, setting
+from ccfcpp.cli.header import absence, chosen_by_default, protection, setting
 from ccfcpp.cli.options import AsJson, Config, Out, Resume, Seeds, Settings, ShowProfile
 from ccfcpp.cli.terminal import (
     print_facts,
     print_rows,
     printed_profile,
     progress_console,
+    report_command,
     resumable,
     resume_command,
     run_to_end,
@@ -28,7 +30,7 @@ from ccfcpp.core.config import Tree
 from ccfcpp.core.config_layers import stack
 from ccfcpp.core.errors import UsageError
 from ccfcpp.runs.opening import Opening, new_path, required_out
-from supervised.classifiers import CLASSIFIERS
+from supervised.classifiers import title_of
 from supervised.config import ClassifyConfig
 
 if TYPE_CHECKING:
@@ -36,23 +38,24 @@ if TYPE_CHECKING:
     from ccfcpp.runs.folder import RunFolder
     from ccfcpp.runs.study import Planned, Row, Study
 
-_TERMS = {"feddecorr": "FedDecorr", "decov": "DeCov", "structured-decov": "Structured-DeCov"}
-"""Names of the decorrelation terms."""
 _HEADLINE = ("accuracy", "accuracy")
 _PRESETS = ("classify", "feddecorr")
 _FLAGS = (
     flags.DATASET,
-    flags.ALPHA,
-    flags.CLASSES_PER_CLIENT,
+    *flags.several(flags.ALPHA, flags.CLASSES_PER_CLIENT),
     flags.LABEL_PARTITION,
-    flags.CLASSIFICATION_METHOD,
-    flags.DECORR,
-    flags.BETA,
-    flags.MODEL,
-    flags.TEN_CLIENTS,
-    flags.TRAINING_ROUNDS,
-    flags.LOCAL_EPOCHS,
-    *flags.ABSENCE,
+    *flags.several(
+        flags.CLASSIFICATION_METHOD,
+        flags.DECORR,
+        flags.BETA,
+        flags.MODEL,
+        flags.TEN_CLIENTS,
+        flags.TRAINING_ROUNDS,
+        flags.LOCAL_EPOCHS,
+        *flags.ABSENCE,
+    ),
+    *flags.PRIVACY,
+    *flags.HOSTILITY,
     flags.SEED,
     *flags.MACHINE,
     flags.TENSORBOARD,
@@ -76,27 +79,31 @@ def classify(
     profile: ShowProfile = False,
     json_output: AsJson = False,
 ) -> None:
-    """Train a classifier over clients, by FedAvg and its kin, with FedDecorr or without."""
+    """Train a classifier over clients, by FedAvg and its kin, with FedDecorr or without.
+
+    Of flags with several values, such as 0.05,0.5 for the concentration, all combinations are run.
+    """
     from ccfcpp.runs.environment import keep_freed_memory, use_processors
     from ccfcpp.runs.study import Study, plan_grid, reopen_study
 
     flags.name_partition(named)
+    axes = flags.take_axes(named, _FLAGS)
     files, values = user_layers(config, named, settings, _PRESETS)
     keep_freed_memory()
     use_processors()
     with printed_profile() if profile else nullcontext():
         if not resume:
-            plan = plan_grid(ClassifyConfig, "classify", files, values, seeds)
+            plan = plan_grid(ClassifyConfig, "classify", files, values, seeds, _typed(axes))
             _start(out, plan, [*files, values], json_output)
         elif Study.plan_of(required_out(out)).is_file():
             with usage_errors():
-                study = reopen_study(
-                    required_out(out), ClassifyConfig, stack(ClassifyConfig, *files, values), seeds
-                )
+                changes = stack(ClassifyConfig, *files, values) | axes
+                study = reopen_study(required_out(out), ClassifyConfig, changes, seeds)
             _run_study(study, json_output)
         else:
             with usage_errors():
-                experiment, folder = _reopen_run(required_out(out), files, values, seeds)
+                several = seeds > 1 or bool(axes)
+                experiment, folder = _reopen_run(required_out(out), files, values, several)
             _run_one(experiment, folder, json_output)
 
 
@@ -112,12 +119,13 @@ def _start(
         with usage_errors():
             path = out or new_path(_name(first), first.dataset)
             experiment, folder = Opening.new(path, first).open(ClassificationExperiment)
-        title = _title(first.method, first.decorrelation.kind)
+        title = title_of(first.method, first.decorrelation.kind)
         console = progress_console()
         console.print(f"{title} on {first.dataset}, seed {first.seed}: {path}")
-        console.print(setting(experiment))
         found = {"partition.clients": len(experiment.parts)}
-        if line := chosen_by_default(_worth_naming(first), given, first, found):
+        chosen = chosen_by_default(_worth_naming(first), given, first, found)
+        away = absence(experiment.absent_names)
+        for line in filter(None, (setting(experiment), *protection(experiment), away, chosen)):
             console.print(line)
         _run_one(experiment, folder, json_output)
         return
@@ -130,6 +138,18 @@ def _start(
                 ClassificationExperiment(planned.config)
         study = Study.create(path, plan)
     _run_study(study, json_output)
+
+
+def _typed(axes: Mapping[str, list[str]]) -> dict[str, list[float | str]]:
+    """Lists of text with numbers as a file would have them: equal values are one."""
+    return {key: list(map(_number, texts)) for key, texts in axes.items()}
+
+
+def _number(text: str) -> float | str:
+    for kind in (int, float):
+        with suppress(ValueError):
+            return kind(text)
+    return text
 
 
 def _worth_naming(config: ClassifyConfig) -> list[flags.Flag]:
@@ -148,11 +168,12 @@ def _name(config: ClassifyConfig) -> str:
 
 
 def _reopen_run(
-    path: Path, files: list[Tree], values: Tree, seeds: int
+    path: Path, files: list[Tree], values: Tree, several: bool
 ) -> tuple[Experiment[Any], RunFolder]:
-    if seeds > 1:
+    if several:
         raise UsageError(
-            f"{path} holds a single run: leave out --seeds to go on with it, or give another --out"
+            f"{path} holds a single run: leave out --seeds and lists to go on with it, or give "
+            "another --out"
         )
     from ccfcpp.runs.study import without_grids
     from supervised.experiment import ClassificationExperiment
@@ -189,25 +210,17 @@ def _run_study(study: Study[ClassifyConfig], json_output: bool) -> None:
         typer.echo(json.dumps({"out": str(study.path), "table": rows, "runs": summaries}))
     else:
         print_rows(str(study.path), shown)
+        typer.echo(f"as a page: {report_command(study.path)}")
 
 
 def _tabulate(study: Study[ClassifyConfig]) -> tuple[list[Row], list[dict[str, str]]]:
     """Write the table of the runs so far; its rows, and the same for people."""
-    from ccfcpp.runs.study import as_markdown, cell_rows, display
+    from ccfcpp.runs.study import as_markdown
+    from supervised.table import tabulate
 
-    results = study.results()
-    measures = _measures([summary for _, summary in results])
-    rows = cell_rows(results, measures)
-    shown = [display(row, measures) for row in rows]
+    rows, shown = tabulate(study.results())
     study.write_table(rows, as_markdown(shown))
     return rows, shown
-
-
-def _measures(summaries: list[dict[str, Any]]) -> list[str]:
-    """What tables show: also each domain's accuracy."""
-    of_domains = [s for s in summaries if s["partition"] == "domain"]
-    domains = dict.fromkeys(key for s in of_domains for key in s if key.startswith("accuracy "))
-    return ["accuracy", *domains, "effective_rank", "tail_share", "seconds"]
 
 
 def _print_summary(summary: dict[str, Any]) -> None:
@@ -232,14 +245,8 @@ def _print_summary(summary: dict[str, Any]) -> None:
             summary["tail_share"], "of the spread, in the weaker half of directions"
         ),
     }
-    title = f"{_title(summary['method'], decorrelation)} on {summary['dataset']}"
+    title = f"{title_of(summary['method'], decorrelation)} on {summary['dataset']}"
     print_facts(title, rows | traffic_rows(summary))
-
-
-def _title(method: str, decorrelation: str) -> str:
-    """A method, and the term that is added to its loss."""
-    term = "" if decorrelation == "none" else f" with {_TERMS[decorrelation]}"
-    return CLASSIFIERS[method].title + term
 
 
 def _shown(figure: float | None, words: str) -> str:

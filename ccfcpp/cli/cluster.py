@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from ccfcpp.cli import flags
-from ccfcpp.cli.header import absence, chosen_by_default, setting
+from ccfcpp.cli.header import absence, chosen_by_default, protection, setting
 from ccfcpp.cli.options import AsJson, Config, Out, Resume, Settings, ShowProfile
 from ccfcpp.cli.terminal import (
     print_facts,
     printed_profile,
+    privacy_rows,
     progress_console,
     resumable,
     resume_command,
@@ -45,6 +46,8 @@ _FLAGS = (
     flags.ETA,
     flags.LAM,
     *flags.ABSENCE,
+    *flags.PRIVACY,
+    *flags.HOSTILITY,
     flags.SEED,
     *flags.MACHINE,
     flags.TENSORBOARD,
@@ -134,9 +137,7 @@ def _announce(
     own_images: list[str],
 ) -> None:
     """What only the images show, before the first round."""
-    lines = [setting(experiment)]
-    if experiment.absent:
-        lines.append(absence([experiment.client_name(each) for each in experiment.absent]))
+    lines = [setting(experiment), *protection(experiment), absence(experiment.absent_names)]
     if not opening.goes_on:
         found = {"partition.clients": len(experiment.parts), "clusters": experiment.clusters}
         kinds = {"skew": (flags.SKEW,), "dirichlet": (flags.ALPHA,)}
@@ -168,6 +169,7 @@ def _print_summary(config: ClusterConfig, summary: dict[str, Any]) -> None:
             if summary["scores_absent"] is not None
         },
     }
+    rows |= privacy_rows(summary)
     title = f"{METHODS[summary['method']].title} on {summary['dataset']}"
     print_facts(title, rows | traffic_rows(summary))
 

@@ -15,6 +15,7 @@ from ccfcpp.cli.terminal import (
     column,
     given,
     progress_console,
+    report_command,
     resumable,
     resume_command,
     usage_errors,
@@ -42,10 +43,10 @@ _FLAGS = (
     flags.DATASET,
     flags.PRESET,
     flags.PARTITION,
-    flags.ALPHA,
+    *flags.several(flags.ALPHA),
     flags.CLIENTS,
     flags.CLUSTERS,
-    *flags.ABSENCE,
+    *flags.several(*flags.ABSENCE),
     flags.SEED,
     *flags.MACHINE,
 )
@@ -82,7 +83,10 @@ def compare(
     settings: Settings = None,
     json_output: AsJson = False,
 ) -> None:
-    """Compare systems on the same images, partitions and scores, as the CCFC++ paper's tables."""
+    """Compare systems on the same images, partitions and scores, as the CCFC++ paper's tables.
+
+    Of flags with several values, such as 0,0.3 for a rate of failures, all combinations are run.
+    """
     from rich.console import Console
 
     from ccfcpp.cli.study_progress import watched
@@ -93,17 +97,17 @@ def compare(
     from ccfcpp.runs.study import reopen_study
 
     flags.name_partition(named)
+    axes = flags.take_axes(named, _FLAGS)
     files, values = user_layers(config, named, settings, _PRESETS)
     keep_freed_memory()
     use_processors()
     with usage_errors():
         if resume:
-            axes = given({"--methods": methods, "--p": p})
-            study = reopen_study(
-                required_out(out), ClusterConfig, stack(ClusterConfig, *files, values) | axes, seeds
-            )
+            changes = stack(ClusterConfig, *files, values) | axes
+            changes |= given({"--methods": methods, "--p": p})
+            study = reopen_study(required_out(out), ClusterConfig, changes, seeds)
         else:
-            plan = _plan([_BESIDE_PUBLISHED, *files], values, methods, p, seeds)
+            plan = _plan([_BESIDE_PUBLISHED, *files], values, methods, p, axes, seeds)
             study = _start(out, plan)
 
     def compared() -> Comparison:
@@ -127,35 +131,34 @@ def compare(
     else:
         Console().print(*_scores(result), _table(COSTS_TITLE, result.costs()))
         typer.echo(f"also in {study.path}/table.csv and table.md")
+        typer.echo(f"as a page: {report_command(study.path)}")
 
 
 def _plan(
-    files: list[Tree], values: Tree, methods: str | None, p: str | None, seeds: int
+    files: list[Tree],
+    values: Tree,
+    methods: str | None,
+    p: str | None,
+    axes: Mapping[str, list[str]],
+    seeds: int,
 ) -> list[Planned[ClusterConfig]]:
     keys = [key for key, _ in flatten(values)]
-    for key, flag in (("method", "--methods"), ("partition.p", "--p")):
+    instead = {flag.key: flag.option for flag in _FLAGS if flag.key in axes}
+    for key, option in {"method": "--methods", "partition.p": "--p", **instead}.items():
         if key in keys:
-            raise UsageError(f"--set {key} is refused: a comparison has several; give {flag}")
-    names = _listed(methods, "--methods") if methods is not None else list(METHODS)
-    skews = _listed(p, "--p") if p is not None else list(_SKEWS)
+            raise UsageError(f"--set {key} is refused: a comparison has several; give {option}")
+    names = flags.listed(methods, "--methods") if methods is not None else list(METHODS)
+    skews = flags.listed(p, "--p") if p is not None else list(_SKEWS)
     from ccfcpp.papers.comparison import plan_comparison
 
     kind = resolve(ClusterConfig, "cluster", *files, values).partition.kind
-    if kind != "skew":
-        if p is not None:
-            raise UsageError(f"--p has no effect on partition.kind = {kind!r}: leave it out")
-        skews = []
-    plan = plan_comparison(files, values, names, skews, seeds)
-    refuse_unused(keys, list(dict.fromkeys(run.config.method for run in plan)))
+    if kind == "skew":
+        axes = {"partition.p": skews, **axes}
+    elif p is not None:
+        raise UsageError(f"--p has no effect on partition.kind = {kind!r}: leave it out")
+    plan = plan_comparison(files, values, names, axes, seeds)
+    refuse_unused([*keys, *axes], list(dict.fromkeys(run.config.method for run in plan)))
     return plan
-
-
-def _listed(text: str, flag: str) -> list[str]:
-    """The different values of a list with commas."""
-    values = list(dict.fromkeys(part.strip() for part in text.split(",")))
-    if "" in values:
-        raise UsageError(f"{flag} {text!r} holds an empty value: give a list such as a,b")
-    return values
 
 
 def _start(out: Path | None, plan: list[Planned[ClusterConfig]]) -> Study[ClusterConfig]:

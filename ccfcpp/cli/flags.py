@@ -6,8 +6,8 @@ each key. Its help shows the default, which is the preset's for the default data
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 import typer
@@ -35,6 +35,7 @@ class Flag:
         metavar: What stands for its value in the help.
         unset: What holds where the configuration says nothing.
         switch: Whether it takes no value, and sets its key to true.
+        takes_several: Whether it takes a list with commas, each value of which is run.
     """
 
     option: str
@@ -43,6 +44,7 @@ class Flag:
     metavar: str = "TEXT"
     unset: str = "none"
     switch: bool = False
+    takes_several: bool = False
 
     @property
     def name(self) -> str:
@@ -150,8 +152,48 @@ TENSORBOARD = Flag(
     "--tensorboard", "tensorboard", "Log the rounds for TensorBoard too (an extra).", switch=True
 )
 
+SECURE_SUMS = Flag(
+    "--secure-sums",
+    "privacy.secure_sums",
+    "The server learns sums over clients, and no client's part (an extra).",
+    switch=True,
+)
+PRIVACY_LEVEL = Flag(
+    "--privacy",
+    "privacy.level",
+    "Differential privacy: none, client or image (an extra).",
+    "LEVEL",
+)
+EPSILON = Flag("--epsilon", "privacy.epsilon", "Budget of differential privacy.", "E")
+REPRODUCIBLE_NOISE = Flag(
+    "--reproducible-noise",
+    "privacy.reproducible_noise",
+    "Draw privacy's noise from the seed: it then protects nothing.",
+    switch=True,
+)
+
+ATTACK = Flag(
+    "--attack",
+    "attack.kind",
+    "Let some clients send something false, to measure its effect: sign-flip, scaled, noise, "
+    "constant, false-sizes or one-point.",
+    "NAME",
+)
+ATTACKERS = Flag("--attackers", "attack.attackers", "Share of the clients that do so.", "F")
+DEFENCE = Flag(
+    "--defence",
+    "defence.rule",
+    "What the server does against such: none, bound, trimmed-mean, median, geometric-median, krum "
+    "or multi-krum.",
+    "NAME",
+)
+
 MACHINE = (DEVICE, COHORT, DATA_ROOT)
 """Where a run takes place."""
+PRIVACY = (SECURE_SUMS, PRIVACY_LEVEL, EPSILON, REPRODUCIBLE_NOISE)
+"""What is protected beside images' staying where they are."""
+HOSTILITY = (ATTACK, ATTACKERS, DEFENCE)
+"""Clients that send something false."""
 ABSENCE = (SAMPLE_FRACTION, DISCONNECTION_RATE, DROPOUT_RATE)
 """Which clients are there."""
 
@@ -183,6 +225,44 @@ def keyed(*flags: Flag) -> Callable[[Callable[..., None]], Callable[..., None]]:
         return wrapper
 
     return decorate
+
+
+def several(*flags: Flag) -> tuple[Flag, ...]:
+    """The same flags where a command takes more than one value, with commas."""
+    return tuple(replace(flag, metavar=f"{flag.metavar},…", takes_several=True) for flag in flags)
+
+
+def take_axes(named: Named, flags: Iterable[Flag]) -> dict[str, list[str]]:
+    """Take the lists out of what was given: what is left has one value each.
+
+    Args:
+        named: Values of a command's flags by dotted key.
+        flags: Flags that may have lists.
+
+    Returns:
+        The lists, by dotted key.
+
+    Raises:
+        UsageError: A list holds an empty value.
+    """
+    axes = {}
+    for flag in flags:
+        if flag.takes_several and "," in (named[flag.key] or ""):
+            axes[flag.key] = listed(named[flag.key], flag.option)
+            named[flag.key] = None
+    return axes
+
+
+def listed(text: str, option: str) -> list[str]:
+    """The different values of a list with commas.
+
+    Raises:
+        UsageError: One of them is empty.
+    """
+    values = list(dict.fromkeys(part.strip() for part in text.split(",")))
+    if "" in values:
+        raise UsageError(f"{option} {text!r} holds an empty value: give a list such as a,b")
+    return values
 
 
 def name_partition(named: Named) -> None:

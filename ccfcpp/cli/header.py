@@ -29,8 +29,16 @@ def setting(experiment: Experiment[Any]) -> str:
     )
 
 
+def protection(experiment: Experiment[Any]) -> list[str]:
+    """What is protected from whom, beside images' staying where they are, line by line."""
+    kept = experiment.protection.header() if experiment.protection else []
+    return experiment.hostility.header() + kept
+
+
 def absence(names: Sequence[str]) -> str:
-    """Who is absent for the whole run."""
+    """Who is absent for the whole run; empty where nobody is."""
+    if not names:
+        return ""
     more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
     return f"absent for the whole run: {', '.join(names[:_MOST_NAMES])}{more}"
 

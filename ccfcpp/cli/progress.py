@@ -1,7 +1,7 @@
 """The progress of a run on stderr."""
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import Self
 
@@ -11,6 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from ccfcpp.engine.federation import RoundReport
 
 _SECONDS_BETWEEN_LINES = 5.0
+_MOST_NAMED = 20
 _LONG = 20 * 60.0
 """Seconds from which on a user may want to know what is shorter."""
 _SHORTER = (
@@ -80,9 +81,8 @@ class RunProgress:
     def __call__(self, report: RoundReport, scores: dict[str, float]) -> None:
         """Show a round that has ended, and say who was absent and which updates were refused."""
         for what, clients in (("absent", report.absent), ("refused", report.refused)):
-            for client, reasons in clients.items():
-                text = "; ".join(reasons)
-                self.console.print(f"round {report.round + 1}: client {client} {what}: {text}")
+            for text, those in _by_reason(clients).items():
+                self.console.print(f"round {report.round + 1}: {_named(those)} {what}: {text}")
         if not report.clients:
             self.console.print(f"round {report.round + 1}: no client took part")
         key, name = self.headline
@@ -95,7 +95,8 @@ class RunProgress:
             self.console.print(self._estimate(report))
             if (self.ends[-1] - self.ends[0]) * (self.rounds - report.round) > _LONG:
                 self.console.print(_SHORTER)
-        figures = " ".join(f"{loss}  {self.score}  {self._time_left(report)}".split())
+        spent = f"ε {report.figures['epsilon']:.3g}" if "epsilon" in report.figures else ""
+        figures = " ".join(f"{loss}  {self.score} {spent}  {self._time_left(report)}".split())
         self.bar.update(self.task, completed=report.round + 1, figures=figures)
         if not self.console.is_terminal and (self._line_is_due() or last):
             self.last_line = time.monotonic()
@@ -119,3 +120,19 @@ class RunProgress:
 def minutes(seconds: float) -> str:
     """A time as minutes and seconds."""
     return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"
+
+
+def _by_reason(clients: Mapping[int, list[str]]) -> dict[str, list[int]]:
+    """Clients of whom the same is to be said."""
+    found: dict[str, list[int]] = {}
+    for client, reasons in clients.items():
+        found.setdefault("; ".join(reasons), []).append(client)
+    return found
+
+
+def _named(clients: list[int]) -> str:
+    """Some clients by their numbers."""
+    if len(clients) == 1:
+        return f"client {clients[0]}"
+    more = f" and {len(clients) - _MOST_NAMED} more" if len(clients) > _MOST_NAMED else ""
+    return f"clients {', '.join(map(str, clients[:_MOST_NAMED]))}{more}"

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -19,7 +20,6 @@ from ccfcpp.runs.paths import RunPaths
 
 if TYPE_CHECKING:
     from ccfcpp.report.contents import Contents
-    from ccfcpp.report.examination import Run
 
 
 def add_report(app: typer.Typer) -> None:
@@ -31,19 +31,23 @@ def add_report(app: typer.Typer) -> None:
 @flags.keyed(flags.DATA_ROOT)
 def report(
     named: flags.Named,
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders of runs.")],
+    runs: Annotated[
+        list[Path], typer.Argument(metavar="RUN...", help="Folders of runs, or one of a study.")
+    ],
     out: Annotated[
         Path | None,
         typer.Option(
-            help="New folder of the report; that of the run otherwise, or a new one under reports/ "
-            "for several runs."
+            help="New folder of the report; that of the run or study otherwise, or a new one under "
+            "reports/ for several runs."
         ),
     ] = None,
     json_output: AsJson = False,
 ) -> None:
-    """Show a run, or several side by side, on one HTML page with figures and their numbers."""
+    """Show a run, several side by side, or a study on one HTML page with figures and numbers."""
+    from ccfcpp.papers.study_page import is_study
     from ccfcpp.report.contents import contents
     from ccfcpp.report.examination import examine
+    from ccfcpp.report.page import page
     from ccfcpp.report.runs import labelled
     from ccfcpp.runs.environment import use_processors
 
@@ -52,6 +56,10 @@ def report(
     folder = _place(runs, out)
     use_processors()
     console = progress_console()
+    if len(runs) == 1 and is_study(runs[0]):
+        drawn = _write_study(runs[0], folder)
+        _say(folder, drawn, json_output)
+        return
     examined = []
     with usage_errors():
         for run in runs:
@@ -61,7 +69,26 @@ def report(
         console.print("drawing …")
         shown = labelled(examined)
         drawn = contents(shown)
-        _write(folder, shown, drawn)
+        _write(folder, drawn, partial(page, shown, drawn))
+    _say(folder, drawn, json_output)
+
+
+def _write_study(study: Path, folder: Path) -> Contents:
+    from ccfcpp.core.files import write_whole
+    from ccfcpp.papers.study_figures import study_figures
+    from ccfcpp.papers.study_page import examine_study
+    from ccfcpp.report.page import study_page
+    from ccfcpp.runs.study import as_csv
+
+    with usage_errors():
+        examined = examine_study(study)
+        drawn = study_figures(examined.cells)
+        _write(folder, drawn, lambda svgs: study_page(drawn, svgs, examined.facts))
+        write_whole(folder / "table.csv", as_csv(examined.rows).encode())
+    return drawn
+
+
+def _say(folder: Path, drawn: Contents, json_output: bool) -> None:
     path = folder / "report.html"
     if not json_output:
         typer.echo(str(path))
@@ -99,9 +126,8 @@ def _place(runs: Sequence[Path], out: Path | None) -> Path:
     return out
 
 
-def _write(folder: Path, runs: Sequence[Run], drawn: Contents) -> None:
+def _write(folder: Path, drawn: Contents, page: Callable[[Mapping[str, str]], str]) -> None:
     from ccfcpp.core.files import write_whole
-    from ccfcpp.report.page import page
     from ccfcpp.report.writing import as_svg, write_figure
 
     figures = folder / "figures"
@@ -114,4 +140,4 @@ def _write(folder: Path, runs: Sequence[Run], drawn: Contents) -> None:
     svgs = {figure.name: as_svg(figure) for figure in drawn.figures}
     for figure in drawn.figures:
         write_figure(figures, figure, svgs[figure.name])
-    write_whole(folder / "report.html", page(runs, drawn, svgs).encode())
+    write_whole(folder / "report.html", page(svgs).encode())

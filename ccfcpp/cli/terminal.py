@@ -148,6 +148,11 @@ def resume_command(command: str, path: Path) -> str:
     return f"ccfcpp {command} --out {shlex.quote(str(path))} --resume"
 
 
+def report_command(path: Path) -> str:
+    """What the user types to see runs as a page."""
+    return f"ccfcpp report {shlex.quote(str(path))}"
+
+
 @contextmanager
 def printed_profile() -> Iterator[None]:
     """Measure a run and say where its time went, also where it is interrupted."""
@@ -194,6 +199,18 @@ def print_rows(title: str, rows: Sequence[Mapping[str, str]]) -> None:
     for row in rows:
         table.add_row(*(Text(row.get(name, "")) for name in names))
     Console().print(table)
+
+
+def privacy_rows(summary: Mapping[str, Any]) -> dict[str, str]:
+    """The rows that say what a run has given away, where it kept account of it."""
+    found = summary.get("privacy", {})
+    rows = {"secure sums": "yes"} if found.get("secure_sums") else {}
+    if "epsilon" in found:
+        level = f"{found['level']} level: ε = {found['epsilon']:.3g} of {found['budget']:g}, "
+        rows["privacy"] = f"{level}δ = {found['delta']:g}; it hides {found['hides']}"
+        if found["budget_ended_the_run"]:
+            rows["privacy"] += "; the budget ended the run before its last round"
+    return rows
 
 
 def traffic_rows(summary: Mapping[str, Any]) -> dict[str, str]:

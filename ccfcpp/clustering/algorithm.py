@@ -69,10 +69,12 @@ class ClusteringAlgorithm(Algorithm[Clustered]):
     Attributes:
         by_angle: Whether images belong to the centroid of the nearest direction, whatever its
             length; else to the nearest one.
+        by_pixels: Whether centroids lie among the pixels: an average of one image is that image.
         comparison: How local models are compared with the global one; None without models.
     """
 
     by_angle: bool = False
+    by_pixels: bool = False
     comparison: ModelComparison[Any] | None = None
 
     def knows_clusters(self, state: Clustered) -> bool:

@@ -8,6 +8,8 @@ from pydantic import Field
 
 from ccfcpp.clustering.methods import METHODS
 from ccfcpp.core.config import DataConfig, Heeding, MethodConfig, Positive, Section, Share
+from ccfcpp.privacy.config import PrivacyConfig
+from ccfcpp.privacy.hostile_config import AttackConfig, DefenceConfig
 
 
 class ClusterDataConfig(DataConfig):
@@ -66,6 +68,9 @@ class ClusterConfig(MethodConfig):
     """Number of clusters k; the number of classes where it is null."""
     data: ClusterDataConfig = ClusterDataConfig()
     partition: PartitionConfig = PartitionConfig()
+    privacy: PrivacyConfig = PrivacyConfig()
+    attack: AttackConfig = AttackConfig()
+    defence: DefenceConfig = DefenceConfig()
 
     @classmethod
     def own_methods(cls) -> list[str]:

@@ -54,6 +54,7 @@ class ClusteringExperiment(Experiment[Any]):
         self.parts = partition(config, self.data, self.randomness)
         connected = self.availability.connected(range(len(self.parts)), self.randomness)
         self.absent = sorted(set(range(len(self.parts))) - set(connected))
+        self.absent_names = [self.client_name(number) for number in self.absent]
         self.data = self.data.to(self.device)
         # A client without samples has nothing to train on and nothing to add to an average.
         self.clients = [
@@ -76,6 +77,8 @@ class ClusteringExperiment(Experiment[Any]):
             sum(map(len, self.clients)),
         )
         self.algorithm = METHODS[config.method].make(self.problem)
+        # They say before the run what does not fit.
+        _ = self.hostility, self.protection
 
     def _holder(self, number: int, name: str, samples: Tensor) -> Client:
         return Client(number, name, self.data.images[samples.to(self.device)])

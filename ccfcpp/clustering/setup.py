@@ -30,19 +30,41 @@ def load_data(config: ClusterConfig) -> ImageData:
     Raises:
         UsageError: The images cannot be read, or have no labels that the part needs.
     """
-    data = load(
+    data = _all_images(config)
+    if config.data.images is not None:
+        data = selected(data, _part(config, data))
+    if config.data.imbalance > 1:
+        data = long_tailed(data, config.data.imbalance, _PART.generator("imbalance"))
+    return data
+
+
+def left_out(config: ClusterConfig) -> ImageData | None:
+    """The images that ``data.images`` leaves out; None where it leaves out none.
+
+    Raises:
+        UsageError: The images cannot be read.
+    """
+    if config.data.images is None:
+        return None
+    data = _all_images(config)
+    rest = torch.ones(len(data), dtype=torch.bool)
+    rest[_part(config, data)] = False
+    return selected(data, rest) if bool(rest.any()) else None
+
+
+def _all_images(config: ClusterConfig) -> ImageData:
+    return load(
         config.dataset,
         data_root=Path(config.data.root) if config.data.root else None,
         image_size=config.data.image_size,
         folders_are_clients=config.partition.kind == "folders",
     )
-    if config.data.images is not None:
-        generator = _PART.generator("part of the images")
-        part = random_part(torch.arange(len(data)), config.data.images, generator)
-        data = selected(data, part)
-    if config.data.imbalance > 1:
-        data = long_tailed(data, config.data.imbalance, _PART.generator("imbalance"))
-    return data
+
+
+def _part(config: ClusterConfig, data: ImageData) -> Tensor:
+    """Indices of the images that are used."""
+    generator = _PART.generator("part of the images")
+    return random_part(torch.arange(len(data)), config.data.images, generator)
 
 
 def number_of_clusters(config: ClusterConfig, data: ImageData) -> int:

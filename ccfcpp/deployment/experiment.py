@@ -11,6 +11,7 @@ from torch import Tensor
 from ccfcpp.clustering.algorithm import ClusteringAlgorithm, Problem
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.methods import METHODS
+from ccfcpp.clustering.model import ModelFacts
 from ccfcpp.core.config import MethodConfig
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.metrics import clustering_scores
@@ -48,7 +49,6 @@ class DeployedExperiment(Experiment[Any]):
 
     Attributes:
         transport: What takes tasks to them.
-        absent: Those that the configuration disconnects for the whole run.
     """
 
     def __init__(
@@ -59,16 +59,19 @@ class DeployedExperiment(Experiment[Any]):
         connect: Connect,
     ) -> None:
         super().__init__(config)
+        self.privacy.refuse_deployed()
+        self.attack.refuse_deployed()
         self.config = config
         self.charter = charter
         connected = self.availability.connected([m.id for m in members], self.randomness)
         self._members = [member for member in members if member.id in connected]
-        self.absent = [member for member in members if member.id not in connected]
+        self.absent_names = [member.name for member in members if member.id not in connected]
         self.prepare()
         largest = max(member.samples for member in self._members)
         works = self.algorithm.client_side(Crew(largest, together=1)).works
-        exchanges = {name: work.exchange for name, work in works.items()}
-        self.transport = connect({**exchanges, COUNTS: self.counting}, self.device)
+        self.exchanges = {name: work.exchange for name, work in works.items()}
+        _ = self.hostility  # it says before the run what does not fit
+        self.transport = connect({**self.exchanges, COUNTS: self.counting}, self.device)
 
     @abstractmethod
     def prepare(self) -> None:
@@ -103,7 +106,7 @@ class DeployedExperiment(Experiment[Any]):
 
     def federation(self, memories: ClientMemories | None = None) -> Federation[Any, Any]:
         """The server and its transport; memories are the clients' own affair."""
-        return Federation(
+        federation: Federation[Any, Any] = Federation(
             self.system,
             self.algorithm,
             self._members,
@@ -111,6 +114,8 @@ class DeployedExperiment(Experiment[Any]):
             self.randomness,
             self.transport,
         )
+        self.hostility.meet(federation)
+        return federation
 
     def knows_groups(self, state: Any) -> bool:
         """Whether images can be put anywhere yet."""
@@ -197,9 +202,9 @@ class DeployedExperiment(Experiment[Any]):
             "held": sum(member.samples for member in self._members),
             "classes": len(self.charter.classes),
             "seed": config.seed,
-            "clients": len(self._members) + len(self.absent),
+            "clients": len(self._members) + len(self.absent_names),
             "connected": len(self._members),
-            "disconnected": len(self.absent),
+            "disconnected": len(self.absent_names),
             "kinds": list(self.charter.kinds),
             "device": str(self.device),
         }
@@ -215,10 +220,14 @@ class DeployedClustering(DeployedExperiment):
     def prepare(self) -> None:
         """Make the system."""
         charter = self.charter
-        problem = Problem(
+        self.problem = Problem(
             self.config, charter.image_shape, charter.clusters, self.device, charter.samples
         )
-        self.algorithm = METHODS[self.config.method].make(problem)
+        self.algorithm = METHODS[self.config.method].make(self.problem)
+
+    def model_facts(self) -> dict[str, str]:
+        """What the problem was."""
+        return ModelFacts.of(self.problem).header
 
     def knows_groups(self, state: Any) -> bool:
         """Whether there are clusters yet."""

@@ -12,14 +12,18 @@ from torch import Tensor
 from ccfcpp.clustering.algorithm import ClusteringAlgorithm, Problem
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.methods import METHODS
-from ccfcpp.core.config_layers import validate
+from ccfcpp.clustering.model import ModelFacts
+from ccfcpp.core.config_layers import dump_yaml, validate
 from ccfcpp.core.errors import UsageError
+from ccfcpp.core.files import save_tensors, write_whole
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.data import ImageData, load
 from ccfcpp.deployment.charter import Charter
 from ccfcpp.engine.algorithm import Algorithm
 from ccfcpp.engine.client import Client, Crew
 from ccfcpp.engine.exchange import ClientWork, Exchange, Task
+from ccfcpp.engine.payload import pack
+from ccfcpp.runs.paths import RunPaths
 from supervised.algorithm import FederatedClassification
 from supervised.classifiers import CLASSIFIERS
 from supervised.config import ClassifyConfig
@@ -104,6 +108,15 @@ class Half(ABC):
     def exchange(self) -> Exchange[Any, Counts]:
         """The exchange that counts."""
 
+    def keep(self, told: Any, folder: Path) -> None:
+        """Leave the client what it needs to use the server's knowledge by itself.
+
+        Args:
+            told: What the server knows.
+            folder: A folder of the client's; it exists.
+        """
+        return
+
     def client(self, number: int) -> Client:
         """The holder of the images."""
         images = self.images.to(self.device)
@@ -144,10 +157,10 @@ class ClusteringHalf(Half):
     def begin(self) -> None:
         """Make the system."""
         charter = self.charter
-        problem = Problem(
+        self.problem = Problem(
             self.config, charter.image_shape, charter.clusters, self.device, charter.samples
         )
-        self.algorithm = METHODS[self.config.method].make(problem)
+        self.algorithm = METHODS[self.config.method].make(self.problem)
 
     @property
     def exchange(self) -> Exchange[Any, Counts]:
@@ -157,6 +170,12 @@ class ClusteringHalf(Half):
     def find(self, told: Any, client: Client) -> Tensor:
         """The cluster of each image."""
         return self.algorithm.assign_delivered(told, client)
+
+    def keep(self, told: Any, folder: Path) -> None:
+        """The model, for ``ccfcpp predict``."""
+        paths = RunPaths(folder)
+        write_whole(paths.config, dump_yaml(self.config).encode())
+        save_tensors(paths.model, pack(told), ModelFacts.of(self.problem).header)
 
     @property
     def tested(self) -> Tensor | None:

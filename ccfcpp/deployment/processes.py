@@ -106,6 +106,8 @@ def super_link(home: Path, keys: ServerKeys, roster: Path, server: Path) -> Iter
     Raises:
         FederationError: It does not start.
     """
+    # Flower's tools work in that folder, and take paths from there.
+    home = home.absolute()
     port, environment = free_port(), _environment(home)
     log = home / "superlink.log"
     _configure(home, port, keys.authority)
@@ -244,8 +246,9 @@ def _environment(home: Path) -> dict[str, str]:
         "FLWR_HOME": str(home.absolute()),
         "FLWR_TELEMETRY_ENABLED": "0",
         "FLWR_DISABLE_UPDATE_CHECK": "1",
-        # Seconds from one look for a message to start a process for to the next; 1 otherwise.
-        "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1",
+        # Seconds from one look for a message to start a process for to the next; 1 otherwise. Each
+        # look costs some milliseconds of a core.
+        "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.5",
     }
     # Flower starts its own tools by their names.
     tools = str(Path(sys.executable).parent)

@@ -150,6 +150,7 @@ class Worker:
         self.shelf.clear(order.run, order.remembered, order.kept, order.version)
         if order.exchange == COUNTS:
             self._keep_found(client.scratch.pop(FOUND))
+            hired.half.keep(message, self.folder)
         sent = sealed(update)
         seconds = time.monotonic() - began
         self.say(f"{_described(order)}: {seconds:.1f} s, {len(sent) / 1e6:.2f} MB sent")

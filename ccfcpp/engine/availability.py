@@ -19,7 +19,7 @@ class Availability:
             Section IV-E), rounded to whole clients, halves up.
         dropout_rate: Probability that a connected client is absent from one round.
         sample_fraction: Share of the connected clients that the server invites in a round, rounded
-            to whole clients.
+            likewise.
     """
 
     disconnection_rate: float = 0.0
@@ -50,7 +50,7 @@ class Availability:
 
     def invited(self, connected: int) -> int:
         """How many of the connected clients the server invites in a round."""
-        return round(self.sample_fraction * connected)
+        return _of_clients(self.sample_fraction, connected)
 
     def taking_part(self, connected: Sequence[int], randomness: Randomness) -> list[int]:
         """The clients of one round: sampled by the server, less those that drop out, ascending.

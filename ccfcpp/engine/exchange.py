@@ -55,6 +55,19 @@ class Nothing:
 
 
 @dataclass(frozen=True)
+class PerImage:
+    """How images enter sums in which each one's part is bounded.
+
+    Attributes:
+        share: With which probability an image is in them.
+        batch: What gradients are divided by: images in a step on average.
+    """
+
+    share: float = 1.0
+    batch: float = 1.0
+
+
+@dataclass(frozen=True)
 class Exchange(Generic[Message, Update]):
     """What both sides know of an exchange.
 
@@ -67,6 +80,9 @@ class Exchange(Generic[Message, Update]):
             those that are not available. What they give serves the report, and counts no bytes.
         summed: Whether updates are sums, of which the server needs the total alone: a process may
             send one for several of its clients.
+        averaged: Whether updates have a ``model``, ``samples`` and perhaps a ``loss``, of which the
+            server needs the means by samples alone; the message has such a ``model``, too.
+        per_image: Where an update is a sum over images, each one's part within configured bounds.
         follows: Whether it goes on with the exchange before it: only clients whose updates were
             accepted there take part.
     """
@@ -77,6 +93,8 @@ class Exchange(Generic[Message, Update]):
     uses_memory: bool = False
     travels: bool = True
     summed: bool = False
+    averaged: bool = False
+    per_image: PerImage | None = None
     follows: bool = False
 
 
@@ -103,6 +121,13 @@ class ServerWork(ABC, Generic[State, Message, Update]):
         Raises:
             RefusedUpdateError: It cannot be used.
         """
+
+    def mended(self, message: Message, update: Update) -> Update:
+        """What an update to which noise was added is taken for: the nearest one that could be.
+
+        It takes the place of ``check``; what clients have added to it was not checked.
+        """
+        return update
 
     @abstractmethod
     def aggregate(

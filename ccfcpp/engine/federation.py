@@ -4,7 +4,7 @@ import itertools
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from torch import Tensor
 
@@ -15,6 +15,7 @@ from ccfcpp.engine.client import Client, Crew, Member, by_size
 from ccfcpp.engine.exchange import (
     AbsentClientError,
     ClientSide,
+    Exchange,
     RefusedUpdateError,
     ServerWork,
     State,
@@ -28,6 +29,41 @@ from ccfcpp.models.state import ModelState
 Carrier = TypeVar("Carrier", bound=Transport)
 LocalModelObserver = Callable[[int, int, ModelState], None]
 """Takes a round, a client's number, and the local model that it sent."""
+
+
+class Combining(Protocol):
+    """What makes of accepted updates those that are aggregated."""
+
+    def combined(
+        self,
+        exchange: Exchange[Any, Any],
+        message: Any,
+        received: Iterator[tuple[Sequence[Member], Any]],
+    ) -> Iterator[Any]:
+        """The updates that are aggregated.
+
+        Args:
+            exchange: Whose updates they are.
+            message: What went down.
+            received: What was accepted: whose it is, and the update.
+        """
+        ...
+
+
+class Guard(Protocol):
+    """What keeps account of what rounds give away."""
+
+    def allows(self, number: int, works: Sequence[ServerWork[Any, Any, Any]]) -> bool:
+        """Whether a round may be run."""
+        ...
+
+    def begins(self, number: int, works: Sequence[ServerWork[Any, Any, Any]]) -> None:
+        """A round is about to be run."""
+        ...
+
+    def figures(self) -> dict[str, float]:
+        """What a round's report says of it."""
+        ...
 
 
 @dataclass
@@ -77,6 +113,8 @@ class Federation(Generic[State, Carrier]):
     Attributes:
         on_local_model: Called for each accepted update that holds a local model to compare, before
             it is aggregated. Its time is not the round's.
+        defence: What stands between accepted updates and their aggregation; None: nothing.
+        guard: Asked before each round; where it does not allow one, the run is over.
     """
 
     def __init__(
@@ -95,6 +133,8 @@ class Federation(Generic[State, Carrier]):
         self.randomness = randomness
         self.transport = transport
         self.on_local_model: LocalModelObserver | None = None
+        self.defence: Combining | None = None
+        self.guard: Guard | None = None
         self._looking = 0.0
         self._heard: set[int] = set()
 
@@ -107,8 +147,11 @@ class Federation(Generic[State, Carrier]):
             number += 1
 
     def is_over(self, state: State, number: int) -> bool:
-        """Whether there is no round ``number``: all are run, or the algorithm has converged."""
-        return number >= self.algorithm.rounds or self.algorithm.has_converged(state)
+        """Whether there is no round ``number``: all are run, it has converged, or none may be."""
+        if number >= self.algorithm.rounds or self.algorithm.has_converged(state):
+            return True
+        works = self.algorithm.exchanges(number, state) if self.guard else ()
+        return self.guard is not None and not self.guard.allows(number, works)
 
     def run_round(self, state: State, number: int) -> tuple[State, RoundReport]:
         """Run one round. Where nobody takes part, the state stays as it is."""
@@ -118,6 +161,8 @@ class Federation(Generic[State, Carrier]):
         available = self.availability.taking_part(list(self.members), randomness)
         reached = by_size(self.members[client] for client in available)
         works = self.algorithm.exchanges(number, state)
+        if self.guard is not None:
+            self.guard.begins(number, works)
         alone = not any(work.exchange.travels for work in works)
         report = RoundReport(number, list(self.members) if alone else available)
         taken: set[int] = set()
@@ -129,6 +174,8 @@ class Federation(Generic[State, Carrier]):
                 members = [member for member in members if member.id in taken]
             taken = set()
             state = self._run_exchange(work, task, state, members, randomness, report, taken)
+        if self.guard is not None:
+            report.figures |= self.guard.figures()
         silent = report.absent.keys() - self._heard
         report.clients = [client for client in report.clients if client not in silent]
         report.seconds = time.monotonic() - started - self._looking
@@ -146,11 +193,16 @@ class Federation(Generic[State, Carrier]):
     ) -> State:
         if not members:
             return state
-        accepted = self._accepted(work, task, work.broadcast(state), members, report, taken)
-        first = next(accepted, None)
+        message = work.broadcast(state)
+        updates: Iterator[Any] = self._accepted(work, task, message, members, report, taken)
+        if self.defence is None:
+            updates = (update for _, update in updates)
+        else:
+            updates = self.defence.combined(work.exchange, message, updates)
+        first = next(updates, None)
         if first is None:
             return state
-        updates = itertools.chain([first], accepted)
+        updates = itertools.chain([first], updates)
         state, figures = work.aggregate(state, updates, randomness)
         report.figures |= figures
         return state
@@ -163,8 +215,11 @@ class Federation(Generic[State, Carrier]):
         members: Sequence[Member],
         report: RoundReport,
         taken: set[int],
-    ) -> Iterator[object]:
-        """The updates that can be used, one by one as they come; their clients go to ``taken``."""
+    ) -> Iterator[tuple[Sequence[Member], object]]:
+        """The updates that can be used, one by one as they come, with those whose they are.
+
+        These go to ``taken``.
+        """
         counts = work.exchange.travels
         down = size(pack(message)) if counts else 0
         for reply in self.transport.deliver(task, message, members):
@@ -172,13 +227,19 @@ class Federation(Generic[State, Carrier]):
                 _note(report.absent, work, reply)
                 continue
             self._heard.update(reply.clients)
-            report.bytes_down += down * len(reply.clients)
+            received = down * len(reply.clients)
+            report.bytes_down += received if reply.bytes_down is None else reply.bytes_down
+            report.bytes_up += reply.bytes_up or 0
             try:
                 content = _content(work, reply)
-                # A sum for several has the size of the one that each of them would have sent.
-                report.bytes_up += size(content) * len(reply.clients) if counts else 0
-                senders = [self.members[client] for client in reply.clients]
-                work.check(message, reply.update, senders)
+                if reply.bytes_up is None and counts:
+                    # A sum for several has the size of the one that each of them would have sent.
+                    report.bytes_up += size(content) * len(reply.clients)
+                if reply.noised:
+                    reply = replace(reply, update=work.mended(message, reply.update))
+                else:
+                    senders = [self.members[client] for client in reply.clients]
+                    work.check(message, reply.update, senders)
                 if name := not_finite(content):
                     raise RefusedUpdateError(f"{name} holds NaN or Inf")
             except RefusedUpdateError as refusal:
@@ -188,10 +249,12 @@ class Federation(Generic[State, Carrier]):
             reply.accept()
             taken.update(reply.clients)
             self._show(work, report.round, reply)
-            yield reply.update
+            yield [self.members[client] for client in reply.clients], reply.update
 
     def _show(self, work: ServerWork[State, Any, Any], number: int, reply: Reply) -> None:
-        model = work.local_model(reply.update)
+        # What stands for several clients, or has noise, is nobody's local model.
+        is_one = not (reply.others or reply.noised)
+        model = work.local_model(reply.update) if is_one else None
         if self.on_local_model is not None and model is not None:
             before = time.monotonic()
             self.on_local_model(number, reply.client, model)
@@ -206,7 +269,8 @@ def in_process(
     randomness: Randomness,
     memories: ClientMemories,
     side: ClientSide | None = None,
-) -> Federation[State, InProcess]:
+    between: Callable[[InProcess], Transport] | None = None,
+) -> Federation[State, Any]:
     """A federation all of whose clients are in this process.
 
     Args:
@@ -217,10 +281,13 @@ def in_process(
         randomness: The run's source of random numbers.
         memories: What the clients remember.
         side: Their work; made here where it is None.
+        between: Makes of their transport the one that the loop has; each client then sends an
+            update of its own.
     """
     if side is None:
         side = algorithm.client_side(Crew.of(clients, availability.invited(len(clients))))
-    transport = InProcess(clients, side, memories, randomness)
+    inner = InProcess(clients, side, memories, randomness, merges=between is None)
+    transport: Transport = inner if between is None else between(inner)
     members = [client.member for client in clients]
     return Federation(system, algorithm, members, availability, randomness, transport)
 

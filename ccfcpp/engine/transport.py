@@ -27,12 +27,18 @@ class Reply:
             becomes its memory. Where it is not called, the memory stays at the version before.
             It is called before the aggregation, which takes every update that was accepted.
         others: The other clients in a sum.
+        noised: Whether noise was added, after which numbers are no longer those of images.
+        bytes_up: What these clients have sent together, where that is not an update each.
+        bytes_down: What they have received together, where that is not the message alone.
     """
 
     client: int
     update: object
     accept: Callable[[], None] = _nothing
     others: tuple[int, ...] = ()
+    noised: bool = False
+    bytes_up: int | None = None
+    bytes_down: int | None = None
 
     @property
     def clients(self) -> tuple[int, ...]:

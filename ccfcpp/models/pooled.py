@@ -30,6 +30,7 @@ class Pool:
         common: Whether nothing but the common part of the objective depends on the sum: its
             gradient is then known to all without another exchange.
         valid: Whether a client's part could be what it claims to be.
+        nearest: From a sum to which noise was added to the nearest one that could be.
     """
 
     name: str
@@ -38,6 +39,7 @@ class Pool:
     statistics: Callable[[Tensor], Tensor] = lambda sums: sums
     common: bool = False
     valid: Callable[[Tensor], bool] = lambda _: True
+    nearest: Callable[[Tensor], Tensor] = lambda sums: sums
 
 
 @dataclass(frozen=True)
@@ -65,13 +67,20 @@ Program = Pooling[Objective]
 class _Moments(torch.autograd.Function):
     """(n, Σa, Σa²) by channel, summed in float64 without a copy of a in float64."""
 
+    generate_vmap_rule = True
+
     @staticmethod
-    def forward(ctx: torch.autograd.function.FunctionCtx, a: Tensor) -> Tensor:
-        ctx.save_for_backward(a)
+    def forward(a: Tensor) -> Tensor:
         axes = _all_but_channels(a)
         count = torch.tensor([a.numel() // a.shape[1]], dtype=torch.float64, device=a.device)
         sums = a.sum(axes, dtype=torch.float64)
         return torch.cat([count, sums, a.square().sum(axes, dtype=torch.float64)])
+
+    @staticmethod
+    def setup_context(
+        ctx: torch.autograd.function.FunctionCtx, inputs: tuple[Tensor], output: Tensor
+    ) -> None:
+        ctx.save_for_backward(*inputs)
 
     @staticmethod
     def backward(ctx: torch.autograd.function.FunctionCtx, *slopes: Tensor) -> Tensor:
@@ -116,6 +125,12 @@ def _plausible(sums: Tensor) -> bool:
     return bool(sums[0] >= 0) and not bool((squares < 0).any())
 
 
+def _nearest_moments(sums: Tensor) -> Tensor:
+    """``moments`` of one value at least, without negative squares."""
+    means, squares = sums[1:].chunk(2)
+    return torch.cat([sums[:1].clamp(min=1), means, squares.clamp(min=0)])
+
+
 def batch_norm(norm: Norm, name: str, a: Tensor) -> Pooling[Tensor]:
     """Batch normalisation (Ioffe and Szegedy 2015) over the batches of all clients.
 
@@ -127,7 +142,9 @@ def batch_norm(norm: Norm, name: str, a: Tensor) -> Pooling[Tensor]:
     Returns:
         Tensor of the shape of ``a``.
     """
-    a, statistics = yield Pool(name, a, moments, mean_and_variance, valid=_plausible)
+    a, statistics = yield Pool(
+        name, a, moments, mean_and_variance, valid=_plausible, nearest=_nearest_moments
+    )
     mean, variance = statistics.unbind()
     scale = (variance + norm.eps).rsqrt()
     shape = [1, -1] + [1] * (a.ndim - 2)

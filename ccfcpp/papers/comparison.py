@@ -1,22 +1,27 @@
 """Systems side by side: which runs a comparison has, and its tables."""
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from ccfcpp.clustering.config import ClusterConfig, ClusterDataConfig
 from ccfcpp.clustering.methods import METHODS
 from ccfcpp.core.config import Tree
-from ccfcpp.core.config_layers import resolve
+from ccfcpp.core.config_layers import resolve, values_of
 from ccfcpp.papers.tables import published_score
-from ccfcpp.runs.study import Axes, Planned, Row, as_markdown, cell_rows
+from ccfcpp.runs.study import Axes, Planned, Row, as_markdown, as_tree, cell_rows
 
 SCORES = {"nmi": "NMI", "kappa": "Kappa"}
 _BESIDE_PUBLISHED = {"nmi_geometric": "NMI by the geometric mean"}
 """The authors' code has the arithmetic mean, ``nmi``; their paper cites the geometric one."""
 _BY_PRESENCE = {
-    f"{score}_{who}": (score, who) for score in SCORES for who in ("connected", "absent")
+    f"{score}_{who}": f"{title} of {who} clients"
+    for who in ("connected", "absent")
+    for score, title in SCORES.items()
 }
-"""Scores over the images of connected and of absent clients, for the table of numbers."""
+DEGREES = ("p", "alpha")
+"""How much clients differ: the columns of a table of scores."""
 _COSTS = {
     "communication_rounds": ("rounds", "{:.4g}"),
     "mb_up": ("MB up", "{:,.3f}"),
@@ -26,43 +31,52 @@ _COSTS = {
 }
 COSTS_TITLE = "Cost of a run: MB of each client, seconds of all"
 _ALL_SKEWS = "any p"
+_Degree = float | str | None
 
 
 def plan_comparison(
-    layers: Sequence[Tree], values: Tree, methods: Sequence[str], skews: Sequence[str], seeds: int
+    layers: Sequence[Tree],
+    values: Tree,
+    methods: Sequence[str],
+    axes: Mapping[str, Sequence[str]],
+    seeds: int,
 ) -> list[Planned[ClusterConfig]]:
-    """Every method at every degree of skew with every seed.
+    """Every method at every place of the axes with every seed.
 
-    A centralised method runs once a seed, where all clients are there.
+    Where all clients are there, a centralised method runs once a seed, whatever the partition.
 
     Args:
         layers: The user's files.
         values: Single values of the user, over them.
         methods: Names of methods.
-        skews: Values of p; empty for another partition than the skew.
+        axes: Lists of values by dotted key, all combinations of which are run.
         seeds: How many seeds each cell has.
 
     Raises:
         UsageError: A value is out of its range.
     """
-    # Images of clients that are absent are missing, and those depend on the partition.
-    perfect = resolve(ClusterConfig, "cluster", *layers, values).availability.is_perfect
     planned: list[Planned[ClusterConfig]] = []
-    for method in methods:
-        centralised = perfect and method in METHODS and METHODS[method].centralised
-        of_method: Sequence[str | None] = [None] if centralised else skews or [None]
-        for p in of_method:
-            of_cell: Tree = {"method": method} | ({} if p is None else {"partition": {"p": p}})
-            config = resolve(ClusterConfig, "cluster", *layers, of_cell, values)
-            axes: Axes = {"method": method}
-            if not centralised:
-                axes |= config.partition.degree
-            if axes in (run.axes for run in planned):
-                continue
-            for number in range(seeds):
-                of_seed = config.model_copy(update={"seed": config.seed + number})
-                planned.append(Planned(axes, of_seed))
+    for method, *place in itertools.product(methods, *axes.values()):
+        of_place = as_tree({"method": method} | dict(zip(axes, place, strict=True)))
+        config = resolve(ClusterConfig, "cluster", *layers, of_place, values)
+        own = _own_axes(config, axes)
+        if own in (run.axes for run in planned):
+            continue
+        for number in range(seeds):
+            of_seed = config.model_copy(update={"seed": config.seed + number})
+            planned.append(Planned(own, of_seed))
     return planned
+
+
+def _own_axes(config: ClusterConfig, axes: Iterable[str]) -> Axes:
+    """What sets a cell apart, by the last part of its key."""
+    own: Axes = {"method": config.method}
+    # Images of clients that are absent are missing, and those depend on the partition.
+    if not (METHODS[config.method].centralised and config.availability.is_perfect):
+        own |= config.partition.degree
+    values = values_of(config)
+    rates = [key for key in axes if not key.startswith("partition.")]
+    return own | {key.rpartition(".")[2]: values[key] for key in rates}
 
 
 @dataclass(frozen=True)
@@ -86,6 +100,12 @@ class Comparison:
     Args:
         runs: What is planned, one run at least.
         results: Axes and summary of each finished run.
+
+    Attributes:
+        methods: Names of the systems.
+        rates: Shares of absent clients by which cells differ: names of columns.
+        scores: What the scores are called, by their names in ``rows``.
+        rows: Numbers of each cell of which a run is finished.
     """
 
     def __init__(
@@ -94,45 +114,78 @@ class Comparison:
         results: Sequence[tuple[Axes, Row]],
     ) -> None:
         self.methods = list(dict.fromkeys(run.axes["method"] for run in runs))
-        skews = dict.fromkeys(run.axes["p"] for run in runs if "p" in run.axes)
-        self.columns: list[float | None] = list(skews) or [None]
-        self._partition = runs[0].config.partition
-        costed = [(axes, _with_costs(_with_absence(summary))) for axes, summary in results]
-        by_presence = [key for key in _BY_PRESENCE if any(key in summary for _, summary in costed)]
-        measures = [*SCORES, *_BESIDE_PUBLISHED, *by_presence, *_COSTS]
-        self.rows = [_with_published(row, runs[0].config) for row in cell_rows(costed, measures)]
-        self._cells = {(row["method"], row.get("p")): row for row in self.rows}
+        names = dict.fromkeys(name for run in runs for name in run.axes)
+        self.rates = [name for name in names if name not in ("method", *DEGREES)]
+        headings = {_degree(run.axes): run.config.partition.in_words for run in runs}
+        self._headings = {
+            degree: heading for degree, heading in headings.items() if degree is not None
+        } or headings
+        self._failures = list(dict.fromkeys(self._rates_of(run.axes) for run in runs))
+        self.scores = dict(SCORES)
+        if any(summary.get("scores_absent") for _, summary in results):
+            self.scores |= _BY_PRESENCE
+        configs = {self._key(run.axes): run.config for run in runs}
+        costed = [(axes, _with_costs(by_presence(summary))) for axes, summary in results]
+        self.rows = [
+            _with_published(row, configs[self._key(row)])
+            for row in cell_rows(costed, [*self.scores, *_BESIDE_PUBLISHED, *_COSTS])
+        ]
+        if self._known("nmi published", "kappa published") and self._known(*_BESIDE_PUBLISHED):
+            self.scores |= _BESIDE_PUBLISHED
+        self._cells = {self._key(row): row for row in self.rows}
+
+    def _known(self, *keys: str) -> bool:
+        """Whether some cell has a value of one of them."""
+        return any(row.get(key) is not None for row in self.rows for key in keys)
+
+    def _rates_of(self, axes: Mapping[str, Any]) -> tuple[float, ...]:
+        return tuple(axes[name] for name in self.rates)
+
+    def _key(self, axes: Mapping[str, Any]) -> tuple[str, _Degree, tuple[float, ...]]:
+        return axes["method"], _degree(axes), self._rates_of(axes)
 
     def table(self, score: str) -> list[dict[str, Entry | str]]:
-        """A row for each method, with an entry for each degree of skew.
+        """A row for each method at each rate of failures, with an entry for each degree of skew.
 
-        A centralised method has the same entry in all of them.
+        A centralised method may have the same entry in all of them. Of scores of connected and of
+        absent clients, rows without any are left out.
+
+        Args:
+            score: A key of ``scores``.
         """
-        best = {p: self._best(score, p) for p in self.columns}
         rows: list[dict[str, Entry | str]] = []
-        for method in self.methods:
+        for method, failures in itertools.product(self.methods, self._failures):
             row: dict[str, Entry | str] = {"method": METHODS[method].title}
-            for p in self.columns:
-                if cell := self._cell(method, p):
+            shares = zip(self.rates, failures, strict=True)
+            row |= {name.replace("_", " "): f"{share:g}" for name, share in shares}
+            for degree, heading in self._headings.items():
+                if cell := self._cell(method, degree, failures):
                     mean = cell[score]
-                    row[self._heading(p)] = Entry(
+                    row[_heading(degree, heading)] = Entry(
                         _with_deviation(mean, cell[f"{score} deviation"]),
                         _shown(cell.get(f"{score} published"), "({:.4f})"),
-                        mean is not None and mean == best[p],
+                        mean is not None and mean == self._best(score, degree, failures),
                     )
-            rows.append(row)
+            if score in SCORES or any(isinstance(own, Entry) and own.score for own in row.values()):
+                rows.append(row)
         return rows
 
-    def _heading(self, p: float | None) -> str:
-        if self._partition.kind != "skew":
-            return self._partition.in_words
-        return _ALL_SKEWS if p is None else f"p = {p:g}"
+    def published(self, axes: Axes, score: str) -> float | None:
+        """The papers' value of a cell; None where there is none, or no run is finished.
 
-    def _cell(self, method: str, p: float | None) -> Row | None:
-        return self._cells.get((method, p)) or self._cells.get((method, None))
+        Args:
+            axes: What sets the cell apart.
+            score: A key of ``scores``.
+        """
+        value: float | None = self._cells.get(self._key(axes), {}).get(f"{score} published")
+        return value
 
-    def _best(self, score: str, p: float | None) -> float | None:
-        cells = [self._cell(method, p) for method in self.methods]
+    def _cell(self, method: str, degree: _Degree, failures: tuple[float, ...]) -> Row | None:
+        places = ((method, own, failures) for own in (degree, None))
+        return next((self._cells[place] for place in places if place in self._cells), None)
+
+    def _best(self, score: str, degree: _Degree, failures: tuple[float, ...]) -> float | None:
+        cells = [self._cell(method, degree, failures) for method in self.methods]
         means = [cell[score] for cell in cells if cell and cell[score] is not None]
         return max(means, default=None)
 
@@ -159,16 +212,10 @@ class Comparison:
 
         Beside the paper's values there is a table of NMI by the geometric mean, too.
         """
-        published = {
-            score
-            for score in SCORES
-            if any(row[f"{score} published"] is not None for row in self.rows)
+        return {
+            score: title + " (published)" * self._known(f"{score} published")
+            for score, title in self.scores.items()
         }
-        beside = _BESIDE_PUBLISHED if published else {}
-        known = {
-            score: title + " (published)" * (score in published) for score, title in SCORES.items()
-        }
-        return known | beside
 
     def as_markdown(self) -> str:
         """All tables, the best of each column in bold, the published value in parentheses."""
@@ -183,12 +230,27 @@ class Comparison:
         return "\n".join(parts)
 
 
-def _with_absence(summary: Row) -> Row:
-    """With the scores of connected and of absent clients' images, where clients are absent."""
-    if summary.get("scores_absent") is None:
-        return summary
-    apart = {key: summary[f"scores_{who}"][score] for key, (score, who) in _BY_PRESENCE.items()}
-    return summary | apart
+def _degree(axes: Mapping[str, Any]) -> _Degree:
+    """How much clients differ; None where it means nothing."""
+    return next((axes[name] for name in DEGREES if axes.get(name) is not None), None)
+
+
+def _heading(degree: _Degree, partition: str) -> str:
+    """Of a column: the partition, or p alone."""
+    if not partition.startswith("skew"):
+        return partition
+    return _ALL_SKEWS if degree is None else f"p = {degree:g}"
+
+
+def by_presence(summary: Row) -> Row:
+    """With the scores over the images of connected and of absent clients, where there are any."""
+    scores = [
+        (f"{score}_{who}", found[score])
+        for who in ("connected", "absent")
+        if (found := summary.get(f"scores_{who}"))
+        for score in SCORES
+    ]
+    return summary | dict(scores)
 
 
 def _with_costs(summary: Row) -> Row:

@@ -3,10 +3,10 @@
 import os
 import shlex
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -30,7 +30,7 @@ from ccfcpp.report.numbers import (
 from ccfcpp.report.remote import Told, unconnected
 from ccfcpp.runs.experiment import Experiment, Snapshot
 from ccfcpp.runs.folder import RunFolder
-from supervised.classifiers import CLASSIFIERS
+from supervised.classifiers import CLASSIFIERS, title_of
 from supervised.config import ClassifyConfig
 from supervised.experiment import ClassificationExperiment
 
@@ -66,6 +66,7 @@ class Run:
         snapshot: What the last checkpoint makes of the images; None where there is none.
         spectra: Singular values of models, by name, as in ``spectra.npz``.
         remote: Whether the images are with clients on other machines.
+        leakage: What attacks on it came to, as in ``leakage.json``; empty where there were none.
         label: What sets it apart from other runs in the same report.
     """
 
@@ -85,6 +86,7 @@ class Run:
     snapshot: Snapshot | None
     spectra: Mapping[str, Tensor]
     remote: bool = False
+    leakage: Row = field(default_factory=dict)
     label: str = ""
 
     @property
@@ -202,7 +204,7 @@ def examine(path: Path, data_root: str | None = None) -> Run:
     return Run(
         path,
         config,
-        kind.methods[experiment.system].title,
+        kind.title(config),
         experiment.algorithm.rounds,
         folder.read_log(),
         summary,
@@ -215,6 +217,7 @@ def examine(path: Path, data_root: str | None = None) -> Run:
         kind is _CLUSTERING,
         _as_recorded(experiment.last_snapshot(folder), folder),
         folder.read_arrays("spectra"),
+        leakage=folder.read_leakage(),
     )
 
 
@@ -227,7 +230,7 @@ def _deployed(folder: RunFolder, kind: "_Kind", config: RunConfig) -> Run:
     return Run(
         folder.path,
         config,
-        kind.methods[experiment.system].title,
+        kind.title(config),
         experiment.algorithm.rounds,
         folder.read_log(),
         summary,
@@ -244,22 +247,25 @@ def _deployed(folder: RunFolder, kind: "_Kind", config: RunConfig) -> Run:
     )
 
 
-class _Titled(Protocol):
-    @property
-    def title(self) -> str: ...
-
-
 @dataclass(frozen=True)
 class _Kind:
-    """A kind of runs: its methods, its configurations and what makes one."""
+    """A kind of runs: its methods, its configurations, what makes one and what one is called."""
 
-    methods: Mapping[str, _Titled]
+    methods: Mapping[str, object]
     config: type[RunConfig]
     make: Callable[[Any], Experiment[Any]]
+    title: Callable[[Any], str]
 
 
-_CLUSTERING = _Kind(METHODS, ClusterConfig, ClusteringExperiment)
-_CLASSIFICATION = _Kind(CLASSIFIERS, ClassifyConfig, ClassificationExperiment)
+_CLUSTERING = _Kind(
+    METHODS, ClusterConfig, ClusteringExperiment, lambda config: METHODS[config.method].title
+)
+_CLASSIFICATION = _Kind(
+    CLASSIFIERS,
+    ClassifyConfig,
+    ClassificationExperiment,
+    lambda config: title_of(config.method, config.decorrelation.kind),
+)
 
 
 def _config(folder: RunFolder) -> tuple[_Kind, RunConfig]:

@@ -4,6 +4,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from ccfcpp.core.errors import UsageError
 from ccfcpp.core.units import bytes_in_words
 from ccfcpp.report.examination import Row, Run
 from ccfcpp.report.runs import differences
@@ -111,6 +112,53 @@ def differences_table(runs: Sequence[Run]) -> Table:
         {column: _NONE if value is None else shown(value, column) for column, value in row.items()}
         for row in differences(runs)
     ]
+
+
+def leakage_tables(found: Row) -> dict[str, Table]:
+    """What attacks on a run came to, by caption; empty where there were none.
+
+    Raises:
+        UsageError: The file says something else.
+    """
+    if not found:
+        return {}
+    try:
+        told = found["membership"]
+        caption = (
+            f"Leakage: {told['members']:,} images of the training told from {told['others']:,} "
+            "others by their loss"
+        )
+        tables = {
+            caption: [
+                {
+                    "loss": name,
+                    "advantage": f"{row['advantage']:.3f} ± {row['error']:.3f}",
+                    "AUC": f"{row['auc']:.3f}",
+                    "found at 1% false alarms": f"{row['found']:.1%}",
+                }
+                for name, row in told["attacks"].items()
+            ]
+        }
+        if found["inversion"]:
+            caption = "Leakage: averages of pixels that clients sent in the last round"
+            tables[caption] = [
+                {
+                    "images in an average": _range(row["least"], row["most"]),
+                    "averages": f"{row['averages']:,}",
+                    "that are an image": f"{row['exact']:,}",
+                    "median distance to the nearest image": f"{row['distance']:.1%} of its length",
+                }
+                for row in found["inversion"]
+            ]
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise UsageError(f"leakage.json is damaged ({error}): run ccfcpp leakage again") from error
+    return tables
+
+
+def _range(least: int, most: int | None) -> str:
+    if most is None:
+        return f"{least} or more"
+    return str(least) if least == most else f"{least} to {most}"
 
 
 def environment(session: Row) -> dict[str, str]:

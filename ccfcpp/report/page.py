@@ -22,6 +22,17 @@ _TEMPLATES = Environment(
 )
 
 
+def study_page(figures: Contents, svgs: Mapping[str, str], facts: Mapping[str, object]) -> str:
+    """The page of many runs as tables and curves, likewise.
+
+    Args:
+        figures: The figures.
+        svgs: The SVG of each figure, by its name.
+        facts: What ``study.html`` shows beside them.
+    """
+    return _TEMPLATES.get_template("study.html").render(sections=_sections(figures, svgs), **facts)
+
+
 def page(runs: Sequence[Run], found: Contents, svgs: Mapping[str, str]) -> str:
     """The page: one file that needs nothing else, and runs no script.
 
@@ -38,12 +49,19 @@ def page(runs: Sequence[Run], found: Contents, svgs: Mapping[str, str]) -> str:
         notes=[note for run in runs if (note := facts.progress_note(run))],
         results=facts.results_table(runs) if several else [],
         differences=facts.differences_table(runs) if several else [],
-        sections=[
-            (slug(title), title, [[_inlined(drawn, svgs[drawn.name]) for drawn in r] for r in rows])
-            for title, rows in found.sections.items()
-        ],
+        sections=_sections(found, svgs),
         left_out=found.left_out,
     )
+
+
+def _sections(
+    found: Contents, svgs: Mapping[str, str]
+) -> list[tuple[str, str, list[list[dict[str, object]]]]]:
+    """Name, title and figures of each section."""
+    return [
+        (slug(title), title, [[_inlined(drawn, svgs[drawn.name]) for drawn in r] for r in rows])
+        for title, rows in found.sections.items()
+    ]
 
 
 def _described(run: Run) -> dict[str, object]:
@@ -53,6 +71,7 @@ def _described(run: Run) -> dict[str, object]:
         "folder": run.path.resolve().name,
         "setting": facts.setting(run),
         "results": facts.results(run),
+        "leakage": facts.leakage_tables(run.leakage),
         "sessions": [facts.environment(session) for session in run.sessions],
         "config": (run.path / "config.yaml").read_text(),
     }

@@ -18,10 +18,16 @@ from ccfcpp.engine.algorithm import Algorithm
 from ccfcpp.engine.availability import Availability
 from ccfcpp.engine.checkpoint import load_checkpoint
 from ccfcpp.engine.client import Client, Crew, Member
-from ccfcpp.engine.exchange import ClientSide, State
+from ccfcpp.engine.exchange import ClientSide, Exchange, State
 from ccfcpp.engine.federation import Federation, RoundReport, in_process
 from ccfcpp.engine.memories import ClientMemories, memory_budget
 from ccfcpp.models.state import ModelState
+from ccfcpp.privacy.config import PrivacyConfig
+from ccfcpp.privacy.dp_levels import ClientLevel, ImageLevel
+from ccfcpp.privacy.dp_sampling import sampling_of
+from ccfcpp.privacy.hostile_config import AttackConfig, DefenceConfig
+from ccfcpp.privacy.hostility import Hostility
+from ccfcpp.privacy.protection import Protection, check_adds_up
 from ccfcpp.runs.environment import check_precision, choose_device, describe_environment
 from ccfcpp.runs.folder import RunFolder
 from ccfcpp.runs.local_spectra import LocalSpectra
@@ -130,14 +136,19 @@ class Experiment(ABC, Generic[State]):
         tensorboard: Whether rounds are logged for TensorBoard too.
         randomness: The run's source of random numbers.
         availability: Which clients take part.
+        privacy: What the run does for privacy.
+        attack: What hostile clients do.
+        defence: What the server does against them.
         data: All images.
         parts: Indices of each client's images, also of clients that are not connected.
+        absent_names: What the clients are called that are absent for the whole run.
         clients: The connected clients that hold images.
         algorithm: The system.
     """
 
     data: ImageData
     parts: list[Tensor]
+    absent_names: list[str]
     clients: list[Client]
     algorithm: Algorithm[State]
 
@@ -148,7 +159,11 @@ class Experiment(ABC, Generic[State]):
         check_tensorboard(config.tensorboard)
         self.tensorboard = config.tensorboard
         self.randomness = Randomness(config.seed)
-        self.availability = Availability(**config.availability.model_dump())
+        self.privacy = config.section(PrivacyConfig)
+        self.attack = config.section(AttackConfig)
+        self.defence = config.section(DefenceConfig)
+        kind = sampling_of(self.privacy)
+        self.availability: Availability = kind(**config.availability.model_dump())
 
     @abstractmethod
     def scores(self, number: int, state: State, memories: ClientMemories) -> Scores:
@@ -218,6 +233,8 @@ class Experiment(ABC, Generic[State]):
         memories = self._memories(folder.checkpoint.parent)
         federation = self.federation(memories)
         store = RunStore(folder, federation.transport, self.algorithm.state_type, self.device)
+        if self.protection is not None:
+            self.protection.open(folder.path / "privacy.jsonl")
         state, history, first_round = self._start(store)
         last_round = self.algorithm.rounds - 1
         local = LocalSpectra(last_round, self.local_representations, history.local_spectra)
@@ -239,6 +256,9 @@ class Experiment(ABC, Generic[State]):
         summary = self.describe() | history.describe(self.members) | result
         if self.cohort is not None:
             summary["cohort"] = self.cohort
+        if self.protection is not None:
+            summary["privacy"] = self.protection.describe()
+        summary |= self.hostility.describe()
         summary["out"] = str(folder.path)
         folder.write_results(summary, state, arrays, self.pictures(state), self.model_facts())
         return summary
@@ -277,7 +297,8 @@ class Experiment(ABC, Generic[State]):
         Args:
             memories: What clients of this process remember; by itself it goes to no folder.
         """
-        return in_process(
+        protection = self.protection
+        federation = in_process(
             self.system,
             self.algorithm,
             self.clients,
@@ -285,7 +306,56 @@ class Experiment(ABC, Generic[State]):
             self.randomness,
             memories or self._memories(None),
             self.client_side,
+            self.hostility.between(protection.between if protection else None),
         )
+        self.hostility.meet(federation)
+        federation.guard = protection.mechanism if protection else None
+        return federation
+
+    @cached_property
+    def exchanges(self) -> Mapping[str, Exchange[Any, Any]]:
+        """All that clients can be asked for, by name."""
+        return {name: work.exchange for name, work in self.client_side.works.items()}
+
+    @cached_property
+    def hostility(self) -> Hostility:
+        """Attack and defence, where the configuration asks for them.
+
+        Raises:
+            UsageError: What it asks for does not fit the system or the clients.
+        """
+        return Hostility(
+            self.attack,
+            self.defence,
+            self.privacy,
+            self.system,
+            self.exchanges,
+            self.members,
+            self.availability.invited(len(self.members)),
+            self.randomness,
+        )
+
+    @cached_property
+    def protection(self) -> Protection | None:
+        """What lies between clients and server; None where the configuration asks for nothing.
+
+        Raises:
+            UsageError: What it asks for does not fit the system or the clients.
+        """
+        if not self.privacy.is_on:
+            return None
+        exchanges = self.exchanges
+        check_adds_up(self.privacy, self.system, exchanges)
+        mechanism = None if self.privacy.level == "none" else self._mechanism(exchanges)
+        return Protection(self.privacy, self.system, exchanges, len(self.members), mechanism)
+
+    def _mechanism(self, exchanges: Mapping[str, Exchange[Any, Any]]) -> ClientLevel | ImageLevel:
+        state = self.algorithm.initial_state(self.randomness)
+        works = [self.algorithm.exchanges(n, state) for n in range(self.algorithm.rounds)]
+        if self.privacy.level == "image":
+            return ImageLevel(self.privacy, works, self.randomness, exchanges)
+        share = self.availability.sample_fraction
+        return ClientLevel(self.privacy, works, self.randomness, share, len(self.members))
 
     def _memories(self, folder: Path | None) -> ClientMemories:
         return ClientMemories(self.device, memory_budget(self.device), folder)

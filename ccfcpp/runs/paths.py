@@ -33,6 +33,7 @@ class RunPaths:
         self.figures = path / "figures"
         self.tensorboard = path / "tensorboard"
         self.checkpoint = path / "checkpoint" / "latest.safetensors"
+        self.leakage = path / "leakage.json"
         self.deployment = path / "deployment.json"
 
     @classmethod
@@ -125,6 +126,24 @@ class RunPaths:
         if not isinstance(summary, dict):
             raise damaged(self.summary, "no object")
         return summary
+
+    def write_leakage(self, found: dict[str, Any]) -> None:
+        """Record what attacks on the finished run came to."""
+        write_whole(self.leakage, json.dumps(found, indent=2).encode())
+
+    def read_leakage(self) -> dict[str, Any]:
+        """What attacks came to; empty where there were none.
+
+        Raises:
+            UsageError: The file is damaged.
+        """
+        if not self.leakage.is_file():
+            return {}
+        try:
+            found = dict(json.loads(self.leakage.read_bytes()))
+        except (ValueError, TypeError) as error:
+            raise damaged(self.leakage, error) from error
+        return found
 
     def read_log(self) -> list[dict[str, Any]]:
         """A row for each logged round; a crash can leave anything in the last line."""

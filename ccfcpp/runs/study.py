@@ -79,6 +79,11 @@ def grid_cells(grid: object, values: Tree) -> list[Axes]:
     return cells
 
 
+def _with_axes(grid: object, axes: Mapping[str, Sequence[object]]) -> object:
+    grids: list[Any] = grid if isinstance(grid, list) and grid else [grid]
+    return [one | dict(axes) if isinstance(one, dict) else one for one in grids]
+
+
 def _is_grid(grid: object) -> bool:
     return isinstance(grid, dict) and all(
         isinstance(key, str) and isinstance(choices, list) and choices
@@ -111,7 +116,12 @@ def as_tree(axes: Axes) -> Tree:
 
 
 def plan_grid(
-    kind: type[C], presets: str, layers: Sequence[Tree], values: Tree, seeds: int
+    kind: type[C],
+    presets: str,
+    layers: Sequence[Tree],
+    values: Tree,
+    seeds: int,
+    axes: Mapping[str, Sequence[object]] | None = None,
 ) -> list[Planned[C]]:
     """All runs of a grid, each cell with so many seeds.
 
@@ -121,17 +131,18 @@ def plan_grid(
         layers: Trees of settings, of which the last ``grid`` counts.
         values: Single values over them.
         seeds: How many seeds each cell has.
+        axes: Lists by dotted key that the user gave, in the place of the grid's.
 
     Raises:
         UsageError: The grid is none, or a value is out of its range.
     """
     grid: object = next((layer["grid"] for layer in reversed(layers) if "grid" in layer), {})
     planned = []
-    for axes in grid_cells(grid, values):
-        config = resolve(kind, presets, *without_grids(layers), as_tree(axes), values)
+    for cell in grid_cells(_with_axes(grid, axes or {}), values):
+        config = resolve(kind, presets, *without_grids(layers), as_tree(cell), values)
         for number in range(seeds):
             of_seed = config.model_copy(update={"seed": config.seed + number})
-            planned.append(Planned(axes, of_seed))
+            planned.append(Planned(cell, of_seed))
     return planned
 
 

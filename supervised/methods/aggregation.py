@@ -24,7 +24,12 @@ class Aggregation(Generic[Known]):
         trained: Names of the parameters; what else a model has are statistics.
         config: The run's configuration.
         population: Number of connected clients, whether they take part in this round or not.
+
+    Attributes:
+        of_means: Whether it needs nothing of the updates but their means by samples.
     """
+
+    of_means = True
 
     def __init__(
         self, state: Known, trained: Sequence[str], config: ClassifyConfig, population: int

@@ -23,6 +23,8 @@ class Extrapolated(Aggregation[ServerState]):
     The paper proposes the mean of the last two models as the result; here it is the last one.
     """
 
+    of_means = False
+
     def __init__(
         self, state: ServerState, trained: Sequence[str], config: ClassifyConfig, population: int
     ) -> None:

@@ -19,6 +19,8 @@ class Normalised(Aggregation[ServerState]):
     beyond.
     """
 
+    of_means = False
+
     def __init__(
         self, state: ServerState, trained: Sequence[str], config: ClassifyConfig, population: int
     ) -> None:

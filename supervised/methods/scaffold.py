@@ -91,6 +91,8 @@ class ControlledMean(Aggregation[ControlledState]):
     Models are averaged by samples, as everywhere here; in the paper all clients count alike.
     """
 
+    of_means = False
+
     def __init__(
         self,
         state: ControlledState,

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import math
 import os
 import signal
 import subprocess
@@ -298,6 +299,30 @@ def test_a_flag_fixes_an_axis_of_the_grid(tmp_path: Path) -> None:
     table = classify(*arguments)["table"]
     assert [row["decorrelation.kind"] for row in table] == ["none", "feddecorr"]
     assert all("method" not in row for row in table)
+
+
+def test_flags_with_several_values_are_a_grid(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    rates = ("--alpha", "0.5,inf,.5", "--disconnection-rate", "0,0.34")
+    table = classify(*rates, "--out", run, *TINY)["table"]
+    cells = [(r["partition.alpha"], r["availability.disconnection_rate"]) for r in table]
+    assert cells == [(0.5, 0), (0.5, 0.34), (math.inf, 0), (math.inf, 0.34)]
+    clients = {
+        json.loads(path.read_text())["connected"] for path in run.glob("*=0.34/*/summary.json")
+    }
+    assert clients == {2}
+    line = complaint("--alpha", "0.5,0.1", "--resume", "--out", run)
+    assert "leave out partition.alpha" in line
+    assert "'0.1,' holds an empty value" in complaint("--beta", "0.1,")
+
+
+def test_lists_take_the_place_of_the_grids(tmp_path: Path) -> None:
+    files = read_configs([Path("feddecorr/table1")])
+    axes: dict[str, list[object]] = {
+        "partition.alpha": [0.05], "method": ["moon"], "dataset": ["cifar10"],
+    }  # fmt: skip
+    plan = plan_grid(ClassifyConfig, "classify", files, {}, 1, axes)
+    assert [planned.config.decorrelation.kind for planned in plan] == ["none", "feddecorr"]
 
 
 def test_a_later_file_lies_over_an_earlier_one(tmp_path: Path) -> None:

@@ -38,8 +38,10 @@ def test_a_run_says_what_it_is_about_to_do(tmp_path: Path) -> None:
 
 def test_a_classifier_is_named_with_its_decorrelation_term(tmp_path: Path) -> None:
     few = ("--rounds", 1, "--set", "data.train_images=100", "--set", "model.widths=[4]")
-    result = succeeded("classify", *few, "--out", tmp_path / "run")
+    absent = ("--disconnection-rate", 0.25, "--clients", 5, "--seed", 0)
+    result = succeeded("classify", *few, *absent, "--out", tmp_path / "run")
     assert result.stderr.startswith("FedAvg with FedDecorr on digits, seed 0: ")
     assert "by default: --dataset digits, --method fedavg, --decorr feddecorr" in result.stderr
+    assert "absent for the whole run: client " in result.stderr
     assert "FedAvg with FedDecorr on digits" in result.stdout
     assert "about so many directions are in use" in " ".join(result.stdout.split())

@@ -9,11 +9,13 @@ import numpy as np
 import pytest
 import torch
 
+from ccfcpp.clustering.model import load_model
 from ccfcpp.core.config import MethodConfig
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.metrics import clustering_scores
 from ccfcpp.core.sending import ALWAYS
 from ccfcpp.data import ImageData
+from ccfcpp.deployment.charter import Charter
 from ccfcpp.deployment.experiment import DeployedExperiment, make_experiment
 from ccfcpp.deployment.gathering import Gathering
 from ccfcpp.deployment.meeting import first_charter, full_charter, meet, members_of
@@ -74,6 +76,18 @@ def test_scores_from_counts_are_those_from_the_images(method: str, tmp_path: Pat
     saved = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert saved["nmi"] == summary["nmi"]
     assert not (tmp_path / "run" / "assignments.npz").exists()
+
+
+@pytest.mark.parametrize("method", ["ffcm-km", "ccfc"])
+def test_the_server_and_each_client_keep_a_model(method: str, tmp_path: Path) -> None:
+    grid = grid_of(labelled_clients(40, 30), tmp_path)
+    config = tiny(method, {"dataset": "the clients' own images", "clusters": 3, "device": "cpu"})
+    run(experiment_on(grid, config), tmp_path / "run")
+    for worker in grid.workers.values():
+        images = worker.load(Charter(command="cluster", config={})).images
+        found = np.load(worker.folder / "found.npz")["found"].tolist()
+        for folder in (tmp_path / "run", worker.folder):
+            assert load_model(folder, "cpu").assign(images).tolist() == found
 
 
 def test_who_comes_after_the_start_is_not_part_of_the_run(tmp_path: Path) -> None:
@@ -192,3 +206,19 @@ def test_cluster_does_not_go_on_with_other_images_than_those_of_the_clients(
     result = ccfcpp("cluster", "--out", folder.path, "--resume")
     assert result.code == 2
     assert "are with its clients, on other machines" in result.stderr
+
+
+def test_a_deployed_run_is_defended_and_attacked_by_nobody(tmp_path: Path) -> None:
+    clients = labelled_clients(30, 25, 20, 20, 20)
+    tree = {"clusters": 3, "device": "cpu", "defence": {"rule": "median"}}
+    states = []
+    for rule in ("none", "median"):
+        config = tiny("ffcm-avg", tree, {"defence": {"rule": rule}})
+        experiment = experiment_on(grid_of(clients, tmp_path / rule), config)
+        summary = run(experiment, tmp_path / rule / "run")
+        assert summary.get("defence", "none") == rule
+        states.append(RunFolder(tmp_path / rule / "run").model.read_bytes())
+    assert states[0] != states[1]
+    config = tiny("ffcm-avg", tree, {"attack": {"kind": "noise"}})
+    with pytest.raises(UsageError, match="leave it out of a run over several machines"):
+        experiment_on(grid_of(clients, tmp_path / "attack"), config)

@@ -90,6 +90,12 @@ def test_a_terminal_shows_how_each_client_fares() -> None:
     assert str(next(iter(shown.__rich__().columns[2].cells))) == "late"
 
 
+def test_who_was_not_there_at_the_start_is_not_waited_for() -> None:
+    shown = attendance(terminal=True)
+    shown.begin(MEMBERS[:1])
+    assert shown.standings == {"ward-a": "there", "ward-b": "not part of this run"}
+
+
 def test_elsewhere_each_change_that_matters_is_a_line() -> None:
     shown = attendance(terminal=False)
     with shown.shown():

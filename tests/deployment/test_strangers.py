@@ -1,5 +1,6 @@
 """Who must not get in, with real processes: a SuperLink behind the gate, and nodes that try."""
 
+import os
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -24,7 +25,8 @@ SECONDS = 60
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("server")
+    """A relative path, as users give them."""
+    return Path(os.path.relpath(tmp_path_factory.mktemp("server")))
 
 
 @pytest.fixture(scope="module")

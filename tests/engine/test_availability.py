@@ -60,14 +60,14 @@ def test_a_round_may_be_without_clients() -> None:
 def test_the_server_samples_its_fraction(clients: int, fraction: float, seed: int) -> None:
     availability = Availability(sample_fraction=fraction)
     invited = availability.taking_part(range(clients), Randomness(seed, 3))
-    assert len(invited) == round(fraction * clients)
+    assert len(invited) == floor(Fraction(str(fraction)) * clients + Fraction(1, 2))
     assert invited == availability.taking_part(range(clients)[::-1], Randomness(seed, 3))
 
 
 @given(st.integers(1, 30), st.floats(0.001, 1))
 def test_a_fraction_that_picks_nobody_is_refused(clients: int, fraction: float) -> None:
     availability = Availability(sample_fraction=fraction)
-    if round(fraction * clients) > 0:
+    if Fraction(str(fraction)) * clients >= Fraction(1, 2):
         assert len(availability.connected(range(clients), Randomness(0))) == clients
         return
     with pytest.raises(UsageError, match=r"sample_fraction = .* picks none of"):

@@ -40,6 +40,10 @@ def planned(*axes: Axes, dataset: str = "digits") -> list[Planned[ClusterConfig]
     return [Planned(own, ClusterConfig(dataset=dataset)) for own in axes]
 
 
+def skews(*values: str) -> dict[str, tuple[str, ...]]:
+    return {"partition.p": values}
+
+
 KM: Axes = {"method": "km"}
 K_FED = [{"method": "k-fed", "p": p} for p in (0.0, 1.0)]
 
@@ -48,7 +52,7 @@ K_FED = [{"method": "k-fed", "p": p} for p in (0.0, 1.0)]
 
 
 def test_every_method_runs_at_every_skew_and_a_centralised_one_once() -> None:
-    plan = plan_comparison([], {"seed": "3"}, ["km", "k-fed"], ["0", "0.5", "0.50"], 2)
+    plan = plan_comparison([], {"seed": "3"}, ["km", "k-fed"], skews("0", "0.5", "0.50"), 2)
     assert [(run.axes, run.config.seed) for run in plan] == [
         (KM, 3), (KM, 4),
         ({"method": "k-fed", "p": 0.0}, 3), ({"method": "k-fed", "p": 0.0}, 4),
@@ -60,7 +64,9 @@ def test_every_method_runs_at_every_skew_and_a_centralised_one_once() -> None:
 
 def test_what_a_method_fixes_lies_under_what_the_user_gives() -> None:
     plain, given = (
-        plan_comparison([], values, ["sda-fc-km"], ["0"], seeds=1)[0].config.section(PixelsConfig)
+        plan_comparison([], values, ["sda-fc-km"], skews("0"), seeds=1)[0].config.section(
+            PixelsConfig
+        )
         for values in ({}, {"pixels": {"assignment": "euclidean"}})
     )
     assert (plain.assignment, given.assignment) == ("cosine", "euclidean")
@@ -68,11 +74,28 @@ def test_what_a_method_fixes_lies_under_what_the_user_gives() -> None:
 
 def test_where_clients_may_be_absent_a_centralised_method_runs_at_every_skew() -> None:
     for absence in ("disconnection_rate", "dropout_rate"):
-        plan = plan_comparison([], {"availability": {absence: 0.3}}, ["km"], ["0", "1"], seeds=1)
+        plan = plan_comparison(
+            [], {"availability": {absence: 0.3}}, ["km"], skews("0", "1"), seeds=1
+        )
         assert [run.axes for run in plan] == [
             {"method": "km", "p": 0.0},
             {"method": "km", "p": 1.0},
         ]
+
+
+def test_rates_of_failures_are_axes_beside_p() -> None:
+    axes = {"partition.p": ("0", "1"), "availability.disconnection_rate": ("0", "0.30", "0.3")}
+    plan = plan_comparison([], {}, ["km", "k-fed"], axes, seeds=1)
+    km = [{"p": 0.0, "disconnection_rate": 0.3}, {"p": 1.0, "disconnection_rate": 0.3}]
+    k_fed = [{"p": p, "disconnection_rate": rate} for p in (0.0, 1.0) for rate in (0.0, 0.3)]
+    expected = [
+        {"method": "km", "disconnection_rate": 0.0},
+        *({"method": "km"} | own for own in km),
+    ]
+    assert [run.axes for run in plan] == expected + [{"method": "k-fed"} | own for own in k_fed]
+    for run in plan:
+        availability = run.config.availability
+        assert availability.disconnection_rate == run.axes["disconnection_rate"]
 
 
 @pytest.mark.parametrize(
@@ -85,7 +108,7 @@ def test_where_clients_may_be_absent_a_centralised_method_runs_at_every_skew() -
 def test_another_partition_than_the_skew_has_one_column(
     partition: Tree, axes: Axes, heading: str
 ) -> None:
-    plan = plan_comparison([], {"partition": partition}, ["km", "k-fed"], [], seeds=1)
+    plan = plan_comparison([], {"partition": partition}, ["km", "k-fed"], {}, seeds=1)
     assert [run.axes for run in plan] == [KM, {"method": "k-fed", **axes}]
     results = [(run.axes, summary(0.5)) for run in plan]
     comparison = Comparison(plan, results)
@@ -95,9 +118,9 @@ def test_another_partition_than_the_skew_has_one_column(
 
 def test_unknown_methods_and_skews_are_refused() -> None:
     with pytest.raises(UsageError, match="method = dbscan is refused"):
-        plan_comparison([], {}, ["dbscan"], ["0"], seeds=1)
+        plan_comparison([], {}, ["dbscan"], skews("0"), seeds=1)
     with pytest.raises(UsageError, match=r"partition.p = 2"):
-        plan_comparison([], {}, ["k-fed"], ["2"], seeds=1)
+        plan_comparison([], {}, ["k-fed"], skews("2"), seeds=1)
 
 
 def test_settings_without_effect_are_refused() -> None:
@@ -158,6 +181,30 @@ def test_scores_of_absent_clients_have_columns_where_somebody_is_absent() -> Non
     assert second["nmi_absent"] is second["kappa_connected"] is None
 
 
+def test_each_rate_of_failures_has_a_row_and_its_own_best() -> None:
+    def absent(nmi: float, of_absent: float) -> Row:
+        apart = {who: {"nmi": of_absent, "kappa": 0.5} for who in ("connected", "absent")}
+        return summary(nmi) | {f"scores_{who}": scores for who, scores in apart.items()}
+
+    axes = {"partition.p": ("1",), "availability.disconnection_rate": ("0", "0.3")}
+    plan = plan_comparison([], {"dataset": "mnist"}, ["km", "k-fed"], axes, seeds=1)
+    values = [summary(0.5), absent(0.6, 0.1), summary(0.7), absent(0.4, 0.2)]
+    runs = [(run.axes, value) for run, value in zip(plan, values, strict=True)]
+    comparison = Comparison(plan, runs)
+    shown = [
+        (row["method"], row["disconnection rate"], row["p = 1"]) for row in comparison.table("nmi")
+    ]
+    assert shown == [
+        ("KM", "0", Entry("0.5000", "(0.5304)", False)),
+        ("KM", "0.3", Entry("0.6000", "", True)),
+        ("k-FED", "0", Entry("0.7000", "(0.4142)", True)),
+        ("k-FED", "0.3", Entry("0.4000", "", False)),
+    ]
+    assert comparison.titles()["nmi_absent"] == "NMI of absent clients"
+    assert [row["nmi_absent"] for row in comparison.rows] == [None, 0.1, None, 0.2]
+    assert "Kappa of connected clients" in comparison.as_markdown()
+
+
 def test_costs_are_means_of_a_client_and_say_what_leaves_it() -> None:
     results = [(K_FED[0], summary(0.7, seconds=1)), (K_FED[1], summary(0.7, seconds=4))]
     (costs,) = Comparison(planned(*K_FED), results).costs()
@@ -191,7 +238,7 @@ def test_without_labels_a_table_has_no_scores() -> None:
     ],
 )
 def test_published_values_stand_beside_runs_of_the_same_setting(settings: Tree, fits: bool) -> None:
-    runs = plan_comparison([], {"dataset": "mnist"} | settings, ["k-fed"], ["0"], seeds=1)
+    runs = plan_comparison([], {"dataset": "mnist"} | settings, ["k-fed"], skews("0"), seeds=1)
     (row,) = Comparison(runs, [(runs[0].axes, summary(0.5))]).rows
     assert row["nmi published"] == (0.5081 if fits else None)
     comparison = Comparison(runs, [(runs[0].axes, summary(0.5))])
@@ -351,6 +398,9 @@ def wait_for_rounds(metrics: Path, process: subprocess.Popen[Any]) -> None:
         (("--methods", "km,"), "--methods 'km,' holds an empty value"),
         (("--p", "0,x"), "partition.p = x is refused"),
         (("--p", "0,1.5"), "partition.p = 1.5 is refused"),
+        (("--dropout-rate", "0,2"), "availability.dropout_rate = 2 is refused"),
+        (("--dropout-rate", "0,"), "--dropout-rate '0,' holds an empty value"),
+        (("--dropout-rate", "0,0.1", "--set", "availability.dropout_rate=0"), "--dropout-rate"),
         (("--set", "partition.p=0"), "give --p"),
         (("--set", "method=km"), "give --methods"),
         (("--methods", "km", "--set", "gan.epochs=3"), "gan.epochs has no effect on km"),
@@ -372,17 +422,29 @@ def test_bad_input_is_one_line(tmp_path: Path, arguments: tuple[str, ...], compl
     assert not (tmp_path / "out").exists()
 
 
-def test_a_table_of_numbers_tells_connected_and_absent_clients_apart(tmp_path: Path) -> None:
+def test_rates_of_failures_are_swept_with_scores_of_connected_and_absent(tmp_path: Path) -> None:
     out = tmp_path / "out"
-    cheap = ("--methods", "k-fed", "--p", "0", "--set", "centroids.restarts=1")
-    result = ccfcpp("compare", *cheap, "--disconnection-rate", 0.3, "--out", out)
+    cheap = ("--methods", "km,k-fed", "--p", "0", "--set", "centroids.restarts=1")
+    few = (*cheap, "--set", "data.images=200")
+    result = ccfcpp("compare", *few, "--disconnection-rate", "0,0.25", "--out", out)
     assert result.code == 0, result.stderr
-    alone = json.loads((out / "method=k-fed,p=0.0" / "seed-0" / "summary.json").read_text())
+    assert "NMI of absent clients" in result.stdout
+    assert "| method | disconnection rate | p = 0 |" in (out / "table.md").read_text()
+    folder = out / "method=k-fed,p=0.0,disconnection_rate=0.25" / "seed-0"
+    alone = json.loads((folder / "summary.json").read_text())
+    assert alone["disconnected"] == 3
     with (out / "table.csv").open() as file:
-        (row,) = csv.DictReader(file)
+        rows = {(row["method"], row["disconnection_rate"]): row for row in csv.DictReader(file)}
+    assert len(rows) == 4
     for who in ("connected", "absent"):
         for score in ("nmi", "kappa"):
-            assert float(row[f"{score}_{who}"]) == alone[f"scores_{who}"][score]
+            shown = rows["k-fed", "0.25"][f"{score}_{who}"]
+            assert float(shown) == alone[f"scores_{who}"][score]
+    assert rows["k-fed", "0.0"]["nmi_absent"] == ""
+    # Where nobody is absent, the connected clients' images are all that clients hold.
+    assert float(rows["k-fed", "0.0"]["nmi_connected"]) > 0
+    again = ccfcpp("compare", "--disconnection-rate", "0,0.5", "--out", out, "--resume")
+    assert (again.code, "leave out availability.disconnection_rate" in again.stderr) == (2, True)
 
 
 def test_what_was_planned_cannot_be_changed_on_resumption(tmp_path: Path) -> None:

@@ -225,13 +225,21 @@ def test_bars(figures: Figures, name: str, column: str) -> None:
 
 def test_several_runs_are_overlaid(overlaid: Contents) -> None:
     figures = {figure.name: figure for figure in overlaid.figures}
-    assert {row["run"] for row in figures["spectra"].rows} == {"CCFC++", "CCFC", "FedAvg"}
+    assert {row["run"] for row in figures["spectra"].rows} == {
+        "CCFC++",
+        "CCFC",
+        "FedAvg with FedDecorr",
+    }
     for name in ("scores-nmi", "scores-accuracy", "loss", "bytes-sent-by-clients"):
         assert lines(figures[name]) == curves(figures[name], "series", "round", "value")
     assert len(lines(figures["scores-nmi"])) == 2
     assert len(lines(figures["scores-accuracy"])) == len(lines(figures["loss"])) == 3
     assert len(lines(figures["spectra"])) == 3
-    assert {row["run"] for row in figures["gap"].rows} == {"CCFC++", "CCFC", "FedAvg"}
+    assert {row["run"] for row in figures["gap"].rows} == {
+        "CCFC++",
+        "CCFC",
+        "FedAvg with FedDecorr",
+    }
 
 
 def test_classifiers_have_no_centroids(classifier_run: Path) -> None:

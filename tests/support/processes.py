@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -25,65 +25,46 @@ from ccfcpp.engine.payload import pack
 from tests.support.clustering import digits
 from tests.support.deployment import one_by_one
 
-SIZES = 60, 40, 30, 20
+P = TypeVar("P", bound="Processes")
+SIZES = 60, 40, 30, 50
 MOST_SECONDS = 400.0
 """What anything here may take, also where other work fills the machine."""
 _MARK = "CCFCPP_TEST_PLACE"
 """In the environment of every process of a place, and of all that they start."""
 
 
-class Place:
-    """A server and clients with images of their own, and what they write.
+class Processes:
+    """Commands on this machine, and what they write.
 
     Args:
         folder: An empty folder.
-        names: The clients', at most four.
 
     Attributes:
-        port: Where the server listens.
+        port: Where a server may listen.
         out: Folder of the run.
+        started: Processes by name; the server's is ``serve``.
     """
 
-    def __init__(self, folder: Path, *names: str) -> None:
-        from ccfcpp.deployment.keys import make_authority, make_client, make_server
-
+    def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.keys = folder / "keys"
         self.out = folder / "run"
         self.port = free_port()
         self.started: dict[str, subprocess.Popen[bytes]] = {}
-        make_authority(self.keys, 2)
-        make_server(self.keys, "127.0.0.1", 2)
-        for number, name in enumerate(names):
-            make_client(self.keys, name)
-            self._save_images(self._images(name), number)
 
-    def serve(self, *words: object) -> subprocess.Popen[bytes]:
-        """Start the server, and wait until clients can come: else they try again ever later."""
-        where = "--listen", f"127.0.0.1:{self.port}", "--keys", self.keys, "--out", self.out
-        ready = "waiting for"
-        before = self.said("serve").count(ready)
-        server = self.start("serve", "ccfcpp", "serve", *where, *words)
-        self.wait_for(ready, times=before + 1)
-        return server
+    def images(self, name: str) -> Path:
+        """Where a client's images are."""
+        return self.folder / f"{name}.npz"
 
-    def join(self, name: str, *words: object, fault: str = "") -> subprocess.Popen[bytes]:
-        """Start a client, also a dishonest one."""
-        module = ("tests.support.rogue", fault) if fault else ("ccfcpp",)
-        files = (
-            *("--key", self.keys / "clients" / f"{name}.key", "--authority", self.keys / "ca.crt"),
-            *("--server", f"127.0.0.1:{self.port}", "--data", self._images(name)),
-        )
-        return self.start(name, *module, "join", *files, "--allow", "counts", *words)
-
-    def start(self, name: str, module: str, *words: object) -> subprocess.Popen[bytes]:
-        """Start a module of Python's, whose output goes to a log of its name."""
+    def start(
+        self, name: str, module: str, *words: object, at: Path | None = None
+    ) -> subprocess.Popen[bytes]:
+        """Start a module of Python's in a folder; its output goes to a log of its name."""
         command = [sys.executable, "-m", module, *map(str, words)]
         # One thread, as here: sums have the same order.
         environment = os.environ | {_MARK: str(self.folder), "OMP_NUM_THREADS": "1"}
         with self._log(name).open("ab") as file:
             process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=file, stderr=file, env=environment
+                command, stdin=subprocess.DEVNULL, stdout=file, stderr=file, env=environment, cwd=at
             )
         self.started[name] = process
         return process
@@ -119,6 +100,52 @@ class Place:
             assert self.started["serve"].poll() is None, self.said("serve")
             time.sleep(0.1)
 
+    def _log(self, name: str) -> Path:
+        path = self.folder / f"{name}.log"
+        path.touch()
+        return path
+
+
+class Place(Processes):
+    """A server and clients with images of their own, and what they write.
+
+    Args:
+        folder: An empty folder.
+        names: The clients', at most four.
+
+    Attributes:
+        keys: Folder of all keys.
+    """
+
+    def __init__(self, folder: Path, *names: str) -> None:
+        from ccfcpp.deployment.keys import make_authority, make_client, make_server
+
+        super().__init__(folder)
+        self.keys = folder / "keys"
+        make_authority(self.keys, 2)
+        make_server(self.keys, "127.0.0.1", 2)
+        for number, name in enumerate(names):
+            make_client(self.keys, name)
+            self._save_images(self.images(name), number)
+
+    def serve(self, *words: object) -> subprocess.Popen[bytes]:
+        """Start the server, and wait until clients can come: else they try again ever later."""
+        where = "--listen", f"127.0.0.1:{self.port}", "--keys", self.keys, "--out", self.out
+        ready = "waiting for"
+        before = self.said("serve").count(ready)
+        server = self.start("serve", "ccfcpp", "serve", *where, *words)
+        self.wait_for(ready, times=before + 1)
+        return server
+
+    def join(self, name: str, *words: object, fault: str = "") -> subprocess.Popen[bytes]:
+        """Start a client, also a dishonest one."""
+        module = ("tests.support.rogue", fault) if fault else ("ccfcpp",)
+        files = (
+            *("--key", self.keys / "clients" / f"{name}.key", "--authority", self.keys / "ca.crt"),
+            *("--server", f"127.0.0.1:{self.port}", "--data", self.images(name)),
+        )
+        return self.start(name, *module, "join", *files, "--allow", "counts", *words)
+
     def kill_node(self, name: str) -> None:
         """End a client's SuperNode at once; the client stays."""
         key = str(self.keys / "clients" / f"{name}.key")
@@ -127,14 +154,6 @@ class Place:
                 os.kill(pid, signal.SIGKILL)
                 return
         raise AssertionError(f"{name} has no node")
-
-    def _log(self, name: str) -> Path:
-        path = self.folder / f"{name}.log"
-        path.touch()
-        return path
-
-    def _images(self, name: str) -> Path:
-        return self.folder / f"{name}.npz"
 
     def _save_images(self, path: Path, number: int) -> None:
         images, labels = digits()
@@ -145,7 +164,13 @@ class Place:
 @contextmanager
 def place(folder: Path, *names: str) -> Iterator[Place]:
     """A federation of which nothing is left behind."""
-    here = Place(folder, *names)
+    with bounded(Place(folder, *names)) as here:
+        yield here
+
+
+@contextmanager
+def bounded(here: P) -> Iterator[P]:
+    """End all processes after use."""
     try:
         yield here
     finally:
@@ -155,7 +180,7 @@ def place(folder: Path, *names: str) -> Iterator[Place]:
         for process in here.started.values():
             with suppress(subprocess.TimeoutExpired):
                 process.wait(15)
-        for pid, _ in processes_with(str(folder)):
+        for pid, _ in processes_with(str(here.folder)):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         for process in here.started.values():
@@ -179,13 +204,13 @@ def tensors_of(run: Path) -> dict[str, Tensor]:
     return load_file(run / "model.safetensors")
 
 
-def in_one_process(here: Place) -> dict[str, Tensor]:
+def in_one_process(here: Processes) -> dict[str, Tensor]:
     """The state that the same run ends with in one process, with the same clients in each round."""
     gathering = Gathering.load(here.out / "deployment.json")
     charter = gathering.charter
     clients = []
     for member in gathering.members:
-        data = load_for(charter, str(here.folder / f"{member.name}.npz"))
+        data = load_for(charter, str(here.images(member.name)))
         half = make_half(charter, data, torch.device("cpu"))
         half.begin()
         clients.append(Client(member.id, member.name, half.images, half.labels))

@@ -55,6 +55,7 @@ from ccfcpp.engine.exchange import ClientSide, ClientWork, ServerWork
 from ccfcpp.models.initialisation import random_state
 from ccfcpp.models.stack.capacity import cohort_size
 from ccfcpp.models.stack.stacked import ModelStack, training_bytes
+from ccfcpp.privacy.config import PrivacyConfig
 
 
 class CCFC(ClusteringAlgorithm[CCFCState]):
@@ -71,14 +72,18 @@ class CCFC(ClusteringAlgorithm[CCFCState]):
         self.problem = problem
         self.training = training_of(config)
         self.centroids = config.section(CentroidConfig)
-        # In synchronised steps the global model is the only one.
-        one_model = self.training.steps == "synchronised" or self.centroids.encoder == "global"
+        self.points_travel = self.centroids.search == "k-means"
+        # In synchronised steps, and where centroids are sums, the global model is the only one.
+        local = self.training.steps == "local" and self.centroids.encoder == "local"
+        one_model = not (local and self.points_travel)
         first = self.centroids.first_encoder == "global"
         self.schedule = Schedule(self.training, from_global=one_model, first_from_global=first)
         self.rounds = self.schedule.rounds
         self.model = config.section(ModelConfig)
         self.make_model = model_maker(self.model, problem.image_shape)
-        self.rule = CentroidRule(self.centroids, problem.clusters)
+        self.rule = CentroidRule(
+            self.centroids, problem.clusters, config.section(PrivacyConfig).smallest_count
+        )
         # The global model's representations serve the scores and the clients of this process.
         precision = config.compute.precision
         self.global_model = GlobalModel(
@@ -131,7 +136,7 @@ class CCFC(ClusteringAlgorithm[CCFCState]):
         works += self._training(number)
         if self.schedule.ends_with_centroids(number):
             by_head = pretrains and self.start is not None
-            if by_head or self.schedule.global_gives_centroids(number):
+            if by_head or (self.schedule.global_gives_centroids(number) and self.points_travel):
                 works.append(self._find(by_head))
             works += [LloydAggregation()] * self.centroids.refine_steps
         return works
@@ -157,10 +162,9 @@ class CCFC(ClusteringAlgorithm[CCFCState]):
 
     def client_side(self, crew: Crew) -> ClientSide:
         """Training in the configured way, centroids, and sums for their refinement."""
-        works: list[ClientWork[Any, Any]] = [
-            GlobalEncoderCentroids(self.global_model, self.rule),
-            LloydSums(self.global_model, self.rule),
-        ]
+        works: list[ClientWork[Any, Any]] = [LloydSums(self.global_model, self.rule)]
+        if self.points_travel:
+            works.append(GlobalEncoderCentroids(self.global_model, self.rule))
         if self.start:
             works += [*self.start.trip_works(), self.start.centre_work()]
         if self.synchronised:

@@ -10,11 +10,12 @@ from torch.nn import functional as F
 from ccfcpp.clustering.kmeans.centroids import check_centroids
 from ccfcpp.clustering.kmeans.clients import kmeans_each
 from ccfcpp.clustering.kmeans.config import CentroidConfig
-from ccfcpp.clustering.kmeans.server import kmeans, most_similar, nearest
+from ccfcpp.clustering.kmeans.server import Clustering, kmeans, most_similar, nearest
 from ccfcpp.core.profiling import section
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.client import Member
 from ccfcpp.engine.exchange import RefusedUpdateError
+from ccfcpp.privacy.smallest import large_enough
 
 
 @dataclass(frozen=True)
@@ -36,11 +37,13 @@ class CentroidRule:
     Args:
         config: The choices.
         clusters: Number of clusters k, at the clients and at the server.
+        least: The fewest images over which a client sends a centroid or a sum.
     """
 
-    def __init__(self, config: CentroidConfig, clusters: int) -> None:
+    def __init__(self, config: CentroidConfig, clusters: int, least: int = 0) -> None:
         self.config = config
         self.clusters = clusters
+        self.least = least
 
     def points(self, latents: Tensor) -> Tensor:
         """The representations that are clustered: normalised where assignment is by cosine."""
@@ -62,7 +65,8 @@ class CentroidRule:
 
         Returns:
             Centroids, as many as samples for a client with fewer than k; or a refusal for a client
-            whose representations hold NaN or Inf: its model has diverged.
+            whose representations hold NaN or Inf: its model has diverged; or for one all of whose
+            clusters are too small.
         """
         usable = {i: own for i, own in enumerate(latents) if bool(torch.isfinite(own).all())}
         with section("k-means: clients"):
@@ -73,12 +77,15 @@ class CentroidRule:
                 restarts=self.config.restarts,
                 iterations=self.config.iterations,
             )
-        updates = {
-            i: CentroidUpdate(own.centroids, own.sizes)
-            for i, own in zip(usable, found, strict=True)
-        }
+        updates = {i: self._sent(own) for i, own in zip(usable, found, strict=True)}
         diverged = RefusedUpdateError("its representations hold NaN or Inf")
         return [updates.get(i, diverged) for i in range(len(latents))]
+
+    def _sent(self, found: Clustering) -> CentroidUpdate | RefusedUpdateError:
+        enough = large_enough(found.sizes, self.least)
+        if not bool(enough.any()):
+            return RefusedUpdateError(f"none of its clusters has {self.least} images")
+        return CentroidUpdate(found.centroids[enough], found.sizes[enough])
 
     def global_centroids(self, updates: Sequence[CentroidUpdate], randomness: Randomness) -> Tensor:
         """k-means at the server over all uploaded centroids."""
@@ -109,12 +116,13 @@ def check_update(
 
     Raises:
         RefusedUpdateError: There are too many or none, or a shape is wrong, or a size not positive,
-            or the sizes are not those of all the client's images.
+            or the sizes are those of more images than the client has.
     """
     check_centroids(update.centroids, clusters, dimensions)
     found = len(update.centroids)
     if update.sizes.shape != (found,) or not bool((update.sizes > 0).all()):
         raise RefusedUpdateError("cluster sizes must be positive, one for each centroid")
     held = sum(sender.samples for sender in senders)
-    if not abs(float(update.sizes.sum()) - held) < 0.5:
-        raise RefusedUpdateError(f"cluster sizes do not add up to the {held} samples of the client")
+    # They may be fewer: a client keeps small clusters to itself.
+    if not float(update.sizes.sum()) < held + 0.5:
+        raise RefusedUpdateError(f"cluster sizes add up to more than the client's {held} samples")

@@ -2,6 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Sequence
+from dataclasses import replace
 
 from torch import Tensor
 from torch.nn import functional as F
@@ -23,9 +24,11 @@ from ccfcpp.clustering.ccfc.schedule import Schedule
 from ccfcpp.clustering.kmeans.centroids import required_centroids
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.client import Client
-from ccfcpp.engine.exchange import ClientWork, RefusedUpdateError, Task
+from ccfcpp.engine.exchange import ClientWork, RefusedUpdateError, SummedWork, Task
+from ccfcpp.engine.payload import added_up
 from ccfcpp.models.initialisation import random_state
 from ccfcpp.models.state import ModelState
+from ccfcpp.privacy.smallest import large_enough
 
 
 class _Training(ClientWork[CCFCState, TrainingUpdate]):
@@ -42,6 +45,9 @@ class _Training(ClientWork[CCFCState, TrainingUpdate]):
         self.rule = rule
         self.schedule = schedule
         self.cohort = trainer.cohort
+        if not schedule.from_global:
+            # Local centroids come with the models, and these have no mean.
+            self.exchange = replace(self.exchange, averaged=False)
 
     @abstractmethod
     def train(
@@ -133,7 +139,7 @@ class GlobalEncoderCentroids(ClientWork[CCFCState, CentroidUpdate]):
         return self.rule.local_centroids(latents, _sources(clients, randomness))
 
 
-class LloydSums(ClientWork[CCFCState, LloydUpdate]):
+class LloydSums(SummedWork[CCFCState, LloydUpdate]):
     """Clients sum up the representations of each global centroid's members.
 
     Args:
@@ -147,18 +153,19 @@ class LloydSums(ClientWork[CCFCState, LloydUpdate]):
         self.model = model
         self.rule = rule
 
-    def local_updates(
+    def local_sum(
         self, task: Task, message: CCFCState, clients: Sequence[Client], randomness: Randomness
-    ) -> list[LloydUpdate]:
-        """Sum and count each client's representations for each global centroid."""
+    ) -> LloydUpdate:
+        """Sum and count the clients' representations for each global centroid."""
         centroids = required_centroids(message.centroids)
-        return [self._sums(message, centroids, client) for client in clients]
+        return added_up(self._sums(message, centroids, client) for client in clients)
 
     def _sums(self, message: CCFCState, centroids: Tensor, client: Client) -> LloydUpdate:
         seen = self.model.representations(message.model, message.version, client)
         labels = self.rule.assign(seen.latents, centroids)
         members = F.one_hot(labels, len(centroids)).double()
         points = self.rule.points(seen.latents).double()
+        members *= large_enough(members.sum(dim=0), self.rule.least)
         return LloydUpdate(members.T @ points, members.sum(dim=0))
 
 

@@ -73,8 +73,10 @@ class ClusterSizes:
     counts: Tensor
 
 
-PRETRAINING = Exchange("pre-training", CCFCState, TrainingUpdate, uses_memory=True)
-CLUSTER_CONTRAST = Exchange("cluster contrast", CCFCState, TrainingUpdate, uses_memory=True)
+PRETRAINING = Exchange("pre-training", CCFCState, TrainingUpdate, uses_memory=True, averaged=True)
+CLUSTER_CONTRAST = Exchange(
+    "cluster contrast", CCFCState, TrainingUpdate, uses_memory=True, averaged=True
+)
 CENTROIDS = Exchange("centroids", CCFCState, CentroidUpdate)
 LABELS = Exchange("pseudo-labels", CCFCState, ClusterSizes, uses_memory=True, summed=True)
-REFINEMENT = Exchange("refinement", CCFCState, LloydUpdate)
+REFINEMENT = Exchange("refinement", CCFCState, LloydUpdate, summed=True)

@@ -178,6 +178,10 @@ class CollectSizes(ServerWork[CCFCState, CCFCState, ClusterSizes]):
             raise RefusedUpdateError("a cluster has fewer than no images")
         check_samples(int(update.counts.sum()), senders)
 
+    def mended(self, message: CCFCState, update: ClusterSizes) -> ClusterSizes:
+        """With noise there may be negative ones: they become almost 0."""
+        return ClusterSizes(update.counts.clamp(min=1e-9))
+
     def aggregate(
         self, state: CCFCState, updates: Iterable[ClusterSizes], randomness: Randomness
     ) -> tuple[CCFCState, Figures]:

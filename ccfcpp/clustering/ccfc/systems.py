@@ -27,7 +27,22 @@ def _make(problem: "Problem") -> "ClusteringAlgorithm[Any]":
     return algorithm.CCFC(problem)
 
 
+def _has_first_centroids(config: Any) -> None:
+    centroids, training = config.section(CentroidConfig), config.section(TrainingConfig)
+    if centroids.search == "lloyd" and training.pretraining != "neighbours":
+        raise ValueError(
+            f"centroids.search = lloyd has no first centroids with training.pretraining = "
+            f"{training.pretraining}: set training.pretraining=neighbours"
+        )
+    if centroids.search == "lloyd" and centroids.refine_steps == 0:
+        raise ValueError(
+            "centroids.search = lloyd with centroids.refine_steps = 0 never moves a centroid: give "
+            "1 at least"
+        )
+
+
 def _without_decorrelation(config: Any) -> None:
+    _has_first_centroids(config)
     loss = config.section(LossConfig)
     if loss.eta > 0 or loss.pretrain_eta > 0:
         raise ValueError(
@@ -52,5 +67,6 @@ CCFC_PLUS_PLUS = System(
     kinds=("models", "centroids", "sums"),
     make=_make,
     sections=_SECTIONS,
+    check=_has_first_centroids,
     summary="CCFC with decorrelated representations",
 )

@@ -19,8 +19,12 @@ class CentroidConfig(Section):
     """Whether the server's k-means weighs an uploaded centroid by its cluster's size."""
     assignment: Literal["cosine", "euclidean"] = "cosine"
     """``cosine``: on normalised representations; ``euclidean``: Eq. (1) as printed."""
+    search: Literal["k-means", "lloyd"] = "k-means"
+    """How centroids are found in each round: ``k-means``, at the clients and then at the server; or
+    ``lloyd``, from the last ones by ``refine_steps`` alone, so that clients send sums, no points.
+    The first ones then come from pre-training by neighbours."""
     refine_steps: Count = 0
-    """Federated Lloyd steps after the server's k-means."""
+    """Federated Lloyd steps after the search."""
     restarts: Positive = 10
     iterations: Positive = 100
 

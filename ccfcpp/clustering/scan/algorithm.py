@@ -27,7 +27,7 @@ from ccfcpp.clustering.scan.views import Views
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.client import Client, Crew
-from ccfcpp.engine.exchange import ClientSide, ServerWork
+from ccfcpp.engine.exchange import ClientSide, PerImage, ServerWork
 from ccfcpp.engine.synchronised.clients import Process, TripWork, trip_works
 from ccfcpp.engine.synchronised.messages import trips
 from ccfcpp.engine.synchronised.optimizers import Adam, Muon
@@ -36,6 +36,10 @@ from ccfcpp.engine.synchronised.server import Steps, Trip
 from ccfcpp.engine.synchronised.tape import Tape
 from ccfcpp.models.initialisation import random_state
 from ccfcpp.models.pooled import Norm, moved_parameters
+from ccfcpp.privacy.config import PrivacyConfig
+from ccfcpp.privacy.dp_levels import image_bounds
+from ccfcpp.privacy.dp_mechanism import NoiseSource
+from ccfcpp.privacy.image_sums import ImageProcess, poisson_turn
 
 _HEAD = ("head.weight",)
 """Matrices that are no hidden layers, which Muon is for."""
@@ -67,15 +71,34 @@ class FedScan(ClusteringAlgorithm[ScanState]):
         self.overclusters = self.space.network.head.out_features // self.space.network.heads
         self.merges = self.overclusters != problem.clusters
         self.shares = _shares(self.config, problem.clusters, self.overclusters)
+        self.privacy = section(PrivacyConfig)
+        self.per_image = self._per_image()
         # To and fro at each normalisation, the predictions, and the gradient of the model.
         norms = sum(isinstance(module, Norm) for module in self.space.network.modules())
         self.steps = Steps(
-            trips("step", 2 * norms + 2, uses_memory=True),
+            trips("step", 2 * norms + 2, uses_memory=True, per_image=self.per_image),
             self._optimizer(),
             list(self.parameters),
             lambda step: falling(step / self.config.steps),
             torch.bfloat16 if self.config.precision == "bfloat16" else None,
         )
+
+    def _per_image(self) -> PerImage | None:
+        """How images enter sums where each one's part is bounded.
+
+        Raises:
+            UsageError: An image would tell of others.
+        """
+        if self.privacy.level != "image":
+            return None
+        if self.config.pairs != "views" or self.merges:
+            raise UsageError(
+                f"privacy.level = image with scan.pairs = {self.config.pairs} and "
+                f"scan.overclustering = {self.config.overclustering}: an image would tell of its "
+                "neighbours; set scan.pairs=views and scan.overclustering=1"
+            )
+        samples = max(1, self.problem.samples)
+        return PerImage(min(1.0, self.config.batch / samples), min(self.config.batch, samples))
 
     def _optimizer(self) -> Adam | Muon:
         adam = Adam(self.config.learning_rate)
@@ -145,13 +168,26 @@ class FedScan(ClusteringAlgorithm[ScanState]):
 
     def centre_work(self) -> SumLatents:
         """The clients' work for the centres."""
-        return SumLatents(self.space, self.problem.clusters)
+        bounds = image_bounds(self.privacy, PerImage()) if self.per_image else None
+        return SumLatents(self.space, self.problem.clusters, bounds, self.privacy.smallest_count)
 
     def trip_works(self) -> list[TripWork]:
         """The clients' work of each trip of a step."""
-        process = Process(
-            self._pairs().begin, self.parameters, lambda: self.plans, self.steps.precision
-        )
+        pairs, precision = self._pairs(), self.steps.precision
+        process = Process(pairs.begin, self.parameters, lambda: self.plans, precision)
+        if self.per_image:
+            source = NoiseSource(Randomness(0) if self.privacy.reproducible_noise else None)
+            pairs.turn = lambda samples, share, step, randomness: poisson_turn(
+                samples, share, source.of(randomness.at_round(step))
+            )
+            process = ImageProcess(
+                self.space.network,
+                pairs.begin_images,
+                self.parameters,
+                lambda: self.plans,
+                precision,
+                image_bounds(self.privacy, self.per_image),
+            )
         return trip_works(process, self.steps.exchanges)
 
     def _pairs(self) -> Pairs:

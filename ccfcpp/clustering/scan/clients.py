@@ -4,7 +4,9 @@ All clients have the same model in a step, and send sums: the images of all clie
 through one network as one batch.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -29,10 +31,16 @@ from ccfcpp.clustering.scan.views import Views
 from ccfcpp.core.profiling import section
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.client import Client
-from ccfcpp.engine.exchange import SummedWork, Task
+from ccfcpp.engine.exchange import PerImage, SummedWork, Task
 from ccfcpp.engine.synchronised.messages import Known
 from ccfcpp.engine.synchronised.turns import turn
 from ccfcpp.models.pooled import Program
+from ccfcpp.privacy.dp_mechanism import Bounds
+from ccfcpp.privacy.image_sums import Make
+from ccfcpp.privacy.smallest import large_enough
+
+Turn = Callable[[int, float, int, Randomness], Tensor]
+"""From a client's number of images, its share of the batch, a step and its source to indices."""
 
 _PERIOD = "period"
 """The name under which a client remembers for which period of the run it has neighbours."""
@@ -66,13 +74,15 @@ class Pairs:
         self.samples = samples
         self.shares = shares
         self._features = FEATURES[config.first_neighbours]
+        self.turn: Turn = turn
 
     def begin(
         self, task: Task, known: Known, clients: Sequence[Client], randomness: Randomness
     ) -> Program | None:
         """The program of a step of some clients. Where it is time, they find neighbours first."""
-        for client in clients:
-            self.find_neighbours(known, client)
+        if self.config.pairs == "neighbours":
+            for client in clients:
+                self.find_neighbours(known, client)
         with section("batches"):
             views = self._views(known.version, clients, randomness)
         network = self.space.load(known)
@@ -80,6 +90,16 @@ class Pairs:
         if len(views) == 0:
             return None
         return program(network, views, self._balance(known.version), self.shares)
+
+    def begin_images(
+        self, known: Known, clients: Sequence[Client], randomness: Randomness
+    ) -> tuple[Make, Tensor]:
+        """What makes the program of one image, and two views of each image whose turn it is."""
+        network, balance = self.space.load(known), self._balance(known.version)
+        with section("batches"):
+            views = self._views(known.version, clients, randomness)
+        make = partial(program, network, balance=balance, shares=self.shares)
+        return make, torch.stack(views.chunk(2), dim=1)
 
     def _balance(self, step: int) -> float:
         """λ of a step: from the first weight to the last along a half cosine."""
@@ -125,8 +145,10 @@ class Pairs:
             neighbour of each; and draws of shape (draws, 2, pairs).
         """
         share = self.config.batch * len(client) / self.samples
-        chosen = turn(len(client), share, step, randomness).to(client.images.device)
-        others = drawn_neighbours(client.memory[_NEIGHBOURS], chosen, randomness, step)
+        chosen = self.turn(len(client), share, step, randomness).to(client.images.device)
+        others = chosen
+        if self.config.pairs == "neighbours":
+            others = drawn_neighbours(client.memory[_NEIGHBOURS], chosen, randomness, step)
         draws = self.views.draw(2 * len(chosen), randomness.generator(f"views {step}"))
         return client.images[torch.stack([chosen, others])], draws.view(len(draws), 2, -1)
 
@@ -172,13 +194,21 @@ class SumLatents(SummedWork[Snapshot, LatentSums]):
     Args:
         space: The latent space.
         clusters: Number of clusters k.
+        bounds: How large an image's part may be; None: as it is.
+        least: The fewest images of a client over which it sends a sum.
     """
 
     exchange = CENTRES
 
-    def __init__(self, space: LatentSpace, clusters: int) -> None:
+    def __init__(
+        self, space: LatentSpace, clusters: int, bounds: Bounds | None = None, least: int = 0
+    ) -> None:
         self.space = space
         self.clusters = clusters
+        self.bounds = bounds
+        self.least = least
+        if bounds is not None:
+            self.exchange = replace(CENTRES, per_image=PerImage())
 
     def local_sum(
         self, task: Task, message: Snapshot, clients: Sequence[Client], randomness: Randomness
@@ -188,6 +218,12 @@ class SumLatents(SummedWork[Snapshot, LatentSums]):
         for client in clients:
             clusters = self.space.clusters(message, self.clusters, client)
             members = F.one_hot(clusters, self.clusters).double()
-            sums.append(members.T @ self.space.latents(message, client).double())
-            counts.append(members.sum(dim=0))
+            latents, ones = self.space.latents(message, client).double(), members
+            if self.bounds is not None:
+                norms = latents.norm(dim=1, keepdim=True).clamp(min=1e-300)
+                latents = latents * (self.bounds.of("sums") / norms).clamp(max=1)
+                ones = members * min(1.0, self.bounds.of("counts"))
+            enough = large_enough(members.sum(dim=0), self.least)
+            sums.append((members * enough).T @ latents)
+            counts.append((ones * enough).sum(dim=0))
         return LatentSums(torch.stack(sums).sum(dim=0), torch.stack(counts).sum(dim=0))

@@ -52,6 +52,9 @@ class ScanConfig(Section):
     client, or histograms of oriented gradients."""
     first_weight: Weight = 0.0
     """Of these beside the latents when neighbours are found anew; 0: of the latents alone."""
+    pairs: Literal["neighbours", "views"] = "neighbours"
+    """What an image is paired with: one of its neighbours, or another view of itself, so that an
+    image tells of itself alone."""
     neighbours: Positive = 10
     """How many of the nearest images of the same client an image is paired with, one at a time."""
     mine_every: Positive = 30

@@ -65,7 +65,9 @@ def program(network: ClusterNetwork, views: Tensor, balance: float, shares: Tens
         H(p̄); and of each head ``head 0`` … its whole loss.
     """
     z = yield from through(network, views)
-    p, sums = yield Pool(PREDICTIONS, network.predictions(z), _sums, common=True, valid=_plausible)
+    p, sums = yield Pool(
+        PREDICTIONS, network.predictions(z), _sums, common=True, valid=_plausible, nearest=_nearest
+    )
     count = sums[0].detach()
     mean = sums[1:].view(p.shape[1:]) / count
     agreement = consistency(p) * 2 / count
@@ -96,3 +98,8 @@ def _sums(predictions: Tensor) -> Tensor:
 def _plausible(sums: Tensor) -> bool:
     """Whether sums of predictions could be those of a batch."""
     return bool((sums >= 0).all())
+
+
+def _nearest(sums: Tensor) -> Tensor:
+    """Sums of the predictions of one sample at least, none of which is negative."""
+    return torch.cat([sums[:1].clamp(min=1), sums[1:].clamp(min=0)])

@@ -64,6 +64,10 @@ class MergeOverclusters(ServerWork[ScanState, Trained, Transitions]):
         if bool((update.sums < 0).any()):
             raise RefusedUpdateError("transitions are negative")
 
+    def mended(self, message: Trained, update: Transitions) -> Transitions:
+        """With noise there may be negative ones: they become 0."""
+        return Transitions(update.sums.clamp(min=0))
+
     def aggregate(
         self, state: ScanState, updates: Iterable[Transitions], randomness: Randomness
     ) -> tuple[ScanState, Figures]:

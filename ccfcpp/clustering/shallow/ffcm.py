@@ -31,6 +31,8 @@ from ccfcpp.engine.exchange import (
     Task,
 )
 from ccfcpp.engine.payload import check_same_shapes, pack
+from ccfcpp.privacy.config import PrivacyConfig
+from ccfcpp.privacy.smallest import large_enough
 
 
 @dataclass(frozen=True)
@@ -86,10 +88,12 @@ class LocalFuzzyCMeans(ClientWork[CentroidState, FuzzyUpdate]):
     Attributes:
         rule: How images become points.
         choices: Of fuzzy c-means.
+        least: The smallest support with which a client sends a centroid.
     """
 
     rule: PixelRule
     choices: FuzzyConfig
+    least: int = 0
     exchange = FUZZY_ROUND
 
     def local_updates(
@@ -107,7 +111,10 @@ class LocalFuzzyCMeans(ClientWork[CentroidState, FuzzyUpdate]):
                 tolerance=self.choices.tolerance,
                 iterations=self.choices.iterations,
             )
-        return FuzzyUpdate(found.centroids, found.supports)
+        enough = large_enough(found.supports, self.least)
+        # Without support a centroid counts for nothing; in its place goes the one that came down.
+        sent = torch.where(enough.unsqueeze(1), found.centroids, centroids)
+        return FuzzyUpdate(sent, found.supports * enough)
 
 
 class FFCM(PixelClustering[CentroidState], ServerWork[CentroidState, CentroidState, FuzzyUpdate]):
@@ -149,7 +156,8 @@ class FFCM(PixelClustering[CentroidState], ServerWork[CentroidState, CentroidSta
     def client_side(self, crew: Crew) -> ClientSide:
         """Local fuzzy c-means."""
         choices = self.problem.config.section(FuzzyConfig)
-        return ClientSide.of(LocalFuzzyCMeans(self.rule, choices))
+        least = self.problem.config.section(PrivacyConfig).smallest_count
+        return ClientSide.of(LocalFuzzyCMeans(self.rule, choices, least))
 
     def broadcast(self, state: CentroidState) -> CentroidState:
         """The global centroids."""

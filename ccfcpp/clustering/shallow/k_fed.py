@@ -28,9 +28,13 @@ from ccfcpp.engine.exchange import (
     Exchange,
     Figures,
     Nothing,
+    RefusedUpdateError,
     ServerWork,
     Task,
 )
+from ccfcpp.privacy.config import PrivacyConfig
+from ccfcpp.privacy.hostile_config import DefenceConfig
+from ccfcpp.privacy.smallest import large_enough
 
 _SEPARATION = 3
 """A point is kept where it lies so many times closer to one seed than to any other."""
@@ -143,20 +147,22 @@ class SeparatedCentroids(ClientWork[Nothing, LocalCentroids]):
         rule: How images become points.
         clusters: k′.
         iterations: Of k-means, at most.
+        least: The fewest images over which a client sends a centroid.
     """
 
     rule: PixelRule
     clusters: int
     iterations: int
+    least: int = 0
     exchange = LOCAL_CENTROIDS
 
     def local_updates(
         self, task: Task, message: Nothing, clients: Sequence[Client], randomness: Randomness
-    ) -> list[LocalCentroids]:
+    ) -> list[LocalCentroids | RefusedUpdateError]:
         """Each client's centroids, from well separated starts."""
         return [self._local(client, randomness.of_client(client.id)) for client in clients]
 
-    def _local(self, client: Client, randomness: Randomness) -> LocalCentroids:
+    def _local(self, client: Client, randomness: Randomness) -> LocalCentroids | RefusedUpdateError:
         with section("k-means: clients"):
             found = separated_kmeans(
                 self.rule.points(client.images),
@@ -164,7 +170,10 @@ class SeparatedCentroids(ClientWork[Nothing, LocalCentroids]):
                 seed=randomness.integer("k-means"),
                 iterations=self.iterations,
             )
-        return LocalCentroids(found.centroids)
+        enough = large_enough(found.sizes, self.least)
+        if not bool(enough.any()):
+            return RefusedUpdateError(f"none of its clusters has {self.least} images")
+        return LocalCentroids(found.centroids[enough])
 
 
 class KFed(PixelClustering[CentroidState], ServerWork[CentroidState, Nothing, LocalCentroids]):
@@ -174,7 +183,7 @@ class KFed(PixelClustering[CentroidState], ServerWork[CentroidState, Nothing, Lo
         problem: What it is made for.
 
     Raises:
-        UsageError: Clients are to find more clusters than there are.
+        UsageError: Clients are to find more clusters than there are, or to vote with fewer.
     """
 
     state_type = CentroidState
@@ -184,11 +193,18 @@ class KFed(PixelClustering[CentroidState], ServerWork[CentroidState, Nothing, Lo
     def __init__(self, problem: Problem) -> None:
         super().__init__(problem)
         self.iterations = problem.config.section(CentroidConfig).iterations
+        self.least = problem.config.section(PrivacyConfig).smallest_count
         self.local_clusters = problem.config.section(KFedConfig).local_clusters or problem.clusters
         if self.local_clusters > problem.clusters:
             raise UsageError(
                 f"kfed.local_clusters = {self.local_clusters} is more than the {problem.clusters} "
                 f"clusters: give at most {problem.clusters}"
+            )
+        rule = problem.config.section(DefenceConfig).rule
+        if self.local_clusters < problem.clusters and rule not in ("none", "bound"):
+            raise UsageError(
+                f"defence.rule = {rule} with kfed.local_clusters = {self.local_clusters}: clients "
+                f"vote for all {problem.clusters} clusters: leave one of the two out"
             )
 
     def initial_state(self, randomness: Randomness) -> CentroidState:
@@ -201,7 +217,9 @@ class KFed(PixelClustering[CentroidState], ServerWork[CentroidState, Nothing, Lo
 
     def client_side(self, crew: Crew) -> ClientSide:
         """Local centroids."""
-        return ClientSide.of(SeparatedCentroids(self.rule, self.local_clusters, self.iterations))
+        return ClientSide.of(
+            SeparatedCentroids(self.rule, self.local_clusters, self.iterations, self.least)
+        )
 
     def describe(self) -> dict[str, object]:
         """What a summary says of the system."""

@@ -87,6 +87,8 @@ class PixelClustering(ClusteringAlgorithm[Known]):
         problem: What the algorithm is made for.
     """
 
+    by_pixels = True
+
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
         self.rule = PixelRule.of(problem)

@@ -6,6 +6,7 @@ the trips of a step the process holds the graph of its forward pass; with the st
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -22,6 +23,14 @@ from ccfcpp.models.pooled import Program
 
 Begin = Callable[[Task, Known, Sequence[Client], Randomness], Program | None]
 """Loads a model and makes the program of a step; None where the clients show no sample in it."""
+
+
+class Advancing(Protocol):
+    """A step on its way through its trips."""
+
+    def advance(self, totals: Mapping[str, Tensor], slopes: Mapping[str, Tensor]) -> Contribution:
+        """Go on as far as what is known allows; see ``Tape``."""
+        ...
 
 
 class Process:
@@ -45,7 +54,19 @@ class Process:
         self.parameters = parameters
         self.plans = plans
         self.precision = precision
-        self._open: dict[tuple[int, ...], tuple[Tape | None, Plan]] = {}
+        self._open: dict[tuple[int, ...], tuple[Advancing | None, Plan]] = {}
+
+    def open(
+        self,
+        plan: Plan,
+        task: Task,
+        known: Known,
+        clients: Sequence[Client],
+        randomness: Randomness,
+    ) -> Advancing | None:
+        """Begin a step; None where the clients show no sample in it."""
+        program = self.begin(task, known, clients, randomness)
+        return Tape(program, self.parameters) if program else None
 
     def advance(
         self, trip: int, task: Task, known: Known, clients: Sequence[Client], randomness: Randomness
@@ -61,10 +82,9 @@ class Process:
         """
         ids = tuple(client.id for client in clients)
         if trip == 0:
-            program = self.begin(task, known, clients, randomness)
-            tape = Tape(program, self.parameters) if program else None
             # Where something is known of a step before, this is not the first.
-            self._open[ids] = tape, self.plans()[bool(known.totals or known.slopes)]
+            plan = self.plans()[bool(known.totals or known.slopes)]
+            self._open[ids] = self.open(plan, task, known, clients, randomness), plan
         tape, plan = self._open[ids]
         with section(f"trip {trip + 1}"):
             news = tape.advance(known.totals, known.slopes) if tape else plan.trips[trip]

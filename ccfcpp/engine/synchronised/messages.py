@@ -10,7 +10,7 @@ from typing import Protocol, TypeVar
 import torch
 from torch import Tensor
 
-from ccfcpp.engine.exchange import Exchange
+from ccfcpp.engine.exchange import Exchange, PerImage
 from ccfcpp.models.state import ModelState
 
 
@@ -104,13 +104,16 @@ def nothing_of(contribution: Contribution) -> Contribution:
     )
 
 
-def trips(name: str, count: int, uses_memory: bool = False) -> list[Exchange[Known, Contribution]]:
+def trips(
+    name: str, count: int, uses_memory: bool = False, per_image: PerImage | None = None
+) -> list[Exchange[Known, Contribution]]:
     """The exchanges of a step.
 
     Args:
         name: What steps are called.
         count: Trips of the longest step.
         uses_memory: Whether clients need what they remember, which is so in the first trip alone.
+        per_image: How images enter the sums, where each one's part is bounded.
     """
     return [
         Exchange(
@@ -119,6 +122,7 @@ def trips(name: str, count: int, uses_memory: bool = False) -> list[Exchange[Kno
             Contribution,
             uses_memory=uses_memory and number == 0,
             summed=True,
+            per_image=per_image,
             follows=number > 0,
         )
         for number in range(count)

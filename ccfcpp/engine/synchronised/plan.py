@@ -32,11 +32,13 @@ class Plan:
         trips: For each trip what a client without a sample contributes: zeros.
         lags: What is known from the step before.
         valid: Whether a client's part of a sum could be what it claims to be, by the sum's name.
+        nearest: From a sum with noise to the nearest one that could be, likewise.
     """
 
     trips: tuple[Contribution, ...]
     lags: Lags = field(default_factory=Lags)
     valid: Mapping[str, Callable[[Tensor], bool]] = field(default_factory=dict)
+    nearest: Mapping[str, Callable[[Tensor], Tensor]] = field(default_factory=dict)
 
     def new_totals(self, trip: int, totals: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Of the sums so far, those that clients do not know before a trip."""
@@ -80,4 +82,5 @@ def _rehearsed(tape: Tape, lags: Lags, before: Contribution) -> tuple[Plan, Cont
         seen.sums.update(totals)
         seen.slopes.update(slopes)
     valid = {pool.name: pool.valid for pool in tape.pools}
-    return Plan(tuple(map(nothing_of, trips)), lags, valid), seen
+    nearest = {pool.name: pool.nearest for pool in tape.pools}
+    return Plan(tuple(map(nothing_of, trips)), lags, valid, nearest), seen

@@ -81,6 +81,11 @@ class Trip(ServerWork[D, Known, Contribution]):
             if not self.plan.valid[name](part):
                 raise RefusedUpdateError(f"the sums of {name} are those of no batch")
 
+    def mended(self, message: Known, update: Contribution) -> Contribution:
+        """Each sum with noise becomes the nearest one that a batch can have."""
+        sums = {name: self.plan.nearest[name](part) for name, part in update.sums.items()}
+        return dataclasses.replace(update, sums=sums)
+
     def aggregate(
         self, state: D, updates: Iterable[Contribution], randomness: Randomness
     ) -> tuple[D, Figures]:

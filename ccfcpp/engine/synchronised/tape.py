@@ -75,7 +75,7 @@ class Tape:
             objective: Objective = end.value
         gradients = _Gradients([*parameters.values(), *leaves, *pooled])
         gradients.add(objective.local, torch.ones_like(objective.local))
-        common = _slopes_of(objective.common, pooled)
+        common = slopes_of(objective.common, pooled)
         steps = list(zip(self.pools, leaves, pooled, sums, common, strict=True))
         for pool, leaf, statistics, own, slope in reversed(steps):
             if not pool.common:
@@ -83,18 +83,12 @@ class Tape:
                 while pool.name not in self._slopes:
                     yield
                 slope = slope + self._slopes[pool.name]
-            gradients.add(own, self._at_sum(pool, slope))
+            gradients.add(own, slope_at_sum(pool, self._totals[pool.name], slope))
             gradients.add(pool.of, gradients.of(leaf))
         for name, parameter in parameters.items():
             self._news.gradient[name] = gradients.of(parameter)
         for name, figure in (objective.figures or {}).items():
             self._news.figures[name] = figure.detach().double()
-
-    def _at_sum(self, pool: Pool, slope: Tensor) -> Tensor:
-        """The gradient at a pooled sum, from that at its statistics."""
-        total = self._totals[pool.name].detach().requires_grad_()
-        at_sum: Tensor = torch.autograd.grad(pool.statistics(total), total, slope)[0]
-        return at_sum
 
 
 class _Gradients:
@@ -124,8 +118,15 @@ class _Gradients:
         return torch.zeros_like(leaf) if found is None else found
 
 
-def _slopes_of(common: Tensor | None, pooled: Iterable[Tensor]) -> list[Tensor]:
-    """The gradient of the common part at each pooled sum."""
+def slope_at_sum(pool: Pool, total: Tensor, slope: Tensor) -> Tensor:
+    """The gradient at a pooled sum, from that at its statistics."""
+    total = total.detach().requires_grad_()
+    at_sum: Tensor = torch.autograd.grad(pool.statistics(total), total, slope)[0]
+    return at_sum
+
+
+def slopes_of(common: Tensor | None, pooled: Iterable[Tensor]) -> list[Tensor]:
+    """The gradient of the common part at the statistics of each pool."""
     leaves = list(pooled)
     if common is None or not common.requires_grad:
         return [torch.zeros_like(leaf) for leaf in leaves]

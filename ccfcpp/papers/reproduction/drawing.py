@@ -12,6 +12,8 @@ from ccfcpp.report.runs import slug
 
 _MOST_MARKED = 30
 """Places on an axis; of more, which are rounds, none is marked."""
+_SHIFT = 0.03
+"""Of the way from place to place."""
 
 
 def draw_scores(table: ScoreTable, published: ScoreTable | None = None) -> list[Drawn]:
@@ -34,6 +36,13 @@ def _draw_panel(
 ) -> Drawn:
     places = table.places(panel)
     rows: list[dict[str, object]] = []
+    deviates = any(score.deviation for score in table.scores.values())
+    middle = (len(table.systems) - 1) / 2
+
+    def shift(number: int) -> float:
+        """Of a system's marks, so that deviations do not hide each other."""
+        return _SHIFT * (number - middle) if deviates else 0.0
+
     with paper() as (figure, axes):
         for number, system in enumerate(table.systems):
             look: dict[str, Any] = line_style(number)
@@ -41,7 +50,7 @@ def _draw_panel(
             known = {place: score for place, score in own.items() if score is not None}
             if not known:
                 continue
-            at = [places.index(place) for place in known]
+            at = [places.index(place) + shift(number) for place in known]
             means = [score.mean for score in known.values()]
             if len(places) > _MOST_MARKED:
                 look |= {"marker": ""}
@@ -57,7 +66,11 @@ def _draw_panel(
             )
             theirs = _published(published, panel, places, system)
             hollow = look | {"linestyle": "none", "markerfacecolor": "none", "markersize": 9}
-            axes.plot([places.index(place) for place in theirs], list(theirs.values()), **hollow)
+            axes.plot(
+                [places.index(place) + shift(number) for place in theirs],
+                list(theirs.values()),
+                **hollow,
+            )
             rows += [
                 _row(table, place, system, score, theirs.get(place))
                 for place, score in known.items()

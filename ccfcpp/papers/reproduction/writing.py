@@ -91,11 +91,11 @@ def as_text(title: str, command: str, results: Sequence[Result], findings: Findi
             parts.append(f"{name}\n\n{as_markdown(rows)}")
     if findings.left_out:
         parts.append("Left out:\n\n" + "".join(f"- {line}\n" for line in findings.left_out))
-    parts.append("Made by:\n\n" + "".join(f"- {line}\n" for line in _sessions(results)))
+    parts.append("Made by:\n\n" + "".join(f"- {line}\n" for line in made_by(results)))
     return "\n".join(parts)
 
 
-def _sessions(results: Sequence[Result]) -> list[str]:
+def made_by(results: Sequence[Result]) -> list[str]:
     """By what source on which machines the runs were made."""
     sessions = [session for result in results for session in result.folder.read_sessions()]
     return sorted({_session(session) for session in sessions})

@@ -1,0 +1,38 @@
+"""The command ``ccfcpp leakage``: it parses, calls and prints."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ccfcpp.cli.options import AsJson
+from ccfcpp.cli.terminal import print_rows, progress_console
+
+
+def leakage(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a finished run.")],
+    json_output: AsJson = False,
+) -> None:
+    """Attack a finished run of ccfcpp cluster: what does it tell of its images?
+
+    Membership: are images that the model was trained on told from others? The
+    others are those that data.images left out, or those of absent clients.
+    Inversion, where centroids are made of pixels: how near are the averages
+    that clients sent to a single image? The numbers go to RUN/leakage.json, and
+    ccfcpp report shows them.
+    """
+    from ccfcpp.clustering.leakage import leakage as attack
+    from ccfcpp.report.facts import leakage_tables
+    from ccfcpp.runs.environment import use_processors
+
+    use_processors()
+    progress_console().print(f"attacking {run} …")
+    found = attack(run)
+    if json_output:
+        typer.echo(json.dumps(found))
+        return
+    for title, rows in leakage_tables(found).items():
+        print_rows(title, rows)

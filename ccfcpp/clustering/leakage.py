@@ -1,0 +1,142 @@
+"""What a finished run gives away of the images that it was made of: attacks that anyone can run."""
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from ccfcpp.clustering.config import ClusterConfig
+from ccfcpp.clustering.experiment import ClusteringExperiment
+from ccfcpp.clustering.kmeans.server import nearest
+from ccfcpp.clustering.setup import left_out
+from ccfcpp.core.errors import UsageError
+from ccfcpp.core.randomness import SERVER, Randomness
+from ccfcpp.data.images import random_part
+from ccfcpp.engine.checkpoint import load_checkpoint
+from ccfcpp.engine.client import Client
+from ccfcpp.engine.exchange import Task
+from ccfcpp.privacy.inversion import inverted
+from ccfcpp.privacy.membership import membership, neighbours
+from ccfcpp.runs.folder import RunFolder
+
+_MOST_IMAGES = 5000
+"""Of either kind in a membership attack."""
+_LEAST_IMAGES = 20
+
+Leakage = dict[str, Any]
+
+
+def leakage(path: Path) -> Leakage:
+    """Attack a finished run by membership inference, and by inversion where centroids are pixels.
+
+    Args:
+        path: The run's folder, which gets a file ``leakage.json``.
+
+    Raises:
+        UsageError: The folder holds no finished run of ``ccfcpp cluster``, or no image is left that
+            its model was not trained on.
+    """
+    folder = RunFolder(path)
+    if not folder.summary.is_file() or not folder.checkpoint.is_file():
+        raise UsageError(f"{path} holds no finished run: give the folder of one of ccfcpp cluster")
+    folder.refuse_deployed()
+    experiment = ClusteringExperiment(folder.saved_config(ClusterConfig))
+    kind = experiment.algorithm.state_type
+    state = load_checkpoint(folder.checkpoint, kind, experiment.device).state
+    found: Leakage = {
+        "membership": _membership(experiment, state),
+        "inversion": _inversion(experiment, state),
+    }
+    folder.write_leakage(found)
+    return found
+
+
+def _membership(experiment: ClusteringExperiment, state: Any) -> Leakage:
+    members = torch.cat([client.images for client in experiment.clients])
+    others = _others(experiment)
+    generator = Randomness(0).generator("membership")
+    mixed = []
+    for images in (members, others.to(members.device)):
+        part = random_part(torch.arange(len(images)), _MOST_IMAGES, generator)
+        mixed.append(images[part[torch.randperm(len(part), generator=generator)]])
+    inside, outside = (_losses(experiment, state, images) for images in mixed)
+    attacks = {name: asdict(membership(inside[name], outside[name])) for name in inside}
+    return {"members": len(mixed[0]), "others": len(mixed[1]), "attacks": attacks}
+
+
+def _others(experiment: ClusteringExperiment) -> Tensor:
+    """Images that the model was not trained on: what the run left out, else absent clients'."""
+    found = left_out(experiment.config)
+    images = experiment.data.images[experiment.unheld] if found is None else found.images
+    if len(images) < _LEAST_IMAGES:
+        raise UsageError(
+            f"the run was trained on all but {len(images)} images of {experiment.config.dataset}: "
+            f"membership needs {_LEAST_IMAGES} others; run it with --set data.images=N, fewer than "
+            "there are, or with --disconnection-rate"
+        )
+    return images
+
+
+def _losses(experiment: ClusteringExperiment, state: Any, images: Tensor) -> dict[str, Tensor]:
+    """Of each image what training lowers, by name, on the CPU.
+
+    ``distance``: to the nearest centroid. ``views``: of an image's representation to those of the
+    image moved by a pixel, as a share of its length: what is trained to be alike for views of an
+    image is more so for images that were there (Liu, Jia, Qu and Gong, *EncoderMI*, CCS 2021).
+    ``calibrated distance``: the first, less the mean of it for the moved images.
+    """
+    points = _points(experiment, state, images)
+    moved = torch.stack([_points(experiment, state, other) for other in neighbours(images)])
+    found = {"views": (moved - points).norm(dim=2).mean(dim=0) / points.norm(dim=1).clamp(1e-12)}
+    if state.centroids is not None:
+        far = _distance(points, state.centroids)
+        of_moved = torch.stack([_distance(each, state.centroids) for each in moved])
+        found |= {"distance": far, "calibrated distance": far - of_moved.mean(dim=0)}
+    return {name: loss.cpu() for name, loss in sorted(found.items())}
+
+
+def _points(experiment: ClusteringExperiment, state: Any, images: Tensor) -> Tensor:
+    points: Tensor | None = experiment.algorithm.represent(
+        state, Client(SERVER, "attacker", images)
+    )
+    if points is None:
+        raise UsageError(
+            f"{experiment.config.method} has no space in which all images lie: take another system"
+        )
+    return F.normalize(points, dim=1) if experiment.algorithm.by_angle else points
+
+
+def _distance(points: Tensor, centroids: Tensor) -> Tensor:
+    far: Tensor = (points - centroids[nearest(points, centroids)]).norm(dim=1)
+    return far
+
+
+def _inversion(experiment: ClusteringExperiment, state: Any) -> list[Leakage] | None:
+    """What the last round's averages tell, where they are of pixels; clients send them again."""
+    if not experiment.algorithm.by_pixels:
+        return None
+    number = experiment.algorithm.rounds - 1
+    randomness = experiment.randomness.at_round(number)
+    sent = []
+    for index, work in enumerate(experiment.algorithm.exchanges(number, state)):
+        task = Task(experiment.system, work.exchange.name, number, index)
+        clients = experiment.client_side.works[work.exchange.name]
+        for client in experiment.clients:
+            (update,) = clients.local_updates(task, work.broadcast(state), [client], randomness)
+            averages = _averages(update)
+            points = experiment.algorithm.represent(state, client)
+            if averages is not None and len(averages) and points is not None:
+                sent.append((averages, points))
+    return [asdict(group) for group in inverted(sent)] if sent else None
+
+
+def _averages(update: object) -> Tensor | None:
+    """The averages in an update: centroids that stand for something."""
+    centroids: Tensor | None = getattr(update, "centroids", None)
+    supports: Tensor | None = getattr(update, "supports", None)
+    if centroids is None or supports is None:
+        return centroids
+    return centroids[supports > 0]

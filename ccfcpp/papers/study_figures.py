@@ -1,0 +1,230 @@
+"""Figures of a study: scores by what its runs differ in, and what they cost."""
+
+import itertools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from matplotlib.ticker import LogLocator, NullFormatter
+
+from ccfcpp.clustering.methods import METHODS
+from ccfcpp.papers.reproduction.drawing import draw_scores
+from ccfcpp.papers.reproduction.labels import images
+from ccfcpp.papers.reproduction.results import ANY, Result, ScoreTable, plain, tabulate
+from ccfcpp.report.contents import Contents
+from ccfcpp.report.drawing import Drawn, legend_above, paper
+from ccfcpp.report.drawing import plain as in_full
+from ccfcpp.report.palette import line_style
+from ccfcpp.report.runs import slug
+from ccfcpp.runs.study import Axes
+from supervised.classifiers import title_of
+
+_NO_LABEL = ("method", "dataset", "decorrelation.kind")
+"""What a name of a system, or of images, says already."""
+_FIRST = ("p", "alpha", "partition.alpha")
+"""Axes that stand before others."""
+_FAR = 100
+"""Times the least cost, from which on only powers of ten are named."""
+
+
+@dataclass(frozen=True)
+class Cells:
+    """The finished runs of a study.
+
+    Attributes:
+        results: Runs, each with what sets its cell apart.
+        scores: What scores are called, by their keys.
+        value: A run's score of a key; None where it has none.
+        published: The papers' score of a key in a cell; None where there is none.
+    """
+
+    results: Sequence[tuple[Axes, Result]]
+    scores: Mapping[str, str]
+    value: Callable[[Result, str], float | None]
+    published: Callable[[Axes, str], float | None] = lambda axes, key: None
+
+    @property
+    def numbers(self) -> dict[str, list[float]]:
+        """Axes whose values are several numbers, ascending."""
+        keys = dict.fromkeys(key for axes, _ in self.results for key in (*_FIRST, *axes))
+        values = {key: {axes[key] for axes, _ in self.results if key in axes} for key in keys}
+        return {
+            key: sorted(own, key=float)
+            for key, own in values.items()
+            if len(own) > 1 and all(map(_is_number, own))
+        }
+
+    def images_of(self, result: Result) -> list[str]:
+        """What images a run was on, where the study has several."""
+        return [images(result)] if len({images(own) for _, own in self.results}) > 1 else []
+
+    def system(self, axes: Axes, result: Result) -> str:
+        """What is compared: the method, and what else has no number."""
+        method = result.settings["method"]
+        if method in METHODS:
+            title = METHODS[method].title
+        else:
+            title = title_of(method, result.settings["decorrelation.kind"])
+        others = [
+            f"{in_words(key)} {plain(value)}"
+            for key, value in axes.items()
+            if key not in _NO_LABEL and key not in self.numbers and not _is_number(value)
+        ]
+        return ", ".join([title, *others])
+
+
+def _is_number(value: object) -> bool:
+    return value == "inf" or (isinstance(value, int | float) and not isinstance(value, bool))
+
+
+def in_words(key: str) -> str:
+    """What people call an axis."""
+    return key.removesuffix(".kind").rpartition(".")[2].replace("_", " ")
+
+
+def _begun(heading: str) -> str:
+    return heading[0].upper() + heading[1:]
+
+
+def study_figures(cells: Cells) -> Contents:
+    """All figures of a study, in sections."""
+    found = Contents()
+    for axis in cells.numbers:
+        rows = [_by(cells, axis, score) for score in cells.scores]
+        drawn = [row for row in rows if row]
+        if drawn and all(len(row) == 1 for row in drawn):
+            drawn = [[figure for row in drawn for figure in row]]
+        if drawn:
+            found.sections[f"Scores by {in_words(axis)}"] = drawn
+    if not cells.numbers:
+        found.sections["Scores"] = [[_dots(cells, score) for score in cells.scores]]
+    first = next(iter(cells.scores))
+    costs = {"MB of a client": _megabytes, "seconds of all": _seconds}
+    found.sections["Costs"] = [[_costs(cells, first, *cost) for cost in costs.items()]]
+    return found
+
+
+def _by(cells: Cells, axis: str, score: str) -> list[Drawn]:
+    """A score by the values of one axis: a figure for each place on the others."""
+    title, name = cells.scores[score], in_words(axis)
+    others = {key: values for key, values in cells.numbers.items() if key != axis}
+    drawn = []
+    for place in itertools.product(*others.values()):
+        fixed = dict(zip(others, place, strict=True))
+        # To what lacks an axis, such as p for a centralised system, it means nothing.
+        there = [
+            (axes, result)
+            for axes, result in cells.results
+            if all(axes.get(key, value) == value for key, value in fixed.items())
+        ]
+        there.sort(key=lambda run: float(run[0].get(axis, "-inf")))
+        beside = [f"{in_words(key)} = {plain(value)}" for key, value in fixed.items()]
+        ours, theirs = (
+            _table(cells, there, axis, score, of, beside) for of in ("value", "published")
+        )
+        for panel in [panel for panel in ours.panels if len(ours.places(panel)) > 1]:
+            (figure,) = draw_scores(_of(ours, panel), _of(theirs, panel) if theirs.scores else None)
+            heading = f"{title} by {name}" + (f": {panel}" if panel else "")
+            caption = _begun(figure.caption)
+            drawn.append(
+                replace(figure, name=slug(heading), title=_begun(heading), caption=caption)
+            )
+    return drawn
+
+
+def _of(table: ScoreTable, panel: str) -> ScoreTable:
+    return replace(table, scores={p: score for p, score in table.scores.items() if p[0] == panel})
+
+
+def _table(
+    cells: Cells,
+    runs: Iterable[tuple[Axes, Result]],
+    axis: str,
+    score: str,
+    whose: str = "value",
+    beside: Sequence[str] = (),
+) -> ScoreTable:
+    """Means over seeds, by images, place on the axis, and system."""
+    axes_of = {result.path: axes for axes, result in runs}
+
+    def measure(result: Result) -> float | None:
+        if whose == "published":
+            return cells.published(axes_of[result.path], score)
+        return cells.value(result, score)
+
+    return tabulate(
+        [result for _, result in runs],
+        cells.scores[score],
+        measure,
+        axis=in_words(axis),
+        panel=lambda result: ", ".join([*cells.images_of(result), *beside]),
+        place=lambda result: plain(axes_of[result.path].get(axis, ANY)),
+        system=lambda result: cells.system(axes_of[result.path], result),
+    )
+
+
+def _dots(cells: Cells, score: str) -> Drawn:
+    """A score of each system, where no axis is a number."""
+    title = cells.scores[score]
+    table = _table(cells, cells.results, "", score)
+    by_name = {
+        ", ".join(dict.fromkeys((system, panel))) if len(table.panels) > 1 else system: one
+        for (panel, _, system), one in table.scores.items()
+    }
+    with paper(1.1 + 0.3 * max(2, len(by_name))) as (figure, axes):
+        for number, one in enumerate(by_name.values()):
+            look: dict[str, Any] = line_style(number)
+            axes.errorbar(
+                one.mean, number, xerr=one.deviation or 0, capsize=2, markersize=6, **look
+            )
+        axes.set_yticks(range(len(by_name)), [*by_name])
+        axes.set(xlabel=title, ylim=(len(by_name) - 0.5, -0.5))
+        axes.xaxis.set_major_formatter(in_full)
+    rows = [
+        {"system": n, title: one.mean, "deviation": one.deviation} for n, one in by_name.items()
+    ]
+    caption = f"{title}; means and deviations over seeds."
+    return Drawn(slug(title), _begun(title), _begun(caption), figure, rows)
+
+
+def _megabytes(result: Result) -> float:
+    """What a client sends and receives in the whole run, in 10⁶ bytes."""
+    summary = result.summary
+    travelled = (summary["bytes_up"] + summary["bytes_down"]) / summary["connected"]
+    return float(travelled + summary.get("bytes_delivered", 0)) / 1e6
+
+
+def _seconds(result: Result) -> float:
+    return float(result.summary["seconds"])
+
+
+def _costs(cells: Cells, score: str, name: str, cost: Callable[[Result], float]) -> Drawn:
+    """A score by what it costs: a mark for each cell, of one shape and colour a system."""
+    of_cells: dict[str, list[tuple[Axes, Result]]] = {}
+    for run in cells.results:
+        of_cells.setdefault(str(run[0]), []).append(run)
+    marks: dict[str, list[tuple[float, float]]] = {}
+    rows: list[dict[str, object]] = []
+    for runs in of_cells.values():
+        scores = [v for _, result in runs if (v := cells.value(result, score)) is not None]
+        if not scores:
+            continue
+        mean = sum(scores) / len(scores)
+        price = sum(cost(result) for _, result in runs) / len(runs)
+        system = cells.system(*runs[0])
+        marks.setdefault(system, []).append((price, mean))
+        rows.append({"system": system} | runs[0][0] | {name: price, cells.scores[score]: mean})
+    with paper() as (figure, axes):
+        for number, (system, found) in enumerate(marks.items()):
+            look: dict[str, Any] = line_style(number) | {"linestyle": "none"}
+            axes.plot(*zip(*found, strict=True), label=system, markersize=6, alpha=0.8, **look)
+        axes.set(xlabel=name, ylabel=cells.scores[score], xscale="log")
+        spent = [one for found in marks.values() for one, _ in found]
+        near = max(spent) < _FAR * min(spent)
+        axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if near else (1.0,)))
+        axes.xaxis.set_major_formatter(in_full)
+        axes.xaxis.set_minor_formatter(NullFormatter())
+        legend_above(axes, columns=3)
+    heading = f"{cells.scores[score]} by {name}"
+    caption = f"{heading}, in the whole run: a mark for each cell of the study, means over seeds."
+    return Drawn(slug(heading), _begun(heading), _begun(caption), figure, rows)

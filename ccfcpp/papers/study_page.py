@@ -1,0 +1,163 @@
+"""A study as a page: scores by what its runs differ in, what they cost, and its tables."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+from markupsafe import Markup
+
+from ccfcpp.clustering.config import ClusterConfig
+from ccfcpp.clustering.methods import METHODS
+from ccfcpp.core.config_layers import read_yaml, values_of
+from ccfcpp.core.errors import UsageError
+from ccfcpp.papers.comparison import COSTS_TITLE, Comparison, Entry, by_presence
+from ccfcpp.papers.reproduction.labels import images
+from ccfcpp.papers.reproduction.results import Result, plain
+from ccfcpp.papers.reproduction.writing import made_by
+from ccfcpp.papers.study_figures import Cells, in_words
+from ccfcpp.runs.paths import MAY_CHANGE
+from ccfcpp.runs.study import Row, Study
+from supervised.config import ClassifyConfig
+from supervised.table import scores, tabulate
+
+Tables = dict[str, list[dict[str, Any]]]
+_SCORES = {"accuracy": "accuracy", "effective_rank": "effective rank"}
+
+
+@dataclass(frozen=True)
+class Examined:
+    """A study, as far as it is finished.
+
+    Attributes:
+        cells: Its finished runs.
+        rows: Numbers of each cell.
+        facts: What the page shows beside the figures.
+    """
+
+    cells: Cells
+    rows: Sequence[Row]
+    facts: Mapping[str, object]
+
+
+def is_study(path: Path) -> bool:
+    """Whether a folder holds the runs of ``compare``, or of a ``classify`` with several."""
+    return Study.plan_of(path).is_file()
+
+
+def examine_study(path: Path) -> Examined:
+    """Read the folder of a study, without a change to it.
+
+    Raises:
+        UsageError: Its plan or a result is damaged, or none of its runs is finished.
+    """
+    study = _reopened(path)
+    done = [planned for planned in study.runs if study.is_finished(planned)]
+    if not done:
+        raise UsageError(
+            f"no run of the study in {path} is finished, and there is nothing to show: wait, or go "
+            "on with it by --resume"
+        )
+    runs = [(planned.axes, Result(planned.config, study.folder(planned))) for planned in done]
+    results = [(axes, result.summary) for axes, result in runs]
+    if isinstance(study.runs[0].config, ClusterConfig):
+        comparison = Comparison(study.runs, results)
+        rows, tables = comparison.rows, _tables_of(comparison)
+        cells = Cells(runs, comparison.scores, _clustering_score, comparison.published)
+    else:
+        rows, shown = tabulate(results)
+        tables = {"Means and deviations over seeds": [_titled(row) for row in shown]}
+        keys = scores([summary for _, summary in results])
+        cells = Cells(runs, {key: _SCORES.get(key, key) for key in keys}, _summarised)
+    return Examined(cells, rows, _facts(study, cells, tables))
+
+
+def _reopened(path: Path) -> Study[Any]:
+    plan = read_yaml(Study.plan_of(path))
+    try:
+        method = plan["runs"][0]["config"]["method"]
+    except (KeyError, IndexError, TypeError) as error:
+        raise UsageError(
+            f"{Study.plan_of(path)} is damaged ({error!r}): there is nothing to show"
+        ) from error
+    if method in METHODS:
+        return Study.reopen(path, ClusterConfig, {})
+    return Study.reopen(path, ClassifyConfig, {})
+
+
+def _summarised(result: Result, score: str) -> float | None:
+    value: float | None = result.summary.get(score)
+    return value
+
+
+def _clustering_score(result: Result, score: str) -> float | None:
+    value: float | None = by_presence(result.summary).get(score)
+    return value
+
+
+def _tables_of(comparison: Comparison) -> Tables:
+    tables: Tables = {
+        title: [
+            {name: _marked(entry) for name, entry in row.items()} for row in comparison.table(score)
+        ]
+        for score, title in comparison.titles().items()
+    }
+    return tables | {COSTS_TITLE: comparison.costs()}
+
+
+def _marked(entry: Entry | str) -> str:
+    """A cell of a table: the best of a column is bold."""
+    if isinstance(entry, str):
+        return entry
+    score = Markup("<b>{}</b>").format(entry.score) if entry.best else entry.score
+    return score + (f" {entry.published}" if entry.published else "")
+
+
+def _titled(row: Mapping[str, str]) -> dict[str, str]:
+    return {in_words(key): value for key, value in row.items()}
+
+
+def _facts(study: Study[Any], cells: Cells, tables: Tables) -> dict[str, object]:
+    """What the page says in words."""
+    results = [result for _, result in cells.results]
+    systems = list(dict.fromkeys(cells.system(axes, result) for axes, result in cells.results))
+    names = list(dict.fromkeys(map(images, results)))
+    seeds = sorted({planned.config.seed for planned in study.runs})
+    done, planned = len(results), len(study.runs)
+    shared = _shared([values_of(run.config) for run in study.runs])
+    setting = {
+        "systems": ", ".join(systems),
+        "images": ", ".join(names),
+        **{in_words(key): ", ".join(map(plain, values)) for key, values in cells.numbers.items()},
+        "seeds": ", ".join(map(str, seeds)),
+    }
+    return {
+        "title": f"{_counted(len(systems), 'system')} on {' and '.join(names)}",
+        "under": f"Study {study.path.resolve().name}",
+        "notes": [f"{done} of {planned} runs are finished."] if done < planned else [],
+        "tiles": {
+            "runs": str(done),
+            "systems": str(len(systems)),
+            "seeds": str(len(seeds)),
+            "time of all runs": f"{sum(result.summary['seconds'] for result in results):,.0f} s",
+        },
+        "tables": tables,
+        "setting": setting,
+        "config": yaml.safe_dump(shared, sort_keys=False, allow_unicode=True),
+        "sessions": made_by(results),
+    }
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}{'s' if count > 1 else ''}"
+
+
+def _shared(settings: Sequence[Mapping[str, Any]]) -> Row:
+    """Settings that all runs have with the same value, by dotted key."""
+    first, *others = settings
+    return {
+        key: value
+        for key, value in first.items()
+        if key not in MAY_CHANGE and all(key in own and own[key] == value for own in others)
+    }

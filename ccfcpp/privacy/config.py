@@ -1,0 +1,91 @@
+"""What a run does for privacy. Importing this module imports no network library."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from ccfcpp.core.config import Count, PositiveNumber, Section
+from ccfcpp.core.errors import UsageError
+
+_GROUPS = ("sums", "slopes", "counts", "gradient", "model", "figures")
+
+
+class PrivacyConfig(Section):
+    """Protection beyond images staying with their clients."""
+
+    secure_sums: bool = False
+    """Whether the server learns sums over clients alone, and no client's part of them."""
+    threshold: Annotated[int, Field(ge=2, le=10**6)] | None = None
+    """Of secure sums: how many clients must be there at every stage; fewer learn nothing together
+    with the server. null: two thirds of those that are asked, and one."""
+    bits: Literal[32, 64] = 64
+    """Of a number in a secure sum, modulo 2 to that power."""
+    fraction_bits: Annotated[int, Field(ge=1, le=62)] | None = None
+    """Of these, bits behind the point; null: half of them."""
+    smallest_count: Count = 0
+    """A client sends no centroid, mean or sum over fewer of its images."""
+    level: Literal["none", "client", "image"] = "none"
+    """Differential privacy: ``client`` hides whether a client took part at all, ``image`` whether
+    any one image did."""
+    epsilon: PositiveNumber = 8.0
+    """ε: the budget. The run ends before the round that would spend more."""
+    delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5
+    """δ: with about this probability there is no promise."""
+    noise: PositiveNumber | None = None
+    """Standard deviation of a sum's noise, by what one client, or one image, can change it; null:
+    as much as lets all rounds stay within the budget."""
+    clip: PositiveNumber = 1.0
+    """How large a client's, or an image's, part of a sum may be, by the Euclidean norm; what is
+    larger is scaled down to it."""
+    clips: dict[str, PositiveNumber] = Field(default_factory=dict)
+    """The same for groups of parts that have a bound of their own: ``sums``, ``slopes``,
+    ``counts``, ``gradient``, ``model``, ``figures``, or a sum's name, ``sums/predictions``."""
+    reproducible_noise: bool = False
+    """Draw noise and samples from the run's seed. It then protects nothing."""
+
+    @property
+    def behind_the_point(self) -> int:
+        """Bits behind the point."""
+        return self.bits // 2 if self.fraction_bits is None else self.fraction_bits
+
+    def refuse_deployed(self) -> None:
+        """Raise ``UsageError`` where anything is asked for with clients on other machines."""
+        if self.is_on:
+            raise UsageError(
+                "privacy: secure sums and differential privacy are not there yet with clients on "
+                "several machines: leave the section out"
+            )
+
+    @property
+    def is_on(self) -> bool:
+        """Whether anything is asked for."""
+        return self.secure_sums or self.level != "none"
+
+    @field_validator("clips")
+    @classmethod
+    def _groups_are_known(cls, value: dict[str, float]) -> dict[str, float]:
+        for group in value:
+            if group.partition("/")[0] not in _GROUPS:
+                raise ValueError(
+                    f"privacy.clips has a group {group!r}: it should be one of "
+                    f"{', '.join(_GROUPS)}, or a name such as sums/predictions"
+                )
+        return value
+
+    @model_validator(mode="after")
+    def _no_image_decides_what_is_sent(self) -> "PrivacyConfig":
+        if self.smallest_count > 0 and self.level == "image":
+            raise ValueError(
+                f"privacy.smallest_count = {self.smallest_count} with privacy.level = image: one "
+                "image would decide whether a whole sum is sent; leave one of them out"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _some_bits_are_before_the_point(self) -> "PrivacyConfig":
+        if self.behind_the_point > self.bits - 2:
+            raise ValueError(
+                f"privacy.fraction_bits = {self.fraction_bits} of privacy.bits = {self.bits} "
+                f"leaves none before the point: give at most {self.bits - 2}"
+            )
+        return self

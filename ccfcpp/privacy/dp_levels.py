@@ -1,0 +1,249 @@
+"""Differential privacy of a run: for clients, or for images."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ccfcpp.core.errors import UsageError
+from ccfcpp.core.randomness import Randomness
+from ccfcpp.engine.exchange import Exchange, PerImage, ServerWork, Task
+from ccfcpp.privacy.accountant import Budget, Release, check_installed, least_noise
+from ccfcpp.privacy.addition import Parts
+from ccfcpp.privacy.config import PrivacyConfig
+from ccfcpp.privacy.dp_mechanism import Bounds, NoiseSource
+from ccfcpp.privacy.ledger import Ledger
+
+Works = Sequence[ServerWork[Any, Any, Any]]
+
+
+class Level(ABC):
+    """The mechanism of a run, and its guard.
+
+    Args:
+        config: Noise, bounds and budget.
+        rounds: The server's work in each round, as far as it can be foreseen.
+        randomness: The run's source, for noise that can be drawn again.
+
+    Attributes:
+        neighbours: What two sets of images differ by that cannot be told apart.
+        hides: What cannot be told, in words.
+        trusted: Who is trusted, and with what.
+        public: What is not protected.
+
+    Raises:
+        UsageError: The budget does not allow a round.
+    """
+
+    neighbours: str
+    hides: str
+    trusted: str
+    public: str
+
+    def __init__(
+        self, config: PrivacyConfig, rounds: Sequence[Works], randomness: Randomness
+    ) -> None:
+        check_installed()
+        self.config = config
+        self.randomness = randomness
+        self.source = NoiseSource(randomness if config.reproducible_noise else None)
+        releases = [release for works in rounds for release in self.releases(works)]
+        self.planned = Budget(1.0, config.epsilon, config.delta)
+        self.planned.spend(releases)
+        noise = config.noise or least_noise(self.planned.releases, config.epsilon, config.delta)
+        self.planned.noise = noise
+        self.budget = Budget(noise, config.epsilon, config.delta)
+        if not self.budget.allows(self.releases(rounds[0])):
+            raise UsageError(
+                f"privacy.epsilon = {config.epsilon:g} does not allow one round with privacy.noise "
+                f"= {noise:g}: give more of either"
+            )
+        self.is_spent = False
+        self._ledger: Ledger | None = None
+
+    @abstractmethod
+    def releases(self, works: Works) -> list[Release]:
+        """What a round publishes."""
+
+    @abstractmethod
+    def bounds(self, task: Task) -> Bounds:
+        """How large a contribution to an exchange may be."""
+
+    def open(self, path: Path) -> None:
+        """Go on with what a run's ledger says is spent."""
+        self._ledger = Ledger(path)
+        self.budget.releases = self._ledger.read()
+
+    def allows(self, number: int, works: Works) -> bool:
+        """Whether the budget has enough left for a round."""
+        self.is_spent = not self.budget.allows(self.releases(works))
+        return not self.is_spent
+
+    def begins(self, number: int, works: Works) -> None:
+        """Spend what a round costs, before it publishes anything."""
+        releases = self.releases(works)
+        if self._ledger is not None:
+            self._ledger.add(number, releases)
+        self.budget.spend(releases)
+        self.source = self.source.of(self.randomness.at_round(number))
+
+    def figures(self) -> dict[str, float]:
+        """ε so far."""
+        return {"epsilon": self.budget.spent}
+
+    def published(self, task: Task, totals: Parts) -> Parts:
+        """The totals with their noise."""
+        return self.bounds(task).noised(totals, self.budget.noise, self.source)
+
+    def header(self) -> str:
+        """What a run says before its first round."""
+        config = self.config
+        planned = min(self.planned.spent, config.epsilon)
+        line = (
+            f"differential privacy, {config.level} level: (ε, δ) = ({planned:.3g}, "
+            f"{config.delta:g}) at most, noise {self.budget.noise:.3g}; it hides {self.hides}; "
+            f"trusted: {self.trusted}; public: {self.public}"
+        )
+        if config.reproducible_noise:
+            line += (
+                "; privacy.reproducible_noise: the noise can be drawn again and protects NOTHING"
+            )
+        return line
+
+    def describe(self) -> dict[str, object]:
+        """What a summary says of it."""
+        return {
+            "level": self.config.level,
+            "epsilon": self.budget.spent,
+            "delta": self.config.delta,
+            "budget": self.config.epsilon,
+            "budget_ended_the_run": self.is_spent,
+            "noise": self.budget.noise,
+            "neighbours": self.neighbours,
+            "hides": self.hides,
+            "trusted": self.trusted,
+            "public": self.public,
+            "reproducible_noise": self.config.reproducible_noise,
+        }
+
+
+class ClientLevel(Level):
+    """Nobody can tell whether a client took part.
+
+    In each round a client is invited with probability q, and all sums of the round are over the
+    same clients. A mean is divided by q N, whoever takes part.
+
+    Args:
+        config, rounds, randomness: As of ``Level``.
+        sampled: q.
+        clients: N, the connected clients.
+    """
+
+    neighbours = "one client, with all its images, is there or is not"
+    hides = "whether any one client took part in the run, with all its images"
+    trusted = "the server, which sees sums and who takes part in a round, and adds the noise"
+    public = "the number of clients, and of the images of each"
+
+    def __init__(
+        self,
+        config: PrivacyConfig,
+        rounds: Sequence[Works],
+        randomness: Randomness,
+        sampled: float,
+        clients: int,
+    ) -> None:
+        self.sampled = sampled
+        self.contributors = sampled * clients
+        _check_no_round_is_empty(config, sampled, clients, len(rounds))
+        super().__init__(config, rounds, randomness)
+
+    def releases(self, works: Works) -> list[Release]:
+        """All sums of a round are over one sample of clients."""
+        sums = sum(work.exchange.travels for work in works)
+        return [Release(self.sampled, sums)] if sums else []
+
+    def bounds(self, task: Task) -> Bounds:
+        """The same for all exchanges."""
+        return Bounds(self.config.clip, self.config.clips)
+
+    def contributed(self, task: Task, parts: Parts) -> Parts:
+        """A client's parts, each group within its bound."""
+        return self.bounds(task).clipped(parts)
+
+
+class ImageLevel(Level):
+    """Nobody can tell whether an image was there.
+
+    Clients clip what each of their images adds (``image_sums``), and the sum gets noise.
+
+    Args:
+        config, rounds, randomness: As of ``Level``.
+        exchanges: All that clients can be asked for, by name.
+
+    Raises:
+        UsageError: What an image adds is not bounded in one of the exchanges.
+    """
+
+    neighbours = "one image of one client is there or is not"
+    hides = "whether any one image was there"
+    trusted = (
+        "the server, which sees sums and adds the noise, and each client, which bounds what an "
+        "image adds"
+    )
+    public = "the clients, and the number of images of each"
+    contributors = 1.0
+
+    def __init__(
+        self,
+        config: PrivacyConfig,
+        rounds: Sequence[Works],
+        randomness: Randomness,
+        exchanges: Mapping[str, Exchange[Any, Any]],
+    ) -> None:
+        for name, exchange in exchanges.items():
+            if exchange.travels and exchange.per_image is None:
+                raise UsageError(
+                    f"privacy.level = image: in the exchange {name!r} what one image adds is not "
+                    "bounded; fed-scan has this level, other systems have privacy.level=client"
+                )
+        self.exchanges = exchanges
+        super().__init__(config, rounds, randomness)
+
+    def releases(self, works: Works) -> list[Release]:
+        """Exchanges that follow each other are over one sample of images."""
+        found: list[Release] = []
+        for work in works:
+            if work.exchange.follows and found:
+                found[-1] = Release(found[-1].sampled, found[-1].sums + 1)
+            elif work.exchange.travels:
+                found.append(Release(self._per_image(work.exchange.name).share, 1))
+        return found
+
+    def bounds(self, task: Task) -> Bounds:
+        """By the batch of an exchange."""
+        return image_bounds(self.config, self._per_image(task.exchange))
+
+    def contributed(self, task: Task, parts: Parts) -> Parts:
+        """A client's sums, in which every image's part is within its bounds."""
+        return parts
+
+    def _per_image(self, name: str) -> PerImage:
+        found = self.exchanges[name].per_image
+        assert found is not None
+        return found
+
+
+def image_bounds(config: PrivacyConfig, per_image: PerImage) -> Bounds:
+    """How large an image's part of a sum may be."""
+    return Bounds(config.clip, config.clips, per_image.batch)
+
+
+def _check_no_round_is_empty(
+    config: PrivacyConfig, sampled: float, clients: int, rounds: int
+) -> None:
+    """A round without a client publishes nothing, which tells: it must be all but impossible."""
+    if rounds * (1 - sampled) ** clients > config.delta / 1000:
+        raise UsageError(
+            f"availability.sample_fraction = {sampled:g} of {clients} clients leaves a round "
+            "without any too often for privacy.delta: give a larger fraction"
+        )

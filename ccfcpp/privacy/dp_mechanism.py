@@ -1,0 +1,155 @@
+"""The Gaussian mechanism: what each contributor adds is clipped, and the sum gets noise.
+
+Source: McMahan, Ramage, Talwar and Zhang, *Learning Differentially Private Recurrent Language
+Models* (ICLR 2018); Abadi et al., *Deep Learning with Differential Privacy* (CCS 2016).
+
+The parts of an update are of different sizes, so each group of them has a bound C_g of its own, and
+a share w_g of what a sum may cost, Σ w_g = 1. Group g gets noise of standard deviation z C_g/√w_g:
+divided by C_g/√w_g, one contributor changes all groups together by √Σw_g = 1 at most, and the noise
+of each number is z.
+"""
+
+import math
+import secrets
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ccfcpp.core.randomness import Randomness
+from ccfcpp.privacy.addition import Parts
+
+_STATISTICS = ("sums", "slopes")
+"""Parts of which each name is a group by itself: they are of different sizes."""
+
+_DIVIDED = ("slopes", "gradient", "figures")
+"""Parts of a mean over a batch."""
+
+_FIGURES, _SHARE_OF_FIGURES = "figures", 0.04
+"""What serves the report alone gets a small share, and so five times the noise."""
+
+
+def group_of(name: str) -> str:
+    """The group of a part: ``gradient/a.b`` belongs to ``gradient``, ``sums/a`` is its own."""
+    first = name.partition("/")[0]
+    return name if first in _STATISTICS else first
+
+
+def groups(names: Iterable[str]) -> dict[str, list[str]]:
+    """The names of the parts of each group."""
+    found: dict[str, list[str]] = {}
+    for name in sorted(names):
+        found.setdefault(group_of(name), []).append(name)
+    return found
+
+
+def shares(found: Iterable[str]) -> dict[str, float]:
+    """W of each of an update's groups."""
+    names = list(found)
+    rest = len(names) - (_FIGURES in names)
+    if rest == 0 or _FIGURES not in names:
+        return dict.fromkeys(names, 1 / len(names))
+    equal = (1 - _SHARE_OF_FIGURES) / rest
+    return {name: _SHARE_OF_FIGURES if name == _FIGURES else equal for name in names}
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """How large a contribution may be.
+
+    Attributes:
+        clip: C of groups that have no bound of their own.
+        of_group: C by group, or by what is before its ``/``.
+        batch: What gradients and slopes are divided by in the end, where bounds are those of what
+            is not divided yet.
+    """
+
+    clip: float
+    of_group: Mapping[str, float]
+    batch: float = 1.0
+
+    def of(self, group: str) -> float:
+        """C of a group."""
+        before = group.partition("/")[0]
+        bound = self.of_group.get(group, self.of_group.get(before, self.clip))
+        return bound / self.batch if before in _DIVIDED else bound
+
+    def clipped(self, parts: Mapping[str, Tensor]) -> Parts:
+        """The parts of one contributor, each group scaled down to its bound where it is beyond."""
+        found: Parts = {}
+        for group, names in groups(parts).items():
+            norm = math.sqrt(sum(float(parts[name].square().sum()) for name in names))
+            factor = min(1.0, self.of(group) / norm) if norm > 0 else 1.0
+            found |= {name: factor * parts[name] for name in names}
+        return found
+
+    def clipped_each(self, parts: Mapping[str, Tensor]) -> Parts:
+        """The sum over contributors, each clipped as ``clipped`` does.
+
+        Args:
+            parts: Of shape (contributors, …) by name.
+        """
+        found: Parts = {}
+        for group, names in groups(parts).items():
+            rows = [parts[name].reshape(len(parts[name]), -1) for name in names]
+            norms = torch.stack([row.square().sum(dim=1) for row in rows]).sum(dim=0).sqrt()
+            factors = (self.of(group) / norms.clamp(min=1e-300)).clamp(max=1.0)
+            found |= {
+                name: (factors @ row).view(parts[name].shape[1:])
+                for name, row in zip(names, rows, strict=True)
+            }
+        return found
+
+    def noised(self, totals: Mapping[str, Tensor], noise: float, source: "NoiseSource") -> Parts:
+        """Sums of clipped parts with their noise.
+
+        Args:
+            totals: float64 by name.
+            noise: z.
+            source: Of standard normal numbers.
+        """
+        found: Parts = {}
+        grouped = groups(totals)
+        share = shares(grouped)
+        for group, names in grouped.items():
+            deviation = noise * self.of(group) / math.sqrt(share[group])
+            found |= {
+                name: totals[name] + deviation * source.normal(totals[name]) for name in names
+            }
+        return found
+
+
+class NoiseSource:
+    """Random numbers of the operating system's, which nobody can draw again.
+
+    Args:
+        reproducible: Where it is given, numbers follow from it, and protect nothing from whoever
+            knows the run's seed.
+    """
+
+    def __init__(self, reproducible: Randomness | None = None) -> None:
+        self._reproducible = reproducible
+        self._drawn = 0
+
+    def normal(self, like: Tensor) -> Tensor:
+        """Standard normal numbers, float64 of the shape of a tensor, on its device."""
+        drawn = np.asarray(self._generator().standard_normal(tuple(like.shape)))
+        return torch.from_numpy(drawn).to(like.device)
+
+    def uniform(self, numbers: int) -> Tensor:
+        """float64 in [0, 1) of shape (numbers,)."""
+        return torch.from_numpy(self._generator().random(numbers))
+
+    def of(self, randomness: Randomness) -> "NoiseSource":
+        """The same for another round or client, where numbers follow from anything."""
+        return self if self._reproducible is None else NoiseSource(randomness)
+
+    def _generator(self) -> np.random.Generator:
+        if self._reproducible is None:
+            return np.random.Generator(np.random.Philox(secrets.randbits(256)))
+        self._drawn += 1
+        return np.random.Generator(
+            np.random.Philox(self._reproducible.integer(f"privacy noise {self._drawn}"))
+        )

@@ -1,0 +1,73 @@
+"""Real numbers as integers modulo 2³² or 2⁶⁴, whose sums are exact."""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ccfcpp.engine.exchange import RefusedUpdateError
+
+Words = NDArray[Any]
+"""uint32 or uint64 of shape (numbers,); sums wrap around."""
+
+
+@dataclass(frozen=True)
+class FixedPoint:
+    """Multiples of 2^−fraction in two's complement.
+
+    Attributes:
+        bits: 32 or 64.
+        fraction: Of these, bits behind the point.
+    """
+
+    bits: int
+    fraction: int
+
+    @property
+    def words(self) -> np.dtype[Any]:
+        """The type of a number on its way: little-endian and without sign."""
+        return np.dtype("<u4" if self.bits == 32 else "<u8")
+
+    @property
+    def step(self) -> float:
+        """Between neighbouring numbers; a number is rounded by half of it at most."""
+        return math.ldexp(1.0, -self.fraction)
+
+    def largest(self, summands: int) -> float:
+        """Up to which size numbers may be, so that a sum of so many cannot overflow."""
+        # Half a unit for rounding, and as much for the representation as float64.
+        whole = ((1 << (self.bits - 1)) - 1) // summands - 1
+        return whole * self.step * (1 - math.ldexp(1.0, -50))
+
+    def encoded(self, values: Tensor, summands: int) -> Words:
+        """Numbers, rounded to multiples of ``step``.
+
+        Args:
+            values: float64 of shape (numbers,).
+            summands: Of how many such vectors the sum may be taken.
+
+        Raises:
+            RefusedUpdateError: One of them is not finite, or too large for the sum.
+        """
+        array = values.cpu().numpy()
+        if not np.isfinite(array).all():
+            raise RefusedUpdateError("it holds NaN or Inf")
+        most = self.largest(summands)
+        size = float(np.abs(array).max(initial=0.0))
+        if size > most:
+            raise RefusedUpdateError(
+                f"it holds {size:.3g}, and secure sums of {summands} clients go up to {most:.3g}: "
+                "lower privacy.fraction_bits"
+            )
+        whole = np.rint(np.ldexp(array, self.fraction)).astype(np.int64)
+        words: Words = whole.astype(self.words)  # wraps around: two's complement
+        return words
+
+    def decoded(self, words: Words) -> Tensor:
+        """float64 of shape (numbers,) of a sum."""
+        signed = words.view(np.dtype(f"<i{self.bits // 8}"))
+        return torch.from_numpy(np.ldexp(signed.astype(np.float64), -self.fraction))

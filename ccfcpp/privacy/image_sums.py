@@ -1,0 +1,255 @@
+"""A client's part of a synchronised step as a sum over images, each of them clipped.
+
+What ``ccfcpp.engine.synchronised.tape`` gives for a batch is here made for each image by itself:
+with pooled sums S₁ … S_m, statistics t_i of them, and the pooled gradients λ_i at these sums known,
+image x adds s_i(x) to sum i, ∂/∂t_i [ℓ(x) + Σ_{j>i} ⟨λ_j, s_j(x)⟩] to the gradient at statistics i,
+and ∂/∂θ [ℓ(x) + Σ_j ⟨λ_j, s_j(x)⟩] to that of the model. PyTorch's ``vmap`` makes these for many
+images side by side.
+
+Source of the per-example gradients: Abadi et al., *Deep Learning with Differential Privacy* (2016).
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
+
+from ccfcpp.core.randomness import Randomness
+from ccfcpp.engine.client import Client
+from ccfcpp.engine.exchange import Task
+from ccfcpp.engine.synchronised.clients import Process
+from ccfcpp.engine.synchronised.messages import Contribution, Known
+from ccfcpp.engine.synchronised.plan import Plan
+from ccfcpp.engine.synchronised.tape import slope_at_sum, slopes_of
+from ccfcpp.models.pooled import Objective, Pool, Program
+from ccfcpp.privacy.dp_mechanism import Bounds, NoiseSource
+
+Make = Callable[[Tensor], Program]
+"""From the views of one image, of shape (views, channels, height, width), to its program."""
+
+BeginImages = Callable[[Known, Sequence[Client], Randomness], tuple[Make, Tensor]]
+
+_NUMBERS_AT_A_TIME = 50_000_000
+"""Of per-image gradients: 200 MB."""
+
+
+@dataclass(frozen=True)
+class _Run:
+    """A program as far as known totals let it go.
+
+    Attributes:
+        sums: This image's part of each pool that was reached.
+        pools: These pools, by name.
+        objective: What the program returns; None where a total is missing.
+    """
+
+    sums: dict[str, Tensor]
+    pools: dict[str, Pool]
+    objective: Objective | None
+
+
+class _Driver(nn.Module):
+    """A module whose forward runs programs, so that parameters can be given from outside."""
+
+    def __init__(self, network: nn.Module, make: Make) -> None:
+        super().__init__()
+        self.network = network
+        self.make = make
+
+    def forward(
+        self, views: Tensor, totals: Mapping[str, Tensor], at: Mapping[str, Tensor]
+    ) -> _Run:
+        program, sums, pools = self.make(views), {}, {}
+        try:
+            pool = next(program)
+            while True:
+                name = pool.name
+                sums[name], pools[name] = pool.sums(pool.of), pool
+                if name not in totals:
+                    return _Run(sums, pools, None)
+                statistics = at[name] if name in at else pool.statistics(totals[name])
+                pool = program.send((pool.of, statistics))
+        except StopIteration as end:
+            return _Run(sums, pools, end.value)
+
+
+class ImageSums:
+    """A process's images on their way through the trips of one step.
+
+    Args:
+        network: What is trained.
+        make: Makes the program of one image.
+        views: Of all images whose turn it is, of shape (images, views, channels, height, width);
+            one at least.
+        parameters: What the gradient is wanted for, by name.
+        bounds: How large an image's part may be.
+        trips: What each trip of the step asks for; its tensors do not matter.
+    """
+
+    def __init__(
+        self,
+        network: nn.Module,
+        make: Make,
+        views: Tensor,
+        parameters: Mapping[str, Tensor],
+        bounds: Bounds,
+        trips: Sequence[Contribution],
+    ) -> None:
+        self._trips = iter(trips)
+        self.driver = _Driver(network, make)
+        self.views = views
+        self.parameters = {f"network.{name}": p.detach() for name, p in parameters.items()}
+        self.bounds = bounds
+        self.totals: dict[str, Tensor] = {}
+        self.slopes: dict[str, Tensor] = {}
+        self._pools: dict[str, Pool] = {}
+        self._statistics: dict[str, Tensor] = {}
+        self._common: dict[str, Tensor] = {}
+        self._slopes_at_sums: dict[str, Tensor] = {}
+
+    def advance(self, totals: Mapping[str, Tensor], slopes: Mapping[str, Tensor]) -> Contribution:
+        """The clipped sums that the next trip asks for.
+
+        Args:
+            totals: Pooled sums that are new, by name.
+            slopes: Pooled gradients at statistics that are new, by name.
+        """
+        wanted = next(self._trips)
+        self.totals |= totals
+        self.slopes |= slopes
+        if wanted.slopes or wanted.gradient:
+            if not self._common:
+                self._differentiate_common()
+            self._slopes_at_sums = {name: self._at_sum(pool) for name, pool in self._pools.items()}
+        found: dict[str, Tensor] = {}
+        for part in torch.split(self.views, self._at_a_time(bool(wanted.gradient))):
+            for name, one in self.bounds.clipped_each(self._of_each(part, wanted)).items():
+                found[name] = found[name] + one if name in found else one
+        return Contribution(
+            *(
+                {name: found[f"{kind}/{name}"].to(like) for name, like in parts.items()}
+                for kind, parts in vars(wanted).items()
+            )
+        )
+
+    def _at_a_time(self, with_gradient: bool) -> int:
+        numbers = sum(p.numel() for p in self.parameters.values()) if with_gradient else 10_000
+        return max(1, _NUMBERS_AT_A_TIME // numbers)
+
+    def _of_each(self, views: Tensor, wanted: Contribution) -> dict[str, Tensor]:
+        """Each image's parts, float64 of shape (images, …)."""
+        found: dict[str, Tensor] = {}
+        if wanted.sums:
+            sums = vmap(lambda image: self._run(self.parameters, {}, image).sums)(views)
+            found |= {f"sums/{name}": sums[name] for name in wanted.sums}
+        for name in wanted.slopes:
+            slope = vmap(grad(self._surrogate, argnums=1), in_dims=(None, None, 0))
+            at = slope(self.parameters, {name: self._statistics[name]}, views)
+            found[f"slopes/{name}"] = at[name]
+        if wanted.gradient:
+            by_weights = vmap(grad(self._surrogate), in_dims=(None, None, 0))
+            gradients = by_weights(self.parameters, {}, views)
+            found |= {f"gradient/{n}": gradients[f"network.{n}"] for n in wanted.gradient}
+            figures = vmap(self._figures)(views)
+            found |= {f"figures/{name}": figures[name] for name in wanted.figures}
+        return {name: part.detach().double() for name, part in found.items()}
+
+    def _run(
+        self, parameters: Mapping[str, Tensor], at: Mapping[str, Tensor], views: Tensor
+    ) -> _Run:
+        run: _Run = functional_call(self.driver, dict(parameters), (views, self.totals, at))
+        return run
+
+    def _surrogate(
+        self, parameters: Mapping[str, Tensor], at: Mapping[str, Tensor], views: Tensor
+    ) -> Tensor:
+        """ℓ(x) + Σ_j ⟨λ_j, s_j(x)⟩ over the λ that are known, at some statistics.
+
+        s_j does not depend on t_i for i ≥ j, so that what is not known yet does not matter.
+        """
+        run = self._run(parameters, at, views)
+        assert run.objective is not None
+        value = run.objective.local
+        for name, sums in run.sums.items():
+            value = value + (self._slopes_at_sums[name] * sums).sum()
+        return value
+
+    def _figures(self, views: Tensor) -> dict[str, Tensor]:
+        objective = self._run(self.parameters, {}, views).objective
+        assert objective is not None
+        return dict(objective.figures or {})
+
+    def _at_sum(self, pool: Pool) -> Tensor:
+        """λ as far as it is known."""
+        slope = self._common[pool.name]
+        if not pool.common and pool.name in self.slopes:
+            slope = slope + self.slopes[pool.name]
+        return slope_at_sum(pool, self.totals[pool.name], slope)
+
+    def _differentiate_common(self) -> None:
+        """Find the gradient of the common part at all statistics: the same from any image."""
+        self._pools = self._run(self.parameters, {}, self.views[0]).pools
+        self._statistics = {
+            name: pool.statistics(self.totals[name]).detach() for name, pool in self._pools.items()
+        }
+        leaves = {name: own.clone().requires_grad_() for name, own in self._statistics.items()}
+        objective = self._run(self.parameters, leaves, self.views[0]).objective
+        assert objective is not None
+        slopes = slopes_of(objective.common, leaves.values())
+        self._common = dict(zip(leaves, slopes, strict=True))
+
+
+class ImageProcess(Process):
+    """The steps that are open in a process, in which each image's part is bounded.
+
+    Args:
+        network: What is trained.
+        begin: Loads a model, and gives what makes the program of one image, and the views of all
+            images whose turn it is, of shape (images, views, channels, height, width).
+        parameters, plans, precision: As of ``Process``.
+        bounds: How large an image's part may be.
+    """
+
+    def __init__(
+        self,
+        network: nn.Module,
+        begin: BeginImages,
+        parameters: Mapping[str, Tensor],
+        plans: Callable[[], tuple[Plan, Plan]],
+        precision: torch.dtype | None,
+        bounds: Bounds,
+    ) -> None:
+        super().__init__(lambda *_: None, parameters, plans, precision)
+        self.network = network
+        self.begin_images = begin
+        self.bounds = bounds
+
+    def open(
+        self,
+        plan: Plan,
+        task: Task,
+        known: Known,
+        clients: Sequence[Client],
+        randomness: Randomness,
+    ) -> ImageSums | None:
+        """Begin a step; None where no image is drawn."""
+        make, views = self.begin_images(known, clients, randomness)
+        if len(views) == 0:
+            return None
+        return ImageSums(self.network, make, views, self.parameters, self.bounds, plan.trips)
+
+
+def poisson_turn(samples: int, share: float, source: NoiseSource) -> Tensor:
+    """Images of a client, each drawn by itself; nobody else can draw them again.
+
+    Args:
+        samples: How many images the client has.
+        share: How many of them are drawn on average.
+        source: Of random numbers.
+
+    Returns:
+        int64 indices, ascending; perhaps none.
+    """
+    return (source.uniform(samples) < share / samples).nonzero().flatten()

@@ -1,0 +1,93 @@
+"""Masks that cancel, and what they are made of: keys, agreements and streams.
+
+Keys are X25519's (RFC 7748), what is derived from an agreement is HKDF's (RFC 5869) with SHA-256,
+a stream is AES-256's in counter mode, and what one client sends another through the server is
+sealed by ChaCha20-Poly1305 (RFC 8439), all of the library ``cryptography``.
+"""
+
+import secrets
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.ciphers import Cipher
+from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
+from cryptography.hazmat.primitives.ciphers.algorithms import AES256
+from cryptography.hazmat.primitives.ciphers.modes import CTR
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+from ccfcpp.engine.exchange import RefusedUpdateError
+from ccfcpp.privacy.fixed_point import FixedPoint, Words
+
+KEY_BYTES = 32
+_TAG_BYTES = 16
+
+
+@dataclass(frozen=True)
+class KeyPair:
+    """A private key and its public one, for one sum.
+
+    Attributes:
+        private: 32 bytes.
+    """
+
+    private: bytes
+
+    @staticmethod
+    def new() -> "KeyPair":
+        """One that was never there before."""
+        return KeyPair(secrets.token_bytes(KEY_BYTES))
+
+    @cached_property
+    def public(self) -> bytes:
+        """32 bytes."""
+        return self._key.public_key().public_bytes_raw()
+
+    @cached_property
+    def _key(self) -> X25519PrivateKey:
+        # Made once: to read a private key takes as long as an agreement.
+        return X25519PrivateKey.from_private_bytes(self.private)
+
+    def agreed(self, public: bytes, purpose: bytes) -> bytes:
+        """What both owners of two keys know, and nobody else: 32 bytes for one purpose.
+
+        Raises:
+            RefusedUpdateError: The public key is none.
+        """
+        try:
+            secret = self._key.exchange(X25519PublicKey.from_public_bytes(public))
+        except ValueError as error:
+            raise RefusedUpdateError("a public key is none") from error
+        return HKDF(SHA256(), KEY_BYTES, salt=None, info=purpose).derive(secret)
+
+
+def stream(seed: bytes, numbers: int, form: FixedPoint) -> Words:
+    """Pseudo-random words that a seed stands for. A seed must serve for one stream only."""
+    zeros = bytes(numbers * form.words.itemsize)
+    encryptor = Cipher(AES256(seed), CTR(bytes(16))).encryptor()
+    return np.frombuffer(encryptor.update(zeros), form.words)
+
+
+def sealed_for(key: bytes, sender: int, content: bytes, purpose: bytes) -> bytes:
+    """What only the other owner of a key can read; 16 bytes longer than the content."""
+    return ChaCha20Poly1305(key).encrypt(_nonce(sender), content, purpose)
+
+
+def opened_from(key: bytes, sender: int, box: bytes, purpose: bytes) -> bytes:
+    """What a sender has sealed.
+
+    Raises:
+        RefusedUpdateError: Somebody has changed it.
+    """
+    try:
+        return ChaCha20Poly1305(key).decrypt(_nonce(sender), box, purpose)
+    except InvalidTag as error:
+        raise RefusedUpdateError(f"shares of client {sender} were changed on their way") from error
+
+
+def _nonce(sender: int) -> bytes:
+    # A key serves for one message in each direction.
+    return sender.to_bytes(12, "big")

@@ -1,0 +1,88 @@
+"""Classifiers whose server needs means alone: secure sums of their models."""
+
+import pytest
+import torch
+
+from ccfcpp.core.errors import UsageError
+from ccfcpp.core.randomness import Randomness
+from ccfcpp.engine.availability import Availability
+from ccfcpp.engine.client import Crew
+from ccfcpp.engine.federation import in_process
+from ccfcpp.engine.memories import ClientMemories
+from ccfcpp.engine.payload import pack
+from ccfcpp.privacy.config import PrivacyConfig
+from ccfcpp.privacy.dp_levels import ClientLevel
+from ccfcpp.privacy.protection import Protection
+from supervised.classifiers import CLASSIFIERS
+from supervised.config import ClassifyConfig
+from tests.support.classification import labelled_clients, small_algorithm, small_config
+from tests.support.federation import CPU
+
+NEEDS_EACH = {"scaffold", "fednova", "fedexp"}
+MEANS = sorted(set(CLASSIFIERS.own()) - NEEDS_EACH)
+
+
+def one_round(config: ClassifyConfig, secure: bool) -> object:
+    clients = labelled_clients(19, 16, 12, 9)
+    algorithm = small_algorithm(config, len(clients))
+    side = algorithm.client_side(Crew.of(clients))
+    exchanges = {name: work.exchange for name, work in side.works.items()}
+    between = None
+    if secure:
+        asked = PrivacyConfig(secure_sums=True)
+        between = Protection(asked, config.method, exchanges, len(clients)).between
+    federation = in_process(
+        config.method, algorithm, clients, Availability(), Randomness(0),
+        ClientMemories(CPU, budget=10**9), side, between,
+    )  # fmt: skip
+    state, report = federation.run_round(algorithm.initial_state(Randomness(0)), 0)
+    assert not report.refused
+    return state
+
+
+@pytest.mark.parametrize("method", MEANS)
+def test_a_mean_by_secure_sums_is_the_mean(method: str) -> None:
+    """Up to the rounding of fixed point; counters of batches stay as they went down."""
+    config = small_config(f"method={method}")
+    found, expected = (pack(one_round(config, secure)) for secure in (True, False))
+    for name, entry in expected.items():
+        if entry.is_floating_point():
+            torch.testing.assert_close(found[name], entry, rtol=1e-5, atol=1e-6)
+        else:
+            assert name.endswith("num_batches_tracked")
+            assert int(found[name]) == 0
+
+
+@pytest.mark.parametrize("method", sorted(NEEDS_EACH))
+def test_methods_that_need_each_update_say_so(method: str) -> None:
+    with pytest.raises(UsageError, match="the server needs each client's part"):
+        one_round(small_config(f"method={method}"), secure=True)
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fedbn", "moon"])
+def test_a_mean_with_noise_moves_by_clipped_changes_alone(method: str) -> None:
+    """With next to no noise: the sum of changes of norm C at most, by q N, and no loss."""
+    pytest.importorskip("dp_accounting", reason="dp-accounting is an extra: ccfcpp[privacy]")
+    config = small_config(f"method={method}")
+    clients = labelled_clients(19, 16, 12, 9)
+    algorithm = small_algorithm(config, len(clients))
+    side = algorithm.client_side(Crew.of(clients))
+    exchanges = {name: work.exchange for name, work in side.works.items()}
+    asked = PrivacyConfig(level="client", noise=1e-6, epsilon=1e15, clip=0.01)
+    start = algorithm.initial_state(Randomness(0))
+    works = [algorithm.exchanges(0, start)]
+    level = ClientLevel(asked, works, Randomness(0), sampled=1.0, clients=len(clients))
+    protection = Protection(asked, method, exchanges, len(clients), level)
+    federation = in_process(
+        method, algorithm, clients, Availability(), Randomness(0),
+        ClientMemories(CPU, budget=10**9), side, protection.between,
+    )  # fmt: skip
+    state, report = federation.run_round(start, 0)
+    assert "loss" not in report.figures
+    moved = [
+        state.model[name].double() - entry.double()
+        for name, entry in start.model.items()
+        if entry.is_floating_point()
+    ]
+    norm = float(sum(change.square().sum() for change in moved)) ** 0.5
+    assert 0.001 < norm <= 0.01 * 1.01

@@ -1,0 +1,369 @@
+"""Hostile clients, and defences against them, in whole small runs and step by step."""
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+import torch
+from torch import Tensor
+
+from ccfcpp.clustering.ccfc.centroids import CentroidUpdate
+from ccfcpp.clustering.ccfc.messages import (
+    PRETRAINING,
+    REFINEMENT,
+    CCFCState,
+    ClusterSizes,
+    LloydUpdate,
+    TrainingUpdate,
+)
+from ccfcpp.clustering.experiment import ClusteringExperiment
+from ccfcpp.clustering.methods import METHODS
+from ccfcpp.core.config import Tree
+from ccfcpp.core.errors import UsageError
+from ccfcpp.core.randomness import Randomness
+from ccfcpp.engine.client import Member
+from ccfcpp.engine.exchange import Exchange, Task
+from ccfcpp.engine.payload import pack
+from ccfcpp.engine.synchronised.messages import Contribution, trips
+from ccfcpp.privacy.attacks import Attack, acts_on, chosen_attackers
+from ccfcpp.privacy.defence import Defence
+from ccfcpp.privacy.hostile_config import AttackConfig, DefenceConfig
+from tests.support.clustering import tiny
+from tests.support.command import TINY, ccfcpp, succeeded
+
+ATTACKS = get_args(AttackConfig.model_fields["kind"].annotation)[1:]
+RULES = get_args(DefenceConfig.model_fields["rule"].annotation)[1:]
+GROUP: Tree = {"data": {"images": 100}, "partition": {"clients": 9}}
+MEMBERS = [Member(number, f"client {number}", 10) for number in range(9)]
+
+
+def attack(kind: str, members: Sequence[Member] = MEMBERS, scale: float = 10.0) -> Attack:
+    config = AttackConfig(kind=kind, attackers=0.3, scale=scale)
+    return Attack(config, "ccfc++", [PRETRAINING, REFINEMENT], members, Randomness(0))
+
+
+def defence(rule: str, exchange: Exchange[Any, Any], **settings: float) -> Defence:
+    config = DefenceConfig(rule=rule, **settings)
+    return Defence(config, "ccfc++", [exchange], len(MEMBERS))
+
+
+def combined(
+    rule: str,
+    exchange: Exchange[Any, Any],
+    message: Any,
+    updates: Sequence[Any],
+    members: Sequence[Member] = MEMBERS,
+    **settings: float,
+) -> list[Any]:
+    received = (([member], update) for member, update in zip(members, updates, strict=True))
+    return list(defence(rule, exchange, **settings).combined(exchange, message, received))
+
+
+def model(generator: torch.Generator, size: float = 1.0) -> dict[str, Tensor]:
+    return {
+        "weight": size * torch.randn(3, 2, generator=generator),
+        "norm.running_var": torch.rand(3, generator=generator) + 0.5,
+        "norm.num_batches_tracked": torch.randint(1, 9, (), generator=generator),
+    }
+
+
+def trained(clients: int = 9, seed: int = 0) -> tuple[CCFCState, list[TrainingUpdate]]:
+    generator = torch.Generator().manual_seed(seed)
+    updates = [
+        TrainingUpdate(
+            model(generator), 10, float(n),
+            CentroidUpdate(torch.randn(3, 2, generator=generator), torch.ones(3).double()),
+        )
+        for n in range(clients)
+    ]  # fmt: skip
+    return CCFCState(model(generator)), updates
+
+
+# --- who is hostile -----------------------------------------------------------------------------
+
+
+def test_attackers_follow_from_the_seed_and_are_a_share() -> None:
+    clients = [3, 1, 4, 15, 9, 2, 6, 5, 35, 8]
+    for share, count in ((0.1, 1), (0.25, 3), (0.3, 3), (0.45, 5)):
+        config = AttackConfig(kind="noise", attackers=share)
+        found = chosen_attackers(config, clients, 7)
+        assert found == chosen_attackers(config, clients[::-1], 7)
+        assert len(found) == count
+        assert set(found) <= set(clients)
+    assert len({tuple(chosen_attackers(config, clients, seed)) for seed in range(8)}) > 1
+
+
+@pytest.mark.parametrize("share", [0.01, 0.99])
+def test_there_is_a_client_of_either_kind(share: float) -> None:
+    with pytest.raises(UsageError, match="leaves one of either kind"):
+        chosen_attackers(AttackConfig(kind="noise", attackers=share), range(10), 0)
+
+
+# --- what they send -----------------------------------------------------------------------------
+
+
+def sent(kind: str, update: Any, message: Any, scale: float = 10.0) -> Any:
+    known = attack(kind, scale=scale)
+    return known.falsified(Task("ccfc++", "x", 2, 0), message, update, known.attackers[0])
+
+
+def test_a_false_model_differs_as_it_is_said_to() -> None:
+    message, (update, *_) = trained()
+    before, after = message.model["weight"], update.model["weight"]
+    close = torch.testing.assert_close
+    close(sent("sign-flip", update, message).model["weight"], 2 * before - after)
+    close(sent("scaled", update, message).model["weight"], before + 10 * (after - before))
+    assert sent("constant", update, message).model["weight"].unique().numel() == 1
+    noise = sent("noise", update, message, scale=3.0).model["weight"] - before
+    size = float((after - before).square().mean().sqrt())
+    assert 0.2 * 3 * size < float(noise.square().mean().sqrt()) < 3 * 3 * size
+    close(noise, sent("noise", update, message, scale=3.0).model["weight"] - before)
+    assert sent("false-sizes", update, message).samples == 100
+    for kind in ATTACKS:
+        false = sent(kind, update, message)
+        assert pack(false).keys() == pack(update).keys()
+        # Statistics stay: with false ones the server's checks would refuse an update.
+        close(false.model["norm.running_var"], update.model["norm.running_var"])
+        assert false.model["norm.num_batches_tracked"] == update.model["norm.num_batches_tracked"]
+
+
+def test_false_centroids_and_sums_differ_as_they_are_said_to() -> None:
+    message, (update, *_) = trained()
+    assert update.local is not None
+    close = torch.testing.assert_close
+    close(sent("sign-flip", update, message).local.centroids, -update.local.centroids)
+    close(sent("scaled", update, message).local.centroids, 10 * update.local.centroids)
+    close(sent("false-sizes", update, message).local.sizes, 10 * update.local.sizes)
+    one = sent("one-point", update, message).local.centroids
+    close(one, update.local.centroids[:1].expand(3, 2))
+    sums = LloydUpdate(torch.tensor([[0.0, 0], [2, 4]]).double(), torch.tensor([0.0, 2]).double())
+    close(sent("one-point", sums, message).sums, sums.sums)  # the other cluster holds nothing
+    both = replace(sums, counts=torch.tensor([3.0, 2]).double(), sums=sums.sums + 3)
+    close(sent("one-point", both, message).sums[1], torch.tensor([2.0, 2]).double())
+    lied = sent("false-sizes", both, message)
+    close(lied.sums, 10 * both.sums)
+    close(lied.counts, 10 * both.counts)
+    step = Contribution({"a": torch.ones(3).double()}, {}, {"w": torch.ones(2)}, {})
+    flipped = sent("sign-flip", step, message)
+    close(flipped.gradient["w"], -torch.ones(2))
+    close(flipped.sums["a"], torch.ones(3).double())
+
+
+def test_the_server_takes_false_sizes_for_what_is_said() -> None:
+    lies = attack("false-sizes")
+    known = {member.id: member.samples for member in lies.known(MEMBERS)}
+    assert {number for number, size in known.items() if size == 100} == set(lies.attackers)
+    assert {size for number, size in known.items() if number not in lies.attackers} == {10}
+    assert attack("noise").known(MEMBERS) == MEMBERS
+
+
+# --- what the server makes of them --------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rule", ["median", "trimmed-mean"])
+def test_a_models_entries_are_estimated_one_by_one(rule: str) -> None:
+    message, updates = trained()
+    (found,) = combined(rule, PRETRAINING, message, updates)
+    for name in ("weight", "norm.running_var"):
+        columns = torch.stack([u.model[name].flatten() for u in updates]).T.tolist()
+        cut = 3 if rule == "trimmed-mean" else 4
+        slow = [statistics.mean(sorted(column)[cut : 9 - cut]) for column in columns]
+        torch.testing.assert_close(found.model[name].flatten(), torch.tensor(slow))
+    counters = sorted(int(u.model["norm.num_batches_tracked"]) for u in updates)
+    assert int(found.model["norm.num_batches_tracked"]) == counters[4]
+    assert list(found.model) == list(message.model)
+    assert found.samples == 90
+    assert found.loss == 4.0
+
+
+@pytest.mark.parametrize("rule", ["krum", "multi-krum", "geometric-median"])
+def test_neither_parameters_nor_statistics_hide_the_other(rule: str) -> None:
+    generator = torch.Generator().manual_seed(1)
+    honest = model(generator)
+    for part in ("weight", "norm.running_var"):
+        message, updates = trained()
+        near = [
+            replace(u, model={
+                name: entry + 0.01 * torch.randn(entry.shape, generator=generator)
+                if entry.is_floating_point() else entry
+                for name, entry in honest.items()
+            })
+            for u in updates
+        ]  # fmt: skip
+        for number in range(4):
+            false = near[number].model | {part: near[number].model[part] + 1e6}
+            near[number] = replace(near[number], model=false)
+        (found,) = combined(
+            rule, PRETRAINING, message, near, hostile=0.3 if rule == "krum" else 0.33
+        )
+        if rule == "multi-krum":
+            continue  # four of nine are more than it is set up for
+        for name in ("weight", "norm.running_var"):
+            torch.testing.assert_close(found.model[name], honest[name], atol=0.3, rtol=0)
+
+
+def test_centroids_that_come_with_models_become_one_set() -> None:
+    message, updates = trained()
+    (found,) = combined("median", PRETRAINING, message, updates)
+    assert found.local.centroids.shape == (3, 2)
+    assert float(found.local.sizes.sum()) == pytest.approx(27)
+
+
+def test_sums_of_clusters_become_robust_means() -> None:
+    generator = torch.Generator().manual_seed(0)
+    counts = torch.randint(0, 4, (9, 3), generator=generator).double()
+    counts[:, 2] = 0
+    sums = torch.randn(9, 3, 2, generator=generator).double() * counts.unsqueeze(2)
+    updates = [LloydUpdate(s, c) for s, c in zip(sums, counts, strict=True)]
+    (found,) = combined("median", REFINEMENT, None, updates)
+    for cluster in range(2):
+        votes = [
+            (s[cluster] / c[cluster]).tolist()
+            for s, c in zip(sums, counts, strict=True)
+            if c[cluster]
+        ]
+        slow = torch.tensor([statistics.median(column) for column in zip(*votes, strict=True)])
+        mean = found.sums[cluster] / found.counts[cluster]
+        torch.testing.assert_close(mean, slow.double(), check_dtype=False)
+    torch.testing.assert_close(found.counts, counts.sum(dim=0))
+    assert not found.sums[2].any()
+
+
+def test_a_bound_is_the_median_of_the_norms_and_of_the_sizes() -> None:
+    message, updates = trained()
+    members = [replace(member, samples=10 if member.id else 500) for member in MEMBERS]
+    updates[0] = replace(updates[0], samples=500)
+    norms = [float((u.model["weight"] - message.model["weight"]).norm()) for u in updates]
+    limit = statistics.median(norms)
+    found = combined("bound", PRETRAINING, message, updates, members)
+    assert [own.samples for own in found] == [20, *[10] * 8]
+    for own, before, norm in zip(found, updates, norms, strict=True):
+        change = own.model["weight"] - message.model["weight"]
+        expected = (before.model["weight"] - message.model["weight"]) * min(1, limit / norm)
+        torch.testing.assert_close(change, expected)
+
+
+def test_a_bound_of_sums_is_that_of_one_image() -> None:
+    exchange = trips("step", 1)[0]
+    parts = [[3.0, 4.0], [0.6, 0.8], [0.3, 0.4], [30.0, 40.0], *[[0.6, 0.8]] * 5]
+    updates = [Contribution(gradient={"w": torch.tensor(part)}) for part in parts]
+    members = [replace(m, samples=50 if m.id == 3 else 10) for m in MEMBERS]
+    found = combined("bound", exchange, None, updates, members, norm=1.0, weight=2.0)
+    norms = [math.hypot(*own.gradient["w"].tolist()) for own in found]
+    # The median of the norms for each image is 0.1; client 3 may count for 20 images of its 50.
+    assert norms == pytest.approx([1.0, 1.0, 0.5, 2.0, *[1.0] * 5])
+
+
+def test_a_rule_that_cannot_be_is_refused_in_a_line() -> None:
+    step = trips("step", 1)[0]
+    with pytest.raises(UsageError, match="take bound"):
+        defence("median", step)
+    with pytest.raises(UsageError, match="takes 3 of 6 clients to be hostile"):
+        Defence(DefenceConfig(rule="krum", hostile=0.45), "ccfc++", [REFINEMENT], 6)
+    with pytest.raises(UsageError, match="for which it needs 5"):
+        Defence(DefenceConfig(rule="trimmed-mean", hostile=0.45), "ccfc++", [REFINEMENT], 4)
+    opaque = Exchange("images", CCFCState, ClusterSizes)
+    with pytest.raises(UsageError, match="each client's part as it is"):
+        defence("bound", opaque)
+
+
+# --- whole runs ---------------------------------------------------------------------------------
+
+
+def run(method: str, *trees: Tree) -> tuple[Any, ClusteringExperiment]:
+    experiment = ClusteringExperiment(tiny(method, GROUP, *trees))
+    federation = experiment.federation()
+    state = experiment.algorithm.initial_state(experiment.randomness)
+    for after, report in federation.run(state):
+        state = after
+        assert not report.refused
+    return state, experiment
+
+
+def hostile(kind: str, rule: str = "none") -> Tree:
+    return {"attack": {"kind": kind, "attackers": 0.3}, "defence": {"rule": rule}}
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_models_and_centroids_go_through_every_rule(rule: str) -> None:
+    state, experiment = run("ccfc++", hostile("noise", rule))
+    assert torch.isfinite(state.centroids).all()
+    assert all(entry.isfinite().all() for entry in state.model.values())
+    assert experiment.hostility.describe()["defence"] == rule
+
+
+@pytest.mark.parametrize("method", sorted(METHODS.own()))
+def test_every_system_is_defended_or_says_why_not(method: str) -> None:
+    for rule in ("bound", "median"):
+        try:
+            state, experiment = run(method, hostile("none", rule))
+        except UsageError as error:
+            assert f"defence.rule = {rule}" in str(error)  # noqa: PT017 - some are refused
+            sums = method == "fed-scan" and rule == "median"
+            assert sums or METHODS[method].centralised or "gan" in method or "sda" in method
+        else:
+            assert experiment.algorithm.knows_clusters(state)
+
+
+@pytest.mark.parametrize("kind", ATTACKS)
+def test_an_attack_changes_the_result_and_is_the_same_each_time(kind: str) -> None:
+    plain, _ = run("k-fed" if kind == "one-point" else "ccfc++")
+    method = "k-fed" if kind == "one-point" else "ccfc++"
+    first, second = (run(method, hostile(kind))[0] for _ in range(2))
+    assert not torch.equal(first.centroids, plain.centroids)
+    torch.testing.assert_close(first.centroids, second.centroids, rtol=0, atol=0)
+
+
+def test_clients_work_in_the_order_of_their_true_sizes() -> None:
+    # The last client is the smallest, and lies: the server takes it for one of the largest.
+    config = AttackConfig(kind="false-sizes", attackers=0.3)
+    seed = next(s for s in range(99) if 8 in chosen_attackers(config, range(9), s))
+    uneven: Tree = {"data": {"images": 104}, "seed": seed, "compute": {"cohort": 9}}
+    state, experiment = run("ccfc++", hostile("false-sizes"), uneven)
+    assert [len(client) for client in experiment.clients] == [12] * 8 + [8]
+    assert torch.isfinite(state.centroids).all()
+
+
+def test_an_attack_that_has_nothing_to_act_on_is_refused() -> None:
+    with pytest.raises(UsageError, match="finds nothing to act on in k-fed"):
+        ClusteringExperiment(tiny("k-fed", GROUP, hostile("false-sizes")))
+    assert not acts_on("noise", replace(PRETRAINING, travels=False))
+
+
+def test_a_median_stands_what_a_mean_does_not() -> None:
+    # Centroids of pixels lie in [0, 1]; attackers send them ten times as large.
+    found = {}
+    for rule in ("none", "median"):
+        state, _ = run("ffcm-avg", hostile("scaled", rule))
+        found[rule] = float(state.centroids.max())
+    assert found["none"] > 1.1
+    assert found["median"] < 1.01
+
+
+def test_the_command_says_who_attacks_and_takes_bad_input_in_a_line(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    few = ("--set", "data.images=100", "--clients", "9")
+    result = succeeded(
+        "cluster", *TINY, *few, "--attack", "sign-flip", "--attackers", "0.3", "--defence",
+        "median", "--out", out,
+    )  # fmt: skip
+    assert "ATTACK, to measure its effect: sign-flip by 3 of 9 clients" in result.stderr
+    assert "defence: median" in result.stderr
+    assert '"share": 0.3333333333333333' in (out / "summary.json").read_text()
+    for flags, said in (
+        (("--attack", "flip"), "attack.kind"),
+        (("--defence", "mean"), "defence.rule"),
+        (("--attack", "noise", "--attackers", "1.3"), "attack.attackers"),
+        (("--attack", "noise", "--attackers", "1"), "makes 9 of 9 clients hostile"),
+        (("--defence", "krum", "--set", "defence.hostile=0.5"), "defence.hostile"),
+        (("--defence", "trimmed-mean", "--clients", "2"), "takes 1 of 2 clients"),
+        (("--defence", "median", "--secure-sums"), "needs each client's update"),
+    ):
+        refused = ccfcpp("cluster", *TINY, *few, *flags, "--out", tmp_path / "other")
+        assert refused.code == 2, said
+        assert said in refused.stderr
+        assert refused.stderr.count("error:") == 1

@@ -1,0 +1,150 @@
+"""Clipping and noise beside obvious loops, and the accountant beside closed forms."""
+
+import math
+from collections import Counter
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.optimize import brentq, minimize_scalar
+from scipy.stats import norm
+
+from ccfcpp.core.errors import UsageError
+from ccfcpp.core.randomness import Randomness
+from ccfcpp.privacy.accountant import Budget, Release, epsilon, least_noise
+from ccfcpp.privacy.dp_mechanism import Bounds, NoiseSource, group_of, groups, shares
+
+pytest.importorskip("dp_accounting", reason="dp-accounting is an extra: ccfcpp[privacy]")
+
+NAMES = ["sums/a", "sums/b", "gradient/w", "gradient/v", "figures/loss"]
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.floats(1e-3, 1e3), st.floats(1e-3, 1e3), st.integers(0, 2**32))
+def test_a_contribution_is_within_its_bounds(clip: float, other: float, seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    bounds = Bounds(clip, {"sums/a": other}, batch=4.0)
+    parts = {n: 10 * torch.randn(3, generator=generator, dtype=torch.float64) for n in NAMES}
+    found = bounds.clipped(parts)
+    expected = {"sums/a": other, "sums/b": clip, "gradient": clip / 4, "figures": clip / 4}
+    for group, names in groups(parts).items():
+        before = math.sqrt(sum(x * x for name in names for x in parts[name].tolist()))
+        factor = min(1.0, expected[group] / before)
+        for name in names:
+            assert found[name].tolist() == pytest.approx([factor * x for x in parts[name].tolist()])
+
+
+def test_whoever_contributes_changes_the_scaled_sum_by_one_at_most() -> None:
+    """What the accountant is told: divided by the noise's deviation over z, parts have norm 1."""
+    bounds, z = Bounds(0.5, {"sums": 3.0}), 2.0
+    parts = {name: torch.full((4,), 1e6, dtype=torch.float64) for name in NAMES}
+    found = bounds.clipped(parts)
+    weights = shares(groups(parts))
+    assert sum(weights.values()) == pytest.approx(1)
+    squares = 0.0
+    for name, part in found.items():
+        deviation = z * bounds.of(group_of(name)) / math.sqrt(weights[group_of(name)])
+        squares += float((part * z / deviation).square().sum())
+    assert squares == pytest.approx(1)
+
+
+def test_noise_has_the_deviation_that_the_accountant_is_told() -> None:
+    bounds, z, size = Bounds(0.5, {"sums": 3.0}), 2.0, 100_000
+    zeros = {name: torch.zeros(size, dtype=torch.float64) for name in NAMES}
+    weights = shares(groups(zeros))
+    for name, noise in bounds.noised(zeros, z, NoiseSource()).items():
+        expected = z * bounds.of(group_of(name)) / math.sqrt(weights[group_of(name)])
+        assert float(noise.std()) == pytest.approx(expected, rel=0.015)
+        assert abs(float(noise.mean())) < 5 * expected / math.sqrt(size)
+
+
+def test_noise_does_not_follow_from_the_seed_unless_it_is_to() -> None:
+    like = torch.zeros(5)
+    secret = [NoiseSource().normal(like) for _ in range(2)]
+    assert not torch.equal(*secret)
+    open_ = [NoiseSource(Randomness(3)).normal(like) for _ in range(2)]
+    assert torch.equal(*open_)
+    again = NoiseSource(Randomness(3))
+    assert not torch.equal(again.normal(like), again.normal(like))
+
+
+def gaussian_delta(most: float, mu: float) -> float:
+    """δ of the Gaussian mechanism with sensitivity/deviation μ (Balle and Wang 2018, Theorem 8)."""
+    lower = most + norm.logcdf(-most / mu - mu / 2)
+    return float(norm.cdf(mu / 2 - most / mu) - math.exp(lower))
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.floats(0.8, 20), st.integers(1, 50), st.sampled_from([1, 2, 4]))
+def test_epsilon_without_sampling_is_near_the_exact_one(
+    noise: float, rounds: int, sums: int
+) -> None:
+    """Gaussians add up to one Gaussian, whose exact ε is below the accountant's, and not far."""
+    mu = math.sqrt(rounds * sums) / noise
+    exact = brentq(lambda most: gaussian_delta(most, mu) - 1e-5, 0, 5000) if mu < 40 else None
+    found = epsilon(Counter({Release(1.0, sums): rounds}), noise, 1e-5)
+    # The bound by Rényi divergences, by its formula, at the best of all orders above 1.
+    renyi = minimize_scalar(
+        lambda k: (
+            mu * mu * (1 + math.exp(k)) / 2
+            - math.log1p(math.exp(-k))
+            - math.log(1e-5 * (1 + math.exp(k))) / math.exp(k)
+        ),
+        bounds=(-8, 8),
+        method="bounded",
+        options={"xatol": 1e-9},
+    ).fun
+    assert found >= renyi * (1 - 1e-6)
+    assert found <= 1.02 * renyi + 0.02
+    if exact is not None:
+        assert exact <= found
+
+
+def test_epsilon_with_sampling_is_above_a_second_accountants() -> None:
+    """Privacy loss distributions (Koskela et al. 2020) are all but exact; RDP is a little above."""
+    from dp_accounting.dp_event import GaussianDpEvent, PoissonSampledDpEvent
+    from dp_accounting.pld import PLDAccountant
+
+    second = PLDAccountant()
+    second.compose(PoissonSampledDpEvent(0.1, GaussianDpEvent(2.0 / math.sqrt(2))), 40)
+    exact = second.get_epsilon(1e-5)
+    found = epsilon(Counter({Release(0.1, 2): 40}), 2.0, 1e-5)
+    assert exact <= found <= 1.25 * exact
+
+
+def test_a_sampled_gaussian_is_the_integral_that_defines_it() -> None:
+    """One release at order 2: E_Q[(P/Q)²] = 1 + q² (e^{1/σ²} − 1); other orders give less."""
+    from dp_accounting.dp_event import GaussianDpEvent, PoissonSampledDpEvent
+    from dp_accounting.rdp import RdpAccountant
+
+    q, sigma, delta = 0.2, 1.5, 1e-5
+    only = RdpAccountant(orders=[2])
+    only.compose(PoissonSampledDpEvent(q, GaussianDpEvent(sigma)))
+    renyi = math.log(1 + q * q * (math.exp(1 / sigma**2) - 1))
+    by_hand = renyi + math.log1p(-1 / 2) - math.log(2 * delta)
+    assert only.get_epsilon(delta) == pytest.approx(by_hand)
+    assert epsilon(Counter({Release(q, 1): 1}), sigma, delta) <= by_hand
+
+
+def test_the_least_noise_meets_the_budget() -> None:
+    releases = Counter({Release(0.25, 4): 20, Release(1.0, 1): 1})
+    noise = least_noise(releases, 3.0, 1e-5)
+    assert epsilon(releases, noise, 1e-5) <= 3.0 < epsilon(releases, 0.99 * noise, 1e-5)
+
+
+def test_a_budget_ends() -> None:
+    budget, release = Budget(5.0, 2.0, 1e-5), [Release(1.0, 1)]
+    rounds = 0
+    while budget.allows(release):
+        budget.spend(release)
+        rounds += 1
+    assert rounds > 0
+    assert budget.spent <= 2.0
+    budget.spend(release)
+    assert budget.spent > 2.0
+
+
+def test_no_noise_is_enough_for_a_budget_of_almost_nothing() -> None:
+    with pytest.raises(UsageError, match=r"privacy\.epsilon = 1e-09 allows no run"):
+        least_noise(Counter({Release(1.0, 1): 10**6}), 1e-9, 1e-12)

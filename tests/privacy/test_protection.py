@@ -1,0 +1,329 @@
+"""What lies between clients and server, in whole small runs of the systems that can use it."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from ccfcpp.clustering.config import ClusterConfig
+from ccfcpp.clustering.experiment import ClusteringExperiment
+from ccfcpp.clustering.methods import METHODS
+from ccfcpp.core.config import Tree
+from ccfcpp.core.config_layers import merge
+from ccfcpp.core.errors import UsageError
+from ccfcpp.core.randomness import Randomness
+from ccfcpp.engine.availability import Availability
+from ccfcpp.engine.client import Client, Crew, Member
+from ccfcpp.engine.exchange import Task
+from ccfcpp.engine.federation import Federation, RoundReport, in_process
+from ccfcpp.engine.memories import ClientMemories
+from ccfcpp.engine.payload import pack
+from ccfcpp.engine.transport import Reply
+from ccfcpp.privacy.config import PrivacyConfig
+from ccfcpp.privacy.dp_levels import ClientLevel, ImageLevel
+from ccfcpp.privacy.fixed_point import FixedPoint
+from ccfcpp.privacy.secure_sums_here import SecureSum, Stage
+from ccfcpp.privacy.summation import Summation
+from ccfcpp.privacy.summing import MakeSum, Summing
+from tests.support.clustering import clients_of_sizes, made, tiny
+from tests.support.federation import CPU
+
+SUMS: Tree = {"centroids": {"search": "lloyd"}, "training": {"pretraining": "neighbours"}}
+CAN: dict[str, tuple[str, Tree]] = {
+    "fed-scan": ("fed-scan", {"scan": {"overclustering": 2}}),
+    "fed-scan, lagged": ("fed-scan", {"scan": {"lagged": True}}),
+    "ccfc++, synchronised": ("ccfc++", merge(SUMS, {"training": {"steps": "synchronised"}})),
+    "ccfc++, local": ("ccfc++", SUMS),
+    "ccfc": ("ccfc", SUMS),
+}
+"""All systems of sums and means."""
+needs_accountant = pytest.mark.skipif(
+    find_spec("dp_accounting") is None, reason="dp-accounting is an extra: ccfcpp[privacy]"
+)
+FORM = FixedPoint(64, 32)
+SIZES = (40, 30, 20, 10)
+
+
+class PlainFixedPoint(Summation):
+    """The sum of the rounded numbers, in the open, by Python's integers."""
+
+    def __init__(self, clients: int) -> None:
+        super().__init__()
+        self.clients = clients
+        self.rows: list[list[int]] = []
+
+    def begin(self) -> None: ...
+
+    def add(self, client: int, vector: Tensor) -> None:
+        FORM.encoded(vector, self.clients)
+        self.rows.append([round(x * 2**FORM.fraction) for x in vector.tolist()])
+
+    def total(self) -> Tensor:
+        sums = [sum(column) / 2**FORM.fraction for column in zip(*self.rows, strict=True)]
+        return torch.tensor(sums, dtype=torch.float64)
+
+
+def federation(config: ClusterConfig, make_sum: MakeSum) -> Federation[Any, Any]:
+    clients = [Client(c.id, c.name, c.images) for c in clients_of_sizes(*SIZES)]
+    algorithm = made(config, samples=sum(SIZES))
+    side = algorithm.client_side(Crew.of(clients))
+    exchanges = {name: work.exchange for name, work in side.works.items()}
+    availability = Availability(**config.availability.model_dump())
+    return in_process(
+        config.method, algorithm, clients, availability, Randomness(0),
+        ClientMemories(CPU, budget=10**9), side, lambda inner: Summing(inner, exchanges, make_sum),
+    )  # fmt: skip
+
+
+def last(running: Federation[Any, Any]) -> tuple[dict[str, Tensor], list[RoundReport]]:
+    rounds = list(running.run(running.algorithm.initial_state(Randomness(0))))
+    return pack(rounds[-1][0]), [report for _, report in rounds]
+
+
+@pytest.mark.parametrize("name", CAN)
+def test_a_run_with_secure_sums_is_the_one_with_plain_ones_to_the_bit(name: str) -> None:
+    method, tree = CAN[name]
+    config = tiny(method, tree)
+    secure, reports = last(federation(config, lambda task, members: SecureSum(task, members, FORM)))
+    plain, _ = last(federation(config, lambda task, members: PlainFixedPoint(len(members))))
+    assert [key for key in plain if not torch.equal(secure[key], plain[key])] == []
+    assert not any(report.refused or report.absent for report in reports)
+
+
+def test_clients_that_drop_out_have_no_part_and_a_round_below_the_threshold_none() -> None:
+    """Client 3 is lost before its vector, in every sum; then two of four, and three are needed."""
+    config = tiny("fed-scan")
+
+    def without(*gone: int) -> MakeSum:
+        def lost(stage: Stage, client: int) -> bool:
+            return stage == "masked vector" and client in gone
+
+        return lambda task, members: SecureSum(task, members, FORM, min(3, len(members)), lost)
+
+    _, reports = last(federation(config, without(3)))
+    assert all(report.clients == [0, 1, 2] and not report.refused for report in reports)
+    assert {client for report in reports for client in report.absent} == {3}
+    running = federation(config, without(2, 3))
+    start = running.algorithm.initial_state(Randomness(0))
+    state, report = running.run_round(start, 0)
+    assert state is start
+    reasons = report.refused[0]
+    assert "2 clients at the stage of masked vectors, and it needs 3" in reasons[0]
+
+
+CANNOT = sorted(set(METHODS.own()) - {"fed-scan"})
+
+
+@pytest.mark.parametrize("method", CANNOT)
+def test_systems_that_are_no_sums_say_so(method: str) -> None:
+    config = tiny(method, {"privacy": {"secure_sums": True}, "data": {"images": 100}})
+    with pytest.raises(UsageError, match=re.escape(f"secure_sums: in {method}'s exchange '")):
+        ClusteringExperiment(config)
+
+
+def private(**privacy: object) -> ClusteringExperiment:
+    tree: Tree = {"data": {"images": 100}, "partition": {"clients": 4}, "privacy": privacy}
+    alone: Tree = {"scan": {"pairs": "views", "overclustering": 1}}
+    return ClusteringExperiment(tiny("fed-scan", tree, alone))
+
+
+@needs_accountant
+@pytest.mark.parametrize(
+    ("privacy", "reason"),
+    [
+        ({"secure_sums": True, "threshold": 5}, "privacy.threshold = 5 is more than the 4"),
+        ({"level": "client", "epsilon": 0}, "privacy.epsilon = 0 is refused"),
+        ({"level": "client", "epsilon": -1}, "privacy.epsilon = -1 is refused"),
+        ({"level": "client", "clip": 0}, "privacy.clip = 0 is refused"),
+        ({"level": "client", "delta": 1}, "privacy.delta = 1 is refused"),
+        ({"level": "client", "epsilon": 0.1, "noise": 0.5}, "does not allow one round"),
+        ({"level": "client", "clips": {"sum": 1}}, "privacy.clips has a group 'sum'"),
+        ({"level": "friends"}, "privacy.level = friends is refused"),
+        ({"bits": 32, "fraction_bits": 31}, "leaves none before the point"),
+    ],
+)
+def test_bad_input_has_one_line(privacy: Mapping[str, object], reason: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        private(**privacy)
+    assert reason in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_clients_on_other_machines_are_not_promised_what_is_not_there() -> None:
+    PrivacyConfig().refuse_deployed()
+    for asked in (PrivacyConfig(secure_sums=True), PrivacyConfig(level="client")):
+        with pytest.raises(UsageError, match="several machines: leave the section out"):
+            asked.refuse_deployed()
+
+
+def test_one_client_has_no_secure_sum() -> None:
+    tree: Tree = {"partition": {"clients": 1}, "privacy": {"secure_sums": True}}
+    with pytest.raises(UsageError, match="a sum of one is its summand"):
+        ClusteringExperiment(tiny("fed-scan", tree, {"data": {"images": 100}}))
+
+
+@needs_accountant
+def test_samples_of_clients_that_may_be_empty_are_refused() -> None:
+    tree: Tree = {"availability": {"sample_fraction": 0.5}, "privacy": {"level": "client"}}
+    with pytest.raises(UsageError, match="leaves a round without any too often"):
+        ClusteringExperiment(tiny("fed-scan", tree, {"data": {"images": 100}}))
+
+
+@needs_accountant
+def test_an_image_level_needs_images_that_tell_of_themselves_alone() -> None:
+    tree: Tree = {"data": {"images": 100}, "privacy": {"level": "image"}}
+    with pytest.raises(UsageError, match=r"set scan\.pairs=views and scan\.overclustering=1"):
+        ClusteringExperiment(tiny("fed-scan", tree))
+    with pytest.raises(UsageError, match="what one image adds is not bounded"):
+        ClusteringExperiment(tiny("ccfc++", tree, SUMS, {"scan": {"pairs": "views"}}))
+
+
+def level_of(experiment: ClusteringExperiment) -> ClientLevel | ImageLevel:
+    assert experiment.protection is not None
+    assert experiment.protection.mechanism is not None
+    return experiment.protection.mechanism
+
+
+@needs_accountant
+@pytest.mark.parametrize("level", ["client", "image"])
+def test_a_run_ends_with_its_budget_and_its_ledger_never_forgets(
+    level: str, tmp_path: Path
+) -> None:
+    noise = level_of(private(level=level, epsilon=50.0)).budget.noise
+    # The same noise and less of a budget: the first of two rounds, and not the second.
+    short = private(level=level, epsilon=45.0, noise=noise)
+    running, guard = short.federation(), level_of(short)
+    guard.open(tmp_path / "privacy.jsonl")
+    rounds = [report for _, report in running.run(short.algorithm.initial_state(short.randomness))]
+    assert len(rounds) == 1
+    assert 0 < rounds[0].figures["epsilon"] == guard.budget.spent <= 45.0
+    again = private(level=level, epsilon=45.0, noise=noise)
+    resumed = level_of(again)
+    resumed.open(tmp_path / "privacy.jsonl")
+    assert resumed.budget.spent == guard.budget.spent
+    assert again.federation().is_over(again.algorithm.initial_state(again.randomness), 0)
+
+
+MARK = 0.375
+
+
+class Watched:
+    """A transport of sums with marks in place of noised totals: it looks for any other number."""
+
+    def __init__(self, inner: Any, share: float) -> None:
+        self.inner = inner
+        self.share = share
+        self.seen: set[str] = set()
+
+    def deliver(self, task: Task, message: Any, members: Sequence[Member]) -> Iterator[Reply]:
+        for reply in self.inner.deliver(task, message, members):
+            assert reply.noised
+            for name, tensor in pack(reply.update).items():
+                kind, _, rest = name.partition("/")
+                expected = torch.full_like(tensor, MARK)
+                if kind == "model":
+                    before = message.model[rest]
+                    floats = before.is_floating_point()
+                    expected = before + self.share if floats else before
+                elif kind == "samples":
+                    expected = torch.full_like(tensor, 4)
+                torch.testing.assert_close(tensor, expected, msg=f"{task.exchange}: {name}")
+                self.seen.add(kind)
+            yield reply
+
+
+COVERED = [(name, "client", {"sums", "slopes", "gradient", "figures", "counts"}) for name in CAN]
+COVERED[3:] = [
+    (name, "client", {"sums", "slopes", "gradient", "figures", "counts", "model", "samples"})
+    for name in list(CAN)[3:]
+]
+
+
+@needs_accountant
+@pytest.mark.parametrize(
+    ("name", "level", "kinds", "secure"),
+    [
+        *((*each, False) for each in COVERED),
+        ("fed-scan", "image", COVERED[0][2], False),
+        ("fed-scan", "image", COVERED[0][2], True),
+        ("ccfc++, local", "client", COVERED[3][2], True),
+    ],
+)
+def test_every_tensor_of_every_update_goes_through_the_mechanism(
+    name: str, level: str, kinds: set[str], secure: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What reaches the server's work is made of noised totals alone, number by number.
+
+    Of a mean the change of the model is the mark by four clients; how many they are is public.
+    """
+    method, tree = CAN[name]
+    if level == "image":
+        tree = {"scan": {"pairs": "views", "overclustering": 1}}
+    privacy = {"level": level, "epsilon": 1e4, "noise": 5.0, "secure_sums": secure}
+    small: Tree = {"data": {"images": 100}, "partition": {"clients": 4}, "privacy": privacy}
+    experiment = ClusteringExperiment(tiny(method, tree, small))
+
+    def marked(task: Task, totals: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        return {name: torch.full_like(total, MARK) for name, total in totals.items()}
+
+    monkeypatch.setattr(level_of(experiment), "published", marked)
+    running = experiment.federation()
+    watched = Watched(running.transport, MARK / 4)
+    running.transport = watched
+    for _, report in running.run(experiment.algorithm.initial_state(experiment.randomness)):
+        assert not report.refused
+    assert watched.seen == kinds
+
+
+def test_a_mean_with_noise_has_a_fixed_divisor_and_no_losses() -> None:
+    """Of local steps the change of the model alone goes up, whoever takes part."""
+    from ccfcpp.clustering.ccfc.messages import CCFCState, TrainingUpdate
+    from ccfcpp.privacy.addition import Means
+
+    model = {"w": torch.ones(2), "bn.num_batches_tracked": torch.tensor(3)}
+    message = CCFCState(model)
+    changed = {"w": torch.tensor([2.0, 1.0]), "bn.num_batches_tracked": torch.tensor(9)}
+    parts = Means().parts(message, TrainingUpdate(changed, 17, loss=5.0), weight=1.0)
+    assert parts.keys() == {"model/w"}
+    whole = Means().whole(TrainingUpdate, message, parts, weight=4.0)
+    assert whole.model["w"].tolist() == [1.25, 1.0]
+    assert whole.loss is None
+    assert int(whole.model["bn.num_batches_tracked"]) == 3
+
+
+def test_images_are_drawn_each_by_itself_and_not_from_the_seed() -> None:
+    from ccfcpp.privacy.dp_mechanism import NoiseSource
+    from ccfcpp.privacy.image_sums import poisson_turn
+
+    draws = [poisson_turn(1000, 200.0, NoiseSource()) for _ in range(50)]
+    sizes = torch.tensor([len(draw) for draw in draws], dtype=torch.float64)
+    assert abs(float(sizes.mean()) - 200) < 10
+    assert float(sizes.std()) > 5  # a batch of fixed size would not do
+    assert len({tuple(draw.tolist()) for draw in draws}) == 50
+
+
+@needs_accountant
+def test_what_an_image_adds_is_bounded_through_a_client_and_its_sums() -> None:
+    """Two clients' parts with and without one image differ by its bound at most, in every sum."""
+    experiment = private(level="image", epsilon=100.0, clip=0.01, reproducible_noise=True)
+    assert PrivacyConfig(**experiment.config.privacy.model_dump()).clip == 0.01
+    side = experiment.client_side
+    state = experiment.algorithm.initial_state(experiment.randomness)
+    work = experiment.algorithm.exchanges(0, state)[0]
+    whole = experiment.clients[0]
+    task = Task("fed-scan", work.exchange.name, 0, 0)
+    found = []
+    for images in (whole.images, whole.images[:-1]):
+        client = Client(whole.id, whole.name, images)
+        (update,) = side.works[work.exchange.name].local_updates(
+            task, work.broadcast(state), [client], experiment.randomness.at_round(0)
+        )
+        found.append(pack(update))
+    norms = [float((found[0][name] - found[1][name]).norm()) for name in found[0]]
+    # Drawn by the same numbers, the first images are the same ones.
+    assert all(norm <= 0.01 * (1 + 1e-9) for norm in norms)

@@ -1,0 +1,183 @@
+"""The protocol of secure sums: equality to the plain sum, dropouts, refusals, and what leaks."""
+
+from collections.abc import Mapping
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from ccfcpp.engine.client import Member
+from ccfcpp.engine.exchange import RefusedUpdateError, Task
+from ccfcpp.privacy.fixed_point import FixedPoint, Words
+from ccfcpp.privacy.secure_sums import (
+    BelowThresholdError,
+    Collector,
+    Participant,
+    PublicKeys,
+    Terms,
+)
+from ccfcpp.privacy.secure_sums_here import SecureSum, Stage
+
+TASK = Task("test", "sums", 3, 1)
+FORMS = [FixedPoint(32, 16), FixedPoint(64, 32)]
+STAGES: list[Stage] = ["keys", "shares", "masked vector", "unmasking"]
+
+
+def members(count: int) -> list[Member]:
+    return [Member(7 * number + 2, f"client {number}", 10) for number in range(count)]
+
+
+def plain_sum(vectors: list[Tensor], form: FixedPoint) -> list[int]:
+    """The sum of the rounded numbers, as Python's integers."""
+    rows = [[round(float(x) * 2**form.fraction) for x in vector] for vector in vectors]
+    return [sum(column) for column in zip(*rows, strict=True)]
+
+
+@st.composite
+def losses(draw: st.DrawFn) -> tuple[int, int, dict[int, Stage]]:
+    """Some clients, a threshold, and what is lost of whom; enough are left."""
+    count = draw(st.integers(2, 6))
+    threshold = draw(st.integers(2, count))
+    gone = draw(st.lists(st.integers(0, count - 1), unique=True, max_size=count - threshold))
+    stages = {7 * number + 2: draw(st.sampled_from(STAGES)) for number in gone}
+    return count, threshold, stages
+
+
+@settings(max_examples=60, deadline=None)
+@given(losses(), st.sampled_from(FORMS), st.integers(1, 5), st.integers(0, 2**32))
+def test_the_sum_is_the_plain_one_to_the_bit(
+    lost: tuple[int, int, dict[int, Stage]], form: FixedPoint, numbers: int, seed: int
+) -> None:
+    count, threshold, stages = lost
+    there = members(count)
+    generator = torch.Generator().manual_seed(seed)
+    size = form.largest(count)
+    scale = torch.exp2(-30 * torch.rand(numbers, generator=generator, dtype=torch.float64))
+    vectors = {
+        member.id: size * scale * (2 * torch.rand(numbers, generator=generator).double() - 1)
+        for member in there
+    }
+    secure = SecureSum(TASK, there, form, threshold, lambda stage, n: stages.get(n) == stage)
+    secure.begin()
+    for number, vector in vectors.items():
+        secure.add(number, vector)
+    found = secure.total()
+    left = [v for n, v in vectors.items() if stages.get(n) in (None, "unmasking")]
+    expected = plain_sum(left, form)
+    assert found.tolist() == [total / 2**form.fraction for total in expected]
+    assert (found - torch.stack(left).sum(0)).abs().max() <= len(left) * form.step / 2 + 1e-9 * size
+    assert secure.lost == {n: stage for n, stage in stages.items() if stage != "unmasking"}
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_below_the_threshold_there_is_no_sum(stage: Stage) -> None:
+    there = members(5)
+    gone = {member.id for member in there[:2]}
+    secure = SecureSum(TASK, there, FORMS[1], 4, lambda at, n: at == stage and n in gone)
+
+    def whole() -> None:
+        secure.begin()
+        for member in there:
+            secure.add(member.id, torch.ones(2, dtype=torch.float64))
+        secure.total()
+
+    with pytest.raises(BelowThresholdError, match=r"3 clients at the stage of .* needs 4"):
+        whole()
+
+
+def masked_round(
+    vectors: Mapping[int, Words], form: FixedPoint, threshold: int
+) -> tuple[dict[int, Participant], Collector, dict[int, Words]]:
+    """All stages up to the masked vectors, by hand."""
+    terms = Terms(b"by hand", threshold, form)
+    clients = {number: Participant(number, terms) for number in vectors}
+    server = Collector(terms)
+    roster = server.roster({number: client.keys() for number, client in clients.items()})
+    boxes = server.routed({number: client.shares(roster) for number, client in clients.items()})
+    masked = {n: client.masked(vectors[n], boxes[n]) for n, client in clients.items()}
+    return clients, server, masked
+
+
+def test_what_the_server_sees_is_uniform_whatever_the_vectors() -> None:
+    """Masked vectors of zeros: each number, and each sum of fewer than all, is spread evenly."""
+    form, zeros = FORMS[0], np.zeros(20_000, np.dtype("<u4"))
+    _, _, masked = masked_round(dict.fromkeys([1, 2, 3], zeros), form, 3)
+    seen = [masked[1], masked[2], masked[1] + masked[2], masked[1] + masked[2] + masked[3]]
+    for words in seen:
+        counts = np.bincount(words >> 26, minlength=64)
+        expected = len(zeros) / 64
+        assert ((counts - expected) ** 2 / expected).sum() < 150  # 63 degrees of freedom
+
+
+def test_below_the_threshold_of_answers_masks_stay_on() -> None:
+    """One answer too few in the last stage, and the server has no seed of anybody."""
+    vector = np.arange(4, dtype=np.dtype("<u8"))
+    clients, server, masked = masked_round(dict.fromkeys([1, 2, 3], vector), FORMS[1], 3)
+    for number, words in masked.items():
+        server.take(number, words)
+    arrived = server.arrived()
+    answers = {number: clients[number].revealed(arrived) for number in (1, 2)}
+    with pytest.raises(BelowThresholdError, match="2 clients at the stage of unmasking"):
+        server.total(answers)
+
+
+def test_a_client_reveals_one_kind_of_share_of_each_and_once() -> None:
+    vector = np.zeros(1, np.dtype("<u8"))
+    clients, _, _ = masked_round(dict.fromkeys([1, 2, 3, 4], vector), FORMS[1], 3)
+    answer = clients[1].revealed([1, 2, 3])
+    assert answer.seeds.keys() == {1, 2, 3}
+    assert answer.keys.keys() == {4}
+    with pytest.raises(RefusedUpdateError, match="revealed once"):
+        clients[1].revealed([1, 2, 3, 4])
+    with pytest.raises(RefusedUpdateError, match="took part"):
+        clients[2].revealed([1, 2, 3, 9])
+    with pytest.raises(BelowThresholdError):
+        clients[3].revealed([1, 2])
+
+
+def test_shares_that_were_changed_on_their_way_are_refused() -> None:
+    terms = Terms(b"by hand", 2, FORMS[1])
+    clients = {number: Participant(number, terms) for number in (1, 2)}
+    roster = {number: client.keys() for number, client in clients.items()}
+    box = clients[1].shares(roster)[2]
+    clients[2].shares(roster)
+    changed = bytes([box[0] ^ 1]) + box[1:]
+    with pytest.raises(RefusedUpdateError, match="changed on their way"):
+        clients[2].masked(np.zeros(1, np.dtype("<u8")), {1: changed})
+
+
+def test_a_list_with_a_key_that_comes_twice_is_refused() -> None:
+    """Else the server could put its own key in place of all others'."""
+    client = Participant(1, Terms(b"by hand", 2, FORMS[1]))
+    own = PublicKeys(bytes(32), bytes(range(32)))
+    with pytest.raises(RefusedUpdateError, match="not sound"):
+        client.shares({1: client.keys(), 2: own, 3: own})
+
+
+def test_a_sum_serves_its_purpose_only() -> None:
+    """Masks of another sum do not cancel, even between the same keys."""
+    first = Participant(1, Terms(b"one", 2, FORMS[1]))
+    second = Participant(2, Terms(b"another", 2, FORMS[1]))
+    roster = {1: first.keys(), 2: second.keys()}
+    boxes = first.shares(roster)
+    second.shares(roster)
+    with pytest.raises(RefusedUpdateError, match="changed on their way"):
+        second.masked(np.zeros(1, np.dtype("<u8")), {1: boxes[2]})
+
+
+@pytest.mark.parametrize(("value", "reason"), [(float("nan"), "NaN"), (3e4, "go up to")])
+def test_numbers_that_would_spoil_the_sum_are_refused(value: float, reason: str) -> None:
+    with pytest.raises(RefusedUpdateError, match=reason):
+        FORMS[0].encoded(torch.tensor([0.0, value], dtype=torch.float64), summands=3)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.sampled_from(FORMS), st.floats(-1, 1), st.integers(1, 1000))
+def test_rounding_is_by_half_a_step_at_most(form: FixedPoint, share: float, summands: int) -> None:
+    value = share * form.largest(summands)
+    words = form.encoded(torch.tensor([value], dtype=torch.float64), summands)
+    found = float(form.decoded(words))
+    assert abs(found - value) <= form.step / 2 + abs(value) * 2**-52
