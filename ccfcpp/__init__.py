@@ -1,9 +1,9 @@
 """Federated clustering of images: CCFC++ and the systems it is compared with, on one engine.
 
 ``FederatedClustering`` clusters images in memory with scikit-learn's interface, ``run`` does what
-``ccfcpp cluster`` does, ``load`` reads a data set, ``load_model`` what a run has left, and ``METHODS``
-has the systems by name. Each is imported when it is first used: to import this package alone takes
-next to no time.
+``ccfcpp cluster`` does, ``load`` reads a data set, ``load_model`` reads what a run has left, and
+``METHODS`` has the systems by name. Each is imported when it is first used: to import this package
+alone takes next to no time.
 """
 
 import importlib
