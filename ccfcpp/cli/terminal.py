@@ -15,6 +15,7 @@ from ccfcpp.cli.interruption import graceful_interruption
 from ccfcpp.core.config import Tree
 from ccfcpp.core.config_layers import merge, nest, parse_assignments, read_configs
 from ccfcpp.core.errors import StoppedError, UsageError
+from ccfcpp.core.pace import followed
 from ccfcpp.core.units import bytes_in_words
 
 if TYPE_CHECKING:
@@ -139,7 +140,9 @@ def run_to_end(
     console = progress_console()
     if title is not None:
         console.print(title)
-    with RunProgress(console, experiment.algorithm.rounds, headline, below) as progress:
+    samples = sum(member.samples for member in experiment.members)
+    progress = RunProgress(console, experiment.algorithm.rounds, headline, samples, below)
+    with progress, followed(progress.pace):
         return experiment.run(folder, progress, should_stop)
 
 
