@@ -13,7 +13,7 @@ from ccfcpp.engine.federation import RoundReport
 
 _SECONDS_BETWEEN_LINES = 5.0
 _SECONDS_TO_TELL = 3.0
-"""Of the first round, from which on the whole time can be told."""
+"""After the first step, from which on the whole time can be told."""
 _MOST_NAMED = 20
 _LONG = 20 * 60.0
 """Seconds from which on a user may want to know what is shorter."""
@@ -67,6 +67,7 @@ class RunProgress:
         self.bar.below = below
         self.task = self.bar.add_task("rounds", total=rounds, figures="")
         self.pace = Pace(samples, self._moved)
+        self.first_step: tuple[float, float] | None = None
         self.estimated = False
         self.ends: list[float] = []
         self.score = ""
@@ -116,9 +117,12 @@ class RunProgress:
         self.bar.update(self.task, completed=pace.round + pace.share)
         if self.estimated or len(self.ends) != 1:
             return
-        seconds = time.monotonic() - self.ends[0]
-        if seconds >= _SECONDS_TO_TELL and pace.share < 1:
-            self._estimate(seconds / pace.share, pace.round, "the first steps' time")
+        # The first step waits for what is made once.
+        now = time.monotonic()
+        began, before = self.first_step = self.first_step or (now, pace.share)
+        if now - began >= _SECONDS_TO_TELL and before < pace.share < 1:
+            one = (now - began) / (pace.share - before)
+            self._estimate(one, pace.round, "the first steps' time")
 
     def _estimate(self, one: float, number: int, source: str) -> None:
         """How long all of it takes, as soon as there is something to tell it from."""

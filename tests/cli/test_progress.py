@@ -1,6 +1,7 @@
 """What a run says of itself while it goes on."""
 
 import io
+import itertools
 from collections.abc import Callable
 
 import pytest
@@ -51,14 +52,16 @@ def test_where_it_takes_long_it_says_what_is_shorter(monkeypatch: pytest.MonkeyP
 def during_the_first_round(
     monkeypatch: pytest.MonkeyPatch, seconds: float, tell: Callable[[], None]
 ) -> list[str]:
-    """What is printed where something is told after so long, and then the round ends."""
+    """What is printed where a second step takes so long, and then the round ends."""
     now = [0.0]
     monkeypatch.setattr("ccfcpp.cli.progress.time.monotonic", lambda: now[0])
     output = io.StringIO()
     progress = RunProgress(Console(file=output, width=100), 130, ("nmi", "NMI"), SAMPLES)
     with progress, followed(progress.pace):
         tell_round(0)
-        now[0] = seconds
+        now[0] = 50
+        tell()
+        now[0] += seconds
         tell()
         progress(RoundReport(0, [0]), {})
     return output.getvalue().splitlines()
@@ -73,7 +76,8 @@ def test_a_first_step_tells_how_long_a_long_run_will_take(monkeypatch: pytest.Mo
 
 
 def test_where_no_images_are_counted_exchanges_tell(monkeypatch: pytest.MonkeyPatch) -> None:
-    said = during_the_first_round(monkeypatch, 5, lambda: tell_exchanges(4, 40))
+    trips = itertools.count(4, 4)
+    said = during_the_first_round(monkeypatch, 5, lambda: tell_exchanges(next(trips), 40))
     assert said[0] == "about 108:20 min for 130 rounds, by the first steps' time"
 
 
