@@ -1,5 +1,6 @@
 """What commands share: running an experiment under a progress bar, and printing."""
 
+import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -192,7 +193,7 @@ def print_facts(title: str, rows: Mapping[str, str]) -> None:
 
 def column(name: str) -> Column:
     """A column whose name, such as a dotted key, is broken into lines rather than cut."""
-    return Column(Text(name.replace(".", " ").replace("_", " ")), overflow="fold")
+    return Column(Text(re.sub(r"(?<=[a-z])[._](?=[a-z])", " ", name)), overflow="fold")
 
 
 def print_rows(title: str, rows: Sequence[Mapping[str, str]]) -> None:

@@ -91,6 +91,17 @@ def test_scores_stand_by_p_and_by_rate_with_those_of_absent_clients(figures: Con
     assert (km["0"]["the paper"], km["0.3"]["the paper"]) == (0.5304, None)
 
 
+def test_a_system_looks_the_same_in_every_figure(figures: Contents) -> None:
+    """KM has no p where nobody is absent, and yet it stays the first of two."""
+    shown = {
+        figure.title: [line.get_label() for line in figure.figure.axes[0].containers]
+        for figure in figures.figures
+        if " by p" in figure.title
+    }
+    assert len(shown) > 4
+    assert set(map(tuple, shown.values())) == {("KM", "CCFC++")}
+
+
 def test_costs_are_a_mark_for_each_cell(figures: Contents) -> None:
     (figure, _) = figures.sections["Costs"][0]
     rows = [row for row in figure.rows if row["system"] == "CCFC++"]
