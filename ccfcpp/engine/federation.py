@@ -169,7 +169,8 @@ class Federation(Generic[State, Carrier]):
         report = RoundReport(number, list(self.members) if alone else available)
         taken: set[int] = set()
         for index, work in enumerate(works):
-            task = Task(self.system, work.exchange.name, number, index)
+            last = index + 1 == len(works)
+            task = Task(self.system, work.exchange.name, number, index, last)
             # What needs no connection goes on without one.
             members = reached if work.exchange.travels else everyone
             if work.exchange.follows:
