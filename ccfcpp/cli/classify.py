@@ -18,6 +18,7 @@ from ccfcpp.cli.terminal import (
     print_rows,
     printed_profile,
     progress_console,
+    refuse_idle,
     report_command,
     resumable,
     resume_command,
@@ -114,6 +115,7 @@ def _start(
     from ccfcpp.runs.study import Study
     from supervised.experiment import ClassificationExperiment
 
+    refuse_idle(given)
     first = plan[0].config
     if len(plan) == 1:
         with usage_errors():

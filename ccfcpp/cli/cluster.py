@@ -15,6 +15,7 @@ from ccfcpp.cli.terminal import (
     printed_profile,
     privacy_rows,
     progress_console,
+    refuse_idle,
     resumable,
     resume_command,
     run_to_end,
@@ -115,6 +116,7 @@ def _opened(
 ) -> Opening[ClusterConfig]:
     if resume:
         return Opening.going_on(required_out(out), ClusterConfig, *files, values)
+    refuse_idle([*files, values])
     resolved = resolve(ClusterConfig, "cluster", *files, values)
     refuse_unused([key for key, _ in flatten(values)], [resolved.method])
     return Opening.new(out or new_path(resolved.method, resolved.dataset), resolved)
