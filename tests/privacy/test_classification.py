@@ -11,7 +11,9 @@ from ccfcpp.engine.federation import in_process
 from ccfcpp.engine.memories import ClientMemories
 from ccfcpp.engine.payload import pack
 from ccfcpp.privacy.config import PrivacyConfig
+from ccfcpp.privacy.defence import Defence
 from ccfcpp.privacy.dp_levels import ClientLevel
+from ccfcpp.privacy.hostile_config import DefenceConfig
 from ccfcpp.privacy.protection import Protection
 from supervised.classifiers import CLASSIFIERS
 from supervised.config import ClassifyConfig
@@ -57,6 +59,22 @@ def test_a_mean_by_secure_sums_is_the_mean(method: str) -> None:
 def test_methods_that_need_each_update_say_so(method: str) -> None:
     with pytest.raises(UsageError, match="the server needs each client's part"):
         one_round(small_config(f"method={method}"), secure=True)
+
+
+@pytest.mark.parametrize("rule", ["bound", "multi-krum"])
+def test_rules_against_hostile_clients_are_for_means(rule: str) -> None:
+    clients = labelled_clients(19, 16, 12, 9, 9)
+    for method in CLASSIFIERS.own():
+        algorithm = small_algorithm(small_config(f"method={method}"), len(clients))
+        works = algorithm.client_side(Crew.of(clients)).works.values()
+        config = DefenceConfig(rule=rule, hostile=0.2)
+        try:
+            Defence(config, method, [work.exchange for work in works], len(clients))
+        except UsageError as error:
+            assert method in NEEDS_EACH, error
+            assert "take a system whose models are means" in str(error)
+        else:
+            assert method in MEANS
 
 
 @pytest.mark.parametrize("method", ["fedavg", "fedbn", "moon"])

@@ -309,6 +309,13 @@ def test_every_system_is_defended_or_says_why_not(method: str) -> None:
             assert experiment.algorithm.knows_clusters(state)
 
 
+def test_where_one_exchange_needs_a_sum_there_is_the_bound_alone() -> None:
+    start: Tree = {"training": {"pretraining": "neighbours"}}
+    assert run("ccfc++", hostile("none", "bound"), start)[1].hostility.rule == "bound"
+    with pytest.raises(UsageError, match="in ccfc\\+\\+'s exchange 'step, trip 1'"):
+        run("ccfc++", hostile("none", "multi-krum"), start)
+
+
 @pytest.mark.parametrize("kind", ATTACKS)
 def test_an_attack_changes_the_result_and_is_the_same_each_time(kind: str) -> None:
     plain, _ = run("k-fed" if kind == "one-point" else "ccfc++")
