@@ -29,7 +29,10 @@ SMALL: dict[str, list[str]] = {
         "training.pretrain_rounds=5", "training.rounds=1", "training.batch_size=16",
         "training.learning_rate=0.005", "centroids.restarts=2", "centroids.refine_steps=1",
     ],
-    "fed-scan": ["scan.steps=60", "scan.mine_every=20"],
+    "fed-scan": [
+        "scan.stem=16", "scan.widths=[32]", "scan.hidden=64", "scan.latent=64",
+        "scan.batch=200", "scan.steps=60", "scan.mine_every=20", "scan.precision=full",
+    ],
 }  # fmt: skip
 """Runs on the digits that take seconds."""
 Row = dict[str, Any]
