@@ -232,18 +232,6 @@ def print_rows(title: str, rows: Sequence[Mapping[str, str]]) -> None:
     Console().print(table)
 
 
-def privacy_rows(summary: Mapping[str, Any]) -> dict[str, str]:
-    """The rows that say what a run has given away, where it kept account of it."""
-    found = summary.get("privacy", {})
-    rows = {"secure sums": "yes"} if found.get("secure_sums") else {}
-    if "epsilon" in found:
-        level = f"{found['level']} level: ε = {found['epsilon']:.3g} of {found['budget']:g}, "
-        rows["privacy"] = f"{level}δ = {found['delta']:g}; it hides {found['hides']}"
-        if found["budget_ended_the_run"]:
-            rows["privacy"] += "; the budget ended the run before its last round"
-    return rows
-
-
 def traffic_rows(summary: Mapping[str, Any]) -> dict[str, str]:
     """The rows that every summary ends with."""
     return {

@@ -1,6 +1,7 @@
 """Hostile clients, and defences against them, in whole small runs and step by step."""
 
 import math
+import re
 import statistics
 from collections.abc import Sequence
 from dataclasses import replace
@@ -32,6 +33,9 @@ from ccfcpp.engine.synchronised.messages import Contribution, trips
 from ccfcpp.privacy.attacks import Attack, acts_on, chosen_attackers
 from ccfcpp.privacy.defence import Defence
 from ccfcpp.privacy.hostile_config import AttackConfig, DefenceConfig
+from ccfcpp.privacy.in_words import trust_rows
+from ccfcpp.report.examination import examine
+from ccfcpp.report.facts import setting
 from tests.support.clustering import tiny
 from tests.support.command import TINY, ccfcpp, succeeded
 
@@ -361,6 +365,10 @@ def test_the_command_says_who_attacks_and_takes_bad_input_in_a_line(tmp_path: Pa
     assert "ATTACK, to measure its effect: sign-flip by 3 of 9 clients" in result.stderr
     assert "defence: median" in result.stderr
     assert '"share": 0.3333333333333333' in (out / "summary.json").read_text()
+    assert "sign-flip by 33% of the clients" in result.stdout
+    told = setting(examine(out))
+    assert re.fullmatch(r"sign-flip by 33% of the clients \(\d, \d, \d\)", told["attack"])
+    assert told["defence"] == "median"
     for flags, said in (
         (("--attack", "flip"), "attack.kind"),
         (("--defence", "mean"), "defence.rule"),
@@ -377,3 +385,20 @@ def test_the_command_says_who_attacks_and_takes_bad_input_in_a_line(tmp_path: Pa
         assert refused.code == 2, said
         assert said in refused.stderr
         assert refused.stderr.count("error:") == 1
+
+
+def test_trust_in_words() -> None:
+    private = {
+        "level": "image", "epsilon": 7.98765, "budget": 8.0, "delta": 1e-5, "hides": "an image",
+        "budget_ended_the_run": True, "reproducible_noise": True,
+    }  # fmt: skip
+    attacked = {"kind": "noise", "attackers": list(range(25)), "share": 0.25}
+    rows = trust_rows({"privacy": private, "attack": attacked, "defence": "krum"})
+    assert rows["privacy"].startswith("image level: ε = 7.99 of 8, δ = 1e-05; it hides an image")
+    assert "ended the run before its last round" in rows["privacy"]
+    assert "protects NOTHING" in rows["privacy"]
+    assert rows["attack"].startswith("noise by 25% of the clients (0, 1, 2")
+    assert rows["attack"].endswith("19 and 5 more)")
+    assert rows["defence"] == "krum"
+    assert trust_rows({"privacy": {"secure_sums": True}}) == {"secure sums": "yes"}
+    assert trust_rows({}) == {}
