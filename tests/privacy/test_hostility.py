@@ -4,6 +4,7 @@ import math
 import re
 import statistics
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
@@ -42,6 +43,7 @@ from tests.support.command import TINY, ccfcpp, succeeded
 ATTACKS = get_args(AttackConfig.model_fields["kind"].annotation)[1:]
 RULES = get_args(DefenceConfig.model_fields["rule"].annotation)[1:]
 GROUP: Tree = {"data": {"images": 100}, "partition": {"clients": 9}}
+NO_SIZES = {"k-fed": {"false-sizes"}}
 MEMBERS = [Member(number, f"client {number}", 10) for number in range(9)]
 
 
@@ -311,6 +313,21 @@ def test_every_system_is_defended_or_says_why_not(method: str) -> None:
             assert sums or METHODS[method].centralised or "gan" in method or "sda" in method
         else:
             assert experiment.algorithm.knows_clusters(state)
+
+
+@pytest.mark.parametrize("method", sorted(METHODS.own()))
+def test_which_systems_have_defences_and_can_be_attacked(method: str) -> None:
+    known = ClusteringExperiment(tiny(method, GROUP)).exchanges.values()
+    acted = {kind for kind in ATTACKS if any(acts_on(kind, exchange) for exchange in known)}
+    defended = set()
+    for rule in RULES:
+        with suppress(UsageError):
+            Defence(DefenceConfig(rule=rule), method, known, len(MEMBERS))
+            defended.add(rule)
+    sends_images = METHODS[method].centralised or "gan" in method or "sda" in method
+    assert acted == (set() if sends_images else set(ATTACKS) - NO_SIZES.get(method, set()))
+    expected = {"bound"} if method == "fed-scan" else set(RULES)
+    assert defended == (set() if sends_images else expected)
 
 
 def test_where_one_exchange_needs_a_sum_there_is_the_bound_alone() -> None:
