@@ -18,6 +18,7 @@ from ccfcpp.cli.terminal import (
     print_rows,
     printed_profile,
     progress_console,
+    refuse_idle,
     report_command,
     resumable,
     resume_command,
@@ -29,6 +30,7 @@ from ccfcpp.cli.terminal import (
 from ccfcpp.core.config import Tree
 from ccfcpp.core.config_layers import stack
 from ccfcpp.core.errors import UsageError
+from ccfcpp.privacy.in_words import trust_rows
 from ccfcpp.runs.opening import Opening, new_path, required_out
 from supervised.classifiers import title_of
 from supervised.config import ClassifyConfig
@@ -114,6 +116,7 @@ def _start(
     from ccfcpp.runs.study import Study
     from supervised.experiment import ClassificationExperiment
 
+    refuse_idle(given)
     first = plan[0].config
     if len(plan) == 1:
         with usage_errors():
@@ -246,7 +249,7 @@ def _print_summary(summary: dict[str, Any]) -> None:
         ),
     }
     title = f"{title_of(summary['method'], decorrelation)} on {summary['dataset']}"
-    print_facts(title, rows | traffic_rows(summary))
+    print_facts(title, rows | trust_rows(summary) | traffic_rows(summary))
 
 
 def _shown(figure: float | None, words: str) -> str:

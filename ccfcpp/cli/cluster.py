@@ -13,8 +13,8 @@ from ccfcpp.cli.options import AsJson, Config, Out, Resume, Settings, ShowProfil
 from ccfcpp.cli.terminal import (
     print_facts,
     printed_profile,
-    privacy_rows,
     progress_console,
+    refuse_idle,
     resumable,
     resume_command,
     run_to_end,
@@ -26,6 +26,7 @@ from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.methods import METHODS, refuse_unused
 from ccfcpp.core.config import Tree
 from ccfcpp.core.config_layers import flatten, resolve
+from ccfcpp.privacy.in_words import trust_rows
 from ccfcpp.runs.opening import Opening, new_path, required_out
 
 if TYPE_CHECKING:
@@ -115,6 +116,7 @@ def _opened(
 ) -> Opening[ClusterConfig]:
     if resume:
         return Opening.going_on(required_out(out), ClusterConfig, *files, values)
+    refuse_idle([*files, values])
     resolved = resolve(ClusterConfig, "cluster", *files, values)
     refuse_unused([key for key, _ in flatten(values)], [resolved.method])
     return Opening.new(out or new_path(resolved.method, resolved.dataset), resolved)
@@ -169,7 +171,7 @@ def _print_summary(config: ClusterConfig, summary: dict[str, Any]) -> None:
             if summary["scores_absent"] is not None
         },
     }
-    rows |= privacy_rows(summary)
+    rows |= trust_rows(summary)
     title = f"{METHODS[summary['method']].title} on {summary['dataset']}"
     print_facts(title, rows | traffic_rows(summary))
 

@@ -28,6 +28,7 @@ from ccfcpp.core.config_layers import flatten, resolve
 from ccfcpp.core.errors import UsageError
 from ccfcpp.data.registry import DATASETS
 from ccfcpp.deployment.trial import FOLDER, HOST, PORT, make_trial_keys, refuse_elsewhere
+from ccfcpp.privacy.in_words import trust_rows
 from ccfcpp.runs.opening import Opening, new_path, required_out
 from ccfcpp.runs.paths import RunPaths
 
@@ -210,6 +211,7 @@ def _print_summary(summary: dict[str, Any]) -> None:
         "leaves a client": ", ".join(summary["kinds"]),
         **scores,
         "scored by": f"{told} of {summary['connected']} clients",
+        **trust_rows(summary),
         **traffic_rows(summary),
     }
     print_facts(f"{summary['method']} on {summary['dataset']}", rows)

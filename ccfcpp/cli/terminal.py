@@ -1,5 +1,6 @@
 """What commands share: running an experiment under a progress bar, and printing."""
 
+import functools
 import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,7 +15,7 @@ from rich.text import Text
 
 from ccfcpp.cli.interruption import graceful_interruption
 from ccfcpp.core.config import Tree
-from ccfcpp.core.config_layers import merge, nest, parse_assignments, read_configs
+from ccfcpp.core.config_layers import flatten, merge, nest, parse_assignments, read_configs
 from ccfcpp.core.errors import StoppedError, UsageError
 from ccfcpp.core.pace import followed
 from ccfcpp.core.units import bytes_in_words
@@ -26,6 +27,17 @@ if TYPE_CHECKING:
 
 INTERRUPTED = 130
 """Exit code of a command that was stopped."""
+_SWITCHES = {
+    **dict.fromkeys(("attack.attackers", "attack.scale"), ("attack.kind", "--attack")),
+    **dict.fromkeys(
+        ("defence.hostile", "defence.norm", "defence.weight"), ("defence.rule", "--defence")
+    ),
+    **dict.fromkeys(
+        [f"privacy.{key}" for key in ("epsilon", "delta", "noise", "clip", "reproducible_noise")],
+        ("privacy.level", "--privacy"),
+    ),
+}
+"""What does nothing by itself, and what turns it on: the key and its flag."""
 
 
 def given(named: Mapping[str, Any]) -> Tree:
@@ -56,6 +68,25 @@ def user_layers(
     """
     values = merge(given(named), parse_assignments(settings or []))
     return read_configs(configs or [], groups), values
+
+
+def refuse_idle(layers: Sequence[Tree]) -> None:
+    """Refuse single values that do nothing, since what they belong to is off.
+
+    Args:
+        layers: What the user gave, single values last.
+
+    Raises:
+        UsageError: In one line, the first such value, and what turns it on.
+    """
+    values = dict(flatten(layers[-1]))
+    known = dict(flatten(functools.reduce(merge, layers, {})))
+    for key, (switch, option) in _SWITCHES.items():
+        if key in values and switch not in values and known.get(switch, "none") == "none":
+            raise UsageError(
+                f"{key} = {values[key]} has no effect without {switch}: add {option}, or leave it "
+                "out"
+            )
 
 
 @contextmanager
@@ -203,18 +234,6 @@ def print_rows(title: str, rows: Sequence[Mapping[str, str]]) -> None:
     for row in rows:
         table.add_row(*(Text(row.get(name, "")) for name in names))
     Console().print(table)
-
-
-def privacy_rows(summary: Mapping[str, Any]) -> dict[str, str]:
-    """The rows that say what a run has given away, where it kept account of it."""
-    found = summary.get("privacy", {})
-    rows = {"secure sums": "yes"} if found.get("secure_sums") else {}
-    if "epsilon" in found:
-        level = f"{found['level']} level: ε = {found['epsilon']:.3g} of {found['budget']:g}, "
-        rows["privacy"] = f"{level}δ = {found['delta']:g}; it hides {found['hides']}"
-        if found["budget_ended_the_run"]:
-            rows["privacy"] += "; the budget ended the run before its last round"
-    return rows
 
 
 def traffic_rows(summary: Mapping[str, Any]) -> dict[str, str]:

@@ -1,5 +1,6 @@
 """What a finished run gives away of the images that it was made of: attacks that anyone can run."""
 
+import shlex
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,9 @@ from torch.nn import functional as F
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.experiment import ClusteringExperiment
 from ccfcpp.clustering.kmeans.server import nearest
+from ccfcpp.clustering.methods import METHODS
 from ccfcpp.clustering.setup import left_out
+from ccfcpp.core.config_layers import read_yaml
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.randomness import SERVER, Randomness
 from ccfcpp.data.images import random_part
@@ -36,13 +39,11 @@ def leakage(path: Path) -> Leakage:
         path: The run's folder, which gets a file ``leakage.json``.
 
     Raises:
-        UsageError: The folder holds no finished run of ``ccfcpp cluster``, or no image is left that
-            its model was not trained on.
+        UsageError: The folder holds no finished run of ``ccfcpp cluster`` in one process, or no
+            image is left that its model was not trained on.
     """
     folder = RunFolder(path)
-    if not folder.summary.is_file() or not folder.checkpoint.is_file():
-        raise UsageError(f"{path} holds no finished run: give the folder of one of ccfcpp cluster")
-    folder.refuse_deployed()
+    _refuse_other(folder)
     experiment = ClusteringExperiment(folder.saved_config(ClusterConfig))
     kind = experiment.algorithm.state_type
     state = load_checkpoint(folder.checkpoint, kind, experiment.device).state
@@ -52,6 +53,26 @@ def leakage(path: Path) -> Leakage:
     }
     folder.write_leakage(found)
     return found
+
+
+def _refuse_other(folder: RunFolder) -> None:
+    """Raise ``UsageError`` where there is no finished run of clustering with its images."""
+    mend = "give the folder of a finished run of ccfcpp cluster"
+    if not folder.config.is_file():
+        raise UsageError(f"{folder.path} holds no run (no config.yaml): {mend}")
+    method = read_yaml(folder.config).get("method")
+    if method not in METHODS:
+        raise UsageError(f"{folder.path} holds no run of clustering (method = {method}): {mend}")
+    if folder.deployment.exists():
+        raise UsageError(
+            f"the images of the run in {folder.path} are with its clients, on other machines, and "
+            f"the attacks need them: {mend}"
+        )
+    if not folder.summary.is_file() or not folder.checkpoint.is_file():
+        raise UsageError(
+            f"the run in {folder.path} is not finished: go on with it by ccfcpp cluster --out "
+            f"{shlex.quote(str(folder.path))} --resume, or {mend}"
+        )
 
 
 def _membership(experiment: ClusteringExperiment, state: Any) -> Leakage:

@@ -20,6 +20,7 @@ from ccfcpp.engine.exchange import Exchange, RefusedUpdateError, Task
 from ccfcpp.engine.payload import pack, unpack
 from ccfcpp.engine.transport import Reply, Transport
 from ccfcpp.privacy.hostile_config import AttackConfig
+from ccfcpp.privacy.in_words import listed
 
 Parts = dict[str, Tensor]
 """An update, packed."""
@@ -111,10 +112,9 @@ class Attack:
 
     def header(self) -> str:
         """What a run says before its first round."""
-        listed = ", ".join(map(str, self.attackers))
         return (
             f"ATTACK, to measure its effect: {self.config.kind} by {len(self.attackers)} of "
-            f"{len(self._honest)} clients ({listed})"
+            f"{len(self._honest)} clients ({listed(self.attackers)})"
         )
 
     def describe(self) -> dict[str, object]:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.units import bytes_in_words
+from ccfcpp.privacy.in_words import trust_rows
 from ccfcpp.report.examination import Row, Run
 from ccfcpp.report.runs import differences
 
@@ -65,11 +66,12 @@ def progress_note(run: Run) -> str | None:
 def setting(run: Run) -> dict[str, str]:
     """The setting in words."""
     facts = {"method": run.title, "rounds": f"{len(run.log)} of {run.planned}"}
-    return facts | {
+    facts |= {
         title(key): shown(value, key)
         for key, value in run.facts.items()
         if value is not None and key not in _NOT_OF_THE_SETTING
     }
+    return facts | trust_rows(run.summary or {})
 
 
 def results(run: Run) -> dict[str, str]:

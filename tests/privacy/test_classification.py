@@ -1,5 +1,8 @@
 """Classifiers whose server needs means alone: secure sums of their models."""
 
+from contextlib import nullcontext
+from typing import get_args
+
 import pytest
 import torch
 
@@ -10,8 +13,11 @@ from ccfcpp.engine.client import Crew
 from ccfcpp.engine.federation import in_process
 from ccfcpp.engine.memories import ClientMemories
 from ccfcpp.engine.payload import pack
+from ccfcpp.privacy.attacks import acts_on
 from ccfcpp.privacy.config import PrivacyConfig
+from ccfcpp.privacy.defence import Defence
 from ccfcpp.privacy.dp_levels import ClientLevel
+from ccfcpp.privacy.hostile_config import AttackConfig, DefenceConfig
 from ccfcpp.privacy.protection import Protection
 from supervised.classifiers import CLASSIFIERS
 from supervised.config import ClassifyConfig
@@ -20,6 +26,8 @@ from tests.support.federation import CPU
 
 NEEDS_EACH = {"scaffold", "fednova", "fedexp"}
 MEANS = sorted(set(CLASSIFIERS.own()) - NEEDS_EACH)
+ATTACKS = get_args(AttackConfig.model_fields["kind"].annotation)[1:]
+RULES = get_args(DefenceConfig.model_fields["rule"].annotation)[1:]
 
 
 def one_round(config: ClassifyConfig, secure: bool) -> object:
@@ -57,6 +65,21 @@ def test_a_mean_by_secure_sums_is_the_mean(method: str) -> None:
 def test_methods_that_need_each_update_say_so(method: str) -> None:
     with pytest.raises(UsageError, match="the server needs each client's part"):
         one_round(small_config(f"method={method}"), secure=True)
+
+
+def test_which_classifiers_have_defences_and_can_be_attacked() -> None:
+    clients = labelled_clients(19, 16, 12, 9, 9)
+    for method in CLASSIFIERS.own():
+        algorithm = small_algorithm(small_config(f"method={method}"), len(clients))
+        works = algorithm.client_side(Crew.of(clients)).works.values()
+        exchanges = [work.exchange for work in works]
+        for rule in RULES:
+            config = DefenceConfig(rule=rule, hostile=0.2)
+            refused = pytest.raises(UsageError, match="take a system whose models are means")
+            with nullcontext() if method in MEANS else refused:
+                Defence(config, method, exchanges, len(clients))
+        acted = [kind for kind in ATTACKS if any(acts_on(kind, each) for each in exchanges)]
+        assert acted == [kind for kind in ATTACKS if kind != "one-point"]
 
 
 @pytest.mark.parametrize("method", ["fedavg", "fedbn", "moon"])

@@ -1,8 +1,10 @@
 """Hostile clients, and defences against them, in whole small runs and step by step."""
 
 import math
+import re
 import statistics
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
@@ -32,12 +34,16 @@ from ccfcpp.engine.synchronised.messages import Contribution, trips
 from ccfcpp.privacy.attacks import Attack, acts_on, chosen_attackers
 from ccfcpp.privacy.defence import Defence
 from ccfcpp.privacy.hostile_config import AttackConfig, DefenceConfig
+from ccfcpp.privacy.in_words import trust_rows
+from ccfcpp.report.examination import examine
+from ccfcpp.report.facts import setting
 from tests.support.clustering import tiny
 from tests.support.command import TINY, ccfcpp, succeeded
 
 ATTACKS = get_args(AttackConfig.model_fields["kind"].annotation)[1:]
 RULES = get_args(DefenceConfig.model_fields["rule"].annotation)[1:]
 GROUP: Tree = {"data": {"images": 100}, "partition": {"clients": 9}}
+NO_SIZES = {"k-fed": {"false-sizes"}}
 MEMBERS = [Member(number, f"client {number}", 10) for number in range(9)]
 
 
@@ -309,6 +315,28 @@ def test_every_system_is_defended_or_says_why_not(method: str) -> None:
             assert experiment.algorithm.knows_clusters(state)
 
 
+@pytest.mark.parametrize("method", sorted(METHODS.own()))
+def test_which_systems_have_defences_and_can_be_attacked(method: str) -> None:
+    known = ClusteringExperiment(tiny(method, GROUP)).exchanges.values()
+    acted = {kind for kind in ATTACKS if any(acts_on(kind, exchange) for exchange in known)}
+    defended = set()
+    for rule in RULES:
+        with suppress(UsageError):
+            Defence(DefenceConfig(rule=rule), method, known, len(MEMBERS))
+            defended.add(rule)
+    sends_images = METHODS[method].centralised or "gan" in method or "sda" in method
+    assert acted == (set() if sends_images else set(ATTACKS) - NO_SIZES.get(method, set()))
+    expected = {"bound"} if method == "fed-scan" else set(RULES)
+    assert defended == (set() if sends_images else expected)
+
+
+def test_where_one_exchange_needs_a_sum_there_is_the_bound_alone() -> None:
+    start: Tree = {"training": {"pretraining": "neighbours"}}
+    assert run("ccfc++", hostile("none", "bound"), start)[1].hostility.rule == "bound"
+    with pytest.raises(UsageError, match="in ccfc\\+\\+'s exchange 'step, trip 1'"):
+        run("ccfc++", hostile("none", "multi-krum"), start)
+
+
 @pytest.mark.parametrize("kind", ATTACKS)
 def test_an_attack_changes_the_result_and_is_the_same_each_time(kind: str) -> None:
     plain, _ = run("k-fed" if kind == "one-point" else "ccfc++")
@@ -354,6 +382,10 @@ def test_the_command_says_who_attacks_and_takes_bad_input_in_a_line(tmp_path: Pa
     assert "ATTACK, to measure its effect: sign-flip by 3 of 9 clients" in result.stderr
     assert "defence: median" in result.stderr
     assert '"share": 0.3333333333333333' in (out / "summary.json").read_text()
+    assert "sign-flip by 33% of the clients" in result.stdout
+    told = setting(examine(out))
+    assert re.fullmatch(r"sign-flip by 33% of the clients \(\d, \d, \d\)", told["attack"])
+    assert told["defence"] == "median"
     for flags, said in (
         (("--attack", "flip"), "attack.kind"),
         (("--defence", "mean"), "defence.rule"),
@@ -362,8 +394,28 @@ def test_the_command_says_who_attacks_and_takes_bad_input_in_a_line(tmp_path: Pa
         (("--defence", "krum", "--set", "defence.hostile=0.5"), "defence.hostile"),
         (("--defence", "trimmed-mean", "--clients", "2"), "takes 1 of 2 clients"),
         (("--defence", "median", "--secure-sums"), "needs each client's update"),
+        (("--attackers", "0.3"), "has no effect without attack.kind: add --attack"),
+        (("--set", "defence.norm=2"), "has no effect without defence.rule: add --defence"),
+        (("--epsilon", "8"), "has no effect without privacy.level: add --privacy"),
     ):
         refused = ccfcpp("cluster", *TINY, *few, *flags, "--out", tmp_path / "other")
         assert refused.code == 2, said
         assert said in refused.stderr
         assert refused.stderr.count("error:") == 1
+
+
+def test_trust_in_words() -> None:
+    private = {
+        "level": "image", "epsilon": 7.98765, "budget": 8.0, "delta": 1e-5, "hides": "an image",
+        "budget_ended_the_run": True, "reproducible_noise": True,
+    }  # fmt: skip
+    attacked = {"kind": "noise", "attackers": list(range(25)), "share": 0.25}
+    rows = trust_rows({"privacy": private, "attack": attacked, "defence": "krum"})
+    assert rows["privacy"].startswith("image level: ε = 7.99 of 8, δ = 1e-05; it hides an image")
+    assert "ended the run before its last round" in rows["privacy"]
+    assert "protects NOTHING" in rows["privacy"]
+    assert rows["attack"].startswith("noise by 25% of the clients (0, 1, 2")
+    assert rows["attack"].endswith("19 and 5 more)")
+    assert rows["defence"] == "krum"
+    assert trust_rows({"privacy": {"secure_sums": True}}) == {"secure sums": "yes"}
+    assert trust_rows({}) == {}

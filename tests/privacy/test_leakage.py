@@ -156,9 +156,22 @@ def test_a_model_and_its_centroids_are_attacked(tmp_path: Path) -> None:
 
 
 def test_what_has_nothing_to_attack_is_refused_in_a_line(tmp_path: Path) -> None:
-    none = ccfcpp("leakage", tmp_path)
-    assert none.code == 2
-    assert "holds no finished run" in none.stderr
+    (tmp_path / "begun").mkdir()
+    config = tmp_path / "begun" / "config.yaml"
+    for method, deployed, said in (
+        (None, False, "holds no run (no config.yaml)"),
+        ("fedavg", False, "holds no run of clustering (method = fedavg)"),
+        ("k-fed", False, "is not finished: go on with it by ccfcpp cluster --out"),
+        ("k-fed", True, "are with its clients, on other machines"),
+    ):
+        if method:
+            config.write_text(f"method: {method}\n")
+        if deployed:
+            (config.parent / "deployment.json").write_text("{}")
+        none = ccfcpp("leakage", config.parent)
+        assert none.code == 2, said
+        assert said in none.stderr
+        assert none.stderr.count("error:") == 1
     run, images = tmp_path / "all", tmp_path / "few.npz"
     np.savez(images, images=digits()[0][:60].squeeze(1).numpy())
     few = ("--dataset", images, "--clients", 2, "--clusters", 3)

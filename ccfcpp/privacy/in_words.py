@@ -1,0 +1,39 @@
+"""What a summary says of trust, for people: on the terminal and on a report's page."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+_MOST = 20
+"""Clients that are named."""
+
+
+def trust_rows(summary: Mapping[str, Any]) -> dict[str, str]:
+    """What a run has protected and given away, who attacked it and what stood against that.
+
+    Args:
+        summary: Of a run, as in ``summary.json``.
+
+    Returns:
+        Texts by title; empty where the run asked for nothing of the kind.
+    """
+    found = summary.get("privacy", {})
+    rows = {"secure sums": "yes"} if found.get("secure_sums") else {}
+    if "epsilon" in found:
+        level = f"{found['level']} level: ε = {found['epsilon']:.3g} of {found['budget']:g}, "
+        rows["privacy"] = f"{level}δ = {found['delta']:g}; it hides {found['hides']}"
+        if found["budget_ended_the_run"]:
+            rows["privacy"] += "; the budget ended the run before its last round"
+        if found["reproducible_noise"]:
+            rows["privacy"] += "; the noise can be drawn again, and protects NOTHING"
+    if attack := summary.get("attack"):
+        share = f"{attack['share']:.0%} of the clients"
+        rows["attack"] = f"{attack['kind']} by {share} ({listed(attack['attackers'])})"
+    if "defence" in summary:
+        rows["defence"] = summary["defence"]
+    return rows
+
+
+def listed(numbers: Sequence[int]) -> str:
+    """Some of the numbers at least, and how many more there are."""
+    more = f" and {len(numbers) - _MOST} more" if len(numbers) > _MOST else ""
+    return ", ".join(map(str, numbers[:_MOST])) + more
