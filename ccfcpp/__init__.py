@@ -1,8 +1,9 @@
 """Federated clustering of images: CCFC++ and the systems it is compared with, on one engine.
 
 ``FederatedClustering`` clusters images in memory with scikit-learn's interface, ``run`` does what
-``ccfcpp cluster`` does, ``load`` reads a data set, and ``METHODS`` has the systems by name. Each is
-imported when it is first used: to import this package alone takes next to no time.
+``ccfcpp cluster`` does, ``load`` reads a data set, ``load_model`` reads what a run has left, and
+``METHODS`` has the systems by name. Each is imported when it is first used: to import this package
+alone takes next to no time.
 """
 
 import importlib
@@ -11,17 +12,19 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ccfcpp.clustering.estimator import FederatedClustering
     from ccfcpp.clustering.methods import METHODS
+    from ccfcpp.clustering.model import load_model
     from ccfcpp.clustering.running import run
     from ccfcpp.data.sources import load
 
 __version__ = "0.1.0"
 
-__all__ = ["METHODS", "FederatedClustering", "load", "run"]
+__all__ = ["METHODS", "FederatedClustering", "load", "load_model", "run"]
 
 _PLACES = {
     "METHODS": "ccfcpp.clustering.methods",
     "FederatedClustering": "ccfcpp.clustering.estimator",
     "load": "ccfcpp.data.sources",
+    "load_model": "ccfcpp.clustering.model",
     "run": "ccfcpp.clustering.running",
 }
 

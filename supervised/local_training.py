@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 from torch import Tensor
 
+from ccfcpp.core.pace import tell_images
 from ccfcpp.core.profiling import section
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.data.batches import CohortBatch, MeanLosses, cohort_batches
@@ -122,6 +123,7 @@ class LocalTrainer:
                     optimizer.step(len(batch))
                     self.method.after_step()
                 means.add(losses)
+                tell_images(batch.index.numel(), training.local_epochs)
                 if self._term is not None:
                     of_epoch.add(self._term)
             if self._term is not None:

@@ -161,15 +161,7 @@ def _print_summary(config: ClusterConfig, summary: dict[str, Any]) -> None:
         "partition": config.partition.in_words,
         "rounds": _rounds(summary),
         "leaves a client": summary["sends"],
-        **{
-            title: f"{summary[key]:.4f}" if summary[key] is not None else "no labels"
-            for title, key in (
-                ("NMI", "nmi"),
-                ("Kappa", "kappa"),
-                ("accuracy", "accuracy"),
-                ("ARI", "ari"),
-            )
-        },
+        **_scores(summary),
         **{
             title: f"NMI {scores['nmi']:.4f}, Kappa {scores['kappa']:.4f}"
             for title, scores in (
@@ -182,6 +174,13 @@ def _print_summary(config: ClusterConfig, summary: dict[str, Any]) -> None:
     rows |= trust_rows(summary)
     title = f"{METHODS[summary['method']].title} on {summary['dataset']}"
     print_facts(title, rows | traffic_rows(summary))
+
+
+def _scores(summary: dict[str, Any]) -> dict[str, str]:
+    if summary["nmi"] is None:
+        return {"scores": "none: the images have no labels"}
+    titles = {"NMI": "nmi", "Kappa": "kappa", "accuracy": "accuracy", "ARI": "ari"}
+    return {title: f"{summary[key]:.4f}" for title, key in titles.items()}
 
 
 def _rounds(summary: dict[str, Any]) -> str:

@@ -7,6 +7,11 @@ import typer
 from ccfcpp.cli import flags
 from ccfcpp.clustering.config import ClusterConfig
 
+_BY_FOLDER = """By their folder, which you fetch yourself:
+  ccfcpp classify --config classify/office-caltech10 --dataset FOLDER
+  ccfcpp classify --config classify/domainnet --dataset FOLDER
+  ccfcpp cluster --dataset FOLDER: your own images"""
+
 
 def add_datasets(app: typer.Typer) -> None:
     """Give an application the command."""
@@ -28,4 +33,6 @@ def datasets(named: flags.Named) -> None:
     for row in describe(None if root is None else Path(root)):
         size = "x".join(map(str, row.shape))
         table.add_row(row.name, f"{row.images:,}", str(row.classes), size, Text(row.place))
-    Console().print(table)
+    console = Console()
+    console.print(table)
+    console.print(_BY_FOLDER, markup=False, highlight=False)

@@ -2,6 +2,7 @@
 
 import signal
 import tempfile
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated
 
@@ -10,7 +11,8 @@ import typer
 from ccfcpp.cli.serve import address, require_flower
 from ccfcpp.cli.terminal import progress_console
 from ccfcpp.core.errors import UsageError
-from ccfcpp.core.sending import ALWAYS, KINDS
+from ccfcpp.core.sending import ALWAYS, KINDS, Kind
+from ccfcpp.deployment.trial import FOLDER, HOST, PORT, free_key, refuse_elsewhere
 
 _OPTIONAL = [kind for kind in KINDS if kind not in ALWAYS]
 
@@ -21,10 +23,24 @@ def add_join(app: typer.Typer) -> None:
 
 
 def join(
-    server: Annotated[str, typer.Option(metavar="HOST:PORT", help="The server's gate.")],
-    key: Annotated[Path, typer.Option(help="The client's private key (ccfcpp keys client).")],
     data: Annotated[str, typer.Option(help="Image folder, archive of one, or .npz file.")],
-    authority: Annotated[Path, typer.Option(help="The authority's certificate.")] = Path("ca.crt"),
+    server: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="The server's gate.")
+    ] = None,
+    key: Annotated[
+        Path | None, typer.Option(help="The client's private key (ccfcpp keys client).")
+    ] = None,
+    authority: Annotated[
+        Path | None, typer.Option(help="The authority's certificate; ca.crt otherwise.")
+    ] = None,
+    insecure: Annotated[
+        bool,
+        typer.Option(
+            "--insecure",
+            help="Try it out on this machine alone, with a key of keys/trial (ccfcpp serve "
+            "--insecure); --key gives another folder.",
+        ),
+    ] = False,
     allow: Annotated[
         list[str] | None,
         typer.Option(
@@ -37,19 +53,42 @@ def join(
     ] = None,
 ) -> None:
     """Take part in a federation with the images of this machine, which stay here."""
-    address(server)
+    server = server or (f"{HOST}:{PORT}" if insecure else None)
+    if server is None or (key is None and not insecure):
+        raise UsageError(
+            f"{'--server' if server is None else '--key'} is missing: give --server HOST:PORT and "
+            "--key, or try it out on this machine with --insecure"
+        )
+    host, _ = address(server)
+    if insecure:
+        refuse_elsewhere(host)
     allowed = frozenset(kind for kind in KINDS if kind in (allow or []))
     if unknown := [kind for kind in allow or [] if kind not in KINDS]:
         raise UsageError(f"--allow {unknown[0]} is refused: it should be {' or '.join(_OPTIONAL)}")
+    if not Path(data).exists():
+        raise UsageError(f"there are no images at {data}: give another --data")
+    require_flower()
+    taken = free_key(key or FOLDER) if insecure else nullcontext(key)
+    with taken as own:
+        assert own is not None  # checked above
+        certificate = own.parents[1] / "ca.crt" if insecure else authority or Path("ca.crt")
+        _take_part(server, own, certificate, data, allowed, state)
+
+
+def _take_part(
+    server: str,
+    key: Path,
+    authority: Path,
+    data: str,
+    allowed: frozenset[Kind],
+    state: Path | None,
+) -> None:
     for path in (key, authority):
         if not path.is_file():
             raise UsageError(f"{path} is missing: make keys with ccfcpp keys")
-    if not Path(data).exists():
-        raise UsageError(f"there are no images at {data}: give another --data")
     place = state or key.with_suffix(".state")
     console = progress_console()
 
-    require_flower()
     from ccfcpp.deployment.halves import load_for
     from ccfcpp.deployment.processes import kept_running, super_node
     from ccfcpp.deployment.sockets import answer_forever, listen
@@ -71,5 +110,5 @@ def join(
         log = place / "supernode.log"
         signal.signal(signal.SIGTERM, signal.default_int_handler)
         with listen(socket) as listener, kept_running(command, environment, log, console.print):
-            console.print(f"joining {server}; press Ctrl-C to leave")
+            console.print(f"joining {server} as {key.stem}; press Ctrl-C to leave")
             answer_forever(listener, worker.answer)

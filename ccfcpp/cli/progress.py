@@ -8,9 +8,12 @@ from typing import Self
 from rich.console import Console, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
+from ccfcpp.core.pace import Pace
 from ccfcpp.engine.federation import RoundReport
 
 _SECONDS_BETWEEN_LINES = 5.0
+_SECONDS_TO_TELL = 3.0
+"""After the first step, from which on the whole time can be told."""
 _MOST_NAMED = 20
 _LONG = 20 * 60.0
 """Seconds from which on a user may want to know what is shorter."""
@@ -38,6 +41,7 @@ class RunProgress:
         console: Where to.
         rounds: Rounds of the whole run.
         headline: Key and name of the score that is shown.
+        samples: Images of all clients together.
         below: What a terminal shows below the bar.
     """
 
@@ -46,6 +50,7 @@ class RunProgress:
         console: Console,
         rounds: int,
         headline: tuple[str, str],
+        samples: int = 0,
         below: RenderableType | None = None,
     ) -> None:
         self.console = console
@@ -61,6 +66,9 @@ class RunProgress:
         )
         self.bar.below = below
         self.task = self.bar.add_task("rounds", total=rounds, figures="")
+        self.pace = Pace(samples, self._moved)
+        self.first_step: tuple[float, float] | None = None
+        self.estimated = False
         self.ends: list[float] = []
         self.score = ""
         self.last_line = -_SECONDS_BETWEEN_LINES
@@ -91,10 +99,8 @@ class RunProgress:
         loss = f"loss {report.figures['loss']:+.4f}" if "loss" in report.figures else ""
         self.ends.append(time.monotonic())
         last = report.round + 1 == self.rounds
-        if len(self.ends) == 2 and not last:
-            self.console.print(self._estimate(report))
-            if (self.ends[-1] - self.ends[0]) * (self.rounds - report.round) > _LONG:
-                self.console.print(_SHORTER)
+        if not self.estimated and not last:
+            self._estimate(self.ends[-1] - self.ends[0], report.round, "the first one's time")
         spent = f"ε {report.figures['epsilon']:.3g}" if "epsilon" in report.figures else ""
         figures = " ".join(f"{loss}  {self.score} {spent}  {self._time_left(report)}".split())
         self.bar.update(self.task, completed=report.round + 1, figures=figures)
@@ -105,11 +111,27 @@ class RunProgress:
     def _line_is_due(self) -> bool:
         return time.monotonic() - self.last_line >= _SECONDS_BETWEEN_LINES
 
-    def _estimate(self, report: RoundReport) -> str:
+    def _moved(self) -> None:
+        """A part of a round is done."""
+        pace = self.pace
+        self.bar.update(self.task, completed=pace.round + pace.share)
+        if self.estimated or len(self.ends) != 1:
+            return
+        # The first step waits for what is made once.
+        now = time.monotonic()
+        began, before = self.first_step = self.first_step or (now, pace.share)
+        if now - began >= _SECONDS_TO_TELL and before < pace.share < 1:
+            one = (now - began) / (pace.share - before)
+            self._estimate(one, pace.round, "the first steps' time")
+
+    def _estimate(self, one: float, number: int, source: str) -> None:
         """How long all of it takes, as soon as there is something to tell it from."""
-        one = self.ends[-1] - self.ends[0]
-        left = self.rounds - report.round
-        return f"about {minutes(one * left)} min for {left} rounds, by the first one's time"
+        self.estimated = True
+        left = self.rounds - number
+        rounds = f"{left} round" + "s" * (left > 1)
+        self.console.print(f"about {minutes(one * left)} min for {rounds}, by {source}")
+        if one * left > _LONG:
+            self.console.print(_SHORTER)
 
     def _time_left(self, report: RoundReport) -> str:
         recent = self.ends[-10:]

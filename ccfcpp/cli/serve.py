@@ -27,6 +27,7 @@ from ccfcpp.core.config import Tree
 from ccfcpp.core.config_layers import flatten, resolve
 from ccfcpp.core.errors import UsageError
 from ccfcpp.data.registry import DATASETS
+from ccfcpp.deployment.trial import FOLDER, HOST, PORT, make_trial_keys, refuse_elsewhere
 from ccfcpp.privacy.in_words import trust_rows
 from ccfcpp.runs.opening import Opening, new_path, required_out
 from ccfcpp.runs.paths import RunPaths
@@ -53,15 +54,25 @@ def serve(
     task: Annotated[
         Literal["cluster", "classify"], typer.Option(help="What the clients learn.")
     ] = "cluster",
-    keys: Annotated[Path, typer.Option(help="Folder of server.crt, server.key and ca.crt.")] = Path(
-        "keys"
-    ),
+    keys: Annotated[
+        Path | None,
+        typer.Option(help="Folder of server.crt, server.key and ca.crt; keys otherwise."),
+    ] = None,
     roster: Annotated[
         Path | None, typer.Option(help="Folder of the clients' .pub files; KEYS/roster otherwise.")
     ] = None,
     listen: Annotated[
-        str, typer.Option(metavar="HOST:PORT", help="Where clients reach the server.")
-    ] = "0.0.0.0:9092",
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT", help="Where clients reach the server; 0.0.0.0:9092 otherwise."
+        ),
+    ] = None,
+    insecure: Annotated[
+        bool,
+        typer.Option(
+            "--insecure", help="Try it out on this machine alone: all keys are made in keys/trial."
+        ),
+    ] = False,
     clients: Annotated[
         int | None, typer.Option(min=1, help="Begin with so many of the roster; all otherwise.")
     ] = None,
@@ -78,7 +89,11 @@ def serve(
     from supervised.config import ClassifyConfig
 
     kind: Any = ClusterConfig if task == "cluster" else ClassifyConfig
+    listen = listen or (f"{HOST}:{PORT}" if insecure else f"0.0.0.0:{PORT}")
     host, port = address(listen)
+    keys = keys or (FOLDER if insecure else Path("keys"))
+    if insecure:
+        check_trial(host, roster, clients, resume)
     files, values = user_layers(config, named, settings, [task])
     layers = [_OWN_IMAGES, *files, values]
     with usage_errors():
@@ -100,11 +115,15 @@ def serve(
 
     patience = Patience(limit)
     place = roster or keys / "roster"
-    admitted = read_roster(place)
     console = progress_console()
+    if insecure:
+        make_trial_keys(keys, clients or 0)
+        console.print(f"keys of the server and of all clients lie in {keys}, on this machine alone")
+    admitted = read_roster(place)
     attendance = Attendance(console, admitted)
     home = opening.path.with_name(f"{opening.path.name}-flower")
     resumption = f"{resume_command('serve', opening.path)} --task {task} --listen {listen}"
+    resumption += " --insecure" * insecure
     with resumable(resumption) as should_stop, open_server(keys, place, host, port, home) as link:
         saved = RunPaths(opening.path).deployment
         if resume and saved.exists():
@@ -131,6 +150,15 @@ def serve(
         typer.echo(json.dumps(summary))
     else:
         _print_summary(summary)
+
+
+def check_trial(host: str, roster: Path | None, clients: int | None, resume: bool) -> None:
+    """Raise ``UsageError`` where options do not go with ``--insecure``."""
+    refuse_elsewhere(host)
+    if roster is not None:
+        raise UsageError("--insecure makes a roster of its own: leave --roster out, or --insecure")
+    if clients is None and not resume:
+        raise UsageError("--insecure makes a key for each client: say how many with --clients N")
 
 
 def fitted(opening: "Opening[Any]", charter: "Charter", layers: Sequence[Tree]) -> "Opening[Any]":

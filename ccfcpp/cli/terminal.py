@@ -1,6 +1,7 @@
 """What commands share: running an experiment under a progress bar, and printing."""
 
 import functools
+import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,6 +17,7 @@ from ccfcpp.cli.interruption import graceful_interruption
 from ccfcpp.core.config import Tree
 from ccfcpp.core.config_layers import flatten, merge, nest, parse_assignments, read_configs
 from ccfcpp.core.errors import StoppedError, UsageError
+from ccfcpp.core.pace import followed
 from ccfcpp.core.units import bytes_in_words
 
 if TYPE_CHECKING:
@@ -170,7 +172,9 @@ def run_to_end(
     console = progress_console()
     if title is not None:
         console.print(title)
-    with RunProgress(console, experiment.algorithm.rounds, headline, below) as progress:
+    samples = sum(member.samples for member in experiment.members)
+    progress = RunProgress(console, experiment.algorithm.rounds, headline, samples, below)
+    with progress, followed(progress.pace):
         return experiment.run(folder, progress, should_stop)
 
 
@@ -220,7 +224,7 @@ def print_facts(title: str, rows: Mapping[str, str]) -> None:
 
 def column(name: str) -> Column:
     """A column whose name, such as a dotted key, is broken into lines rather than cut."""
-    return Column(Text(name.replace(".", " ").replace("_", " ")), overflow="fold")
+    return Column(Text(re.sub(r"(?<=[a-z])[._](?=[a-z])", " ", name)), overflow="fold")
 
 
 def print_rows(title: str, rows: Sequence[Mapping[str, str]]) -> None:

@@ -11,6 +11,7 @@ from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.experiment import ClusteringExperiment
 from ccfcpp.clustering.kmeans.centroids import required_centroids
 from ccfcpp.clustering.methods import METHODS, refuse_unused
+from ccfcpp.clustering.own_images import settings_for
 from ccfcpp.core.config import Tree
 from ccfcpp.core.config_layers import flatten, resolve
 from ccfcpp.core.errors import UsageError
@@ -21,7 +22,7 @@ from ccfcpp.engine.client import Client
 
 
 class FederatedClustering(ClusterMixin, BaseEstimator):  # type: ignore[misc] # no types there
-    """CCFC++, or another system, over clients that hold the images given.
+    """Fed-SCAN, or another system, over clients that hold the images given.
 
     Args:
         n_clusters: Number of clusters k.
@@ -29,7 +30,8 @@ class FederatedClustering(ClusterMixin, BaseEstimator):  # type: ignore[misc] # 
         random_state: Seed of all random numbers.
         device: ``auto``, ``cpu`` or ``cuda``.
         settings: Other sections of the configuration, as a nested mapping such as
-            ``{"training": {"rounds": 5}}``, over the preset for images of one's own.
+            ``{"scan": {"steps": 60}}``, over what follows from the images, as for
+            ``ccfcpp cluster`` on images of one's own.
 
     Attributes:
         labels_: Cluster of each image, int64 of shape (n_samples,).
@@ -42,7 +44,7 @@ class FederatedClustering(ClusterMixin, BaseEstimator):  # type: ignore[misc] # 
         self,
         n_clusters: int = 10,
         *,
-        method: str = "ccfc++",
+        method: str = "fed-scan",
         random_state: int = 0,
         device: str = "auto",
         settings: Mapping[str, Any] | None = None,
@@ -85,7 +87,8 @@ class FederatedClustering(ClusterMixin, BaseEstimator):  # type: ignore[misc] # 
             raise UsageError(
                 f"settings hold {', '.join(taken)}: give them by the arguments instead"
             )
-        config = resolve(ClusterConfig, "cluster", {}, settings | fixed)
+        fitted = settings_for(len(data), data.images.shape[1:])
+        config = resolve(ClusterConfig, "cluster", fitted, settings | fixed)
         refuse_unused([key for key, _ in flatten(settings)], [self.method])
         owned = ImageData("images", data.images, None, (), owners, names)
         experiment = ClusteringExperiment(config, owned)

@@ -96,7 +96,7 @@ class Model:
         return self.algorithm.assign_delivered(self.delivery, holder).cpu()
 
 
-def load_model(path: Path, device: str = "auto") -> Model:
+def load_model(path: str | Path, device: str = "auto") -> Model:
     """Read the model of a run of ``ccfcpp cluster``, or one that a client has received.
 
     Args:
@@ -107,6 +107,7 @@ def load_model(path: Path, device: str = "auto") -> Model:
         UsageError: There is no such model, it cannot be read, or it does not fit the configuration
             beside it.
     """
+    path = Path(path)
     path = RunPaths(path).model if path.is_dir() else path
     if not path.is_file():
         raise UsageError(

@@ -71,6 +71,7 @@ class Order(_Head):
         exchange: Name of the exchange.
         round: Number of the round, from 0.
         index: Place of the exchange in its round, from 0.
+        last: Whether the round is over with it.
         remembered: The version of the client's memory to go on with; empty for none.
         kept: The version that the server's checkpoint names: it may be wanted again.
     """
@@ -83,6 +84,7 @@ class Order(_Head):
     exchange: Text = ""
     round: Number = 0
     index: Number = 0
+    last: bool = False
     remembered: Version = ""
     kept: Version = ""
 

@@ -194,6 +194,7 @@ class Deployed:
             exchange=task.exchange,
             round=task.round,
             index=task.index,
+            last=task.last,
             remembered=self._accepted.get(member.id, ""),
             kept=self._kept.get(member.id, ""),
         )

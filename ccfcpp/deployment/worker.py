@@ -14,6 +14,7 @@ from ccfcpp.core.errors import UsageError
 from ccfcpp.core.files import write_whole
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.core.sending import ALWAYS, Kind
+from ccfcpp.core.units import bytes_in_words
 from ccfcpp.data import ImageData
 from ccfcpp.deployment.charter import Charter, Facts
 from ccfcpp.deployment.envelope import (
@@ -67,6 +68,7 @@ class Worker:
         self.say = say
         self.most_bytes = most_bytes
         self.shelf = Shelf(folder / "memory", self.device)
+        self.tally = Tally()
         self._seen: dict[str, None] = {}
         self._hired: tuple[Charter, _Hired] | None = None
 
@@ -152,8 +154,10 @@ class Worker:
             self._keep_found(client.scratch.pop(FOUND))
             hired.half.keep(message, self.folder)
         sent = sealed(update)
-        seconds = time.monotonic() - began
-        self.say(f"{_described(order)}: {seconds:.1f} s, {len(sent) / 1e6:.2f} MB sent")
+        if order.exchange != COUNTS:
+            self.tally.count(order, time.monotonic() - began, len(sent))
+            if order.last:
+                self.say(self.tally.line())
         return Answer(nonce=order.nonce, remembers=remembers), sent
 
     def _hire(self, order: Order) -> "_Hired":
@@ -171,6 +175,37 @@ class Worker:
         np.savez_compressed(buffer, found=found.numpy())
         self.folder.mkdir(parents=True, exist_ok=True)
         write_whole(self.folder / "found.npz", buffer.getvalue())
+
+
+class Tally:
+    """What a client has done in a round, which is said in one line when the round is over."""
+
+    def __init__(self) -> None:
+        self._round = ("", -1)
+        self._names: list[str] = []
+        self._seconds, self._sent = 0.0, 0
+
+    def count(self, order: Order, seconds: float, sent: int) -> None:
+        """Count the work of an order in; with another round it begins anew.
+
+        Args:
+            order: What was asked for.
+            seconds: What it took.
+            sent: Bytes of the answer.
+        """
+        if self._round != (order.run, order.round):
+            self._round = order.run, order.round
+            self._names, self._seconds, self._sent = [], 0.0, 0
+        self._names.append(order.exchange)
+        self._seconds += seconds
+        self._sent += sent
+
+    def line(self) -> str:
+        """What was done in the round."""
+        count = len(self._names)
+        what = shown(self._names[0]) if count == 1 else f"{count} exchanges"
+        sent = bytes_in_words(self._sent)
+        return f"round {self._round[1] + 1}, {what}: {self._seconds:.1f} s, {sent} sent"
 
 
 class _Hired:

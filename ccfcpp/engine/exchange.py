@@ -41,12 +41,14 @@ class Task:
         exchange: Name of the exchange.
         round: Number of the round, from 0.
         index: Place of the exchange in its round, from 0. A round may have one exchange twice.
+        last: Whether the round is over with it.
     """
 
     system: str
     exchange: str
     round: int
     index: int
+    last: bool = False
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from torch import Tensor
 
+from ccfcpp.core.pace import tell_exchanges, tell_round
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.algorithm import Algorithm
 from ccfcpp.engine.availability import Availability
@@ -156,6 +157,7 @@ class Federation(Generic[State, Carrier]):
     def run_round(self, state: State, number: int) -> tuple[State, RoundReport]:
         """Run one round. Where nobody takes part, the state stays as it is."""
         started, self._looking, self._heard = time.monotonic(), 0.0, set()
+        tell_round(number)
         randomness = self.randomness.at_round(number)
         everyone = by_size(self.members.values())
         available = self.availability.taking_part(list(self.members), randomness)
@@ -167,13 +169,15 @@ class Federation(Generic[State, Carrier]):
         report = RoundReport(number, list(self.members) if alone else available)
         taken: set[int] = set()
         for index, work in enumerate(works):
-            task = Task(self.system, work.exchange.name, number, index)
+            last = index + 1 == len(works)
+            task = Task(self.system, work.exchange.name, number, index, last)
             # What needs no connection goes on without one.
             members = reached if work.exchange.travels else everyone
             if work.exchange.follows:
                 members = [member for member in members if member.id in taken]
             taken = set()
             state = self._run_exchange(work, task, state, members, randomness, report, taken)
+            tell_exchanges(index + 1, len(works))
         if self.guard is not None:
             report.figures |= self.guard.figures()
         silent = report.absent.keys() - self._heard

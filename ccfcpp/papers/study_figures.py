@@ -54,6 +54,11 @@ class Cells:
             if len(own) > 1 and all(map(_is_number, own))
         }
 
+    @property
+    def systems(self) -> list[str]:
+        """What is compared, in the order of the runs."""
+        return list(dict.fromkeys(self.system(*run) for run in self.results))
+
     def images_of(self, result: Result) -> list[str]:
         """What images a run was on, where the study has several."""
         return [images(result)] if len({images(own) for _, own in self.results}) > 1 else []
@@ -152,7 +157,7 @@ def _table(
             return cells.published(axes_of[result.path], score)
         return cells.value(result, score)
 
-    return tabulate(
+    table = tabulate(
         [result for _, result in runs],
         cells.scores[score],
         measure,
@@ -161,6 +166,7 @@ def _table(
         place=lambda result: plain(axes_of[result.path].get(axis, ANY)),
         system=lambda result: cells.system(axes_of[result.path], result),
     )
+    return replace(table, first=cells.systems)
 
 
 def _dots(cells: Cells, score: str) -> Drawn:

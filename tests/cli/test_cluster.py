@@ -73,6 +73,7 @@ def test_help_of_every_command_names_its_flags() -> None:
 
 def test_datasets_are_listed() -> None:
     shown = ccfcpp("datasets").stdout
+    assert "classify/office-caltech10" in shown
     for name in ("digits", "mnist", "fashion-mnist", "cifar10", "cifar100", "stl10"):
         assert name in shown
 

@@ -1,12 +1,19 @@
 """What a run says of itself while it goes on."""
 
 import io
+import itertools
+from collections.abc import Callable
 
 import pytest
 from rich.console import Console
 
 from ccfcpp.cli.progress import RunProgress
+from ccfcpp.clustering.experiment import ClusteringExperiment
+from ccfcpp.core.pace import Pace, followed, tell_exchanges, tell_images, tell_round
 from ccfcpp.engine.federation import RoundReport
+from tests.support.clustering import tiny
+
+SAMPLES = 100
 
 
 def lines(monkeypatch: pytest.MonkeyPatch, first: int, rounds: int, seconds: float) -> list[str]:
@@ -14,7 +21,7 @@ def lines(monkeypatch: pytest.MonkeyPatch, first: int, rounds: int, seconds: flo
     clock = iter(range(10**6))
     monkeypatch.setattr("ccfcpp.cli.progress.time.monotonic", lambda: next(clock) * seconds / 3)
     output = io.StringIO()
-    with RunProgress(Console(file=output, width=100), rounds, ("nmi", "NMI")) as progress:
+    with RunProgress(Console(file=output, width=100), rounds, ("nmi", "NMI"), SAMPLES) as progress:
         for number in range(first, rounds):
             progress(RoundReport(number, [0]), {"nmi": 0.5})
     return output.getvalue().splitlines()
@@ -40,3 +47,54 @@ def test_a_run_of_one_round_estimates_nothing(monkeypatch: pytest.MonkeyPatch) -
 def test_where_it_takes_long_it_says_what_is_shorter(monkeypatch: pytest.MonkeyPatch) -> None:
     assert any(line.startswith("shorter: ") for line in lines(monkeypatch, 0, 60, 300))
     assert not any(line.startswith("shorter: ") for line in lines(monkeypatch, 0, 3, 60))
+
+
+def during_the_first_round(
+    monkeypatch: pytest.MonkeyPatch, seconds: float, tell: Callable[[], None]
+) -> list[str]:
+    """What is printed where a second step takes so long, and then the round ends."""
+    now = [0.0]
+    monkeypatch.setattr("ccfcpp.cli.progress.time.monotonic", lambda: now[0])
+    output = io.StringIO()
+    progress = RunProgress(Console(file=output, width=100), 130, ("nmi", "NMI"), SAMPLES)
+    with progress, followed(progress.pace):
+        tell_round(0)
+        now[0] = 50
+        tell()
+        now[0] += seconds
+        tell()
+        progress(RoundReport(0, [0]), {})
+    return output.getvalue().splitlines()
+
+
+def test_a_first_step_tells_how_long_a_long_run_will_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    # 10 of 5 times 100 images in 4 s: 200 s a round.
+    said = during_the_first_round(monkeypatch, 4, lambda: tell_images(10, 5))
+    assert said[0] == "about 433:20 min for 130 rounds, by the first steps' time"
+    assert said[1].startswith("shorter: ")
+    assert sum("about" in line for line in said) == 1
+
+
+def test_where_no_images_are_counted_exchanges_tell(monkeypatch: pytest.MonkeyPatch) -> None:
+    trips = itertools.count(4, 4)
+    said = during_the_first_round(monkeypatch, 5, lambda: tell_exchanges(next(trips), 40))
+    assert said[0] == "about 108:20 min for 130 rounds, by the first steps' time"
+
+
+def test_too_little_tells_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = during_the_first_round(monkeypatch, 1, lambda: tell_images(10, 5))
+    assert said[0].endswith("by the first one's time")
+
+
+@pytest.mark.parametrize("method", ["ccfc++", "sda-fc-km", "fed-scan", "k-fed"])
+def test_rounds_are_told_to_their_ends(method: str) -> None:
+    experiment = ClusteringExperiment(tiny(method))
+    told: list[tuple[int, float]] = []
+    pace = Pace(len(experiment.data), lambda: told.append((pace.round, pace.share)))
+    state = experiment.algorithm.initial_state(experiment.randomness)
+    with followed(pace):
+        for _, report in experiment.federation().run(state):
+            number, share = told[-1]
+            assert number == report.round
+            assert share == pytest.approx(1, abs=0.05)
+    assert told == sorted(told)

@@ -19,7 +19,7 @@ CLIENTS = np.array(["north", "south", "west"]).repeat(40)
 
 
 def small() -> FederatedClustering:
-    return FederatedClustering(n_clusters=4, settings=SETTINGS)
+    return FederatedClustering(n_clusters=4, method="ccfc++", settings=SETTINGS)
 
 
 def test_fit_gives_labels_and_centres() -> None:

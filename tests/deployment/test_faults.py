@@ -1,6 +1,7 @@
 """What goes wrong on the way is refused with a reason, and the round goes on."""
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -359,3 +360,17 @@ def test_nothing_that_a_client_sends_ends_a_run(method: str, spoiled: str, tmp_p
 
         grid.tampering[VICTIM] = tensors(spoil)
         federation.run_round(state, 0)
+
+
+def test_a_client_says_a_line_a_round(tmp_path: Path) -> None:
+    clients, config = clients_of_sizes(20, 15), tiny("fed-scan")
+    federation, grid = deployed(
+        charter_of(config, clients, clusters=3), made(config, samples=35), clients, tmp_path
+    )
+    said: list[str] = []
+    grid.workers[VICTIM].say = said.append
+    rounds = list(federation.run(begin(federation)))
+    counted = [re.fullmatch(r"round (\d+), (\d+) exchanges: [\d.]+ s, .+ sent", s) for s in said]
+    found = [tuple(map(int, each.groups())) for each in counted if each]
+    assert [number for number, _ in found] == [1 + number for number in range(len(rounds))]
+    assert sum(exchanges for _, exchanges in found) == len(grid.orders) // 2

@@ -3,6 +3,7 @@
 import csv
 import json
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -34,11 +35,16 @@ def finish(study: Study[ClassifyConfig], planned: Planned[ClassifyConfig], summa
     folder.summary.write_text(json.dumps(summary | COSTS))
 
 
-def comparison(path: Path, dataset: str = "mnist", done: int | None = None) -> Path:
+def comparison(
+    path: Path,
+    dataset: str = "mnist",
+    done: int | None = None,
+    methods: Sequence[str] = ("km", "ccfc++"),
+) -> Path:
     """A study of two systems at two p and two rates, whose scores are made up."""
     axes = {"partition.p": ("0", "1"), "availability.disconnection_rate": ("0", "0.3")}
     settings: Tree = {"dataset": dataset, "preset": "published"}
-    plan = plan_comparison([], settings, ["km", "ccfc++"], axes, seeds=2)
+    plan = plan_comparison([], settings, methods, axes, seeds=2)
     study = Study.create(path, plan)
     for number, planned in enumerate(plan[:done]):
         score = {"nmi": 0.5 + number / 100, "kappa": 0.4}
@@ -89,6 +95,18 @@ def test_scores_stand_by_p_and_by_rate_with_those_of_absent_clients(figures: Con
     assert [km[rate]["NMI"] for rate in ("0", "0.3")] == pytest.approx([0.505, 0.545])
     assert km["0"]["deviation"] == pytest.approx(0.01 / 2**0.5)
     assert (km["0"]["the paper"], km["0.3"]["the paper"]) == (0.5304, None)
+
+
+def test_a_system_looks_the_same_in_every_figure(tmp_path: Path) -> None:
+    """KM has no p where nobody is absent, and yet it stays the second of two."""
+    study = examine_study(comparison(tmp_path / "study", methods=("ccfc++", "km")))
+    shown = {
+        figure.title: [line.get_label() for line in figure.figure.axes[0].containers]
+        for figure in study_figures(study.cells).figures
+        if " by p" in figure.title
+    }
+    assert len(shown) > 4
+    assert set(map(tuple, shown.values())) == {("CCFC++", "KM")}
 
 
 def test_costs_are_a_mark_for_each_cell(figures: Contents) -> None:

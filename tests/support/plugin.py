@@ -1,19 +1,18 @@
 """The package of docs/extending.md, installed as pip installs any other."""
 
-import re
 import subprocess
 import sys
 import tomllib
 import zipfile
 from pathlib import Path
 
-PAGE = Path(__file__).parents[2] / "docs" / "extending.md"
-_BLOCK = re.compile(r"^```(?:toml|python)\n# (\S+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+from tests.support.pages import blocks
 
 
 def files() -> dict[str, str]:
-    """The files that the page shows, by path."""
-    return dict(_BLOCK.findall(PAGE.read_text()))
+    """The files that the page shows, by path: each block's first line names its own."""
+    shown = (block.text.split("\n", 1) for block in blocks("extending.md"))
+    return {first.removeprefix("# "): rest for first, rest in shown}
 
 
 def install(folder: Path) -> Path:

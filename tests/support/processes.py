@@ -55,6 +55,12 @@ class Processes:
         """Where a client's images are."""
         return self.folder / f"{name}.npz"
 
+    def save_images(self, path: Path, number: int) -> None:
+        """Write a part of the digits, with labels."""
+        images, labels = digits()
+        part = torch.split(torch.arange(sum(SIZES)), list(SIZES))[number]
+        np.savez(path, images=images[part].squeeze(1).numpy(), labels=labels[part].numpy())
+
     def start(
         self, name: str, module: str, *words: object, at: Path | None = None
     ) -> subprocess.Popen[bytes]:
@@ -126,7 +132,7 @@ class Place(Processes):
         make_server(self.keys, "127.0.0.1", 2)
         for number, name in enumerate(names):
             make_client(self.keys, name)
-            self._save_images(self.images(name), number)
+            self.save_images(self.images(name), number)
 
     def serve(self, *words: object) -> subprocess.Popen[bytes]:
         """Start the server, and wait until clients can come: else they try again ever later."""
@@ -154,11 +160,6 @@ class Place(Processes):
                 os.kill(pid, signal.SIGKILL)
                 return
         raise AssertionError(f"{name} has no node")
-
-    def _save_images(self, path: Path, number: int) -> None:
-        images, labels = digits()
-        part = torch.split(torch.arange(sum(SIZES)), list(SIZES))[number]
-        np.savez(path, images=images[part].squeeze(1).numpy(), labels=labels[part].numpy())
 
 
 @contextmanager

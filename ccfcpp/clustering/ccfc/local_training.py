@@ -18,6 +18,7 @@ from ccfcpp.clustering.ccfc.representations import GlobalModel, Representations,
 from ccfcpp.clustering.ccfc.schedule import contrast_learning_rate, training_of
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.core.config import ViewsConfig
+from ccfcpp.core.pace import tell_images
 from ccfcpp.core.profiling import section
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.data.augmentation import ViewParameters, draw_views, render_views
@@ -258,6 +259,7 @@ class ContrastiveTrainer:
                 with section("training: optimizer"):
                     optimizer.step(len(batch))
                 means.add(losses)
+                tell_images(batch.index.numel(), training.local_epochs)
         if training.keep_optimizer:
             for index, client in enumerate(clients):
                 if means.steps[index]:  # Else what the client remembers still stands.

@@ -18,6 +18,7 @@ from torch.nn import functional as F
 
 from ccfcpp.clustering.synthetic.config import GANConfig
 from ccfcpp.clustering.synthetic.networks import Discriminator, Generator
+from ccfcpp.core.pace import tell_images
 from ccfcpp.core.profiling import section
 from ccfcpp.core.randomness import SETUP, Randomness
 from ccfcpp.data.batches import CohortBatch, MeanLosses, cohort_batches, forward_batch
@@ -252,6 +253,7 @@ class GANTrainer:
             generating, discriminating = self._step(batch, images, inputs, optimizers)
             generators.add(generating)
             discriminators.add(discriminating)
+            tell_images(batch.index.numel(), 1)
         return generators.means(), discriminators.means()
 
     def _new_optimizers(self, count: int, epoch: int) -> _Optimizers:

@@ -80,11 +80,13 @@ class ScoreTable:
         measure: What it is.
         axis: What the places on the axis are values of.
         scores: By place, in the order in which they are shown.
+        first: Systems that stand before others, so that each looks the same in several tables.
     """
 
     measure: str
     axis: str
     scores: Mapping[Place, Score]
+    first: Sequence[str] = ()
 
     @property
     def panels(self) -> list[str]:
@@ -94,7 +96,8 @@ class ScoreTable:
     @property
     def systems(self) -> list[str]:
         """All systems."""
-        return list(dict.fromkeys(system for _, _, system in self.scores))
+        found = dict.fromkeys(system for _, _, system in self.scores)
+        return list(dict.fromkeys([*self.first, *found]))
 
     def places(self, panel: str) -> list[str]:
         """Places on the axis of some images."""

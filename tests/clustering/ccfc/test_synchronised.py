@@ -309,7 +309,8 @@ def test_the_estimator_takes_the_same_settings() -> None:
     }
     images = digits()[0][:90, 0].numpy()
     owners = torch.arange(90).remainder(3).numpy()
-    found = FederatedClustering(4, settings=settings).fit(images, clients=owners)
+    made = FederatedClustering(4, method="ccfc++", settings=settings)
+    found = made.fit(images, clients=owners)
     assert found.n_iter_ == 3
     assert found.cluster_centers_.shape == (4, 8)
 
