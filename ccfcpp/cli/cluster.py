@@ -80,7 +80,7 @@ def cluster(
     profile: ShowProfile = False,
     json_output: AsJson = False,
 ) -> None:
-    """Cluster images that lie with several clients, by CCFC++ or another system."""
+    """Cluster images that lie with several clients, by Fed-SCAN or another system."""
     flags.name_partition(named)
     with usage_errors():
         files, values = user_layers(config, named, settings, _PRESETS)

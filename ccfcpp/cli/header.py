@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ccfcpp.cli.flags import Flag
 from ccfcpp.core.config import Tree
 from ccfcpp.core.config_layers import flatten, values_of
+from ccfcpp.core.units import counted
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -24,8 +25,9 @@ def setting(experiment: Experiment[Any]) -> str:
     height, width = data.images.shape[2:]
     labels = f"{len(data.classes)} classes" if data.classes else "no labels"
     return (
-        f"{len(data):,} images of {height}x{width} pixels, {labels}; {len(experiment.parts)} "
-        f"clients; {experiment.algorithm.rounds} rounds on {experiment.device}"
+        f"{counted(len(data), 'image')} of {height}x{width} pixels, {labels}; "
+        f"{counted(len(experiment.parts), 'client')}; "
+        f"{counted(experiment.algorithm.rounds, 'round')} on {experiment.device}"
     )
 
 

@@ -9,6 +9,7 @@ from rich.console import Console, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from ccfcpp.core.pace import Pace
+from ccfcpp.core.units import counted
 from ccfcpp.engine.federation import RoundReport
 
 _SECONDS_BETWEEN_LINES = 5.0
@@ -128,8 +129,8 @@ class RunProgress:
         """How long all of it takes, as soon as there is something to tell it from."""
         self.estimated = True
         left = self.rounds - number
-        rounds = f"{left} round" + "s" * (left > 1)
-        self.console.print(f"about {minutes(one * left)} min for {rounds}, by {source}")
+        all_of_it = f"about {minutes(one * left)} min for {counted(left, 'round')}"
+        self.console.print(f"{all_of_it}, by {source}")
         if one * left > _LONG:
             self.console.print(_SHORTER)
 

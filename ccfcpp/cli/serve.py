@@ -26,6 +26,7 @@ from ccfcpp.clustering.methods import refuse_unused
 from ccfcpp.core.config import Tree
 from ccfcpp.core.config_layers import flatten, resolve
 from ccfcpp.core.errors import UsageError
+from ccfcpp.core.units import counted
 from ccfcpp.data.registry import DATASETS
 from ccfcpp.deployment.trial import FOLDER, HOST, PORT, make_trial_keys, refuse_elsewhere
 from ccfcpp.privacy.in_words import trust_rows
@@ -181,8 +182,9 @@ def header(experiment: "DeployedExperiment", seconds: float) -> str:
     exchanges = sum(len(algorithm.exchanges(each, state)) for each in range(algorithm.rounds))
     there = len(experiment.members)
     return (
-        f"{charter.method} on {charter.samples:,} images of {height}x{width} pixels; {there} "
-        f"clients; {algorithm.rounds} rounds with about {exchanges} exchanges: "
+        f"{charter.method} on {counted(charter.samples, 'image')} of {height}x{width} pixels; "
+        f"{counted(there, 'client')}; {counted(algorithm.rounds, 'round')} with about "
+        f"{counted(exchanges, 'exchange')}: "
         f"{minutes(exchanges * seconds)} min on their way alone, {seconds:.1f} s each as a greeting"
     )
 

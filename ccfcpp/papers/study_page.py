@@ -12,6 +12,7 @@ from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.methods import METHODS
 from ccfcpp.core.config_layers import read_yaml, values_of
 from ccfcpp.core.errors import UsageError
+from ccfcpp.core.units import counted
 from ccfcpp.papers.comparison import COSTS_TITLE, Comparison, Entry, by_presence
 from ccfcpp.papers.reproduction.labels import images
 from ccfcpp.papers.reproduction.results import Result, plain
@@ -133,7 +134,7 @@ def _facts(study: Study[Any], cells: Cells, tables: Tables) -> dict[str, object]
         "seeds": ", ".join(map(str, seeds)),
     }
     return {
-        "title": f"{_counted(len(systems), 'system')} on {' and '.join(names)}",
+        "title": f"{counted(len(systems), 'system')} on {' and '.join(names)}",
         "under": f"Study {study.path.resolve().name}",
         "notes": [f"{done} of {planned} runs are finished."] if done < planned else [],
         "tiles": {
@@ -147,10 +148,6 @@ def _facts(study: Study[Any], cells: Cells, tables: Tables) -> dict[str, object]
         "config": yaml.safe_dump(shared, sort_keys=False, allow_unicode=True),
         "sessions": made_by(results),
     }
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count} {noun}{'s' if count > 1 else ''}"
 
 
 def _shared(settings: Sequence[Mapping[str, Any]]) -> Row:
