@@ -147,7 +147,9 @@ class PlainLoop:
         features = FEATURES[self.config.first_neighbours]
         neighbours = [self.nearest(features(c.images)) for c in self.clients]
         for step in range(self.config.steps):
-            if step and step % self.config.mine_every == 0:
+            if step < self.config.views_first:
+                neighbours = [torch.arange(len(c))[:, None] for c in self.clients]
+            elif step and (step % self.config.mine_every == 0 or step == self.config.views_first):
                 neighbours = [self.nearest(self.latents(c)) for c in self.clients]
             share = 0.5 + 0.5 * math.cos(math.pi * step / self.config.steps)
             for group in self.adam.param_groups:

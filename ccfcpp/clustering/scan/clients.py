@@ -80,7 +80,7 @@ class Pairs:
         self, task: Task, known: Known, clients: Sequence[Client], randomness: Randomness
     ) -> Program | None:
         """The program of a step of some clients. Where it is time, they find neighbours first."""
-        if self.config.pairs == "neighbours":
+        if not self._shows_views(known.version):
             for client in clients:
                 self.find_neighbours(known, client)
         with section("batches"):
@@ -108,15 +108,20 @@ class Pairs:
             return first
         return last + (first - last) * falling(step / self.config.steps)
 
+    def _shows_views(self, step: int) -> bool:
+        """Whether an image is paired with another view of itself."""
+        return self.config.pairs == "views" or step < self.config.views_first
+
     def find_neighbours(self, known: Model, client: Client) -> None:
         """Let a client remember the neighbours of its images, once in each period.
 
-        At first they are by features of the images, then among latents.
+        At first they are by features of the images, then among latents; where views of images have
+        come first, among latents alone.
         """
         period = known.version // self.config.mine_every
         if _PERIOD in client.memory and int(client.memory[_PERIOD]) == period:
             return
-        first = period == 0
+        first = period == 0 and self.config.views_first == 0
         points = self._features(client.images) if first else self._points(known, client)
         with section("neighbours"):
             found = nearest_neighbours(points, self.config.neighbours)
@@ -147,7 +152,7 @@ class Pairs:
         share = self.config.batch * len(client) / self.samples
         chosen = self.turn(len(client), share, step, randomness).to(client.images.device)
         others = chosen
-        if self.config.pairs == "neighbours":
+        if not self._shows_views(step):
             others = drawn_neighbours(client.memory[_NEIGHBOURS], chosen, randomness, step)
         draws = self.views.draw(2 * len(chosen), randomness.generator(f"views {step}"))
         return client.images[torch.stack([chosen, others])], draws.view(len(draws), 2, -1)

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from ccfcpp.core.config import Positive, PositiveNumber, Section, Share, Weight
+from ccfcpp.core.config import Count, Positive, PositiveNumber, Section, Share, Weight
 
 Rate = Annotated[float, Field(gt=0, le=1000)]
 """A learning rate; the bound keeps arithmetic from overflowing."""
@@ -55,6 +55,9 @@ class ScanConfig(Section):
     pairs: Literal["neighbours", "views"] = "neighbours"
     """What an image is paired with: one of its neighbours, or another view of itself, so that an
     image tells of itself alone."""
+    views_first: Count = 0
+    """In so many steps at first an image is paired with another view of itself; then neighbours are
+    found among the latents. For images whose first features make poor neighbours."""
     neighbours: Positive = 10
     """How many of the nearest images of the same client an image is paired with, one at a time."""
     mine_every: Positive = 30

@@ -56,6 +56,17 @@ def test_views_by_intensity_and_other_first_neighbours_are_those_of_the_loop(fir
 
 
 @pytest.mark.usefixtures("double_precision")
+@pytest.mark.parametrize("steps", [5, 8, 20])
+def test_views_first_pair_an_image_with_itself_and_then_with_neighbours_in_latents(
+    steps: int,
+) -> None:
+    config, clients = small_config(f"scan.views_first={steps}"), skewed_clients(0.5)
+    start = algorithm_for(config, clients).initial_state(Randomness(config.seed))
+    expected = PlainLoop(config, clients, sum(map(len, clients))).run(start)
+    assert_same(last_state(config, clients, together(config, clients)).model, expected)
+
+
+@pytest.mark.usefixtures("double_precision")
 @pytest.mark.parametrize("p", [0.0, 1.0])
 def test_overclusters_are_merged_by_the_neighbours_of_all_clients(p: float) -> None:
     config, clients = small_config("scan.overclustering=3"), skewed_clients(p)
