@@ -17,12 +17,14 @@ from ccfcpp.core.errors import UsageError
 from ccfcpp.core.metrics import clustering_scores
 from ccfcpp.deployment.charter import Charter
 from ccfcpp.deployment.halves import COUNTS, Counts, counting
+from ccfcpp.deployment.masked_sums import SummingOverNetwork, exchanges_under_masks
 from ccfcpp.deployment.transport import Deployed
 from ccfcpp.engine.client import Crew, Member, by_size
 from ccfcpp.engine.exchange import Exchange, RefusedUpdateError, Task
 from ccfcpp.engine.federation import Federation
 from ccfcpp.engine.memories import ClientMemories
 from ccfcpp.engine.payload import pack, size
+from ccfcpp.engine.transport import Transport
 from ccfcpp.models.state import ModelState
 from ccfcpp.runs.experiment import Arrays, Experiment, Scores, Snapshot
 from ccfcpp.runs.local_spectra import LocalSpectra
@@ -70,8 +72,10 @@ class DeployedExperiment(Experiment[Any]):
         largest = max(member.samples for member in self._members)
         works = self.algorithm.client_side(Crew(largest, together=1)).works
         self.exchanges = {name: work.exchange for name, work in works.items()}
-        _ = self.hostility  # it says before the run what does not fit
-        self.transport = connect({**self.exchanges, COUNTS: self.counting}, self.device)
+        _ = self.hostility, self.protection  # they say before the run what does not fit
+        in_secret = self.privacy.secure_sums
+        asked = exchanges_under_masks(self.exchanges) if in_secret else self.exchanges
+        self.transport = connect({**asked, COUNTS: self.counting}, self.device)
 
     @abstractmethod
     def prepare(self) -> None:
@@ -106,13 +110,16 @@ class DeployedExperiment(Experiment[Any]):
 
     def federation(self, memories: ClientMemories | None = None) -> Federation[Any, Any]:
         """The server and its transport; memories are the clients' own affair."""
+        transport: Transport = self.transport
+        if self.privacy.secure_sums:
+            transport = SummingOverNetwork(transport, self.exchanges, self.privacy)
         federation: Federation[Any, Any] = Federation(
             self.system,
             self.algorithm,
             self._members,
             self.availability,
             self.randomness,
-            self.transport,
+            transport,
         )
         self.hostility.meet(federation)
         return federation

@@ -13,16 +13,19 @@ from ccfcpp.clustering.algorithm import ClusteringAlgorithm, Problem
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.methods import METHODS
 from ccfcpp.clustering.model import ModelFacts
+from ccfcpp.core.config import MethodConfig
 from ccfcpp.core.config_layers import dump_yaml, validate
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.files import save_tensors, write_whole
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.data import ImageData, load
 from ccfcpp.deployment.charter import Charter
+from ccfcpp.deployment.masked_sums import works_under_masks
 from ccfcpp.engine.algorithm import Algorithm
 from ccfcpp.engine.client import Client, Crew
 from ccfcpp.engine.exchange import ClientWork, Exchange, Task
 from ccfcpp.engine.payload import pack
+from ccfcpp.privacy.config import PrivacyConfig
 from ccfcpp.runs.paths import RunPaths
 from supervised.algorithm import FederatedClassification
 from supervised.classifiers import CLASSIFIERS
@@ -62,11 +65,13 @@ class Half(ABC):
         device: Where it computes.
 
     Attributes:
+        config: The run's.
         algorithm: The system.
         images: Those that take part in training, uint8 of shape (samples, channels, height, width).
         labels: Their classes, int64 of shape (samples,); None where the system learns without.
     """
 
+    config: MethodConfig
     algorithm: Algorithm[Any]
     images: Tensor
     labels: Tensor | None = None
@@ -129,8 +134,11 @@ class Half(ABC):
         Args:
             tells: Whether its owner allows counts.
         """
-        side = self.algorithm.client_side(Crew(self.samples, together=1))
-        return {**side.works, COUNTS: Counting(self, tells)}
+        works = self.algorithm.client_side(Crew(self.samples, together=1)).works
+        privacy = self.config.section(PrivacyConfig)
+        if privacy.secure_sums:
+            works = works_under_masks(works, privacy)
+        return {**works, COUNTS: Counting(self, tells)}
 
     def _numbered(self, labels: Tensor) -> Tensor:
         """Labels as the charter numbers the classes.
@@ -147,6 +155,7 @@ class Half(ABC):
 class ClusteringHalf(Half):
     """A client of a clustering system."""
 
+    config: ClusterConfig
     algorithm: ClusteringAlgorithm[Any]
 
     def __init__(self, charter: Charter, data: ImageData, device: torch.device) -> None:
@@ -191,6 +200,7 @@ class ClusteringHalf(Half):
 class ClassificationHalf(Half):
     """A client that trains a classifier; images of its own that take no part are for testing."""
 
+    config: ClassifyConfig
     algorithm: FederatedClassification
 
     def __init__(self, charter: Charter, data: ImageData, device: torch.device) -> None:

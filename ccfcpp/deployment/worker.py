@@ -149,7 +149,10 @@ class Worker:
             raise update
         if remembers := memory is not before:
             self.shelf.put(order.run, order.version, memory)
-        self.shelf.clear(order.run, order.remembered, order.kept, order.version)
+        if work.exchange.uses_memory:
+            # Other work, such as a stage of a secure sum, may come before the server has accepted
+            # what is remembered now.
+            self.shelf.clear(order.run, order.remembered, order.kept, order.version)
         if order.exchange == COUNTS:
             self._keep_found(client.scratch.pop(FOUND))
             hired.half.keep(message, self.folder)

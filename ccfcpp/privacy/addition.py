@@ -21,7 +21,15 @@ Parts = dict[str, Tensor]
 
 
 class Addition(ABC):
-    """How updates of one type add up."""
+    """How updates of one type add up.
+
+    Attributes:
+        like: Of each part a tensor without numbers that has its dtype in an update, where updates
+            tell it; known after ``parts``.
+    """
+
+    def __init__(self) -> None:
+        self.like: Parts = {}
 
     @abstractmethod
     def parts(self, message: Any, update: Any, weight: float | None = None) -> Parts:
@@ -55,13 +63,10 @@ class Addition(ABC):
 class Sums(Addition):
     """Every number of an update is a sum over images. It has no weight."""
 
-    def __init__(self) -> None:
-        self._like: dict[str, Tensor] = {}
-
     def parts(self, message: Any, update: Any, weight: float | None = None) -> Parts:
         """All of it."""
         tensors = pack(update)
-        self._like = {name: tensor.new_empty(0) for name, tensor in tensors.items()}
+        self.like = {name: tensor.new_empty(0) for name, tensor in tensors.items()}
         return {name: tensor.double() for name, tensor in tensors.items()}
 
     def whole(
@@ -72,7 +77,7 @@ class Sums(Addition):
         weight: float | None = None,
     ) -> Any:
         """The totals, in the dtypes of the summands."""
-        return unpack(kind, {name: total.to(self._like[name]) for name, total in totals.items()})
+        return unpack(kind, {name: total.to(self.like[name]) for name, total in totals.items()})
 
 
 _CHANGE, _WEIGHT, _LOSS, _TRAINED = "model/", "weight", "loss", "trained"

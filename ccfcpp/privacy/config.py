@@ -49,11 +49,11 @@ class PrivacyConfig(Section):
         return self.bits // 2 if self.fraction_bits is None else self.fraction_bits
 
     def refuse_deployed(self) -> None:
-        """Raise ``UsageError`` where anything is asked for with clients on other machines."""
-        if self.is_on:
+        """Raise ``UsageError`` where noise is asked for with clients on other machines."""
+        if self.level != "none":
             raise UsageError(
-                "privacy: secure sums and differential privacy are not there yet with clients on "
-                "several machines: leave the section out"
+                f"privacy.level = {self.level}: differential privacy is not there yet with clients "
+                "on several machines: leave it out"
             )
 
     @property

@@ -79,7 +79,7 @@ class Summing:
             with section("sums: keys"):
                 total.begin()
             like: dict[str, Tensor] = {}
-            for reply in self.inner.deliver(task, message, members):
+            for reply in self.replies(total, task, message, members):
                 refusal = self._added(total, addition, task, message, reply, like)
                 if refusal is None:
                     included.append(reply)
@@ -121,18 +121,48 @@ class Summing:
         """Count an update in; why it has no part in the sum, where it has none."""
         if isinstance(reply.update, RefusedUpdateError):
             return reply.update
-        parts = addition.parts(message, reply.update, self.weight)
-        if self.mechanism is not None:
-            parts = self.mechanism.contributed(task, parts)
-        like.update(parts)
         try:
             with section("sums: vectors"):
-                total.add(reply.client, flattened(parts))
+                self.counted(total, addition, task, message, reply, like)
         except RefusedUpdateError as refusal:
             return refusal
         if reply.client in total.lost:
             return AbsentClientError(f"its {total.lost[reply.client]} did not arrive")
         return None
+
+    def replies(
+        self, total: Summation, task: Task, message: object, members: Sequence[Member]
+    ) -> Iterator[Reply]:
+        """What comes of a task at each of some clients."""
+        return self.inner.deliver(task, message, members)
+
+    def counted(
+        self,
+        total: Summation,
+        addition: Addition,
+        task: Task,
+        message: object,
+        reply: Reply,
+        like: dict[str, Tensor],
+    ) -> None:
+        """Count an update in.
+
+        Args:
+            total: The sum.
+            addition: How updates add up.
+            task: What was asked for.
+            message: What went down.
+            reply: What has come.
+            like: Takes tensors of the shapes of what is added up.
+
+        Raises:
+            RefusedUpdateError: It cannot be.
+        """
+        parts = addition.parts(message, reply.update, self.weight)
+        if self.mechanism is not None:
+            parts = self.mechanism.contributed(task, parts)
+        like.update(parts)
+        total.add(reply.client, flattened(parts))
 
 
 def _accept(replies: Sequence[Reply]) -> None:
