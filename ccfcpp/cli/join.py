@@ -48,6 +48,13 @@ def join(
             help=f"Also send: {', '.join(_OPTIONAL)}. Models, centroids and sums are allowed.",
         ),
     ] = None,
+    only_secure_sums: Annotated[
+        bool,
+        typer.Option(
+            "--only-secure-sums",
+            help="Refuse a run in which the server sees what this client sends.",
+        ),
+    ] = False,
     state: Annotated[
         Path | None, typer.Option(help="Folder of what the client remembers; KEY.state otherwise.")
     ] = None,
@@ -72,7 +79,7 @@ def join(
     with taken as own:
         assert own is not None  # checked above
         certificate = own.parents[1] / "ca.crt" if insecure else authority or Path("ca.crt")
-        _take_part(server, own, certificate, data, allowed, state)
+        _take_part(server, own, certificate, data, allowed, only_secure_sums, state)
 
 
 def _take_part(
@@ -81,6 +88,7 @@ def _take_part(
     authority: Path,
     data: str,
     allowed: frozenset[Kind],
+    only_secure_sums: bool,
     state: Path | None,
 ) -> None:
     for path in (key, authority):
@@ -102,6 +110,7 @@ def _take_part(
         allowed,
         choose_device("auto"),
         console.print,
+        only_secure_sums=only_secure_sums,
     )
     # A path of a socket must be short.
     with tempfile.TemporaryDirectory(prefix="ccfcpp-") as folder:

@@ -11,6 +11,7 @@ import typer
 
 from ccfcpp.cli import flags
 from ccfcpp.cli.attendance import Attendance
+from ccfcpp.cli.header import protection
 from ccfcpp.cli.options import AsJson, Config, Out, Resume, Settings
 from ccfcpp.cli.terminal import (
     print_facts,
@@ -37,7 +38,14 @@ if TYPE_CHECKING:
     from ccfcpp.deployment.charter import Charter
     from ccfcpp.deployment.experiment import DeployedExperiment
 
-_FLAGS = (flags.ANY_METHOD, flags.CLUSTERS, flags.TRAINING_ROUNDS, flags.SEED, flags.DEVICE)
+_FLAGS = (
+    flags.ANY_METHOD,
+    flags.CLUSTERS,
+    flags.TRAINING_ROUNDS,
+    flags.SECURE_SUMS,
+    flags.SEED,
+    flags.DEVICE,
+)
 _OWN_IMAGES: Tree = {"dataset": "the clients' own images"}
 """Where no file names a data set whose preset should hold."""
 _SCORES = (("NMI", "nmi"), ("Kappa", "kappa"), ("accuracy", "accuracy"), ("ARI", "ari"))
@@ -144,7 +152,8 @@ def serve(
             lambda chosen: experiment_for(gathering, chosen, link, patience, attendance.stands)
         )
         gathering.save(saved)
-        console.print(header(experiment, gathering.seconds))
+        for line in (header(experiment, gathering.seconds), *protection(experiment)):
+            console.print(line)
         headline = ("nmi", "NMI") if task == "cluster" else ("accuracy", "accuracy")
         summary = run_to_end(experiment, folder, headline, should_stop, below=attendance)
     if json_output:
@@ -175,11 +184,14 @@ def fitted(opening: "Opening[Any]", charter: "Charter", layers: Sequence[Tree]) 
 def header(experiment: "DeployedExperiment", seconds: float) -> str:
     """What is about to be run, and how long it takes."""
     from ccfcpp.cli.progress import minutes
+    from ccfcpp.deployment.masked_sums import EXCHANGES_OF_A_SUM
 
     charter, algorithm = experiment.charter, experiment.algorithm
     height, width = charter.image_shape[1:]
     state = algorithm.initial_state(experiment.randomness)
     exchanges = sum(len(algorithm.exchanges(each, state)) for each in range(algorithm.rounds))
+    if experiment.privacy.secure_sums:
+        exchanges *= EXCHANGES_OF_A_SUM
     there = len(experiment.members)
     return (
         f"{charter.method} on {counted(charter.samples, 'image')} of {height}x{width} pixels; "

@@ -43,6 +43,12 @@ class Charter(Section):
         return str(self.config.get("method"))
 
     @property
+    def secure_sums(self) -> bool:
+        """Whether what clients send adds up under masks."""
+        section = self.config.get("privacy")
+        return isinstance(section, dict) and section.get("secure_sums") is True
+
+    @property
     def kinds(self) -> tuple[Kind, ...]:
         """What leaves a client, in kinds that its owner must allow.
 

@@ -136,6 +136,8 @@ class Shown:
 KEYS: Exchange[Begun, Keys] = Exchange("secure sum, keys", Begun, Keys)
 SHARES: Exchange[Listed, Boxes] = Exchange("secure sum, shares", Listed, Boxes)
 UNMASKING: Exchange[Arrived, Shown] = Exchange("secure sum, unmasking", Arrived, Shown)
+EXCHANGES_OF_A_SUM = 4
+"""Three stages, and the exchange itself."""
 
 
 def under_masks(exchange: Exchange[Any, Any]) -> Exchange[Any, Masked]:

@@ -50,6 +50,7 @@ class Worker:
         device: Where it computes.
         say: Takes a line for the owner.
         most_bytes: How large a payload may be.
+        only_secure_sums: Whether its owner allows nothing that the server sees by itself.
     """
 
     def __init__(
@@ -60,6 +61,7 @@ class Worker:
         device: torch.device | None = None,
         say: Callable[[str], None] = lambda line: None,
         most_bytes: int = MOST_PAYLOAD_BYTES,
+        only_secure_sums: bool = False,
     ) -> None:
         self.load = load
         self.folder = folder
@@ -67,6 +69,7 @@ class Worker:
         self.device = device or torch.device("cpu")
         self.say = say
         self.most_bytes = most_bytes
+        self.only_secure_sums = only_secure_sums
         self.shelf = Shelf(folder / "memory", self.device)
         self.tally = Tally()
         self._seen: dict[str, None] = {}
@@ -106,14 +109,16 @@ class Worker:
         self._seen[order.nonce] = None
         if len(self._seen) > _MOST_NONCES:
             del self._seen[next(iter(self._seen))]
-        self._check_allowed(order.charter.kinds)
+        self._check_allowed(order.charter)
         if order.kind == "hello":
             return Answer(nonce=order.nonce, facts=self._facts(order.charter)), b""
         return self._work(order, payload)
 
-    def _check_allowed(self, kinds: tuple[Kind, ...]) -> None:
-        if wanted := [kind for kind in kinds if kind not in self.allowed]:
+    def _check_allowed(self, charter: Charter) -> None:
+        if wanted := [kind for kind in charter.kinds if kind not in self.allowed]:
             raise ForbiddenError(f"its owner does not allow {wanted[0]} (--allow {wanted[0]})")
+        if self.only_secure_sums and not charter.secure_sums:
+            raise ForbiddenError("its owner allows secure sums alone (--only-secure-sums)")
 
     def _facts(self, charter: Charter) -> Facts:
         half = make_half(charter, self.load(charter), self.device)

@@ -23,6 +23,8 @@ from ccfcpp.engine.payload import pack
 from ccfcpp.engine.transport import InProcess
 from ccfcpp.privacy.config import PrivacyConfig
 from ccfcpp.privacy.protection import Protection
+from tests.deployment.test_experiment import experiment_on, grid_of, run
+from tests.support.classification import labelled_clients
 from tests.support.clustering import clients_of_sizes, made, tiny
 from tests.support.deployment import AT_ONCE, RUN, Grid, charter_of, worker_of
 from tests.support.federation import CPU
@@ -196,7 +198,28 @@ def test_a_run_with_secure_sums_can_be_asked_for_nothing_else(tmp_path: Path) ->
     assert json.loads(answer.head)["status"] == "refused"
 
 
-def test_noise_is_refused_there() -> None:
-    with pytest.raises(UsageError, match=r"privacy\.level = client: differential privacy is not"):
-        PrivacyConfig(level="client").refuse_deployed()
-    PrivacyConfig(secure_sums=True).refuse_deployed()
+def test_an_owner_can_allow_secure_sums_alone(tmp_path: Path) -> None:
+    said: list[str] = []
+    for sums in (True, False):
+        grid = grid_of(labelled_clients(30, 25, 20), tmp_path / str(sums))
+        for worker in grid.workers.values():
+            worker.only_secure_sums = True
+            worker.say = said.append
+        tree: Tree = {"clusters": 3, "device": "cpu", "privacy": {"secure_sums": sums}}
+        if sums:
+            assert len(experiment_on(grid, tiny("fed-scan", tree)).members) == 3
+            continue
+        with pytest.raises(UsageError, match="3 of 3 clients cannot take part"):
+            experiment_on(grid, tiny("fed-scan", tree))
+    assert all("its owner allows secure sums alone (--only-secure-sums)" in line for line in said)
+    assert len(said) == 3
+
+
+def test_a_deployed_run_ends_as_one_in_a_process(tmp_path: Path) -> None:
+    clients = labelled_clients(30, 25, 20)
+    tree: Tree = {"clusters": 3, "device": "cpu", "privacy": {"secure_sums": True}}
+    grid = grid_of(clients, tmp_path)
+    summary = run(experiment_on(grid, tiny("fed-scan", tree)), tmp_path / "run")
+    assert summary["privacy"]["secure_sums"] is True
+    assert summary["refused_updates"] == 0
+    assert summary["bytes_up"] > 0

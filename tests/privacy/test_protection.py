@@ -155,10 +155,10 @@ def test_bad_input_has_one_line(privacy: Mapping[str, object], reason: str) -> N
 
 
 def test_clients_on_other_machines_are_not_promised_what_is_not_there() -> None:
-    PrivacyConfig().refuse_deployed()
-    for asked in (PrivacyConfig(secure_sums=True), PrivacyConfig(level="client")):
-        with pytest.raises(UsageError, match="several machines: leave the section out"):
-            asked.refuse_deployed()
+    for there in (PrivacyConfig(), PrivacyConfig(secure_sums=True)):
+        there.refuse_deployed()
+    with pytest.raises(UsageError, match="with clients on several machines: leave it out"):
+        PrivacyConfig(level="client").refuse_deployed()
 
 
 def test_one_client_has_no_secure_sum() -> None:
