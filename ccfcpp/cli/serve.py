@@ -137,6 +137,8 @@ def serve(
         saved = RunPaths(opening.path).deployment
         if resume and saved.exists():
             gathering = Gathering.load(saved)
+            there = len(gathering.members)
+            console.print(f"{opening.path}: waiting for {clients or there} of {there} clients")
             wait_for_clients(link, gathering, clients)
         else:
             wanted = clients or len(admitted)

@@ -98,7 +98,7 @@ def test_a_server_that_is_killed_goes_on_with_the_same_bits(tmp_path: Path) -> N
 
 def test_who_is_late_or_never_answers_is_not_waited_for(tmp_path: Path) -> None:
     with place(tmp_path, "a", "b", "c") as here:
-        here.serve(*SCAFFOLD, *rounds(6), "--limit", 60)
+        here.serve(*SCAFFOLD, *rounds(16), "--limit", 60)
         here.join("a")
         here.join("b", fault="late")
         here.join("c", fault="never")
@@ -106,7 +106,7 @@ def test_who_is_late_or_never_answers_is_not_waited_for(tmp_path: Path) -> None:
         silence = ["training: no answer within 60 s"]
         assert reasons(here, "absent", 0) == {"1": silence, "2": silence}
         busy = ["training: it is still at work on what it was asked before"]
-        assert all(reasons(here, "absent", number)["2"] == busy for number in range(1, 6))
+        assert all(reasons(here, "absent", number)["2"] == busy for number in range(1, 16))
         assert here.rounds()[1]["clients"] == [0]
         assert here.rounds()[-1]["clients"] == [0, 1]
         assert "b is late" in here.said("serve")

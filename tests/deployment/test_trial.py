@@ -73,8 +73,8 @@ def test_two_clients_of_one_folder(tmp_path: Path) -> None:
     with bounded(Processes(tmp_path)) as here:
         here.out = tmp_path / "run"
         where = f"127.0.0.1:{here.port}"
-        small = assigned("dataset=digits", "device=cpu", "ffcm.rounds=2")
-        serve = ("serve", "--insecure", "--clients", 2, "--listen", where, "--method", "ffcm-km")
+        small = assigned("method=ffcm-km", "dataset=digits", "device=cpu", "ffcm.rounds=2")
+        serve = ("serve", "--insecure", "--clients", 2, "--listen", where, "--clusters", 10)
         here.start("serve", "ccfcpp", *serve, "--out", here.out, *small, at=tmp_path)
         here.wait_for("waiting for 2 of 2 clients")
         for name in ("a", "b"):
