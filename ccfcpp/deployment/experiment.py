@@ -17,7 +17,8 @@ from ccfcpp.core.errors import UsageError
 from ccfcpp.core.metrics import clustering_scores
 from ccfcpp.deployment.charter import Charter
 from ccfcpp.deployment.halves import COUNTS, Counts, counting
-from ccfcpp.deployment.masked_sums import SummingOverNetwork, exchanges_under_masks
+from ccfcpp.deployment.masked_messages import exchanges_under_masks
+from ccfcpp.deployment.masked_sums import SummingOverNetwork
 from ccfcpp.deployment.transport import Deployed
 from ccfcpp.engine.client import Crew, Member, by_size
 from ccfcpp.engine.exchange import Exchange, RefusedUpdateError, Task

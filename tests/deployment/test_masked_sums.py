@@ -12,7 +12,8 @@ from safetensors.torch import load
 from ccfcpp.core.config import Tree
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.randomness import Randomness
-from ccfcpp.deployment.masked_sums import SummingOverNetwork, exchanges_under_masks
+from ccfcpp.deployment.masked_messages import exchanges_under_masks
+from ccfcpp.deployment.masked_sums import SummingOverNetwork
 from ccfcpp.deployment.parcel import Parcel
 from ccfcpp.deployment.transport import Deployed
 from ccfcpp.engine.availability import Availability

@@ -130,12 +130,34 @@ def test_a_client_reveals_one_kind_of_share_of_each_and_once() -> None:
     answer = clients[1].revealed([1, 2, 3])
     assert answer.seeds.keys() == {1, 2, 3}
     assert answer.keys.keys() == {4}
-    with pytest.raises(RefusedUpdateError, match="revealed once"):
+    with pytest.raises(RefusedUpdateError, match="unmasking was asked for twice"):
         clients[1].revealed([1, 2, 3, 4])
     with pytest.raises(RefusedUpdateError, match="took part"):
         clients[2].revealed([1, 2, 3, 9])
     with pytest.raises(BelowThresholdError):
         clients[3].revealed([1, 2])
+    with pytest.raises(RefusedUpdateError, match="took part"):
+        clients[4].revealed([1, 2, 3])
+
+
+def test_two_vectors_never_have_the_same_masks() -> None:
+    """Else their difference would be the masked ones'."""
+    vector = np.zeros(1, np.dtype("<u8"))
+    clients, _, _ = masked_round(dict.fromkeys([1, 2, 3], vector), FORMS[1], 2)
+    for other in ({}, {2: b""}):
+        with pytest.raises(RefusedUpdateError, match="masked vector was asked for twice"):
+            clients[1].masked(vector + np.uint64(1), other)
+    roster = {number: client.keys() for number, client in clients.items()}
+    with pytest.raises(RefusedUpdateError, match="shares was asked for twice"):
+        clients[1].shares(roster)
+
+
+def test_stages_come_in_their_turn() -> None:
+    client = Participant(1, Terms(b"by hand", 2, FORMS[1]))
+    with pytest.raises(RefusedUpdateError, match="out of turn"):
+        client.masked(np.zeros(1, np.dtype("<u8")), {2: b"", 3: b""})
+    with pytest.raises(RefusedUpdateError, match="out of turn"):
+        client.revealed([1, 2])
 
 
 def test_shares_that_were_changed_on_their_way_are_refused() -> None:
