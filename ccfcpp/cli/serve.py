@@ -42,7 +42,7 @@ _FLAGS = (
     flags.ANY_METHOD,
     flags.CLUSTERS,
     flags.TRAINING_ROUNDS,
-    flags.SECURE_SUMS,
+    *flags.PRIVACY,
     flags.SEED,
     flags.DEVICE,
 )

@@ -112,8 +112,9 @@ class DeployedExperiment(Experiment[Any]):
     def federation(self, memories: ClientMemories | None = None) -> Federation[Any, Any]:
         """The server and its transport; memories are the clients' own affair."""
         transport: Transport = self.transport
+        mechanism = self.protection.mechanism if self.protection else None
         if self.privacy.secure_sums:
-            transport = SummingOverNetwork(transport, self.exchanges, self.privacy)
+            transport = SummingOverNetwork(transport, self.exchanges, self.privacy, mechanism)
         federation: Federation[Any, Any] = Federation(
             self.system,
             self.algorithm,
@@ -123,6 +124,7 @@ class DeployedExperiment(Experiment[Any]):
             transport,
         )
         self.hostility.meet(federation)
+        federation.guard = mechanism
         return federation
 
     def knows_groups(self, state: Any) -> bool:

@@ -4,8 +4,6 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from torch import Tensor
-
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.deployment.masked_messages import (
     KEYS,
@@ -23,10 +21,12 @@ from ccfcpp.deployment.masked_messages import (
 )
 from ccfcpp.engine.client import Client
 from ccfcpp.engine.exchange import ClientWork, RefusedUpdateError, Task
-from ccfcpp.privacy.addition import addition_of
+from ccfcpp.privacy.addition import Addition, Parts, addition_of
 from ccfcpp.privacy.config import PrivacyConfig
+from ccfcpp.privacy.dp_levels import client_bounds
 from ccfcpp.privacy.secure_sums import Participant
 from ccfcpp.privacy.summation import flattened
+from ccfcpp.privacy.summing import WEIGHT_OF_ALL
 
 
 class Part:
@@ -65,6 +65,12 @@ class Part:
         if self._participant is None or self._sum != (task.round, task.index):
             raise RefusedUpdateError("it has no part in this secure sum")
         return self._participant
+
+    def contributed(self, addition: Addition, message: Any, update: Any) -> Parts:
+        """What of an update is added up: all of it, or what client-level privacy leaves of it."""
+        if self.config.level != "client":
+            return addition.parts(message, update)
+        return client_bounds(self.config).clipped(addition.parts(message, update, WEIGHT_OF_ALL))
 
     def end(self) -> None:
         """The sum is over."""
@@ -131,7 +137,8 @@ class UnderMasks(_Stage):
 
     def answer(self, task: Task, message: Any, client: Client, randomness: Randomness) -> Any:
         """The parts that add up, in fixed point under masks."""
-        participant, boxes = self.part.of(task), message.mail.to(client.id)
+        participant = self.part.of(task)
+        participant.receive(message.mail.to(client.id))
         own = dataclasses.replace(task, exchange=self.work.exchange.name)
         (update,) = self.work.local_updates(own, message.message, [client], randomness)
         if isinstance(update, RefusedUpdateError):
@@ -139,9 +146,9 @@ class UnderMasks(_Stage):
         addition = addition_of(self.work.exchange)
         if addition is None:
             raise RefusedUpdateError(f"what {own.exchange} sends does not add up")
-        parts: dict[str, Tensor] = addition.parts(message.message, update)
+        parts = self.part.contributed(addition, message.message, update)
         words = participant.terms.form.encoded(flattened(parts), self.part.asked)
-        return Masked.of(participant.masked(words, boxes), parts, addition.like)
+        return Masked.of(participant.masked(words), parts, addition.like)
 
 
 class SendShown(_Stage):

@@ -20,7 +20,7 @@ run must not give them.
 """
 
 import secrets
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -127,6 +127,7 @@ class Participant:
         self._seals: dict[int, bytes] = {}
         self._held: dict[int, tuple[Share, Share]] = {}
         self._stages = ["shares", "masked vector", "unmasking"]
+        self._others: Collection[int] | None = None
 
     def keys(self) -> PublicKeys:
         """Stage 1."""
@@ -160,12 +161,11 @@ class Participant:
             boxes[other] = sealed_for(self.seal_with(other), self.number, content, self._purpose)
         return boxes
 
-    def masked(self, vector: Words, boxes: Mapping[int, bytes]) -> Words:
-        """Stage 3: the vector under its masks.
+    def receive(self, boxes: Mapping[int, bytes]) -> None:
+        """Stage 3, before there is a vector: take what the others have sealed.
 
         Args:
-            vector: x_u; it is left as it is.
-            boxes: What the others have sent it, by sender.
+            boxes: By sender.
 
         Raises:
             RefusedUpdateError: Too few are there, or a box was changed, or has an unknown sender;
@@ -179,8 +179,22 @@ class Participant:
             content = opened_from(self.seal_with(sender), sender, box, self._purpose)
             both = np.frombuffer(content, _SHARE)
             self._held[sender] = both[:LIMBS], both[LIMBS:]
+        self._others = boxes.keys()
+
+    def masked(self, vector: Words) -> Words:
+        """Stage 3: the vector under its masks.
+
+        Args:
+            vector: x_u; it is left as it is.
+
+        Raises:
+            RefusedUpdateError: There are no boxes, or there was a vector before.
+        """
+        if self._others is None:
+            raise RefusedUpdateError("secure sum: it has no masks for a vector, or no more")
+        others, self._others = self._others, None
         total = vector + stream(self._seed, len(vector), self.terms.form)
-        for other in boxes:
+        for other in others:
             add_mask(total, self._masks, self.number, other, self._roster[other], self.terms)
         return total
 

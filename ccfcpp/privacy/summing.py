@@ -13,6 +13,9 @@ from ccfcpp.engine.transport import Reply, Transport
 from ccfcpp.privacy.addition import Addition, Parts, addition_of
 from ccfcpp.privacy.summation import Summation, flattened, unflattened
 
+WEIGHT_OF_ALL = 1.0
+"""What each client counts in a mean where sums have noise."""
+
 MakeSum = Callable[[Task, Sequence[Member]], Summation]
 """Makes the sum of a task over some clients."""
 
@@ -59,7 +62,7 @@ class Summing:
         self.exchanges = exchanges
         self.make_sum = make_sum
         self.mechanism = mechanism
-        self.weight = None if mechanism is None else 1.0
+        self.weight = None if mechanism is None else WEIGHT_OF_ALL
         self.divisor = None if mechanism is None else mechanism.contributors
         self.save = inner.save
         self.restore = inner.restore
