@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load, load_file, save
 
-from ccfcpp.core.config import Tree
+from ccfcpp.core.config import MethodConfig, Tree
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.deployment.masked_client import Part, SendKeys, SendShares
@@ -34,7 +34,7 @@ from ccfcpp.engine.payload import pack
 from ccfcpp.privacy.config import PrivacyConfig
 from ccfcpp.privacy.secure_sums import BOX_BYTES, LIMBS, Participant
 from tests.deployment.test_experiment import experiment_on, grid_of, run
-from tests.support.classification import labelled_clients
+from tests.support.classification import labelled_clients, small_config
 from tests.support.clustering import clients_of_sizes, made, tiny
 from tests.support.deployment import AT_ONCE, RUN, Grid, charter_of, one_by_one, worker_of
 from tests.support.federation import CPU
@@ -288,22 +288,33 @@ PRIVATE: Tree = {"level": "client", "reproducible_noise": True, "noise": 0.01, "
 
 
 @pytest.mark.parametrize("privacy", [{}, PRIVATE], ids=["sums", "sums with noise"])
-def test_a_deployed_run_ends_as_one_in_a_process(privacy: Tree, tmp_path: Path) -> None:
+@pytest.mark.parametrize("method", ["fed-scan", "fedavg"])
+def test_a_deployed_run_ends_as_one_in_a_process(
+    method: str, privacy: Tree, tmp_path: Path
+) -> None:
     """Noise comes from the seed here, so that both have the same."""
     if privacy:
         pytest.importorskip("dp_accounting")
     clients = labelled_clients(30, 25, 20)
-    config = tiny("fed-scan", SUMS, {"clusters": 3, "privacy": privacy})
-    experiment = experiment_on(grid_of(clients, tmp_path), config)
+    config, command = config_of(method, privacy)
+    grid = grid_of(clients, tmp_path, tested=command == "classify")
+    experiment = experiment_on(grid, config, command)
     summary = run(experiment, tmp_path / "run")
     assert summary["privacy"]["secure_sums"] is True
     assert summary["privacy"].get("level") == privacy.get("level")
     assert summary["refused_updates"] == 0
-    beside = experiment_on(grid_of(clients, tmp_path), config)
+    beside = experiment_on(grid, config, command)
     assert beside.protection is not None
     mechanism: Any = beside.protection.mechanism
     alone = one_by_one(beside.charter, beside.algorithm, clients, mechanism=mechanism)
     state, _ = list(alone.run(alone.algorithm.initial_state(Randomness(config.seed))))[-1]
-    assert load_file(tmp_path / "run" / "model.safetensors").keys() == pack(state).keys()
-    found = load_file(tmp_path / "run" / "model.safetensors")
-    assert [n for n, each in pack(state).items() if not torch.equal(each, found[n])] == []
+    found, expected = load_file(tmp_path / "run" / "model.safetensors"), pack(state)
+    assert found.keys() == expected.keys()
+    assert [name for name in found if not torch.equal(found[name], expected[name])] == []
+
+
+def config_of(method: str, privacy: Tree) -> tuple[MethodConfig, str]:
+    if method == "fed-scan":
+        return tiny(method, SUMS, {"clusters": 3, "privacy": privacy}), "cluster"
+    settings = [f"privacy.{key}={value}" for key, value in {"secure_sums": True, **privacy}.items()]
+    return small_config(f"method={method}", "device=cpu", "compute.cohort=1", *settings), "classify"
