@@ -168,6 +168,8 @@ def works_under_masks(
 ) -> dict[str, ClientWork[Any, Any]]:
     """What can be asked of a client where what travels adds up under masks, and nothing else.
 
+    What would not travel in one process, and serves a report, is not sent here: nothing hides it.
+
     Args:
         works: What the system asks for, by the exchange's name.
         config: What the run does for privacy.
@@ -175,5 +177,5 @@ def works_under_masks(
     """
     part = Part(config, clients)
     stages: list[ClientWork[Any, Any]] = [SendKeys(part), SendShares(part), SendShown(part)]
-    own = [UnderMasks(part, work) if work.exchange.travels else work for work in works.values()]
+    own = [UnderMasks(part, work) for work in works.values() if work.exchange.travels]
     return {work.exchange.name: work for work in (*stages, *own)}

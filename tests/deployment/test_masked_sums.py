@@ -13,7 +13,7 @@ from safetensors.torch import load, load_file, save
 from ccfcpp.core.config import MethodConfig, Tree
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.randomness import Randomness
-from ccfcpp.deployment.masked_client import Part, SendKeys, SendShares
+from ccfcpp.deployment.masked_client import Part, SendKeys, SendShares, works_under_masks
 from ccfcpp.deployment.masked_messages import (
     EXCHANGES_OF_A_SUM,
     Begun,
@@ -229,6 +229,14 @@ def test_a_client_keeps_to_the_number_of_clients() -> None:
     assert answer(SendShares, Listed.of({0: own, **others})).read().keys() == {1, 2}
 
 
+def test_what_serves_a_report_alone_is_not_sent() -> None:
+    """In one process it does not travel; over a network nothing would hide it."""
+    works = made(tiny("ppfc-gan"), samples=10).client_side(Crew(10, 1)).works
+    silent = {name for name, work in works.items() if not work.exchange.travels}
+    assert silent
+    assert not silent & works_under_masks(works, PrivacyConfig(secure_sums=True), 3).keys()
+
+
 def two(numbers: list[int], dtype: torch.dtype, width: int) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.tensor(numbers), torch.zeros(2, width, dtype=dtype)
 
@@ -303,6 +311,7 @@ def test_a_deployed_run_ends_as_one_in_a_process(
     assert summary["privacy"]["secure_sums"] is True
     assert summary["privacy"].get("level") == privacy.get("level")
     assert summary["refused_updates"] == 0
+    assert (tmp_path / "run" / "privacy.jsonl").exists() == bool(privacy)
     beside = experiment_on(grid, config, command)
     assert beside.protection is not None
     mechanism: Any = beside.protection.mechanism
