@@ -75,7 +75,8 @@ def cost_of_one(clients: int, numbers: int) -> tuple[float, float]:
     assert len(boxes) == len(sent)
     vector = FORM.encoded(torch.ones(numbers, dtype=torch.float64), clients)
     began = time.process_time()
-    one.masked(vector, sent)
+    one.receive(sent)
+    one.masked(vector)
     one.revealed(range(clients))
     seconds += time.process_time() - began
     shares = dict(enumerate(split(bytes(32), clients, terms.threshold)))

@@ -17,7 +17,8 @@ from ccfcpp.core.errors import UsageError
 from ccfcpp.core.metrics import clustering_scores
 from ccfcpp.deployment.charter import Charter
 from ccfcpp.deployment.halves import COUNTS, Counts, counting
-from ccfcpp.deployment.masked_sums import SummingOverNetwork, exchanges_under_masks
+from ccfcpp.deployment.masked_messages import exchanges_under_masks
+from ccfcpp.deployment.masked_sums import SummingOverNetwork
 from ccfcpp.deployment.transport import Deployed
 from ccfcpp.engine.client import Crew, Member, by_size
 from ccfcpp.engine.exchange import Exchange, RefusedUpdateError, Task
@@ -111,8 +112,9 @@ class DeployedExperiment(Experiment[Any]):
     def federation(self, memories: ClientMemories | None = None) -> Federation[Any, Any]:
         """The server and its transport; memories are the clients' own affair."""
         transport: Transport = self.transport
+        mechanism = self.protection.mechanism if self.protection else None
         if self.privacy.secure_sums:
-            transport = SummingOverNetwork(transport, self.exchanges, self.privacy)
+            transport = SummingOverNetwork(transport, self.exchanges, self.privacy, mechanism)
         federation: Federation[Any, Any] = Federation(
             self.system,
             self.algorithm,
@@ -122,6 +124,7 @@ class DeployedExperiment(Experiment[Any]):
             transport,
         )
         self.hostility.meet(federation)
+        federation.guard = mechanism
         return federation
 
     def knows_groups(self, state: Any) -> bool:

@@ -20,7 +20,7 @@ from ccfcpp.core.files import save_tensors, write_whole
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.data import ImageData, load
 from ccfcpp.deployment.charter import Charter
-from ccfcpp.deployment.masked_sums import works_under_masks
+from ccfcpp.deployment.masked_client import works_under_masks
 from ccfcpp.engine.algorithm import Algorithm
 from ccfcpp.engine.client import Client, Crew
 from ccfcpp.engine.exchange import ClientWork, Exchange, Task
@@ -137,7 +137,7 @@ class Half(ABC):
         works = self.algorithm.client_side(Crew(self.samples, together=1)).works
         privacy = self.config.section(PrivacyConfig)
         if privacy.secure_sums:
-            works = works_under_masks(works, privacy)
+            works = works_under_masks(works, privacy, self.charter.clients)
         return {**works, COUNTS: Counting(self, tells)}
 
     def _numbered(self, labels: Tensor) -> Tensor:

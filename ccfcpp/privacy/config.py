@@ -49,11 +49,16 @@ class PrivacyConfig(Section):
         return self.bits // 2 if self.fraction_bits is None else self.fraction_bits
 
     def refuse_deployed(self) -> None:
-        """Raise ``UsageError`` where noise is asked for with clients on other machines."""
-        if self.level != "none":
+        """Raise ``UsageError`` where clients on other machines cannot do what is asked for."""
+        if self.level == "image":
             raise UsageError(
-                f"privacy.level = {self.level}: differential privacy is not there yet with clients "
-                "on several machines: leave it out"
+                "privacy.level = image is not there yet with clients on several machines: take "
+                "client with secure sums, or none"
+            )
+        if self.level == "client" and not self.secure_sums:
+            raise UsageError(
+                "privacy.level = client with clients on several machines needs secure sums, in "
+                "which each of them clips what it sends: add --secure-sums"
             )
 
     @property

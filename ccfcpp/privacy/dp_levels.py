@@ -164,7 +164,7 @@ class ClientLevel(Level):
 
     def bounds(self, task: Task) -> Bounds:
         """The same for all exchanges."""
-        return Bounds(self.config.clip, self.config.clips)
+        return client_bounds(self.config)
 
     def contributed(self, task: Task, parts: Parts) -> Parts:
         """A client's parts, each group within its bound."""
@@ -231,6 +231,11 @@ class ImageLevel(Level):
         found = self.exchanges[name].per_image
         assert found is not None
         return found
+
+
+def client_bounds(config: PrivacyConfig) -> Bounds:
+    """How large a client's part of a sum may be."""
+    return Bounds(config.clip, config.clips)
 
 
 def image_bounds(config: PrivacyConfig, per_image: PerImage) -> Bounds:

@@ -23,7 +23,7 @@ from ccfcpp.engine.exchange import RefusedUpdateError
 from ccfcpp.privacy.fixed_point import FixedPoint, Words
 
 KEY_BYTES = 32
-_TAG_BYTES = 16
+TAG_BYTES = 16
 
 
 @dataclass(frozen=True)

@@ -20,18 +20,21 @@ run must not give them.
 """
 
 import secrets
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from ccfcpp.engine.exchange import RefusedUpdateError
 from ccfcpp.privacy.fixed_point import FixedPoint, Words
-from ccfcpp.privacy.masks import KEY_BYTES, KeyPair, opened_from, sealed_for, stream
+from ccfcpp.privacy.masks import KEY_BYTES, TAG_BYTES, KeyPair, opened_from, sealed_for, stream
 from ccfcpp.privacy.shares import Share, joined, split
 
-_LIMBS = KEY_BYTES // 2
+LIMBS = KEY_BYTES // 2
+"""Numbers in a share."""
 _SHARE = np.dtype("<u4")
+BOX_BYTES = 2 * LIMBS * _SHARE.itemsize + TAG_BYTES
+"""Of what a client seals for another: two shares."""
 
 
 class BelowThresholdError(RefusedUpdateError):
@@ -106,7 +109,9 @@ class Revealed:
 
 
 class Participant:
-    """A client's part in one sum.
+    """A client's part in one sum. Each stage comes once, and in its turn.
+
+    Two vectors under the same masks would tell the server their difference.
 
     Args:
         number: The client's.
@@ -121,7 +126,8 @@ class Participant:
         self._roster: Mapping[int, PublicKeys] = {}
         self._seals: dict[int, bytes] = {}
         self._held: dict[int, tuple[Share, Share]] = {}
-        self._has_revealed = False
+        self._stages = ["shares", "masked vector", "unmasking"]
+        self._others: Collection[int] | None = None
 
     def keys(self) -> PublicKeys:
         """Stage 1."""
@@ -134,8 +140,10 @@ class Participant:
             roster: The keys of all that are there, its own among them.
 
         Raises:
-            RefusedUpdateError: Too few are there, or a key comes twice, or its own has changed.
+            RefusedUpdateError: Too few are there, or a key comes twice, or its own has changed; or
+                it is not this stage's turn.
         """
+        self._enter("shares")
         self.terms.check(len(roster), "keys")
         every = [key for keys in roster.values() for key in (keys.sealing, keys.masks)]
         if len(set(every)) < len(every) or roster.get(self.number) != self.keys():
@@ -153,25 +161,40 @@ class Participant:
             boxes[other] = sealed_for(self.seal_with(other), self.number, content, self._purpose)
         return boxes
 
-    def masked(self, vector: Words, boxes: Mapping[int, bytes]) -> Words:
-        """Stage 3: the vector under its masks.
+    def receive(self, boxes: Mapping[int, bytes]) -> None:
+        """Stage 3, before there is a vector: take what the others have sealed.
 
         Args:
-            vector: x_u; it is left as it is.
-            boxes: What the others have sent it, by sender.
+            boxes: By sender.
 
         Raises:
-            RefusedUpdateError: Too few are there, or a box was changed, or has an unknown sender.
+            RefusedUpdateError: Too few are there, or a box was changed, or has an unknown sender;
+                or it is not this stage's turn.
         """
+        self._enter("masked vector")
         self.terms.check(len(boxes) + 1, "shares")
         if self.number in boxes or not boxes.keys() <= self._roster.keys():
             raise RefusedUpdateError("shares of an unknown sender")
         for sender, box in boxes.items():
             content = opened_from(self.seal_with(sender), sender, box, self._purpose)
             both = np.frombuffer(content, _SHARE)
-            self._held[sender] = both[:_LIMBS], both[_LIMBS:]
+            self._held[sender] = both[:LIMBS], both[LIMBS:]
+        self._others = boxes.keys()
+
+    def masked(self, vector: Words) -> Words:
+        """Stage 3: the vector under its masks.
+
+        Args:
+            vector: x_u; it is left as it is.
+
+        Raises:
+            RefusedUpdateError: There are no boxes, or there was a vector before.
+        """
+        if self._others is None:
+            raise RefusedUpdateError("secure sum: it has no masks for a vector, or no more")
+        others, self._others = self._others, None
         total = vector + stream(self._seed, len(vector), self.terms.form)
-        for other in boxes:
+        for other in others:
             add_mask(total, self._masks, self.number, other, self._roster[other], self.terms)
         return total
 
@@ -182,18 +205,24 @@ class Participant:
             arrived: Whose y the server has.
 
         Raises:
-            RefusedUpdateError: Too few, or one of them took no part; or it was asked before.
+            RefusedUpdateError: Too few, or one of them took no part, or itself did not; or it is
+                not this stage's turn.
         """
+        self._enter("unmasking")
         there = set(arrived)
         self.terms.check(len(there), "masked vectors")
-        if self._has_revealed or not there <= self._held.keys():
-            raise RefusedUpdateError("shares are revealed once, for those that took part")
-        self._has_revealed = True
+        if self.number not in there or not there <= self._held.keys():
+            raise RefusedUpdateError("shares are revealed for those that took part")
         gone = self._held.keys() - there
         return Revealed(
             {number: self._held[number][0] for number in sorted(there)},
             {number: self._held[number][1] for number in sorted(gone)},
         )
+
+    def _enter(self, stage: str) -> None:
+        if self._stages[:1] != [stage]:
+            raise RefusedUpdateError(f"secure sum: {stage} was asked for twice, or out of turn")
+        self._stages.pop(0)
 
     def seal_with(self, other: int) -> bytes:
         """The key of boxes between two clients, which both have agreed on."""

@@ -76,7 +76,8 @@ class SecureSum(Summation):
         if client not in self._boxes:
             return
         words = self.terms.form.encoded(vector, self.asked)
-        masked = self.participants[client].masked(words, self._boxes[client])
+        self.participants[client].receive(self._boxes[client])
+        masked = self.participants[client].masked(words)
         if self._arrives("masked vector", client):
             self.bytes_up += masked.nbytes
             self.collector.take(client, masked)

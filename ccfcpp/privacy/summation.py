@@ -6,6 +6,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from ccfcpp.engine.exchange import AbsentClientError, RefusedUpdateError
+
 
 class Summation(ABC):
     """One sum over clients.
@@ -45,6 +47,12 @@ class Summation(ABC):
         Raises:
             RefusedUpdateError: There is none.
         """
+
+    def reason(self, client: int) -> RefusedUpdateError | None:
+        """Why a client has no part in the sum; None where it was not lost."""
+        if client not in self.lost:
+            return None
+        return AbsentClientError(f"its {self.lost[client]} did not arrive")
 
 
 class OpenSum(Summation):

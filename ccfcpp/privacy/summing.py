@@ -7,11 +7,14 @@ from torch import Tensor
 
 from ccfcpp.core.profiling import section
 from ccfcpp.engine.client import Member
-from ccfcpp.engine.exchange import AbsentClientError, Exchange, RefusedUpdateError, Task
+from ccfcpp.engine.exchange import Exchange, RefusedUpdateError, Task
 from ccfcpp.engine.payload import pack, size
 from ccfcpp.engine.transport import Reply, Transport
 from ccfcpp.privacy.addition import Addition, Parts, addition_of
 from ccfcpp.privacy.summation import Summation, flattened, unflattened
+
+WEIGHT_OF_ALL = 1.0
+"""What each client counts in a mean where sums have noise."""
 
 MakeSum = Callable[[Task, Sequence[Member]], Summation]
 """Makes the sum of a task over some clients."""
@@ -59,7 +62,7 @@ class Summing:
         self.exchanges = exchanges
         self.make_sum = make_sum
         self.mechanism = mechanism
-        self.weight = None if mechanism is None else 1.0
+        self.weight = None if mechanism is None else WEIGHT_OF_ALL
         self.divisor = None if mechanism is None else mechanism.contributors
         self.save = inner.save
         self.restore = inner.restore
@@ -90,10 +93,13 @@ class Summing:
                 parts = unflattened(total.total(), like)
             if self.mechanism is not None:
                 parts = self.mechanism.published(task, parts)
-            update: object = addition.whole(exchange.update, message, parts, self.divisor)
+            update = self.whole(addition, exchange, message, parts)
         except RefusedUpdateError as refusal:
             update = refusal
-            included = [Reply(m.id, refusal) for m in members if m.id not in told]
+            left = [member.id for member in members if member.id not in told]
+            lost = {n: reason for n in left if (reason := total.reason(n)) is not None}
+            yield from (Reply(number, reason) for number, reason in lost.items())
+            included = [Reply(number, refusal) for number in left if number not in lost]
         if not included:
             # Each of them has been refused by itself.
             return
@@ -126,9 +132,14 @@ class Summing:
                 self.counted(total, addition, task, message, reply, like)
         except RefusedUpdateError as refusal:
             return refusal
-        if reply.client in total.lost:
-            return AbsentClientError(f"its {total.lost[reply.client]} did not arrive")
-        return None
+        return total.reason(reply.client)
+
+    def whole(
+        self, addition: Addition, exchange: Exchange[Any, Any], message: object, parts: Parts
+    ) -> object:
+        """The update that stands for all, from the sums of their parts."""
+        update: object = addition.whole(exchange.update, message, parts, self.divisor)
+        return update
 
     def replies(
         self, total: Summation, task: Task, message: object, members: Sequence[Member]

@@ -2,31 +2,41 @@
 
 import json
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load
+from safetensors.torch import load, load_file, save
 
-from ccfcpp.core.config import Tree
+from ccfcpp.core.config import MethodConfig, Tree
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.randomness import Randomness
-from ccfcpp.deployment.masked_sums import SummingOverNetwork, exchanges_under_masks
+from ccfcpp.deployment.masked_client import Part, SendKeys, SendShares, works_under_masks
+from ccfcpp.deployment.masked_messages import (
+    EXCHANGES_OF_A_SUM,
+    Begun,
+    Boxes,
+    Keys,
+    Listed,
+    Shown,
+    exchanges_under_masks,
+)
+from ccfcpp.deployment.masked_sums import SummingOverNetwork
 from ccfcpp.deployment.parcel import Parcel
-from ccfcpp.deployment.transport import Deployed
+from ccfcpp.deployment.transport import Deployed, Undelivered
 from ccfcpp.engine.availability import Availability
 from ccfcpp.engine.client import Client, Crew
+from ccfcpp.engine.exchange import RefusedUpdateError, Task
 from ccfcpp.engine.federation import Federation
-from ccfcpp.engine.memories import ClientMemories
 from ccfcpp.engine.payload import pack
-from ccfcpp.engine.transport import InProcess
 from ccfcpp.privacy.config import PrivacyConfig
-from ccfcpp.privacy.protection import Protection
+from ccfcpp.privacy.secure_sums import BOX_BYTES, LIMBS, Participant
 from tests.deployment.test_experiment import experiment_on, grid_of, run
-from tests.support.classification import labelled_clients
+from tests.support.classification import labelled_clients, small_config
 from tests.support.clustering import clients_of_sizes, made, tiny
-from tests.support.deployment import AT_ONCE, RUN, Grid, charter_of, worker_of
+from tests.support.deployment import AT_ONCE, RUN, Grid, charter_of, one_by_one, worker_of
 from tests.support.federation import CPU
 
 SUMS: Tree = {"privacy": {"secure_sums": True}, "compute": {"cohort": 1}, "device": "cpu"}
@@ -44,6 +54,7 @@ SYSTEMS: dict[str, tuple[str, Tree]] = {
     "ccfc++ local": ("ccfc++", LOCAL),
 }
 SIZES = (30, 25, 20, 15)
+STAGES = ("keys", "shares", "under masks", "unmasking")
 
 
 def over_network(
@@ -57,27 +68,16 @@ def over_network(
     grid = Grid({client.name: worker_of(client, folder) for client in clients})
     inner = Deployed(grid, charter, RUN, exchanges_under_masks(exchanges), CPU, AT_ONCE)
     summing = SummingOverNetwork(inner, exchanges, config.section(PrivacyConfig))
-    return _federation(config, algorithm, clients, summing), grid
+    members, seed = [client.member for client in clients], Randomness(config.seed)
+    return Federation(method, algorithm, members, Availability(), seed, summing), grid
 
 
-def in_one_process(method: str, tree: Tree, clients: list[Client]) -> Federation[Any, Any]:
-    config = tiny(method, SUMS, tree)
-    algorithm = made(config, samples=sum(map(len, clients)))
-    side = algorithm.client_side(Crew(max(map(len, clients)), 1))
-    alone = [Client(c.id, c.name, c.images) for c in clients]
-    memories = ClientMemories(CPU, 10**9)
-    inner = InProcess(alone, side, memories, Randomness(config.seed), merges=False)
-    exchanges = {name: work.exchange for name, work in side.works.items()}
-    protection = Protection(config.section(PrivacyConfig), method, exchanges, len(clients))
-    return _federation(config, algorithm, clients, protection.between(inner))
-
-
-def _federation(
-    config: Any, algorithm: Any, clients: list[Client], transport: Any
+def in_one_process(
+    method: str, tree: Tree, clients: list[Client], samples: int = 0
 ) -> Federation[Any, Any]:
-    members = [client.member for client in clients]
-    seed = Randomness(config.seed)
-    return Federation(config.method, algorithm, members, Availability(), seed, transport)
+    config = tiny(method, SUMS, tree)
+    algorithm = made(config, samples=samples or sum(map(len, clients)))
+    return one_by_one(charter_of(config, clients), algorithm, clients)
 
 
 def assert_same(state: Any, other: Any) -> None:
@@ -130,41 +130,51 @@ def noting(sent: list[torch.Tensor]) -> Callable[[Parcel], Parcel]:
     return noted
 
 
-@pytest.mark.parametrize("stage", ["keys", "shares", "under masks", "unmasking"])
-def test_who_is_lost_at_a_stage_is_left_out(stage: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("how", ["lost", "of another form"])
+@pytest.mark.parametrize("stage", STAGES)
+def test_whose_answer_cannot_be_used_is_left_out(stage: str, how: str, tmp_path: Path) -> None:
     clients = clients_of_sizes(*SIZES)
     deployed, grid = over_network("fed-scan", {}, clients, tmp_path)
     state = deployed.algorithm.initial_state(Randomness(0))
-    grid.tampering["client 2"] = losing(grid, stage)
+    spoilt = {"lost": lambda parcel: Undelivered("its node failed"), "of another form": cut_short}[
+        how
+    ]
+    grid.tampering["client 2"] = at_stage(grid, stage, spoilt)
     after, report = deployed.run_round(state, 0)
-    assert after.version > state.version
     if stage == "unmasking":  # its numbers are in the sum
         assert report.clients == [0, 1, 2, 3]
-    else:
-        assert 2 in report.absent
-        rest = [client for client in clients if client.id != 2]
-        alone = in_one_process_without(rest, sum(SIZES))
-        assert_same(after, alone)
+        assert not report.refused
+        assert not report.absent
+        assert_same(after, state_after_a_round())
+        return
+    reasons = (report.absent if how == "lost" else report.refused)[2]
+    if stage != "under masks":
+        assert f"{stage} of the secure sum" in reasons[0]
+    assert_same(after, state_after_a_round(without=2))
 
 
-def losing(grid: Grid, stage: str) -> Callable[[Parcel], Any]:
-    def lost(parcel: Parcel) -> Any:
+def at_stage(grid: Grid, stage: str, do: Callable[[Parcel], Any]) -> Callable[[Parcel], Any]:
+    """Do something to answers of a stage."""
+
+    def done(parcel: Parcel) -> Any:
         asked = json.loads(grid.orders[-1][1].head)["exchange"]
-        return None if stage in asked else parcel
+        return do(parcel) if stage in asked else parcel
 
-    return lost
+    return done
 
 
-def in_one_process_without(rest: list[Client], samples: int) -> Any:
-    """The state after a round of the clients that are left; shares of the batch are as with all."""
-    config = tiny("fed-scan", SUMS)
-    algorithm = made(config, samples=samples)
-    side = algorithm.client_side(Crew(max(SIZES), 1))
-    inner = InProcess(rest, side, ClientMemories(CPU, 10**9), Randomness(config.seed), merges=False)
-    exchanges = {name: work.exchange for name, work in side.works.items()}
-    protection = Protection(config.section(PrivacyConfig), "fed-scan", exchanges, len(rest))
-    federation = _federation(config, algorithm, rest, protection.between(inner))
-    return federation.run_round(algorithm.initial_state(Randomness(0)), 0)[0]
+def cut_short(parcel: Parcel) -> Parcel:
+    """The same tensors without their last numbers, as vectors."""
+    found = {name: each.flatten()[:-1] for name, each in load(parcel.payload).items()}
+    return parcel._replace(payload=save(found))
+
+
+@cache
+def state_after_a_round(without: int | None = None) -> Any:
+    """In one process; shares of the batch are as with all clients."""
+    there = [client for client in clients_of_sizes(*SIZES) if client.id != without]
+    running = in_one_process("fed-scan", {}, there, samples=sum(SIZES))
+    return running.run_round(running.algorithm.initial_state(Randomness(0)), 0)[0]
 
 
 def test_below_the_threshold_there_is_no_sum_and_the_state_stays(tmp_path: Path) -> None:
@@ -173,19 +183,86 @@ def test_below_the_threshold_there_is_no_sum_and_the_state_stays(tmp_path: Path)
     grid.away |= {"client 2", "client 3"}
     after, report = deployed.run_round(state, 0)
     assert_same(after, state)
-    assert "2 clients at the stage of keys, and it needs 3" in str(report.refused)
+    assert report.refused.keys() == {0, 1}
+    assert "2 clients at the stage of keys, and it needs 3" in report.refused[0][0]
+    assert report.absent.keys() == {2, 3}
+    assert "keys of the secure sum: it is not online" in report.absent[2][0]
 
 
-def test_a_client_reveals_shares_once_and_only_of_the_sum_that_goes_on(tmp_path: Path) -> None:
+@pytest.mark.parametrize("stage", ["shares", "under masks", "unmasking"])
+def test_a_client_does_each_stage_once(stage: str, tmp_path: Path) -> None:
+    """A second vector would have the same masks; shares for other clients would take others off."""
     deployed, grid = over_network("fed-scan", {}, clients_of_sizes(*SIZES), tmp_path)
-    deployed.run_round(deployed.algorithm.initial_state(Randomness(0)), 0)
-    name, order = next(
-        (name, parcel) for name, parcel in grid.orders if b"unmasking" in parcel.head
-    )
-    head = json.loads(order.head) | {"nonce": "b" * 32}
-    answer = grid.workers[name].answer(order._replace(head=json.dumps(head).encode()))
-    assert json.loads(answer.head)["status"] == "refused"
-    assert not answer.payload
+    again: list[Parcel] = []
+
+    def twice(parcel: Parcel) -> Parcel:
+        head = json.loads(grid.orders[-1][1].head) | {"nonce": f"{len(again):032x}"}
+        second = grid.orders[-1][1]._replace(head=json.dumps(head).encode())
+        again.append(grid.workers["client 1"].answer(second))
+        return parcel
+
+    grid.tampering["client 1"] = at_stage(grid, stage, twice)
+    state = deployed.algorithm.initial_state(Randomness(0))
+    after, report = deployed.run_round(state, 0)
+    assert len(again) == len(grid.orders) / len(SIZES) / EXCHANGES_OF_A_SUM
+    assert {json.loads(answer.head)["status"] for answer in again} == {"refused"}
+    assert not any(answer.payload for answer in again)
+    assert not report.refused
+    assert_same(after, state_after_a_round())
+
+
+def test_a_client_keeps_to_the_number_of_clients() -> None:
+    """The threshold and the size of numbers follow from it."""
+    part = Part(PrivacyConfig(secure_sums=True), clients=4)
+    task, client = Task("fed-scan", "statistics", 0, 0), clients_of_sizes(5)[0]
+
+    def answer(stage: Any, message: object) -> Any:
+        return stage(part).local_updates(task, message, [client], Randomness(0))[0]
+
+    for asked in (0, 1, 5):
+        assert isinstance(answer(SendKeys, Begun(asked)), RefusedUpdateError)
+    own = answer(SendKeys, Begun(3)).read()
+    others = {number: Participant(number, part.of(task).terms).keys() for number in (1, 2, 3)}
+    crowd = answer(SendShares, Listed.of({0: own, **others}))
+    assert "more keys than clients were asked" in str(crowd)
+    del others[3]
+    assert answer(SendShares, Listed.of({0: own, **others})).read().keys() == {1, 2}
+
+
+def test_what_serves_a_report_alone_is_not_sent() -> None:
+    """In one process it does not travel; over a network nothing would hide it."""
+    works = made(tiny("ppfc-gan"), samples=10).client_side(Crew(10, 1)).works
+    silent = {name for name, work in works.items() if not work.exchange.travels}
+    assert silent
+    assert not silent & works_under_masks(works, PrivacyConfig(secure_sums=True), 3).keys()
+
+
+def two(numbers: list[int], dtype: torch.dtype, width: int) -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.tensor(numbers), torch.zeros(2, width, dtype=dtype)
+
+
+NO_SHARES = torch.zeros(0, dtype=torch.int64), torch.zeros(0, LIMBS, dtype=torch.int64)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        Keys(torch.zeros(31, dtype=torch.uint8), torch.zeros(32, dtype=torch.uint8)),
+        Keys(torch.zeros(32, dtype=torch.uint8), torch.zeros(32)),
+        Boxes(*two([1, 1], torch.uint8, BOX_BYTES)),
+        Boxes(*two([1, 2], torch.uint8, BOX_BYTES + 1)),
+        Boxes(*two([1, 2], torch.int8, BOX_BYTES)),
+        Boxes(torch.tensor([1.0, 2.0]), torch.zeros(2, BOX_BYTES, dtype=torch.uint8)),
+        Shown(*two([1, 2], torch.int64, LIMBS - 1), *NO_SHARES),
+        Shown(*NO_SHARES, *two([2, 2], torch.int64, LIMBS)),
+        Shown(*NO_SHARES, torch.tensor([[1], [2]]), torch.zeros(2, LIMBS, dtype=torch.int64)),
+        Shown(*NO_SHARES, *two([1, 2], torch.float64, LIMBS)),
+    ],
+    ids=str,
+)
+def test_answers_of_another_form_are_refused(message: Any) -> None:
+    with pytest.raises(RefusedUpdateError):
+        message.read()
 
 
 def test_a_run_with_secure_sums_can_be_asked_for_nothing_else(tmp_path: Path) -> None:
@@ -215,11 +292,38 @@ def test_an_owner_can_allow_secure_sums_alone(tmp_path: Path) -> None:
     assert len(said) == 3
 
 
-def test_a_deployed_run_ends_as_one_in_a_process(tmp_path: Path) -> None:
+PRIVATE: Tree = {"level": "client", "reproducible_noise": True, "noise": 0.01, "epsilon": 1e9}
+
+
+@pytest.mark.parametrize("privacy", [{}, PRIVATE], ids=["sums", "sums with noise"])
+@pytest.mark.parametrize("method", ["fed-scan", "fedavg"])
+def test_a_deployed_run_ends_as_one_in_a_process(
+    method: str, privacy: Tree, tmp_path: Path
+) -> None:
+    """Noise comes from the seed here, so that both have the same."""
+    if privacy:
+        pytest.importorskip("dp_accounting")
     clients = labelled_clients(30, 25, 20)
-    tree: Tree = {"clusters": 3, "device": "cpu", "privacy": {"secure_sums": True}}
-    grid = grid_of(clients, tmp_path)
-    summary = run(experiment_on(grid, tiny("fed-scan", tree)), tmp_path / "run")
+    config, command = config_of(method, privacy)
+    grid = grid_of(clients, tmp_path, tested=command == "classify")
+    experiment = experiment_on(grid, config, command)
+    summary = run(experiment, tmp_path / "run")
     assert summary["privacy"]["secure_sums"] is True
+    assert summary["privacy"].get("level") == privacy.get("level")
     assert summary["refused_updates"] == 0
-    assert summary["bytes_up"] > 0
+    assert (tmp_path / "run" / "privacy.jsonl").exists() == bool(privacy)
+    beside = experiment_on(grid, config, command)
+    assert beside.protection is not None
+    mechanism: Any = beside.protection.mechanism
+    alone = one_by_one(beside.charter, beside.algorithm, clients, mechanism=mechanism)
+    state, _ = list(alone.run(alone.algorithm.initial_state(Randomness(config.seed))))[-1]
+    found, expected = load_file(tmp_path / "run" / "model.safetensors"), pack(state)
+    assert found.keys() == expected.keys()
+    assert [name for name in found if not torch.equal(found[name], expected[name])] == []
+
+
+def config_of(method: str, privacy: Tree) -> tuple[MethodConfig, str]:
+    if method == "fed-scan":
+        return tiny(method, SUMS, {"clusters": 3, "privacy": privacy}), "cluster"
+    settings = [f"privacy.{key}={value}" for key, value in {"secure_sums": True, **privacy}.items()]
+    return small_config(f"method={method}", "device=cpu", "compute.cohort=1", *settings), "classify"

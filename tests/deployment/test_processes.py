@@ -146,6 +146,9 @@ CLUSTERING = ("clusters=4", "training.rounds=2", "training.pretrain_rounds=1")
 SYSTEMS = {
     "ccfc++": ("cluster", *CLUSTERING, *MODEL, "centroids.refine_steps=1"),
     "fed-scan": ("cluster", "clusters=4", *SCAN),
+    "fed-scan with secure sums": (
+        *("cluster", "clusters=4", *SCAN, "scan.steps=2", "privacy.secure_sums=true"),
+    ),
     "k-fed": ("cluster", "clusters=4"),
     "fedavg": ("classify", "training.rounds=2", "training.local_epochs=1"),
     "scaffold": ("classify", "training.rounds=3", "training.local_epochs=1"),
@@ -167,10 +170,11 @@ def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
         yield here
 
 
-@pytest.mark.parametrize("method", SYSTEMS)
-def test_a_deployed_run_has_the_bits_of_one_process(method: str, three: Place) -> None:
-    task, *settings = SYSTEMS[method]
-    three.out = three.folder / method
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_a_deployed_run_has_the_bits_of_one_process(system: str, three: Place) -> None:
+    task, *settings = SYSTEMS[system]
+    method = system.partition(" ")[0]
+    three.out = three.folder / system.replace(" ", "-")
     three.serve("--task", task, *SHARED, *assigned(f"method={method}", *settings), "--limit", 200)
     summary = three.end(600)
     assert all(found["clients"] == [0, 1, 2] for found in three.rounds())

@@ -97,7 +97,9 @@ def masked_round(
     server = Collector(terms)
     roster = server.roster({number: client.keys() for number, client in clients.items()})
     boxes = server.routed({number: client.shares(roster) for number, client in clients.items()})
-    masked = {n: client.masked(vectors[n], boxes[n]) for n, client in clients.items()}
+    for number, client in clients.items():
+        client.receive(boxes[number])
+    masked = {number: client.masked(vectors[number]) for number, client in clients.items()}
     return clients, server, masked
 
 
@@ -130,12 +132,35 @@ def test_a_client_reveals_one_kind_of_share_of_each_and_once() -> None:
     answer = clients[1].revealed([1, 2, 3])
     assert answer.seeds.keys() == {1, 2, 3}
     assert answer.keys.keys() == {4}
-    with pytest.raises(RefusedUpdateError, match="revealed once"):
+    with pytest.raises(RefusedUpdateError, match="unmasking was asked for twice"):
         clients[1].revealed([1, 2, 3, 4])
     with pytest.raises(RefusedUpdateError, match="took part"):
         clients[2].revealed([1, 2, 3, 9])
     with pytest.raises(BelowThresholdError):
         clients[3].revealed([1, 2])
+    with pytest.raises(RefusedUpdateError, match="took part"):
+        clients[4].revealed([1, 2, 3])
+
+
+def test_two_vectors_never_have_the_same_masks() -> None:
+    """Else their difference would be the masked ones'."""
+    vector = np.zeros(1, np.dtype("<u8"))
+    clients, _, _ = masked_round(dict.fromkeys([1, 2, 3], vector), FORMS[1], 2)
+    with pytest.raises(RefusedUpdateError, match="masked vector was asked for twice"):
+        clients[1].receive({2: b""})
+    with pytest.raises(RefusedUpdateError, match="no masks for a vector"):
+        clients[1].masked(vector + np.uint64(1))
+    roster = {number: client.keys() for number, client in clients.items()}
+    with pytest.raises(RefusedUpdateError, match="shares was asked for twice"):
+        clients[1].shares(roster)
+
+
+def test_stages_come_in_their_turn() -> None:
+    client = Participant(1, Terms(b"by hand", 2, FORMS[1]))
+    with pytest.raises(RefusedUpdateError, match="out of turn"):
+        client.receive({2: b"", 3: b""})
+    with pytest.raises(RefusedUpdateError, match="out of turn"):
+        client.revealed([1, 2])
 
 
 def test_shares_that_were_changed_on_their_way_are_refused() -> None:
@@ -146,7 +171,7 @@ def test_shares_that_were_changed_on_their_way_are_refused() -> None:
     clients[2].shares(roster)
     changed = bytes([box[0] ^ 1]) + box[1:]
     with pytest.raises(RefusedUpdateError, match="changed on their way"):
-        clients[2].masked(np.zeros(1, np.dtype("<u8")), {1: changed})
+        clients[2].receive({1: changed})
 
 
 def test_a_list_with_a_key_that_comes_twice_is_refused() -> None:
@@ -165,7 +190,7 @@ def test_a_sum_serves_its_purpose_only() -> None:
     boxes = first.shares(roster)
     second.shares(roster)
     with pytest.raises(RefusedUpdateError, match="changed on their way"):
-        second.masked(np.zeros(1, np.dtype("<u8")), {1: boxes[2]})
+        second.receive({1: boxes[2]})
 
 
 @pytest.mark.parametrize(("value", "reason"), [(float("nan"), "NaN"), (3e4, "go up to")])

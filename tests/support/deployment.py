@@ -19,7 +19,10 @@ from ccfcpp.engine.availability import Availability
 from ccfcpp.engine.client import Client, Crew
 from ccfcpp.engine.federation import Federation
 from ccfcpp.engine.memories import ClientMemories
-from ccfcpp.engine.transport import InProcess
+from ccfcpp.engine.transport import InProcess, Transport
+from ccfcpp.privacy.config import PrivacyConfig
+from ccfcpp.privacy.dp_levels import ClientLevel
+from ccfcpp.privacy.protection import Protection
 from tests.support.federation import CPU
 
 RUN = "a" * 32
@@ -116,18 +119,26 @@ def one_by_one(
     algorithm: Algorithm[Any],
     clients: Sequence[Client],
     availability: Availability | None = None,
-) -> Federation[Any, InProcess]:
+    mechanism: ClientLevel | None = None,
+) -> Federation[Any, Any]:
     """The same in one process: clients work by themselves, and no sum is formed before the server.
 
-    Arguments are those of ``deployed``.
+    Arguments are those of ``deployed``; secure sums and noise are the charter's.
     """
     seed = Randomness(int(charter.config["seed"]))
     alone = [Client(c.id, c.name, c.images, c.labels) for c in clients]
     side = algorithm.client_side(Crew(max(map(len, clients)), 1))
-    transport = InProcess(alone, side, ClientMemories(CPU, 10**9), seed, merges=False)
+    transport: Transport = InProcess(alone, side, ClientMemories(CPU, 10**9), seed, merges=False)
     members = [client.member for client in clients]
     who = availability or Availability()
-    return Federation(charter.method, algorithm, members, who, seed, transport)
+    privacy = PrivacyConfig.model_validate(charter.config.get("privacy", {}))
+    if privacy.is_on:
+        exchanges = {name: work.exchange for name, work in side.works.items()}
+        protection = Protection(privacy, charter.method, exchanges, len(clients), mechanism)
+        transport = protection.between(transport)
+    federation = Federation(charter.method, algorithm, members, who, seed, transport)
+    federation.guard = mechanism
+    return federation
 
 
 def charter_of(config: Any, clients: Sequence[Client], **facts: Any) -> Charter:
