@@ -6,6 +6,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from ccfcpp.clustering.scan.config import ScanConfig
+from ccfcpp.clustering.scan.network import ScanNetwork
+from ccfcpp.clustering.scan.objective import PREDICTIONS
+from ccfcpp.clustering.scan.objective import program as scan_program
 from ccfcpp.engine.payload import added_up
 from ccfcpp.engine.synchronised.messages import Contribution
 from ccfcpp.engine.synchronised.plan import Lags, rehearsed
@@ -79,3 +83,37 @@ def test_clipped_parts_are_those_of_each_image(clip: float) -> None:
             for name, part in parts.items():
                 torch.testing.assert_close(vars(found)[kind][name], part, rtol=1e-9, atol=1e-12)
         known = other
+
+
+@pytest.mark.parametrize("lagged", [False, True])
+def test_without_clipping_fed_scans_step_is_that_of_one_tape_over_all_images(lagged: bool) -> None:
+    """Its own network and objective, whose common part weighs the most, exact or lagged."""
+    torch.manual_seed(3)
+    config = ScanConfig(widths=(8,), hidden=12, latent=6, pairs="views")
+    module = ScanNetwork(config, (1, 8, 8), 4).double()
+    parameters, shares = moved_parameters(module), torch.tensor([0.1, 0.2, 0.3, 0.4]).double()
+    images = torch.rand(7, 2, 1, 8, 8, dtype=torch.float64)
+    together = images.transpose(0, 1).flatten(0, 1)
+
+    def tape(shown: Tensor) -> Tape:
+        return Tape(scan_program(module, shown, 30.0, shares), parameters)
+
+    lags = Lags(frozenset({PREDICTIONS}), frozenset({module.latent_norm})) if lagged else Lags()
+    first, other = rehearsed(lambda: tape(images[0]), lags)
+    make = partial(scan_program, module, balance=30.0, shares=shares)
+    bounds, before = Bounds(1e12, {}, batch=1.0), Contribution()
+    for plan in (first, other):
+        whole = tape(together)
+        each = ImageSums(module, make, images, parameters, bounds, plan.trips)
+        totals = {pool: before.sums[pool] for pool in plan.lags.totals}
+        slopes = {pool: 0.9 * before.slopes[pool] for pool in plan.lags.slopes}
+        for trip in plan.trips:
+            expected, found = whole.advance(totals, slopes), each.advance(totals, slopes)
+            for kind, parts in vars(expected).items():
+                assert vars(found)[kind].keys() == parts.keys() == vars(trip)[kind].keys()
+                for part, number in parts.items():
+                    torch.testing.assert_close(vars(found)[kind][part], number)
+            totals, slopes = expected.sums, expected.slopes
+            before.sums.update(totals)
+            before.slopes.update(slopes)
+        assert any(part.abs().max() > 1e-6 for part in expected.gradient.values())
