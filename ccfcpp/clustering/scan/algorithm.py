@@ -113,7 +113,7 @@ class FedScan(ClusteringAlgorithm[ScanState]):
         lags = Lags()
         if self.config.lagged:
             norm = self.space.network.latent_norm
-            lags = Lags(totals=frozenset({PREDICTIONS}), slopes=frozenset({norm}))
+            lags = Lags(frozenset({PREDICTIONS}), frozenset({norm} if norm else ()))
         network = self.space.network
 
         def tape() -> Tape:
