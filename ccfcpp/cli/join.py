@@ -1,10 +1,11 @@
 """The command ``ccfcpp join``: it parses, calls and prints."""
 
+import math
 import signal
 import tempfile
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -13,6 +14,9 @@ from ccfcpp.cli.terminal import progress_console
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.sending import ALWAYS, KINDS, Kind
 from ccfcpp.deployment.trial import FOLDER, HOST, PORT, free_key, refuse_elsewhere
+
+if TYPE_CHECKING:
+    from ccfcpp.deployment.charter import PrivacyLimit
 
 _OPTIONAL = [kind for kind in KINDS if kind not in ALWAYS]
 
@@ -55,6 +59,17 @@ def join(
             help="Refuse a run in which the server sees what this client sends.",
         ),
     ] = False,
+    only_private: Annotated[
+        float | None,
+        typer.Option(
+            "--only-private",
+            metavar="EPSILON",
+            help="Refuse a run without differential privacy, or with a larger ε.",
+        ),
+    ] = None,
+    delta: Annotated[
+        float, typer.Option(help="With --only-private: refuse a run with a larger δ, too.")
+    ] = 1e-5,
     state: Annotated[
         Path | None, typer.Option(help="Folder of what the client remembers; KEY.state otherwise.")
     ] = None,
@@ -74,12 +89,30 @@ def join(
         raise UsageError(f"--allow {unknown[0]} is refused: it should be {' or '.join(_OPTIONAL)}")
     if not Path(data).exists():
         raise UsageError(f"there are no images at {data}: give another --data")
+    limit = privacy_limit(only_private, delta)
     require_flower()
     taken = free_key(key or FOLDER) if insecure else nullcontext(key)
     with taken as own:
         assert own is not None  # checked above
         certificate = own.parents[1] / "ca.crt" if insecure else authority or Path("ca.crt")
-        _take_part(server, own, certificate, data, allowed, only_secure_sums, state)
+        _take_part(server, own, certificate, data, allowed, only_secure_sums, limit, state)
+
+
+def privacy_limit(epsilon: float | None, delta: float) -> "PrivacyLimit | None":
+    """What an owner insists on; None: on nothing.
+
+    Raises:
+        UsageError: There is no such ε or δ.
+    """
+    from ccfcpp.deployment.charter import PrivacyLimit
+
+    if epsilon is None:
+        return None
+    if not 0 < epsilon < math.inf:
+        raise UsageError(f"--only-private {epsilon:g} is refused: give an ε above 0")
+    if not 0 < delta < 1:
+        raise UsageError(f"--delta {delta:g} is refused: give a δ between 0 and 1")
+    return PrivacyLimit(epsilon, delta)
 
 
 def _take_part(
@@ -89,6 +122,7 @@ def _take_part(
     data: str,
     allowed: frozenset[Kind],
     only_secure_sums: bool,
+    only_private: "PrivacyLimit | None",
     state: Path | None,
 ) -> None:
     for path in (key, authority):
@@ -111,6 +145,7 @@ def _take_part(
         choose_device("auto"),
         console.print,
         only_secure_sums=only_secure_sums,
+        only_private=only_private,
     )
     # A path of a socket must be short.
     with tempfile.TemporaryDirectory(prefix="ccfcpp-") as folder:

@@ -113,7 +113,6 @@ def serve(
             if task == "cluster":
                 refuse_unused([key for key, _ in flatten(values)], [resolved.method])
             opening = Opening.new(out or new_path(resolved.method, "deployed"), resolved)
-        opening.config.privacy.refuse_deployed()
         opening.config.attack.refuse_deployed()
 
     require_flower()

@@ -1,13 +1,16 @@
 """What a client has to know of a run to work for it."""
 
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
 from ccfcpp.clustering.methods import METHODS
 from ccfcpp.core.config import Section
+from ccfcpp.core.config_layers import validate
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.sending import Kind
+from ccfcpp.privacy.config import PrivacyConfig
 
 Size = Annotated[int, Field(ge=0, le=10**9)]
 Text = Annotated[str, Field(max_length=200)]
@@ -43,10 +46,13 @@ class Charter(Section):
         return str(self.config.get("method"))
 
     @property
-    def secure_sums(self) -> bool:
-        """Whether what clients send adds up under masks."""
-        section = self.config.get("privacy")
-        return isinstance(section, dict) and section.get("secure_sums") is True
+    def privacy(self) -> PrivacyConfig:
+        """What the server says that the run does for privacy.
+
+        Raises:
+            UsageError: It is of another form.
+        """
+        return validate(PrivacyConfig, self.config.get("privacy", {}))
 
     @property
     def kinds(self) -> tuple[Kind, ...]:
@@ -60,6 +66,31 @@ class Charter(Section):
         if self.method not in METHODS:
             raise UsageError(f"there is no system {self.method!r} here: install what brings it")
         return METHODS[self.method].kinds
+
+
+@dataclass(frozen=True)
+class PrivacyLimit:
+    """How much a run may tell of a client or of an image, at most.
+
+    Attributes:
+        epsilon: The largest ε.
+        delta: The largest δ.
+    """
+
+    epsilon: float
+    delta: float
+
+    def exceeded(self, privacy: PrivacyConfig) -> str | None:
+        """What a run does that its owner does not allow, in words; None where all is well."""
+        if privacy.level == "none":
+            return "the run has no differential privacy"
+        if privacy.reproducible_noise:
+            return "privacy.reproducible_noise protects nothing"
+        if privacy.epsilon > self.epsilon:
+            return f"privacy.epsilon = {privacy.epsilon:g} is more than {self.epsilon:g}"
+        if privacy.delta > self.delta:
+            return f"privacy.delta = {privacy.delta:g} is more than {self.delta:g}"
+        return None
 
 
 class Facts(Section):

@@ -15,6 +15,7 @@ from ccfcpp.clustering.model import ModelFacts
 from ccfcpp.core.config import MethodConfig
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.metrics import clustering_scores
+from ccfcpp.deployment.bounded_sums import SummingWithinBounds, exchanges_within_bounds
 from ccfcpp.deployment.charter import Charter
 from ccfcpp.deployment.halves import COUNTS, Counts, counting
 from ccfcpp.deployment.masked_messages import exchanges_under_masks
@@ -62,7 +63,6 @@ class DeployedExperiment(Experiment[Any]):
         connect: Connect,
     ) -> None:
         super().__init__(config)
-        self.privacy.refuse_deployed()
         self.attack.refuse_deployed()
         self.config = config
         self.charter = charter
@@ -74,9 +74,15 @@ class DeployedExperiment(Experiment[Any]):
         works = self.algorithm.client_side(Crew(largest, together=1)).works
         self.exchanges = {name: work.exchange for name, work in works.items()}
         _ = self.hostility, self.protection  # they say before the run what does not fit
-        in_secret = self.privacy.secure_sums
-        asked = exchanges_under_masks(self.exchanges) if in_secret else self.exchanges
-        self.transport = connect({**asked, COUNTS: self.counting}, self.device)
+        self.transport = connect({**self._asked(), COUNTS: self.counting}, self.device)
+
+    def _asked(self) -> Exchanges:
+        """What clients are asked for."""
+        if self.privacy.secure_sums:
+            return exchanges_under_masks(self.exchanges)
+        if self.privacy.level != "none":
+            return exchanges_within_bounds(self.exchanges)
+        return self.exchanges
 
     @abstractmethod
     def prepare(self) -> None:
@@ -115,6 +121,8 @@ class DeployedExperiment(Experiment[Any]):
         mechanism = self.protection.mechanism if self.protection else None
         if self.privacy.secure_sums:
             transport = SummingOverNetwork(transport, self.exchanges, self.privacy, mechanism)
+        elif mechanism is not None:
+            transport = SummingWithinBounds(transport, self.exchanges, mechanism)
         federation: Federation[Any, Any] = Federation(
             self.system,
             self.algorithm,

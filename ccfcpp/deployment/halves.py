@@ -19,6 +19,7 @@ from ccfcpp.core.errors import UsageError
 from ccfcpp.core.files import save_tensors, write_whole
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.data import ImageData, load
+from ccfcpp.deployment.bounded_sums import works_within_bounds
 from ccfcpp.deployment.charter import Charter
 from ccfcpp.deployment.masked_client import works_under_masks
 from ccfcpp.engine.algorithm import Algorithm
@@ -138,6 +139,8 @@ class Half(ABC):
         privacy = self.config.section(PrivacyConfig)
         if privacy.secure_sums:
             works = works_under_masks(works, privacy, self.charter.clients)
+        elif privacy.level != "none":
+            works = works_within_bounds(works, privacy)
         return {**works, COUNTS: Counting(self, tells)}
 
     def _numbered(self, labels: Tensor) -> Tensor:

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ccfcpp.core.randomness import Randomness
+from ccfcpp.deployment.bounded_sums import contributed
 from ccfcpp.deployment.masked_messages import (
     KEYS,
     SHARES,
@@ -21,12 +22,10 @@ from ccfcpp.deployment.masked_messages import (
 )
 from ccfcpp.engine.client import Client
 from ccfcpp.engine.exchange import ClientWork, RefusedUpdateError, Task
-from ccfcpp.privacy.addition import Addition, Parts, addition_of
+from ccfcpp.privacy.addition import addition_of
 from ccfcpp.privacy.config import PrivacyConfig
-from ccfcpp.privacy.dp_levels import client_bounds
 from ccfcpp.privacy.secure_sums import Participant
 from ccfcpp.privacy.summation import flattened
-from ccfcpp.privacy.summing import WEIGHT_OF_ALL
 
 
 class Part:
@@ -65,12 +64,6 @@ class Part:
         if self._participant is None or self._sum != (task.round, task.index):
             raise RefusedUpdateError("it has no part in this secure sum")
         return self._participant
-
-    def contributed(self, addition: Addition, message: Any, update: Any) -> Parts:
-        """What of an update is added up: all of it, or what client-level privacy leaves of it."""
-        if self.config.level != "client":
-            return addition.parts(message, update)
-        return client_bounds(self.config).clipped(addition.parts(message, update, WEIGHT_OF_ALL))
 
     def end(self) -> None:
         """The sum is over."""
@@ -146,7 +139,7 @@ class UnderMasks(_Stage):
         addition = addition_of(self.work.exchange)
         if addition is None:
             raise RefusedUpdateError(f"what {own.exchange} sends does not add up")
-        parts = self.part.contributed(addition, message.message, update)
+        parts = contributed(self.part.config, addition, message.message, update)
         words = participant.terms.form.encoded(flattened(parts), self.part.asked)
         return Masked.of(participant.masked(words), parts, addition.like)
 

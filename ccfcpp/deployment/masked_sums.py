@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ccfcpp.deployment.bounded_sums import CheckedSumming
 from ccfcpp.deployment.masked_messages import (
     KEYS,
     SHARES,
@@ -26,13 +27,13 @@ from ccfcpp.deployment.masked_messages import (
 )
 from ccfcpp.engine.client import Member
 from ccfcpp.engine.exchange import AbsentClientError, Exchange, RefusedUpdateError, Task
-from ccfcpp.engine.payload import PayloadError, pack, size
+from ccfcpp.engine.payload import pack, size
 from ccfcpp.engine.transport import Reply, Transport
-from ccfcpp.privacy.addition import Addition, Parts
+from ccfcpp.privacy.addition import Addition
 from ccfcpp.privacy.config import PrivacyConfig
 from ccfcpp.privacy.secure_sums import Collector
 from ccfcpp.privacy.summation import Summation
-from ccfcpp.privacy.summing import Mechanism, Summing
+from ccfcpp.privacy.summing import Mechanism
 
 
 class SumOverNetwork(Summation):
@@ -133,7 +134,7 @@ class SumOverNetwork(Summation):
         self._reasons[client] = kind(f"{stage} of the secure sum: {why}")
 
 
-class SummingOverNetwork(Summing):
+class SummingOverNetwork(CheckedSumming):
     """A transport that gives the loop sums of clients on other machines, and no summand.
 
     Args:
@@ -185,12 +186,3 @@ class SummingOverNetwork(Summing):
         total.take(reply.client, reply.update)
         addition.like = reply.update.like
         like.update(reply.update.words)
-
-    def whole(
-        self, addition: Addition, exchange: Exchange[Any, Any], message: object, parts: Parts
-    ) -> object:
-        """The sum as an update. Its names and shapes are what clients have said."""
-        try:
-            return super().whole(addition, exchange, message, parts)
-        except (KeyError, PayloadError, RuntimeError) as error:
-            raise RefusedUpdateError("the secure sum is of another form") from error

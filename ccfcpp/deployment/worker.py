@@ -16,7 +16,7 @@ from ccfcpp.core.randomness import Randomness
 from ccfcpp.core.sending import ALWAYS, Kind
 from ccfcpp.core.units import bytes_in_words
 from ccfcpp.data import ImageData
-from ccfcpp.deployment.charter import Charter, Facts
+from ccfcpp.deployment.charter import Charter, Facts, PrivacyLimit
 from ccfcpp.deployment.envelope import (
     Answer,
     EnvelopeError,
@@ -51,6 +51,7 @@ class Worker:
         say: Takes a line for the owner.
         most_bytes: How large a payload may be.
         only_secure_sums: Whether its owner allows nothing that the server sees by itself.
+        only_private: How much a run may tell by what it publishes; None: anything.
     """
 
     def __init__(
@@ -62,6 +63,7 @@ class Worker:
         say: Callable[[str], None] = lambda line: None,
         most_bytes: int = MOST_PAYLOAD_BYTES,
         only_secure_sums: bool = False,
+        only_private: PrivacyLimit | None = None,
     ) -> None:
         self.load = load
         self.folder = folder
@@ -70,6 +72,7 @@ class Worker:
         self.say = say
         self.most_bytes = most_bytes
         self.only_secure_sums = only_secure_sums
+        self.only_private = only_private
         self.shelf = Shelf(folder / "memory", self.device)
         self.tally = Tally()
         self._seen: dict[str, None] = {}
@@ -117,8 +120,10 @@ class Worker:
     def _check_allowed(self, charter: Charter) -> None:
         if wanted := [kind for kind in charter.kinds if kind not in self.allowed]:
             raise ForbiddenError(f"its owner does not allow {wanted[0]} (--allow {wanted[0]})")
-        if self.only_secure_sums and not charter.secure_sums:
+        if self.only_secure_sums and not charter.privacy.secure_sums:
             raise ForbiddenError("its owner allows secure sums alone (--only-secure-sums)")
+        if self.only_private and (why := self.only_private.exceeded(charter.privacy)):
+            raise ForbiddenError(f"{why} (--only-private, --delta)")
 
     def _facts(self, charter: Charter) -> Facts:
         half = make_half(charter, self.load(charter), self.device)

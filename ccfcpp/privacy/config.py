@@ -5,7 +5,6 @@ from typing import Annotated, Literal
 from pydantic import Field, field_validator, model_validator
 
 from ccfcpp.core.config import Count, PositiveNumber, Section
-from ccfcpp.core.errors import UsageError
 
 _GROUPS = ("sums", "slopes", "counts", "gradient", "model", "figures")
 
@@ -47,19 +46,6 @@ class PrivacyConfig(Section):
     def behind_the_point(self) -> int:
         """Bits behind the point."""
         return self.bits // 2 if self.fraction_bits is None else self.fraction_bits
-
-    def refuse_deployed(self) -> None:
-        """Raise ``UsageError`` where clients on other machines cannot do what is asked for."""
-        if self.level == "image":
-            raise UsageError(
-                "privacy.level = image is not there yet with clients on several machines: take "
-                "client with secure sums, or none"
-            )
-        if self.level == "client" and not self.secure_sums:
-            raise UsageError(
-                "privacy.level = client with clients on several machines needs secure sums, in "
-                "which each of them clips what it sends: add --secure-sums"
-            )
 
     @property
     def is_on(self) -> bool:

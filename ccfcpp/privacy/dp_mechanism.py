@@ -26,6 +26,10 @@ from ccfcpp.privacy.addition import Parts
 _STATISTICS = ("sums", "slopes")
 """Parts of which each name is a group by itself: they are of different sizes."""
 
+_JUST_WITHIN = 1 - 2**-30
+"""What is clipped has a norm below its bound, also as rounded and added up by another processor:
+to clip once more changes no bit, so that a server can clip what its clients have clipped."""
+
 _DIVIDED = ("slopes", "gradient", "figures")
 """Parts of a mean over a batch."""
 
@@ -101,7 +105,8 @@ class Bounds:
         found: Parts = {}
         for group, names in groups(parts).items():
             norm = math.sqrt(sum(float(parts[name].square().sum()) for name in names))
-            factor = min(1.0, self.of(group) / norm) if norm > 0 else 1.0
+            bound = self.of(group)
+            factor = 1.0 if norm <= bound else bound * _JUST_WITHIN / norm
             found |= {name: factor * parts[name] for name in names}
         return found
 

@@ -125,8 +125,6 @@ def test_many_clients_fit_a_terminal() -> None:
         (["--method", "fedavg"], "method"),
         (["--task", "classify", "--clusters", 3], "clusters"),
         (["--listen", "9092"], "HOST:PORT"),
-        (["--privacy", "client"], "needs secure sums, in which each of them clips what it sends"),
-        (["--privacy", "image", "--secure-sums"], "privacy.level = image is not there yet"),
     ],
 )
 def test_settings_without_effect_are_refused(

@@ -154,16 +154,6 @@ def test_bad_input_has_one_line(privacy: Mapping[str, object], reason: str) -> N
     assert "\n" not in str(caught.value)
 
 
-def test_clients_on_other_machines_are_not_promised_what_is_not_there() -> None:
-    sums = {"secure_sums": True}
-    for there in ({}, sums, {"level": "client", **sums}):
-        PrivacyConfig.model_validate(there).refuse_deployed()
-    with pytest.raises(UsageError, match=r"needs secure sums, .* add --secure-sums"):
-        PrivacyConfig(level="client").refuse_deployed()
-    with pytest.raises(UsageError, match="level = image is not there yet"):
-        PrivacyConfig(level="image", secure_sums=True).refuse_deployed()
-
-
 def test_one_client_has_no_secure_sum() -> None:
     tree: Tree = {"partition": {"clients": 1}, "privacy": {"secure_sums": True}}
     with pytest.raises(UsageError, match="a sum of one is its summand"):

@@ -1,0 +1,325 @@
+"""Differential privacy with clients on other machines: bounds at the clients, noise at the server."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load, load_file, save
+
+from ccfcpp.clustering.config import ClusterConfig
+from ccfcpp.core.config import Tree
+from ccfcpp.core.config_layers import merge
+from ccfcpp.core.errors import UsageError
+from ccfcpp.core.randomness import Randomness
+from ccfcpp.deployment.charter import PrivacyLimit
+from ccfcpp.deployment.experiment import DeployedExperiment
+from ccfcpp.deployment.parcel import Parcel
+from ccfcpp.engine.payload import pack
+from ccfcpp.privacy.config import PrivacyConfig
+from ccfcpp.privacy.dp_levels import client_bounds
+from ccfcpp.privacy.dp_mechanism import groups
+from ccfcpp.runs.folder import RunFolder
+from tests.deployment.test_experiment import experiment_on, grid_of, run
+from tests.support.classification import labelled_clients
+from tests.support.clustering import tiny
+from tests.support.command import ccfcpp
+from tests.support.deployment import Grid, one_by_one
+
+pytest.importorskip("dp_accounting")
+
+SIZES = (30, 25, 20)
+SCAN: Tree = {"scan": {"pairs": "views", "overclustering": 1, "steps_per_round": 2}}
+CCFC: Tree = {
+    "training": {"pretraining": "neighbours", "steps": "synchronised", "rounds": 2},
+    "centroids": {"search": "lloyd", "refine_steps": 2},
+}
+SYSTEMS: dict[str, tuple[str, Tree]] = {
+    "fed-scan": ("fed-scan", SCAN),
+    "ccfc++": ("ccfc++", CCFC),
+    "ccfc++ local": ("ccfc++", merge(CCFC, {"training": {"steps": "local"}})),
+}
+OPEN: Tree = {"level": "client", "reproducible_noise": True, "noise": 0.01, "epsilon": 1e9}
+
+
+def config_of(system: str, **privacy: object) -> ClusterConfig:
+    method, tree = SYSTEMS[system]
+    common: Tree = {"clusters": 3, "device": "cpu", "compute": {"cohort": 1}}
+    return tiny(method, tree, common, {"privacy": {**OPEN, **privacy}})
+
+
+def started(
+    folder: Path, system: str = "fed-scan", **privacy: object
+) -> tuple[DeployedExperiment, Grid]:
+    grid = grid_of(labelled_clients(*SIZES), folder)
+    return experiment_on(grid, config_of(system, **privacy)), grid
+
+
+def first_state(experiment: DeployedExperiment) -> Any:
+    return experiment.algorithm.initial_state(experiment.randomness)
+
+
+@pytest.mark.parametrize(
+    ("system", "level", "sums"),
+    [
+        ("fed-scan", "client", False),
+        ("ccfc++", "client", False),
+        ("ccfc++ local", "client", False),
+        ("ccfc++", "client", True),
+        ("fed-scan", "image", False),
+        ("fed-scan", "image", True),
+    ],
+)
+def test_a_run_ends_in_the_bits_of_one_process(
+    system: str, level: str, sums: bool, tmp_path: Path
+) -> None:
+    privacy = {"level": level, "secure_sums": sums}
+    experiment, grid = started(tmp_path, system, **privacy)
+    summary = run(experiment, tmp_path / "run")
+    assert summary["refused_updates"] == 0
+    assert summary["privacy"]["level"] == level
+    assert 0 < summary["privacy"]["epsilon"] <= 1e9
+    beside = experiment_on(grid, experiment.config)
+    assert beside.protection is not None
+    mechanism: Any = beside.protection.mechanism
+    clients = labelled_clients(*SIZES)
+    alone = one_by_one(beside.charter, beside.algorithm, clients, mechanism=mechanism)
+    rounds = list(alone.run(first_state(beside)))
+    found, expected = load_file(tmp_path / "run" / "model.safetensors"), pack(rounds[-1][0])
+    assert found.keys() == expected.keys()
+    assert [name for name in found if not torch.equal(found[name], expected[name])] == []
+    lines = [json.loads(x) for x in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    spent = [line["figures"]["epsilon"] for line in lines]
+    assert spent == [report.figures["epsilon"] for _, report in rounds]
+    assert spent == sorted(spent)
+    assert len((tmp_path / "run" / "privacy.jsonl").read_text().splitlines()) == len(rounds)
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_what_a_client_sends_is_within_its_bounds(system: str, tmp_path: Path) -> None:
+    clip = 1e-3
+    experiment, grid = started(tmp_path, system, clip=clip)
+    sent: list[dict[str, torch.Tensor]] = []
+    for name in grid.workers:
+        grid.tampering[name] = noting(sent)
+    experiment.federation().run_round(first_state(experiment), 0)
+    norms = [
+        torch.cat([parts[name].flatten() for name in names]).norm().item()
+        for parts in sent
+        for names in groups(parts).values()
+    ]
+    assert len(sent) >= len(SIZES)
+    assert max(norms) <= clip
+    assert max(norms) > 0.999 * clip  # something was clipped
+
+
+def noting(sent: list[dict[str, torch.Tensor]]) -> Callable[[Parcel], Parcel]:
+    def noted(parcel: Parcel) -> Parcel:
+        content = load(parcel.payload)
+        # What else there is are dtypes, without a number.
+        assert all(name.startswith(("parts/", "like/")) for name in content)
+        assert not any(t.numel() for name, t in content.items() if name.startswith("like/"))
+        sent.append({n.removeprefix("parts/"): t for n, t in content.items() if n[:5] == "parts"})
+        return parcel
+
+    return noted
+
+
+def changed(do: Callable[[dict[str, torch.Tensor]], Any]) -> Callable[[Parcel], Parcel]:
+    """Send other tensors."""
+
+    def done(parcel: Parcel) -> Parcel:
+        content = load(parcel.payload)
+        do(content)
+        return parcel._replace(payload=save(content))
+
+    return done
+
+
+def larger(content: dict[str, torch.Tensor]) -> None:
+    for name in content:
+        content[name] = content[name] * 1e6
+
+
+def test_the_server_clips_what_exceeds_its_bounds(tmp_path: Path) -> None:
+    """A client that sends a million times as much has the say of one that is just within."""
+    clip = 1e-3
+    experiment, grid = started(tmp_path, clip=clip)
+    federation = experiment.federation()
+    summing: Any = federation.transport
+    published: list[dict[str, torch.Tensor]] = []
+    inner, noised = [], summing.mechanism.published
+
+    def watched(task: Any, totals: dict[str, torch.Tensor]) -> Any:
+        published.append(totals)
+        return noised(task, totals)
+
+    summing.mechanism.published = watched
+    grid.tampering["client 1"] = changed(larger)
+    for name in ("client 0", "client 2"):
+        grid.tampering[name] = noting(inner)
+    _, report = federation.run_round(first_state(experiment), 0)
+    assert not report.refused
+    assert len(published) == len(inner) / 2
+    for total, one, other in zip(published, inner[::2], inner[1::2], strict=True):
+        for names in groups(total).values():
+            rest = [(total[n] - one[n] - other[n]).flatten() for n in names]
+            assert torch.cat(rest).norm() <= clip * (1 + 1e-9)
+
+
+def renamed(content: dict[str, torch.Tensor]) -> None:
+    name = next(name for name in content if name.startswith("parts/"))
+    content["parts/sums/mine"] = content[name].clone()
+
+
+def as_nan(content: dict[str, torch.Tensor]) -> None:
+    name = next(name for name in content if name.startswith("parts/"))
+    content[name] = content[name] * float("nan")
+
+
+def as_floats(content: dict[str, torch.Tensor]) -> None:
+    for name in content:
+        content[name] = content[name].float()
+
+
+@pytest.mark.parametrize("who", ["client 0", "client 2"])
+@pytest.mark.parametrize("spoilt", [renamed, as_nan, as_floats])
+@pytest.mark.parametrize("level", ["client", "image"])
+def test_parts_of_another_form_are_refused_and_the_round_goes_on(
+    level: str, spoilt: Callable[..., None], who: str, tmp_path: Path
+) -> None:
+    """Whether they come first or last."""
+    experiment, grid = started(tmp_path, level=level)
+    grid.tampering[who] = changed(spoilt)
+    _, report = experiment.federation().run_round(first_state(experiment), 0)
+    assert report.refused.keys() == {int(who[-1])}
+
+
+@pytest.mark.parametrize("level", ["client", "image"])
+def test_the_budget_ends_the_run(level: str, tmp_path: Path) -> None:
+    experiment, _ = started(tmp_path, level=level, noise=3.0, epsilon=3.0)
+    summary = run(experiment, tmp_path / "run")
+    assert 0 < summary["rounds"] < experiment.algorithm.rounds
+    assert summary["privacy"]["budget_ended_the_run"] is True
+    assert summary["privacy"]["epsilon"] <= 3.0
+
+
+def test_a_server_that_goes_on_has_spent_what_it_spent(tmp_path: Path) -> None:
+    config = config_of("fed-scan", noise=3.0)
+    grid = grid_of(labelled_clients(*SIZES), tmp_path)
+    folder = RunFolder.create(tmp_path / "run", config)
+
+    def stop(report: Any, scores: Any) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        experiment_on(grid, config).run(folder, stop)
+    ledger = folder.path / "privacy.jsonl"
+    before = ledger.read_text().splitlines()
+    assert before
+    again = experiment_on(grid, config)
+    summary = again.run(folder)
+    assert ledger.read_text().splitlines()[: len(before)] == before
+    assert len(ledger.read_text().splitlines()) > again.algorithm.rounds
+    whole = run(experiment_on(grid, config), tmp_path / "whole")
+    # The round that ran again was published again.
+    assert summary["privacy"]["epsilon"] > whole["privacy"]["epsilon"]
+
+
+def test_a_run_within_bounds_can_be_asked_for_nothing_else(tmp_path: Path) -> None:
+    experiment, grid = started(tmp_path)
+    experiment.federation().run_round(first_state(experiment), 0)
+    name, order = next((n, p) for n, p in grid.orders if b"within bounds" in p.head)
+    head = json.loads(order.head)
+    plain = head | {"nonce": "c" * 32, "exchange": head["exchange"].removesuffix(" within bounds")}
+    answer = grid.workers[name].answer(order._replace(head=json.dumps(plain).encode()))
+    assert json.loads(answer.head)["status"] == "refused"
+
+
+def test_images_and_clients_are_drawn_by_nobodys_seed(tmp_path: Path) -> None:
+    """Two runs of one seed differ in which images a client has drawn, at its own machine."""
+    sent: list[dict[str, torch.Tensor]] = []
+    for number in range(2):
+        place = tmp_path / str(number)
+        experiment, grid = started(place, level="image", reproducible_noise=False)
+        grid.tampering["client 1"] = noting(sent)
+        experiment.federation().run_round(first_state(experiment), 0)
+    half = len(sent) // 2
+    first, second = sent[0], sent[half]
+    assert first.keys() == second.keys()
+    assert any(not torch.equal(first[name], second[name]) for name in first)
+
+
+REFUSED: list[tuple[Tree, str]] = [
+    ({"level": "none"}, "the run has no differential privacy"),
+    ({"epsilon": 9.0}, "privacy.epsilon = 9 is more than 8"),
+    ({"delta": 1e-4}, "privacy.delta = 0.0001 is more than 1e-05"),
+    ({"reproducible_noise": True}, "privacy.reproducible_noise protects nothing"),
+]
+ENOUGH: Tree = {"epsilon": 8.0, "reproducible_noise": False, "noise": None}
+
+
+@pytest.mark.parametrize(("privacy", "reason"), REFUSED)
+def test_an_owner_can_insist_on_noise(privacy: Tree, reason: str, tmp_path: Path) -> None:
+    grid = grid_of(labelled_clients(*SIZES), tmp_path)
+    said: list[str] = []
+    for worker in grid.workers.values():
+        worker.only_private = PrivacyLimit(8.0, 1e-5)
+        worker.say = said.append
+    assert len(experiment_on(grid, config_of("fed-scan", **ENOUGH)).members) == len(SIZES)
+    assert not said
+    with pytest.raises(UsageError, match="3 of 3 clients cannot take part"):
+        experiment_on(grid, config_of("fed-scan", **{**ENOUGH, **privacy}))
+    assert len(said) == len(SIZES)
+    assert all(f"{reason} (--only-private" in line and "\n" not in line for line in said)
+
+
+def test_an_insisting_client_refuses_orders_whose_charter_has_changed(tmp_path: Path) -> None:
+    """A server that greets with noise, and then works without."""
+    experiment, grid = started(tmp_path, **ENOUGH)
+    for worker in grid.workers.values():
+        worker.only_private = PrivacyLimit(8.0, 1e-5)
+    plain = experiment.charter.model_copy(
+        update={"config": {**experiment.charter.config, "privacy": {"level": "none"}}}
+    )
+    experiment.transport.charter = plain
+    _, report = experiment.federation().run_round(first_state(experiment), 0)
+    assert report.refused.keys() == {0, 1, 2}
+    assert "no differential privacy" in report.refused[0][0]
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        (("--only-private", 0), "--only-private 0 is refused"),
+        (("--only-private", "nan"), "--only-private nan is refused"),
+        (("--only-private", 8, "--delta", 1), "--delta 1 is refused"),
+    ],
+)
+def test_limits_that_are_none_are_refused(
+    options: tuple[object, ...], complaint: str, tmp_path: Path
+) -> None:
+    result = ccfcpp("join", "--insecure", "--data", tmp_path, *options)
+    assert result.code == 2
+    assert complaint in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+def test_clipping_twice_changes_no_bit() -> None:
+    """Over lengths and sizes: else a server that clips again would change honest parts."""
+    bounds = client_bounds(PrivacyConfig(level="client", clip=0.7))
+    for number in range(300):
+        numbers = Randomness(number).generator("test")
+        parts = {
+            f"gradient/{i}": torch.randn(
+                1 + number * 7 % 5000, generator=numbers, dtype=torch.float64
+            )
+            for i in range(3)
+        }
+        once = bounds.clipped(parts)
+        norm = torch.cat([*once.values()]).norm().item()
+        assert 0.7 * (1 - 1e-8) < norm <= 0.7 or torch.cat([*parts.values()]).norm() <= 0.7
+        twice = bounds.clipped(once)
+        assert all(torch.equal(once[name], twice[name]) for name in once)
