@@ -176,6 +176,8 @@ class SummingWithinBounds(CheckedSumming):
         """Count bounded parts in."""
         assert isinstance(reply.update, Bounded)
         parts, dtypes = reply.update.read(), reply.update.like
+        if addition.shapes(message) not in (None, _form(parts)):
+            raise RefusedUpdateError("its parts are not those of the model")
         if like and (_form(parts), _dtypes(dtypes)) != (_form(like), _dtypes(addition.like)):
             raise RefusedUpdateError("its parts have other shapes than those of others")
         # An honest client has done so. Another one, or an old one, may have sent anything.

@@ -3,11 +3,10 @@
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, ValidationError
 
 from ccfcpp.clustering.methods import METHODS
 from ccfcpp.core.config import Section
-from ccfcpp.core.config_layers import validate
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.sending import Kind
 from ccfcpp.privacy.config import PrivacyConfig
@@ -52,7 +51,10 @@ class Charter(Section):
         Raises:
             UsageError: It is of another form.
         """
-        return validate(PrivacyConfig, self.config.get("privacy", {}))
+        try:
+            return PrivacyConfig.model_validate(self.config.get("privacy", {}))
+        except ValidationError as error:
+            raise UsageError("what the run does for privacy cannot be read") from error
 
     @property
     def kinds(self) -> tuple[Kind, ...]:

@@ -42,6 +42,10 @@ class Addition(ABC):
                 they weigh together, then are no part. Its number of samples where it is None.
         """
 
+    def shapes(self, message: Any) -> dict[str, torch.Size] | None:
+        """The shapes of all parts by name, without loss and weight, where ``message`` tells."""
+        return None
+
     @abstractmethod
     def whole(
         self,
@@ -103,6 +107,11 @@ class Means(Addition):
         trained = 0.0 if update.loss is None else w
         figures = {_WEIGHT: w, _LOSS: trained * (update.loss or 0.0), _TRAINED: trained}
         return parts | {n: torch.tensor(f, dtype=torch.float64) for n, f in figures.items()}
+
+    def shapes(self, message: Any) -> dict[str, torch.Size]:
+        """Those of the model."""
+        floats = {n: entry for n, entry in message.model.items() if entry.is_floating_point()}
+        return {_CHANGE + name: entry.shape for name, entry in floats.items()}
 
     def whole(
         self,

@@ -8,7 +8,7 @@ from typing import Any
 
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.randomness import Randomness
-from ccfcpp.engine.exchange import Exchange, PerImage, ServerWork, Task
+from ccfcpp.engine.exchange import Exchange, PerImage, RefusedUpdateError, ServerWork, Task
 from ccfcpp.privacy.accountant import Budget, Release, check_installed, least_noise
 from ccfcpp.privacy.addition import Parts
 from ccfcpp.privacy.config import PrivacyConfig
@@ -61,6 +61,7 @@ class Level(ABC):
             )
         self.is_spent = False
         self._costs: dict[int, float] = {}
+        self._sizes: dict[int, Mapping[str, int] | None] = {}
         self._ledger: Ledger | None = None
 
     @abstractmethod
@@ -87,6 +88,7 @@ class Level(ABC):
         if self._ledger is not None:
             self._ledger.add(number, releases)
         self.budget.spend(releases)
+        self._sizes = {index: work.sizes for index, work in enumerate(works)}
         self._costs = {
             index: cost
             for chain in chains(works)
@@ -97,6 +99,16 @@ class Level(ABC):
     def figures(self) -> dict[str, float]:
         """ε so far."""
         return {"epsilon": self.budget.spent}
+
+    def check(self, task: Task, parts: Parts) -> None:
+        """Refuse parts that are not those of an exchange, where these are known beforehand.
+
+        Raises:
+            RefusedUpdateError: They are others.
+        """
+        expected = self._sizes.get(task.index)
+        if expected is not None and expected != {n: part.numel() for n, part in parts.items()}:
+            raise RefusedUpdateError(f"its parts are not those of {task.exchange}")
 
     def published(self, task: Task, totals: Parts) -> Parts:
         """The totals with their noise."""
@@ -176,6 +188,7 @@ class ClientLevel(Level):
 
     def contributed(self, task: Task, parts: Parts) -> Parts:
         """A client's parts, each group within its bound."""
+        self.check(task, parts)
         return self.bounds(task).clipped(parts)
 
 
@@ -228,6 +241,7 @@ class ImageLevel(Level):
 
     def contributed(self, task: Task, parts: Parts) -> Parts:
         """A client's sums, in which every image's part is within its bounds."""
+        self.check(task, parts)
         return parts
 
     def _per_image(self, name: str) -> PerImage:

@@ -72,7 +72,8 @@ class OpenSum(Summation):
 
     def total(self) -> Tensor:
         """All of them."""
-        assert self._total is not None
+        if self._total is None:
+            raise RefusedUpdateError("there is nothing to add up")
         return self._total
 
 
