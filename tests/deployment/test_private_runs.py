@@ -1,4 +1,4 @@
-"""Differential privacy with clients on other machines: bounds at the clients, noise at the server."""
+"""Differential privacy over a network: bounds at the clients, noise at the server."""
 
 import json
 from collections.abc import Callable
