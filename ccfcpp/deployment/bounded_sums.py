@@ -15,13 +15,13 @@ from torch import Tensor
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.client import Client, Member
 from ccfcpp.engine.exchange import ClientWork, Exchange, RefusedUpdateError, Task
-from ccfcpp.engine.payload import PayloadError, not_finite
+from ccfcpp.engine.payload import PayloadError, not_finite, pack
 from ccfcpp.engine.transport import Reply, Transport
 from ccfcpp.privacy.addition import Addition, Parts, addition_of
 from ccfcpp.privacy.config import PrivacyConfig
-from ccfcpp.privacy.dp_levels import client_bounds
+from ccfcpp.privacy.dp_levels import Level, client_bounds
 from ccfcpp.privacy.summation import OpenSum, Summation, flattened
-from ccfcpp.privacy.summing import WEIGHT_OF_ALL, Mechanism, Summing
+from ccfcpp.privacy.summing import WEIGHT_OF_ALL, Summing
 
 
 @dataclass(frozen=True)
@@ -147,13 +147,13 @@ class SummingWithinBounds(CheckedSumming):
         mechanism: What is done to contributions and to sums.
     """
 
-    mechanism: Mechanism
+    mechanism: Level
 
     def __init__(
         self,
         inner: Transport,
         exchanges: Mapping[str, Exchange[Any, Any]],
-        mechanism: Mechanism,
+        mechanism: Level,
     ) -> None:
         super().__init__(inner, exchanges, lambda task, members: OpenSum(), mechanism)
 
@@ -176,8 +176,13 @@ class SummingWithinBounds(CheckedSumming):
         """Count bounded parts in."""
         assert isinstance(reply.update, Bounded)
         parts, dtypes = reply.update.read(), reply.update.like
-        if addition.shapes(message) not in (None, _form(parts)):
-            raise RefusedUpdateError("its parts are not those of the model")
+        wanted = addition.shapes(message)
+        # What the server knows of a form counts more than what the first client has sent.
+        if wanted is None and (update := self.mechanism.expected(task, message)) is not None:
+            addition.parts(message, update)
+            wanted, dtypes = _form(pack(update)), addition.like
+        if wanted not in (None, _form(parts)):
+            raise RefusedUpdateError(f"its parts are not those of {task.exchange}")
         if like and (_form(parts), _dtypes(dtypes)) != (_form(like), _dtypes(addition.like)):
             raise RefusedUpdateError("its parts have other shapes than those of others")
         # An honest client has done so. Another one, or an old one, may have sent anything.

@@ -114,6 +114,13 @@ class ServerWork(ABC, Generic[State, Message, Update]):
     def broadcast(self, state: State) -> Message:
         """What goes down to every client that takes part."""
 
+    def expected(self, message: Message) -> Update | None:
+        """An update of the names, shapes and dtypes that all must have; its numbers do not matter.
+
+        None where these are not known beforehand.
+        """
+        return None
+
     @abstractmethod
     def check(self, message: Message, update: Update, senders: Sequence[Member]) -> None:
         """Refuse an update that does not have the shapes it must have, or claims what is not so.

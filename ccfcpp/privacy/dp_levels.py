@@ -8,7 +8,7 @@ from typing import Any
 
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.randomness import Randomness
-from ccfcpp.engine.exchange import Exchange, PerImage, RefusedUpdateError, ServerWork, Task
+from ccfcpp.engine.exchange import Exchange, PerImage, ServerWork, Task
 from ccfcpp.privacy.accountant import Budget, Release, check_installed, least_noise
 from ccfcpp.privacy.addition import Parts
 from ccfcpp.privacy.config import PrivacyConfig
@@ -61,7 +61,7 @@ class Level(ABC):
             )
         self.is_spent = False
         self._costs: dict[int, float] = {}
-        self._sizes: dict[int, Mapping[str, int] | None] = {}
+        self._works: Works = ()
         self._ledger: Ledger | None = None
 
     @abstractmethod
@@ -71,6 +71,10 @@ class Level(ABC):
     @abstractmethod
     def bounds(self, task: Task) -> Bounds:
         """How large a contribution to an exchange may be."""
+
+    @abstractmethod
+    def contributed(self, task: Task, parts: Parts) -> Parts:
+        """What of a client's parts is added up."""
 
     def open(self, path: Path) -> None:
         """Go on with what a run's ledger says is spent."""
@@ -88,7 +92,7 @@ class Level(ABC):
         if self._ledger is not None:
             self._ledger.add(number, releases)
         self.budget.spend(releases)
-        self._sizes = {index: work.sizes for index, work in enumerate(works)}
+        self._works = works
         self._costs = {
             index: cost
             for chain in chains(works)
@@ -100,15 +104,9 @@ class Level(ABC):
         """ε so far."""
         return {"epsilon": self.budget.spent}
 
-    def check(self, task: Task, parts: Parts) -> None:
-        """Refuse parts that are not those of an exchange, where these are known beforehand.
-
-        Raises:
-            RefusedUpdateError: They are others.
-        """
-        expected = self._sizes.get(task.index)
-        if expected is not None and expected != {n: part.numel() for n, part in parts.items()}:
-            raise RefusedUpdateError(f"its parts are not those of {task.exchange}")
+    def expected(self, task: Task, message: Any) -> Any:
+        """An update of the form that a task's updates must have; None where it is not known."""
+        return self._works[task.index].expected(message) if self._works else None
 
     def published(self, task: Task, totals: Parts) -> Parts:
         """The totals with their noise."""
@@ -188,7 +186,6 @@ class ClientLevel(Level):
 
     def contributed(self, task: Task, parts: Parts) -> Parts:
         """A client's parts, each group within its bound."""
-        self.check(task, parts)
         return self.bounds(task).clipped(parts)
 
 
@@ -241,7 +238,6 @@ class ImageLevel(Level):
 
     def contributed(self, task: Task, parts: Parts) -> Parts:
         """A client's sums, in which every image's part is within its bounds."""
-        self.check(task, parts)
         return parts
 
     def _per_image(self, name: str) -> PerImage:

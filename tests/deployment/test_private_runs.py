@@ -21,6 +21,7 @@ from ccfcpp.engine.payload import pack
 from ccfcpp.privacy.config import PrivacyConfig
 from ccfcpp.privacy.dp_levels import client_bounds
 from ccfcpp.privacy.dp_mechanism import groups
+from ccfcpp.privacy.dp_sampling import ReproducibleSampling
 from ccfcpp.runs.folder import RunFolder
 from tests.deployment.test_experiment import experiment_on, grid_of, run
 from tests.support.classification import labelled_clients
@@ -131,7 +132,9 @@ def changed(do: Callable[[dict[str, torch.Tensor]], Any]) -> Callable[[Parcel], 
     """Send other tensors."""
 
     def done(parcel: Parcel) -> Parcel:
-        content = load(parcel.payload)
+        content = load(parcel.payload) if parcel.payload else {}
+        if not any(name.startswith("parts/") for name in content):
+            return parcel
         do(content)
         return parcel._replace(payload=save(content))
 
@@ -150,7 +153,8 @@ def test_the_server_clips_what_exceeds_its_bounds(tmp_path: Path) -> None:
     federation = experiment.federation()
     summing: Any = federation.transport
     published: list[dict[str, torch.Tensor]] = []
-    inner, noised = [], summing.mechanism.published
+    inner: list[dict[str, torch.Tensor]] = []
+    noised = summing.mechanism.published
 
     def watched(task: Any, totals: dict[str, torch.Tensor]) -> Any:
         published.append(totals)
@@ -169,32 +173,86 @@ def test_the_server_clips_what_exceeds_its_bounds(tmp_path: Path) -> None:
             assert torch.cat(rest).norm() <= clip * (1 + 1e-9)
 
 
+def parts_of(content: dict[str, torch.Tensor]) -> list[str]:
+    return [name for name in content if name.startswith("parts/")]
+
+
 def renamed(content: dict[str, torch.Tensor]) -> None:
-    name = next(name for name in content if name.startswith("parts/"))
-    content["parts/sums/mine"] = content[name].clone()
+    content["parts/sums/mine"] = content.pop(parts_of(content)[0])
+
+
+def flat(content: dict[str, torch.Tensor]) -> None:
+    """As many numbers, in other shapes."""
+    content |= {name: content[name].flatten() for name in parts_of(content)}
 
 
 def as_nan(content: dict[str, torch.Tensor]) -> None:
-    name = next(name for name in content if name.startswith("parts/"))
-    content[name] = content[name] * float("nan")
+    content |= {name: content[name] * float("nan") for name in parts_of(content)}
 
 
 def as_floats(content: dict[str, torch.Tensor]) -> None:
-    for name in content:
-        content[name] = content[name].float()
+    content |= {name: content[name].float() for name in parts_of(content)}
 
 
-@pytest.mark.parametrize("who", ["client 0", "client 2"])
-@pytest.mark.parametrize("spoilt", [renamed, as_nan, as_floats])
-@pytest.mark.parametrize("level", ["client", "image"])
-def test_parts_of_another_form_are_refused_and_the_round_goes_on(
-    level: str, spoilt: Callable[..., None], who: str, tmp_path: Path
+FORMS = [
+    ("fed-scan", "client", renamed),
+    ("fed-scan", "client", flat),
+    ("fed-scan", "image", flat),
+    ("fed-scan", "image", as_nan),
+    ("ccfc++", "client", flat),
+    ("ccfc++", "client", as_floats),
+    ("ccfc++ local", "client", flat),
+    ("ccfc++ local", "client", as_nan),
+]
+
+
+@pytest.mark.parametrize(("system", "level", "spoilt"), FORMS)
+def test_parts_of_another_form_leave_their_client_out_of_the_run_and_nobody_else(
+    system: str, level: str, spoilt: Callable[..., None], tmp_path: Path
 ) -> None:
-    """Whether they come first or last."""
-    experiment, grid = started(tmp_path, level=level)
-    grid.tampering[who] = changed(spoilt)
-    _, report = experiment.federation().run_round(first_state(experiment), 0)
-    assert report.refused.keys() == {int(who[-1])}
+    """Also where they come first: client 0 is the largest. Trips that follow leave it out."""
+    experiment, grid = started(tmp_path, system, level=level)
+    grid.tampering["client 0"] = changed(spoilt)
+    rounds = list(experiment.federation().run(first_state(experiment)))
+    assert len(rounds) == experiment.algorithm.rounds
+    assert all(report.refused.keys() == {0} for _, report in rounds)
+
+
+def test_dtypes_are_what_the_server_knows(tmp_path: Path) -> None:
+    def as_integers(content: dict[str, torch.Tensor]) -> None:
+        content |= {name: content[name].int() for name in content if name.startswith("like/")}
+
+    states = []
+    for do in (lambda content: None, as_integers):
+        experiment, grid = started(tmp_path / do.__name__)
+        grid.tampering["client 0"] = changed(do)
+        state, report = experiment.federation().run_round(first_state(experiment), 0)
+        assert not report.refused
+        states.append(pack(state))
+    assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])
+
+
+def test_a_round_of_which_nothing_can_be_used_leaves_the_state(tmp_path: Path) -> None:
+    experiment, grid = started(tmp_path)
+    for name in grid.workers:
+        grid.tampering[name] = changed(as_nan)
+    state = first_state(experiment)
+    after, report = experiment.federation().run_round(state, 0)
+    assert after is state
+    assert report.refused.keys() == {0, 1, 2}
+
+
+def test_clients_are_drawn_by_the_server(tmp_path: Path) -> None:
+    """By a probability that no client is told."""
+    grid = grid_of(labelled_clients(*SIZES), tmp_path)
+    tree: Tree = {"availability": {"sample_fraction": 0.97}, "privacy": {**OPEN, "delta": 0.5}}
+    config = tiny("fed-scan", SCAN, {"clusters": 3, "device": "cpu"}, tree)
+    experiment = experiment_on(grid, config)
+    federation = experiment.federation()
+    assert isinstance(federation.availability, ReproducibleSampling)
+    assert "availability" not in experiment.charter.config
+    summing: Any = federation.transport
+    assert summing.divisor == 0.97 * len(SIZES)
 
 
 @pytest.mark.parametrize(("level", "epsilon"), [("client", 3.0), ("image", 0.9)])

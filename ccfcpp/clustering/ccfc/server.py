@@ -135,6 +135,10 @@ class HeadCentroids(ServerWork[CCFCState, Snapshot, LatentSums]):
         """The model, with its only head."""
         return head_snapshot(state, self.centres.clusters)
 
+    def expected(self, message: Snapshot) -> LatentSums:
+        """As Fed-SCAN has it."""
+        return self.centres.expected(message)
+
     def check(self, message: Snapshot, update: LatentSums, senders: Sequence[Member]) -> None:
         """Refuse sums of a wrong shape."""
         self.centres.check(message, update, senders)
@@ -159,11 +163,14 @@ class LloydAggregation(ServerWork[CCFCState, CCFCState, LloydUpdate]):
         """The global model and the centroids to refine."""
         return state.public
 
+    def expected(self, message: CCFCState) -> LloydUpdate:
+        """A sum and a number for each centroid."""
+        centroids = required_centroids(message.centroids).double()
+        return LloydUpdate(centroids, centroids[:, 0])
+
     def check(self, message: CCFCState, update: LloydUpdate, senders: Sequence[Member]) -> None:
         """Refuse sums of a wrong shape."""
-        centroids = required_centroids(message.centroids)
-        expected = LloydUpdate(centroids.double(), centroids[:, 0].double())
-        check_same_shapes(pack(expected), pack(update), "refinement")
+        check_same_shapes(pack(self.expected(message)), pack(update), "refinement")
 
     def aggregate(
         self, state: CCFCState, updates: Iterable[LloydUpdate], randomness: Randomness

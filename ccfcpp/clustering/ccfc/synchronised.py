@@ -170,10 +170,13 @@ class CollectSizes(ServerWork[CCFCState, CCFCState, ClusterSizes]):
         """The global model and the global centroids."""
         return state.public
 
+    def expected(self, message: CCFCState) -> ClusterSizes:
+        """A number for each cluster."""
+        return ClusterSizes(torch.zeros(self.clusters, dtype=torch.float64))
+
     def check(self, message: CCFCState, update: ClusterSizes, senders: Sequence[Member]) -> None:
         """Refuse sizes that are not those of the senders' images."""
-        expected = ClusterSizes(torch.zeros(self.clusters, dtype=torch.float64))
-        check_same_shapes(pack(expected), pack(update), "pseudo-labels:")
+        check_same_shapes(pack(self.expected(message)), pack(update), "pseudo-labels:")
         if bool((update.counts < 0).any()):
             raise RefusedUpdateError("a cluster has fewer than no images")
         check_samples(int(update.counts.sum()), senders)

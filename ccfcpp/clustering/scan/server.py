@@ -56,11 +56,14 @@ class MergeOverclusters(ServerWork[ScanState, Trained, Transitions]):
         """The model."""
         return Trained(state.model, state.version)
 
+    def expected(self, message: Trained) -> Transitions:
+        """Of each head, from each over-cluster to each."""
+        shape = self.heads, self.overclusters, self.overclusters
+        return Transitions(torch.zeros(shape, dtype=torch.float64))
+
     def check(self, message: Trained, update: Transitions, senders: Sequence[Member]) -> None:
         """Refuse sums of a wrong shape, and negative ones."""
-        shape = self.heads, self.overclusters, self.overclusters
-        expected = Transitions(torch.zeros(shape, dtype=torch.float64))
-        check_same_shapes(pack(expected), pack(update), "transitions:")
+        check_same_shapes(pack(self.expected(message)), pack(update), "transitions:")
         if bool((update.sums < 0).any()):
             raise RefusedUpdateError("transitions are negative")
 
@@ -94,10 +97,14 @@ class FindCentres(ServerWork[ScanState, Snapshot, LatentSums]):
         """The model."""
         return snapshot(state)
 
+    def expected(self, message: Snapshot) -> LatentSums:
+        """A sum and a number for each cluster."""
+        sums = torch.zeros(self.clusters, self.latent, dtype=torch.float64)
+        return LatentSums(sums, sums[:, 0])
+
     def check(self, message: Snapshot, update: LatentSums, senders: Sequence[Member]) -> None:
         """Refuse sums of a wrong shape."""
-        sums = torch.zeros(self.clusters, self.latent, dtype=torch.float64)
-        check_same_shapes(pack(LatentSums(sums, sums[:, 0])), pack(update), "sums of clusters:")
+        check_same_shapes(pack(self.expected(message)), pack(update), "sums of clusters:")
 
     def aggregate(
         self, state: ScanState, updates: Iterable[LatentSums], randomness: Randomness

@@ -76,13 +76,14 @@ class Trip(ServerWork[D, Known, Contribution]):
             self.plan.new_slopes(self.number, descent.slopes),
         )
 
+    def expected(self, message: Known) -> Contribution:
+        """What the trip asks for, with a gradient as it travels."""
+        wanted = self.plan.trips[self.number]
+        return dataclasses.replace(wanted, gradient=narrowed(wanted.gradient, self.steps.precision))
+
     def check(self, message: Known, update: Contribution, senders: Sequence[Member]) -> None:
         """Refuse what has wrong shapes, and sums that no batch can have."""
-        expected = self.plan.trips[self.number]
-        narrow = dataclasses.replace(
-            expected, gradient=narrowed(expected.gradient, self.steps.precision)
-        )
-        check_same_shapes(pack(narrow), pack(update), "part of")
+        check_same_shapes(pack(self.expected(message)), pack(update), "part of")
         for name, part in update.sums.items():
             if not self.plan.valid[name](part):
                 raise RefusedUpdateError(f"the sums of {name} are those of no batch")
