@@ -147,8 +147,6 @@ class SummingWithinBounds(CheckedSumming):
         mechanism: What is done to contributions and to sums.
     """
 
-    mechanism: Level
-
     def __init__(
         self,
         inner: Transport,
@@ -156,6 +154,7 @@ class SummingWithinBounds(CheckedSumming):
         mechanism: Level,
     ) -> None:
         super().__init__(inner, exchanges, lambda task, members: OpenSum(), mechanism)
+        self.level = mechanism
 
     def replies(
         self, total: Summation, task: Task, message: object, members: Sequence[Member]
@@ -178,7 +177,7 @@ class SummingWithinBounds(CheckedSumming):
         parts, dtypes = reply.update.read(), reply.update.like
         wanted = addition.shapes(message)
         # What the server knows of a form counts more than what the first client has sent.
-        if wanted is None and (update := self.mechanism.expected(task, message)) is not None:
+        if wanted is None and (update := self.level.expected(task, message)) is not None:
             addition.parts(message, update)
             wanted, dtypes = _form(pack(update)), addition.like
         if wanted not in (None, _form(parts)):
@@ -186,7 +185,7 @@ class SummingWithinBounds(CheckedSumming):
         if like and (_form(parts), _dtypes(dtypes)) != (_form(like), _dtypes(addition.like)):
             raise RefusedUpdateError("its parts have other shapes than those of others")
         # An honest client has done so. Another one, or an old one, may have sent anything.
-        parts = self.mechanism.contributed(task, parts)
+        parts = self.level.contributed(task, parts)
         addition.like = dtypes
         like.update(parts)
         total.add(reply.client, flattened(parts))

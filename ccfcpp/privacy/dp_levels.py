@@ -31,6 +31,7 @@ class Level(ABC):
         hides: What cannot be told, in words.
         trusted: Who is trusted, and with what.
         public: What is not protected.
+        contributors: What a mean is divided by, whoever takes part.
 
     Raises:
         UsageError: The budget does not allow a round.
@@ -40,12 +41,16 @@ class Level(ABC):
     hides: str
     trusted: str
     public: str
+    contributors: float
 
     def __init__(
         self, config: PrivacyConfig, rounds: Sequence[Works], randomness: Randomness
     ) -> None:
         check_installed()
         self.config = config
+        self.trusted = self.trusted.format(
+            seen="sums" if config.secure_sums else "each client's part"
+        )
         self.randomness = randomness
         self.source = NoiseSource(randomness if config.reproducible_noise else None)
         releases = [release for works in rounds for release in self.releases(works)]
@@ -159,7 +164,7 @@ class ClientLevel(Level):
 
     neighbours = "one client, with all its images, is there or is not"
     hides = "whether any one client took part in the run, with all its images"
-    trusted = "the server, which sees sums and who takes part in a round, and adds the noise"
+    trusted = "the server, which sees {seen} and who takes part in a round, and adds the noise"
     public = "the number of clients, and of the images of each"
 
     def __init__(
@@ -205,7 +210,7 @@ class ImageLevel(Level):
     neighbours = "one image of one client is there or is not"
     hides = "whether any one image was there"
     trusted = (
-        "the server, which sees sums and adds the noise, and each client, which bounds what an "
+        "the server, which sees {seen} and adds the noise, and each client, which bounds what an "
         "image adds"
     )
     public = "the clients, and the number of images of each"

@@ -98,7 +98,7 @@ def test_a_run_ends_in_the_bits_of_one_process(
     assert len((tmp_path / "run" / "privacy.jsonl").read_text().splitlines()) == len(rounds)
 
 
-@pytest.mark.parametrize("system", SYSTEMS)
+@pytest.mark.parametrize("system", ["fed-scan", "ccfc++ local"])
 def test_what_a_client_sends_is_within_its_bounds(system: str, tmp_path: Path) -> None:
     clip = 1e-3
     experiment, grid = started(tmp_path, system, clip=clip)
@@ -196,13 +196,9 @@ def as_floats(content: dict[str, torch.Tensor]) -> None:
 
 FORMS = [
     ("fed-scan", "client", renamed),
-    ("fed-scan", "client", flat),
-    ("fed-scan", "image", flat),
     ("fed-scan", "image", as_nan),
     ("ccfc++", "client", flat),
-    ("ccfc++", "client", as_floats),
-    ("ccfc++ local", "client", flat),
-    ("ccfc++ local", "client", as_nan),
+    ("ccfc++ local", "client", as_floats),
 ]
 
 
