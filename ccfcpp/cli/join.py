@@ -68,8 +68,9 @@ def join(
         ),
     ] = None,
     delta: Annotated[
-        float, typer.Option(help="With --only-private: refuse a run with a larger δ, too.")
-    ] = 1e-5,
+        float | None,
+        typer.Option(help="With --only-private: refuse a larger δ, too; above 1e-5 otherwise."),
+    ] = None,
     state: Annotated[
         Path | None, typer.Option(help="Folder of what the client remembers; KEY.state otherwise.")
     ] = None,
@@ -98,7 +99,7 @@ def join(
         _take_part(server, own, certificate, data, allowed, only_secure_sums, limit, state)
 
 
-def privacy_limit(epsilon: float | None, delta: float) -> "PrivacyLimit | None":
+def privacy_limit(epsilon: float | None, delta: float | None) -> "PrivacyLimit | None":
     """What an owner insists on; None: on nothing.
 
     Raises:
@@ -107,7 +108,10 @@ def privacy_limit(epsilon: float | None, delta: float) -> "PrivacyLimit | None":
     from ccfcpp.deployment.charter import PrivacyLimit
 
     if epsilon is None:
+        if delta is not None:
+            raise UsageError("--delta does nothing without --only-private: give both, or neither")
         return None
+    delta = 1e-5 if delta is None else delta
     if not 0 < epsilon < math.inf:
         raise UsageError(f"--only-private {epsilon:g} is refused: give an ε above 0")
     if not 0 < delta < 1:

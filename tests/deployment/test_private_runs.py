@@ -350,6 +350,7 @@ def test_an_insisting_client_refuses_orders_whose_charter_has_changed(tmp_path: 
         (("--only-private", 0), "--only-private 0 is refused"),
         (("--only-private", "nan"), "--only-private nan is refused"),
         (("--only-private", 8, "--delta", 1), "--delta 1 is refused"),
+        (("--delta", 1e-6), "--delta does nothing without --only-private"),
     ],
 )
 def test_limits_that_are_none_are_refused(
