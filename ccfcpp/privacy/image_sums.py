@@ -145,14 +145,14 @@ class ImageSums:
             sums = vmap(lambda image: self._run(self.parameters, {}, image).sums)(views)
             found |= {f"sums/{name}": sums[name] for name in wanted.sums}
         for name in wanted.slopes:
-            slope = vmap(grad(self._surrogate, argnums=1), in_dims=(None, None, 0))
-            at = slope(self.parameters, {name: self._statistics[name]}, views)
+            by_statistics = grad(self._surrogate, argnums=1, has_aux=True)
+            here = {name: self._statistics[name]}
+            at, _ = vmap(by_statistics, in_dims=(None, None, 0))(self.parameters, here, views)
             found[f"slopes/{name}"] = at[name]
         if wanted.gradient:
-            by_weights = vmap(grad(self._surrogate), in_dims=(None, None, 0))
-            gradients = by_weights(self.parameters, {}, views)
+            by_weights = vmap(grad(self._surrogate, has_aux=True), in_dims=(None, None, 0))
+            gradients, figures = by_weights(self.parameters, {}, views)
             found |= {f"gradient/{n}": gradients[f"network.{n}"] for n in wanted.gradient}
-            figures = vmap(self._figures)(views)
             found |= {f"figures/{name}": figures[name] for name in wanted.figures}
         return {name: part.detach().double() for name, part in found.items()}
 
@@ -164,8 +164,8 @@ class ImageSums:
 
     def _surrogate(
         self, parameters: Mapping[str, Tensor], at: Mapping[str, Tensor], views: Tensor
-    ) -> Tensor:
-        """ℓ(x) + Σ_j ⟨λ_j, s_j(x)⟩ over the λ that are known, at some statistics.
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """ℓ(x) + Σ_j ⟨λ_j, s_j(x)⟩ over the λ that are known, at some statistics; and figures.
 
         s_j does not depend on t_i for i ≥ j, so that what is not known yet does not matter.
         """
@@ -174,12 +174,7 @@ class ImageSums:
         value = run.objective.local
         for name, sums in run.sums.items():
             value = value + (self._slopes_at_sums[name] * sums).sum()
-        return value
-
-    def _figures(self, views: Tensor) -> dict[str, Tensor]:
-        objective = self._run(self.parameters, {}, views).objective
-        assert objective is not None
-        return dict(objective.figures or {})
+        return value, dict(run.objective.figures or {})
 
     def _at_sum(self, pool: Pool) -> Tensor:
         """λ as far as it is known."""
