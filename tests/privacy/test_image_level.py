@@ -16,12 +16,16 @@ from ccfcpp.clustering.experiment import ClusteringExperiment
 from ccfcpp.clustering.scan.messages import CENTRES
 from ccfcpp.core.config import Tree
 from ccfcpp.core.config_layers import parse_assignments
+from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.client import Client
 from ccfcpp.engine.exchange import ServerWork, Task
 from ccfcpp.engine.payload import pack
+from ccfcpp.engine.synchronised.clients import TripWork
+from ccfcpp.engine.synchronised.messages import Known
 from ccfcpp.privacy.cluster_sums import cluster_sums
 from ccfcpp.privacy.dp_levels import ImageLevel
 from ccfcpp.privacy.dp_mechanism import Bounds, groups
+from ccfcpp.privacy.image_sums import ImageProcess
 from tests.support.clustering import tiny
 from tests.support.command import assigned, ccfcpp, succeeded
 
@@ -138,6 +142,26 @@ def test_what_no_image_exceeds_is_its_bound_where_the_configured_one_is_larger()
     assert bound("contrast step, trip 1", "sums/clusters") == 3**0.5
     assert bound("contrast step, trip 1", "sums/backbone.1") == 100
     assert bound("contrast step, trip 1", "gradient") == 100 / 60
+
+
+@pytest.mark.parametrize("reproducible", [False, True])
+def test_views_follow_from_the_runs_seed_only_where_noise_does(reproducible: bool) -> None:
+    """By views that can be drawn again one could tell how many images of a client are shown."""
+    run, sources = experiment(reproducible_noise=reproducible), list[Randomness]()
+
+    def begin(*arguments: Any) -> None:
+        sources.append(arguments[-1])
+
+    for work in run.client_side.works.values():
+        if isinstance(work, TripWork) and work.number == 0:
+            process = work.process
+            assert isinstance(process, ImageProcess)
+            process.begin_images = begin
+            for _ in range(2):
+                task = Task("ccfc++", work.exchange.name, 0, 0)
+                work.local_sum(task, Known(0), run.clients, run.randomness)
+    assert len(sources) == 6  # Fed-SCAN's steps, pre-training, contrast: twice each
+    assert len(set(sources) | {run.randomness}) == (1 if reproducible else 7)
 
 
 def test_sums_of_clusters_are_those_of_a_loop_over_images() -> None:
