@@ -102,7 +102,7 @@ def test_one_image_changes_what_its_client_sends_by_its_bound_at_most() -> None:
     last: CCFCState = states[-1]
     steps = [w for w in run.algorithm.exchanges(2, last) if w.exchange.name.startswith("contrast")]
     works: list[tuple[CCFCState, ServerWork[Any, Any, Any]]] = [
-        (last, CollectSizes(run.algorithm.problem.clusters)),
+        (last, CollectSizes(10)),
         (last, steps[0]),
         (last, LloydAggregation()),
         (states[1], run.algorithm.exchanges(1, states[1])[-2]),
