@@ -108,6 +108,11 @@ class ServerWork(ABC, Generic[State, Message, Update]):
 
     exchange: Exchange[Message, Update]
 
+    @property
+    def sizes(self) -> Mapping[str, int] | None:
+        """How many numbers each part of an update has, by name, where that is known beforehand."""
+        return None
+
     @abstractmethod
     def broadcast(self, state: State) -> Message:
         """What goes down to every client that takes part."""

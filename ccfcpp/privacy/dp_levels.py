@@ -1,5 +1,6 @@
 """Differential privacy of a run: for clients, or for images."""
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,7 +12,7 @@ from ccfcpp.engine.exchange import Exchange, PerImage, ServerWork, Task
 from ccfcpp.privacy.accountant import Budget, Release, check_installed, least_noise
 from ccfcpp.privacy.addition import Parts
 from ccfcpp.privacy.config import PrivacyConfig
-from ccfcpp.privacy.dp_mechanism import Bounds, NoiseSource
+from ccfcpp.privacy.dp_mechanism import Bounds, NoiseSource, costs
 from ccfcpp.privacy.ledger import Ledger
 
 Works = Sequence[ServerWork[Any, Any, Any]]
@@ -59,6 +60,7 @@ class Level(ABC):
                 f"= {noise:g}: give more of either"
             )
         self.is_spent = False
+        self._costs: dict[int, float] = {}
         self._ledger: Ledger | None = None
 
     @abstractmethod
@@ -85,6 +87,11 @@ class Level(ABC):
         if self._ledger is not None:
             self._ledger.add(number, releases)
         self.budget.spend(releases)
+        self._costs = {
+            index: cost
+            for chain in chains(works)
+            for index, cost in zip(chain, costs([works[i].sizes for i in chain]), strict=True)
+        }
         self.source = self.source.of(self.randomness.at_round(number))
 
     def figures(self) -> dict[str, float]:
@@ -93,7 +100,8 @@ class Level(ABC):
 
     def published(self, task: Task, totals: Parts) -> Parts:
         """The totals with their noise."""
-        return self.bounds(task).noised(totals, self.budget.noise, self.source)
+        noise = self.budget.noise / math.sqrt(self._costs[task.index])
+        return self.bounds(task).noised(totals, noise, self.source)
 
     def header(self) -> str:
         """What a run says before its first round."""
@@ -159,7 +167,7 @@ class ClientLevel(Level):
 
     def releases(self, works: Works) -> list[Release]:
         """All sums of a round are over one sample of clients."""
-        sums = sum(work.exchange.travels for work in works)
+        sums = len(chains(works))
         return [Release(self.sampled, sums)] if sums else []
 
     def bounds(self, task: Task) -> Bounds:
@@ -213,13 +221,8 @@ class ImageLevel(Level):
 
     def releases(self, works: Works) -> list[Release]:
         """Exchanges that follow each other are over one sample of images."""
-        found: list[Release] = []
-        for work in works:
-            if work.exchange.follows and found:
-                found[-1] = Release(found[-1].sampled, found[-1].sums + 1)
-            elif work.exchange.travels:
-                found.append(Release(self._per_image(work.exchange.name).share, 1))
-        return found
+        names = [works[chain[0]].exchange.name for chain in chains(works)]
+        return [Release(self._per_image(name).share, 1) for name in names]
 
     def bounds(self, task: Task) -> Bounds:
         """By the batch of an exchange."""
@@ -233,6 +236,20 @@ class ImageLevel(Level):
         found = self.exchanges[name].per_image
         assert found is not None
         return found
+
+
+def chains(works: Works) -> list[list[int]]:
+    """The places of a round's exchanges that travel, those together that follow each other.
+
+    The trips of a step cost together what one sum costs.
+    """
+    found: list[list[int]] = []
+    for index, work in enumerate(works):
+        if work.exchange.follows and found:
+            found[-1].append(index)
+        elif work.exchange.travels:
+            found.append([index])
+    return found
 
 
 def image_bounds(config: PrivacyConfig, per_image: PerImage) -> Bounds:

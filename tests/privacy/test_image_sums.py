@@ -98,16 +98,16 @@ def test_clipped_parts_are_those_of_each_image(clip: float) -> None:
 def test_without_clipping_fed_scans_step_is_that_of_one_tape_over_all_images(lagged: bool) -> None:
     """Its own network and objective, whose common part weighs the most, exact or lagged."""
     torch.manual_seed(3)
-    config = ScanConfig(widths=(8,), hidden=12, latent=6, pairs="views")
+    config = ScanConfig(widths=(8,), hidden=12, latent=6, pairs="views", pairs_each=2)
     module = ScanNetwork(config, (1, 8, 8), 4).double()
     parameters, shares = moved_parameters(module), torch.tensor([0.1, 0.2, 0.3, 0.4]).double()
-    images = torch.rand(7, 2, 1, 8, 8, dtype=torch.float64)
+    images = torch.rand(7, 4, 1, 8, 8, dtype=torch.float64)
     together = images.transpose(0, 1).flatten(0, 1)
 
     def tape(shown: Tensor) -> Tape:
         return Tape(scan_program(module, shown, 30.0, shares), parameters)
 
-    lags = Lags(frozenset({PREDICTIONS}), frozenset({module.latent_norm})) if lagged else Lags()
+    lags = Lags(frozenset({PREDICTIONS}), frozenset({"encoder.8"})) if lagged else Lags()
     make = partial(scan_program, module, balance=30.0, shares=shares)
     check_steps(lambda: tape(together), make, (images,), module, lags)
 

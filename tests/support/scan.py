@@ -180,7 +180,8 @@ class PlainLoop:
                 client.id
             )
             share = self.config.batch * len(client) / self.samples
-            chosen = turn(len(client), share, step, source)
+            turns = turn(len(client), share, step, source).tolist()
+            chosen = torch.tensor([one for one in turns for _ in range(self.config.pairs_each)])
             others = drawn_neighbours(own, chosen, source, step)
             generator = source.generator(f"views {step}")
             maps = affine_maps(draw_affine(2 * len(chosen), generator), self.views)

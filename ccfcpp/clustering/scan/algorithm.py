@@ -93,8 +93,9 @@ class FedScan(ClusteringAlgorithm[ScanState]):
                 f"scan.overclustering = {self.config.overclustering}: an image would tell of its "
                 "neighbours; set scan.pairs=views and scan.overclustering=1"
             )
-        # The number 2, and the predictions of two views by each head.
-        largest = {f"sums/{PREDICTIONS}": 2 * (1 + self.space.network.heads) ** 0.5}
+        # The number of an image's views, and the predictions of all of them by each head.
+        views, heads = 2 * self.config.pairs_each, self.space.network.heads
+        largest = {f"sums/{PREDICTIONS}": views * (1 + heads) ** 0.5}
         return per_image(self.privacy, self.config.batch, self.problem.samples, largest)
 
     def _optimizer(self) -> Adam | Muon:
@@ -110,7 +111,7 @@ class FedScan(ClusteringAlgorithm[ScanState]):
         lags = Lags()
         if self.config.lagged:
             norm = self.space.network.latent_norm
-            lags = Lags(totals=frozenset({PREDICTIONS}), slopes=frozenset({norm}))
+            lags = Lags(frozenset({PREDICTIONS}), frozenset({norm} if norm else ()))
         network = self.space.network
 
         def tape() -> Tape:

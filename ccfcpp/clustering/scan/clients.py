@@ -94,14 +94,16 @@ class Pairs:
     def begin_images(
         self, task: Task, known: Known, clients: Sequence[Client], randomness: Randomness
     ) -> tuple[Make, Shown] | None:
-        """What makes the program of one image, and two views of each image whose turn it is."""
+        """What makes the program of one image, and the views of each image whose turn it is."""
         network, balance = self.space.load(known), self._balance(known.version)
         with section("batches"):
             views = self._views(known.version, clients, randomness)
         if len(views) == 0:
             return None
         make = partial(program, network, balance=balance, shares=self.shares)
-        return make, (torch.stack(views.chunk(2), dim=1),)
+        pairs = self.config.pairs_each
+        of_each = views.view(2, len(views) // (2 * pairs), pairs, *views.shape[1:])
+        return make, (of_each.transpose(0, 1).flatten(1, 2),)
 
     def _balance(self, step: int) -> float:
         """λ of a step: from the first weight to the last along a half cosine."""
@@ -138,7 +140,10 @@ class Pairs:
         return torch.cat([F.normalize(latents, dim=1), self.config.first_weight * features], dim=1)
 
     def _views(self, step: int, clients: Sequence[Client], randomness: Randomness) -> Tensor:
-        """Views of the images whose turn it is, of all clients, then of a neighbour of each."""
+        """Views of the images whose turn it is, of all clients, then of a neighbour of each.
+
+        Pairs of one image lie side by side.
+        """
         pairs = [self._pairs(step, client, randomness.of_client(client.id)) for client in clients]
         images = torch.cat([shown for shown, _ in pairs], dim=1).flatten(0, 1)
         draws = torch.cat([drawn for _, drawn in pairs], dim=2).flatten(1)
@@ -152,7 +157,8 @@ class Pairs:
             neighbour of each; and draws of shape (draws, 2, pairs).
         """
         share = self.config.batch * len(client) / self.samples
-        chosen = self.turn(len(client), share, step, randomness).to(client.images.device)
+        turn = self.turn(len(client), share, step, randomness).to(client.images.device)
+        chosen = turn.repeat_interleave(self.config.pairs_each)
         others = chosen
         if not self._shows_views(step):
             others = drawn_neighbours(client.memory[_NEIGHBOURS], chosen, randomness, step)

@@ -22,6 +22,9 @@ class ScanConfig(Section):
     """Output channels of the convolutions, each of which halves the resolution."""
     hidden: Positive = 256
     latent: Positive = 256
+    normalisation: Literal["batch", "layer"] = "batch"
+    """Of the latents: over the batches of all clients, or of each image by itself, which needs two
+    trips a step less and tells nothing of other images."""
     heads: Positive = 1
     """Clusterings that are learnt side by side; the one with the lowest loss counts."""
     overclustering: Positive = 1
@@ -55,6 +58,10 @@ class ScanConfig(Section):
     pairs: Literal["neighbours", "views"] = "neighbours"
     """What an image is paired with: one of its neighbours, or another view of itself, so that an
     image tells of itself alone."""
+    pairs_each: Positive = 1
+    """Pairs of an image in a step; its loss is their mean. More of them make steps slower, and what
+    an image adds steadier (Hoffer et al. 2020), which helps where it is clipped and gets noise (De
+    et al. 2022)."""
     views_first: Count = 0
     """In so many steps at first an image is paired with another view of itself; then neighbours are
     found among the latents. For images whose first features make poor neighbours."""

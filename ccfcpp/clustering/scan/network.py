@@ -1,7 +1,8 @@
 """The network of Fed-SCAN: an encoder, and a head.
 
 What couples images is the batch normalisation of the latents alone, which is over the batches of
-all clients. GroupNorm and LayerNorm see one image at a time.
+all clients. GroupNorm and LayerNorm see one image at a time; with a LayerNorm of the latents, too,
+nothing in the network couples images.
 """
 
 from collections.abc import Sequence
@@ -20,20 +21,24 @@ def _block(convolution: nn.Conv2d) -> list[nn.Module]:
     return [convolution, nn.GroupNorm(_GROUPS, convolution.out_channels), nn.LeakyReLU(0.2)]
 
 
+def _layer_norm(latent: int) -> nn.LayerNorm:
+    return nn.LayerNorm(latent, elementwise_affine=False)
+
+
 class ClusterNetwork(PooledModule):
     """What Fed-SCAN's steps can train: ``forward`` gives latents z of shape (batch, d).
 
-    The encoder ends in a batch normalisation of the latents.
+    The encoder ends in a normalisation of the latents.
 
     Attributes:
         head: A linear map from latents to the over-clusters of each head.
         heads: How many clusterings are learnt side by side.
-        latent_norm: The path of the latents' normalisation.
+        latent_norm: The path of the latents' batch normalisation; None where they have none.
     """
 
     head: nn.Linear
     heads: int
-    latent_norm: str
+    latent_norm: str | None
 
     def predictions(self, latents: Tensor) -> Tensor:
         """P = softmax(head(z)) of each head, of shape (batch, heads, m), m ≥ k."""
@@ -72,11 +77,13 @@ class ScanNetwork(ClusterNetwork):
         layers += [nn.Flatten(), nn.Linear(features, config.hidden), nn.LayerNorm(config.hidden)]
         # A bias would be taken away again by the normalisation of the latents.
         layers += [nn.ReLU(), nn.Linear(config.hidden, config.latent, bias=False)]
-        self.encoder = nn.Sequential(*layers, nn.BatchNorm1d(config.latent, affine=False))
+        pooled = config.normalisation == "batch"
+        norm = nn.BatchNorm1d(config.latent, affine=False) if pooled else _layer_norm(config.latent)
+        self.encoder = nn.Sequential(*layers, norm)
         overclusters = config.overclustering * clusters
         self.head = nn.Linear(config.latent, config.heads * overclusters)
         self.heads = config.heads
-        self.latent_norm = f"encoder.{len(self.encoder) - 1}"
+        self.latent_norm = f"encoder.{len(self.encoder) - 1}" if pooled else None
 
     def forward(self, images: Tensor) -> Tensor:
         """Normalised latents z: (batch, channels, height, width) to (batch, d)."""

@@ -56,6 +56,23 @@ def test_views_by_intensity_and_other_first_neighbours_are_those_of_the_loop(fir
 
 
 @pytest.mark.usefixtures("double_precision")
+@pytest.mark.parametrize("normalisation", ["batch", "layer"])
+def test_several_pairs_of_an_image_and_either_normalisation_are_those_of_the_loop(
+    normalisation: str,
+) -> None:
+    config = small_config("scan.pairs_each=3", f"scan.normalisation={normalisation}")
+    clients = skewed_clients(0.5)
+    algorithm = algorithm_for(config, clients)
+    start = algorithm.initial_state(Randomness(config.seed))
+    expected = PlainLoop(config, clients, sum(map(len, clients))).run(start)
+    assert_same(last_state(config, clients, together(config, clients)).model, expected)
+    assert_same(last_state(config, clients, OneByOne(config, clients)).model, expected)
+    # Without statistics of latents: the mean prediction, and the gradient.
+    trips = 4 if normalisation == "batch" else 2
+    assert len(algorithm.exchanges(0, start)) == 5 * trips
+
+
+@pytest.mark.usefixtures("double_precision")
 @pytest.mark.parametrize("steps", [5, 8, 20])
 def test_views_first_pair_an_image_with_itself_and_then_with_neighbours_in_latents(
     steps: int,
