@@ -204,7 +204,9 @@ class ImageLevel(Level):
             if exchange.travels and exchange.per_image is None:
                 raise UsageError(
                     f"privacy.level = image: in the exchange {name!r} what one image adds is not "
-                    "bounded; fed-scan has this level, other systems have privacy.level=client"
+                    "bounded; fed-scan has this level, and ccfc and ccfc++ have it with "
+                    "training.steps=synchronised, training.pretraining=neighbours and "
+                    "centroids.search=lloyd; other systems have privacy.level=client"
                 )
         self.exchanges = exchanges
         super().__init__(config, rounds, randomness)
@@ -235,7 +237,9 @@ class ImageLevel(Level):
 
 def image_bounds(config: PrivacyConfig, per_image: PerImage) -> Bounds:
     """How large an image's part of a sum may be."""
-    return Bounds(config.clip, config.clips, per_image.batch)
+    configured = Bounds(config.clip, config.clips)
+    tighter = {name: min(most, configured.of(name)) for name, most in per_image.largest.items()}
+    return Bounds(config.clip, {**config.clips, **tighter}, per_image.batch)
 
 
 def _check_no_round_is_empty(
