@@ -9,7 +9,7 @@ its half.
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from ccfcpp.core.randomness import Randomness
@@ -63,10 +63,13 @@ class PerImage:
     Attributes:
         share: With which probability an image is in them.
         batch: What gradients are divided by: images in a step on average.
+        largest: What no image's part of a sum exceeds anyhow, by group: a tighter bound than the
+            configured one.
     """
 
     share: float = 1.0
     batch: float = 1.0
+    largest: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -104,11 +107,6 @@ class ServerWork(ABC, Generic[State, Message, Update]):
     """The server's half of an exchange."""
 
     exchange: Exchange[Message, Update]
-
-    @property
-    def sizes(self) -> Mapping[str, int] | None:
-        """How many numbers each part of an update has, by name, where that is known beforehand."""
-        return None
 
     @abstractmethod
     def broadcast(self, state: State) -> Message:

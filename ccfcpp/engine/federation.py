@@ -274,6 +274,7 @@ def in_process(
     memories: ClientMemories,
     side: ClientSide | None = None,
     between: Callable[[InProcess], Transport] | None = None,
+    merges: bool = False,
 ) -> Federation[State, Any]:
     """A federation all of whose clients are in this process.
 
@@ -285,12 +286,12 @@ def in_process(
         randomness: The run's source of random numbers.
         memories: What the clients remember.
         side: Their work; made here where it is None.
-        between: Makes of their transport the one that the loop has; each client then sends an
-            update of its own.
+        between: Makes of their transport the one that the loop has.
+        merges: Whether what lies between takes one sum for all clients where updates are sums.
     """
     if side is None:
         side = algorithm.client_side(Crew.of(clients, availability.invited(len(clients))))
-    inner = InProcess(clients, side, memories, randomness, merges=between is None)
+    inner = InProcess(clients, side, memories, randomness, merges or between is None)
     transport: Transport = inner if between is None else between(inner)
     members = [client.member for client in clients]
     return Federation(system, algorithm, members, availability, randomness, transport)

@@ -125,10 +125,18 @@ def _plausible(sums: Tensor) -> bool:
     return bool(sums[0] >= 0) and not bool((squares < 0).any())
 
 
+_LEAST_VARIANCE = 0.3
+"""Of a channel with noise, by the mean over channels: one whose variance the noise has swallowed
+would be divided by almost nothing, and drown all others."""
+
+
 def _nearest_moments(sums: Tensor) -> Tensor:
-    """``moments`` of one value at least, without negative squares."""
-    means, squares = sums[1:].chunk(2)
-    return torch.cat([sums[:1].clamp(min=1), means, squares.clamp(min=0)])
+    """``moments`` of one value at least, none of whose variances is far below the others."""
+    count = sums[:1].clamp(min=1)
+    _, variances = mean_and_variance(torch.cat([count, sums[1:]]))
+    variances = torch.maximum(variances, _LEAST_VARIANCE * variances.mean())
+    means = sums[1:].chunk(2)[0] / count
+    return torch.cat([count, count * means, count * (variances + means.square())])
 
 
 def batch_norm(norm: Norm, name: str, a: Tensor) -> Pooling[Tensor]:

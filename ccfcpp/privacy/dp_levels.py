@@ -1,6 +1,5 @@
 """Differential privacy of a run: for clients, or for images."""
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,7 +11,7 @@ from ccfcpp.engine.exchange import Exchange, PerImage, ServerWork, Task
 from ccfcpp.privacy.accountant import Budget, Release, check_installed, least_noise
 from ccfcpp.privacy.addition import Parts
 from ccfcpp.privacy.config import PrivacyConfig
-from ccfcpp.privacy.dp_mechanism import Bounds, NoiseSource, costs
+from ccfcpp.privacy.dp_mechanism import Bounds, NoiseSource
 from ccfcpp.privacy.ledger import Ledger
 
 Works = Sequence[ServerWork[Any, Any, Any]]
@@ -65,7 +64,6 @@ class Level(ABC):
                 f"= {noise:g}: give more of either"
             )
         self.is_spent = False
-        self._costs: dict[int, float] = {}
         self._works: Works = ()
         self._ledger: Ledger | None = None
 
@@ -98,11 +96,6 @@ class Level(ABC):
             self._ledger.add(number, releases)
         self.budget.spend(releases)
         self._works = works
-        self._costs = {
-            index: cost
-            for chain in chains(works)
-            for index, cost in zip(chain, costs([works[i].sizes for i in chain]), strict=True)
-        }
         self.source = self.source.of(self.randomness.at_round(number))
 
     def figures(self) -> dict[str, float]:
@@ -115,8 +108,7 @@ class Level(ABC):
 
     def published(self, task: Task, totals: Parts) -> Parts:
         """The totals with their noise."""
-        noise = self.budget.noise / math.sqrt(self._costs[task.index])
-        return self.bounds(task).noised(totals, noise, self.source)
+        return self.bounds(task).noised(totals, self.budget.noise, self.source)
 
     def header(self) -> str:
         """What a run says before its first round."""
@@ -182,7 +174,7 @@ class ClientLevel(Level):
 
     def releases(self, works: Works) -> list[Release]:
         """All sums of a round are over one sample of clients."""
-        sums = len(chains(works))
+        sums = sum(work.exchange.travels for work in works)
         return [Release(self.sampled, sums)] if sums else []
 
     def bounds(self, task: Task) -> Bounds:
@@ -227,15 +219,22 @@ class ImageLevel(Level):
             if exchange.travels and exchange.per_image is None:
                 raise UsageError(
                     f"privacy.level = image: in the exchange {name!r} what one image adds is not "
-                    "bounded; fed-scan has this level, other systems have privacy.level=client"
+                    "bounded; fed-scan has this level, and ccfc and ccfc++ have it with "
+                    "training.steps=synchronised, training.pretraining=neighbours and "
+                    "centroids.search=lloyd; other systems have privacy.level=client"
                 )
         self.exchanges = exchanges
         super().__init__(config, rounds, randomness)
 
     def releases(self, works: Works) -> list[Release]:
         """Exchanges that follow each other are over one sample of images."""
-        names = [works[chain[0]].exchange.name for chain in chains(works)]
-        return [Release(self._per_image(name).share, 1) for name in names]
+        found: list[Release] = []
+        for work in works:
+            if work.exchange.follows and found:
+                found[-1] = Release(found[-1].sampled, found[-1].sums + 1)
+            elif work.exchange.travels:
+                found.append(Release(self._per_image(work.exchange.name).share, 1))
+        return found
 
     def bounds(self, task: Task) -> Bounds:
         """By the batch of an exchange."""
@@ -256,23 +255,11 @@ def client_bounds(config: PrivacyConfig) -> Bounds:
     return Bounds(config.clip, config.clips)
 
 
-def chains(works: Works) -> list[list[int]]:
-    """The places of a round's exchanges that travel, those together that follow each other.
-
-    The trips of a step cost together what one sum costs.
-    """
-    found: list[list[int]] = []
-    for index, work in enumerate(works):
-        if work.exchange.follows and found:
-            found[-1].append(index)
-        elif work.exchange.travels:
-            found.append([index])
-    return found
-
-
 def image_bounds(config: PrivacyConfig, per_image: PerImage) -> Bounds:
     """How large an image's part of a sum may be."""
-    return Bounds(config.clip, config.clips, per_image.batch)
+    configured = Bounds(config.clip, config.clips)
+    tighter = {name: min(most, configured.of(name)) for name, most in per_image.largest.items()}
+    return Bounds(config.clip, {**config.clips, **tighter}, per_image.batch)
 
 
 def _check_no_round_is_empty(

@@ -6,14 +6,12 @@ Models* (ICLR 2018); Abadi et al., *Deep Learning with Differential Privacy* (CC
 The parts of an update are of different sizes, so each group of them has a bound C_g of its own, and
 a share w_g of what a sum may cost, Σ w_g = 1. Group g gets noise of standard deviation z C_g/√w_g:
 divided by C_g/√w_g, one contributor changes all groups together by √Σw_g = 1 at most, and the noise
-of each number is z. Beside its bound the noise of a group of d_g numbers has the squared length
-z² d_g/w_g. The sum of these is least where w_g grows with √d_g (by Lagrange's rule), so that is
-how shares are given: a few numbers need little of a budget, and a gradient nearly all of it.
+of each number is z.
 """
 
 import math
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -33,6 +31,9 @@ to clip once more changes no bit, so that a server can clip what its clients hav
 _DIVIDED = ("slopes", "gradient", "figures")
 """Parts of a mean over a batch."""
 
+_FIGURES, _SHARE_OF_FIGURES = "figures", 0.04
+"""What serves the report alone gets a small share, and so five times the noise."""
+
 
 def group_of(name: str) -> str:
     """The group of a part: ``gradient/a.b`` belongs to ``gradient``, ``sums/a`` is its own."""
@@ -48,35 +49,14 @@ def groups(names: Iterable[str]) -> dict[str, list[str]]:
     return found
 
 
-def shares(sizes: Mapping[str, int]) -> dict[str, float]:
-    """The share w of each group of an update.
-
-    Args:
-        sizes: How many numbers each part has, by name.
-    """
-    weights = _weights(sizes)
-    return {group: weight / sum(weights.values()) for group, weight in weights.items()}
-
-
-def costs(sums: Sequence[Mapping[str, int] | None]) -> list[float]:
-    """What share of a budget each of several sums over one sample has, by the same rule.
-
-    Args:
-        sums: How many numbers each part of a sum has, by name. Where that is not known of one of
-            them all have the same share.
-    """
-    known = [sum(_weights(sizes).values()) for sizes in sums if sizes is not None]
-    if len(known) < len(sums):
-        return [1 / len(sums)] * len(sums)
-    return [weight / sum(known) for weight in known]
-
-
-def _weights(sizes: Mapping[str, int]) -> dict[str, float]:
-    """√d of each group."""
-    return {
-        group: math.sqrt(sum(sizes[name] for name in names))
-        for group, names in groups(sizes).items()
-    }
+def shares(found: Iterable[str]) -> dict[str, float]:
+    """W of each of an update's groups."""
+    names = list(found)
+    rest = len(names) - (_FIGURES in names)
+    if rest == 0 or _FIGURES not in names:
+        return dict.fromkeys(names, 1 / len(names))
+    equal = (1 - _SHARE_OF_FIGURES) / rest
+    return {name: _SHARE_OF_FIGURES if name == _FIGURES else equal for name in names}
 
 
 @dataclass(frozen=True)
@@ -137,7 +117,7 @@ class Bounds:
         """
         found: Parts = {}
         grouped = groups(totals)
-        share = shares({name: total.numel() for name, total in totals.items()})
+        share = shares(grouped)
         for group, names in grouped.items():
             deviation = noise * self.of(group) / math.sqrt(share[group])
             found |= {

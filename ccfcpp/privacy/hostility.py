@@ -56,9 +56,14 @@ class Hostility:
         self.attack = Attack(attack, system, known, members, randomness) if attack.is_on else None
         self.defence = Defence(defence, system, known, invited) if defence.is_on else None
 
+    @property
+    def is_on(self) -> bool:
+        """Whether there is an attack or a defence."""
+        return self.attack is not None or self.defence is not None
+
     def between(self, then: Between | None) -> Between | None:
         """What lies between the clients' transport and the loop's, from what follows the attack."""
-        if self.attack is None and self.defence is None:
+        if not self.is_on:
             return then
 
         def made(inner: Transport) -> Transport:

@@ -9,6 +9,7 @@ images side by side.
 Source of the per-example gradients: Abadi et al., *Deep Learning with Differential Privacy* (2016).
 """
 
+import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -26,10 +27,15 @@ from ccfcpp.engine.synchronised.tape import slope_at_sum, slopes_of
 from ccfcpp.models.pooled import Objective, Pool, Program
 from ccfcpp.privacy.dp_mechanism import Bounds, NoiseSource
 
-Make = Callable[[Tensor], Program]
-"""From the views of one image, of shape (views, channels, height, width), to its program."""
+Shown = tuple[Tensor, ...]
+"""What is shown of images, each of shape (images, …): their views, and perhaps their labels."""
 
-BeginImages = Callable[[Known, Sequence[Client], Randomness], tuple[Make, Tensor]]
+Make = Callable[..., Program]
+"""From what is shown of one image, each without its first axis, to its program."""
+
+BeginImages = Callable[[Task, Known, Sequence[Client], Randomness], tuple[Make, Shown] | None]
+"""Loads a model, and gives what makes the program of one image, and what is shown of all images
+whose turn it is; None where there is none."""
 
 _NUMBERS_AT_A_TIME = 50_000_000
 """Of per-image gradients: 200 MB."""
@@ -58,10 +64,8 @@ class _Driver(nn.Module):
         self.network = network
         self.make = make
 
-    def forward(
-        self, views: Tensor, totals: Mapping[str, Tensor], at: Mapping[str, Tensor]
-    ) -> _Run:
-        program, sums, pools = self.make(views), {}, {}
+    def forward(self, image: Shown, totals: Mapping[str, Tensor], at: Mapping[str, Tensor]) -> _Run:
+        program, sums, pools = self.make(*image), {}, {}
         try:
             pool = next(program)
             while True:
@@ -81,8 +85,7 @@ class ImageSums:
     Args:
         network: What is trained.
         make: Makes the program of one image.
-        views: Of all images whose turn it is, of shape (images, views, channels, height, width);
-            one at least.
+        shown: Of all images whose turn it is, one at least.
         parameters: What the gradient is wanted for, by name.
         bounds: How large an image's part may be.
         trips: What each trip of the step asks for; its tensors do not matter.
@@ -92,14 +95,14 @@ class ImageSums:
         self,
         network: nn.Module,
         make: Make,
-        views: Tensor,
+        shown: Shown,
         parameters: Mapping[str, Tensor],
         bounds: Bounds,
         trips: Sequence[Contribution],
     ) -> None:
         self._trips = iter(trips)
         self.driver = _Driver(network, make)
-        self.views = views
+        self.shown = shown
         self.parameters = {f"network.{name}": p.detach() for name, p in parameters.items()}
         self.bounds = bounds
         self.totals: dict[str, Tensor] = {}
@@ -124,7 +127,8 @@ class ImageSums:
                 self._differentiate_common()
             self._slopes_at_sums = {name: self._at_sum(pool) for name, pool in self._pools.items()}
         found: dict[str, Tensor] = {}
-        for part in torch.split(self.views, self._at_a_time(bool(wanted.gradient))):
+        at_a_time = max(1, _NUMBERS_AT_A_TIME // _numbers(wanted))
+        for part in zip(*(torch.split(of, at_a_time) for of in self.shown), strict=True):
             for name, one in self.bounds.clipped_each(self._of_each(part, wanted)).items():
                 found[name] = found[name] + one if name in found else one
         return Contribution(
@@ -134,52 +138,43 @@ class ImageSums:
             )
         )
 
-    def _at_a_time(self, with_gradient: bool) -> int:
-        numbers = sum(p.numel() for p in self.parameters.values()) if with_gradient else 10_000
-        return max(1, _NUMBERS_AT_A_TIME // numbers)
-
-    def _of_each(self, views: Tensor, wanted: Contribution) -> dict[str, Tensor]:
+    def _of_each(self, shown: Shown, wanted: Contribution) -> dict[str, Tensor]:
         """Each image's parts, float64 of shape (images, …)."""
         found: dict[str, Tensor] = {}
         if wanted.sums:
-            sums = vmap(lambda image: self._run(self.parameters, {}, image).sums)(views)
+            sums = vmap(lambda image: self._run(self.parameters, {}, image).sums)(shown)
             found |= {f"sums/{name}": sums[name] for name in wanted.sums}
         for name in wanted.slopes:
-            slope = vmap(grad(self._surrogate, argnums=1), in_dims=(None, None, 0))
-            at = slope(self.parameters, {name: self._statistics[name]}, views)
+            by_statistics = grad(self._surrogate, argnums=1, has_aux=True)
+            here = {name: self._statistics[name]}
+            at, _ = vmap(by_statistics, in_dims=(None, None, 0))(self.parameters, here, shown)
             found[f"slopes/{name}"] = at[name]
         if wanted.gradient:
-            by_weights = vmap(grad(self._surrogate), in_dims=(None, None, 0))
-            gradients = by_weights(self.parameters, {}, views)
+            by_weights = vmap(grad(self._surrogate, has_aux=True), in_dims=(None, None, 0))
+            gradients, figures = by_weights(self.parameters, {}, shown)
             found |= {f"gradient/{n}": gradients[f"network.{n}"] for n in wanted.gradient}
-            figures = vmap(self._figures)(views)
             found |= {f"figures/{name}": figures[name] for name in wanted.figures}
         return {name: part.detach().double() for name, part in found.items()}
 
     def _run(
-        self, parameters: Mapping[str, Tensor], at: Mapping[str, Tensor], views: Tensor
+        self, parameters: Mapping[str, Tensor], at: Mapping[str, Tensor], image: Shown
     ) -> _Run:
-        run: _Run = functional_call(self.driver, dict(parameters), (views, self.totals, at))
+        run: _Run = functional_call(self.driver, dict(parameters), (image, self.totals, at))
         return run
 
     def _surrogate(
-        self, parameters: Mapping[str, Tensor], at: Mapping[str, Tensor], views: Tensor
-    ) -> Tensor:
-        """ℓ(x) + Σ_j ⟨λ_j, s_j(x)⟩ over the λ that are known, at some statistics.
+        self, parameters: Mapping[str, Tensor], at: Mapping[str, Tensor], image: Shown
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """ℓ(x) + Σ_j ⟨λ_j, s_j(x)⟩ over the λ that are known, at some statistics; and figures.
 
         s_j does not depend on t_i for i ≥ j, so that what is not known yet does not matter.
         """
-        run = self._run(parameters, at, views)
+        run = self._run(parameters, at, image)
         assert run.objective is not None
         value = run.objective.local
         for name, sums in run.sums.items():
             value = value + (self._slopes_at_sums[name] * sums).sum()
-        return value
-
-    def _figures(self, views: Tensor) -> dict[str, Tensor]:
-        objective = self._run(self.parameters, {}, views).objective
-        assert objective is not None
-        return dict(objective.figures or {})
+        return value, dict(run.objective.figures or {})
 
     def _at_sum(self, pool: Pool) -> Tensor:
         """λ as far as it is known."""
@@ -190,15 +185,22 @@ class ImageSums:
 
     def _differentiate_common(self) -> None:
         """Find the gradient of the common part at all statistics: the same from any image."""
-        self._pools = self._run(self.parameters, {}, self.views[0]).pools
+        first = tuple(of[0] for of in self.shown)
+        self._pools = self._run(self.parameters, {}, first).pools
         self._statistics = {
             name: pool.statistics(self.totals[name]).detach() for name, pool in self._pools.items()
         }
         leaves = {name: own.clone().requires_grad_() for name, own in self._statistics.items()}
-        objective = self._run(self.parameters, leaves, self.views[0]).objective
+        objective = self._run(self.parameters, leaves, first).objective
         assert objective is not None
         slopes = slopes_of(objective.common, leaves.values())
         self._common = dict(zip(leaves, slopes, strict=True))
+
+
+def _numbers(wanted: Contribution) -> int:
+    """About how many numbers there are of one image."""
+    kinds: list[Mapping[str, Tensor]] = list(vars(wanted).values())
+    return max(10_000, sum(part.numel() for parts in kinds for part in parts.values()))
 
 
 class ImageProcess(Process):
@@ -206,10 +208,11 @@ class ImageProcess(Process):
 
     Args:
         network: What is trained.
-        begin: Loads a model, and gives what makes the program of one image, and the views of all
-            images whose turn it is, of shape (images, views, channels, height, width).
+        begin: Begins a step.
         parameters, plans, precision: As of ``Process``.
         bounds: How large an image's part may be.
+        reproducible: Whether views follow from the run's seed. Else nobody can draw them again: by
+            them whoever knows the seed could tell how many images of a client are shown.
     """
 
     def __init__(
@@ -220,11 +223,13 @@ class ImageProcess(Process):
         plans: Callable[[], tuple[Plan, Plan]],
         precision: torch.dtype | None,
         bounds: Bounds,
+        reproducible: bool = False,
     ) -> None:
         super().__init__(lambda *_: None, parameters, plans, precision)
         self.network = network
         self.begin_images = begin
         self.bounds = bounds
+        self.reproducible = reproducible
 
     def open(
         self,
@@ -235,10 +240,11 @@ class ImageProcess(Process):
         randomness: Randomness,
     ) -> ImageSums | None:
         """Begin a step; None where no image is drawn."""
-        make, views = self.begin_images(known, clients, randomness)
-        if len(views) == 0:
+        source = randomness if self.reproducible else Randomness(secrets.randbits(256))
+        begun = self.begin_images(task, known, clients, source)
+        if begun is None:
             return None
-        return ImageSums(self.network, make, views, self.parameters, self.bounds, plan.trips)
+        return ImageSums(self.network, *begun, self.parameters, self.bounds, plan.trips)
 
 
 def poisson_turn(samples: int, share: float, source: NoiseSource) -> Tensor:

@@ -47,6 +47,11 @@ class Protection:
         if config.secure_sums:
             _check_threshold(config, clients)
 
+    @property
+    def merges(self) -> bool:
+        """Whether clients of one process may send one sum: images, and not clients, are bounded."""
+        return not self.config.secure_sums and isinstance(self.mechanism, ImageLevel)
+
     def between(self, inner: Transport) -> Transport:
         """The transport of the loop, from that of the clients."""
         return Summing(inner, self.exchanges, self._sum, self.mechanism)

@@ -87,8 +87,8 @@ class Summing:
                 if refusal is None:
                     included.append(reply)
                 else:
-                    told.add(reply.client)
-                    yield Reply(reply.client, refusal)
+                    told.update(reply.clients)
+                    yield Reply(reply.client, refusal, others=reply.others)
             with section("sums: total"):
                 parts = unflattened(total.total(), like)
             if self.mechanism is not None:
@@ -103,7 +103,7 @@ class Summing:
         if not included:
             # Each of them has been refused by itself.
             return
-        first, *others = (reply.client for reply in included)
+        first, *others = (client for reply in included for client in reply.clients)
         down = size(pack(message)) * len(members) + total.bytes_down
         yield Reply(
             first,
@@ -173,7 +173,10 @@ class Summing:
         if self.mechanism is not None:
             parts = self.mechanism.contributed(task, parts)
         like.update(parts)
-        total.add(reply.client, flattened(parts))
+        vector = flattened(parts)
+        total.add(reply.client, vector)
+        # A sum for several has the size of the one that each of them would have sent.
+        total.bytes_up += vector.nbytes * len(reply.others)
 
 
 def _accept(replies: Sequence[Reply]) -> None:

@@ -307,6 +307,7 @@ class Experiment(ABC, Generic[State]):
             memories or self._memories(None),
             self.client_side,
             self.hostility.between(protection.between if protection else None),
+            merges=protection is not None and protection.merges and not self.hostility.is_on,
         )
         self.hostility.meet(federation)
         federation.guard = protection.mechanism if protection else None

@@ -100,7 +100,6 @@ def test_a_mean_with_noise_moves_by_clipped_changes_alone(method: str) -> None:
         method, algorithm, clients, Availability(), Randomness(0),
         ClientMemories(CPU, budget=10**9), side, protection.between,
     )  # fmt: skip
-    level.begins(0, works[0])
     state, report = federation.run_round(start, 0)
     assert "loss" not in report.figures
     moved = [

@@ -1,11 +1,20 @@
 """Per-image parts of a synchronised step, beside a tape for each image by itself."""
 
+from collections.abc import Callable
 from functools import partial
 
 import pytest
 import torch
 from torch import Tensor, nn
 
+from ccfcpp.clustering.ccfc.config import LossConfig, ModelConfig
+from ccfcpp.clustering.ccfc.network import ContrastiveModel, model_maker
+from ccfcpp.clustering.ccfc.pooled_losses import (
+    LARGEST_OF_CONTRAST,
+    LARGEST_OF_SIAMESE,
+    contrast_program,
+    siamese_program,
+)
 from ccfcpp.clustering.scan.config import ScanConfig
 from ccfcpp.clustering.scan.network import ScanNetwork
 from ccfcpp.clustering.scan.objective import PREDICTIONS
@@ -15,8 +24,8 @@ from ccfcpp.engine.synchronised.messages import Contribution
 from ccfcpp.engine.synchronised.plan import Lags, rehearsed
 from ccfcpp.engine.synchronised.tape import Tape
 from ccfcpp.models.pooled import Objective, Pool, Program, moved_parameters, through
-from ccfcpp.privacy.dp_mechanism import Bounds
-from ccfcpp.privacy.image_sums import ImageSums
+from ccfcpp.privacy.dp_mechanism import Bounds, groups
+from ccfcpp.privacy.image_sums import ImageSums, Make, Shown
 
 
 def network() -> nn.Sequential:
@@ -74,7 +83,7 @@ def test_clipped_parts_are_those_of_each_image(clip: float) -> None:
     assert len(plan.trips) == len(expected)
     parameters = moved_parameters(module)
     make = partial(program, module)
-    sums = ImageSums(module, make, images, parameters, bounds, plan.trips)
+    sums = ImageSums(module, make, (images,), parameters, bounds, plan.trips)
     known = Contribution()
     for other in expected:
         found = sums.advance(known.sums, known.slopes)
@@ -99,12 +108,17 @@ def test_without_clipping_fed_scans_step_is_that_of_one_tape_over_all_images(lag
         return Tape(scan_program(module, shown, 30.0, shares), parameters)
 
     lags = Lags(frozenset({PREDICTIONS}), frozenset({"encoder.8"})) if lagged else Lags()
-    first, other = rehearsed(lambda: tape(images[0]), lags)
     make = partial(scan_program, module, balance=30.0, shares=shares)
-    bounds, before = Bounds(1e12, {}, batch=1.0), Contribution()
-    for plan in (first, other):
-        whole = tape(together)
-        each = ImageSums(module, make, images, parameters, bounds, plan.trips)
+    check_steps(lambda: tape(together), make, (images,), module, lags)
+
+
+def check_steps(
+    tape: Callable[[], Tape], make: Make, shown: Shown, module: nn.Module, lags: Lags | None = None
+) -> None:
+    """Two steps, of which the second may take something from the first."""
+    parameters, bounds, before = moved_parameters(module), Bounds(1e12, {}), Contribution()
+    for plan in rehearsed(tape, lags or Lags()):
+        whole, each = tape(), ImageSums(module, make, shown, parameters, bounds, plan.trips)
         totals = {pool: before.sums[pool] for pool in plan.lags.totals}
         slopes = {pool: 0.9 * before.slopes[pool] for pool in plan.lags.slopes}
         for trip in plan.trips:
@@ -117,3 +131,93 @@ def test_without_clipping_fed_scans_step_is_that_of_one_tape_over_all_images(lag
             before.sums.update(totals)
             before.slopes.update(slopes)
         assert any(part.abs().max() > 1e-6 for part in expected.gradient.values())
+
+
+def contrastive() -> ContrastiveModel:
+    torch.manual_seed(4)
+    config = ModelConfig(widths=(4, 6), projector_width=10, latent=5, predictor_width=4)
+    return model_maker(config, (1, 8, 8))().double()
+
+
+LOSS = LossConfig(eta=3.0, pretrain_eta=2.0)
+
+
+@pytest.mark.parametrize("eta", [0.0, 2.0])
+def test_without_clipping_a_step_of_pre_training_is_that_of_one_tape(eta: float) -> None:
+    module, loss = contrastive(), LossConfig(pretrain_eta=eta)
+    images = torch.rand(7, 2, 1, 8, 8, dtype=torch.float64)
+    together = images.transpose(0, 1).flatten(0, 1)
+    make = partial(siamese_program, module, weights=loss)
+
+    def tape() -> Tape:
+        return Tape(siamese_program(module, together, loss), moved_parameters(module))
+
+    check_steps(tape, make, (images,), module)
+
+
+@pytest.mark.parametrize("eta", [0.0, 3.0])
+def test_without_clipping_a_step_of_cluster_contrast_is_that_of_one_tape(eta: float) -> None:
+    """With labels of each image by itself, a cluster of one image, and one of none."""
+    module, loss = contrastive(), LossConfig(eta=eta)
+    images = torch.rand(7, 1, 1, 8, 8, dtype=torch.float64)
+    labels = torch.tensor([0, 1, 1, 3, 3, 3, 1])
+    make = partial(contrast_program, module, clusters=4, weights=loss)
+
+    def tape() -> Tape:
+        shown = images.flatten(0, 1), labels
+        return Tape(contrast_program(module, *shown, 4, loss), moved_parameters(module))
+
+    check_steps(tape, make, (images, labels.unsqueeze(1)), module)
+
+
+def steps_of(phase: str, module: ContrastiveModel) -> tuple[Make, Shown]:
+    """What makes programs, and what is shown of eight images."""
+    generator = torch.Generator().manual_seed(7)
+    shape = (8, 2 if phase == "siamese" else 1, 1, 8, 8)
+    images = torch.rand(shape, generator=generator, dtype=torch.float64)
+    if phase == "siamese":
+        return partial(siamese_program, module, weights=LOSS), (images,)
+    labels = torch.arange(8).remainder(3).unsqueeze(1)
+    return partial(contrast_program, module, clusters=3, weights=LOSS), (images, labels)
+
+
+@pytest.mark.parametrize("phase", ["siamese", "contrast"])
+def test_one_image_changes_the_sums_of_a_phase_by_its_bound_at_most(phase: str) -> None:
+    """In each trip, given the same totals: with it and without it; some images reach the bound."""
+    module = contrastive()
+    make, shown = steps_of(phase, module)
+    parameters = moved_parameters(module)
+    bounds = Bounds(0.05, {"sums": 2.0, "slopes": 1e-3}, batch=8.0)
+    plan, _ = rehearsed(lambda: Tape(make(*(of[0] for of in shown)), parameters), Lags())
+    without = tuple(of[:-1] for of in shown)
+    both = [ImageSums(module, make, s, parameters, bounds, plan.trips) for s in (shown, without)]
+    known, reached = Contribution(), set[str]()
+    for _ in plan.trips:
+        one, other = (each.advance(known.sums, known.slopes) for each in both)
+        added = {
+            f"{kind}/{name}": part - vars(other)[kind][name]
+            for kind, parts in vars(one).items()
+            for name, part in parts.items()
+        }
+        for group, names in groups(added).items():
+            norm = float(sum(added[name].square().sum() for name in names)) ** 0.5
+            assert norm <= bounds.of(group) * (1 + 1e-9)
+            if norm > bounds.of(group) * (1 - 1e-9):
+                reached.add(group.partition("/")[0])
+        known = one
+    assert reached >= {"sums", "gradient"}
+
+
+@pytest.mark.parametrize("phase", ["siamese", "contrast"])
+def test_pools_have_the_largest_parts_that_are_said(phase: str) -> None:
+    largest = LARGEST_OF_SIAMESE if phase == "siamese" else LARGEST_OF_CONTRAST
+    ((group, most),) = largest.items()
+    module = contrastive()
+    make, shown = steps_of(phase, module)
+    for number in range(8):
+        tape, known = Tape(make(*(of[number] for of in shown)), {}), Contribution()
+        seen: dict[str, Tensor] = {}
+        while group not in seen:
+            known = tape.advance(known.sums, {})
+            seen |= {f"sums/{name}": part for name, part in known.sums.items()}
+        assert 0.5 * most < float(seen[group].norm()) <= most * (1 + 1e-9)

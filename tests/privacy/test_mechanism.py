@@ -13,7 +13,7 @@ from scipy.stats import norm
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.privacy.accountant import Budget, Release, epsilon, least_noise
-from ccfcpp.privacy.dp_mechanism import Bounds, NoiseSource, costs, group_of, groups, shares
+from ccfcpp.privacy.dp_mechanism import Bounds, NoiseSource, group_of, groups, shares
 
 pytest.importorskip("dp_accounting", reason="dp-accounting is an extra: ccfcpp[privacy]")
 
@@ -40,7 +40,7 @@ def test_whoever_contributes_changes_the_scaled_sum_by_one_at_most() -> None:
     bounds, z = Bounds(0.5, {"sums": 3.0}), 2.0
     parts = {name: torch.full((4,), 1e6, dtype=torch.float64) for name in NAMES}
     found = bounds.clipped(parts)
-    weights = shares(dict.fromkeys(NAMES, 4))
+    weights = shares(groups(parts))
     assert sum(weights.values()) == pytest.approx(1)
     squares = 0.0
     for name, part in found.items():
@@ -52,43 +52,11 @@ def test_whoever_contributes_changes_the_scaled_sum_by_one_at_most() -> None:
 def test_noise_has_the_deviation_that_the_accountant_is_told() -> None:
     bounds, z, size = Bounds(0.5, {"sums": 3.0}), 2.0, 100_000
     zeros = {name: torch.zeros(size, dtype=torch.float64) for name in NAMES}
-    weights = shares(dict.fromkeys(NAMES, size))
+    weights = shares(groups(zeros))
     for name, noise in bounds.noised(zeros, z, NoiseSource()).items():
         expected = z * bounds.of(group_of(name)) / math.sqrt(weights[group_of(name)])
         assert float(noise.std()) == pytest.approx(expected, rel=0.015)
         assert abs(float(noise.mean())) < 5 * expected / math.sqrt(size)
-
-
-SIZES = st.dictionaries(st.sampled_from(NAMES), st.integers(1, 10**6), min_size=1)
-
-
-def by_group(sums: list[dict[str, int]]) -> list[int]:
-    """D of each group of each sum."""
-    return [sum(found[n] for n in names) for found in sums for names in groups(found).values()]
-
-
-@settings(max_examples=60, deadline=None)
-@given(st.lists(SIZES, min_size=1, max_size=4), st.integers(0, 2**32))
-def test_no_other_shares_give_less_noise_beside_the_bounds(
-    sums: list[dict[str, int]], seed: int
-) -> None:
-    """Σ d_g/w_g over the groups of all sums of a sample, beside random shares of sum 1."""
-    sizes = by_group(sums)
-    cost = costs(sums)
-    given_ = [c * w for c, found in zip(cost, sums, strict=True) for w in shares(found).values()]
-    assert sum(given_) == pytest.approx(1)
-    least = sum(d / w for d, w in zip(sizes, given_, strict=True))
-    generator = torch.Generator().manual_seed(seed)
-    for spread in (0.01, 0.1, 1.0):
-        change = torch.randn(len(sizes), generator=generator, dtype=torch.float64)
-        others = torch.tensor(given_, dtype=torch.float64) * (spread * change).exp()
-        others = (others / others.sum()).tolist()
-        assert sum(d / w for d, w in zip(sizes, others, strict=True)) >= least * (1 - 1e-9)
-
-
-def test_sums_of_which_one_is_not_known_beforehand_share_alike() -> None:
-    assert costs([{"sums/a": 9}, {"sums/a": 1}]) == pytest.approx([0.75, 0.25])
-    assert costs([{"sums/a": 9}, None]) == [0.5, 0.5]
 
 
 def test_noise_does_not_follow_from_the_seed_unless_it_is_to() -> None:

@@ -81,9 +81,9 @@ class CCFC(ClusteringAlgorithm[CCFCState]):
         self.rounds = self.schedule.rounds
         self.model = config.section(ModelConfig)
         self.make_model = model_maker(self.model, problem.image_shape)
-        self.rule = CentroidRule(
-            self.centroids, problem.clusters, config.section(PrivacyConfig).smallest_count
-        )
+        self.privacy = config.section(PrivacyConfig)
+        least = self.privacy.smallest_count
+        self.rule = CentroidRule(self.centroids, problem.clusters, least)
         # The global model's representations serve the scores and the clients of this process.
         precision = config.compute.precision
         self.global_model = GlobalModel(
@@ -162,7 +162,8 @@ class CCFC(ClusteringAlgorithm[CCFCState]):
 
     def client_side(self, crew: Crew) -> ClientSide:
         """Training in the configured way, centroids, and sums for their refinement."""
-        works: list[ClientWork[Any, Any]] = [LloydSums(self.global_model, self.rule)]
+        lloyd = LloydSums(self.global_model, self.rule, self.privacy)
+        works: list[ClientWork[Any, Any]] = [lloyd]
         if self.points_travel:
             works.append(GlobalEncoderCentroids(self.global_model, self.rule))
         if self.start:

@@ -45,13 +45,18 @@ class CentroidRule:
         self.clusters = clusters
         self.least = least
 
+    @property
+    def unit_length(self) -> bool:
+        """Whether the representations that are clustered are normalised."""
+        return self.config.assignment == "cosine"
+
     def points(self, latents: Tensor) -> Tensor:
         """The representations that are clustered: normalised where assignment is by cosine."""
-        return F.normalize(latents, dim=1) if self.config.assignment == "cosine" else latents
+        return F.normalize(latents, dim=1) if self.unit_length else latents
 
     def assign(self, latents: Tensor, centroids: Tensor) -> Tensor:
         """The centroid of each representation, int64 of shape (samples,)."""
-        rule = most_similar if self.config.assignment == "cosine" else nearest
+        rule = most_similar if self.unit_length else nearest
         return rule(self.points(latents), centroids)
 
     def local_centroids(

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from torch import Tensor
-from torch.nn import functional as F
 
 from ccfcpp.clustering.ccfc.centroids import CentroidRule, CentroidUpdate
 from ccfcpp.clustering.ccfc.config import ModelConfig
@@ -28,7 +27,9 @@ from ccfcpp.engine.exchange import ClientWork, RefusedUpdateError, SummedWork, T
 from ccfcpp.engine.payload import added_up
 from ccfcpp.models.initialisation import random_state
 from ccfcpp.models.state import ModelState
-from ccfcpp.privacy.smallest import large_enough
+from ccfcpp.privacy.cluster_sums import cluster_sums
+from ccfcpp.privacy.config import PrivacyConfig
+from ccfcpp.privacy.image_steps import over_all
 
 
 class _Training(ClientWork[CCFCState, TrainingUpdate]):
@@ -145,13 +146,14 @@ class LloydSums(SummedWork[CCFCState, LloydUpdate]):
     Args:
         model: The global model.
         rule: How representations are assigned.
+        privacy: What is sent of few images, and how large an image's part may be.
     """
 
-    exchange = REFINEMENT
-
-    def __init__(self, model: GlobalModel, rule: CentroidRule) -> None:
+    def __init__(self, model: GlobalModel, rule: CentroidRule, privacy: PrivacyConfig) -> None:
         self.model = model
         self.rule = rule
+        largest = {"counts": 1.0} | ({"sums": 1.0} if rule.unit_length else {})
+        self.exchange, self.bounds = over_all(REFINEMENT, privacy, largest)
 
     def local_sum(
         self, task: Task, message: CCFCState, clients: Sequence[Client], randomness: Randomness
@@ -163,10 +165,8 @@ class LloydSums(SummedWork[CCFCState, LloydUpdate]):
     def _sums(self, message: CCFCState, centroids: Tensor, client: Client) -> LloydUpdate:
         seen = self.model.representations(message.model, message.version, client)
         labels = self.rule.assign(seen.latents, centroids)
-        members = F.one_hot(labels, len(centroids)).double()
-        points = self.rule.points(seen.latents).double()
-        members *= large_enough(members.sum(dim=0), self.rule.least)
-        return LloydUpdate(members.T @ points, members.sum(dim=0))
+        points, least = self.rule.points(seen.latents), self.rule.least
+        return LloydUpdate(*cluster_sums(points, labels, len(centroids), self.bounds, least))
 
 
 def _sources(clients: Sequence[Client], randomness: Randomness) -> list[Randomness]:

@@ -22,6 +22,12 @@ from ccfcpp.models.pooled import Objective, Pool, Pooling, Program, through
 _ROUNDING = 1.001
 """By how much sums of unit vectors may be longer than their number."""
 
+LARGEST_OF_SIAMESE = {"sums/siamese": 2**0.5}
+"""What no image adds more than to a pool of ``siamese_program``: 1, and a mean of cosines."""
+
+LARGEST_OF_CONTRAST = {"sums/clusters": 3**0.5}
+"""The same of ``contrast_program``: 1, and two vectors of length 1."""
+
 
 def siamese_program(model: ContrastiveModel, views: Tensor, weights: LossConfig) -> Program:
     """SimSiam's loss of the pre-training phase, with decorrelation where it is asked for.
@@ -41,7 +47,9 @@ def siamese_program(model: ContrastiveModel, views: Tensor, weights: LossConfig)
     z, decorrelation = yield from pooled_decorrelation(z, weights.pretrain_eta)
     p = yield from through(model.predictor, z, "predictor")
     sums = partial(_siamese_sums, z.detach())
-    p, totals = yield Pool("siamese", p, sums, common=True, valid=_plausible_cosines)
+    p, totals = yield Pool(
+        "siamese", p, sums, common=True, valid=_plausible_cosines, nearest=_nearest_cosines
+    )
     loss = totals[1] / totals[0] + decorrelation
     return _shared(loss, len(views) / (2 * totals[0].detach()))
 
@@ -68,14 +76,18 @@ def contrast_program(
     z = yield from pooled_latents(model, images)
     z, decorrelation = yield from pooled_decorrelation(z, weights.eta)
     p = yield from through(model.predictor, z, "predictor")
-    members = F.one_hot(labels, clusters).double()
+    # What F.one_hot gives, which does not go through vmap and grad.
+    members = (labels.unsqueeze(1) == torch.arange(clusters, device=labels.device)).double()
     sums = partial(_cluster_sums, members, z.detach())
-    plausible = partial(_plausible_clusters, clusters)
-    p, totals = yield Pool("clusters", p, sums, common=True, valid=plausible)
+    plausible, nearest = (
+        partial(_plausible_clusters, clusters),
+        partial(_nearest_clusters, clusters),
+    )
+    p, totals = yield Pool("clusters", p, sums, common=True, valid=plausible, nearest=nearest)
     counts, of_predictions, of_latents = _by_cluster(totals, clusters)
     counts = counts.detach()
     loss = pooled_contrast(counts, of_predictions, of_latents, weights.min_cluster_size)
-    return _shared(loss + decorrelation, len(images) / counts.sum())
+    return _shared(loss + decorrelation, len(images) / counts.sum().clamp(min=1))
 
 
 def pooled_contrast(
@@ -112,8 +124,10 @@ def pooled_decorrelation(z: Tensor, eta: float) -> Pooling[tuple[Tensor, Tensor]
     if eta == 0:
         return z, z.new_zeros(())
     d = z.shape[1]
-    plausible = partial(_plausible_products, d)
-    z, totals = yield Pool("covariance", z, _products, common=True, valid=plausible)
+    plausible, nearest = partial(_plausible_products, d), partial(_nearest_products, d)
+    z, totals = yield Pool(
+        "covariance", z, _products, common=True, valid=plausible, nearest=nearest
+    )
     count, sums, products = totals[0].detach(), totals[1 : d + 1], totals[d + 1 :].view(d, d)
     covariance = (products - torch.outer(sums, sums) / count) / (count - 1).clamp(min=1)
     return z, eta * covariance.square().sum() / d**2
@@ -155,6 +169,12 @@ def _plausible_cosines(sums: Tensor) -> bool:
     return bool(sums[0] >= 0) and bool(sums[1].abs() <= _ROUNDING * sums[0])
 
 
+def _nearest_cosines(sums: Tensor) -> Tensor:
+    """One image at least, and no larger sum than so many cosines have."""
+    count = sums[:1].clamp(min=1)
+    return torch.cat([count, torch.clamp(sums[1:], -count, count)])
+
+
 def _plausible_clusters(clusters: int, sums: Tensor) -> bool:
     counts, *vectors = _by_cluster(sums, clusters)
     return bool((counts >= 0).all()) and all(
@@ -162,6 +182,23 @@ def _plausible_clusters(clusters: int, sums: Tensor) -> bool:
     )
 
 
+def _nearest_clusters(clusters: int, sums: Tensor) -> Tensor:
+    """No negative number of images, and no longer vectors than so many unit vectors add up to."""
+    counts, *vectors = _by_cluster(sums, clusters)
+    counts = counts.clamp(min=0)
+    longest = [(counts / v.norm(dim=1).clamp(min=1e-300)).clamp(max=1) for v in vectors]
+    parts = [(v * m.unsqueeze(1)).flatten() for v, m in zip(vectors, longest, strict=True)]
+    return torch.cat([counts, *parts])
+
+
 def _plausible_products(d: int, sums: Tensor) -> bool:
     squares = sums[d + 1 :].view(d, d).diagonal()
     return bool(sums[0] >= 0) and bool((squares >= 0).all())
+
+
+def _nearest_products(d: int, sums: Tensor) -> Tensor:
+    """Those of one image at least, symmetric and without negative squares."""
+    products = sums[d + 1 :].view(d, d)
+    values, vectors = torch.linalg.eigh((products + products.T) / 2)
+    near = (vectors * values.clamp(min=0)) @ vectors.T
+    return torch.cat([sums[:1].clamp(min=1), sums[1 : d + 1], near.flatten()])

@@ -6,7 +6,7 @@ normalisation, the means of clusters in Eq. (2), and the covariance in Eq. (10).
 same for every partition. The server keeps Adam's moments; clients keep none.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -18,7 +18,12 @@ from ccfcpp.clustering.ccfc.centroids import CentroidRule
 from ccfcpp.clustering.ccfc.config import LossConfig
 from ccfcpp.clustering.ccfc.messages import LABELS, CCFCState, ClusterSizes
 from ccfcpp.clustering.ccfc.network import ContrastiveModel
-from ccfcpp.clustering.ccfc.pooled_losses import contrast_program, siamese_program
+from ccfcpp.clustering.ccfc.pooled_losses import (
+    LARGEST_OF_CONTRAST,
+    LARGEST_OF_SIAMESE,
+    contrast_program,
+    siamese_program,
+)
 from ccfcpp.clustering.ccfc.representations import GlobalModel
 from ccfcpp.clustering.ccfc.schedule import contrast_learning_rate, training_of
 from ccfcpp.clustering.ccfc.synchronised_clients import (
@@ -31,15 +36,24 @@ from ccfcpp.clustering.scan.objective import entropy
 from ccfcpp.core.config import ViewsConfig
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.client import Member
-from ccfcpp.engine.exchange import ClientWork, Exchange, Figures, RefusedUpdateError, ServerWork
+from ccfcpp.engine.exchange import (
+    ClientWork,
+    Exchange,
+    Figures,
+    PerImage,
+    RefusedUpdateError,
+    ServerWork,
+)
 from ccfcpp.engine.payload import added_up, check_same_shapes, check_samples, pack
-from ccfcpp.engine.synchronised.clients import Begin, Process, TripWork, trip_works
+from ccfcpp.engine.synchronised.clients import TripWork, trip_works
 from ccfcpp.engine.synchronised.messages import Contribution, Known, trips
 from ccfcpp.engine.synchronised.optimizers import Adam
 from ccfcpp.engine.synchronised.plan import Lags, Plan, rehearsed
 from ccfcpp.engine.synchronised.server import Steps, Trip
 from ccfcpp.engine.synchronised.tape import Tape
 from ccfcpp.models.pooled import Program, moved_parameters
+from ccfcpp.privacy.config import PrivacyConfig
+from ccfcpp.privacy.image_steps import Batches, per_image, process_of, turn_of
 
 
 class Phase:
@@ -50,6 +64,7 @@ class Phase:
         model: What is trained.
         program: A step on a few images, which shows what trips a step takes.
         rate: The configured learning rate.
+        bounded: How images enter sums, where each one's part is bounded.
         uses_memory: Whether clients need what they remember.
     """
 
@@ -59,10 +74,13 @@ class Phase:
         model: TrainedModel,
         program: Callable[[], Program],
         rate: float,
+        bounded: PerImage | None,
         uses_memory: bool = False,
     ) -> None:
         self.name = name
+        self.network = model.network
         self.parameters = moved_parameters(model.network)
+        self.bounded = bounded
         self.program = program
         self.rate = rate
         self.uses_memory = uses_memory
@@ -75,7 +93,7 @@ class Phase:
     @cached_property
     def exchanges(self) -> list[Exchange[Known, Contribution]]:
         """What the trips are called."""
-        return trips(self.name, len(self.plan.trips), self.uses_memory)
+        return trips(self.name, len(self.plan.trips), self.uses_memory, self.bounded)
 
     def trips(self, count: int, rate: float) -> list[Trip[CCFCState]]:
         """The server's work in some steps with a learning rate."""
@@ -83,9 +101,12 @@ class Phase:
         steps = Steps(self.exchanges, Adam(self.rate), names, lambda _: rate / self.rate)
         return steps.step(self.plan) * count
 
-    def trip_works(self, begin: Begin) -> list[TripWork]:
+    def trip_works(self, batches: Batches, privacy: PrivacyConfig) -> list[TripWork]:
         """The clients' work of each trip."""
-        process = Process(begin, self.parameters, lambda: (self.plan, self.plan))
+        plans = self.plan, self.plan
+        process = process_of(
+            batches, self.network, self.parameters, lambda: plans, privacy, self.bounded
+        )
         return trip_works(process, self.exchanges)
 
 
@@ -112,9 +133,23 @@ class SynchronisedTraining:
         self.rule = rule
         self.global_model = global_model
         self.model = TrainedModel(make_model, problem.device)
+        self.privacy = problem.config.section(PrivacyConfig)
+        self.pretraining = self._phase("pre-training step", self._siamese, LARGEST_OF_SIAMESE)
+        self.contrast = self._phase(
+            "contrast step", self._contrast, LARGEST_OF_CONTRAST, uses_memory=True
+        )
+
+    def _phase(
+        self,
+        name: str,
+        program: Callable[[], Program],
+        largest: Mapping[str, float],
+        uses_memory: bool = False,
+    ) -> Phase:
+        batch, samples = self.training.synchronised_batch, self.problem.samples
+        bounded = per_image(self.privacy, batch, samples, largest)
         rate = self.training.learning_rate
-        self.pretraining = Phase("pre-training step", self.model, self._siamese, rate)
-        self.contrast = Phase("contrast step", self.model, self._contrast, rate, uses_memory=True)
+        return Phase(name, self.model, program, rate, bounded, uses_memory)
 
     @property
     def steps(self) -> int:
@@ -133,13 +168,14 @@ class SynchronisedTraining:
 
     def client_works(self) -> list[ClientWork[Any, Any]]:
         """The clients' work in both phases."""
-        shared = self.model, self.training, self.loss, self.problem.samples
+        turn = turn_of(self.privacy)
+        shared = self.model, self.training, self.loss, self.problem.samples, turn
         views = SiameseBatches(self.problem.config.section(ViewsConfig), *shared)
         labelled = LabelledBatches(self.problem.clusters, *shared)
         return [
-            Labelling(self.global_model, self.rule),
-            *self.pretraining.trip_works(views.begin),
-            *self.contrast.trip_works(labelled.begin),
+            Labelling(self.global_model, self.rule, self.privacy),
+            *self.pretraining.trip_works(views, self.privacy),
+            *self.contrast.trip_works(labelled, self.privacy),
         ]
 
     def _siamese(self) -> Program:

@@ -28,7 +28,7 @@ from ccfcpp.core.errors import UsageError
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.client import Client, Crew
 from ccfcpp.engine.exchange import ClientSide, PerImage, ServerWork
-from ccfcpp.engine.synchronised.clients import Process, TripWork, trip_works
+from ccfcpp.engine.synchronised.clients import TripWork, trip_works
 from ccfcpp.engine.synchronised.messages import trips
 from ccfcpp.engine.synchronised.optimizers import Adam, Muon
 from ccfcpp.engine.synchronised.plan import Lags, Plan, rehearsed
@@ -37,9 +37,7 @@ from ccfcpp.engine.synchronised.tape import Tape
 from ccfcpp.models.initialisation import random_state
 from ccfcpp.models.pooled import Norm, moved_parameters
 from ccfcpp.privacy.config import PrivacyConfig
-from ccfcpp.privacy.dp_levels import image_bounds
-from ccfcpp.privacy.dp_mechanism import NoiseSource
-from ccfcpp.privacy.image_sums import ImageProcess, poisson_turn
+from ccfcpp.privacy.image_steps import per_image, process_of, turn_of
 
 _HEAD = ("head.weight",)
 """Matrices that are no hidden layers, which Muon is for."""
@@ -89,16 +87,16 @@ class FedScan(ClusteringAlgorithm[ScanState]):
         Raises:
             UsageError: An image would tell of others.
         """
-        if self.privacy.level != "image":
-            return None
-        if self.config.pairs != "views" or self.merges:
+        if self.privacy.level == "image" and (self.config.pairs != "views" or self.merges):
             raise UsageError(
                 f"privacy.level = image with scan.pairs = {self.config.pairs} and "
                 f"scan.overclustering = {self.config.overclustering}: an image would tell of its "
                 "neighbours; set scan.pairs=views and scan.overclustering=1"
             )
-        samples = max(1, self.problem.samples)
-        return PerImage(min(1.0, self.config.batch / samples), min(self.config.batch, samples))
+        # The predictions of all views of an image by each head.
+        views, heads = 2 * self.config.pairs_each, self.space.network.heads
+        largest = {f"sums/{PREDICTIONS}": views * heads**0.5}
+        return per_image(self.privacy, self.config.batch, self.problem.samples, largest)
 
     def _optimizer(self) -> Adam | Muon:
         adam = Adam(self.config.learning_rate)
@@ -168,30 +166,24 @@ class FedScan(ClusteringAlgorithm[ScanState]):
 
     def centre_work(self) -> SumLatents:
         """The clients' work for the centres."""
-        bounds = image_bounds(self.privacy, PerImage()) if self.per_image else None
-        return SumLatents(self.space, self.problem.clusters, bounds, self.privacy.smallest_count)
+        return SumLatents(self.space, self.problem.clusters, self.privacy)
 
     def trip_works(self) -> list[TripWork]:
         """The clients' work of each trip of a step."""
-        pairs, precision = self._pairs(), self.steps.precision
-        process = Process(pairs.begin, self.parameters, lambda: self.plans, precision)
-        if self.per_image:
-            source = NoiseSource(Randomness(0) if self.privacy.reproducible_noise else None)
-            pairs.turn = lambda samples, share, step, randomness: poisson_turn(
-                samples, share, source.of(randomness.at_round(step))
-            )
-            process = ImageProcess(
-                self.space.network,
-                pairs.begin_images,
-                self.parameters,
-                lambda: self.plans,
-                precision,
-                image_bounds(self.privacy, self.per_image),
-            )
+        process = process_of(
+            self._pairs(),
+            self.space.network,
+            self.parameters,
+            lambda: self.plans,
+            self.privacy,
+            self.per_image,
+            self.steps.precision,
+        )
         return trip_works(process, self.steps.exchanges)
 
     def _pairs(self) -> Pairs:
-        return Pairs(self.config, self.views, self.space, self.problem.samples, self.shares)
+        samples, turn = self.problem.samples, turn_of(self.privacy)
+        return Pairs(self.config, self.views, self.space, samples, self.shares, turn)
 
     def knows_clusters(self, state: ScanState) -> bool:
         """From the first step or merge on: the head assigns."""

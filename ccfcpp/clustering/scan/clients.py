@@ -4,8 +4,7 @@ All clients have the same model in a step, and send sums: the images of all clie
 through one network as one batch.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from functools import partial
 
 import torch
@@ -31,16 +30,15 @@ from ccfcpp.clustering.scan.views import Views
 from ccfcpp.core.profiling import section
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.client import Client
-from ccfcpp.engine.exchange import PerImage, SummedWork, Task
+from ccfcpp.engine.exchange import SummedWork, Task
+from ccfcpp.engine.payload import added_up
 from ccfcpp.engine.synchronised.messages import Known
-from ccfcpp.engine.synchronised.turns import turn
+from ccfcpp.engine.synchronised.turns import Turn
 from ccfcpp.models.pooled import Program
-from ccfcpp.privacy.dp_mechanism import Bounds
-from ccfcpp.privacy.image_sums import Make
-from ccfcpp.privacy.smallest import large_enough
-
-Turn = Callable[[int, float, int, Randomness], Tensor]
-"""From a client's number of images, its share of the batch, a step and its source to indices."""
+from ccfcpp.privacy.cluster_sums import cluster_sums
+from ccfcpp.privacy.config import PrivacyConfig
+from ccfcpp.privacy.image_steps import over_all
+from ccfcpp.privacy.image_sums import Make, Shown
 
 _PERIOD = "period"
 """The name under which a client remembers for which period of the run it has neighbours."""
@@ -58,6 +56,7 @@ class Pairs:
         space: Gives the latents among which neighbours are found.
         samples: Images of all clients of the run.
         shares: π, the shares that clusters should have, of shape (k,).
+        turn: Which images of a client take part in a step.
     """
 
     def __init__(
@@ -67,6 +66,7 @@ class Pairs:
         space: LatentSpace,
         samples: int,
         shares: Tensor,
+        turn: Turn,
     ) -> None:
         self.config = config
         self.views = views
@@ -74,7 +74,7 @@ class Pairs:
         self.samples = samples
         self.shares = shares
         self._features = FEATURES[config.first_neighbours]
-        self.turn: Turn = turn
+        self.turn = turn
 
     def begin(
         self, task: Task, known: Known, clients: Sequence[Client], randomness: Randomness
@@ -92,16 +92,18 @@ class Pairs:
         return program(network, views, self._balance(known.version), self.shares)
 
     def begin_images(
-        self, known: Known, clients: Sequence[Client], randomness: Randomness
-    ) -> tuple[Make, Tensor]:
+        self, task: Task, known: Known, clients: Sequence[Client], randomness: Randomness
+    ) -> tuple[Make, Shown] | None:
         """What makes the program of one image, and the views of each image whose turn it is."""
         network, balance = self.space.load(known), self._balance(known.version)
         with section("batches"):
             views = self._views(known.version, clients, randomness)
+        if len(views) == 0:
+            return None
         make = partial(program, network, balance=balance, shares=self.shares)
         pairs = self.config.pairs_each
         of_each = views.view(2, len(views) // (2 * pairs), pairs, *views.shape[1:])
-        return make, of_each.transpose(0, 1).flatten(1, 2)
+        return make, (of_each.transpose(0, 1).flatten(1, 2),)
 
     def _balance(self, step: int) -> float:
         """λ of a step: from the first weight to the last along a half cosine."""
@@ -205,36 +207,22 @@ class SumLatents(SummedWork[Snapshot, LatentSums]):
     Args:
         space: The latent space.
         clusters: Number of clusters k.
-        bounds: How large an image's part may be; None: as it is.
-        least: The fewest images of a client over which it sends a sum.
+        privacy: What is sent of few images, and how large an image's part may be.
     """
 
-    exchange = CENTRES
-
-    def __init__(
-        self, space: LatentSpace, clusters: int, bounds: Bounds | None = None, least: int = 0
-    ) -> None:
+    def __init__(self, space: LatentSpace, clusters: int, privacy: PrivacyConfig) -> None:
         self.space = space
         self.clusters = clusters
-        self.bounds = bounds
-        self.least = least
-        if bounds is not None:
-            self.exchange = replace(CENTRES, per_image=PerImage())
+        self.exchange, self.bounds = over_all(CENTRES, privacy, {"counts": 1.0})
+        self.least = privacy.smallest_count
 
     def local_sum(
         self, task: Task, message: Snapshot, clients: Sequence[Client], randomness: Randomness
     ) -> LatentSums:
         """Sums of the latents of each cluster's images."""
-        sums, counts = [], []
-        for client in clients:
-            clusters = self.space.clusters(message, self.clusters, client)
-            members = F.one_hot(clusters, self.clusters).double()
-            latents, ones = self.space.latents(message, client).double(), members
-            if self.bounds is not None:
-                norms = latents.norm(dim=1, keepdim=True).clamp(min=1e-300)
-                latents = latents * (self.bounds.of("sums") / norms).clamp(max=1)
-                ones = members * min(1.0, self.bounds.of("counts"))
-            enough = large_enough(members.sum(dim=0), self.least)
-            sums.append((members * enough).T @ latents)
-            counts.append((ones * enough).sum(dim=0))
-        return LatentSums(torch.stack(sums).sum(dim=0), torch.stack(counts).sum(dim=0))
+        return added_up(self._sums(message, client) for client in clients)
+
+    def _sums(self, message: Snapshot, client: Client) -> LatentSums:
+        labels = self.space.clusters(message, self.clusters, client)
+        latents = self.space.latents(message, client)
+        return LatentSums(*cluster_sums(latents, labels, self.clusters, self.bounds, self.least))

@@ -10,7 +10,6 @@ client has some. The second couples all images through the k numbers of p̄ alon
 L is the sum of theirs, and each is a clustering of its own.
 """
 
-import torch
 from torch import Tensor
 
 from ccfcpp.clustering.scan.network import ClusterNetwork
@@ -68,8 +67,9 @@ def program(network: ClusterNetwork, views: Tensor, balance: float, shares: Tens
     p, sums = yield Pool(
         PREDICTIONS, network.predictions(z), _sums, common=True, valid=_plausible, nearest=_nearest
     )
-    count = sums[0].detach()
-    mean = sums[1:].view(p.shape[1:]) / count
+    # The predictions of a head for a sample have the sum 1: their sums say how many samples.
+    count = (sums.sum() / network.heads).round().detach()
+    mean = sums.view(p.shape[1:]) / count
     agreement = consistency(p) * 2 / count
     imbalance = balance * divergence(mean, shares.to(mean))
     own = len(p) / count
@@ -90,9 +90,8 @@ def entropy(mean: Tensor) -> Tensor:
 
 
 def _sums(predictions: Tensor) -> Tensor:
-    """The number of samples and Σp, float64 of shape (1 + heads · k,)."""
-    count = predictions.new_tensor([len(predictions)], dtype=torch.float64)
-    return torch.cat([count, predictions.double().sum(dim=0).flatten()])
+    """Σp, float64 of shape (heads · k,)."""
+    return predictions.double().sum(dim=0).flatten()
 
 
 def _plausible(sums: Tensor) -> bool:
@@ -101,5 +100,9 @@ def _plausible(sums: Tensor) -> bool:
 
 
 def _nearest(sums: Tensor) -> Tensor:
-    """Sums of the predictions of one sample at least, none of which is negative."""
-    return torch.cat([sums[:1].clamp(min=1), sums[1:].clamp(min=0)])
+    """Sums of the predictions of one sample at least, each no less than a tenth of their mean.
+
+    The gradient of p̄ log p̄ has no bound towards 0, so that one sum that noise has made small or
+    negative would outweigh all images.
+    """
+    return sums.clamp(min=0.1 * max(1.0, float(sums.sum())) / len(sums))

@@ -1,7 +1,7 @@
 """The server's half of a synchronised step: it adds up, and moves the model."""
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, cast
 
 import torch
@@ -59,12 +59,6 @@ class Trip(ServerWork[D, Known, Contribution]):
         self.plan = plan
         self.number = number
         self.exchange = steps.exchanges[number]
-
-    @property
-    def sizes(self) -> Mapping[str, int]:
-        """Of what a client contributes in this trip."""
-        parts = pack(self.plan.trips[self.number])
-        return {name: part.numel() for name, part in parts.items()}
 
     def broadcast(self, state: D) -> Known:
         """What clients do not know yet."""

@@ -8,11 +8,15 @@ and each client shows each of its images about equally often.
 """
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
 from ccfcpp.core.randomness import SETUP, Randomness
+
+Turn = Callable[[int, float, int, Randomness], Tensor]
+"""From a client's number of images, its share of the batch, a step and its source to indices."""
 
 
 def turn(samples: int, share: float, step: int, randomness: Randomness) -> Tensor:

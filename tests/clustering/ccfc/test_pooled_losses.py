@@ -136,6 +136,26 @@ def test_sums_that_no_batch_can_have_are_told_apart() -> None:
         assert not pools[last].valid(longer)
 
 
+@given(st.integers(0, 10**6), st.sampled_from([0.1, 3.0, 100.0]))
+@settings(deadline=None, max_examples=15)
+def test_sums_with_noise_become_some_that_a_batch_can_have(seed: int, noise: float) -> None:
+    """And those of a batch stay as they are."""
+    model, weights = model_of(seed), LossConfig(eta=0.1, pretrain_eta=0.1)
+    generator = torch.Generator().manual_seed(seed)
+    images = torch.rand(6, 1, 4, 4, generator=generator)
+    labels = torch.tensor([0, 1, 2, 0, 1, 2])
+    for program in (
+        contrast_program(model, images, labels, CLUSTERS, weights),
+        siamese_program(model, images, weights),
+    ):
+        tape, _ = first_sums(program, model)
+        for pool in (pool for pool in tape.pools if pool.common):
+            sums = pool.sums(pool.of).detach()
+            torch.testing.assert_close(pool.nearest(sums), sums)
+            with_noise = sums + noise * torch.randn(len(sums), generator=generator)
+            assert pool.valid(pool.nearest(with_noise))
+
+
 @pytest.mark.usefixtures("double_precision")
 def test_resnet_18_goes_through_a_pooled_step() -> None:
     backbone = ResNet18Backbone((3, 8, 8))

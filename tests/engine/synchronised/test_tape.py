@@ -120,3 +120,21 @@ def test_a_bias_before_batch_normalisation_is_not_moved() -> None:
     assert list(moved_parameters(network)) == [
         "0.weight", "1.weight", "1.bias", "3.weight", "3.bias",
     ]  # fmt: skip
+
+
+@given(st.integers(0, 10**6), st.floats(0, 1e4))
+def test_no_channel_with_noise_is_divided_by_almost_nothing(seed: int, noise: float) -> None:
+    """Means stay, and variances that are not far below the others."""
+    generator = torch.Generator().manual_seed(seed)
+    a = torch.randn(300, 6, generator=generator, dtype=torch.float64)
+    pool = next(batch_norm(nn.BatchNorm1d(6), "norm", a))
+    sums = pool.sums(a)
+    torch.testing.assert_close(pool.nearest(sums), sums)
+    with_noise = sums + noise * torch.randn(len(sums), generator=generator, dtype=torch.float64)
+    found = pool.nearest(with_noise)
+    assert pool.valid(found)
+    means, variances = pool.statistics(found)
+    torch.testing.assert_close(means, with_noise[1:7] / with_noise[0].clamp(min=1))
+    before = (with_noise[7:] / with_noise[0].clamp(min=1) - means.square()).clamp(min=0)
+    least = 0.3 * before.mean()
+    torch.testing.assert_close(variances, before.where(before > least, least), rtol=1e-6, atol=1e-6)
