@@ -1,0 +1,164 @@
+"""NMI against ε, from finished runs, as table and figure: ``python -m scripts.epsilon --help``."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from ccfcpp.report.drawing import Drawn, style
+from ccfcpp.report.palette import colours
+from ccfcpp.report.writing import as_svg
+
+NO_NOISE = 1e4
+"""A budget from which on the noise is too small to matter; all of these stand in one place."""
+
+PLACE_OF_NO_NOISE = 128.0
+"""Where that is on the axis."""
+
+_NAMES = {"fed-scan": "Fed-SCAN", "ccfc++": "CCFC++", "ccfc": "CCFC"}
+
+
+@dataclass(frozen=True, order=True)
+class Line:
+    """What has a line of its own.
+
+    Attributes:
+        level: ``client`` or ``image``.
+        samples: Images of all clients.
+        dataset: The data set's name.
+        clients: How many there are.
+        method: The system.
+        p: Skew of the partition.
+    """
+
+    level: str
+    samples: int
+    dataset: str
+    clients: int
+    method: str
+    p: float
+
+    @property
+    def panel(self) -> str:
+        """Lines of the same name are drawn side by side."""
+        return (
+            f"{self.dataset}, {self.samples:,} images, {self.level} level, {self.clients} clients"
+        )
+
+    @property
+    def label(self) -> str:
+        """How it differs from others of its panel."""
+        return f"{_NAMES.get(self.method, self.method)}, p = {self.p:g}"
+
+
+Scores = dict[Line, dict[float, list[tuple[float, float]]]]
+"""NMI and Kappa of runs, by line and budget."""
+
+
+def read(folders: Iterable[Path]) -> Scores:
+    """The scores of all finished runs with a level of privacy; others are left out."""
+    found: Scores = defaultdict(lambda: defaultdict(list))
+    for folder in sorted(folders):
+        path = folder / "summary.json"
+        summary: Mapping[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+        privacy = summary.get("privacy") or {}
+        if privacy.get("level", "none") == "none":
+            continue
+        line = Line(
+            privacy["level"],
+            *(summary[key] for key in ("samples", "dataset", "clients", "method", "p")),
+        )
+        found[line][privacy["budget"]].append((summary["nmi"], summary["kappa"]))
+    return found
+
+
+def table(scores: Scores) -> str:
+    """Means over seeds, a line for each system and budget, side by side for each p."""
+    shares = sorted({line.p for line in scores})
+    head = ["runs", "system", "ε", *(f"NMI / Kappa, p = {p:g}" for p in shares)]
+    rows = [head, ["---"] * len(head)]
+    for panel, method in sorted({(line.panel, line.method) for line in scores}):
+        of_p = {
+            line.p: cells
+            for line, cells in scores.items()
+            if (line.panel, line.method) == (panel, method)
+        }
+        for budget in sorted({each for cells in of_p.values() for each in cells}, reverse=True):
+            cells = [_cell(of_p.get(p, {}).get(budget, [])) for p in shares]
+            shown = "no noise" if budget >= NO_NOISE else f"{budget:g}"
+            rows.append([panel, _NAMES.get(method, method), shown, *cells])
+    return "\n".join("| " + " | ".join(row) + " |" for row in rows)
+
+
+def _cell(runs: Sequence[tuple[float, float]]) -> str:
+    if not runs:
+        return "-"
+    nmi, kappa = (statistics.mean(column) for column in zip(*runs, strict=True))
+    return f"{nmi:.3f} / {kappa:.3f}" + (f" ({len(runs)})" if len(runs) > 1 else "")
+
+
+def figure(scores: Scores) -> Drawn:
+    """A panel for each data set and level: NMI against ε."""
+    panels = sorted({line.panel: line for line in sorted(scores)}.values(), reverse=True)
+    names = [line.panel for line in panels]
+    lines = sorted({(line.method, line.p, line.label) for line in scores}, reverse=True)
+    inks = dict(zip([label for *_, label in lines], colours(len(lines)), strict=True))
+    with style("privacy"):
+        drawn = Figure(figsize=(9, 3.2 * -(-len(names) // 2)))
+        for number, name in enumerate(names):
+            axes = drawn.add_subplot(-(-len(names) // 2), min(2, len(names)), number + 1)
+            _draw(axes, name, {line: scores[line] for line in scores if line.panel == name}, inks)
+        handles = {
+            label: handle
+            for axes in drawn.axes
+            for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
+        }
+        drawn.legend(handles.values(), handles, loc="outside upper center", ncols=4, frameon=False)
+    rows = [
+        {"runs": line.panel, "line": line.label, "epsilon": budget, "nmi": nmi, "kappa": kappa}
+        for line, cells in sorted(scores.items())
+        for budget, runs in sorted(cells.items())
+        for nmi, kappa in runs
+    ]
+    return Drawn("privacy", "NMI against ε", "Means over seeds; dots are runs.", drawn, rows)
+
+
+def _draw(axes: Axes, name: str, lines: Scores, inks: Mapping[str, str]) -> None:
+    for line, cells in sorted(lines.items(), key=lambda item: item[0].label, reverse=True):
+        places = {min(budget, PLACE_OF_NO_NOISE): runs for budget, runs in sorted(cells.items())}
+        means = [statistics.mean(nmi for nmi, _ in runs) for runs in places.values()]
+        ink, dashes = inks[line.label], "-" if line.p == 0 else "--"
+        axes.plot(list(places), means, color=ink, linestyle=dashes, label=line.label)
+        dots = [(place, nmi) for place, runs in places.items() for nmi, _ in runs]
+        axes.plot(*zip(*dots, strict=True), "o", color=ink, markersize=3.5)
+    axes.set_xscale("log", base=2)
+    axes.set_xticks([2, 8, 32, PLACE_OF_NO_NOISE], ["2", "8", "32", "no noise"])
+    axes.set_xticks([], minor=True)
+    axes.set(ylim=(0, 1), title=name, xlabel="ε", ylabel="NMI")
+    axes.title.set_fontsize(9)
+
+
+def main(
+    folders: Annotated[list[Path], typer.Argument(help="Folders of finished runs.")],
+    svg: Annotated[Path | None, typer.Option(help="Write the figure there.")] = None,
+) -> None:
+    """Print the table; draw the figure where it is asked for."""
+    scores = read(folders)
+    if not scores:
+        raise typer.BadParameter("no folder holds a finished run with --privacy")
+    typer.echo(table(scores))
+    if svg is not None:
+        svg.write_text(as_svg(figure(scores)))
+
+
+if __name__ == "__main__":
+    typer.run(main)
