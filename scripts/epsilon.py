@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import math
 import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,10 +21,11 @@ from ccfcpp.report.palette import colours
 from ccfcpp.report.writing import as_svg
 
 NO_NOISE = 1e4
-"""A budget from which on the noise is too small to matter; all of these stand in one place."""
+"""A budget from which on the noise is too small to matter: contributions are clipped alone."""
 
-PLACE_OF_NO_NOISE = 128.0
-"""Where that is on the axis."""
+_SHOWN = {NO_NOISE: "clipping alone", math.inf: "no privacy"}
+_PLACES = {2.0: 2.0, 8.0: 8.0, 32.0: 32.0, NO_NOISE: 128.0, math.inf: 512.0}
+"""Where budgets are on the axis."""
 
 _NAMES = {"fed-scan": "Fed-SCAN", "ccfc++": "CCFC++", "ccfc": "CCFC"}
 
@@ -61,24 +64,36 @@ class Line:
 
 
 Scores = dict[Line, dict[float, list[tuple[float, float]]]]
-"""NMI and Kappa of runs, by line and budget."""
+"""NMI and Kappa of runs, by line and budget; ∞ is a run without privacy."""
 
 
 def read(folders: Iterable[Path]) -> Scores:
-    """The scores of all finished runs with a level of privacy; others are left out."""
+    """The scores of finished runs; of those without privacy beside each level of the same line."""
+    finished = [path for folder in sorted(folders) if (path := folder / "summary.json").exists()]
     found: Scores = defaultdict(lambda: defaultdict(list))
-    for folder in sorted(folders):
-        path = folder / "summary.json"
-        summary: Mapping[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+    plain: list[Mapping[str, Any]] = []
+    for summary in map(_summary, finished):
         privacy = summary.get("privacy") or {}
         if privacy.get("level", "none") == "none":
+            plain.append(summary)
             continue
-        line = Line(
-            privacy["level"],
-            *(summary[key] for key in ("samples", "dataset", "clients", "method", "p")),
-        )
-        found[line][privacy["budget"]].append((summary["nmi"], summary["kappa"]))
+        budget = min(privacy["budget"], NO_NOISE)
+        found[_line(privacy["level"], summary)][budget].append((summary["nmi"], summary["kappa"]))
+    for summary, level in itertools.product(plain, ("client", "image")):
+        line = _line(level, summary)
+        if line in found:
+            found[line][math.inf].append((summary["nmi"], summary["kappa"]))
     return found
+
+
+def _summary(path: Path) -> Mapping[str, Any]:
+    found: Mapping[str, Any] = json.loads(path.read_text())
+    return found
+
+
+def _line(level: str, summary: Mapping[str, Any]) -> Line:
+    keys = ("samples", "dataset", "clients", "method", "p")
+    return Line(level, *(summary[key] for key in keys))
 
 
 def table(scores: Scores) -> str:
@@ -94,7 +109,7 @@ def table(scores: Scores) -> str:
         }
         for budget in sorted({each for cells in of_p.values() for each in cells}, reverse=True):
             cells = [_cell(of_p.get(p, {}).get(budget, [])) for p in shares]
-            shown = "no noise" if budget >= NO_NOISE else f"{budget:g}"
+            shown = _SHOWN.get(budget, f"{budget:g}")
             rows.append([panel, _NAMES.get(method, method), shown, *cells])
     return "\n".join("| " + " | ".join(row) + " |" for row in rows)
 
@@ -134,14 +149,15 @@ def figure(scores: Scores) -> Drawn:
 
 def _draw(axes: Axes, name: str, lines: Scores, inks: Mapping[str, str]) -> None:
     for line, cells in sorted(lines.items(), key=lambda item: item[0].label, reverse=True):
-        places = {min(budget, PLACE_OF_NO_NOISE): runs for budget, runs in sorted(cells.items())}
+        places = {_PLACES.get(budget, budget): runs for budget, runs in sorted(cells.items())}
         means = [statistics.mean(nmi for nmi, _ in runs) for runs in places.values()]
         ink, dashes = inks[line.label], "-" if line.p == 0 else "--"
         axes.plot(list(places), means, color=ink, linestyle=dashes, label=line.label)
         dots = [(place, nmi) for place, runs in places.items() for nmi, _ in runs]
         axes.plot(*zip(*dots, strict=True), "o", color=ink, markersize=3.5)
     axes.set_xscale("log", base=2)
-    axes.set_xticks([2, 8, 32, PLACE_OF_NO_NOISE], ["2", "8", "32", "no noise"])
+    names = [_SHOWN.get(budget, f"{budget:g}").replace(" ", "\n") for budget in _PLACES]
+    axes.set_xticks(list(_PLACES.values()), names)
     axes.set_xticks([], minor=True)
     axes.set(ylim=(0, 1), title=name, xlabel="ε", ylabel="NMI")
     axes.title.set_fontsize(9)

@@ -37,21 +37,23 @@ def test_the_table_has_means_and_how_many_runs_they_are_of(folders: list[Path]) 
     lines = table(read(folders)).splitlines()
     start = "| digits, 1,797 images, image level, 10 clients | Fed-SCAN |"
     assert lines[2:] == [
-        f"{start} no noise | 0.800 / 0.400 | - |",
+        f"{start} no privacy | 0.900 / 0.450 | - |",
+        f"{start} clipping alone | 0.800 / 0.400 | - |",
         f"{start} 8 | 0.500 / 0.250 (2) | 0.300 / 0.150 |",
     ]
 
 
 def test_the_figure_has_every_run_and_is_the_same_at_every_call(folders: list[Path]) -> None:
     drawn = figure(read(folders))
-    assert sorted(float(str(row["nmi"])) for row in drawn.rows) == [0.3, 0.4, 0.6, 0.8]
+    assert sorted(float(str(row["nmi"])) for row in drawn.rows) == [0.3, 0.4, 0.6, 0.8, 0.9]
     svg = as_svg(drawn)
     assert svg.rstrip().endswith("</svg>")
     assert svg == as_svg(figure(read(folders)))
-    for shown in ("Fed-SCAN, p = 0.75", "no noise", "image level, 10 clients"):
+    for shown in ("Fed-SCAN, p = 0.75", "privacy", "image level, 10 clients"):
         assert shown in svg
 
 
 def test_folders_without_such_runs_are_refused(tmp_path: Path) -> None:
+    run(tmp_path / "plain", 0.9, 8, level="none")
     with pytest.raises(Exception, match="no folder holds a finished run"):
-        main([tmp_path])
+        main([tmp_path / "plain"])
