@@ -73,6 +73,15 @@ class PrivacyConfig(Section):
         return self
 
     @model_validator(mode="after")
+    def _rounding_stays_within_bounds(self) -> "PrivacyConfig":
+        if self.secure_sums and self.level != "none" and self.bits == 32:
+            raise ValueError(
+                f"privacy.bits = 32 with privacy.level = {self.level}: numbers are rounded after "
+                "they are clipped, and 32 bits would take them beyond their bounds; give 64"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _some_bits_are_before_the_point(self) -> "PrivacyConfig":
         if self.behind_the_point > self.bits - 2:
             raise ValueError(

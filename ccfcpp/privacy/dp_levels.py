@@ -5,6 +5,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from scipy.stats import binom
+
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.exchange import Exchange, PerImage, ServerWork, Task
@@ -152,6 +154,7 @@ class ClientLevel(Level):
         config, rounds, randomness: As of ``Level``.
         sampled: q.
         clients: N, the connected clients.
+        dropout: With which probability an invited client drops out.
     """
 
     neighbours = "one client, with all its images, is there or is not"
@@ -166,10 +169,11 @@ class ClientLevel(Level):
         randomness: Randomness,
         sampled: float,
         clients: int,
+        dropout: float = 0.0,
     ) -> None:
         self.sampled = sampled
         self.contributors = sampled * clients
-        _check_no_round_is_empty(config, sampled, clients, len(rounds))
+        _check_no_round_fails(config, sampled * (1 - dropout), clients, len(rounds))
         super().__init__(config, rounds, randomness)
 
     def releases(self, works: Works) -> list[Release]:
@@ -262,12 +266,22 @@ def image_bounds(config: PrivacyConfig, per_image: PerImage) -> Bounds:
     return Bounds(config.clip, {**config.clips, **tighter}, per_image.batch)
 
 
-def _check_no_round_is_empty(
-    config: PrivacyConfig, sampled: float, clients: int, rounds: int
-) -> None:
-    """A round without a client publishes nothing, which tells: it must be all but impossible."""
-    if rounds * (1 - sampled) ** clients > config.delta / 1000:
+def _check_no_round_fails(config: PrivacyConfig, present: float, clients: int, rounds: int) -> None:
+    """A round with too few clients publishes nothing, which tells: it must be all but impossible.
+
+    It is also where one of the clients is left out of all rounds.
+
+    Args:
+        config: How many a sum needs.
+        present: With which probability a client is there.
+        clients: N.
+        rounds: How many rounds there are.
+    """
+    needed = (config.threshold or 2) if config.secure_sums else 1
+    if rounds * float(binom.cdf(needed - 1, clients - 1, present)) > config.delta / 1000:
         raise UsageError(
-            f"availability.sample_fraction = {sampled:g} of {clients} clients leaves a round "
-            "without any too often for privacy.delta: give a larger fraction"
+            f"availability.sample_fraction and dropout_rate leave each of {clients} clients in a "
+            f"round with probability {present:g}, so that a round has fewer than the {needed} it "
+            "needs too often for privacy.delta: give a larger sample_fraction, or a lower "
+            "privacy.threshold"
         )

@@ -81,13 +81,20 @@ class Bounds:
         return bound / self.batch if before in _DIVIDED else bound
 
     def clipped(self, parts: Mapping[str, Tensor]) -> Parts:
-        """The parts of one contributor, each group scaled down to its bound where it is beyond."""
+        """The parts of one contributor, each group scaled down to its bound where it is beyond.
+
+        A group that holds NaN or Inf becomes 0: else one contributor would spoil the whole sum.
+        """
         found: Parts = {}
         for group, names in groups(parts).items():
             norm = math.sqrt(sum(float(parts[name].square().sum()) for name in names))
             bound = self.of(group)
             factor = 1.0 if norm <= bound else bound * _JUST_WITHIN / norm
-            found |= {name: factor * parts[name] for name in names}
+            is_number = math.isfinite(norm)
+            found |= {
+                name: factor * parts[name] if is_number else torch.zeros_like(parts[name])
+                for name in names
+            }
         return found
 
     def clipped_each(self, parts: Mapping[str, Tensor]) -> Parts:
@@ -101,6 +108,9 @@ class Bounds:
             rows = [parts[name].reshape(len(parts[name]), -1) for name in names]
             norms = torch.stack([row.square().sum(dim=1) for row in rows]).sum(dim=0).sqrt()
             factors = (self.of(group) / norms.clamp(min=1e-300)).clamp(max=1.0)
+            spoilt = ~norms.isfinite()
+            rows = [row.masked_fill(spoilt.unsqueeze(1), 0) for row in rows]
+            factors = factors.masked_fill(spoilt, 0)
             found |= {
                 name: (factors @ row).view(parts[name].shape[1:])
                 for name, row in zip(names, rows, strict=True)

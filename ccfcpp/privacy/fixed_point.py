@@ -57,11 +57,11 @@ class FixedPoint:
         if not np.isfinite(array).all():
             raise RefusedUpdateError("it holds NaN or Inf")
         most = self.largest(summands)
-        size = float(np.abs(array).max(initial=0.0))
-        if size > most:
+        if np.abs(array).max(initial=0.0) > most:
+            # How large it is follows from images, and stays with the client.
             raise RefusedUpdateError(
-                f"it holds {size:.3g}, and secure sums of {summands} clients go up to {most:.3g}: "
-                "lower privacy.fraction_bits"
+                f"it holds a number beyond {most:.3g}, up to which secure sums of {summands} "
+                "clients go: lower privacy.fraction_bits"
             )
         whole = np.rint(np.ldexp(array, self.fraction)).astype(np.int64)
         words: Words = whole.astype(self.words)  # wraps around: two's complement

@@ -68,6 +68,16 @@ def over_all(
     return replace(exchange, per_image=bounded), image_bounds(config, bounded)
 
 
+def travelling(
+    bounded: PerImage | None, precision: torch.dtype | None = None
+) -> torch.dtype | None:
+    """The dtype in which gradients travel; None for their own.
+
+    Clipped ones stay in float64: to round them would take an image's part beyond its bound.
+    """
+    return precision if bounded is None else torch.float64
+
+
 def turn_of(config: PrivacyConfig) -> Turn:
     """Whose turn it is in a step: in a fixed order, or each image drawn by itself."""
     if config.level != "image":
@@ -96,7 +106,7 @@ def process_of(
         plans: The plan of the first step, and that of all others.
         config: Bounds of an image's part.
         bounded: How images enter sums where each one's part is bounded.
-        precision: The dtype in which gradients travel; None for their own.
+        precision: As ``travelling`` gives it.
     """
     if bounded is None:
         return Process(batches.begin, parameters, plans, precision)

@@ -113,7 +113,7 @@ class ImageSums:
         self._slopes_at_sums: dict[str, Tensor] = {}
 
     def advance(self, totals: Mapping[str, Tensor], slopes: Mapping[str, Tensor]) -> Contribution:
-        """The clipped sums that the next trip asks for.
+        """The clipped sums that the next trip asks for, float64.
 
         Args:
             totals: Pooled sums that are new, by name.
@@ -133,7 +133,7 @@ class ImageSums:
                 found[name] = found[name] + one if name in found else one
         return Contribution(
             *(
-                {name: found[f"{kind}/{name}"].to(like) for name, like in parts.items()}
+                {name: found[f"{kind}/{name}"] for name in parts}
                 for kind, parts in vars(wanted).items()
             )
         )

@@ -355,8 +355,9 @@ class Experiment(ABC, Generic[State]):
         works = [self.algorithm.exchanges(n, state) for n in range(self.algorithm.rounds)]
         if self.privacy.level == "image":
             return ImageLevel(self.privacy, works, self.randomness, exchanges)
-        share = self.availability.sample_fraction
-        return ClientLevel(self.privacy, works, self.randomness, share, len(self.members))
+        share, dropout = self.availability.sample_fraction, self.availability.dropout_rate
+        clients = len(self.members)
+        return ClientLevel(self.privacy, works, self.randomness, share, clients, dropout)
 
     def _memories(self, folder: Path | None) -> ClientMemories:
         return ClientMemories(self.device, memory_budget(self.device), folder)

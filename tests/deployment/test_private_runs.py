@@ -241,14 +241,14 @@ def test_a_round_of_which_nothing_can_be_used_leaves_the_state(tmp_path: Path) -
 def test_clients_are_drawn_by_the_server(tmp_path: Path) -> None:
     """By a probability that no client is told."""
     grid = grid_of(labelled_clients(*SIZES), tmp_path)
-    tree: Tree = {"availability": {"sample_fraction": 0.97}, "privacy": {**OPEN, "delta": 0.5}}
+    tree: Tree = {"availability": {"sample_fraction": 0.99}, "privacy": {**OPEN, "delta": 0.5}}
     config = tiny("fed-scan", SCAN, {"clusters": 3, "device": "cpu"}, tree)
     experiment = experiment_on(grid, config)
     federation = experiment.federation()
     assert isinstance(federation.availability, ReproducibleSampling)
     assert "availability" not in experiment.charter.config
     summing: Any = federation.transport
-    assert summing.divisor == 0.97 * len(SIZES)
+    assert summing.divisor == 0.99 * len(SIZES)
 
 
 @pytest.mark.parametrize("level", ["client", "image"])

@@ -49,6 +49,16 @@ def test_whoever_contributes_changes_the_scaled_sum_by_one_at_most() -> None:
     assert squares == pytest.approx(1)
 
 
+@pytest.mark.parametrize("spoilt", [math.nan, math.inf, -math.inf, 1e200])
+def test_no_contributor_can_spoil_a_sum(spoilt: float) -> None:
+    """What is not finite adds nothing, alone or among others."""
+    bounds, good = Bounds(0.5, {}), torch.tensor([0.1, 0.2], dtype=torch.float64)
+    bad = torch.tensor([spoilt, 1.0], dtype=torch.float64)
+    assert bounds.clipped({"sums/a": bad})["sums/a"].tolist() == [0, 0]
+    together = bounds.clipped_each({"sums/a": torch.stack([good, bad])})
+    assert together["sums/a"].tolist() == good.tolist()
+
+
 def test_noise_has_the_deviation_that_the_accountant_is_told() -> None:
     bounds, z, size = Bounds(0.5, {"sums": 3.0}), 2.0, 100_000
     zeros = {name: torch.zeros(size, dtype=torch.float64) for name in NAMES}

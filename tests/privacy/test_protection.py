@@ -13,6 +13,7 @@ from torch import Tensor
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.experiment import ClusteringExperiment
 from ccfcpp.clustering.methods import METHODS
+from ccfcpp.clustering.scan.views import Views
 from ccfcpp.core.config import Tree
 from ccfcpp.core.config_layers import merge
 from ccfcpp.core.errors import UsageError
@@ -24,8 +25,8 @@ from ccfcpp.engine.federation import Federation, RoundReport, in_process
 from ccfcpp.engine.memories import ClientMemories
 from ccfcpp.engine.payload import pack
 from ccfcpp.engine.transport import Reply
-from ccfcpp.privacy.config import PrivacyConfig
 from ccfcpp.privacy.dp_levels import ClientLevel, ImageLevel
+from ccfcpp.privacy.dp_mechanism import groups
 from ccfcpp.privacy.fixed_point import FixedPoint
 from ccfcpp.privacy.secure_sums_here import SecureSum, Stage
 from ccfcpp.privacy.summation import Summation
@@ -129,9 +130,9 @@ def test_systems_that_are_no_sums_say_so(method: str) -> None:
         ClusteringExperiment(config)
 
 
-def private(**privacy: object) -> ClusteringExperiment:
+def private(more: Tree | None = None, **privacy: object) -> ClusteringExperiment:
     tree: Tree = {"data": {"images": 100}, "partition": {"clients": 4}, "privacy": privacy}
-    return ClusteringExperiment(tiny("fed-scan", tree, ALONE))
+    return ClusteringExperiment(tiny("fed-scan", tree, ALONE, more or {}))
 
 
 @needs_accountant
@@ -147,6 +148,8 @@ def private(**privacy: object) -> ClusteringExperiment:
         ({"level": "client", "clips": {"sum": 1}}, "privacy.clips has a group 'sum'"),
         ({"level": "friends"}, "privacy.level = friends is refused"),
         ({"bits": 32, "fraction_bits": 31}, "leaves none before the point"),
+        ({"bits": 32, "secure_sums": True, "level": "image"}, "beyond their bounds; give 64"),
+        ({"secure_sums": True, "threshold": 4, "level": "client"}, "fewer than the 4 it needs"),
     ],
 )
 def test_bad_input_has_one_line(privacy: Mapping[str, object], reason: str) -> None:
@@ -165,7 +168,7 @@ def test_one_client_has_no_secure_sum() -> None:
 @needs_accountant
 def test_samples_of_clients_that_may_be_empty_are_refused() -> None:
     tree: Tree = {"availability": {"sample_fraction": 0.5}, "privacy": {"level": "client"}}
-    with pytest.raises(UsageError, match="leaves a round without any too often"):
+    with pytest.raises(UsageError, match="a round has fewer than the 1 it needs too often"):
         ClusteringExperiment(tiny("fed-scan", tree, {"data": {"images": 100}}))
 
 
@@ -303,22 +306,37 @@ def test_images_are_drawn_each_by_itself_and_not_from_the_seed() -> None:
 
 
 @needs_accountant
-def test_what_an_image_adds_is_bounded_through_a_client_and_its_sums() -> None:
-    """Two clients' parts with and without one image differ by its bound at most, in every sum."""
-    experiment = private(level="image", epsilon=100.0, clip=0.01, reproducible_noise=True)
-    assert PrivacyConfig(**experiment.config.privacy.model_dump()).clip == 0.01
-    side = experiment.client_side
+@pytest.mark.parametrize("precision", ["full", "bfloat16"])
+def test_one_image_changes_what_its_client_sends_by_its_bound_at_most(
+    precision: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In each trip of a step: clients with and without one image, all of whose images are drawn."""
+    tree: Tree = {"scan": {"batch": 1000, "precision": precision, "heads": 1}}
+    draw = Views.draw
+
+    def constant(views: Views, count: int, generator: torch.Generator) -> torch.Tensor:
+        return torch.full((len(draw(views, 1, generator)), count), 0.3)
+
+    monkeypatch.setattr(Views, "draw", constant)
+    experiment = private(tree, level="image", epsilon=100.0, clip=0.01, reproducible_noise=True)
     state = experiment.algorithm.initial_state(experiment.randomness)
-    work = experiment.algorithm.exchanges(0, state)[0]
-    whole = experiment.clients[0]
-    task = Task("fed-scan", work.exchange.name, 0, 0)
-    found = []
-    for images in (whole.images, whole.images[:-1]):
-        client = Client(whole.id, whole.name, images)
-        (update,) = side.works[work.exchange.name].local_updates(
-            task, work.broadcast(state), [client], experiment.randomness.at_round(0)
+    images, samples = experiment.clients[0].images, len(experiment.data)
+    clients = [Client(0, "a", images), Client(0, "a", images[:-1])]
+    sides = [experiment.algorithm.client_side(Crew.of([client])) for client in clients]
+    works = experiment.algorithm.exchanges(0, state)
+    step = works[: 1 + next(i for i, work in enumerate(works[1:]) if not work.exchange.follows)]
+    assert len(step) == 4
+    for index, work in enumerate(step):
+        task = Task("fed-scan", work.exchange.name, 0, index)
+        message, randomness = work.broadcast(state), experiment.randomness.at_round(0)
+        one, other = (
+            side.works[work.exchange.name].local_updates(task, message, [client], randomness)[0]
+            for side, client in zip(sides, clients, strict=True)
         )
-        found.append(pack(update))
-    norms = [float((found[0][name] - found[1][name]).norm()) for name in found[0]]
-    # Drawn by the same numbers, the first images are the same ones.
-    assert all(norm <= 0.01 * (1 + 1e-9) for norm in norms)
+        sent, without = pack(one), pack(other)
+        changes = {name: part.double() - without[name].double() for name, part in sent.items()}
+        for group, names in groups(changes).items():
+            norm = float(sum(changes[name].square().sum() for name in names)) ** 0.5
+            bound = 0.01 if group.startswith("sums") else 0.01 / samples
+            assert 0.5 * bound < norm <= bound * (1 + 1e-9), (index, group)
+        state, _ = work.aggregate(state, [work.mended(message, one)], randomness)

@@ -193,7 +193,7 @@ def test_a_sum_serves_its_purpose_only() -> None:
         second.receive({1: boxes[2]})
 
 
-@pytest.mark.parametrize(("value", "reason"), [(float("nan"), "NaN"), (3e4, "go up to")])
+@pytest.mark.parametrize(("value", "reason"), [(float("nan"), "NaN"), (3e4, "up to which")])
 def test_numbers_that_would_spoil_the_sum_are_refused(value: float, reason: str) -> None:
     with pytest.raises(RefusedUpdateError, match=reason):
         FORMS[0].encoded(torch.tensor([0.0, value], dtype=torch.float64), summands=3)

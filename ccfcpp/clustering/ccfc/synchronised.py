@@ -53,7 +53,7 @@ from ccfcpp.engine.synchronised.server import Steps, Trip
 from ccfcpp.engine.synchronised.tape import Tape
 from ccfcpp.models.pooled import Program, moved_parameters
 from ccfcpp.privacy.config import PrivacyConfig
-from ccfcpp.privacy.image_steps import Batches, per_image, process_of, turn_of
+from ccfcpp.privacy.image_steps import Batches, per_image, process_of, travelling, turn_of
 
 
 class Phase:
@@ -98,14 +98,26 @@ class Phase:
     def trips(self, count: int, rate: float) -> list[Trip[CCFCState]]:
         """The server's work in some steps with a learning rate."""
         names = list(self.parameters)
-        steps = Steps(self.exchanges, Adam(self.rate), names, lambda _: rate / self.rate)
+        steps = Steps(
+            self.exchanges,
+            Adam(self.rate),
+            names,
+            lambda _: rate / self.rate,
+            travelling(self.bounded),
+        )
         return steps.step(self.plan) * count
 
     def trip_works(self, batches: Batches, privacy: PrivacyConfig) -> list[TripWork]:
         """The clients' work of each trip."""
         plans = self.plan, self.plan
         process = process_of(
-            batches, self.network, self.parameters, lambda: plans, privacy, self.bounded
+            batches,
+            self.network,
+            self.parameters,
+            lambda: plans,
+            privacy,
+            self.bounded,
+            travelling(self.bounded),
         )
         return trip_works(process, self.exchanges)
 

@@ -37,7 +37,7 @@ from ccfcpp.engine.synchronised.tape import Tape
 from ccfcpp.models.initialisation import random_state
 from ccfcpp.models.pooled import Norm, moved_parameters
 from ccfcpp.privacy.config import PrivacyConfig
-from ccfcpp.privacy.image_steps import per_image, process_of, turn_of
+from ccfcpp.privacy.image_steps import per_image, process_of, travelling, turn_of
 
 _HEAD = ("head.weight",)
 """Matrices that are no hidden layers, which Muon is for."""
@@ -78,7 +78,9 @@ class FedScan(ClusteringAlgorithm[ScanState]):
             self._optimizer(),
             list(self.parameters),
             lambda step: falling(step / self.config.steps),
-            torch.bfloat16 if self.config.precision == "bfloat16" else None,
+            travelling(
+                self.per_image, torch.bfloat16 if self.config.precision == "bfloat16" else None
+            ),
         )
 
     def _per_image(self) -> PerImage | None:
