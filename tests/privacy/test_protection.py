@@ -130,7 +130,7 @@ def test_systems_that_are_no_sums_say_so(method: str) -> None:
         ClusteringExperiment(config)
 
 
-def private(more: Tree | None = None, **privacy: object) -> ClusteringExperiment:
+def private(more: Tree | None = None, /, **privacy: object) -> ClusteringExperiment:
     tree: Tree = {"data": {"images": 100}, "partition": {"clients": 4}, "privacy": privacy}
     return ClusteringExperiment(tiny("fed-scan", tree, ALONE, more or {}))
 
