@@ -5,8 +5,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from scipy.stats import binom
-
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.exchange import Exchange, PerImage, ServerWork, Task
@@ -277,6 +275,9 @@ def _check_no_round_fails(config: PrivacyConfig, present: float, clients: int, r
         clients: N.
         rounds: How many rounds there are.
     """
+    # Imported where it is needed: it is slow to import.
+    from scipy.stats import binom
+
     needed = (config.threshold or 2) if config.secure_sums else 1
     if rounds * float(binom.cdf(needed - 1, clients - 1, present)) > config.delta / 1000:
         raise UsageError(
