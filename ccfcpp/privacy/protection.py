@@ -64,10 +64,24 @@ class Protection:
 
         return SecureSum(task, members, self.form, self.config.threshold)
 
-    def open(self, path: Path) -> None:
-        """Go on with what a run's ledger says is spent, where there is a budget."""
-        if self.mechanism is not None:
-            self.mechanism.open(path)
+    def open(self, path: Path, goes_on: bool) -> None:
+        """Go on with what a run's ledger says is spent, where there is a budget.
+
+        Args:
+            path: The ledger.
+            goes_on: Whether rounds have been run before.
+
+        Raises:
+            UsageError: The ledger is damaged, or gone.
+        """
+        if self.mechanism is None:
+            return
+        if goes_on and not path.exists():
+            raise UsageError(
+                f"{path} is gone, so that what the run has spent of its budget is not known: start "
+                "again with another --out"
+            )
+        self.mechanism.open(path)
 
     def header(self) -> list[str]:
         """What a run says before its first round, line by line."""

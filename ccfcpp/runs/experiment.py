@@ -233,9 +233,9 @@ class Experiment(ABC, Generic[State]):
         memories = self._memories(folder.checkpoint.parent)
         federation = self.federation(memories)
         store = RunStore(folder, federation.transport, self.algorithm.state_type, self.device)
-        if self.protection is not None:
-            self.protection.open(folder.path / "privacy.jsonl")
         state, history, first_round = self._start(store)
+        if self.protection is not None:
+            self.protection.open(folder.path / "privacy.jsonl", goes_on=first_round > 0)
         last_round = self.algorithm.rounds - 1
         local = LocalSpectra(last_round, self.local_representations, history.local_spectra)
         federation.on_local_model = local

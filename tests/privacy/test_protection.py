@@ -203,6 +203,10 @@ def test_a_run_ends_with_its_budget_and_its_ledger_never_forgets(
     resumed.open(tmp_path / "privacy.jsonl")
     assert resumed.budget.spent == guard.budget.spent
     assert again.federation().is_over(again.algorithm.initial_state(again.randomness), 0)
+    assert again.protection is not None
+    again.protection.open(tmp_path / "gone.jsonl", goes_on=False)
+    with pytest.raises(UsageError, match=r"gone\.jsonl is gone, so that what the run has spent"):
+        again.protection.open(tmp_path / "gone.jsonl", goes_on=True)
 
 
 MARK = 0.375
