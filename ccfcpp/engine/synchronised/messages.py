@@ -10,12 +10,12 @@ from typing import Protocol, TypeVar
 import torch
 from torch import Tensor
 
-from ccfcpp.engine.exchange import Exchange, PerImage
+from ccfcpp.engine.parts import Sum
 from ccfcpp.models.state import ModelState
 
 
 @dataclass(frozen=True)
-class Descent:
+class DescentState:
     """What the server keeps of a descent besides the model.
 
     Attributes:
@@ -48,7 +48,7 @@ class DescendingState(Protocol):
         """How often the model has changed."""
 
     @property
-    def descent(self) -> Descent | None:
+    def descent(self) -> DescentState | None:
         """How far the descent is; None where there is none."""
 
 
@@ -89,6 +89,15 @@ class Contribution:
     figures: dict[str, Tensor] = field(default_factory=dict)
 
 
+PARTS = {
+    "sums": Sum(each=True, statistic=True),
+    "slopes": Sum(each=True, of_batch=True),
+    "gradient": Sum(of_batch=True),
+    "figures": Sum(of_batch=True, report=True),
+}
+"""What the parts of a contribution mean."""
+
+
 def nothing_of(contribution: Contribution) -> Contribution:
     """What a client without a sample in this step adds: zeros."""
     return Contribution(
@@ -104,26 +113,8 @@ def nothing_of(contribution: Contribution) -> Contribution:
     )
 
 
-def trips(
-    name: str, count: int, uses_memory: bool = False, per_image: PerImage | None = None
-) -> list[Exchange[Known, Contribution]]:
-    """The exchanges of a step.
-
-    Args:
-        name: What steps are called.
-        count: Trips of the longest step.
-        uses_memory: Whether clients need what they remember, which is so in the first trip alone.
-        per_image: How images enter the sums, where each one's part is bounded.
-    """
-    return [
-        Exchange(
-            f"{name}, trip {number + 1}",
-            Known,
-            Contribution,
-            uses_memory=uses_memory and number == 0,
-            summed=True,
-            per_image=per_image,
-            follows=number > 0,
-        )
-        for number in range(count)
-    ]
+def narrowed(gradient: ModelState, precision: torch.dtype | None) -> ModelState:
+    """A gradient as it travels."""
+    if precision is None:
+        return gradient
+    return {name: part.to(precision) for name, part in gradient.items()}
