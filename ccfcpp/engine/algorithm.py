@@ -8,7 +8,7 @@ from typing import Generic
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.client import Client
 from ccfcpp.engine.exchange import AnyServerWork, ClientSide, State
-from ccfcpp.engine.synchronised.descent import Bounding
+from ccfcpp.engine.synchronised.contract import Bounding
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.client import Member
 from ccfcpp.engine.exchange import Exchange, Task
 from ccfcpp.engine.payload import pack
-from ccfcpp.engine.synchronised.messages import Contribution, trips
+from ccfcpp.engine.synchronised.contract import Contribution, trips
 from ccfcpp.hostility.attacks import Attack, acts_on, chosen_attackers
 from ccfcpp.hostility.config import AttackConfig, DefenceConfig
 from ccfcpp.hostility.defence import Defence

@@ -22,7 +22,7 @@ from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.client import Client
 from ccfcpp.engine.exchange import ServerWork, Task
 from ccfcpp.engine.payload import pack
-from ccfcpp.engine.synchronised.messages import Known
+from ccfcpp.engine.synchronised.contract import Known
 from ccfcpp.privacy.noise.images import ImageProcess
 from ccfcpp.privacy.noise.levels import ImageLevel
 from ccfcpp.privacy.noise.mechanism import Bounds, groups

@@ -21,7 +21,7 @@ from ccfcpp.clustering.scan.network import ScanNetwork
 from ccfcpp.clustering.scan.objective import PREDICTIONS
 from ccfcpp.clustering.scan.objective import program as scan_program
 from ccfcpp.engine.payload import added_up
-from ccfcpp.engine.synchronised.messages import Contribution
+from ccfcpp.engine.synchronised.contract import Contribution
 from ccfcpp.engine.synchronised.tape import Tape
 from ccfcpp.models.pooled import Objective, Pool, Program, moved_parameters, through
 from ccfcpp.privacy.noise.images import ImageSums, Make, Shown

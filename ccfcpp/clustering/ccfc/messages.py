@@ -10,7 +10,7 @@ from ccfcpp.clustering.kmeans import sums
 from ccfcpp.clustering.kmeans.sums import ClusterSums
 from ccfcpp.engine.exchange import Exchange, Images
 from ccfcpp.engine.parts import Count, Mean, Part
-from ccfcpp.engine.synchronised.messages import DescentState
+from ccfcpp.engine.synchronised.contract import DescentState
 from ccfcpp.models.state import ModelState
 
 

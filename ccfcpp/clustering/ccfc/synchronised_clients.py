@@ -23,8 +23,8 @@ from ccfcpp.data.augmentation import draw_views, render_views
 from ccfcpp.data.images import to_float
 from ccfcpp.engine.client import Client
 from ccfcpp.engine.exchange import SummedWork, Task
-from ccfcpp.engine.synchronised.descent import Batch, Bounding, Turn
-from ccfcpp.engine.synchronised.messages import Known
+from ccfcpp.engine.synchronised.contract import Batch, Bounding, Known
+from ccfcpp.engine.synchronised.descent import Turn
 from ccfcpp.models.initialisation import build
 
 _LABELS = "pseudo-labels"

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from ccfcpp.engine.exchange import AnyExchange
 from ccfcpp.engine.parts import Count, Part, Sum
 from ccfcpp.engine.payload import added_up
-from ccfcpp.engine.synchronised.descent import Bounding
+from ccfcpp.engine.synchronised.contract import Bounding
 
 
 @dataclass(frozen=True)

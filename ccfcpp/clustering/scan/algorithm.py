@@ -27,8 +27,8 @@ from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.algorithm import Crew
 from ccfcpp.engine.client import Client
 from ccfcpp.engine.exchange import AnyClientWork, AnyServerWork, ClientSide
+from ccfcpp.engine.synchronised.contract import D
 from ccfcpp.engine.synchronised.descent import Descent
-from ccfcpp.engine.synchronised.messages import D
 from ccfcpp.engine.synchronised.optimizers import Adam, Muon, falling
 from ccfcpp.engine.synchronised.server import Trip
 from ccfcpp.engine.synchronised.tape import Lags

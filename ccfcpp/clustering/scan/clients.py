@@ -25,8 +25,8 @@ from ccfcpp.engine.algorithm import Crew
 from ccfcpp.engine.client import Client
 from ccfcpp.engine.exchange import SummedWork, Task
 from ccfcpp.engine.payload import added_up
-from ccfcpp.engine.synchronised.descent import Batch, Turn
-from ccfcpp.engine.synchronised.messages import Known
+from ccfcpp.engine.synchronised.contract import Batch, Known
+from ccfcpp.engine.synchronised.descent import Turn
 from ccfcpp.engine.synchronised.optimizers import falling
 
 _PERIOD = "period"

@@ -9,7 +9,7 @@ from ccfcpp.clustering.kmeans.sums import PARTS, ClusterSums
 from ccfcpp.clustering.scan.objective import head_figure
 from ccfcpp.engine.exchange import Exchange, Images
 from ccfcpp.engine.parts import Sum
-from ccfcpp.engine.synchronised.messages import DescentState
+from ccfcpp.engine.synchronised.contract import DescentState
 from ccfcpp.models.state import ModelState
 
 OF_NEIGHBOURS = (

@@ -16,9 +16,12 @@ from torch import Tensor, nn
 from ccfcpp.core.profiling import section
 from ccfcpp.core.randomness import SETUP, Randomness
 from ccfcpp.engine.client import Client
-from ccfcpp.engine.exchange import AnyExchange, Exchange, Images, SummedWork, Task
-from ccfcpp.engine.synchronised.messages import (
+from ccfcpp.engine.exchange import Exchange, Images, SummedWork, Task
+from ccfcpp.engine.synchronised.contract import (
     PARTS,
+    Advancing,
+    Batch,
+    Bounding,
     Contribution,
     D,
     DescentState,
@@ -45,19 +48,6 @@ class Turn:
     chosen: Tensor
 
 
-@dataclass(frozen=True)
-class Batch:
-    """What a process shows in a step.
-
-    Attributes:
-        program: Makes the program of a step from what is shown of some images.
-        shown: What is shown of all of them, each of shape (images, …): views, and perhaps labels.
-    """
-
-    program: Callable[..., Program]
-    shown: tuple[Tensor, ...]
-
-
 class Batches(Protocol):
     """Makes the batches of a descent."""
 
@@ -75,41 +65,6 @@ class Batches(Protocol):
         Returns:
             None where there is nothing to show.
         """
-        ...
-
-
-class Advancing(Protocol):
-    """A step on its way through its trips."""
-
-    def advance(self, totals: Mapping[str, Tensor], slopes: Mapping[str, Tensor]) -> Contribution:
-        """Go on as far as what is known allows; see ``Tape``."""
-        ...
-
-
-class Bounding(Protocol):
-    """Bounds what each image adds to a sum, for privacy."""
-
-    def turn(self, samples: int, share: float, step: int, randomness: Randomness) -> Tensor:
-        """Choose images of a client secretly; as ``turn``."""
-        ...
-
-    def views(self, randomness: Randomness) -> Randomness:
-        """The source of what nobody may draw again, in place of the run's."""
-        ...
-
-    def rows(self, exchange: AnyExchange, part: str, rows: Tensor) -> Tensor:
-        """Scale down what exceeds its bound in rows of shape (images, …), one for each image."""
-        ...
-
-    def open(
-        self,
-        exchange: AnyExchange,
-        network: nn.Module,
-        batch: Batch,
-        parameters: Mapping[str, Tensor],
-        trips: Sequence[Contribution],
-    ) -> Advancing:
-        """Begin a step in which each image's part is bounded."""
         ...
 
 

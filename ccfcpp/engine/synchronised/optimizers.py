@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.optim.adam import adam
 
-from ccfcpp.engine.synchronised.messages import DescentState
+from ccfcpp.engine.synchronised.contract import DescentState
 from ccfcpp.models.state import ModelState
 
 

@@ -12,7 +12,7 @@ from ccfcpp.engine.client import Member
 from ccfcpp.engine.exchange import Exchange, Figures, RefusedUpdateError, ServerWork
 from ccfcpp.engine.parts import Form, form_of
 from ccfcpp.engine.payload import added_up, pack
-from ccfcpp.engine.synchronised.messages import Contribution, D, DescentState, Known, narrowed
+from ccfcpp.engine.synchronised.contract import Contribution, D, DescentState, Known, narrowed
 from ccfcpp.engine.synchronised.optimizers import Optimizer
 from ccfcpp.engine.synchronised.tape import Plan
 from ccfcpp.models.pooled import running_statistics

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from ccfcpp.engine.synchronised.messages import Contribution, nothing_of
+from ccfcpp.engine.synchronised.contract import Contribution, nothing_of
 from ccfcpp.models.pooled import Objective, Pool, Program
 
 Suspension = Generator[None, None, None]

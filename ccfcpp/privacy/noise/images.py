@@ -19,8 +19,7 @@ from torch.func import functional_call, grad, vmap
 
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.exchange import AnyExchange
-from ccfcpp.engine.synchronised.descent import Batch
-from ccfcpp.engine.synchronised.messages import Contribution
+from ccfcpp.engine.synchronised.contract import Batch, Contribution
 from ccfcpp.engine.synchronised.tape import slope_at_sum, slopes_of
 from ccfcpp.models.pooled import Objective, Pool, Program
 from ccfcpp.privacy.config import PrivacyConfig

@@ -1,16 +1,20 @@
-"""What travels in a synchronised step.
+"""What a synchronised step is made of: what travels, what is shown, and what bounds it.
 
 A step is a few trips. What goes down is what all clients' sums came to since the trip before; what
 comes up is all that a client can work out from it.
 """
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from ccfcpp.core.randomness import Randomness
+from ccfcpp.engine.exchange import AnyExchange
 from ccfcpp.engine.parts import Sum
+from ccfcpp.models.pooled import Program
 from ccfcpp.models.state import ModelState
 
 
@@ -96,6 +100,54 @@ PARTS = {
     "figures": Sum(of_batch=True, report=True),
 }
 """What the parts of a contribution mean."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What a process shows in a step.
+
+    Attributes:
+        program: Makes the program of a step from what is shown of some images.
+        shown: What is shown of all of them, each of shape (images, …): views, and perhaps labels.
+    """
+
+    program: Callable[..., Program]
+    shown: tuple[Tensor, ...]
+
+
+class Advancing(Protocol):
+    """A step on its way through its trips."""
+
+    def advance(self, totals: Mapping[str, Tensor], slopes: Mapping[str, Tensor]) -> Contribution:
+        """Go on as far as what is known allows; see ``Tape``."""
+        ...
+
+
+class Bounding(Protocol):
+    """Bounds what each image adds to a sum, for privacy."""
+
+    def turn(self, samples: int, share: float, step: int, randomness: Randomness) -> Tensor:
+        """Choose images of a client secretly; as ``turn``."""
+        ...
+
+    def views(self, randomness: Randomness) -> Randomness:
+        """The source of what nobody may draw again, in place of the run's."""
+        ...
+
+    def rows(self, exchange: AnyExchange, part: str, rows: Tensor) -> Tensor:
+        """Scale down what exceeds its bound in rows of shape (images, …), one for each image."""
+        ...
+
+    def open(
+        self,
+        exchange: AnyExchange,
+        network: nn.Module,
+        batch: Batch,
+        parameters: Mapping[str, Tensor],
+        trips: Sequence[Contribution],
+    ) -> Advancing:
+        """Begin a step in which each image's part is bounded."""
+        ...
 
 
 def nothing_of(contribution: Contribution) -> Contribution:
