@@ -1,4 +1,4 @@
-"""Representations in the plane."""
+"""Embedding of representations in the plane by t-SNE."""
 
 import math
 from dataclasses import dataclass
@@ -14,16 +14,16 @@ from ccfcpp.report.errors import CannotDrawError
 from ccfcpp.report.numbers import drawn_at_random
 
 _MOST, _FEWEST = 1_500, 8
-"""Points: more take long and hide each other, fewer have no neighbourhoods."""
+"""Numbers of points: more take long and hide each other; fewer have no neighbourhoods."""
 
 
 @dataclass(frozen=True, eq=False)
 class Embedding:
-    """Some of the points, in the plane.
+    """Some of the points and their places in the plane.
 
     Attributes:
-        index: Which ones, int64 of shape (points,), ascending.
-        places: Where, float64 of shape (points, 2).
+        index: Indices of these points, int64 of shape (points,), ascending.
+        places: Coordinates, float64 of shape (points, 2).
     """
 
     index: Tensor
@@ -31,13 +31,13 @@ class Embedding:
 
 
 def embed(points: Tensor, by_angle: bool) -> Embedding:
-    """t-SNE of at most 1,500 points, the same at every call.
+    """Compute t-SNE of at most 1,500 points; the result is the same at every call.
 
     Source: van der Maaten and Hinton 2008, *Visualizing Data using t-SNE*.
 
     Args:
         points: Floats of shape (points, dimensions).
-        by_angle: Whether lengths count for nothing.
+        by_angle: Whether to normalise the points to length 1.
 
     Raises:
         CannotDrawError: There are too few points, or all are the same.
@@ -60,11 +60,11 @@ def embed(points: Tensor, by_angle: bool) -> Embedding:
 
 
 def _rank(points: Tensor, epsilon: float) -> int:
-    """In how many directions points differ by more than rounding errors.
+    """Count the directions in which points differ by more than rounding errors.
 
     Args:
         points: Of shape (points, dimensions).
-        epsilon: The relative rounding error of their coordinates.
+        epsilon: Relative rounding error of the coordinates.
     """
     centred = points - points.mean(dim=0)
     least = epsilon * math.sqrt(points.numel()) * float(points.abs().max())

@@ -1,4 +1,4 @@
-"""Figures of what happened round by round."""
+"""Figures of scores, losses, bytes and participation by round."""
 
 from collections.abc import Mapping
 
@@ -15,7 +15,7 @@ from ccfcpp.report.palette import CATEGORIES, MUTED, line_style
 from ccfcpp.report.runs import Gathered, slug
 
 Curve = list[tuple[int, float]]
-"""Values by round, counted from 1."""
+"""Pairs of a round, counted from 1, and a value."""
 Curves = dict[str, Curve]
 
 SCORE_TITLES = {"nmi": "NMI", "kappa": "Kappa", "accuracy": "accuracy", "ari": "ARI"}
@@ -23,14 +23,14 @@ _MOST_CURVES = 10
 
 
 def scores(run: Run) -> Curves:
-    """Each score by round.
+    """Collect each score by round.
 
     Raises:
         CannotDrawError: No round was scored.
     """
     logged = {str(key) for row in run.log for key in row.get("scores", {})}
     single = sorted(key for key in logged if key.startswith("accuracy "))
-    # The scores of many domains, or of many clients' own models, would hide each other.
+    # The curves of many domains, or of many clients' own models, would hide each other.
     keys = [*SCORE_TITLES, *(single if len(single) < _MOST_CURVES else [])]
     found = {
         SCORE_TITLES.get(key, key): [
@@ -48,7 +48,7 @@ def scores(run: Run) -> Curves:
 
 
 def losses(run: Run) -> Curves:
-    """What the exchanges report, by round; what single clients report is left to ``metrics.jsonl``.
+    """Collect the figures of the exchanges by round, without those of single clients.
 
     Raises:
         CannotDrawError: Nothing was reported.
@@ -67,7 +67,7 @@ def losses(run: Run) -> Curves:
 
 
 def traffic(run: Run) -> Curves:
-    """Megabytes that all clients received, and sent, up to each round.
+    """Collect the megabytes that all clients received, and sent, up to each round.
 
     Raises:
         CannotDrawError: No round was run.
@@ -83,30 +83,30 @@ def traffic(run: Run) -> Curves:
 
 
 def draw_scores(gathered: Gathered[Curves]) -> list[Drawn]:
-    """Scores by round."""
+    """Draw the scores by round."""
     caption = "Agreement of the global model with the true classes, round by round; 1 is best."
     return _curves("scores", "Scores", "score", caption, gathered)
 
 
 def draw_losses(gathered: Gathered[Curves]) -> list[Drawn]:
-    """Losses by round."""
+    """Draw the losses by round."""
     caption = (
-        "What the rounds report: the mean loss over the clients that took part, or how far "
-        "centroids still move."
+        "Mean loss over the clients that took part in a round, or the distance by which centroids "
+        "moved."
     )
     return _curves("loss", "Loss and progress", "value", caption, gathered)
 
 
 def draw_traffic(gathered: Gathered[Curves]) -> list[Drawn]:
-    """Bytes by round."""
-    caption = "What all clients together received from the server, and sent to it, up to a round."
+    """Draw the bytes by round."""
+    caption = "Bytes that all clients together received from the server and sent to it so far."
     return _curves("bytes", "Bytes", "MB so far", caption, gathered)
 
 
 def _curves(
     stem: str, title: str, unit: str, caption: str, gathered: Gathered[Curves]
 ) -> list[Drawn]:
-    """One figure of a run's curves; of several runs one figure a curve."""
+    """Draw all curves of one run in one figure; several runs have one figure for each curve."""
     if len(gathered) == 1:
         ((run, curves),) = gathered
         return [_drawn(stem, f"{title} by round", unit, caption, curves, _phase(run))]
@@ -122,7 +122,7 @@ def _curves(
 
 
 def _phase(run: Run) -> int | None:
-    """After which round pre-training ended, where a run has had both phases."""
+    """Last round of pre-training; None for a run that has not had both phases."""
     rounds: int = run.facts.get("pretrain_rounds", 0)
     return rounds if 0 < rounds < len(run.log) else None
 
@@ -139,7 +139,7 @@ def _drawn(
         for number, (series, curve) in enumerate(curves.items()):
             rounds, values = zip(*curve, strict=True)
             spacing = max(1, len(curve) // 12)
-            # Markers of different lines stand at different rounds, so that none hides another.
+            # Markers of different lines are at different rounds, so that none hides another.
             start = number * spacing // len(curves)
             axes.plot(
                 rounds,
@@ -175,11 +175,11 @@ STATES: Mapping[str, str | None] = {
     "refused": CATEGORIES[2],
     "never there": CATEGORIES[3],
 }
-"""What a client was in a round, with its colour; None for the paper's."""
+"""States of a client in a round, with their colours; None is the background's."""
 
 
 def participation(run: Run) -> Drawn:
-    """Who took part in which round.
+    """Draw which clients took part in which round.
 
     Raises:
         CannotDrawError: No round was run.
@@ -206,7 +206,7 @@ def participation(run: Run) -> Drawn:
     return Drawn(
         "participation",
         "Who took part",
-        "A row a client, a column a round. A client whose update the server refused is marked.",
+        "Clients (rows) by round (columns). A client whose update the server refused is marked.",
         figure,
         _participation_rows(run, states),
     )
@@ -235,5 +235,5 @@ def _participation_rows(run: Run, states: NDArray[np.int64]) -> Rows:
 
 
 def _height(rows: int) -> float:
-    """Inches of a figure with so many rows of names."""
+    """Height in inches of a figure with so many rows of names."""
     return min(6.5, max(2.2, 1.2 + 0.2 * rows))

@@ -1,4 +1,4 @@
-"""Figures of singular values of the representations' covariance, and what they come to.
+"""Figures of the singular values of the representations' covariance, and of their measures.
 
 Source: Shi et al., *Understanding and Mitigating Dimensional Collapse in Federated Learning*
 (TPAMI), Sections 3.1 and 3.3.
@@ -15,7 +15,7 @@ from ccfcpp.core.metrics import above_rounding, effective_rank, spectral_gap
 from ccfcpp.report.drawing import Drawn, Rows, legend_above, paper, plain, power, short, with_minus
 from ccfcpp.report.errors import CannotDrawError
 from ccfcpp.report.examination import Run
-from ccfcpp.report.palette import CATEGORIES, MUTED, line_style
+from ccfcpp.report.palette import CATEGORIES, MUTED, LineStyle, line_style
 from ccfcpp.report.runs import Gathered, of_run
 
 
@@ -24,8 +24,8 @@ class Spectra:
     """Singular values of covariances, descending.
 
     Attributes:
-        of_all: Of the global model, or of the points themselves; shape (dimensions,).
-        local: Of each local model that was compared with it, by client.
+        of_all: Those of the global model, or of the points themselves; shape (dimensions,).
+        local: Those of each local model that was compared with the global one, by client.
     """
 
     of_all: Tensor
@@ -38,15 +38,15 @@ class Spectra:
 
     @property
     def gaps(self) -> dict[int, float]:
-        """R of Eq. (1) of each local model."""
+        """Gap R (Eq. 1) of each local model."""
         return {client: spectral_gap(own, self.of_all) for client, own in self.local.items()}
 
 
 def spectra(run: Run) -> Spectra:
-    """Those of the last round; where there are none, of what the last checkpoint makes of images.
+    """Read the spectra of the last round, or compute them from the last checkpoint.
 
     Raises:
-        CannotDrawError: There are none.
+        CannotDrawError: There are no representations, or they are not finite.
     """
     if "global" not in run.spectra:
         return Spectra(torch.linalg.eigvalsh(run.covariance).flip(0).clamp(min=0), {})
@@ -58,10 +58,10 @@ def spectra(run: Run) -> Spectra:
 
 
 def local_spectra(run: Run) -> Spectra:
-    """The same, where there are local models to compare.
+    """Read the spectra of a run whose local models were compared with the global one.
 
     Raises:
-        CannotDrawError: There are none.
+        CannotDrawError: No local models were compared.
     """
     found = spectra(run)
     if found.local:
@@ -72,7 +72,7 @@ def local_spectra(run: Run) -> Spectra:
 
 
 def draw_spectra(gathered: Gathered[Spectra]) -> list[Drawn]:
-    """Singular values in descending order."""
+    """Draw the singular values in descending order."""
     rows: list[Mapping[str, object]] = []
     with paper() as (figure, axes):
         for number, (run, found) in enumerate(gathered):
@@ -80,7 +80,7 @@ def draw_spectra(gathered: Gathered[Spectra]) -> list[Drawn]:
             for client, values in local.items():
                 axes.plot(*_curve(values), color=MUTED, linewidth=0.6, zorder=3)
                 rows += _rows(run, run.clients[client], values)
-            look = line_style(number) | {"marker": ""}
+            look = line_style(number) | LineStyle(marker="")
             name = "global model" if local else "representations"
             label = short(run.label, 32) or name
             axes.plot(*_curve(found.of_all), linewidth=3.2 if local else 1.8, label=label, **look)
@@ -92,13 +92,13 @@ def draw_spectra(gathered: Gathered[Spectra]) -> list[Drawn]:
         legend_above(axes, columns=2)
     caption = (
         "Singular values of the covariance of the representations, on a logarithmic scale. A curve "
-        "that falls off early means that few dimensions carry everything: dimensional collapse."
+        "that drops early shows that few dimensions carry the variance: dimensional collapse."
     )
     return [Drawn("spectra", "Singular values", caption, figure, rows)]
 
 
 def draw_ranks(gathered: Gathered[Spectra]) -> list[Drawn]:
-    """Effective ranks as bars."""
+    """Draw the effective ranks as bars."""
     bars, rows = [], []
     for run, found in gathered:
         ranks = found.ranks
@@ -110,15 +110,15 @@ def draw_ranks(gathered: Gathered[Spectra]) -> list[Drawn]:
         rows += [of_run(run) | {"model": m, "effective rank": rank} for m, rank in own.items()]
         bars += [(_bar_name(run, model), rank) for model, rank in own.items()]
     caption = (
-        "Effective rank of the covariance, e to the entropy of its singular values' shares: how "
-        f"many dimensions are in use, of {_dimensions(gathered)}."
+        "Effective rank of the covariance, exp of the entropy of its singular values' shares: the "
+        f"number of dimensions in use, of {_dimensions(gathered)}."
     )
     figure = _bars(bars, "effective rank", "{:.1f}", wide=[_is_global(n) for n, _ in bars])
     return [Drawn("effective-rank", "Effective rank", caption, figure, rows)]
 
 
 def draw_gaps(gathered: Gathered[Spectra]) -> list[Drawn]:
-    """R of local models as bars."""
+    """Draw the gap R of local models as bars."""
     bars, rows = [], []
     for run, found in gathered:
         gaps = found.gaps
@@ -130,7 +130,7 @@ def draw_gaps(gathered: Gathered[Spectra]) -> list[Drawn]:
         bars += [(_bar_name(run, model), gap) for model, gap in own.items()]
     caption = (
         "R of Eq. (1) of the TPAMI paper: the mean logarithm of a local model's singular values "
-        "over the global model's, on the same images. Above 0, averaging has shrunk them."
+        "over the global model's, on the same images. Above 0, averaging has reduced them."
     )
     figure = _bars(bars, "R", "{:.3f}", wide=[len(gathered) > 1 or n == "mean" for n, _ in bars])
     return [Drawn("gap", "Gap between local and global spectra", caption, figure, rows)]
@@ -141,7 +141,7 @@ def _curve(values: Tensor) -> tuple[range, list[float]]:
 
 
 def _drawable(values: Tensor) -> list[float]:
-    """The values for a logarithmic scale."""
+    """Prepare values for a logarithmic scale."""
     found: list[float] = above_rounding(values).tolist()
     return found
 
@@ -166,7 +166,7 @@ def _is_global(name: str) -> bool:
 
 
 def _bars(bars: Sequence[tuple[str, float]], unit: str, form: str, wide: Sequence[bool]) -> Figure:
-    """Bars that lie, so that their names can be read; the main ones in full colour."""
+    """Draw horizontal bars, so that their names can be read; the main ones in full colour."""
     lines = sum(1.6 if "\n" in name else 1 for name, _ in bars)
     with paper(max(1.6, 0.9 + 0.26 * lines)) as (figure, axes):
         places = range(len(bars))
