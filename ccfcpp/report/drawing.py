@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
@@ -17,7 +18,7 @@ MOST_NAMES = 20
 """Most categories that a figure names or numbers; the names of more would overlap."""
 _LONGEST_NAME = 14
 
-_STYLE = {
+_STYLE: Any = {
     "axes.edgecolor": MUTED,
     "axes.facecolor": PAPER,
     "axes.grid": True,

@@ -1,7 +1,7 @@
 """Colours that colour-blind readers can distinguish, and colours that a page can replace."""
 
 from itertools import cycle, islice
-from typing import TypedDict
+from typing import Any
 
 CATEGORIES = (
     "#3f90da",
@@ -18,8 +18,7 @@ CATEGORIES = (
 """Colours of ten categories (Petroff 2021, *Accessible Color Sequences for Data Visualization*)."""
 
 _MARKERS = "os^DvPX<>h"
-Dashes = tuple[int, tuple[float, ...]]
-_DASHES: tuple[Dashes, ...] = (
+_DASHES: tuple[tuple[int, tuple[float, ...]], ...] = (
     (0, ()),
     (0, (5, 1.5)),
     (0, (1.5, 1.2)),
@@ -32,14 +31,6 @@ page can replace them by its own."""
 
 INKS = {INK: "ink", MUTED: "muted", GRID: "grid", PAPER: "paper"}
 """Names of these colours, which are the names of the page's CSS variables."""
-
-
-class LineStyle(TypedDict):
-    """Keyword arguments of Matplotlib for the line of a category."""
-
-    color: str
-    linestyle: Dashes
-    marker: str
 
 
 def colours(count: int) -> list[str]:
@@ -56,8 +47,8 @@ def marker(number: int) -> str:
     return _MARKERS[number // len(CATEGORIES) % len(_MARKERS)]
 
 
-def line_style(number: int) -> LineStyle:
-    """Colour, dash and marker of a category's line."""
+def line_style(number: int) -> dict[str, Any]:
+    """Colour, dash and marker of a category's line, as Matplotlib's keyword arguments."""
     return {
         "color": CATEGORIES[number % len(CATEGORIES)],
         "linestyle": _DASHES[number % len(_DASHES)],

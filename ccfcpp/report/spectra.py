@@ -15,7 +15,7 @@ from ccfcpp.core.metrics import above_rounding, effective_rank, spectral_gap
 from ccfcpp.report.drawing import Drawn, Rows, legend_above, paper, plain, power, short, with_minus
 from ccfcpp.report.errors import CannotDrawError
 from ccfcpp.report.examination import Run
-from ccfcpp.report.palette import CATEGORIES, MUTED, LineStyle, line_style
+from ccfcpp.report.palette import CATEGORIES, MUTED, line_style
 from ccfcpp.report.runs import Gathered, of_run
 
 
@@ -80,7 +80,7 @@ def draw_spectra(gathered: Gathered[Spectra]) -> list[Drawn]:
             for client, values in local.items():
                 axes.plot(*_curve(values), color=MUTED, linewidth=0.6, zorder=3)
                 rows += _rows(run, run.clients[client], values)
-            look = line_style(number) | LineStyle(marker="")
+            look = line_style(number) | {"marker": ""}
             name = "global model" if local else "representations"
             label = short(run.label, 32) or name
             axes.plot(*_curve(found.of_all), linewidth=3.2 if local else 1.8, label=label, **look)

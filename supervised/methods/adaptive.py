@@ -24,7 +24,7 @@ class AdaptiveConfig(Section):
 
 @dataclass(frozen=True)
 class AdaptiveState(ServerState):
-    """What the server knows.
+    """State of the server.
 
     Attributes:
         momentum: First moments m, by parameter; None before the first round.
@@ -36,13 +36,13 @@ class AdaptiveState(ServerState):
 
 
 class AdaptiveServer(Aggregation[AdaptiveState]):
-    """FedAdam (Reddi et al. 2021, Algorithm 2): x ← x + η m/(√v + τ), v a decayed mean of Δ².
+    """FedAdam (Reddi et al. 2021, Algorithm 2): x ← x + η m/(√v + τ).
 
-    The first moment is m ← β₁m + (1 − β₁)Δ; second moments start at τ².
+    The first moment is m ← β₁m + (1 − β₁)Δ, the second v ← β₂v + (1 − β₂)Δ², from τ² on.
     """
 
     def step(self, mean: ModelState) -> AdaptiveState:
-        """Move by the moments."""
+        """Move the parameters by the moments."""
         settings = self.config.section(AdaptiveConfig)
         change = self.change(mean)
         first = decayed(self.state.momentum, change, settings.beta1, 1 - settings.beta1)
@@ -58,7 +58,7 @@ class AdaptiveServer(Aggregation[AdaptiveState]):
         return replace(self.state, model=moved, momentum=first, second_moment=second)
 
     def second(self, known: Tensor, square: Tensor) -> Tensor:
-        """The next second moment, from the last one and Δ²."""
+        """Update the second moment by Δ²."""
         return known.lerp(square, 1 - self.config.section(AdaptiveConfig).beta2)
 
 
@@ -66,18 +66,16 @@ class YogiServer(AdaptiveServer):
     """FedYogi (Reddi et al. 2021): v ← v − (1 − β₂)Δ² sign(v − Δ²)."""
 
     def second(self, known: Tensor, square: Tensor) -> Tensor:
-        """The next second moment."""
-        return (
-            known
-            - (1 - self.config.section(AdaptiveConfig).beta2) * square * (known - square).sign()
-        )
+        """Update the second moment by Δ²."""
+        share = 1 - self.config.section(AdaptiveConfig).beta2
+        return known - share * square * (known - square).sign()
 
 
 class AdagradServer(AdaptiveServer):
     """FedAdagrad (Reddi et al. 2021): v ← v + Δ²."""
 
     def second(self, known: Tensor, square: Tensor) -> Tensor:
-        """The next second moment."""
+        """Update the second moment by Δ²."""
         return known + square
 
 

@@ -1,4 +1,4 @@
-"""FedAvgM (Hsu, Qi and Brown 2019)."""
+"""FedAvgM (Hsu, Qi and Brown 2019): momentum at the server."""
 
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -11,7 +11,7 @@ from supervised.methods.method import Method
 
 
 class ServerMomentumConfig(Section):
-    """FedAvgM."""
+    """Server momentum of FedAvgM."""
 
     momentum: BelowOne = 0.5
     dampening: Literal["none", "momentum"] = "momentum"
@@ -21,7 +21,7 @@ class ServerMomentumConfig(Section):
 
 @dataclass(frozen=True)
 class MomentumState(ServerState):
-    """What the server knows.
+    """State of the server.
 
     Attributes:
         momentum: v, by parameter; None before the first round.
@@ -31,13 +31,13 @@ class MomentumState(ServerState):
 
 
 class ServerMomentum(Aggregation[MomentumState]):
-    """FedAvgM (Hsu, Qi and Brown 2019): v ← ρv + Δ, x ← x + v.
+    """FedAvgM: v ← ρv + Δ, x ← x + v.
 
-    The FedDecorr authors' code has v ← ρv + (1 − ρ)Δ, which ``dampening`` chooses.
+    With ``dampening`` it is v ← ρv + (1 − ρ)Δ, as in the FedDecorr authors' code.
     """
 
     def step(self, mean: ModelState) -> MomentumState:
-        """Move by the momentum."""
+        """Move the parameters by the momentum."""
         settings = self.config.section(ServerMomentumConfig)
         share = 1.0 if settings.dampening == "none" else 1 - settings.momentum
         velocity = decayed(self.state.momentum, self.change(mean), settings.momentum, share)

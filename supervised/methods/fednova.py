@@ -1,53 +1,45 @@
-"""FedNova (Wang et al. 2020)."""
+"""FedNova (Wang et al. 2020): changes are normalised by the clients' local steps."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 from ccfcpp.models.state import ModelState
-from supervised.config import ClassifyConfig
 from supervised.messages import LocalUpdate, ServerState
 from supervised.methods.aggregation import Aggregation
 from supervised.methods.method import Method
 
 
 class Normalised(Aggregation[ServerState]):
-    """FedNova (Wang et al. 2020): changes are divided by what local steps amount to.
+    """FedNova: each change is divided by the effective number of its local steps.
 
-    With p_i the shares of samples and a_i the ℓ1 norms of the clients' step weights (of SGD with
-    momentum ρ and τ_i steps: (τ_i − ρ(1 − ρ^τ_i)/(1 − ρ))/(1 − ρ)) the server moves by
-    (Σ p_i a_i) Σ p_i Δ_i/a_i: a mean of the models weighted by p_i/a_i, and a step to it and
-    beyond.
+    Let p_i be the shares of samples, and a_i the ℓ1 norms of the clients' step weights; for SGD
+    with momentum ρ and τ_i steps, a_i = (τ_i − ρ(1 − ρ^τ_i)/(1 − ρ))/(1 − ρ). The server moves by
+    (Σ p_i a_i) Σ p_i Δ_i/a_i, towards the mean of the models weighted by p_i/a_i, or beyond.
     """
 
     of_means = False
-
-    def __init__(
-        self, state: ServerState, trained: Sequence[str], config: ClassifyConfig, population: int
-    ) -> None:
-        super().__init__(state, trained, config, population)
-        self._steps = self._weights = 0.0
+    _steps = _weights = 0.0
 
     def weight(self, update: LocalUpdate) -> float:
-        """p_i/a_i, but for a factor; a client that made no step has no change to count."""
+        """Weight proportional to p_i/a_i; 0 for a client without a step."""
         if update.steps == 0:
             return 0.0
         return update.samples / effective_steps(update.steps, self.config.training.momentum)
 
     def add(self, update: LocalUpdate) -> None:
-        """Count an update in."""
+        """Add an update to the mean, and its effective steps to their sum."""
         super().add(update)
         self._weights += self.weight(update)
         momentum = self.config.training.momentum
         self._steps += update.samples * effective_steps(update.steps, momentum)
 
     def result(self) -> ServerState:
-        """The server's next state."""
+        """Return the next state of the server, which stays if no client made a step."""
         if self._weights == 0:
             return self.state
         return super().result()
 
     def step(self, mean: ModelState) -> ServerState:
-        """Move by the effective number of steps."""
+        """Move the parameters by the mean effective number of steps."""
         factor = self._steps * self._weights / self._samples**2
         change = self.change(mean)
         moved = {name: x + factor * change[name] for name, x in self.before.items()}
@@ -55,7 +47,7 @@ class Normalised(Aggregation[ServerState]):
 
 
 def effective_steps(steps: int, momentum: float) -> float:
-    """What a number of steps of SGD with momentum amounts to: ‖a‖₁ of FedNova."""
+    """Effective number ‖a‖₁ of a number of steps of SGD with momentum."""
     return (steps - momentum * (1 - momentum**steps) / (1 - momentum)) / (1 - momentum)
 
 

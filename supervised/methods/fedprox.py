@@ -1,4 +1,4 @@
-"""FedProx (Li et al. 2020)."""
+"""FedProx (Li et al. 2020): a proximal term in local training."""
 
 from collections.abc import Callable, Sequence
 
@@ -12,24 +12,24 @@ from supervised.methods.method import Method
 
 
 class ProximalConfig(Section):
-    """FedProx."""
+    """Proximal term of FedProx."""
 
     mu: Weight = 1e-3
 
 
 class Proximal(LocalMethod):
-    """FedProx (Li et al. 2020): μ/2 ‖w − w_global‖² is added to the loss.
+    """FedProx: μ/2 ‖w − w_global‖² is added to the loss.
 
-    The FedDecorr authors' public code compares the live parameters with themselves: there the term
-    is always 0, and FedProx is FedAvg.
+    The FedDecorr authors' public code compares the current parameters with themselves, so that the
+    term is always 0 there, and FedProx is FedAvg.
     """
 
     def begin(self, message: Broadcast, clients: Sequence[Client]) -> None:
-        """Note where the models start."""
+        """Store the weights at the start."""
         self._start = self.place.models.weights.clone()
 
     def descend(self, backward: Callable[[], Tensor]) -> Tensor:
-        """Add the term's gradient μ(w − w_global), without any graph."""
+        """Add the term's gradient μ(w − w_global) in closed form."""
         losses = backward()
         models = self.place.models
         drift = models.weights - self._start[: len(models.weights)]

@@ -1,4 +1,4 @@
-"""FedRS (Li and Zhan 2021)."""
+"""FedRS (Li and Zhan 2021): a restricted softmax."""
 
 from collections.abc import Sequence
 
@@ -13,23 +13,23 @@ from supervised.methods.method import Method
 
 
 class RestrictedConfig(Section):
-    """FedRS."""
+    """Restricted softmax of FedRS."""
 
     strength: Share = 0.5
     """Factor of the logits of classes that a client does not hold."""
 
 
 class RestrictedSoftmax(LocalMethod):
-    """FedRS (Li and Zhan 2021): logits of classes that a client does not hold are scaled down."""
+    """FedRS: the logits of classes that a client does not hold are scaled down."""
 
     def begin(self, message: Broadcast, clients: Sequence[Client]) -> None:
-        """Note which classes each client holds."""
+        """Compute the factors of each client's logits."""
         strength = self.place.config.section(RestrictedConfig).strength
         held = class_counts(clients, self.place.classes) > 0
         self._factors = torch.where(held, 1.0, strength).unsqueeze(1)
 
     def logits(self, logits: Tensor) -> Tensor:
-        """Scale the logits."""
+        """Multiply the logits by their factors."""
         return logits * self._factors[: len(logits)].to(logits.dtype)
 
 

@@ -1,4 +1,4 @@
-"""FedSAM (Qu et al. 2022)."""
+"""FedSAM (Qu et al. 2022): sharpness-aware local training."""
 
 from collections.abc import Callable
 
@@ -10,26 +10,25 @@ from supervised.methods.method import Method
 
 
 class SharpnessConfig(Section):
-    """FedSAM."""
+    """Sharpness-aware steps of FedSAM."""
 
     radius: PositiveNumber = 0.05
 
 
 class SharpnessAware(LocalMethod):
-    """FedSAM (Qu et al. 2022): the gradient at the worst point within a radius.
+    """FedSAM: each step takes the gradient at the worst point within a radius.
 
-    Both passes move the running statistics, as in the authors' code.
+    Both passes update the running statistics, as in the authors' code.
     """
 
     def descend(self, backward: Callable[[], Tensor]) -> Tensor:
-        """Take the gradient at w + ρ g/‖g‖, with each client's own g."""
+        """Compute the gradient at w + ρ g/‖g‖, with each client's own g."""
         losses = backward()
         models = self.place.models
         gradients, before = models.weight_gradients, models.weights.clone()
         norms = gradients.norm(dim=1, keepdim=True)
-        models.weights.add_(
-            gradients * (self.place.config.section(SharpnessConfig).radius / (norms + 1e-12))
-        )
+        radius = self.place.config.section(SharpnessConfig).radius
+        models.weights.add_(gradients * (radius / (norms + 1e-12)))
         backward()
         models.weights.copy_(before)
         return losses

@@ -1,4 +1,4 @@
-"""MOON (Li, He and Song 2021)."""
+"""MOON (Li, He and Song 2021): model-contrastive local training."""
 
 from collections.abc import Sequence
 
@@ -18,7 +18,7 @@ from supervised.sharing import held, hold
 
 
 class MoonConfig(Section):
-    """MOON."""
+    """Model-contrastive term of MOON."""
 
     mu: Weight = 1.0
     temperature: PositiveNumber = 1.0
@@ -33,10 +33,10 @@ def _projection(config: ClassifyConfig) -> Sequence[int]:
 
 
 class ModelContrast(LocalMethod):
-    """MOON (Li, He and Song 2021): representations near the global model's, off the last local's.
+    """MOON: attracts representations to the global model's, and repels them from the previous ones.
 
-    Both frozen models are in evaluation mode, as in the authors' code. A client that takes part for
-    the first time has no last model: the global one takes its place, and the term has no gradient.
+    Both frozen models are in evaluation mode, as in the authors' code. A client without a previous
+    model uses the global one in its place, and the term has no gradient.
     """
 
     def __init__(self, place: Workplace) -> None:
@@ -49,7 +49,7 @@ class ModelContrast(LocalMethod):
         )
 
     def begin(self, message: Broadcast, clients: Sequence[Client]) -> None:
-        """Load the frozen models."""
+        """Load the global and the previous models."""
         self._global.load(0, message.model)
         for index, client in enumerate(clients):
             self._previous.load(index, held(client.memory, self.place.device) or message.model)
@@ -62,7 +62,7 @@ class ModelContrast(LocalMethod):
         return of_global.view(of_previous.shape)[:, 0], of_previous[:, 0]
 
     def penalty(self, images: Tensor, representations: Tensor, batch: CohortBatch) -> Tensor | None:
-        """μ times the model-contrastive loss."""
+        """Compute μ times the model-contrastive loss."""
         settings = self.place.config.section(MoonConfig)
         of_global, of_previous = self._frozen(images, len(batch))
         loss = model_contrast(
@@ -71,7 +71,7 @@ class ModelContrast(LocalMethod):
         return settings.mu * loss
 
     def finish(self, index: int, client: Client, update: LocalUpdate) -> LocalUpdate:
-        """Keep the model just trained."""
+        """Store the trained model in the client's memory."""
         client.memory = hold(self.place.models.state(index))
         return update
 

@@ -3,7 +3,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from ccfcpp.clustering.synthetic.autoencoder import Autoencoder
+from ccfcpp.clustering.synthetic.networks import Autoencoder
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.models.initialisation import build
 from ccfcpp.models.stack.stacked import ModelStack

@@ -13,7 +13,6 @@ from torch import Tensor
 from ccfcpp.clustering.algorithm import Problem
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.kmeans.server import kmeans, nearest
-from ccfcpp.clustering.synthetic.autoencoder import Autoencoder
 from ccfcpp.clustering.synthetic.config import DCNConfig
 from ccfcpp.clustering.synthetic.deep_clustering import (
     DeepClustering,
@@ -22,6 +21,7 @@ from ccfcpp.clustering.synthetic.deep_clustering import (
     move_centroids,
     squared_distances,
 )
+from ccfcpp.clustering.synthetic.networks import Autoencoder
 from ccfcpp.core.config import Tree
 from ccfcpp.core.config_layers import validate
 from ccfcpp.core.errors import FederationError
