@@ -32,10 +32,8 @@ class Extrapolated(Aggregation[ServerState]):
     def step(self, mean: ModelState) -> ServerState:
         """Move the parameters by the step length times Δ."""
         change = self.change(mean)
-        spread, epsilon = (
-            self._squares / self._samples,
-            self.config.section(ExtrapolationConfig).epsilon,
-        )
+        spread = self._squares / self._samples
+        epsilon = self.config.section(ExtrapolationConfig).epsilon
         factor = max(1.0, spread / (2 * (squared_norm(change) + epsilon)))
         moved = {name: x + factor * change[name] for name, x in self.before.items()}
         return replace(self.state, model=moved)
