@@ -44,31 +44,23 @@ def clustering_scores(classes: Integers, clusters: Integers) -> dict[str, float]
         (Strehl and Ghosh 2002, which the paper cites), ``kappa`` (Cohen's) and ``accuracy`` after
         Hungarian matching, and ``ari``.
     """
-    from sklearn.metrics import adjusted_rand_score
+    from sklearn.metrics import (
+        adjusted_rand_score,
+        cohen_kappa_score,
+        normalized_mutual_info_score,
+    )
 
     matched = match_clusters(classes, clusters)
+    # With one class in one cluster, chance agreement is 1 as well, and kappa would be 0/0.
+    kappa = 1.0 if np.array_equal(classes, matched) else cohen_kappa_score(classes, matched)
+    geometric = normalized_mutual_info_score(classes, clusters, average_method="geometric")
     return {
-        "nmi": _nmi(classes, clusters, "arithmetic"),
-        "nmi_geometric": _nmi(classes, clusters, "geometric"),
-        "kappa": _kappa(classes, matched),
+        "nmi": float(normalized_mutual_info_score(classes, clusters)),
+        "nmi_geometric": float(geometric),
+        "kappa": float(kappa),
         "accuracy": float(np.mean(classes == matched)),
         "ari": float(adjusted_rand_score(classes, clusters)),
     }
-
-
-def _nmi(classes: Integers, clusters: Integers, average: str) -> float:
-    from sklearn.metrics import normalized_mutual_info_score
-
-    return float(normalized_mutual_info_score(classes, clusters, average_method=average))
-
-
-def _kappa(classes: Integers, matched: Integers) -> float:
-    # With one class in one cluster, chance agreement is 1 as well, and kappa would be 0/0.
-    if np.array_equal(classes, matched):
-        return 1.0
-    from sklearn.metrics import cohen_kappa_score
-
-    return float(cohen_kappa_score(classes, matched))
 
 
 def covariance(points: Tensor) -> Tensor:

@@ -1,6 +1,7 @@
 """Figures of scores, losses, bytes and participation by round."""
 
 from collections.abc import Mapping
+from functools import partial
 
 import numpy as np
 from matplotlib.colors import to_rgba
@@ -82,27 +83,6 @@ def traffic(run: Run) -> Curves:
     }
 
 
-def draw_scores(gathered: Gathered[Curves]) -> list[Drawn]:
-    """Draw the scores by round."""
-    caption = "Agreement of the global model with the true classes, round by round; 1 is best."
-    return _curves("scores", "Scores", "score", caption, gathered)
-
-
-def draw_losses(gathered: Gathered[Curves]) -> list[Drawn]:
-    """Draw the losses by round."""
-    caption = (
-        "Mean loss over the clients that took part in a round, or the distance by which centroids "
-        "moved."
-    )
-    return _curves("loss", "Loss and progress", "value", caption, gathered)
-
-
-def draw_traffic(gathered: Gathered[Curves]) -> list[Drawn]:
-    """Draw the bytes by round."""
-    caption = "Bytes that all clients together received from the server and sent to it so far."
-    return _curves("bytes", "Bytes", "MB so far", caption, gathered)
-
-
 def _curves(
     stem: str, title: str, unit: str, caption: str, gathered: Gathered[Curves]
 ) -> list[Drawn]:
@@ -119,6 +99,29 @@ def _curves(
             name, heading = stem, f"{title} by round"
         figures.append(_drawn(name, heading, unit, caption, of_runs))
     return figures
+
+
+draw_scores = partial(
+    _curves,
+    "scores",
+    "Scores",
+    "score",
+    "Agreement of the global model with the true classes, round by round; 1 is best.",
+)
+draw_losses = partial(
+    _curves,
+    "loss",
+    "Loss and progress",
+    "value",
+    "Mean loss over the clients that took part in a round, or the movement of the centroids.",
+)
+draw_traffic = partial(
+    _curves,
+    "bytes",
+    "Bytes",
+    "MB so far",
+    "Bytes that all clients together received from the server and sent to it so far.",
+)
 
 
 def _phase(run: Run) -> int | None:

@@ -18,6 +18,9 @@ from ccfcpp.report.examination import Run
 from ccfcpp.report.palette import CATEGORIES, MUTED, line_style
 from ccfcpp.report.runs import Gathered, of_run
 
+_MAIN = {"global model", "representations", "mean"}
+"""Names of the bars that stand out."""
+
 
 @dataclass(frozen=True, eq=False)
 class Spectra:
@@ -99,7 +102,7 @@ def draw_spectra(gathered: Gathered[Spectra]) -> list[Drawn]:
 
 def draw_ranks(gathered: Gathered[Spectra]) -> list[Drawn]:
     """Draw the effective ranks as bars."""
-    bars, rows = [], []
+    values = []
     for run, found in gathered:
         ranks = found.ranks
         own = {"global model" if ranks else "representations": effective_rank(found.of_all)}
@@ -107,32 +110,30 @@ def draw_ranks(gathered: Gathered[Spectra]) -> list[Drawn]:
             own |= {run.clients[client]: rank for client, rank in ranks.items()}
         elif ranks:
             own["mean of local models"] = sum(ranks.values()) / len(ranks)
-        rows += [of_run(run) | {"model": m, "effective rank": rank} for m, rank in own.items()]
-        bars += [(_bar_name(run, model), rank) for model, rank in own.items()]
+        values.append((run, own))
+    dimensions = " or ".join(str(d) for d in sorted({len(found.of_all) for _, found in gathered}))
     caption = (
         "Effective rank of the covariance, exp of the entropy of its singular values' shares: the "
-        f"number of dimensions in use, of {_dimensions(gathered)}."
+        f"number of dimensions in use, of {dimensions}."
     )
-    figure = _bars(bars, "effective rank", "{:.1f}", wide=[_is_global(n) for n, _ in bars])
+    figure, rows = _bars(values, "effective rank", "{:.1f}")
     return [Drawn("effective-rank", "Effective rank", caption, figure, rows)]
 
 
 def draw_gaps(gathered: Gathered[Spectra]) -> list[Drawn]:
     """Draw the gap R of local models as bars."""
-    bars, rows = [], []
+    values = []
     for run, found in gathered:
         gaps = found.gaps
-        mean = sum(gaps.values()) / len(gaps)
-        own = {"mean": mean}
+        own = {"mean": sum(gaps.values()) / len(gaps)}
         if len(gathered) == 1:
             own |= {run.clients[client]: gap for client, gap in gaps.items()}
-        rows += [of_run(run) | {"model": model, "R": gap} for model, gap in own.items()]
-        bars += [(_bar_name(run, model), gap) for model, gap in own.items()]
+        values.append((run, own))
     caption = (
         "R of Eq. (1) of the TPAMI paper: the mean logarithm of a local model's singular values "
         "over the global model's, on the same images. Above 0, averaging has reduced them."
     )
-    figure = _bars(bars, "R", "{:.3f}", wide=[len(gathered) > 1 or n == "mean" for n, _ in bars])
+    figure, rows = _bars(values, "R", "{:.3f}")
     return [Drawn("gap", "Gap between local and global spectra", caption, figure, rows)]
 
 
@@ -153,24 +154,28 @@ def _rows(run: Run, model: str, values: Tensor) -> Rows:
     ]
 
 
-def _dimensions(gathered: Gathered[Spectra]) -> str:
-    return " or ".join(str(d) for d in sorted({len(found.of_all) for _, found in gathered}))
+def _bars(
+    values: Sequence[tuple[Run, dict[str, float]]], unit: str, form: str
+) -> tuple[Figure, Rows]:
+    """Draw horizontal bars by run and model, those of ``_MAIN`` in full colour.
 
-
-def _bar_name(run: Run, model: str) -> str:
-    return f"{short(run.label, 22)}\n{model}" if run.label else short(model, 22)
-
-
-def _is_global(name: str) -> bool:
-    return name.splitlines()[-1] in {"global model", "representations"}
-
-
-def _bars(bars: Sequence[tuple[str, float]], unit: str, form: str, wide: Sequence[bool]) -> Figure:
-    """Draw horizontal bars, so that their names can be read; the main ones in full colour."""
+    Returns:
+        The figure and its rows.
+    """
+    rows = [
+        of_run(run) | {"model": model, unit: value}
+        for run, own in values
+        for model, value in own.items()
+    ]
+    bars = [
+        (f"{short(run.label, 22)}\n{model}" if run.label else short(model, 22), value)
+        for run, own in values
+        for model, value in own.items()
+    ]
+    inks = [CATEGORIES[0 if model in _MAIN else 3] for _, own in values for model in own]
     lines = sum(1.6 if "\n" in name else 1 for name, _ in bars)
     with paper(max(1.6, 0.9 + 0.26 * lines)) as (figure, axes):
         places = range(len(bars))
-        inks = [CATEGORIES[0] if main else CATEGORIES[3] for main in wide]
         drawn = axes.barh(places, [value for _, value in bars], color=inks, height=0.68)
         axes.bar_label(
             drawn,
@@ -187,4 +192,4 @@ def _bars(bars: Sequence[tuple[str, float]], unit: str, form: str, wide: Sequenc
         axes.set(xlabel=unit)
         if any(value < 0 for _, value in bars):
             axes.axvline(0, color=MUTED, linewidth=0.8)
-    return figure
+    return figure, rows

@@ -1,1 +1,1 @@
-"""Methods of federated classification, with a module for each."""
+"""Methods of federated classification."""

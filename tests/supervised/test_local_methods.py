@@ -18,10 +18,8 @@ from supervised.algorithm import LocalTraining
 from supervised.config import ClassifyConfig
 from supervised.local_training import LocalTrainer
 from supervised.messages import Broadcast
-from supervised.methods.fedlc import CalibrationConfig
-from supervised.methods.fedprox import ProximalConfig
-from supervised.methods.fedrs import RestrictedConfig
-from supervised.methods.fedsam import SharpnessConfig
+from supervised.methods.class_logits import CalibrationConfig, RestrictedConfig
+from supervised.methods.gradients import ProximalConfig, SharpnessConfig
 from supervised.methods.moon import MoonConfig
 from supervised.methods.scaffold import ControlledBroadcast, ControlledUpdate
 from supervised.networks import Classifier

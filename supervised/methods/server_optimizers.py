@@ -1,6 +1,10 @@
-"""FedAdam, FedYogi and FedAdagrad (Reddi et al. 2021)."""
+"""Server optimizers: FedAvgM, FedAdam, FedYogi and FedAdagrad.
+
+Sources: Hsu, Qi and Brown 2019 (FedAvgM); Reddi et al. 2021 (FedAdam, FedYogi, FedAdagrad).
+"""
 
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -10,6 +14,50 @@ from ccfcpp.models.state import ModelState
 from supervised.messages import ServerState
 from supervised.methods.aggregation import Aggregation, decayed
 from supervised.methods.method import Method
+
+
+class ServerMomentumConfig(Section):
+    """Server momentum of FedAvgM."""
+
+    momentum: BelowOne = 0.5
+    dampening: Literal["none", "momentum"] = "momentum"
+    """Of the change of a round: ``none`` (Hsu et al. 2019), or ``momentum``: times 1 - momentum,
+    as in the FedDecorr authors' code."""
+
+
+@dataclass(frozen=True)
+class MomentumState(ServerState):
+    """State of the server.
+
+    Attributes:
+        momentum: Momentum, by parameter; None before the first round.
+    """
+
+    momentum: ModelState | None = None
+
+
+class ServerMomentum(Aggregation[MomentumState]):
+    """FedAvgM: v ← ρv + Δ, x ← x + v.
+
+    With ``dampening`` it is v ← ρv + (1 − ρ)Δ, as in the FedDecorr authors' code.
+    """
+
+    def step(self, mean: ModelState) -> MomentumState:
+        """Move the parameters by the momentum."""
+        settings = self.config.section(ServerMomentumConfig)
+        share = 1.0 if settings.dampening == "none" else 1 - settings.momentum
+        velocity = decayed(self.state.momentum, self.change(mean), settings.momentum, share)
+        moved = {name: entry + velocity[name] for name, entry in self.before.items()}
+        return replace(self.state, model=moved, momentum=velocity)
+
+
+FEDAVGM = Method(
+    "FedAvgM",
+    aggregation=ServerMomentum,
+    state=MomentumState,
+    begin=lambda model, weights: MomentumState(model),
+    sections={"fedavgm": ServerMomentumConfig},
+)
 
 
 class AdaptiveConfig(Section):
@@ -23,15 +71,13 @@ class AdaptiveConfig(Section):
 
 
 @dataclass(frozen=True)
-class AdaptiveState(ServerState):
-    """State of the server.
+class AdaptiveState(MomentumState):
+    """State of the server, whose ``momentum`` holds the first moments m.
 
     Attributes:
-        momentum: First moments m, by parameter; None before the first round.
         second_moment: Second moments v, by parameter; None before the first round.
     """
 
-    momentum: ModelState | None = None
     second_moment: ModelState | None = None
 
 
