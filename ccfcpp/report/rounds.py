@@ -34,11 +34,7 @@ def scores(run: Run) -> Curves:
     # The curves of many domains, or of many clients' own models, would hide each other.
     keys = [*SCORE_TITLES, *(single if len(single) < _MOST_CURVES else [])]
     found = {
-        SCORE_TITLES.get(key, key): [
-            (row["round"] + 1, row["scores"][key]) for row in run.log if key in row["scores"]
-        ]
-        for key in keys
-        if key in logged
+        SCORE_TITLES.get(key, key): _logged(run, "scores", key) for key in keys if key in logged
     }
     if not found:
         labelled = run.holdings is not None
@@ -56,15 +52,14 @@ def losses(run: Run) -> Curves:
     """
     reported = (key for row in run.log for key in row.get("figures", {}))
     keys = dict.fromkeys(key for key in reported if "/" not in key)
-    found = {
-        key.replace("_", " "): [
-            (row["round"] + 1, row["figures"][key]) for row in run.log if key in row["figures"]
-        ]
-        for key in keys
-    }
+    found = {key.replace("_", " "): _logged(run, "figures", key) for key in keys}
     if not found:
         raise CannotDrawError("no round reported a loss")
     return found
+
+
+def _logged(run: Run, kind: str, key: str) -> Curve:
+    return [(row["round"] + 1, row[kind][key]) for row in run.log if key in row[kind]]
 
 
 def traffic(run: Run) -> Curves:

@@ -1,4 +1,4 @@
-"""Numbers behind figures beside their slow, obvious versions."""
+"""Computations for figures against slow, obvious versions."""
 
 import itertools
 import math

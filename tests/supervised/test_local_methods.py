@@ -60,7 +60,7 @@ def new_model(config: ClassifyConfig, seed: int) -> Classifier:
 
 @dataclass
 class PlainClient:
-    """One client with all it has to know, and what a round left.
+    """A client, its setting, and the results of a round.
 
     Attributes:
         client: Its images.
@@ -157,7 +157,7 @@ class PlainClient:
         seen: Classifier,
         last: Classifier,
     ) -> Tensor:
-        """What is minimised, but for FedProx's term."""
+        """Loss without FedProx's term."""
         assert self.client.labels is not None
         labels = self.client.labels[batch]
         z, logits = model(images)
@@ -200,7 +200,7 @@ class PlainClient:
         return torch.stack(terms).mean()
 
     def take_up_normalisations(self, model: Classifier) -> None:
-        """FedBN: those of the round before, new ones before the first."""
+        """Normalisations of FedBN: those of the previous round, or new ones."""
         before = dict((self.previous or model).named_modules())
         for name, module in model.named_modules():
             if isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d):
@@ -242,7 +242,7 @@ def climb(model: Classifier, radius: float) -> None:
 
 
 def control_of(layout: FlatLayout, number: int) -> tuple[Tensor, ModelState]:
-    """Some control variate of the server, flat and by parameter."""
+    """A control variate of the server, flat and by parameter."""
     flat = torch.zeros(layout.size)
     for name, view in layout.views(flat).items():
         generator = Randomness(number).generator(f"control of {name}")
@@ -251,7 +251,7 @@ def control_of(layout: FlatLayout, number: int) -> tuple[Tensor, ModelState]:
 
 
 def trainer_of(config: ClassifyConfig, cohort: int) -> LocalTrainer:
-    """What trains clients of ``SIZES``, so many of them together."""
+    """Trainer of clients of ``SIZES`` in cohorts of a given size."""
     together = config.model_copy(update={"compute": ComputeConfig(cohort=cohort)})
     side = small_algorithm(together, len(SIZES)).client_side(Crew(max(SIZES), len(SIZES)))
     work = side.works["training"]
@@ -268,7 +268,7 @@ def assert_same(found: ModelState, expected: ModelState) -> None:
 
 
 def compare(*settings: str) -> None:
-    """Rounds that start from any models: alone in the plain loop, and in cohorts."""
+    """Rounds from random models, in the plain loop and in cohorts."""
     config = small_config("training.local_epochs=2", *settings)
     make = classifier_maker(config, SHAPE, CLASSES)
     layout = FlatLayout(make().named_parameters())

@@ -1,4 +1,4 @@
-"""Checks of centroids."""
+"""Checks of centroids that clients send or that must exist."""
 
 from torch import Tensor
 

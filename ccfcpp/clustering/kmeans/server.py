@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 @dataclass(frozen=True)
 class Clustering:
-    """Result of k-means.
+    """Centroids, sizes and inertia of a k-means clustering.
 
     Attributes:
         centroids: float32 tensor of shape (found, dimensions), with 1 ≤ found ≤ k.

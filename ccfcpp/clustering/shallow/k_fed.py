@@ -213,7 +213,7 @@ class KFed(PixelClustering[CentroidState], ServerWork[CentroidState, Nothing, Lo
         return CentroidState()
 
     def exchanges(self, number: int, state: CentroidState) -> Sequence["KFed"]:
-        """The single exchange."""
+        """One exchange, in the single round."""
         return [self]
 
     def client_side(self, crew: Crew) -> ClientSide:

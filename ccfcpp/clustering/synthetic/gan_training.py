@@ -138,12 +138,15 @@ class GANTrainer:
         self.cohort = cohort
         self.device = device
         self._forward_batch = forward_batch(image_shape[1] * image_shape[2])
-        self._make_generator = partial(Generator, image_shape, codes, config)
-        self._make_discriminator = partial(Discriminator, image_shape, config)
-        self._generators = ModelStack(self._make_generator, cohort, device, precision=precision)
-        self._discriminators = ModelStack(
-            self._make_discriminator, cohort, device, precision=precision
-        )
+        self._makers: dict[str, Callable[[], nn.Module]] = {
+            "generator": partial(Generator, image_shape, codes, config),
+            "discriminator": partial(Discriminator, image_shape, config),
+        }
+        self._stacks = {
+            name: ModelStack(make, cohort, device, precision=precision)
+            for name, make in self._makers.items()
+        }
+        self._generators, self._discriminators = self._stacks.values()
 
     def train_epoch(
         self, clients: Sequence[Client], randomness: Randomness
@@ -187,18 +190,12 @@ class GANTrainer:
         """Load the networks that clients remember, or new ones that do not depend on the round."""
         for index, client in enumerate(clients):
             own = randomness.at_round(SETUP).of_client(client.id)
-            for name, stack, make in self._networks():
+            for name, stack in self._stacks.items():
                 remembered = memory_of(client.memory, name)
-                state = remembered or build(make, own.generator(name)).state_dict()
+                state = remembered or build(self._makers[name], own.generator(name)).state_dict()
                 stack.load(index, state)
         self._generators.train()
         self._discriminators.train()
-
-    def _networks(self) -> list[tuple[str, ModelStack, Callable[[], nn.Module]]]:
-        return [
-            ("generator", self._generators, self._make_generator),
-            ("discriminator", self._discriminators, self._make_discriminator),
-        ]
 
     def _kept(
         self, index: int, client: Client, losses: GANLosses
@@ -208,7 +205,7 @@ class GANTrainer:
             return losses
         networks = {
             f"{name}/{entry}": tensor
-            for name, stack, _ in self._networks()
+            for name, stack in self._stacks.items()
             for entry, tensor in stack.state(index).items()
         }
         if not_finite(networks) or not all(

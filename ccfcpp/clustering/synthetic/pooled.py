@@ -7,9 +7,9 @@ synthetic images of a generative adversarial network. The server runs k-means, f
 deep clustering network.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -75,28 +75,29 @@ class ImagesUpdate:
     images: Tensor
 
 
-class ServerClustering(Protocol):
-    """A clustering of the pooled images."""
+class ServerClustering(ABC):
+    """A clustering of the pooled images.
 
-    @property
-    def by_angle(self) -> bool:
-        """Whether images are assigned by cosine similarity."""
-        ...
+    Attributes:
+        by_angle: Whether images are assigned by cosine similarity.
+    """
 
+    by_angle = False
+
+    @abstractmethod
     def fit(self, images: Tensor, randomness: Randomness) -> tuple[PooledState, Figures]:
         """Cluster uint8 images of shape (images, channels, height, width)."""
-        ...
 
+    @abstractmethod
     def represent(self, state: PooledState, images: Tensor) -> Tensor:
         """Map images to points in the centroids' space, of shape (images, dimensions)."""
-        ...
 
     def assign(self, state: PooledState, images: Tensor) -> Tensor:
-        """Assign each image to a cluster, int64 of shape (images,)."""
-        ...
+        """Assign each image to its nearest centroid, int64 of shape (images,)."""
+        return nearest(self.represent(state, images), required_centroids(state.centroids))
 
 
-class _OfPixels:
+class _OfPixels(ServerClustering):
     """Base class of clusterings of pixels.
 
     Args:
@@ -160,14 +161,12 @@ class PixelFuzzyCMeans(_OfPixels):
         return PooledState(best.centroids), {"objective": best.objective}
 
 
-class LatentKMeans:
+class LatentKMeans(ServerClustering):
     """The deep clustering network of PPFC-GAN.
 
     Args:
         problem: The setting.
     """
-
-    by_angle = False
 
     def __init__(self, problem: Problem) -> None:
         self.network = DeepClustering(problem)
@@ -181,10 +180,6 @@ class LatentKMeans:
         """Map images to latents, of shape (images, latent)."""
         assert state.encoder is not None
         return self.network.encode(state.encoder, images)
-
-    def assign(self, state: PooledState, images: Tensor) -> Tensor:
-        """Assign each image to its nearest centroid in the latent space."""
-        return nearest(self.represent(state, images), required_centroids(state.centroids))
 
 
 OWN_IMAGES = Exchange("images", Nothing, ImagesUpdate)
@@ -255,7 +250,7 @@ class MeanGANLosses(ServerWork[PooledState, Nothing, GANLosses]):
     exchange = GAN_EPOCH
 
     def broadcast(self, state: PooledState) -> Nothing:
-        """Send nothing."""
+        """Send nothing: clients need no message."""
         return Nothing()
 
     def check(self, message: Nothing, update: GANLosses, senders: Sequence[Member]) -> None:
