@@ -20,9 +20,15 @@ from ccfcpp.core.errors import UsageError
 from ccfcpp.core.metrics import covariance
 from ccfcpp.deployment.experiment import DeployedExperiment
 from ccfcpp.deployment.gathering import Gathering
-from ccfcpp.report.embedding import Embedding, embed
 from ccfcpp.report.errors import CannotDrawError
-from ccfcpp.report.numbers import all_finite, counts_by, drawn_at_random, matched_classes
+from ccfcpp.report.numbers import (
+    Embedding,
+    all_finite,
+    counts_by,
+    drawn_at_random,
+    embed,
+    matched_classes,
+)
 from ccfcpp.report.remote import Told, unconnected
 from ccfcpp.runs.experiment import Snapshot
 from ccfcpp.runs.folder import RunFolder
@@ -92,7 +98,7 @@ class Run:
             CannotDrawError: There is no checkpoint.
         """
         if self.snapshot is None and self.remote:
-            raise CannotDrawError("no client has reported where its images are")
+            raise CannotDrawError("no client has reported the clusters of its images")
         if self.snapshot is None:
             raise CannotDrawError("the run ended before its first checkpoint")
         return self.snapshot
@@ -131,7 +137,7 @@ class Run:
         points = self.seen.representations
         if points is None and not self.clusters_images:
             raise CannotDrawError(
-                "each client has a model of its own: there is no one space in which all images lie"
+                "each client has its own model: there is no common space of all images"
             )
         if points is None:
             raise CannotDrawError("no representation is known yet: the run was interrupted before")

@@ -211,7 +211,7 @@ class GANTrainer:
         if not_finite(networks) or not all(
             map(math.isfinite, (losses.generator, losses.discriminator))
         ):
-            return RefusedUpdateError(f"{_DIVERGED}; it stays as it was before this epoch")
+            return RefusedUpdateError(f"{_DIVERGED}; it keeps the networks of the previous epoch")
         client.memory = networks
         return losses
 
@@ -304,10 +304,10 @@ class GANTrainer:
     @torch.no_grad()
     def _drawn(self, client: Client, randomness: Randomness) -> Tensor | RefusedUpdateError:
         if len(client) < 2:
-            return RefusedUpdateError("it holds one image, and a GAN needs two at least")
+            return RefusedUpdateError("it holds one image, and a GAN needs at least two")
         remembered = memory_of(client.memory, "generator")
         if not remembered:
-            return RefusedUpdateError("its GAN has come through no epoch")
+            return RefusedUpdateError("its GAN has not been trained for an epoch")
         self._generators.load(0, remembered)
         self._generators.activate(1)
         self._generators.train(False)

@@ -36,7 +36,7 @@ class Generator(nn.Module):
         channels, self.height, self.width = image_shape
         before = config.generator_channels
         if not before:
-            raise UsageError("gan.generator_channels = [] is refused: give one number at least")
+            raise UsageError("gan.generator_channels = [] is refused: give at least one number")
         scale = 2 ** len(before)
         start = (before[0], -(-self.height // scale), -(-self.width // scale))
         features = start[0] * start[1] * start[2]

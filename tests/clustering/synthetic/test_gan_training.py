@@ -214,7 +214,7 @@ def test_networks_stay_with_their_client_from_epoch_to_epoch() -> None:
 def test_a_gan_that_came_through_no_epoch_has_no_images() -> None:
     (refused,) = trainer().draw(clients_of_sizes(12), RANDOMNESS)
     assert isinstance(refused, RefusedUpdateError)
-    assert "has come through no epoch" in str(refused)
+    assert "has not been trained for an epoch" in str(refused)
 
 
 def test_the_configuration_can_say_how_many_images_there_are(
