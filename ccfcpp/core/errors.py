@@ -1,4 +1,4 @@
-"""Errors of which a user is told in one line."""
+"""Errors that a user sees as one line."""
 
 
 class UsageError(ValueError):

@@ -42,15 +42,15 @@ def confusion(run: Run) -> Drawn:
     across = "cluster" if run.clusters_images else "predicted class"
     figure = _table(counts, shares, list(names), columns, ("class", across), "share of the class")
     caption = (
-        "Images of each true class (row) by cluster (column). Clusters stand in the order of the "
+        "Images of each true class (row) by cluster (column). Clusters are in the order of the "
         "classes they match best, so that agreement lies on the diagonal."
         if run.clusters_images
         else "Test images of each true class (row) by the class predicted (column)."
     )
     if not run.clusters_images and run.seen.representations is None:
         caption += (
-            " Clients have models of their own: where several were tested on the same images, the "
-            "first one's predictions are shown."
+            " Each client has its own model: where several were tested on the same images, the "
+            "predictions of the first one are shown."
         )
     matched = run.matched[order].tolist()
     rows = [

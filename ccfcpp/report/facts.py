@@ -128,7 +128,7 @@ def leakage_tables(found: Row) -> dict[str, Table]:
     try:
         told = found["membership"]
         caption = (
-            f"Leakage: {told['members']:,} images of the training told from {told['others']:,} "
+            f"Leakage: {told['members']:,} training images distinguished from {told['others']:,} "
             "others by their loss"
         )
         tables = {

@@ -23,7 +23,7 @@ class Told:
     Attributes:
         tables: Table of each client by its number, int64 of shape (classes, clusters or predicted
             classes).
-        charter: What the clients were told.
+        charter: Terms of the run, as sent to the clients.
     """
 
     tables: Mapping[int, Tensor]

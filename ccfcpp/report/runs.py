@@ -59,7 +59,7 @@ def slug(text: str) -> str:
 
 
 def _telling_keys(runs: Sequence[Run]) -> list[str]:
-    """Keys that all runs have and in which they differ, but for what their methods fix."""
+    """Keys that all runs have and in which they differ, without those that their methods fix."""
     settings = [values_of(run.config) for run in runs]
     fixed = {key for run in runs for key, _ in flatten(_fixed(run.config))}
     by_method = len({each["method"] for each in settings}) > 1
