@@ -17,7 +17,7 @@ from supervised.classifiers import CLASSIFIERS
 from supervised.config import ClassifyConfig
 from supervised.losses import DecorrelationTerm, cross_entropy
 from supervised.messages import Broadcast, LocalUpdate
-from supervised.methods.local import Workplace
+from supervised.methods.local import LocalContext
 from supervised.networks import Classifier
 from supervised.sharing import Sharing
 
@@ -56,8 +56,8 @@ class LocalTrainer:
         self._decorrelation = decorrelation
         self._term: Tensor | None = None
         """Decorrelation term of the last forward pass, without its weight, of shape (clients,)."""
-        place = Workplace(config, self.models, make_model, sharing, classes, device)
-        self.method = CLASSIFIERS[config.method].local(place)
+        context = LocalContext(config, self.models, make_model, sharing, classes, device)
+        self.method = CLASSIFIERS[config.method].local(context)
 
     def train(
         self, message: Broadcast, clients: Sequence[Client], randomness: Randomness

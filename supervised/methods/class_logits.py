@@ -27,8 +27,8 @@ class RestrictedSoftmax(LocalMethod):
 
     def begin(self, message: Broadcast, clients: Sequence[Client]) -> None:
         """Compute the factors of each client's logits."""
-        strength = self.place.config.section(RestrictedConfig).strength
-        held = class_counts(clients, self.place.classes) > 0
+        strength = self.config.section(RestrictedConfig).strength
+        held = class_counts(clients, self.context.classes) > 0
         self._factors = torch.where(held, 1.0, strength).unsqueeze(1)
 
     def logits(self, logits: Tensor) -> Tensor:
@@ -54,8 +54,8 @@ class CalibratedLogits(LocalMethod):
 
     def begin(self, message: Broadcast, clients: Sequence[Client]) -> None:
         """Compute the margins of each client."""
-        counts = class_counts(clients, self.place.classes)
-        temperature = self.place.config.section(CalibrationConfig).temperature
+        counts = class_counts(clients, self.context.classes)
+        temperature = self.config.section(CalibrationConfig).temperature
         margins = temperature * counts.clamp(min=1).pow(-0.25)
         self._margins = torch.where(counts > 0, margins, torch.inf).unsqueeze(1)
 

@@ -13,7 +13,7 @@ class KeptNormalisation(LocalMethod):
 
     def finish(self, index: int, client: Client, update: LocalUpdate) -> LocalUpdate:
         """Keep copies of the normalisations; a view would keep the whole model in memory."""
-        model, shared = self.place.models.state(index), update.model
+        model, shared = self.models.state(index), update.model
         client.memory = hold({n: entry.clone() for n, entry in model.items() if n not in shared})
         return update
 

@@ -29,14 +29,14 @@ class Proximal(LocalMethod):
 
     def begin(self, message: Broadcast, clients: Sequence[Client]) -> None:
         """Store the weights at the start."""
-        self._start = self.place.models.weights.clone()
+        self._start = self.models.weights.clone()
 
     def descend(self, backward: Callable[[], Tensor]) -> Tensor:
         """Add the term's gradient μ(w − w_global) in closed form."""
         losses = backward()
-        models = self.place.models
-        drift = models.weights - self._start[: len(models.weights)]
-        models.weight_gradients.add_(drift, alpha=self.place.config.section(ProximalConfig).mu)
+        weights = self.models.weights
+        drift = weights - self._start[: len(weights)]
+        self.models.weight_gradients.add_(drift, alpha=self.config.section(ProximalConfig).mu)
         return losses
 
 
@@ -58,10 +58,10 @@ class SharpnessAware(LocalMethod):
     def descend(self, backward: Callable[[], Tensor]) -> Tensor:
         """Compute the gradient at w + ρ g/‖g‖, with each client's own g."""
         losses = backward()
-        models = self.place.models
+        models = self.models
         gradients, before = models.weight_gradients, models.weights.clone()
         norms = gradients.norm(dim=1, keepdim=True)
-        radius = self.place.config.section(SharpnessConfig).radius
+        radius = self.config.section(SharpnessConfig).radius
         models.weights.add_(gradients * (radius / (norms + 1e-12)))
         backward()
         models.weights.copy_(before)

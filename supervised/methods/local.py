@@ -20,7 +20,7 @@ from supervised.sharing import Sharing
 
 
 @dataclass(frozen=True)
-class Workplace:
+class LocalContext:
     """Objects of local training that a method may use.
 
     Attributes:
@@ -46,15 +46,16 @@ class LocalMethod:
     One object serves a process, cohort after cohort.
 
     Args:
-        place: Objects of local training.
+        context: Objects of local training.
     """
 
-    def __init__(self, place: Workplace) -> None:
-        self.place = place
+    def __init__(self, context: LocalContext) -> None:
+        self.context = context
+        self.config, self.models = context.config, context.models
 
     def start(self, message: Broadcast, client: Client) -> ModelState:
         """Return the model that a client starts from."""
-        return self.place.sharing.personal(message.model, client.memory)
+        return self.context.sharing.personal(message.model, client.memory)
 
     def begin(self, message: Broadcast, clients: Sequence[Client]) -> None:
         """Prepare for a cohort, whose models have been loaded."""

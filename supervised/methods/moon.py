@@ -12,7 +12,7 @@ from ccfcpp.models.stack.stacked import ModelStack
 from supervised.config import ClassifyConfig
 from supervised.losses import model_contrast
 from supervised.messages import Broadcast, LocalUpdate
-from supervised.methods.local import LocalMethod, Workplace
+from supervised.methods.local import LocalContext, LocalMethod
 from supervised.methods.method import Method
 from supervised.sharing import held, hold
 
@@ -39,20 +39,19 @@ class ModelContrast(LocalMethod):
     model uses the global one in its place, and the term has no gradient.
     """
 
-    def __init__(self, place: Workplace) -> None:
-        super().__init__(place)
-        precision = place.config.compute.precision
-        capacity = len(place.models.parameters)
+    def __init__(self, context: LocalContext) -> None:
+        super().__init__(context)
+        make, device, precision = context.make_model, context.device, self.config.compute.precision
         self._global, self._previous = (
-            ModelStack(place.make_model, count, place.device, trained=False, precision=precision)
-            for count in (1, capacity)
+            ModelStack(make, count, device, trained=False, precision=precision)
+            for count in (1, len(self.models.parameters))
         )
 
     def begin(self, message: Broadcast, clients: Sequence[Client]) -> None:
         """Load the global and the previous models."""
         self._global.load(0, message.model)
         for index, client in enumerate(clients):
-            self._previous.load(index, held(client.memory, self.place.device) or message.model)
+            self._previous.load(index, held(client.memory, self.context.device) or message.model)
 
     @torch.no_grad()
     def _frozen(self, images: Tensor, clients: int) -> tuple[Tensor, Tensor]:
@@ -63,7 +62,7 @@ class ModelContrast(LocalMethod):
 
     def penalty(self, images: Tensor, representations: Tensor, batch: CohortBatch) -> Tensor | None:
         """Compute μ times the model-contrastive loss."""
-        settings = self.place.config.section(MoonConfig)
+        settings = self.config.section(MoonConfig)
         of_global, of_previous = self._frozen(images, len(batch))
         loss = model_contrast(
             representations, of_global, of_previous, settings.temperature, batch.mask
@@ -72,7 +71,7 @@ class ModelContrast(LocalMethod):
 
     def finish(self, index: int, client: Client, update: LocalUpdate) -> LocalUpdate:
         """Store the trained model in the client's memory."""
-        client.memory = hold(self.place.models.state(index))
+        client.memory = hold(self.models.state(index))
         return update
 
 

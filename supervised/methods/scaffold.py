@@ -59,26 +59,25 @@ class ControlVariates(LocalMethod):
     def begin(self, message: Broadcast, clients: Sequence[Client]) -> None:
         """Load the control variates of the server and of the clients."""
         assert isinstance(message, ControlledBroadcast)
-        models = self.place.models
-        self._start = models.weights.clone()
+        self._start = self.models.weights.clone()
         self._server = message.control
         self._own = torch.stack(
             [c.memory.get("control", torch.zeros_like(self._server)) for c in clients]
         )
-        rate = self.place.config.training.learning_rate
+        rate = self.config.training.learning_rate
         self._correction = rate * (self._server - self._own)
 
     def after_step(self) -> None:
         """Correct the step by the control variates."""
-        weights = self.place.models.weights
+        weights = self.models.weights
         weights.sub_(self._correction[: len(weights)])
 
     def finish(self, index: int, client: Client, update: LocalUpdate) -> ControlledUpdate:
         """Add c_i⁺ − c_i = (x − y_i)/(Kη) − c; 0 for a client without a step."""
         change = torch.zeros_like(self._server)
         if update.steps:
-            moved = self._start[index] - self.place.models.weights[index]
-            rate = self.place.config.training.learning_rate
+            moved = self._start[index] - self.models.weights[index]
+            rate = self.config.training.learning_rate
             change = moved / (update.steps * rate) - self._server
         client.memory = {"control": self._own[index] + change}
         return ControlledUpdate(**vars(update), control_change=change)
