@@ -148,7 +148,7 @@ def leakage_tables(found: Row) -> dict[str, Table]:
                 {
                     "images in an average": _range(row["least"], row["most"]),
                     "averages": f"{row['averages']:,}",
-                    "averages that are an image": f"{row['exact']:,}",
+                    "that are an image": f"{row['exact']:,}",
                     "median distance to the nearest image": f"{row['distance']:.1%} of its length",
                 }
                 for row in found["inversion"]
