@@ -1,4 +1,4 @@
-"""Runs whose images are with clients on other machines: what is known of them here."""
+"""Runs whose images are with clients on other machines, as far as they are known here."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from ccfcpp.core.config import MethodConfig, RunConfig
+from ccfcpp.core.config import MethodConfig
 from ccfcpp.deployment.charter import Charter
 from ccfcpp.deployment.experiment import DeployedExperiment, make_experiment, sum_of
 from ccfcpp.deployment.gathering import Gathering
@@ -18,11 +18,12 @@ from ccfcpp.runs.experiment import Snapshot
 
 @dataclass(frozen=True, eq=False)
 class Told:
-    """What clients have told of their images: how many of each class are in which cluster.
+    """Numbers that clients have reported: their images by class and cluster.
 
     Attributes:
-        tables: By the client's number, int64 of shape (classes, clusters or predicted classes).
-        charter: What the clients were told.
+        tables: Table of each client by its number, int64 of shape (classes, clusters or predicted
+            classes).
+        charter: Terms of the run, as sent to the clients.
     """
 
     tables: Mapping[int, Tensor]
@@ -30,16 +31,17 @@ class Told:
 
     @staticmethod
     def read(counts: Mapping[str, Tensor], charter: Charter) -> "Told":
-        """From the arrays of ``counts.npz``; nothing where there are none."""
+        """Read the arrays of ``counts.npz``; there are no tables where these are empty."""
         if not counts:
             return Told({}, charter)
         numbers = counts["client"].tolist()
         return Told(dict(zip(numbers, counts["table"], strict=True)), charter)
 
     def holdings(self, members: Sequence[Member]) -> Tensor | None:
-        """Images by client and class, int64 of shape (clients, classes); 0 for who did not tell.
+        """Images by client and class, int64 of shape (clients, classes).
 
-        None where nobody told, and in classification, where clients count test images.
+        A client that has reported nothing has zeros. None where no client has reported anything,
+        and in classification, where clients count test images.
         """
         if not self.tables or self.charter.command == "classify":
             return None
@@ -51,7 +53,7 @@ class Told:
 
     @property
     def snapshot(self) -> Snapshot | None:
-        """The numbers as class and cluster of each image, without the images."""
+        """Class and cluster of each image, restored from the counts; there are no images."""
         table = sum_of(self.tables)
         if table is None:
             return None
@@ -68,9 +70,8 @@ class Told:
         )
 
 
-def unconnected(gathering: Gathering, config: RunConfig) -> DeployedExperiment:
-    """The experiment of a deployed run, to ask for its setting alone: it reaches no client."""
-    assert isinstance(config, MethodConfig)
+def unconnected(gathering: Gathering, config: MethodConfig) -> DeployedExperiment:
+    """Make the experiment of a deployed run without clients: it serves to read its setting."""
     nobody = cast(Link, None)
     charter = gathering.charter
     return make_experiment(

@@ -193,7 +193,7 @@ def test_a_report_before_the_end_shows_the_rounds(tmp_path: Path) -> None:
     found = report(tmp_path / "run")
     assert "participation" in found["figures"]
     reasons = {each["figure"]: each["reason"] for each in found["left_out"]}
-    assert reasons["Confusion matrix"] == "no client has told where its images are"
+    assert reasons["Confusion matrix"] == "no client has reported the clusters of its images"
     assert "2 of" in (tmp_path / "run" / "report.html").read_text()
 
 

@@ -1,6 +1,10 @@
-"""FedAdam, FedYogi and FedAdagrad (Reddi et al. 2021)."""
+"""Server optimizers: FedAvgM, FedAdam, FedYogi and FedAdagrad.
+
+Sources: Hsu, Qi and Brown 2019 (FedAvgM); Reddi et al. 2021 (FedAdam, FedYogi, FedAdagrad).
+"""
 
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -10,6 +14,50 @@ from ccfcpp.models.state import ModelState
 from supervised.messages import ServerState
 from supervised.methods.aggregation import Aggregation, decayed
 from supervised.methods.method import Method
+
+
+class ServerMomentumConfig(Section):
+    """Server momentum of FedAvgM."""
+
+    momentum: BelowOne = 0.5
+    dampening: Literal["none", "momentum"] = "momentum"
+    """Of the change of a round: ``none`` (Hsu et al. 2019), or ``momentum``: times 1 - momentum,
+    as in the FedDecorr authors' code."""
+
+
+@dataclass(frozen=True)
+class MomentumState(ServerState):
+    """State of the server.
+
+    Attributes:
+        momentum: Momentum, by parameter; None before the first round.
+    """
+
+    momentum: ModelState | None = None
+
+
+class ServerMomentum(Aggregation[MomentumState]):
+    """FedAvgM: v ← ρv + Δ, x ← x + v.
+
+    With ``dampening`` it is v ← ρv + (1 − ρ)Δ, as in the FedDecorr authors' code.
+    """
+
+    def step(self, mean: ModelState) -> MomentumState:
+        """Move the parameters by the momentum."""
+        settings = self.config.section(ServerMomentumConfig)
+        share = 1.0 if settings.dampening == "none" else 1 - settings.momentum
+        velocity = decayed(self.state.momentum, self.change(mean), settings.momentum, share)
+        moved = {name: entry + velocity[name] for name, entry in self.before.items()}
+        return replace(self.state, model=moved, momentum=velocity)
+
+
+FEDAVGM = Method(
+    "FedAvgM",
+    aggregation=ServerMomentum,
+    state=MomentumState,
+    begin=lambda model, weights: MomentumState(model),
+    sections={"fedavgm": ServerMomentumConfig},
+)
 
 
 class AdaptiveConfig(Section):
@@ -23,26 +71,24 @@ class AdaptiveConfig(Section):
 
 
 @dataclass(frozen=True)
-class AdaptiveState(ServerState):
-    """What the server knows.
+class AdaptiveState(MomentumState):
+    """State of the server, whose ``momentum`` holds the first moments m.
 
     Attributes:
-        momentum: First moments m, by parameter; None before the first round.
         second_moment: Second moments v, by parameter; None before the first round.
     """
 
-    momentum: ModelState | None = None
     second_moment: ModelState | None = None
 
 
 class AdaptiveServer(Aggregation[AdaptiveState]):
-    """FedAdam (Reddi et al. 2021, Algorithm 2): x ← x + η m/(√v + τ), v a decayed mean of Δ².
+    """FedAdam (Reddi et al. 2021, Algorithm 2): x ← x + η m/(√v + τ).
 
-    The first moment is m ← β₁m + (1 − β₁)Δ; second moments start at τ².
+    The first moment is m ← β₁m + (1 − β₁)Δ, the second v ← β₂v + (1 − β₂)Δ², from τ² on.
     """
 
     def step(self, mean: ModelState) -> AdaptiveState:
-        """Move by the moments."""
+        """Move the parameters by the moments."""
         settings = self.config.section(AdaptiveConfig)
         change = self.change(mean)
         first = decayed(self.state.momentum, change, settings.beta1, 1 - settings.beta1)
@@ -58,7 +104,7 @@ class AdaptiveServer(Aggregation[AdaptiveState]):
         return replace(self.state, model=moved, momentum=first, second_moment=second)
 
     def second(self, known: Tensor, square: Tensor) -> Tensor:
-        """The next second moment, from the last one and Δ²."""
+        """Update the second moment by Δ²."""
         return known.lerp(square, 1 - self.config.section(AdaptiveConfig).beta2)
 
 
@@ -66,18 +112,16 @@ class YogiServer(AdaptiveServer):
     """FedYogi (Reddi et al. 2021): v ← v − (1 − β₂)Δ² sign(v − Δ²)."""
 
     def second(self, known: Tensor, square: Tensor) -> Tensor:
-        """The next second moment."""
-        return (
-            known
-            - (1 - self.config.section(AdaptiveConfig).beta2) * square * (known - square).sign()
-        )
+        """Update the second moment by Δ²."""
+        share = 1 - self.config.section(AdaptiveConfig).beta2
+        return known - share * square * (known - square).sign()
 
 
 class AdagradServer(AdaptiveServer):
     """FedAdagrad (Reddi et al. 2021): v ← v + Δ²."""
 
     def second(self, known: Tensor, square: Tensor) -> Tensor:
-        """The next second moment."""
+        """Update the second moment by Δ²."""
         return known + square
 
 
