@@ -15,12 +15,12 @@ from multiprocessing.connection import Listener
 from pathlib import Path
 
 from ccfcpp.core.errors import FederationError
-from ccfcpp.deployment.keys import make_authority, make_client, make_server
-from ccfcpp.deployment.parcel import Parcel, receive, send
-from ccfcpp.deployment.processes import free_port, running, super_node
-from ccfcpp.deployment.serving import open_server
-from ccfcpp.deployment.sockets import FlowerLink, listen
-from ccfcpp.deployment.transport import Undelivered
+from ccfcpp.deployment.keys.making import make_authority, make_client, make_server
+from ccfcpp.deployment.link.packet import Parcel, receive, send
+from ccfcpp.deployment.link.processes import free_port, running, super_node
+from ccfcpp.deployment.link.sockets import FlowerLink, listen
+from ccfcpp.deployment.server.serving import open_server
+from ccfcpp.deployment.server.transport import Undelivered
 from scripts.timing import Seconds, console, timed
 
 SMALL, LARGE = 10_000, 14_000_000
@@ -31,7 +31,7 @@ _TOOLS = {
 }  # fmt: skip
 _LIFE, _POLL, _SAMPLE = 300.0, 0.05, 0.05
 _FRESH = """
-import ccfcpp.deployment.halves, ccfcpp.deployment.worker
+import ccfcpp.deployment.client.run, ccfcpp.deployment.client.worker
 from scripts.deployed import peak_memory
 print(peak_memory("self"))
 """

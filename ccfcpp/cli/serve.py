@@ -29,14 +29,14 @@ from ccfcpp.core.config_layers import flatten, resolve
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.units import counted
 from ccfcpp.data.registry import DATASETS
-from ccfcpp.deployment.trial import FOLDER, HOST, PORT, make_trial_keys, refuse_elsewhere
+from ccfcpp.deployment.keys.local import FOLDER, HOST, PORT, make_trial_keys, refuse_elsewhere
 from ccfcpp.privacy.in_words import trust_rows
 from ccfcpp.runs.opening import Opening, new_path, required_out
 from ccfcpp.runs.paths import RunPaths
 
 if TYPE_CHECKING:
-    from ccfcpp.deployment.charter import Charter
-    from ccfcpp.deployment.experiment import DeployedExperiment
+    from ccfcpp.deployment.link.run_spec import Charter
+    from ccfcpp.deployment.server.experiment import DeployedExperiment
 
 _FLAGS = (
     flags.ANY_METHOD,
@@ -116,10 +116,15 @@ def serve(
         opening.config.attack.refuse_deployed()
 
     require_flower()
-    from ccfcpp.deployment.gathering import Gathering
-    from ccfcpp.deployment.roster import read_roster
-    from ccfcpp.deployment.serving import experiment_for, gather, open_server, wait_for_clients
-    from ccfcpp.deployment.transport import Patience
+    from ccfcpp.deployment.keys.roster import read_roster
+    from ccfcpp.deployment.server.enrolment import Gathering
+    from ccfcpp.deployment.server.serving import (
+        experiment_for,
+        gather,
+        open_server,
+        wait_for_clients,
+    )
+    from ccfcpp.deployment.server.transport import Patience
 
     patience = Patience(limit)
     place = roster or keys / "roster"

@@ -17,7 +17,7 @@ from ccfcpp.clustering.methods import METHODS
 from ccfcpp.core.config import RunConfig
 from ccfcpp.core.config_layers import merge, read_yaml, validate
 from ccfcpp.core.errors import UsageError
-from ccfcpp.deployment.gathering import Gathering
+from ccfcpp.deployment.server.enrolment import Gathering
 from ccfcpp.report.embedding import Embedding, embed
 from ccfcpp.report.errors import CannotDrawError
 from ccfcpp.report.numbers import (

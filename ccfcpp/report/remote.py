@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from ccfcpp.core.config import MethodConfig, RunConfig
-from ccfcpp.deployment.charter import Charter
-from ccfcpp.deployment.experiment import DeployedExperiment, make_experiment, sum_of
-from ccfcpp.deployment.gathering import Gathering
-from ccfcpp.deployment.transport import Deployed, Link
+from ccfcpp.deployment.link.run_spec import Charter
+from ccfcpp.deployment.server.enrolment import Gathering
+from ccfcpp.deployment.server.experiment import DeployedExperiment, make_experiment, sum_of
+from ccfcpp.deployment.server.transport import Deployed, Link
 from ccfcpp.engine.client import Member
 from ccfcpp.runs.experiment import Snapshot
 

@@ -15,11 +15,11 @@ from ccfcpp.core.errors import UsageError
 from ccfcpp.core.metrics import clustering_scores
 from ccfcpp.core.sending import ALWAYS
 from ccfcpp.data import ImageData
-from ccfcpp.deployment.charter import Charter
-from ccfcpp.deployment.experiment import DeployedExperiment, make_experiment
-from ccfcpp.deployment.gathering import Gathering
-from ccfcpp.deployment.meeting import first_charter, full_charter, meet, members_of
-from ccfcpp.deployment.transport import Deployed
+from ccfcpp.deployment.link.run_spec import Charter
+from ccfcpp.deployment.server.enrolment import Gathering
+from ccfcpp.deployment.server.experiment import DeployedExperiment, make_experiment
+from ccfcpp.deployment.server.handshake import first_charter, full_charter, meet, members_of
+from ccfcpp.deployment.server.transport import Deployed
 from ccfcpp.engine.client import Client
 from ccfcpp.runs.folder import RunFolder
 from ccfcpp.runs.paths import RunPaths

@@ -13,9 +13,9 @@ from torch import Tensor
 
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.core.sending import ALWAYS
-from ccfcpp.deployment.envelope import Answer
-from ccfcpp.deployment.parcel import MOST_HEAD_BYTES, Parcel
-from ccfcpp.deployment.transport import Deployed, Undelivered
+from ccfcpp.deployment.link.messages import Answer
+from ccfcpp.deployment.link.packet import MOST_HEAD_BYTES, Parcel
+from ccfcpp.deployment.server.transport import Deployed, Undelivered
 from ccfcpp.engine.client import Client
 from ccfcpp.engine.federation import Federation, RoundReport
 from tests.support.classification import labelled_clients, small_algorithm, small_config

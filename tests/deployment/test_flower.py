@@ -21,15 +21,15 @@ from flwr.supercore.task_identity import TaskIdentity
 
 from ccfcpp.core.errors import FederationError
 from ccfcpp.core.randomness import Randomness
-from ccfcpp.deployment import server_app
-from ccfcpp.deployment.client_app import exchange
-from ccfcpp.deployment.flower import parcel_of, record_of
-from ccfcpp.deployment.gathering import Gathering
-from ccfcpp.deployment.parcel import Parcel
-from ccfcpp.deployment.server_app import relay
-from ccfcpp.deployment.serving import wait_for_clients
-from ccfcpp.deployment.sockets import FlowerLink, answer_forever, listen
-from ccfcpp.deployment.transport import Deployed, Undelivered
+from ccfcpp.deployment.client.app import exchange
+from ccfcpp.deployment.link.flower import parcel_of, record_of
+from ccfcpp.deployment.link.packet import Parcel
+from ccfcpp.deployment.link.sockets import FlowerLink, answer_forever, listen
+from ccfcpp.deployment.server import app as server_app
+from ccfcpp.deployment.server.app import relay
+from ccfcpp.deployment.server.enrolment import Gathering
+from ccfcpp.deployment.server.serving import wait_for_clients
+from ccfcpp.deployment.server.transport import Deployed, Undelivered
 from tests.support.classification import labelled_clients, small_algorithm, small_config
 from tests.support.deployment import charter_of, deployed
 from tests.support.federation import assert_same_bits
@@ -159,7 +159,7 @@ def test_a_server_app_that_ends_is_said(tmp_path: Path) -> None:
             link.online()
 
 
-@pytest.mark.parametrize("module", ["client_app", "server_app"])
+@pytest.mark.parametrize("module", ["client.app", "server.app"])
 def test_what_flower_starts_imports_no_torch(module: str) -> None:
     program = f"import sys, ccfcpp.deployment.{module}; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)

@@ -24,10 +24,10 @@ from starlette.responses import RedirectResponse, Response, StreamingResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ccfcpp.core.errors import UsageError
-from ccfcpp.deployment import gate, gate_server
-from ccfcpp.deployment.gate import MOST_BYTES, OPEN
-from ccfcpp.deployment.gate_server import GateSetting, open_gate
-from ccfcpp.deployment.keys import make_authority
+from ccfcpp.deployment.keys.making import make_authority
+from ccfcpp.deployment.server import gate, gate_server
+from ccfcpp.deployment.server.gate import MOST_BYTES, OPEN
+from ccfcpp.deployment.server.gate_server import GateSetting, open_gate
 
 PULL, PUSH = "/v1/fleet/pull-messages", "/v1/fleet/push-object"
 MOST = 1000

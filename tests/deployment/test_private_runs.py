@@ -14,9 +14,9 @@ from ccfcpp.core.config import Tree
 from ccfcpp.core.config_layers import merge
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.randomness import Randomness
-from ccfcpp.deployment.charter import PrivacyLimit
-from ccfcpp.deployment.experiment import DeployedExperiment
-from ccfcpp.deployment.parcel import Parcel
+from ccfcpp.deployment.link.packet import Parcel
+from ccfcpp.deployment.link.run_spec import PrivacyLimit
+from ccfcpp.deployment.server.experiment import DeployedExperiment
 from ccfcpp.engine.payload import pack
 from ccfcpp.privacy.config import PrivacyConfig
 from ccfcpp.privacy.dp_levels import client_bounds

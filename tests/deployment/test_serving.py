@@ -15,7 +15,7 @@ from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.methods import METHODS
 from ccfcpp.clustering.scan.config import ScanConfig
 from ccfcpp.core.config_layers import resolve
-from ccfcpp.deployment.charter import Charter
+from ccfcpp.deployment.link.run_spec import Charter
 from ccfcpp.engine.client import Member
 from ccfcpp.runs.opening import Opening
 from tests.deployment.test_experiment import experiment_on, grid_of

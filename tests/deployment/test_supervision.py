@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from ccfcpp.deployment import processes
-from ccfcpp.deployment.processes import kept_running, running, why_it_ended
+from ccfcpp.deployment.link import processes
+from ccfcpp.deployment.link.processes import kept_running, running, why_it_ended
 
 PYTHON = sys.executable, "-I", "-S", "-c"
 STARTED = "import os; print(os.getpid(), flush=True); import time; time.sleep(60)"
@@ -23,7 +23,7 @@ time.sleep(60)
 PARENT = """
 import os, sys, time
 from pathlib import Path
-from ccfcpp.deployment.processes import running
+from ccfcpp.deployment.link.processes import running
 with running(sys.argv[2:], dict(os.environ), Path(sys.argv[1])):
     time.sleep(60)
 """

@@ -11,8 +11,8 @@ from tests.support.command import assigned, ccfcpp
 
 pytest.importorskip("flwr")
 
-from ccfcpp.deployment.roster import read_roster
-from ccfcpp.deployment.trial import free_key, make_trial_keys
+from ccfcpp.deployment.keys.local import free_key, make_trial_keys
+from ccfcpp.deployment.keys.roster import read_roster
 from tests.support.processes import Processes, bounded
 
 

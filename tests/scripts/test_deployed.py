@@ -7,7 +7,7 @@ import pytest
 pytest.importorskip("flwr")
 
 from ccfcpp.core.errors import FederationError
-from ccfcpp.deployment.parcel import Parcel
+from ccfcpp.deployment.link.packet import Parcel
 from scripts.deployed import _ask, peak_memory
 
 

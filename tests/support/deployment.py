@@ -10,10 +10,10 @@ import torch
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.core.sending import KINDS
 from ccfcpp.data import ImageData
-from ccfcpp.deployment.charter import Charter
-from ccfcpp.deployment.parcel import Parcel
-from ccfcpp.deployment.transport import Deployed, Patience, Undelivered
-from ccfcpp.deployment.worker import Worker
+from ccfcpp.deployment.client.worker import Worker
+from ccfcpp.deployment.link.packet import Parcel
+from ccfcpp.deployment.link.run_spec import Charter
+from ccfcpp.deployment.server.transport import Deployed, Patience, Undelivered
 from ccfcpp.engine.algorithm import Algorithm
 from ccfcpp.engine.availability import Availability
 from ccfcpp.engine.client import Client, Crew

@@ -17,9 +17,9 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from ccfcpp.core.randomness import Randomness
-from ccfcpp.deployment.gathering import Gathering
-from ccfcpp.deployment.halves import load_for, make_half
-from ccfcpp.deployment.processes import free_port
+from ccfcpp.deployment.client.run import load_for, make_half
+from ccfcpp.deployment.link.processes import free_port
+from ccfcpp.deployment.server.enrolment import Gathering
 from ccfcpp.engine.client import Client
 from ccfcpp.engine.payload import pack
 from tests.support.clustering import digits
@@ -124,7 +124,7 @@ class Place(Processes):
     """
 
     def __init__(self, folder: Path, *names: str) -> None:
-        from ccfcpp.deployment.keys import make_authority, make_client, make_server
+        from ccfcpp.deployment.keys.making import make_authority, make_client, make_server
 
         super().__init__(folder)
         self.keys = folder / "keys"
@@ -156,7 +156,7 @@ class Place(Processes):
         """End a client's SuperNode at once; the client stays."""
         key = str(self.keys / "clients" / f"{name}.key")
         for pid, command in processes_with(str(self.folder)):
-            if key in command and "flower-supernode" in command and "leash.py" not in command:
+            if key in command and "flower-supernode" in command and "process_guard.py" not in command:
                 os.kill(pid, signal.SIGKILL)
                 return
         raise AssertionError(f"{name} has no node")

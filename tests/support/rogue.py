@@ -12,8 +12,8 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from ccfcpp.cli.app import main
-from ccfcpp.deployment.parcel import Parcel
-from ccfcpp.deployment.worker import Worker
+from ccfcpp.deployment.client.worker import Worker
+from ccfcpp.deployment.link.packet import Parcel
 
 LATE, NEVER = 90.0, 3600.0
 """Seconds that an answer takes."""

@@ -8,8 +8,7 @@ from typing import Any, Literal, Protocol
 
 import torch
 
-from ccfcpp.deployment.charter import Charter
-from ccfcpp.deployment.envelope import (
+from ccfcpp.deployment.link.messages import (
     Answer,
     EnvelopeError,
     Order,
@@ -18,7 +17,8 @@ from ccfcpp.deployment.envelope import (
     sealed,
     shown,
 )
-from ccfcpp.deployment.parcel import MOST_PAYLOAD_BYTES, Parcel
+from ccfcpp.deployment.link.packet import MOST_PAYLOAD_BYTES, Parcel
+from ccfcpp.deployment.link.run_spec import Charter
 from ccfcpp.engine.client import Member
 from ccfcpp.engine.exchange import AbsentClientError, Exchange, RefusedUpdateError, Task
 from ccfcpp.engine.transport import Reply

@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ccfcpp.core.errors import UsageError
-from ccfcpp.deployment.names import PUBLIC_SUFFIX, ROSTER, check_client_name, host_of
-from ccfcpp.deployment.new_files import PRIVATE, PUBLIC, write_new
+from ccfcpp.deployment.keys.names import PUBLIC_SUFFIX, ROSTER, check_client_name, host_of
+from ccfcpp.deployment.keys.new_files import PRIVATE, PUBLIC, write_new
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
@@ -71,7 +71,7 @@ def make_authority(folder: Path, days: int) -> CertifiedKey:
             missing.
     """
     require_cryptography()
-    from ccfcpp.deployment.certificates import authority_certificate, new_key
+    from ccfcpp.deployment.keys.certificates import authority_certificate, new_key
 
     key = new_key()
     return _written(folder, "ca", key, authority_certificate(key, days))
@@ -92,7 +92,7 @@ def make_server(folder: Path, host: str, days: int) -> CertifiedKey:
     """
     hosts = dict.fromkeys(map(host_of, (host, *_THIS_MACHINE)))
     require_cryptography()
-    from ccfcpp.deployment.certificates import new_key, server_certificate
+    from ccfcpp.deployment.keys.certificates import new_key, server_certificate
 
     authority, authority_key = _read_authority(folder)
     key = new_key()
@@ -115,7 +115,7 @@ def make_client(folder: Path, name: str) -> ClientKey:
     require_cryptography()
     from cryptography.hazmat.primitives import serialization
 
-    from ccfcpp.deployment.certificates import new_key
+    from ccfcpp.deployment.keys.certificates import new_key
 
     key = new_key()
     # Flower reads OpenSSH's form and no other.
@@ -147,7 +147,7 @@ def require_cryptography() -> None:
 def _written(
     folder: Path, stem: str, key: EllipticCurvePrivateKey, certificate: Certificate
 ) -> CertifiedKey:
-    from ccfcpp.deployment.certificates import private_pem, public_pem
+    from ccfcpp.deployment.keys.certificates import private_pem, public_pem
 
     files = CertifiedKey(
         folder / f"{stem}.key", folder / f"{stem}.crt", certificate.not_valid_after_utc

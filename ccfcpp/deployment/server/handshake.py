@@ -5,10 +5,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from ccfcpp.core.config import Tree
 from ccfcpp.core.errors import UsageError
-from ccfcpp.deployment.charter import Charter, Facts
-from ccfcpp.deployment.envelope import Answer, EnvelopeError, Order, new_token, shown
-from ccfcpp.deployment.parcel import Parcel
-from ccfcpp.deployment.transport import Link, Patience, Undelivered
+from ccfcpp.deployment.link.messages import Answer, EnvelopeError, Order, new_token, shown
+from ccfcpp.deployment.link.packet import Parcel
+from ccfcpp.deployment.link.run_spec import Charter, Facts
+from ccfcpp.deployment.server.transport import Link, Patience, Undelivered
 from ccfcpp.engine.client import Member
 
 _OF_THE_SERVER = ("dataset", "partition", "device", "tensorboard", "availability")

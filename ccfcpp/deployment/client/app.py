@@ -8,8 +8,8 @@ from multiprocessing.connection import Client
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
-from ccfcpp.deployment.flower import parcel_of, record_of
-from ccfcpp.deployment.parcel import Parcel, receive, send
+from ccfcpp.deployment.link.flower import parcel_of, record_of
+from ccfcpp.deployment.link.packet import Parcel, receive, send
 
 WORKER = "worker"
 """Key of the node's configuration: the path of the worker's socket."""

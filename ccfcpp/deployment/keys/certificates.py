@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
-from ccfcpp.deployment.names import Address
+from ccfcpp.deployment.keys.names import Address
 
 _AUTHORITY = x509.Name.from_rfc4514_string("CN=ccfcpp authority")
 # The host stands in the extension for it; a common name would hold 64 characters at most.

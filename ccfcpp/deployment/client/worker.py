@@ -16,8 +16,9 @@ from ccfcpp.core.randomness import Randomness
 from ccfcpp.core.sending import ALWAYS, Kind
 from ccfcpp.core.units import bytes_in_words
 from ccfcpp.data import ImageData
-from ccfcpp.deployment.charter import Charter, Facts, PrivacyLimit
-from ccfcpp.deployment.envelope import (
+from ccfcpp.deployment.client.memory_store import LostMemoryError, Shelf
+from ccfcpp.deployment.client.run import COUNTS, FOUND, Half, make_half
+from ccfcpp.deployment.link.messages import (
     Answer,
     EnvelopeError,
     Order,
@@ -25,9 +26,8 @@ from ccfcpp.deployment.envelope import (
     sealed,
     shown,
 )
-from ccfcpp.deployment.halves import COUNTS, FOUND, Half, make_half
-from ccfcpp.deployment.parcel import MOST_PAYLOAD_BYTES, Parcel
-from ccfcpp.deployment.shelf import LostMemoryError, Shelf
+from ccfcpp.deployment.link.packet import MOST_PAYLOAD_BYTES, Parcel
+from ccfcpp.deployment.link.run_spec import Charter, Facts, PrivacyLimit
 from ccfcpp.engine.client import Client
 from ccfcpp.engine.exchange import ClientWork, RefusedUpdateError, Task
 

@@ -5,7 +5,7 @@ It imports nothing of ours that is slow: a client's node starts a process for ea
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 
-from ccfcpp.deployment.parcel import Parcel
+from ccfcpp.deployment.link.packet import Parcel
 
 MESSAGE_TYPE = "train.exchange"
 _HEAD, _PAYLOAD, _FILE = "head", "payload", "file"

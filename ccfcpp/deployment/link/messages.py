@@ -15,8 +15,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 
 from ccfcpp.core.config import Section
-from ccfcpp.deployment.charter import Charter, Facts, Text
-from ccfcpp.deployment.parcel import MOST_HEAD_BYTES, MOST_PAYLOAD_BYTES
+from ccfcpp.deployment.link.packet import MOST_HEAD_BYTES, MOST_PAYLOAD_BYTES
+from ccfcpp.deployment.link.run_spec import Charter, Facts, Text
 from ccfcpp.engine.payload import PayloadError, pack, unpack
 
 T = TypeVar("T")

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ccfcpp.core.errors import FederationError, UsageError
-from ccfcpp.deployment import leash
-from ccfcpp.deployment.names import PUBLIC_SUFFIX
+from ccfcpp.deployment.keys.names import PUBLIC_SUFFIX
+from ccfcpp.deployment.link import process_guard
 
 _TO_START, _TO_END = 60.0, 10.0
 """Seconds that a process has."""
@@ -46,8 +46,8 @@ dependencies = []
 publisher = "ccfcpp"
 
 [tool.flwr.app.components]
-serverapp = "ccfcpp.deployment.server_app:app"
-clientapp = "ccfcpp.deployment.client_app:app"
+serverapp = "ccfcpp.deployment.server.app:app"
+clientapp = "ccfcpp.deployment.client.app:app"
 
 [tool.flwr.app.config]
 server = ""
@@ -211,7 +211,7 @@ def running(
         process = subprocess.Popen(  # noqa: S603 - Flower's own tools
             # It ends with this process, however that ends: a node that outlives its client would
             # keep the client's key.
-            [sys.executable, "-I", "-S", leash.__file__, *command],
+            [sys.executable, "-I", "-S", process_guard.__file__, *command],
             env=environment,
             stdin=subprocess.PIPE,
             stdout=file,

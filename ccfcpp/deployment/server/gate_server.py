@@ -13,7 +13,7 @@ import httpx
 import uvicorn
 
 from ccfcpp.core.errors import UsageError
-from ccfcpp.deployment.gate import MOST_BYTES, Gate
+from ccfcpp.deployment.server.gate import MOST_BYTES, Gate
 
 _TO_FINISH = 5
 """Seconds that requests have to end when the gate closes."""

@@ -7,8 +7,8 @@ from pathlib import Path
 from ccfcpp.core.config import MethodConfig
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.files import write_whole
-from ccfcpp.deployment.charter import Charter
-from ccfcpp.deployment.meeting import first_charter
+from ccfcpp.deployment.link.run_spec import Charter
+from ccfcpp.deployment.server.handshake import first_charter
 from ccfcpp.engine.client import Member
 
 

@@ -7,7 +7,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from ccfcpp.core.errors import UsageError
-from ccfcpp.deployment.names import PUBLIC_SUFFIX, check_client_name
+from ccfcpp.deployment.keys.names import PUBLIC_SUFFIX, check_client_name
 
 
 def read_roster(folder: Path) -> dict[str, bytes]:

@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from ccfcpp.core.config import MethodConfig
-from ccfcpp.deployment.envelope import new_token
-from ccfcpp.deployment.experiment import DeployedExperiment, make_experiment
-from ccfcpp.deployment.gate_server import GateSetting, open_gate
-from ccfcpp.deployment.gathering import Gathering
-from ccfcpp.deployment.meeting import Say, first_charter, full_charter, meet, members_of
-from ccfcpp.deployment.processes import ServerKeys, super_link
-from ccfcpp.deployment.roster import read_roster
-from ccfcpp.deployment.sockets import FlowerLink, listen
-from ccfcpp.deployment.transport import Deployed, Link, Patience, Watcher
+from ccfcpp.deployment.keys.roster import read_roster
+from ccfcpp.deployment.link.messages import new_token
+from ccfcpp.deployment.link.processes import ServerKeys, super_link
+from ccfcpp.deployment.link.sockets import FlowerLink, listen
+from ccfcpp.deployment.server.enrolment import Gathering
+from ccfcpp.deployment.server.experiment import DeployedExperiment, make_experiment
+from ccfcpp.deployment.server.gate_server import GateSetting, open_gate
+from ccfcpp.deployment.server.handshake import Say, first_charter, full_charter, meet, members_of
+from ccfcpp.deployment.server.transport import Deployed, Link, Patience, Watcher
 
 _LOOK = 0.5
 """Seconds from one look for clients to the next."""

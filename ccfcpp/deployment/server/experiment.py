@@ -16,11 +16,11 @@ from ccfcpp.core.config import MethodConfig
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.metrics import clustering_scores
 from ccfcpp.deployment.bounded_sums import SummingWithinBounds, exchanges_within_bounds
-from ccfcpp.deployment.charter import Charter
-from ccfcpp.deployment.halves import COUNTS, Counts, counting
+from ccfcpp.deployment.client.run import COUNTS, Counts, counting
+from ccfcpp.deployment.link.run_spec import Charter
 from ccfcpp.deployment.masked_messages import exchanges_under_masks
 from ccfcpp.deployment.masked_sums import SummingOverNetwork
-from ccfcpp.deployment.transport import Deployed
+from ccfcpp.deployment.server.transport import Deployed
 from ccfcpp.engine.client import Crew, Member, by_size
 from ccfcpp.engine.exchange import Exchange, RefusedUpdateError, Task
 from ccfcpp.engine.federation import Federation

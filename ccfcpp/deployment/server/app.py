@@ -12,8 +12,8 @@ from typing import Any
 from flwr.app import Context, Message
 from flwr.serverapp import Grid, ServerApp
 
-from ccfcpp.deployment.flower import MESSAGE_TYPE, parcel_of, record_of
-from ccfcpp.deployment.parcel import Parcel, send
+from ccfcpp.deployment.link.flower import MESSAGE_TYPE, parcel_of, record_of
+from ccfcpp.deployment.link.packet import Parcel, send
 
 SERVER = "server"
 """Key of the run's configuration: the path of the server's socket."""

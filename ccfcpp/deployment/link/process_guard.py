@@ -1,6 +1,6 @@
 """Runs a command that must not outlive whoever has started it, also where that is killed.
 
-``python leash.py COMMAND ...`` reads a pipe whose other end that process holds, and ends its own
+``python process_guard.py COMMAND ...`` reads a pipe whose other end that process holds, and ends its own
 process group when the pipe does. It imports nothing of ours.
 """
 

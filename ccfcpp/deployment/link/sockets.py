@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from ccfcpp.core.errors import FederationError
-from ccfcpp.deployment.parcel import Parcel, receive, send
-from ccfcpp.deployment.transport import Undelivered
+from ccfcpp.deployment.link.packet import Parcel, receive, send
+from ccfcpp.deployment.server.transport import Undelivered
 
 
 def listen(path: Path) -> Listener:

@@ -20,7 +20,7 @@ from ccfcpp.core.files import save_tensors, write_whole
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.data import ImageData, load
 from ccfcpp.deployment.bounded_sums import works_within_bounds
-from ccfcpp.deployment.charter import Charter
+from ccfcpp.deployment.link.run_spec import Charter
 from ccfcpp.deployment.masked_client import works_under_masks
 from ccfcpp.engine.algorithm import Algorithm
 from ccfcpp.engine.client import Client, Crew

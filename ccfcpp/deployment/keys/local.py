@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ccfcpp.core.errors import UsageError
-from ccfcpp.deployment.keys import make_authority, make_client, make_server
+from ccfcpp.deployment.keys.making import make_authority, make_client, make_server
 
 FOLDER = Path("keys") / "trial"
 HOST, PORT = "127.0.0.1", 9092
