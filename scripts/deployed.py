@@ -16,7 +16,7 @@ from pathlib import Path
 
 from ccfcpp.core.errors import FederationError
 from ccfcpp.deployment.keys.making import make_authority, make_client, make_server
-from ccfcpp.deployment.link.packet import Parcel, receive, send
+from ccfcpp.deployment.link.packet import Packet, receive, send
 from ccfcpp.deployment.link.processes import free_port, running, super_node
 from ccfcpp.deployment.link.sockets import FlowerLink, listen
 from ccfcpp.deployment.server.serving import open_server
@@ -75,7 +75,7 @@ def deployed(clients: int, repeats: int) -> tuple[Seconds, dict[str, float]]:
 
 
 def _ask(link: FlowerLink, nodes: Sequence[int], payload: bytes) -> None:
-    tickets = [link.push(node, Parcel(b"{}", payload), _LIFE) for node in nodes]
+    tickets = [link.push(node, Packet(b"{}", payload), _LIFE) for node in nodes]
     for ticket in tickets:
         assert ticket is not None
         while (found := link.pull(ticket)) is None:

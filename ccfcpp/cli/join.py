@@ -13,7 +13,7 @@ from ccfcpp.cli.serve import address, require_flower
 from ccfcpp.cli.terminal import progress_console
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.sending import ALWAYS, KINDS, Kind
-from ccfcpp.deployment.keys.local import FOLDER, HOST, PORT, free_key, refuse_elsewhere
+from ccfcpp.deployment.keys.local import FOLDER, HOST, PORT, free_key, require_this_machine
 
 if TYPE_CHECKING:
     from ccfcpp.deployment.link.run_spec import PrivacyLimit
@@ -84,7 +84,7 @@ def join(
         )
     host, _ = address(server)
     if insecure:
-        refuse_elsewhere(host)
+        require_this_machine(host)
     allowed = frozenset(kind for kind in KINDS if kind in (allow or []))
     if unknown := [kind for kind in allow or [] if kind not in KINDS]:
         raise UsageError(f"--allow {unknown[0]} is refused: it should be {' or '.join(_OPTIONAL)}")
@@ -143,7 +143,7 @@ def _take_part(
 
     use_processors()
     worker = Worker(
-        lambda charter: load_for(charter, data),
+        lambda spec: load_for(spec, data),
         place,
         allowed,
         choose_device("auto"),

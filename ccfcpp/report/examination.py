@@ -17,7 +17,7 @@ from ccfcpp.clustering.methods import METHODS
 from ccfcpp.core.config import RunConfig
 from ccfcpp.core.config_layers import merge, read_yaml, validate
 from ccfcpp.core.errors import UsageError
-from ccfcpp.deployment.server.enrolment import Gathering
+from ccfcpp.deployment.server.enrolment import Enrolment
 from ccfcpp.report.embedding import Embedding, embed
 from ccfcpp.report.errors import CannotDrawError
 from ccfcpp.report.numbers import (
@@ -223,9 +223,9 @@ def examine(path: Path, data_root: str | None = None) -> Run:
 
 def _deployed(folder: RunFolder, kind: "_Kind", config: RunConfig) -> Run:
     """A run whose images are with clients on other machines, by what they have told."""
-    gathering = Gathering.load(folder.deployment)
-    experiment = unconnected(gathering, _here(config, None, None))
-    told = Told.read(folder.read_arrays("counts"), gathering.charter)
+    enrolment = Enrolment.load(folder.deployment)
+    experiment = unconnected(enrolment, _here(config, None, None))
+    told = Told.read(folder.read_arrays("counts"), enrolment.spec)
     summary = folder.read_summary() if folder.summary.is_file() else None
     return Run(
         folder.path,
@@ -236,10 +236,10 @@ def _deployed(folder: RunFolder, kind: "_Kind", config: RunConfig) -> Run:
         summary,
         _facts(experiment, summary),
         folder.read_sessions(),
-        [member.name for member in gathering.members],
-        [member.samples for member in gathering.members],
+        [member.name for member in enrolment.members],
+        [member.samples for member in enrolment.members],
         frozenset(member.id for member in experiment.members),
-        told.holdings(gathering.members),
+        told.holdings(enrolment.members),
         kind is _CLUSTERING,
         told.snapshot,
         folder.read_arrays("spectra"),

@@ -15,7 +15,7 @@ class LostMemoryError(Exception):
     """The version to go on with is missing or damaged."""
 
 
-class Shelf:
+class MemoryStore:
     """The versions of one client's memory.
 
     A client's work may be done, and yet the server never hear of it. So the server names the

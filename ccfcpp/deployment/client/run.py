@@ -1,4 +1,4 @@
-"""A client's half of a run, made from its charter and the client's own images."""
+"""A client's half of a run, made from its spec and the client's own images."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -20,7 +20,7 @@ from ccfcpp.core.files import save_tensors, write_whole
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.data import ImageData, load
 from ccfcpp.deployment.bounded_sums import works_within_bounds
-from ccfcpp.deployment.link.run_spec import Charter
+from ccfcpp.deployment.link.run_spec import RunSpec
 from ccfcpp.deployment.masked_client import works_under_masks
 from ccfcpp.engine.algorithm import Algorithm
 from ccfcpp.engine.client import Client, Crew
@@ -57,11 +57,11 @@ def counting(told: type[Any], uses_memory: bool = False) -> Exchange[Any, Counts
     return Exchange(COUNTS, told, Counts, uses_memory)
 
 
-class Half(ABC):
+class ClientRun(ABC):
     """What a client can be asked for.
 
     Args:
-        charter: What the server tells of the run.
+        spec: What the server tells of the run.
         data: The client's images.
         device: Where it computes.
 
@@ -77,8 +77,8 @@ class Half(ABC):
     images: Tensor
     labels: Tensor | None = None
 
-    def __init__(self, charter: Charter, data: ImageData, device: torch.device) -> None:
-        self.charter = charter
+    def __init__(self, spec: RunSpec, data: ImageData, device: torch.device) -> None:
+        self.spec = spec
         self.data = data
         self.device = device
 
@@ -89,10 +89,10 @@ class Half(ABC):
 
     @abstractmethod
     def begin(self) -> None:
-        """Make the algorithm, now that the charter tells of all clients together.
+        """Make the algorithm, now that the spec tells of all clients together.
 
         Raises:
-            UsageError: The charter does not fit the images.
+            UsageError: The spec does not fit the images.
         """
 
     @abstractmethod
@@ -138,39 +138,39 @@ class Half(ABC):
         works = self.algorithm.client_side(Crew(self.samples, together=1)).works
         privacy = self.config.section(PrivacyConfig)
         if privacy.secure_sums:
-            works = works_under_masks(works, privacy, self.charter.clients)
+            works = works_under_masks(works, privacy, self.spec.clients)
         elif privacy.level != "none":
             works = works_within_bounds(works, privacy)
         return {**works, COUNTS: Counting(self, tells)}
 
     def _numbered(self, labels: Tensor) -> Tensor:
-        """Labels as the charter numbers the classes.
+        """Labels as the spec numbers the classes.
 
         Raises:
-            UsageError: The charter has a class of the client not.
+            UsageError: The spec has a class of the client not.
         """
-        places = {name: number for number, name in enumerate(self.charter.classes)}
+        places = {name: number for number, name in enumerate(self.spec.classes)}
         if missing := [name for name in self.data.classes if name not in places]:
             raise UsageError(f"the run knows no class {missing[0]!r}")
         return torch.tensor([places[name] for name in self.data.classes])[labels]
 
 
-class ClusteringHalf(Half):
+class ClusteringRun(ClientRun):
     """A client of a clustering system."""
 
     config: ClusterConfig
     algorithm: ClusteringAlgorithm[Any]
 
-    def __init__(self, charter: Charter, data: ImageData, device: torch.device) -> None:
-        super().__init__(charter, data, device)
-        self.config = validate(ClusterConfig, charter.config)
+    def __init__(self, spec: RunSpec, data: ImageData, device: torch.device) -> None:
+        super().__init__(spec, data, device)
+        self.config = validate(ClusterConfig, spec.config)
         self.images = data.images
 
     def begin(self) -> None:
         """Make the system."""
-        charter = self.charter
+        spec = self.spec
         self.problem = Problem(
-            self.config, charter.image_shape, charter.clusters, self.device, charter.samples
+            self.config, spec.image_shape, spec.clusters, self.device, spec.samples
         )
         self.algorithm = METHODS[self.config.method].make(self.problem)
 
@@ -197,18 +197,18 @@ class ClusteringHalf(Half):
     @property
     def groups(self) -> int:
         """The number of clusters, k."""
-        return self.charter.clusters
+        return self.spec.clusters
 
 
-class ClassificationHalf(Half):
+class ClassificationRun(ClientRun):
     """A client that trains a classifier; images of its own that take no part are for testing."""
 
     config: ClassifyConfig
     algorithm: FederatedClassification
 
-    def __init__(self, charter: Charter, data: ImageData, device: torch.device) -> None:
-        super().__init__(charter, data, device)
-        self.config = validate(ClassifyConfig, charter.config)
+    def __init__(self, spec: RunSpec, data: ImageData, device: torch.device) -> None:
+        super().__init__(spec, data, device)
+        self.config = validate(ClassifyConfig, spec.config)
         check_images(self.config, data)
         self._train, self._test = split(self.config, data)
         self.images = data.images[self._train]
@@ -216,16 +216,16 @@ class ClassificationHalf(Half):
 
     def begin(self) -> None:
         """Make the method."""
-        charter, config = self.charter, self.config
+        spec, config = self.spec, self.config
         assert self.data.labels is not None
         self.labels = self._numbered(self.data.labels[self._train])
-        make_model = classifier_maker(config, charter.image_shape, len(charter.classes))
+        make_model = classifier_maker(config, spec.image_shape, len(spec.classes))
         self.algorithm = FederatedClassification(
             config,
             make_model,
-            charter.image_shape,
-            len(charter.classes),
-            charter.clients,
+            spec.image_shape,
+            len(spec.classes),
+            spec.clients,
             self.device,
         )
         self._evaluator = Evaluator(make_model, config, self.device)
@@ -251,7 +251,7 @@ class ClassificationHalf(Half):
     @property
     def groups(self) -> int:
         """The number of classes."""
-        return len(self.charter.classes)
+        return len(self.spec.classes)
 
 
 class Counting(ClientWork[Any, Counts]):
@@ -262,7 +262,7 @@ class Counting(ClientWork[Any, Counts]):
         tells: Whether its owner allows counts.
     """
 
-    def __init__(self, half: Half, tells: bool) -> None:
+    def __init__(self, half: ClientRun, tells: bool) -> None:
         self.half = half
         self.tells = tells
         self.exchange = half.exchange
@@ -277,26 +277,26 @@ class Counting(ClientWork[Any, Counts]):
         classes = self.half.tested if self.tells else None
         if classes is None:
             return [Counts(torch.zeros(0, 0, dtype=torch.int64))]
-        table = torch.zeros(len(self.half.charter.classes), self.half.groups, dtype=torch.int64)
+        table = torch.zeros(len(self.half.spec.classes), self.half.groups, dtype=torch.int64)
         ones = torch.ones(len(found), dtype=torch.int64)
         return [Counts(table.index_put_((classes, found), ones, accumulate=True))]
 
 
-def make_half(charter: Charter, data: ImageData, device: torch.device) -> Half:
+def make_client_run(spec: RunSpec, data: ImageData, device: torch.device) -> ClientRun:
     """A client's half.
 
     Raises:
         UsageError: The configuration is of another form, or does not fit the images.
     """
-    kinds = {"cluster": ClusteringHalf, "classify": ClassificationHalf}
-    return kinds[charter.command](charter, data, device)
+    kinds = {"cluster": ClusteringRun, "classify": ClassificationRun}
+    return kinds[spec.command](spec, data, device)
 
 
-def load_for(charter: Charter, place: str) -> ImageData:
+def load_for(spec: RunSpec, place: str) -> ImageData:
     """A client's own images, in the size that the run has them.
 
     Args:
-        charter: What the server tells of the run; it cannot name another place.
+        spec: What the server tells of the run; it cannot name another place.
         place: An image folder, an archive of one, or an ``.npz`` file.
 
     Raises:
@@ -304,6 +304,6 @@ def load_for(charter: Charter, place: str) -> ImageData:
     """
     if not Path(place).exists():
         raise UsageError(f"there are no images at {place}: give another --data")
-    section = charter.config.get("data")
+    section = spec.config.get("data")
     wanted = section if isinstance(section, dict) else {}
     return load(place, image_size=wanted.get("image_size"))

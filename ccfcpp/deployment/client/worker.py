@@ -16,18 +16,18 @@ from ccfcpp.core.randomness import Randomness
 from ccfcpp.core.sending import ALWAYS, Kind
 from ccfcpp.core.units import bytes_in_words
 from ccfcpp.data import ImageData
-from ccfcpp.deployment.client.memory_store import LostMemoryError, Shelf
-from ccfcpp.deployment.client.run import COUNTS, FOUND, Half, make_half
+from ccfcpp.deployment.client.memory_store import LostMemoryError, MemoryStore
+from ccfcpp.deployment.client.run import COUNTS, FOUND, ClientRun, make_client_run
 from ccfcpp.deployment.link.messages import (
-    Answer,
-    EnvelopeError,
-    Order,
-    opened,
-    sealed,
+    MessageError,
+    Request,
+    Response,
+    deserialize,
+    serialize,
     shown,
 )
-from ccfcpp.deployment.link.packet import MOST_PAYLOAD_BYTES, Parcel
-from ccfcpp.deployment.link.run_spec import Charter, Facts, PrivacyLimit
+from ccfcpp.deployment.link.packet import MOST_PAYLOAD_BYTES, Packet
+from ccfcpp.deployment.link.run_spec import Facts, PrivacyLimit, RunSpec
 from ccfcpp.engine.client import Client
 from ccfcpp.engine.exchange import ClientWork, RefusedUpdateError, Task
 
@@ -56,7 +56,7 @@ class Worker:
 
     def __init__(
         self,
-        load: Callable[[Charter], ImageData],
+        load: Callable[[RunSpec], ImageData],
         folder: Path,
         allowed: frozenset[Kind] = frozenset(),
         device: torch.device | None = None,
@@ -73,63 +73,63 @@ class Worker:
         self.most_bytes = most_bytes
         self.only_secure_sums = only_secure_sums
         self.only_private = only_private
-        self.shelf = Shelf(folder / "memory", self.device)
+        self.memory_store = MemoryStore(folder / "memory", self.device)
         self.tally = Tally()
         self._seen: dict[str, None] = {}
-        self._hired: tuple[Charter, _Hired] | None = None
+        self._hired: tuple[RunSpec, _Hired] | None = None
 
-    def answer(self, parcel: Parcel) -> Parcel:
+    def answer(self, packet: Packet) -> Packet:
         """Do what an order asks for. Whatever it is, there is an answer, and no error."""
         try:
-            order = Order.read(parcel.head)
-        except EnvelopeError as error:
+            order = Request.read(packet.header)
+        except MessageError as error:
             self.say(f"an order was refused: {error}")
-            return _written(Answer(nonce=_UNREADABLE, status="failed"))
+            return _written(Response(nonce=_UNREADABLE, status="failed"))
         try:
-            answer, payload = self._follow(order, parcel.payload)
+            answer, payload = self._follow(order, packet.payload)
         except ForbiddenError as error:
             answer, payload = self._declined(order, "forbidden", str(error)), b""
         except LostMemoryError:
             answer, payload = self._declined(order, "lost", "what it remembered is gone"), b""
-        except (RefusedUpdateError, EnvelopeError) as error:
+        except (RefusedUpdateError, MessageError) as error:
             answer, payload = self._declined(order, "refused", str(error)), b""
         except Exception as error:
             # The text of an error may quote what only the owner may read, such as a path.
-            answer, payload = Answer(nonce=order.nonce, status="failed"), b""
+            answer, payload = Response(nonce=order.nonce, status="failed"), b""
             mend = str(error) if isinstance(error, UsageError) else traceback.format_exc()
             self.say(f"{_described(order)} failed: {mend}")
         return _written(answer, payload)
 
-    def _declined(self, order: Order, status: str, reason: str) -> Answer:
+    def _declined(self, order: Request, status: str, reason: str) -> Response:
         self.say(f"{_described(order)}: {status}, {reason}")
-        return Answer.model_validate(
+        return Response.model_validate(
             {"nonce": order.nonce, "status": status, "reason": shown(reason)}
         )
 
-    def _follow(self, order: Order, payload: bytes) -> tuple[Answer, bytes]:
+    def _follow(self, order: Request, payload: bytes) -> tuple[Response, bytes]:
         if order.nonce in self._seen:
-            raise EnvelopeError("this order has come before")
+            raise MessageError("this order has come before")
         self._seen[order.nonce] = None
         if len(self._seen) > _MOST_NONCES:
             del self._seen[next(iter(self._seen))]
-        self._check_allowed(order.charter)
+        self._check_allowed(order.spec)
         if order.kind == "hello":
-            return Answer(nonce=order.nonce, facts=self._facts(order.charter)), b""
+            return Response(nonce=order.nonce, facts=self._facts(order.spec)), b""
         return self._work(order, payload)
 
-    def _check_allowed(self, charter: Charter) -> None:
-        if wanted := [kind for kind in charter.kinds if kind not in self.allowed]:
+    def _check_allowed(self, spec: RunSpec) -> None:
+        if wanted := [kind for kind in spec.kinds if kind not in self.allowed]:
             raise ForbiddenError(f"its owner does not allow {wanted[0]} (--allow {wanted[0]})")
-        if self.only_secure_sums and not charter.privacy.secure_sums:
+        if self.only_secure_sums and not spec.privacy.secure_sums:
             raise ForbiddenError("its owner allows secure sums alone (--only-secure-sums)")
-        if self.only_private and (why := self.only_private.exceeded(charter.privacy)):
+        if self.only_private and (why := self.only_private.exceeded(spec.privacy)):
             raise ForbiddenError(f"{why} (--only-private, --delta)")
 
-    def _facts(self, charter: Charter) -> Facts:
-        half = make_half(charter, self.load(charter), self.device)
+    def _facts(self, spec: RunSpec) -> Facts:
+        half = make_client_run(spec, self.load(spec), self.device)
         tells = "counts" in self.allowed
         # A classifier cannot be trained without the names of the classes.
-        named = tells or charter.command == "classify"
+        named = tells or spec.command == "classify"
         return Facts(
             samples=half.samples,
             image_shape=tuple(half.images.shape[1:]),
@@ -137,18 +137,18 @@ class Worker:
             counts=tells and half.data.labels is not None,
         )
 
-    def _work(self, order: Order, payload: bytes) -> tuple[Answer, bytes]:
+    def _work(self, order: Request, payload: bytes) -> tuple[Response, bytes]:
         began = time.monotonic()
         hired = self._hire(order)
         work = hired.works.get(order.exchange)
         if work is None:
             raise RefusedUpdateError(f"there is no exchange {order.exchange!r}")
-        message = opened(work.exchange.message, payload, self.device, self.most_bytes)
-        task = Task(hired.half.charter.method, order.exchange, order.round, order.index)
+        message = deserialize(work.exchange.message, payload, self.device, self.most_bytes)
+        task = Task(hired.half.spec.method, order.exchange, order.round, order.index)
         client = hired.client
         client.memory = before = {}
         if work.exchange.uses_memory:
-            client.memory = before = self.shelf.take(order.run, order.remembered)
+            client.memory = before = self.memory_store.take(order.run, order.remembered)
         try:
             source = hired.randomness.at_round(order.round)
             (update,) = work.local_updates(task, message, [client], source)
@@ -158,27 +158,27 @@ class Worker:
         if isinstance(update, RefusedUpdateError):
             raise update
         if remembers := memory is not before:
-            self.shelf.put(order.run, order.version, memory)
+            self.memory_store.put(order.run, order.version, memory)
         if work.exchange.uses_memory:
             # Other work, such as a stage of a secure sum, may come before the server has accepted
             # what is remembered now.
-            self.shelf.clear(order.run, order.remembered, order.kept, order.version)
+            self.memory_store.clear(order.run, order.remembered, order.kept, order.version)
         if order.exchange == COUNTS:
             self._keep_found(client.scratch.pop(FOUND))
             hired.half.keep(message, self.folder)
-        sent = sealed(update)
+        sent = serialize(update)
         if order.exchange != COUNTS:
             self.tally.count(order, time.monotonic() - began, len(sent))
             if order.last:
                 self.say(self.tally.line())
-        return Answer(nonce=order.nonce, remembers=remembers), sent
+        return Response(nonce=order.nonce, remembers=remembers), sent
 
-    def _hire(self, order: Order) -> "_Hired":
+    def _hire(self, order: Request) -> "_Hired":
         """The client's half; made again where the run is another one."""
-        key = order.charter
+        key = order.spec
         if self._hired is None or self._hired[0] != key or self._hired[1].client.id != order.client:
             self._hired = None
-            half = make_half(key, self.load(key), self.device)
+            half = make_client_run(key, self.load(key), self.device)
             self._hired = key, _Hired(half, order.client, "counts" in self.allowed)
         return self._hired[1]
 
@@ -198,7 +198,7 @@ class Tally:
         self._names: list[str] = []
         self._seconds, self._sent = 0.0, 0
 
-    def count(self, order: Order, seconds: float, sent: int) -> None:
+    def count(self, order: Request, seconds: float, sent: int) -> None:
         """Count the work of an order in; with another round it begins anew.
 
         Args:
@@ -230,23 +230,23 @@ class _Hired:
         tells: Whether its owner allows counts.
     """
 
-    def __init__(self, half: Half, number: int, tells: bool) -> None:
+    def __init__(self, half: ClientRun, number: int, tells: bool) -> None:
         shape = tuple(half.images.shape[1:])
-        if shape != half.charter.image_shape:
-            raise RefusedUpdateError(f"its images are {shape}, not {half.charter.image_shape}")
+        if shape != half.spec.image_shape:
+            raise RefusedUpdateError(f"its images are {shape}, not {half.spec.image_shape}")
         half.begin()
         self.half = half
         self.client: Client = half.client(number)
         self.works: dict[str, ClientWork[object, object]] = dict(half.works(tells))
-        self.randomness = Randomness(int(half.charter.config.get("seed", 0)))
+        self.randomness = Randomness(int(half.spec.config.get("seed", 0)))
 
 
-def _described(order: Order) -> str:
+def _described(order: Request) -> str:
     """An order in some words."""
     if order.kind == "hello":
-        return f"{shown(order.charter.method)} asks for the images' facts"
+        return f"{shown(order.spec.method)} asks for the images' facts"
     return f"round {order.round + 1}, {shown(order.exchange)}"
 
 
-def _written(answer: Answer, payload: bytes = b"") -> Parcel:
-    return Parcel(answer.written(), payload)
+def _written(answer: Response, payload: bytes = b"") -> Packet:
+    return Packet(answer.written(), payload)

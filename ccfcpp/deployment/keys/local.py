@@ -18,7 +18,7 @@ _LOOPBACK = {"127.0.0.1", "localhost", "::1"}
 _DAYS = 30
 
 
-def refuse_elsewhere(host: str) -> None:
+def require_this_machine(host: str) -> None:
     """Raise ``UsageError`` where an address is not this machine's alone."""
     if host not in _LOOPBACK:
         raise UsageError(
@@ -27,7 +27,7 @@ def refuse_elsewhere(host: str) -> None:
         )
 
 
-def make_trial_keys(folder: Path, clients: int) -> None:
+def make_local_keys(folder: Path, clients: int) -> None:
     """Make what is missing: an authority, the server's key, and ``client-1`` to ``client-N``.
 
     Args:
@@ -51,7 +51,7 @@ def free_key(folder: Path) -> Iterator[Path]:
     """The key of a client that nobody on this machine is, taken for as long as the context lasts.
 
     Args:
-        folder: As for ``make_trial_keys``.
+        folder: As for ``make_local_keys``.
 
     Raises:
         UsageError: There are no such keys, or all are taken.

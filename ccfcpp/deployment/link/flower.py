@@ -5,29 +5,29 @@ It imports nothing of ours that is slow: a client's node starts a process for ea
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 
-from ccfcpp.deployment.link.packet import Parcel
+from ccfcpp.deployment.link.packet import Packet
 
 MESSAGE_TYPE = "train.exchange"
 _HEAD, _PAYLOAD, _FILE = "head", "payload", "file"
 
 
-def record_of(parcel: Parcel) -> RecordDict:
-    """A parcel as Flower carries it.
+def record_of(packet: Packet) -> RecordDict:
+    """A packet as Flower carries it.
 
     The payload is one array: many small ones take ten times as long. It is apart from the head, so
     that a SuperLink holds once what goes to many clients.
     """
-    array = Array("uint8", (len(parcel.payload),), "safetensors", parcel.payload)
+    array = Array("uint8", (len(packet.payload),), "safetensors", packet.payload)
     return RecordDict(
         {
-            _HEAD: ConfigRecord({_HEAD: parcel.head}),
+            _HEAD: ConfigRecord({_HEAD: packet.header}),
             _PAYLOAD: ArrayRecord({_FILE: array}),
         }
     )
 
 
-def parcel_of(message: Message) -> Parcel:
-    """The parcel in a message.
+def packet_of(message: Message) -> Packet:
+    """The packet in a message.
 
     Raises:
         ValueError: It holds anything else.
@@ -43,4 +43,4 @@ def parcel_of(message: Message) -> Parcel:
     text = head[_HEAD]
     if not isinstance(text, bytes):
         raise ValueError("the message's head is of another type")
-    return Parcel(text, payload[_FILE].data)
+    return Packet(text, payload[_FILE].data)

@@ -1,7 +1,7 @@
 """What travels between the server and a client: a head, and one payload of tensors.
 
 A head is JSON of a fixed form, a payload is a safetensors file; neither can hold code. Both are
-limited in size before they are parsed, and whatever has another form is an ``EnvelopeError``, whose
+limited in size before they are parsed, and whatever has another form is an ``MessageError``, whose
 message names what is wrong and quotes nothing.
 """
 
@@ -10,13 +10,13 @@ import secrets
 from typing import Annotated, Literal, Self, TypeVar
 
 import torch
-from pydantic import Field, ValidationError
+from pydantic import ConfigDict, Field, ValidationError
 from safetensors import SafetensorError
 from safetensors.torch import load, save
 
 from ccfcpp.core.config import Section
-from ccfcpp.deployment.link.packet import MOST_HEAD_BYTES, MOST_PAYLOAD_BYTES
-from ccfcpp.deployment.link.run_spec import Charter, Facts, Text
+from ccfcpp.deployment.link.packet import MOST_HEADER_BYTES, MOST_PAYLOAD_BYTES
+from ccfcpp.deployment.link.run_spec import Facts, RunSpec, Text
 from ccfcpp.engine.payload import PayloadError, pack, unpack
 
 T = TypeVar("T")
@@ -25,7 +25,7 @@ _LENGTH_BYTES = 8
 """A safetensors file begins with the length of the list of its tensors."""
 
 
-class EnvelopeError(ValueError):
+class MessageError(ValueError):
     """What has arrived cannot be used; the message says why."""
 
 
@@ -40,33 +40,35 @@ def new_token() -> str:
 
 
 class _Head(Section):
+    model_config = ConfigDict(populate_by_name=True)
+
     @classmethod
     def read(cls, content: bytes) -> Self:
         """A head from its JSON.
 
         Raises:
-            EnvelopeError: It is too long or of another form.
+            MessageError: It is too long or of another form.
         """
-        if len(content) > MOST_HEAD_BYTES:
-            raise EnvelopeError(f"its head has {len(content)} bytes, over {MOST_HEAD_BYTES}")
+        if len(content) > MOST_HEADER_BYTES:
+            raise MessageError(f"its head has {len(content)} bytes, over {MOST_HEADER_BYTES}")
         try:
             return cls.model_validate_json(content)
         except (ValidationError, RecursionError) as error:
-            raise EnvelopeError("its head is of another form") from error
+            raise MessageError("its head is of another form") from error
 
     def written(self) -> bytes:
         """The JSON."""
-        return self.model_dump_json(exclude_defaults=True).encode()
+        return self.model_dump_json(exclude_defaults=True, by_alias=True).encode()
 
 
-class Order(_Head):
+class Request(_Head):
     """What the server asks of a client.
 
     Attributes:
         kind: ``hello``: to tell of its images; ``work``: to do the work of an exchange.
         run: Which run it is; it stays the same when a run goes on.
         nonce: To be given back: an answer without it is not to this order.
-        charter: What the client has to know of the run.
+        spec: What the client has to know of the run.
         client: The client's number, which seeds its random numbers.
         exchange: Name of the exchange.
         round: Number of the round, from 0.
@@ -79,7 +81,7 @@ class Order(_Head):
     kind: Literal["hello", "work"]
     run: Token
     nonce: Token
-    charter: Charter
+    spec: RunSpec = Field(alias="charter")
     client: Number = 0
     exchange: Text = ""
     round: Number = 0
@@ -98,7 +100,7 @@ class Order(_Head):
         return f"{self.round}.{self.index}.{self.nonce}"
 
 
-class Answer(_Head):
+class Response(_Head):
     """What a client says.
 
     Attributes:
@@ -124,7 +126,7 @@ def shown(text: str) -> str:
     return "".join(letter if letter.isprintable() else "?" for letter in line)[:200]
 
 
-def sealed(payload: object) -> bytes:
+def serialize(payload: object) -> bytes:
     """A dataclass of tensors and numbers as a safetensors file."""
     # Tensors may be views into one memory; each goes by itself.
     tensors = {
@@ -134,10 +136,10 @@ def sealed(payload: object) -> bytes:
     return bytes(save(tensors))
 
 
-def opened(
+def deserialize(
     kind: type[T], content: bytes, device: torch.device, most_bytes: int = MOST_PAYLOAD_BYTES
 ) -> T:
-    """The dataclass that ``sealed`` made a file of.
+    """The dataclass that ``serialize`` made a file of.
 
     Args:
         kind: Its type.
@@ -146,22 +148,22 @@ def opened(
         most_bytes: How large the file may be.
 
     Raises:
-        EnvelopeError: It is too large, no such file, or one of other fields.
+        MessageError: It is too large, no such file, or one of other fields.
     """
     if len(content) > most_bytes:
-        raise EnvelopeError(f"it has {len(content)} bytes, over {most_bytes}")
+        raise MessageError(f"it has {len(content)} bytes, over {most_bytes}")
     _check_names(content)
     try:
         # Memory of PyTorch's own: rounding may depend on how a tensor is aligned.
         tensors = {name: t.clone().to(device) for name, t in load(content).items()}
     except (SafetensorError, KeyError, TypeError, ValueError, RuntimeError) as error:
-        raise EnvelopeError("it is no safetensors file") from error
+        raise MessageError("it is no safetensors file") from error
     try:
         payload = unpack(kind, tensors)
     except PayloadError as error:
-        raise EnvelopeError(shown(str(error))) from error
+        raise MessageError(shown(str(error))) from error
     if extra := tensors.keys() - pack(payload).keys():
-        raise EnvelopeError(shown(f"{kind.__name__} has no {min(extra)!r}"))
+        raise MessageError(shown(f"{kind.__name__} has no {min(extra)!r}"))
     return payload
 
 
@@ -169,11 +171,11 @@ def _check_names(content: bytes) -> None:
     """Refuse a file whose list of tensors is too long, or names one of them twice."""
     length = int.from_bytes(content[:_LENGTH_BYTES], "little")
     if length > _MOST_NAMES_BYTES:
-        raise EnvelopeError(f"its list of tensors has {length} bytes, over {_MOST_NAMES_BYTES}")
+        raise MessageError(f"its list of tensors has {length} bytes, over {_MOST_NAMES_BYTES}")
     try:
         json.loads(content[_LENGTH_BYTES : _LENGTH_BYTES + length], object_pairs_hook=_unique)
     except (ValueError, RecursionError) as error:
-        raise EnvelopeError("its list of tensors is of another form") from error
+        raise MessageError("its list of tensors is of another form") from error
 
 
 def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:

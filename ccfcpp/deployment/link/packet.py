@@ -3,34 +3,34 @@
 from multiprocessing.connection import Connection
 from typing import NamedTuple
 
-MOST_HEAD_BYTES = 1 << 20
+MOST_HEADER_BYTES = 1 << 20
 MOST_PAYLOAD_BYTES = 1 << 30
 """More than any model here; a server and a client may set less."""
 
 
-class Parcel(NamedTuple):
+class Packet(NamedTuple):
     """What goes over the wire, one way.
 
     Attributes:
-        head: JSON of an ``Order`` or an ``Answer``.
+        header: JSON of an ``Request`` or an ``Response``.
         payload: A safetensors file; empty where nothing goes with the head.
     """
 
-    head: bytes
+    header: bytes
     payload: bytes = b""
 
 
-def send(connection: Connection, parcel: Parcel) -> None:
-    """Pass a parcel on: bytes as they are, never a pickle."""
-    connection.send_bytes(parcel.head)
-    connection.send_bytes(parcel.payload)
+def send(connection: Connection, packet: Packet) -> None:
+    """Pass a packet on: bytes as they are, never a pickle."""
+    connection.send_bytes(packet.header)
+    connection.send_bytes(packet.payload)
 
 
-def receive(connection: Connection, most_bytes: int = MOST_PAYLOAD_BYTES) -> Parcel:
-    """Take a parcel.
+def receive(connection: Connection, most_bytes: int = MOST_PAYLOAD_BYTES) -> Packet:
+    """Take a packet.
 
     Raises:
         EOFError: The other process is gone.
-        OSError: The parcel is too large.
+        OSError: The packet is too large.
     """
-    return Parcel(connection.recv_bytes(MOST_HEAD_BYTES), connection.recv_bytes(most_bytes))
+    return Packet(connection.recv_bytes(MOST_HEADER_BYTES), connection.recv_bytes(most_bytes))

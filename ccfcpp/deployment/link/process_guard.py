@@ -1,7 +1,7 @@
-"""Runs a command that must not outlive whoever has started it, also where that is killed.
+"""Run a command that ends when the process that started it ends, even if that one is killed.
 
-``python process_guard.py COMMAND ...`` reads a pipe whose other end that process holds, and ends its own
-process group when the pipe does. It imports nothing of ours.
+``python process_guard.py COMMAND ...`` reads a pipe whose other end the starting process holds.
+When the pipe closes, it ends its process group. It imports nothing from this package.
 """
 
 import os
@@ -11,24 +11,24 @@ import sys
 import threading
 import time
 
-_TO_END = 5.0
-"""Seconds that the command has to end."""
+_GRACE = 5.0
+"""Seconds between SIGTERM and SIGKILL."""
 
 
-def _watch() -> None:
+def _end_with_parent() -> None:
     os.read(sys.stdin.fileno(), 1)
     os.killpg(0, signal.SIGTERM)
-    time.sleep(_TO_END)
+    time.sleep(_GRACE)
     os.killpg(0, signal.SIGKILL)
 
 
 def main() -> None:
-    """Run the command; the exit code is its own."""
-    # Who ends the group wants to know when the command has ended. (A handler, since what is
-    # ignored would be ignored by the command, too.)
+    """Run the command and exit with its exit code."""
+    # The group gets SIGTERM, too. This process outlives it, to return the command's exit code.
+    # SIG_IGN would not do: the command would inherit it.
     signal.signal(signal.SIGTERM, lambda number, frame: None)
     process = subprocess.Popen(sys.argv[1:], stdin=subprocess.DEVNULL)  # noqa: S603
-    threading.Thread(target=_watch, daemon=True).start()
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     sys.exit(process.wait() & 0xFF)
 
 

@@ -15,7 +15,7 @@ Size = Annotated[int, Field(ge=0, le=10**9)]
 Text = Annotated[str, Field(max_length=200)]
 
 
-class Charter(Section):
+class RunSpec(Section):
     """What the server tells of a run; a small value that goes as JSON.
 
     With it and its own images a client makes its half of the algorithm. It says nothing of other

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ccfcpp.core.errors import FederationError
-from ccfcpp.deployment.link.packet import Parcel, receive, send
+from ccfcpp.deployment.link.packet import Packet, receive, send
 from ccfcpp.deployment.server.transport import Undelivered
 
 
@@ -19,8 +19,8 @@ def listen(path: Path) -> Listener:
     return Listener(str(path), "AF_UNIX", backlog=8)
 
 
-def answer_forever(listener: Listener, answer: Callable[[Parcel], Parcel]) -> None:
-    """Answer one parcel after the other; a process that goes away in between does no harm."""
+def answer_forever(listener: Listener, answer: Callable[[Packet], Packet]) -> None:
+    """Answer one packet after the other; a process that goes away in between does no harm."""
     while True:
         try:
             with listener.accept() as asking:
@@ -46,17 +46,17 @@ class FlowerLink:
         nodes = self._ask({"do": "online"})
         return {str(name): int(node) for name, node in nodes.items()}
 
-    def push(self, node: int, parcel: Parcel, seconds: float) -> str | None:
-        """Send a parcel; a payload that goes to several nodes passes the socket once."""
-        if parcel.payload != self._payload:
-            self._send({"do": "payload"}, parcel.payload)
-            self._payload = parcel.payload
-        self._send({"do": "push", "node": node, "seconds": seconds}, parcel.head)
+    def push(self, node: int, packet: Packet, seconds: float) -> str | None:
+        """Send a packet; a payload that goes to several nodes passes the socket once."""
+        if packet.payload != self._payload:
+            self._send({"do": "payload"}, packet.payload)
+            self._payload = packet.payload
+        self._send({"do": "push", "node": node, "seconds": seconds}, packet.header)
         ticket: str | None = self._heard()
         return ticket
 
-    def pull(self, ticket: str) -> Parcel | Undelivered | None:
-        """The answer to a parcel; None where there is none yet."""
+    def pull(self, ticket: str) -> Packet | Undelivered | None:
+        """The answer to a packet; None where there is none yet."""
         found = self._ask({"do": "pull", "ticket": ticket})
         if found["is"] == "nothing":
             return None

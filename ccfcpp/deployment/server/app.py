@@ -12,8 +12,8 @@ from typing import Any
 from flwr.app import Context, Message
 from flwr.serverapp import Grid, ServerApp
 
-from ccfcpp.deployment.link.flower import MESSAGE_TYPE, parcel_of, record_of
-from ccfcpp.deployment.link.packet import Parcel, send
+from ccfcpp.deployment.link.flower import MESSAGE_TYPE, packet_of, record_of
+from ccfcpp.deployment.link.packet import Packet, send
 
 SERVER = "server"
 """Key of the run's configuration: the path of the server's socket."""
@@ -46,8 +46,8 @@ def relay(grid: Grid, server: Connection) -> None:
             case "payload":
                 payload = server.recv_bytes()
             case "push":
-                parcel = Parcel(server.recv_bytes(), payload)
-                ticket = _push(grid, request, parcel)
+                packet = Packet(server.recv_bytes(), payload)
+                ticket = _push(grid, request, packet)
                 starts.note(ticket, int(request["node"]))
                 server.send_bytes(json.dumps(ticket).encode())
             case "pull":
@@ -86,9 +86,9 @@ class _Starts:
         return {node.node_id: node.last_activated_at for node in self._grid.get_nodes()}
 
 
-def _push(grid: Grid, request: dict[str, Any], parcel: Parcel) -> str | None:
+def _push(grid: Grid, request: dict[str, Any], packet: Packet) -> str | None:
     message = Message(
-        record_of(parcel),
+        record_of(packet),
         dst_node_id=int(request["node"]),
         message_type=MESSAGE_TYPE,
         ttl=float(request["seconds"]),
@@ -110,8 +110,8 @@ def _pull(grid: Grid, ticket: str, starts: _Starts, server: Connection) -> None:
         server.send_bytes(json.dumps({"is": "error", "code": reply.error.code}).encode())
     else:
         try:
-            parcel = parcel_of(reply)
+            packet = packet_of(reply)
         except ValueError:
-            parcel = Parcel(b"")
+            packet = Packet(b"")
         server.send_bytes(json.dumps({"is": "parcel"}).encode())
-        send(server, parcel)
+        send(server, packet)

@@ -7,44 +7,44 @@ from pathlib import Path
 from ccfcpp.core.config import MethodConfig
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.files import write_whole
-from ccfcpp.deployment.link.run_spec import Charter
-from ccfcpp.deployment.server.handshake import first_charter
+from ccfcpp.deployment.link.run_spec import RunSpec
+from ccfcpp.deployment.server.handshake import first_spec
 from ccfcpp.engine.client import Member
 
 
 @dataclass(frozen=True)
-class Gathering:
+class Enrolment:
     """Who takes part in a run; it stays with the run, so that it can go on.
 
     Attributes:
         run: The run's token, which names the clients' memories.
-        charter: What clients are told.
+        spec: What clients are told.
         members: The clients.
         seconds: How long the quickest of them took to answer a greeting.
     """
 
     run: str
-    charter: Charter
+    spec: RunSpec
     members: tuple[Member, ...]
     seconds: float
 
-    def told(self, config: MethodConfig) -> "Gathering":
+    def told(self, config: MethodConfig) -> "Enrolment":
         """The same, where clients are told another configuration."""
-        told = first_charter(self.charter.command, config.model_dump(mode="json")).config
-        return replace(self, charter=self.charter.model_copy(update={"config": told}))
+        told = first_spec(self.spec.command, config.model_dump(mode="json")).config
+        return replace(self, spec=self.spec.model_copy(update={"config": told}))
 
     def save(self, path: Path) -> None:
         """Write it as JSON."""
         content = {
             "run": self.run,
-            "charter": self.charter.model_dump(mode="json"),
+            "charter": self.spec.model_dump(mode="json"),
             "members": [vars(member) for member in self.members],
             "seconds": self.seconds,
         }
         write_whole(path, json.dumps(content, indent=2).encode())
 
     @staticmethod
-    def load(path: Path) -> "Gathering":
+    def load(path: Path) -> "Enrolment":
         """Read it back.
 
         Raises:
@@ -53,7 +53,7 @@ class Gathering:
         try:
             content = json.loads(path.read_bytes())
             members = tuple(Member(**member) for member in content["members"])
-            charter = Charter.model_validate_json(json.dumps(content["charter"]))
-            return Gathering(str(content["run"]), charter, members, float(content["seconds"]))
+            spec = RunSpec.model_validate_json(json.dumps(content["charter"]))
+            return Enrolment(str(content["run"]), spec, members, float(content["seconds"]))
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise UsageError(f"{path} cannot be read: start again with another --out") from error

@@ -1,4 +1,4 @@
-"""A run whose images are with clients on other machines, from its charter to its results."""
+"""A run whose images are with clients on other machines, from its spec to its results."""
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +17,7 @@ from ccfcpp.core.errors import UsageError
 from ccfcpp.core.metrics import clustering_scores
 from ccfcpp.deployment.bounded_sums import SummingWithinBounds, exchanges_within_bounds
 from ccfcpp.deployment.client.run import COUNTS, Counts, counting
-from ccfcpp.deployment.link.run_spec import Charter
+from ccfcpp.deployment.link.run_spec import RunSpec
 from ccfcpp.deployment.masked_messages import exchanges_under_masks
 from ccfcpp.deployment.masked_sums import SummingOverNetwork
 from ccfcpp.deployment.server.transport import Deployed
@@ -47,7 +47,7 @@ class DeployedExperiment(Experiment[Any]):
 
     Args:
         config: The run's configuration.
-        charter: What the clients are told.
+        spec: What the clients are told.
         members: All clients that take part, by what they have said.
         connect: Makes the transport.
 
@@ -58,14 +58,14 @@ class DeployedExperiment(Experiment[Any]):
     def __init__(
         self,
         config: MethodConfig,
-        charter: Charter,
+        spec: RunSpec,
         members: Sequence[Member],
         connect: Connect,
     ) -> None:
         super().__init__(config)
         self.attack.refuse_deployed()
         self.config = config
-        self.charter = charter
+        self.spec = spec
         connected = self.availability.connected([m.id for m in members], self.randomness)
         self._members = [member for member in members if member.id in connected]
         self.absent_names = [member.name for member in members if member.id not in connected]
@@ -142,7 +142,7 @@ class DeployedExperiment(Experiment[Any]):
     def scores(self, number: int, state: Any, memories: ClientMemories) -> Scores:
         """Scores over the images of the clients that tell, where they are due."""
         due = (number + 1) % getattr(self.config, "evaluate_every", 1) == 0
-        if not due or not self.charter.classes or not self.knows_groups(state):
+        if not due or not self.spec.classes or not self.knows_groups(state):
             return {}
         table = sum_of(self.counts(number, state))
         return {} if table is None else self.scores_of(table)
@@ -167,13 +167,13 @@ class DeployedExperiment(Experiment[Any]):
         return found
 
     def _is_sound(self, table: Tensor, samples: int) -> bool:
-        shape = (len(self.charter.classes), self.charter.clusters or len(self.charter.classes))
+        shape = (len(self.spec.classes), self.spec.clusters or len(self.spec.classes))
         return (
             table.dtype == torch.int64
             and table.shape == shape
             and bool((table >= 0).all())
             and bool((table <= 10**9).all())
-            and (self.charter.command == "classify" or int(table.sum()) == samples)
+            and (self.spec.command == "classify" or int(table.sum()) == samples)
         )
 
     def results(
@@ -216,14 +216,14 @@ class DeployedExperiment(Experiment[Any]):
             "method": config.method,
             "dataset": "the clients' own images",
             "deployed": True,
-            "samples": self.charter.samples,
+            "samples": self.spec.samples,
             "held": sum(member.samples for member in self._members),
-            "classes": len(self.charter.classes),
+            "classes": len(self.spec.classes),
             "seed": config.seed,
             "clients": len(self._members) + len(self.absent_names),
             "connected": len(self._members),
             "disconnected": len(self.absent_names),
-            "kinds": list(self.charter.kinds),
+            "kinds": list(self.spec.kinds),
             "device": str(self.device),
         }
 
@@ -237,9 +237,9 @@ class DeployedClustering(DeployedExperiment):
 
     def prepare(self) -> None:
         """Make the system."""
-        charter = self.charter
+        spec = self.spec
         self.problem = Problem(
-            self.config, charter.image_shape, charter.clusters, self.device, charter.samples
+            self.config, spec.image_shape, spec.clusters, self.device, spec.samples
         )
         self.algorithm = METHODS[self.config.method].make(self.problem)
 
@@ -280,7 +280,7 @@ class DeployedClustering(DeployedExperiment):
         """The setting, for the summary."""
         return {
             **super().describe(),
-            "clusters": self.charter.clusters,
+            "clusters": self.spec.clusters,
             "sends": METHODS[self.config.method].sends,
             **self.algorithm.describe(),
         }
@@ -295,11 +295,11 @@ class DeployedClassification(DeployedExperiment):
 
     def prepare(self) -> None:
         """Make the method."""
-        charter, config = self.charter, self.config
-        classes = len(charter.classes)
-        make_model = classifier_maker(config, charter.image_shape, classes)
+        spec, config = self.spec, self.config
+        classes = len(spec.classes)
+        make_model = classifier_maker(config, spec.image_shape, classes)
         self.algorithm = FederatedClassification(
-            config, make_model, charter.image_shape, classes, charter.clients, self.device
+            config, make_model, spec.image_shape, classes, spec.clients, self.device
         )
 
     def told(self, state: Any) -> object:
@@ -320,7 +320,7 @@ class DeployedClassification(DeployedExperiment):
         training = self.config.training
         return {
             **super().describe(),
-            "training_images": self.charter.samples,
+            "training_images": self.spec.samples,
             "model": self.config.model.name,
             "decorrelation": self.config.decorrelation.kind,
             "rounds": training.rounds,
@@ -337,8 +337,8 @@ def sum_of(counts: Mapping[int, Tensor]) -> Tensor | None:
 
 
 def make_experiment(
-    config: MethodConfig, charter: Charter, members: Sequence[Member], connect: Connect
+    config: MethodConfig, spec: RunSpec, members: Sequence[Member], connect: Connect
 ) -> DeployedExperiment:
-    """The experiment that a charter asks for; the arguments are those of the class."""
+    """The experiment that a spec asks for; the arguments are those of the class."""
     kinds = {"cluster": DeployedClustering, "classify": DeployedClassification}
-    return kinds[charter.command](config, charter, members, connect)
+    return kinds[spec.command](config, spec, members, connect)

@@ -5,10 +5,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from ccfcpp.core.config import Tree
 from ccfcpp.core.errors import UsageError
-from ccfcpp.deployment.link.messages import Answer, EnvelopeError, Order, new_token, shown
-from ccfcpp.deployment.link.packet import Parcel
-from ccfcpp.deployment.link.run_spec import Charter, Facts
-from ccfcpp.deployment.server.transport import Link, Patience, Undelivered
+from ccfcpp.deployment.link.messages import MessageError, Request, Response, new_token, shown
+from ccfcpp.deployment.link.packet import Packet
+from ccfcpp.deployment.link.run_spec import Facts, RunSpec
+from ccfcpp.deployment.server.transport import Link, Timeouts, Undelivered
 from ccfcpp.engine.client import Member
 
 _OF_THE_SERVER = ("dataset", "partition", "device", "tensorboard", "availability")
@@ -18,7 +18,7 @@ Say = Callable[[str, str], None]
 """Takes a client's name, and what there is to say of it."""
 
 
-def first_charter(command: str, config: Tree) -> Charter:
+def first_spec(command: str, config: Tree) -> RunSpec:
     """What clients are told before anything is known of their images.
 
     Args:
@@ -27,28 +27,28 @@ def first_charter(command: str, config: Tree) -> Charter:
     """
     told = {key: value for key, value in config.items() if key not in _OF_THE_SERVER}
     data = {key: value for key, value in told.get("data", {}).items() if key != "root"}
-    return Charter.model_validate({"command": command, "config": {**told, "data": data}})
+    return RunSpec.model_validate({"command": command, "config": {**told, "data": data}})
 
 
-def meet(
+def collect_facts(
     link: Link,
     names: Sequence[str],
-    charter: Charter,
+    spec: RunSpec,
     run: str,
     least: int,
-    patience: Patience,
+    timeouts: Timeouts,
     pause: Callable[[float], None] = time.sleep,
     say: Say = lambda name, what: None,
 ) -> tuple[dict[str, Facts], float]:
     """Ask the clients of a roster for the facts of their images, as they come online.
 
     Args:
-        link: What carries parcels.
+        link: What carries packets.
         names: The clients that are expected.
-        charter: What they are told.
+        spec: What they are told.
         run: The run's token.
         least: How many of them must have answered.
-        patience: How long each answer may take. For clients to come there is no limit.
+        timeouts: How long each answer may take. For clients to come there is no limit.
         pause: Called while nothing comes; it may raise.
         say: Takes what there is to say of a client.
 
@@ -58,8 +58,8 @@ def meet(
     Raises:
         UsageError: So many clients have refused that too few are left.
     """
-    asked: dict[str, tuple[Order, str, float]] = {}
-    quickest = patience.answer
+    asked: dict[str, tuple[Request, str, float]] = {}
+    quickest = timeouts.answer
     found: dict[str, Facts] = {}
     refused: set[str] = set()
     while len(found) < least:
@@ -72,13 +72,13 @@ def meet(
         for name in names:
             if name in asked or name in found or name in refused or name not in online:
                 continue
-            order = Order(kind="hello", run=run, nonce=new_token(), charter=charter)
-            ticket = link.push(online[name], Parcel(order.written()), patience.life)
+            order = Request(kind="hello", run=run, nonce=new_token(), spec=spec)
+            ticket = link.push(online[name], Packet(order.written()), timeouts.life)
             if ticket is not None:
                 asked[name] = order, ticket, time.monotonic()
         for name, (order, ticket, since) in list(asked.items()):
             answer, seconds = link.pull(ticket), time.monotonic() - since
-            if answer is None and seconds < patience.answer:
+            if answer is None and seconds < timeouts.answer:
                 continue
             del asked[name]
             # Who did not answer is asked again.
@@ -88,22 +88,22 @@ def meet(
                 found[name] = _facts(order, answer)
                 quickest = min(quickest, seconds)
                 say(name, f"{found[name].samples:,} images")
-            except EnvelopeError as error:
+            except MessageError as error:
                 refused.add(name)
                 say(name, f"cannot take part: {error}")
         if len(found) < least:
-            pause(patience.poll)
+            pause(timeouts.poll)
     return {name: found[name] for name in names if name in found}, quickest
 
 
-def _facts(order: Order, parcel: Parcel) -> Facts:
-    answer = Answer.read(parcel.head)
+def _facts(order: Request, packet: Packet) -> Facts:
+    answer = Response.read(packet.header)
     if answer.nonce != order.nonce:
-        raise EnvelopeError("it answers another order")
+        raise MessageError("it answers another order")
     if answer.status != "done" or answer.facts is None:
-        raise EnvelopeError(shown(answer.reason) or "its work failed: its own log says why")
+        raise MessageError(shown(answer.reason) or "its work failed: its own log says why")
     if answer.facts.samples == 0:
-        raise EnvelopeError("it holds no image")
+        raise MessageError("it holds no image")
     return answer.facts
 
 
@@ -112,11 +112,11 @@ def members_of(facts: Mapping[str, Facts], numbers: Mapping[str, int]) -> list[M
     return [Member(numbers[name], name, known.samples) for name, known in facts.items()]
 
 
-def full_charter(charter: Charter, facts: Iterable[Facts], clusters: int | None) -> Charter:
+def full_spec(spec: RunSpec, facts: Iterable[Facts], clusters: int | None) -> RunSpec:
     """What clients are told in the run.
 
     Args:
-        charter: What they were told first.
+        spec: What they were told first.
         facts: What each has said.
         clusters: k; the number of classes where it is None. In classification it means nothing.
 
@@ -131,8 +131,8 @@ def full_charter(charter: Charter, facts: Iterable[Facts], clusters: int | None)
             "all clients have the same number of channels"
         )
     classes = sorted({name for each in known for name in each.classes})
-    wanted = 0 if charter.command == "classify" else clusters or len(classes)
-    if charter.command == "cluster" and wanted == 0:
+    wanted = 0 if spec.command == "classify" else clusters or len(classes)
+    if spec.command == "cluster" and wanted == 0:
         raise UsageError("clusters is not given and no client names its classes: give --clusters")
     samples = sum(each.samples for each in known)
     told = {
@@ -142,4 +142,4 @@ def full_charter(charter: Charter, facts: Iterable[Facts], clusters: int | None)
         "samples": samples,
         "clients": len(known),
     }
-    return charter.model_copy(update=told)
+    return spec.model_copy(update=told)

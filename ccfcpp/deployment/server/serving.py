@@ -12,84 +12,84 @@ from ccfcpp.deployment.keys.roster import read_roster
 from ccfcpp.deployment.link.messages import new_token
 from ccfcpp.deployment.link.processes import ServerKeys, super_link
 from ccfcpp.deployment.link.sockets import FlowerLink, listen
-from ccfcpp.deployment.server.enrolment import Gathering
+from ccfcpp.deployment.server.enrolment import Enrolment
 from ccfcpp.deployment.server.experiment import DeployedExperiment, make_experiment
 from ccfcpp.deployment.server.gate_server import GateSetting, open_gate
-from ccfcpp.deployment.server.handshake import Say, first_charter, full_charter, meet, members_of
-from ccfcpp.deployment.server.transport import Deployed, Link, Patience, Watcher
+from ccfcpp.deployment.server.handshake import Say, collect_facts, first_spec, full_spec, members_of
+from ccfcpp.deployment.server.transport import Deployed, Link, Timeouts, Watcher
 
 _LOOK = 0.5
 """Seconds from one look for clients to the next."""
 
 
-def gather(
+def enrol(
     link: Link,
     config: MethodConfig,
     command: str,
     roster: Mapping[str, object],
     least: int | None,
-    patience: Patience,
+    timeouts: Timeouts,
     say: Say,
-) -> Gathering:
+) -> Enrolment:
     """Wait for clients, and learn what they hold.
 
     Args:
-        link: What carries parcels.
+        link: What carries packets.
         config: The run's configuration.
         command: ``cluster`` or ``classify``.
         roster: The clients that are admitted, by name, in the order of their numbers.
         least: How many must be there; all where it is None.
-        patience: How long an answer may take.
+        timeouts: How long an answer may take.
         say: Takes what there is to say of a client.
     """
     run, names = new_token(), list(roster)
-    first = first_charter(command, config.model_dump(mode="json"))
-    facts, seconds = meet(link, names, first, run, least or len(names), patience, say=say)
-    charter = full_charter(first, facts.values(), getattr(config, "clusters", None))
+    first = first_spec(command, config.model_dump(mode="json"))
+    facts, seconds = collect_facts(link, names, first, run, least or len(names), timeouts, say=say)
+    spec = full_spec(first, facts.values(), getattr(config, "clusters", None))
     numbers = {name: number for number, name in enumerate(names)}
-    return Gathering(run, charter, tuple(members_of(facts, numbers)), seconds)
+    return Enrolment(run, spec, tuple(members_of(facts, numbers)), seconds)
 
 
 def wait_for_clients(
-    link: Link, gathering: Gathering, least: int | None, pause: float = _LOOK
+    link: Link, enrolment: Enrolment, least: int | None, pause: float = _LOOK
 ) -> None:
     """Wait until clients of a run that goes on are there again.
 
     Args:
-        link: What carries parcels.
-        gathering: The run's.
+        link: What carries packets.
+        enrolment: The run's.
         least: How many must be there; all that took part where it is None.
         pause: Seconds from one look to the next.
     """
-    names = {member.name for member in gathering.members}
+    names = {member.name for member in enrolment.members}
     wanted = min(least or len(names), len(names))
     while len(names & link.online().keys()) < wanted:
         time.sleep(pause)
 
 
 def experiment_for(
-    gathering: Gathering,
+    enrolment: Enrolment,
     config: MethodConfig,
     link: Link,
-    patience: Patience,
+    timeouts: Timeouts,
     watch: Watcher,
 ) -> DeployedExperiment:
-    """The experiment of a gathering.
+    """The experiment of a enrolment.
 
     Args:
-        gathering: Who takes part.
+        enrolment: Who takes part.
         config: The run's configuration.
-        link: What carries parcels.
-        patience: How long an answer may take.
+        link: What carries packets.
+        timeouts: How long an answer may take.
         watch: Called where a client's standing changes.
     """
 
     def connect(exchanges: Any, device: Any) -> Deployed:
         return Deployed(
-            link, gathering.charter, gathering.run, exchanges, device, patience, watch=watch
+            link, enrolment.spec, enrolment.run, exchanges, device, timeouts, watch=watch
         )
 
-    return make_experiment(config, gathering.charter, gathering.members, connect)
+    return make_experiment(config, enrolment.spec, enrolment.members, connect)
 
 
 @contextmanager
@@ -104,7 +104,7 @@ def open_server(keys: Path, roster: Path, host: str, port: int, home: Path) -> I
         home: For the SuperLink's configuration and logs.
 
     Yields:
-        What carries parcels.
+        What carries packets.
     """
     files = ServerKeys.of(keys)
     read_roster(roster)

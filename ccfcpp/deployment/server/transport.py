@@ -9,16 +9,16 @@ from typing import Any, Literal, Protocol
 import torch
 
 from ccfcpp.deployment.link.messages import (
-    Answer,
-    EnvelopeError,
-    Order,
+    MessageError,
+    Request,
+    Response,
+    deserialize,
     new_token,
-    opened,
-    sealed,
+    serialize,
     shown,
 )
-from ccfcpp.deployment.link.packet import MOST_PAYLOAD_BYTES, Parcel
-from ccfcpp.deployment.link.run_spec import Charter
+from ccfcpp.deployment.link.packet import MOST_PAYLOAD_BYTES, Packet
+from ccfcpp.deployment.link.run_spec import RunSpec
 from ccfcpp.engine.client import Member
 from ccfcpp.engine.exchange import AbsentClientError, Exchange, RefusedUpdateError, Task
 from ccfcpp.engine.transport import Reply
@@ -43,18 +43,18 @@ class Undelivered:
 
 
 class Link(Protocol):
-    """What carries parcels: Flower's grid, or one of our own."""
+    """What carries packets: Flower's grid, or one of our own."""
 
     def online(self) -> Mapping[str, int]:
         """The nodes that are there, by the name under which their key was registered."""
         ...
 
-    def push(self, node: int, parcel: Parcel, seconds: float) -> str | None:
-        """Send a parcel.
+    def push(self, node: int, packet: Packet, seconds: float) -> str | None:
+        """Send a packet.
 
         Args:
             node: Where to.
-            parcel: What.
+            packet: What.
             seconds: How long it, or the answer, may be on its way.
 
         Returns:
@@ -62,13 +62,13 @@ class Link(Protocol):
         """
         ...
 
-    def pull(self, ticket: str) -> Parcel | Undelivered | None:
-        """The answer to a parcel; None where there is none yet."""
+    def pull(self, ticket: str) -> Packet | Undelivered | None:
+        """The answer to a packet; None where there is none yet."""
         ...
 
 
 @dataclass(frozen=True)
-class Patience:
+class Timeouts:
     """How long the server waits.
 
     Attributes:
@@ -98,7 +98,7 @@ class _Asked:
         absence: Why nothing was sent.
     """
 
-    order: Order
+    order: Request
     ticket: str | None
     absence: str = ""
 
@@ -110,12 +110,12 @@ class Deployed:
     members, so that the sums are those of a run in one process, and no more than one is in memory.
 
     Args:
-        link: What carries parcels.
-        charter: What clients have to know.
+        link: What carries packets.
+        spec: What clients have to know.
         run: The run's token, which stays the same when the run goes on.
         exchanges: All exchanges of the system, by name.
         device: Where updates go.
-        patience: How long to wait.
+        timeouts: How long to wait.
         most_bytes: How large an update may be.
         pause: Called while nobody is there or nothing has come, with seconds; it may raise.
         watch: Called where a client's standing changes.
@@ -127,21 +127,21 @@ class Deployed:
     def __init__(
         self,
         link: Link,
-        charter: Charter,
+        spec: RunSpec,
         run: str,
         exchanges: Mapping[str, Exchange[Any, Any]],
         device: torch.device,
-        patience: Patience | None = None,
+        timeouts: Timeouts | None = None,
         most_bytes: int = MOST_PAYLOAD_BYTES,
         pause: Callable[[float], None] = time.sleep,
         watch: Watcher = lambda member, before, now: None,
     ) -> None:
         self.link = link
-        self.charter = charter
+        self.spec = spec
         self.run = run
         self.exchanges = exchanges
         self.device = device
-        self.patience = patience or Patience()
+        self.timeouts = timeouts or Timeouts()
         self.most_bytes = most_bytes
         self.pause = pause
         self.watch = watch
@@ -152,10 +152,10 @@ class Deployed:
 
     def deliver(self, task: Task, message: object, members: Sequence[Member]) -> Iterator[Reply]:
         """Have some clients work; while none of them is online, wait."""
-        exchange, payload = self.exchanges[task.exchange], sealed(message)
+        exchange, payload = self.exchanges[task.exchange], serialize(message)
         online = self._online(members)
         asked = [self._ask(task, member, online.get(member.name), payload) for member in members]
-        until = time.monotonic() + self.patience.answer
+        until = time.monotonic() + self.timeouts.answer
         for member, sent in zip(members, asked, strict=True):
             yield self._reply(exchange, member, sent, until)
 
@@ -182,14 +182,14 @@ class Deployed:
                     self._stands(member, "away" if there else "waiting")
             if not members or any(member.name in online for member in members):
                 return online
-            self.pause(self.patience.poll)
+            self.pause(self.timeouts.poll)
 
     def _ask(self, task: Task, member: Member, node: int | None, payload: bytes) -> _Asked:
-        order = Order(
+        order = Request(
             kind="work",
             run=self.run,
             nonce=new_token(),
-            charter=self.charter,
+            spec=self.spec,
             client=member.id,
             exchange=task.exchange,
             round=task.round,
@@ -202,8 +202,8 @@ class Deployed:
             return _Asked(order, None, "it is still at work on what it was asked before")
         ticket = None
         if node is not None:
-            parcel = Parcel(order.written(), payload)
-            ticket = self.link.push(node, parcel, self.patience.life)
+            packet = Packet(order.written(), payload)
+            ticket = self.link.push(node, packet, self.timeouts.life)
         self._stands(member, "away" if ticket is None else "training")
         return _Asked(order, ticket, "it is not online" if ticket is None else "")
 
@@ -224,26 +224,26 @@ class Deployed:
             return Reply(member.id, AbsentClientError(asked.absence))
         while (found := self.link.pull(asked.ticket)) is None:
             if time.monotonic() >= until:
-                self._late[member.id] = asked.ticket, time.monotonic() + self.patience.grace
+                self._late[member.id] = asked.ticket, time.monotonic() + self.timeouts.grace
                 self._stands(member, "late")
-                reason = f"no answer within {self.patience.answer:g} s"
+                reason = f"no answer within {self.timeouts.answer:g} s"
                 return Reply(member.id, AbsentClientError(reason))
-            self.pause(self.patience.poll)
+            self.pause(self.timeouts.poll)
         if isinstance(found, Undelivered):
             self._stands(member, "away")
             return Reply(member.id, AbsentClientError(found.reason))
         self._stands(member, "waiting")
         try:
             return self._read(exchange, member, asked.order, found)
-        except EnvelopeError as error:
+        except MessageError as error:
             return Reply(member.id, RefusedUpdateError(str(error)))
         except RefusedUpdateError as refusal:
             return Reply(member.id, refusal)
 
     def _read(
-        self, exchange: Exchange[Any, Any], member: Member, order: Order, found: Parcel
+        self, exchange: Exchange[Any, Any], member: Member, order: Request, found: Packet
     ) -> Reply:
-        answer = Answer.read(found.head)
+        answer = Response.read(found.header)
         if answer.nonce != order.nonce:
             raise RefusedUpdateError("it answers another order")
         if answer.status == "lost":
@@ -253,7 +253,7 @@ class Deployed:
             raise RefusedUpdateError("its work failed: its own log says why")
         if answer.status != "done":
             raise RefusedUpdateError(shown(answer.reason) or answer.status)
-        update = opened(exchange.update, found.payload, self.device, self.most_bytes)
+        update = deserialize(exchange.update, found.payload, self.device, self.most_bytes)
         if not answer.remembers:
             return Reply(member.id, update)
         return Reply(member.id, update, partial(self._accept, member.id, order.version))
