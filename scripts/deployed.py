@@ -15,12 +15,12 @@ from multiprocessing.connection import Listener
 from pathlib import Path
 
 from ccfcpp.core.errors import FederationError
+from ccfcpp.deployment.client.super_node import super_node
 from ccfcpp.deployment.keys.making import make_authority, make_client, make_server
-from ccfcpp.deployment.link.packet import Packet, receive, send
-from ccfcpp.deployment.link.processes import free_port, running, super_node
+from ccfcpp.deployment.link.packet import Packet, Undelivered, receive, send
+from ccfcpp.deployment.link.processes import free_port, running
 from ccfcpp.deployment.link.sockets import FlowerLink, listen
 from ccfcpp.deployment.server.serving import open_server
-from ccfcpp.deployment.server.transport import Undelivered
 from scripts.timing import Seconds, console, timed
 
 SMALL, LARGE = 10_000, 14_000_000

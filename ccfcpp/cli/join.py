@@ -136,8 +136,8 @@ def _take_part(
     console = progress_console()
 
     from ccfcpp.deployment.client.run import load_for
+    from ccfcpp.deployment.client.super_node import kept_running, super_node
     from ccfcpp.deployment.client.worker import Worker
-    from ccfcpp.deployment.link.processes import kept_running, super_node
     from ccfcpp.deployment.link.sockets import answer_forever, listen
     from ccfcpp.runs.environment import choose_device, use_processors
 

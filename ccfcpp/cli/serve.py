@@ -35,6 +35,7 @@ from ccfcpp.runs.opening import Opening, new_path, required_out
 from ccfcpp.runs.paths import RunPaths
 
 if TYPE_CHECKING:
+    from ccfcpp.deployment.link.run_spec import RunSpec
     from ccfcpp.deployment.server.experiment import DeployedExperiment
 
 _FLAGS = (
@@ -151,7 +152,7 @@ def serve(
                     link, opening.config, task, admitted, clients, timeouts, attendance.told
                 )
             opening = fitted(opening, enrolment.spec, layers)
-            enrolment = enrolment.told(opening.config)
+            enrolment = enrolment.with_config(opening.config)
         attendance.begin(enrolment.members)
         experiment, folder = opening.open(
             lambda chosen: experiment_for(enrolment, chosen, link, timeouts, attendance.stands)

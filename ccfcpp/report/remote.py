@@ -8,10 +8,11 @@ import torch
 from torch import Tensor
 
 from ccfcpp.core.config import MethodConfig, RunConfig
+from ccfcpp.deployment.link.packet import Link
 from ccfcpp.deployment.link.run_spec import RunSpec
 from ccfcpp.deployment.server.enrolment import Enrolment
 from ccfcpp.deployment.server.experiment import DeployedExperiment, make_experiment, sum_of
-from ccfcpp.deployment.server.transport import Deployed, Link
+from ccfcpp.deployment.server.transport import Deployed
 from ccfcpp.engine.client import Member
 from ccfcpp.runs.experiment import Snapshot
 

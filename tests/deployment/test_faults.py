@@ -14,8 +14,8 @@ from torch import Tensor
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.core.sending import ALWAYS
 from ccfcpp.deployment.link.messages import Response
-from ccfcpp.deployment.link.packet import MOST_HEADER_BYTES, Packet
-from ccfcpp.deployment.server.transport import Deployed, Undelivered
+from ccfcpp.deployment.link.packet import MOST_HEADER_BYTES, Packet, Undelivered
+from ccfcpp.deployment.server.transport import Deployed
 from ccfcpp.engine.client import Client
 from ccfcpp.engine.federation import Federation, RoundReport
 from tests.support.classification import labelled_clients, small_algorithm, small_config
@@ -89,13 +89,14 @@ FAULTS: dict[str, tuple[Callable[[Packet], Any], str]] = {
     "code": (lambda p: p._replace(payload=b"\x80\x04cos\nsystem\n."), "its list of tensors"),
     "half of it": (lambda p: p._replace(payload=p.payload[:-7]), "it is no safetensors file"),
     "nothing": (lambda p: Packet(p.header), "is of another form"),
-    "no head": (lambda p: Packet(b"", p.payload), "its head is of another form"),
-    "a head too long": (lambda p: Packet(b" " * (MOST_HEADER_BYTES + 1)), "its head has"),
-    "a deep head": (lambda p: Packet(b"[" * 100_000), "its head is of another form"),
+    "no header": (lambda p: Packet(b"", p.payload), "its header is of another form"),
+    "a header too long": (lambda p: Packet(b" " * (MOST_HEADER_BYTES + 1)), "its header has"),
+    "a deep header": (lambda p: Packet(b"[" * 100_000), "its header is of another form"),
     "an unknown field": (
         lambda p: p._replace(header=b'{"nonce":"' + b"0" * 32 + b'","x":1}'), "of another form"),
     "another nonce": (
-        lambda p: p._replace(header=Response(nonce="0" * 32).written()), "it answers another order"),
+        lambda p: p._replace(header=Response(nonce="0" * 32).written()),
+        "it answers another request"),
 }  # fmt: skip
 
 
@@ -132,7 +133,7 @@ def test_an_answer_that_was_given_before_is_refused(tmp_path: Path) -> None:
     grid.tampering[VICTIM] = replay
     (_, one), (_, two) = federation.run(begin(federation))
     assert one.refused == {}
-    assert two.refused == {1: ["training: it answers another order"]}
+    assert two.refused == {1: ["training: it answers another request"]}
 
 
 @pytest.mark.parametrize(
@@ -252,37 +253,37 @@ def test_only_versions_that_may_be_wanted_are_kept(tmp_path: Path) -> None:
 # --- the worker's side --------------------------------------------------------------------------
 
 
-def orders_of_a_run(folder: Path) -> tuple[Grid, list[Packet]]:
+def requests_of_a_run(folder: Path) -> tuple[Grid, list[Packet]]:
     federation, grid, _ = scaffold(folder, rounds=1)
     list(federation.run(begin(federation)))
     return grid, [packet for name, packet in grid.requests if name == VICTIM]
 
 
-def test_a_worker_refuses_an_order_that_has_come_before(tmp_path: Path) -> None:
-    grid, (order,) = orders_of_a_run(tmp_path)
-    again = Response.read(grid.workers[VICTIM].answer(order).header)
-    assert (again.status, again.reason) == ("refused", "this order has come before")
+def test_a_worker_refuses_a_request_that_has_come_before(tmp_path: Path) -> None:
+    grid, (request,) = requests_of_a_run(tmp_path)
+    again = Response.read(grid.workers[VICTIM].answer(request).header)
+    assert (again.status, again.reason) == ("refused", "this request has come before")
 
 
-@pytest.mark.parametrize("head", [b"", b"{}", b"[" * 10**5, b"\xff\x00", b'{"kind":"work"}'])
-def test_a_worker_answers_whatever_comes(head: bytes, tmp_path: Path) -> None:
-    grid, _ = orders_of_a_run(tmp_path)
-    answer = Response.read(grid.workers[VICTIM].answer(Packet(head, b"")).header)
+@pytest.mark.parametrize("header", [b"", b"{}", b"[" * 10**5, b"\xff\x00", b'{"kind":"work"}'])
+def test_a_worker_answers_whatever_comes(header: bytes, tmp_path: Path) -> None:
+    grid, _ = requests_of_a_run(tmp_path)
+    answer = Response.read(grid.workers[VICTIM].answer(Packet(header, b"")).header)
     assert answer.status == "failed"
 
 
 @pytest.mark.parametrize("version", ["../../x", "1.0", "1.0." + "0" * 31 + "/", "a"])
-def test_no_order_leads_to_another_file(version: str, tmp_path: Path) -> None:
-    grid, (order,) = orders_of_a_run(tmp_path)
-    head = json.loads(order.header) | {"remembered": version, "nonce": "1" * 32}
-    packet = order._replace(header=json.dumps(head).encode())
+def test_no_request_leads_to_another_file(version: str, tmp_path: Path) -> None:
+    grid, (request,) = requests_of_a_run(tmp_path)
+    header = json.loads(request.header) | {"remembered": version, "nonce": "1" * 32}
+    packet = request._replace(header=json.dumps(header).encode())
     assert Response.read(grid.workers[VICTIM].answer(packet).header).status == "failed"
 
 
 def test_the_text_of_an_error_stays_with_the_client(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    grid, (order,) = orders_of_a_run(tmp_path)
+    grid, (request,) = requests_of_a_run(tmp_path)
     worker = grid.workers[VICTIM]
     said: list[str] = []
     worker.say = said.append
@@ -291,8 +292,8 @@ def test_the_text_of_an_error_stays_with_the_client(
         raise RuntimeError("/home/someone/photos")
 
     monkeypatch.setattr(worker, "_work", fail)
-    head = json.loads(order.header) | {"nonce": "1" * 32}
-    answer = worker.answer(order._replace(header=json.dumps(head).encode()))
+    header = json.loads(request.header) | {"nonce": "1" * 32}
+    answer = worker.answer(request._replace(header=json.dumps(header).encode()))
     assert Response.read(answer.header).status == "failed"
     assert b"photos" not in answer.header + answer.payload
     assert "photos" in said[0]

@@ -13,7 +13,7 @@ from safetensors.torch import load, load_file, save
 from ccfcpp.core.config import MethodConfig, Tree
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.randomness import Randomness
-from ccfcpp.deployment.link.packet import Packet
+from ccfcpp.deployment.link.packet import Packet, Undelivered
 from ccfcpp.deployment.masked_client import Part, SendKeys, SendShares, works_under_masks
 from ccfcpp.deployment.masked_messages import (
     EXCHANGES_OF_A_SUM,
@@ -25,7 +25,7 @@ from ccfcpp.deployment.masked_messages import (
     exchanges_under_masks,
 )
 from ccfcpp.deployment.masked_sums import SummingOverNetwork
-from ccfcpp.deployment.server.transport import Deployed, Undelivered
+from ccfcpp.deployment.server.transport import Deployed
 from ccfcpp.engine.availability import Availability
 from ccfcpp.engine.client import Client, Crew
 from ccfcpp.engine.exchange import RefusedUpdateError, Task

@@ -13,8 +13,9 @@ pytest.importorskip("flwr")
 import httpx
 from flwr.supercore.protobuf.translation import PROTOBUF_REQUEST_TYPES
 
+from ccfcpp.deployment.client.super_node import kept_running, super_node
 from ccfcpp.deployment.keys.making import make_authority, make_client
-from ccfcpp.deployment.link.processes import free_port, kept_running, super_node
+from ccfcpp.deployment.link.processes import free_port
 from ccfcpp.deployment.link.sockets import FlowerLink
 from ccfcpp.deployment.server.gate import OPEN
 from ccfcpp.deployment.server.serving import open_server

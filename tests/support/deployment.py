@@ -11,9 +11,9 @@ from ccfcpp.core.randomness import Randomness
 from ccfcpp.core.sending import KINDS
 from ccfcpp.data import ImageData
 from ccfcpp.deployment.client.worker import Worker
-from ccfcpp.deployment.link.packet import Packet
+from ccfcpp.deployment.link.packet import Packet, Undelivered
 from ccfcpp.deployment.link.run_spec import RunSpec
-from ccfcpp.deployment.server.transport import Deployed, Timeouts, Undelivered
+from ccfcpp.deployment.server.transport import Deployed, Timeouts
 from ccfcpp.engine.algorithm import Algorithm
 from ccfcpp.engine.availability import Availability
 from ccfcpp.engine.client import Client, Crew

@@ -216,12 +216,12 @@ def in_one_process(here: Processes) -> dict[str, Tensor]:
     clients = []
     for member in enrolment.members:
         data = load_for(spec, str(here.images(member.name)))
-        half = make_client_run(spec, data, torch.device("cpu"))
-        half.begin()
-        clients.append(Client(member.id, member.name, half.images, half.labels))
-    federation = one_by_one(spec, half.algorithm, clients)
+        run = make_client_run(spec, data, torch.device("cpu"))
+        run.prepare()
+        clients.append(Client(member.id, member.name, run.images, run.labels))
+    federation = one_by_one(spec, run.algorithm, clients)
     everybody = dict(federation.members)
-    state = half.algorithm.initial_state(Randomness(int(spec.config["seed"])))
+    state = run.algorithm.initial_state(Randomness(int(spec.config["seed"])))
     for number, report in enumerate(here.rounds()):
         refused = {int(client) for client in report.get("refused", {})}
         federation.members = {

@@ -1,4 +1,4 @@
-"""What a SuperNode runs for each message: it passes the packet on to the resident worker.
+"""Flower's ClientApp: it forwards each message to the resident worker.
 
 It imports no PyTorch, so that no exchange waits for that.
 """
@@ -19,7 +19,7 @@ app = ClientApp()
 
 @app.train("exchange")
 def exchange(message: Message, context: Context) -> Message:
-    """The worker's answer; an empty packet where there is no worker.
+    """Return the worker's response; an empty packet if there is no worker.
 
     It never raises: Flower would send the exception's text to the server, paths and all.
     """

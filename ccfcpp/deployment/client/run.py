@@ -1,15 +1,14 @@
-"""A client's half of a run, made from its spec and the client's own images."""
+"""A client's side of a run, built from the run's description and the client's own images."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
 
-from ccfcpp.clustering.algorithm import ClusteringAlgorithm, Problem
+from ccfcpp.clustering.algorithm import ClusteringAlgorithm
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.methods import METHODS
 from ccfcpp.clustering.model import ModelFacts
@@ -20,60 +19,48 @@ from ccfcpp.core.files import save_tensors, write_whole
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.data import ImageData, load
 from ccfcpp.deployment.bounded_sums import works_within_bounds
+from ccfcpp.deployment.link.algorithms import (
+    COUNTS,
+    Counts,
+    classification,
+    clustering_problem,
+    counts_exchange,
+)
 from ccfcpp.deployment.link.run_spec import RunSpec
 from ccfcpp.deployment.masked_client import works_under_masks
-from ccfcpp.engine.algorithm import Algorithm
 from ccfcpp.engine.client import Client, Crew
-from ccfcpp.engine.exchange import ClientWork, Exchange, Task
+from ccfcpp.engine.exchange import ClientWork, Task
 from ccfcpp.engine.payload import pack
 from ccfcpp.privacy.config import PrivacyConfig
 from ccfcpp.runs.paths import RunPaths
 from supervised.algorithm import FederatedClassification
-from supervised.classifiers import CLASSIFIERS
 from supervised.config import ClassifyConfig
 from supervised.evaluation import Evaluator
-from supervised.setup import check_images, classifier_maker, split
+from supervised.messages import ServerState
+from supervised.setup import check_images, split
 
-COUNTS = "counts"
-"""The exchange in which clients are told what the server knows, and may say how it fares."""
+Model = TypeVar("Model")
 FOUND = "found"
-"""Where a client's scratch holds the cluster, or the predicted class, of each image."""
+"""Key in a client's scratch: the cluster, or the predicted class, of each image."""
 
 
-@dataclass(frozen=True)
-class Counts:
-    """What a client says of the clusters, or the predicted classes, of its images.
-
-    Attributes:
-        table: int64 of shape (classes, clusters or predicted classes): how many images of each
-            class are where. Of shape (0, 0) where the client has no labels or keeps that to itself.
-    """
-
-    table: Tensor
-
-
-def counting(told: type[Any], uses_memory: bool = False) -> Exchange[Any, Counts]:
-    """The exchange that counts, by what clients are told."""
-    return Exchange(COUNTS, told, Counts, uses_memory)
-
-
-class ClientRun(ABC):
-    """What a client can be asked for.
+class ClientRun(ABC, Generic[Model]):
+    """A client's side of a run, whose server sends a ``Model`` to count with.
 
     Args:
-        spec: What the server tells of the run.
+        spec: Description of the run.
         data: The client's images.
         device: Where it computes.
 
     Attributes:
-        config: The run's.
+        config: The run's configuration.
         algorithm: The system.
-        images: Those that take part in training, uint8 of shape (samples, channels, height, width).
-        labels: Their classes, int64 of shape (samples,); None where the system learns without.
+        images: Images for training, uint8 of shape (samples, channels, height, width).
+        labels: Their classes, int64 of shape (samples,); None if the system learns without labels.
     """
 
     config: MethodConfig
-    algorithm: Algorithm[Any]
+    algorithm: ClusteringAlgorithm[Any] | FederatedClassification
     images: Tensor
     labels: Tensor | None = None
 
@@ -82,60 +69,45 @@ class ClientRun(ABC):
         self.data = data
         self.device = device
 
-    @property
-    def samples(self) -> int:
-        """How many images take part in training."""
-        return len(self.images)
-
     @abstractmethod
-    def begin(self) -> None:
-        """Make the algorithm, now that the spec tells of all clients together.
+    def prepare(self) -> None:
+        """Build the algorithm, once the description covers all clients.
 
         Raises:
-            UsageError: The spec does not fit the images.
+            UsageError: The description does not fit the images.
         """
 
     @abstractmethod
-    def find(self, told: Any, client: Client) -> Tensor:
-        """Where the server's knowledge puts each image that it is tested on: int64 (images,)."""
+    def assign(self, model: Model, client: Client) -> Tensor:
+        """Return the cluster or predicted class of each test image, int64 of shape (images,)."""
 
     @property
     @abstractmethod
-    def tested(self) -> Tensor | None:
-        """The classes of the images that a state is tested on; None where they are not known."""
+    def test_classes(self) -> Tensor | None:
+        """Class of each test image, int64 of shape (images,); None if they are unknown."""
 
-    @property
-    @abstractmethod
-    def groups(self) -> int:
-        """How many clusters, or predicted classes, there are."""
-
-    @property
-    @abstractmethod
-    def exchange(self) -> Exchange[Any, Counts]:
-        """The exchange that counts."""
-
-    def keep(self, told: Any, folder: Path) -> None:
-        """Leave the client what it needs to use the server's knowledge by itself.
+    def save_model(self, model: Model, folder: Path) -> None:
+        """Save what the client needs to use the model by itself.
 
         Args:
-            told: What the server knows.
-            folder: A folder of the client's; it exists.
+            model: What the server has sent.
+            folder: An existing folder of the client.
         """
         return
 
     def client(self, number: int) -> Client:
-        """The holder of the images."""
+        """Return the holder of the images."""
         images = self.images.to(self.device)
         labels = None if self.labels is None else self.labels.to(self.device)
         return Client(number, f"client {number}", images, labels)
 
     def works(self, tells: bool) -> Mapping[str, ClientWork[Any, Any]]:
-        """What can be asked of the client, by the exchange's name.
+        """Return all work that the server may ask for, by the exchange's name.
 
         Args:
-            tells: Whether its owner allows counts.
+            tells: Whether the owner allows counts.
         """
-        works = self.algorithm.client_side(Crew(self.samples, together=1)).works
+        works = self.algorithm.client_side(Crew(len(self.images), together=1)).works
         privacy = self.config.section(PrivacyConfig)
         if privacy.secure_sums:
             works = works_under_masks(works, privacy, self.spec.clients)
@@ -144,10 +116,10 @@ class ClientRun(ABC):
         return {**works, COUNTS: Counting(self, tells)}
 
     def _numbered(self, labels: Tensor) -> Tensor:
-        """Labels as the spec numbers the classes.
+        """Return labels in the run's numbering of the classes.
 
         Raises:
-            UsageError: The spec has a class of the client not.
+            UsageError: The run does not know a class of the client.
         """
         places = {name: number for number, name in enumerate(self.spec.classes)}
         if missing := [name for name in self.data.classes if name not in places]:
@@ -155,8 +127,8 @@ class ClientRun(ABC):
         return torch.tensor([places[name] for name in self.data.classes])[labels]
 
 
-class ClusteringRun(ClientRun):
-    """A client of a clustering system."""
+class ClusteringRun(ClientRun[object]):
+    """A client of a clustering system. All of its images are for training and for testing."""
 
     config: ClusterConfig
     algorithm: ClusteringAlgorithm[Any]
@@ -166,42 +138,29 @@ class ClusteringRun(ClientRun):
         self.config = validate(ClusterConfig, spec.config)
         self.images = data.images
 
-    def begin(self) -> None:
-        """Make the system."""
-        spec = self.spec
-        self.problem = Problem(
-            self.config, spec.image_shape, spec.clusters, self.device, spec.samples
-        )
+    def prepare(self) -> None:
+        """Build the system."""
+        self.problem = clustering_problem(self.config, self.spec, self.device)
         self.algorithm = METHODS[self.config.method].make(self.problem)
 
-    @property
-    def exchange(self) -> Exchange[Any, Counts]:
-        """Clients are told what any client receives in the end."""
-        return counting(self.algorithm.delivery_type)
+    def assign(self, model: object, client: Client) -> Tensor:
+        """Return the cluster of each image."""
+        return self.algorithm.assign_delivered(model, client)
 
-    def find(self, told: Any, client: Client) -> Tensor:
-        """The cluster of each image."""
-        return self.algorithm.assign_delivered(told, client)
-
-    def keep(self, told: Any, folder: Path) -> None:
-        """The model, for ``ccfcpp predict``."""
+    def save_model(self, model: object, folder: Path) -> None:
+        """Save the model for ``ccfcpp predict``."""
         paths = RunPaths(folder)
         write_whole(paths.config, dump_yaml(self.config).encode())
-        save_tensors(paths.model, pack(told), ModelFacts.of(self.problem).header)
+        save_tensors(paths.model, pack(model), ModelFacts.of(self.problem).header)
 
     @property
-    def tested(self) -> Tensor | None:
-        """The classes of all images."""
+    def test_classes(self) -> Tensor | None:
+        """Class of each image."""
         return None if self.data.labels is None else self._numbered(self.data.labels)
 
-    @property
-    def groups(self) -> int:
-        """The number of clusters, k."""
-        return self.spec.clusters
 
-
-class ClassificationRun(ClientRun):
-    """A client that trains a classifier; images of its own that take no part are for testing."""
+class ClassificationRun(ClientRun[ServerState]):
+    """A client of a method of classification. Images that do not train are for testing."""
 
     config: ClassifyConfig
     algorithm: FederatedClassification
@@ -214,89 +173,71 @@ class ClassificationRun(ClientRun):
         self.images = data.images[self._train]
         self._test_images = data.images[self._test].to(device)
 
-    def begin(self) -> None:
-        """Make the method."""
-        spec, config = self.spec, self.config
+    def prepare(self) -> None:
+        """Build the method."""
         assert self.data.labels is not None
         self.labels = self._numbered(self.data.labels[self._train])
-        make_model = classifier_maker(config, spec.image_shape, len(spec.classes))
-        self.algorithm = FederatedClassification(
-            config,
-            make_model,
-            spec.image_shape,
-            len(spec.classes),
-            spec.clients,
-            self.device,
-        )
-        self._evaluator = Evaluator(make_model, config, self.device)
+        self.algorithm = classification(self.config, self.spec, self.device)
+        self._evaluator = Evaluator(self.algorithm.make_model, self.config, self.device)
+
+    def assign(self, model: ServerState, client: Client) -> Tensor:
+        """Return the predicted class of each test image."""
+        weights = model.model
+        if counts_exchange(self.algorithm).uses_memory:
+            weights = self.algorithm.sharing.personal(weights, client.memory)
+        return self._evaluator(weights, self._test_images)[1]
 
     @property
-    def exchange(self) -> Exchange[Any, Counts]:
-        """Counting takes the parts of the model that stay with the client."""
-        return counting(self.algorithm.state_type, CLASSIFIERS[self.config.method].personal)
-
-    def find(self, told: Any, client: Client) -> Tensor:
-        """The predicted class of each test image."""
-        model = told.model
-        if self.exchange.uses_memory:
-            model = self.algorithm.sharing.personal(model, client.memory)
-        return self._evaluator(model, self._test_images)[1]
-
-    @property
-    def tested(self) -> Tensor | None:
-        """The classes of the test images."""
+    def test_classes(self) -> Tensor | None:
+        """Class of each test image."""
         assert self.data.labels is not None
         return self._numbered(self.data.labels[self._test])
 
-    @property
-    def groups(self) -> int:
-        """The number of classes."""
-        return len(self.spec.classes)
 
-
-class Counting(ClientWork[Any, Counts]):
-    """A client looks where a state puts its images, and says how many of each class are where.
+class Counting(ClientWork[Model, Counts]):
+    """A client assigns its images with the server's model and counts them.
 
     Args:
-        half: The client's half.
+        run: The client's side of the run.
         tells: Whether its owner allows counts.
     """
 
-    def __init__(self, half: ClientRun, tells: bool) -> None:
-        self.half = half
+    def __init__(self, run: ClientRun[Model], tells: bool) -> None:
+        self.run = run
         self.tells = tells
-        self.exchange = half.exchange
+        self.exchange = counts_exchange(run.algorithm)
 
     def local_updates(
-        self, task: Task, message: Any, clients: Sequence[Client], randomness: Randomness
+        self, task: Task, message: Model, clients: Sequence[Client], randomness: Randomness
     ) -> list[Counts]:
-        """Where the images are stays in the client's scratch."""
+        """Count images by class and cluster. The assignments stay in the client's scratch."""
         (client,) = clients
-        found = self.half.find(message, client).cpu()
+        found = self.run.assign(message, client).cpu()
         client.scratch[FOUND] = found
-        classes = self.half.tested if self.tells else None
+        classes = self.run.test_classes if self.tells else None
         if classes is None:
             return [Counts(torch.zeros(0, 0, dtype=torch.int64))]
-        table = torch.zeros(len(self.half.spec.classes), self.half.groups, dtype=torch.int64)
+        table = torch.zeros(self.run.spec.table_shape, dtype=torch.int64)
         ones = torch.ones(len(found), dtype=torch.int64)
         return [Counts(table.index_put_((classes, found), ones, accumulate=True))]
 
 
-def make_client_run(spec: RunSpec, data: ImageData, device: torch.device) -> ClientRun:
-    """A client's half.
+def make_client_run(spec: RunSpec, data: ImageData, device: torch.device) -> ClientRun[Any]:
+    """Return a client's side of a run.
 
     Raises:
-        UsageError: The configuration is of another form, or does not fit the images.
+        UsageError: The configuration cannot be read or does not fit the images.
     """
-    kinds = {"cluster": ClusteringRun, "classify": ClassificationRun}
-    return kinds[spec.command](spec, data, device)
+    if spec.command == "cluster":
+        return ClusteringRun(spec, data, device)
+    return ClassificationRun(spec, data, device)
 
 
 def load_for(spec: RunSpec, place: str) -> ImageData:
-    """A client's own images, in the size that the run has them.
+    """Load a client's own images, in the size that the run asks for.
 
     Args:
-        spec: What the server tells of the run; it cannot name another place.
+        spec: Description of the run; it cannot name another place.
         place: An image folder, an archive of one, or an ``.npz`` file.
 
     Raises:
@@ -305,5 +246,5 @@ def load_for(spec: RunSpec, place: str) -> ImageData:
     if not Path(place).exists():
         raise UsageError(f"there are no images at {place}: give another --data")
     section = spec.config.get("data")
-    wanted = section if isinstance(section, dict) else {}
-    return load(place, image_size=wanted.get("image_size"))
+    settings = section if isinstance(section, dict) else {}
+    return load(place, image_size=settings.get("image_size"))

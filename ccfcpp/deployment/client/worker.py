@@ -1,4 +1,4 @@
-"""A client: it holds images, and does the work that a server asks for."""
+"""The worker of a client: it holds images and does the work that a server asks for."""
 
 import io
 import time
@@ -17,14 +17,15 @@ from ccfcpp.core.sending import ALWAYS, Kind
 from ccfcpp.core.units import bytes_in_words
 from ccfcpp.data import ImageData
 from ccfcpp.deployment.client.memory_store import LostMemoryError, MemoryStore
-from ccfcpp.deployment.client.run import COUNTS, FOUND, ClientRun, make_client_run
+from ccfcpp.deployment.client.run import FOUND, ClientRun, make_client_run
+from ccfcpp.deployment.link.algorithms import COUNTS
 from ccfcpp.deployment.link.messages import (
     MessageError,
     Request,
     Response,
     deserialize,
+    printable,
     serialize,
-    shown,
 )
 from ccfcpp.deployment.link.packet import MOST_PAYLOAD_BYTES, Packet
 from ccfcpp.deployment.link.run_spec import Facts, PrivacyLimit, RunSpec
@@ -32,8 +33,9 @@ from ccfcpp.engine.client import Client
 from ccfcpp.engine.exchange import ClientWork, RefusedUpdateError, Task
 
 _MOST_NONCES = 10_000
-"""Nonces that are remembered, to tell an order that comes a second time."""
+"""Number of nonces that are kept, to recognise a request that comes a second time."""
 _UNREADABLE = "0" * 32
+"""Nonce of the response to a request whose header cannot be read."""
 
 
 class ForbiddenError(Exception):
@@ -41,17 +43,17 @@ class ForbiddenError(Exception):
 
 
 class Worker:
-    """A resident client: what it has loaded and built serves for many tasks.
+    """A resident client, which keeps what it has loaded and built from one task to the next.
 
     Args:
-        load: Gives the client's images, in the size that a run has them.
-        folder: Where its memory goes, and what the run finds for its images.
-        allowed: What its owner allows to send, beside models, centroids and sums.
+        load: Loads the client's images in the size that a run asks for.
+        folder: Folder for the client's memory, and for the model and the assignments of a run.
+        allowed: Kinds of data that its owner allows to send, beside models, centroids and sums.
         device: Where it computes.
-        say: Takes a line for the owner.
-        most_bytes: How large a payload may be.
-        only_secure_sums: Whether its owner allows nothing that the server sees by itself.
-        only_private: How much a run may tell by what it publishes; None: anything.
+        say: Called with a line for the owner.
+        most_bytes: The largest size of a payload.
+        only_secure_sums: Whether its owner refuses runs without secure sums.
+        only_private: The largest privacy loss that its owner allows; None for no limit.
     """
 
     def __init__(
@@ -73,49 +75,50 @@ class Worker:
         self.most_bytes = most_bytes
         self.only_secure_sums = only_secure_sums
         self.only_private = only_private
-        self.memory_store = MemoryStore(folder / "memory", self.device)
+        self.memories = MemoryStore(folder / "memory", self.device)
         self.tally = Tally()
         self._seen: dict[str, None] = {}
-        self._hired: tuple[RunSpec, _Hired] | None = None
+        self._active: _ActiveRun | None = None
 
     def answer(self, packet: Packet) -> Packet:
-        """Do what an order asks for. Whatever it is, there is an answer, and no error."""
+        """Do what a request asks for. Every request gets a response, and none raises an error."""
         try:
-            order = Request.read(packet.header)
+            request = Request.read(packet.header)
         except MessageError as error:
-            self.say(f"an order was refused: {error}")
-            return _written(Response(nonce=_UNREADABLE, status="failed"))
+            self.say(f"a request was refused: {error}")
+            return Packet(Response(nonce=_UNREADABLE, status="failed").written())
+        payload = b""
         try:
-            answer, payload = self._follow(order, packet.payload)
+            response, payload = self._follow(request, packet.payload)
         except ForbiddenError as error:
-            answer, payload = self._declined(order, "forbidden", str(error)), b""
+            response = self._declined(request, "forbidden", str(error))
         except LostMemoryError:
-            answer, payload = self._declined(order, "lost", "what it remembered is gone"), b""
+            response = self._declined(request, "lost", "what it remembered is gone")
         except (RefusedUpdateError, MessageError) as error:
-            answer, payload = self._declined(order, "refused", str(error)), b""
+            response = self._declined(request, "refused", str(error))
         except Exception as error:
             # The text of an error may quote what only the owner may read, such as a path.
-            answer, payload = Response(nonce=order.nonce, status="failed"), b""
-            mend = str(error) if isinstance(error, UsageError) else traceback.format_exc()
-            self.say(f"{_described(order)} failed: {mend}")
-        return _written(answer, payload)
+            response = Response(nonce=request.nonce, status="failed")
+            why = str(error) if isinstance(error, UsageError) else traceback.format_exc()
+            self.say(f"{_described(request)} failed: {why}")
+        return Packet(response.written(), payload)
 
-    def _declined(self, order: Request, status: str, reason: str) -> Response:
-        self.say(f"{_described(order)}: {status}, {reason}")
+    def _declined(self, request: Request, status: str, reason: str) -> Response:
+        self.say(f"{_described(request)}: {status}, {reason}")
         return Response.model_validate(
-            {"nonce": order.nonce, "status": status, "reason": shown(reason)}
+            {"nonce": request.nonce, "status": status, "reason": printable(reason)}
         )
 
-    def _follow(self, order: Request, payload: bytes) -> tuple[Response, bytes]:
-        if order.nonce in self._seen:
-            raise MessageError("this order has come before")
-        self._seen[order.nonce] = None
+    def _follow(self, request: Request, payload: bytes) -> tuple[Response, bytes]:
+        if request.nonce in self._seen:
+            raise MessageError("this request has come before")
+        self._seen[request.nonce] = None
         if len(self._seen) > _MOST_NONCES:
             del self._seen[next(iter(self._seen))]
-        self._check_allowed(order.spec)
-        if order.kind == "hello":
-            return Response(nonce=order.nonce, facts=self._facts(order.spec)), b""
-        return self._work(order, payload)
+        self._check_allowed(request.spec)
+        if request.kind == "hello":
+            return Response(nonce=request.nonce, facts=self._facts(request.spec)), b""
+        return self._work(request, payload)
 
     def _check_allowed(self, spec: RunSpec) -> None:
         if wanted := [kind for kind in spec.kinds if kind not in self.allowed]:
@@ -126,64 +129,75 @@ class Worker:
             raise ForbiddenError(f"{why} (--only-private, --delta)")
 
     def _facts(self, spec: RunSpec) -> Facts:
-        half = make_client_run(spec, self.load(spec), self.device)
+        run = make_client_run(spec, self.load(spec), self.device)
         tells = "counts" in self.allowed
         # A classifier cannot be trained without the names of the classes.
         named = tells or spec.command == "classify"
         return Facts(
-            samples=half.samples,
-            image_shape=tuple(half.images.shape[1:]),
-            classes=half.data.classes if named else (),
-            counts=tells and half.data.labels is not None,
+            samples=len(run.images),
+            image_shape=tuple(run.images.shape[1:]),
+            classes=run.data.classes if named else (),
+            counts=tells and run.data.labels is not None,
         )
 
-    def _work(self, order: Request, payload: bytes) -> tuple[Response, bytes]:
+    def _work(self, request: Request, payload: bytes) -> tuple[Response, bytes]:
         began = time.monotonic()
-        hired = self._hire(order)
-        work = hired.works.get(order.exchange)
+        active = self._activate(request)
+        work = active.works.get(request.exchange)
         if work is None:
-            raise RefusedUpdateError(f"there is no exchange {order.exchange!r}")
+            raise RefusedUpdateError(f"there is no exchange {request.exchange!r}")
         message = deserialize(work.exchange.message, payload, self.device, self.most_bytes)
-        task = Task(hired.half.spec.method, order.exchange, order.round, order.index)
-        client = hired.client
-        client.memory = before = {}
-        if work.exchange.uses_memory:
-            client.memory = before = self.memory_store.take(order.run, order.remembered)
+        update, remembers = self._update(active, work, request, message)
+        sent = serialize(update)
+        if request.exchange == COUNTS:
+            self._save_found(active.client.scratch.pop(FOUND))
+            active.run.save_model(message, self.folder)
+        else:
+            self.tally.count(request, time.monotonic() - began, len(sent))
+            if request.last:
+                self.say(self.tally.line())
+        return Response(nonce=request.nonce, remembers=remembers), sent
+
+    def _update(
+        self,
+        active: "_ActiveRun",
+        work: ClientWork[object, object],
+        request: Request,
+        message: object,
+    ) -> tuple[object, bool]:
+        """Return the update of an exchange, and whether the client's memory has changed."""
+        task = Task(active.run.spec.method, request.exchange, request.round, request.index)
+        client, uses_memory = active.client, work.exchange.uses_memory
+        before = self.memories.load(request.run, request.remembered) if uses_memory else {}
+        client.memory = before
         try:
-            source = hired.randomness.at_round(order.round)
-            (update,) = work.local_updates(task, message, [client], source)
+            randomness = active.randomness.at_round(request.round)
+            (update,) = work.local_updates(task, message, [client], randomness)
             memory = client.memory
         finally:
             client.memory = {}
         if isinstance(update, RefusedUpdateError):
             raise update
         if remembers := memory is not before:
-            self.memory_store.put(order.run, order.version, memory)
-        if work.exchange.uses_memory:
+            self.memories.save(request.run, request.version, memory)
+        if uses_memory:
             # Other work, such as a stage of a secure sum, may come before the server has accepted
             # what is remembered now.
-            self.memory_store.clear(order.run, order.remembered, order.kept, order.version)
-        if order.exchange == COUNTS:
-            self._keep_found(client.scratch.pop(FOUND))
-            hired.half.keep(message, self.folder)
-        sent = serialize(update)
-        if order.exchange != COUNTS:
-            self.tally.count(order, time.monotonic() - began, len(sent))
-            if order.last:
-                self.say(self.tally.line())
-        return Response(nonce=order.nonce, remembers=remembers), sent
+            self.memories.prune(request.run, request.remembered, request.kept, request.version)
+        return update, remembers
 
-    def _hire(self, order: Request) -> "_Hired":
-        """The client's half; made again where the run is another one."""
-        key = order.spec
-        if self._hired is None or self._hired[0] != key or self._hired[1].client.id != order.client:
-            self._hired = None
-            half = make_client_run(key, self.load(key), self.device)
-            self._hired = key, _Hired(half, order.client, "counts" in self.allowed)
-        return self._hired[1]
+    def _activate(self, request: Request) -> "_ActiveRun":
+        """Return the client's side of the run, built again if the run is another one."""
+        active = self._active
+        if active is None or (active.run.spec, active.client.id) != (request.spec, request.client):
+            # The memory of the old run is free before the new one is built.
+            active = self._active = None
+            run = make_client_run(request.spec, self.load(request.spec), self.device)
+            active = self._active = _ActiveRun(run, request.client, "counts" in self.allowed)
+        return active
 
-    def _keep_found(self, found: Tensor) -> None:
-        """Where the server's knowledge puts the client's images stays with their owner."""
+    def _save_found(self, found: Tensor) -> None:
+        """Save the assignments of the client's images, which stay with their owner."""
         buffer = io.BytesIO()
         np.savez_compressed(buffer, found=found.numpy())
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -191,62 +205,58 @@ class Worker:
 
 
 class Tally:
-    """What a client has done in a round, which is said in one line when the round is over."""
+    """What a client has done in a round, for a line when the round is over."""
 
     def __init__(self) -> None:
         self._round = ("", -1)
         self._names: list[str] = []
         self._seconds, self._sent = 0.0, 0
 
-    def count(self, order: Request, seconds: float, sent: int) -> None:
-        """Count the work of an order in; with another round it begins anew.
+    def count(self, request: Request, seconds: float, sent: int) -> None:
+        """Add the work of a request; a request of another round starts from zero.
 
         Args:
-            order: What was asked for.
-            seconds: What it took.
-            sent: Bytes of the answer.
+            request: What the server has asked for.
+            seconds: Time that the work took.
+            sent: Bytes of the response.
         """
-        if self._round != (order.run, order.round):
-            self._round = order.run, order.round
+        if self._round != (request.run, request.round):
+            self._round = request.run, request.round
             self._names, self._seconds, self._sent = [], 0.0, 0
-        self._names.append(order.exchange)
+        self._names.append(request.exchange)
         self._seconds += seconds
         self._sent += sent
 
     def line(self) -> str:
-        """What was done in the round."""
+        """Return the round's exchanges, seconds and bytes as one line."""
         count = len(self._names)
-        what = shown(self._names[0]) if count == 1 else f"{count} exchanges"
+        what = printable(self._names[0]) if count == 1 else f"{count} exchanges"
         sent = bytes_in_words(self._sent)
         return f"round {self._round[1] + 1}, {what}: {self._seconds:.1f} s, {sent} sent"
 
 
-class _Hired:
-    """All that a client has made for a run.
+class _ActiveRun:
+    """All that a client has built for a run.
 
     Args:
-        half: Its half.
+        run: Its side of the run.
         number: The client's number.
         tells: Whether its owner allows counts.
     """
 
-    def __init__(self, half: ClientRun, number: int, tells: bool) -> None:
-        shape = tuple(half.images.shape[1:])
-        if shape != half.spec.image_shape:
-            raise RefusedUpdateError(f"its images are {shape}, not {half.spec.image_shape}")
-        half.begin()
-        self.half = half
-        self.client: Client = half.client(number)
-        self.works: dict[str, ClientWork[object, object]] = dict(half.works(tells))
-        self.randomness = Randomness(int(half.spec.config.get("seed", 0)))
+    def __init__(self, run: ClientRun[object], number: int, tells: bool) -> None:
+        shape = tuple(run.images.shape[1:])
+        if shape != run.spec.image_shape:
+            raise RefusedUpdateError(f"its images are {shape}, not {run.spec.image_shape}")
+        run.prepare()
+        self.run = run
+        self.client: Client = run.client(number)
+        self.works: dict[str, ClientWork[object, object]] = dict(run.works(tells))
+        self.randomness = Randomness(int(run.spec.config.get("seed", 0)))
 
 
-def _described(order: Request) -> str:
-    """An order in some words."""
-    if order.kind == "hello":
-        return f"{shown(order.spec.method)} asks for the images' facts"
-    return f"round {order.round + 1}, {shown(order.exchange)}"
-
-
-def _written(answer: Response, payload: bytes = b"") -> Packet:
-    return Packet(answer.written(), payload)
+def _described(request: Request) -> str:
+    """Return a request in some words."""
+    if request.kind == "hello":
+        return f"{printable(request.spec.method)} asks for the images' facts"
+    return f"round {request.round + 1}, {printable(request.exchange)}"

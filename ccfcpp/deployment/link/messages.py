@@ -1,8 +1,8 @@
-"""What travels between the server and a client: a head, and one payload of tensors.
+"""Requests and responses: a header, and a payload of tensors.
 
-A head is JSON of a fixed form, a payload is a safetensors file; neither can hold code. Both are
-limited in size before they are parsed, and whatever has another form is an ``MessageError``, whose
-message names what is wrong and quotes nothing.
+A header is JSON of a fixed schema and a payload is a safetensors file; neither can hold code. Both
+are limited in size before they are parsed. Anything else is a ``MessageError``, whose text names
+what is wrong and quotes nothing.
 """
 
 import json
@@ -26,7 +26,7 @@ _LENGTH_BYTES = 8
 
 
 class MessageError(ValueError):
-    """What has arrived cannot be used; the message says why."""
+    """A message that has arrived cannot be used; the text says why."""
 
 
 Token = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
@@ -35,52 +35,53 @@ Number = Annotated[int, Field(ge=0, lt=10**7)]
 
 
 def new_token() -> str:
-    """A number that nobody can guess, as 32 hexadecimal digits."""
+    """Return an unguessable number, as 32 hexadecimal digits."""
     return secrets.token_hex(16)
 
 
-class _Head(Section):
+class _Header(Section):
     model_config = ConfigDict(populate_by_name=True)
 
     @classmethod
     def read(cls, content: bytes) -> Self:
-        """A head from its JSON.
+        """Parse a header from its JSON.
 
         Raises:
-            MessageError: It is too long or of another form.
+            MessageError: It is too long or does not fit the schema.
         """
         if len(content) > MOST_HEADER_BYTES:
-            raise MessageError(f"its head has {len(content)} bytes, over {MOST_HEADER_BYTES}")
+            raise MessageError(f"its header has {len(content)} bytes, over {MOST_HEADER_BYTES}")
         try:
             return cls.model_validate_json(content)
         except (ValidationError, RecursionError) as error:
-            raise MessageError("its head is of another form") from error
+            raise MessageError("its header is of another form") from error
 
     def written(self) -> bytes:
-        """The JSON."""
+        """Return the header as JSON."""
         return self.model_dump_json(exclude_defaults=True, by_alias=True).encode()
 
 
-class Request(_Head):
-    """What the server asks of a client.
+class Request(_Header):
+    """Header of what the server asks of a client.
 
     Attributes:
-        kind: ``hello``: to tell of its images; ``work``: to do the work of an exchange.
-        run: Which run it is; it stays the same when a run goes on.
-        nonce: To be given back: an answer without it is not to this order.
-        spec: What the client has to know of the run.
-        client: The client's number, which seeds its random numbers.
+        kind: ``hello`` asks for the facts of its images; ``work`` asks for the work of an exchange.
+        run: Token of the run; a resumed run keeps it.
+        nonce: The response must repeat it.
+        spec: Description of the run.
+        client: Number of the client, which seeds its random numbers.
         exchange: Name of the exchange.
         round: Number of the round, from 0.
-        index: Place of the exchange in its round, from 0.
-        last: Whether the round is over with it.
-        remembered: The version of the client's memory to go on with; empty for none.
-        kept: The version that the server's checkpoint names: it may be wanted again.
+        index: Position of the exchange in its round, from 0.
+        last: Whether it is the last exchange of the round.
+        remembered: Version of the client's memory to go on with; empty for none.
+        kept: Version that the server's checkpoint names; it may be needed again.
     """
 
     kind: Literal["hello", "work"]
     run: Token
     nonce: Token
+    # Messages and the folders of older runs call it a charter.
     spec: RunSpec = Field(alias="charter")
     client: Number = 0
     exchange: Text = ""
@@ -92,25 +93,24 @@ class Request(_Head):
 
     @property
     def version(self) -> str:
-        """The version that the client's memory gets where this work changes it.
+        """Version of the client's memory after this work.
 
-        With the nonce in it, no two works give versions of one name, also where a round is run
-        again.
+        It contains the nonce, so that a round that is run again does not reuse a version.
         """
         return f"{self.round}.{self.index}.{self.nonce}"
 
 
-class Response(_Head):
-    """What a client says.
+class Response(_Header):
+    """Header of what a client answers.
 
     Attributes:
-        nonce: The order's.
+        nonce: That of the request.
         status: ``done``; ``refused``: the system itself says why there is no update; ``forbidden``:
-            the owner does not allow it; ``lost``: the memory to go on with is not there;
-            ``failed``: anything else, and the client's own log says what.
-        reason: One line; empty where the work failed, since an error's text may quote anything.
-        remembers: Whether the memory has changed, to the order's ``version``.
-        facts: The answer to ``hello``.
+            the owner does not allow it; ``lost``: the memory to go on with is missing; ``failed``:
+            anything else, which only the client's own log explains.
+        reason: One line; empty if the work failed, since an error's text may quote anything.
+        remembers: Whether the client's memory has changed to the request's ``version``.
+        facts: The response to ``hello``.
     """
 
     nonce: Token
@@ -120,15 +120,15 @@ class Response(_Head):
     facts: Facts | None = None
 
 
-def shown(text: str) -> str:
-    """Text from elsewhere on one line, without what a terminal would obey."""
+def printable(text: str) -> str:
+    """Return text from elsewhere on one line, without control characters for a terminal."""
     line = " ".join(text.split())
     return "".join(letter if letter.isprintable() else "?" for letter in line)[:200]
 
 
 def serialize(payload: object) -> bytes:
-    """A dataclass of tensors and numbers as a safetensors file."""
-    # Tensors may be views into one memory; each goes by itself.
+    """Return a dataclass of tensors and numbers as the bytes of a safetensors file."""
+    # Tensors may be views into one memory, which safetensors refuses: each is copied.
     tensors = {
         name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
         for name, tensor in pack(payload).items()
@@ -139,36 +139,36 @@ def serialize(payload: object) -> bytes:
 def deserialize(
     kind: type[T], content: bytes, device: torch.device, most_bytes: int = MOST_PAYLOAD_BYTES
 ) -> T:
-    """The dataclass that ``serialize`` made a file of.
+    """Return the dataclass that ``serialize`` has written.
 
     Args:
-        kind: Its type.
-        content: The file, from anybody.
-        device: Where the tensors go.
-        most_bytes: How large the file may be.
+        kind: The type of the dataclass.
+        content: The file, from an untrusted sender.
+        device: Where the tensors are placed.
+        most_bytes: The largest size of the file.
 
     Raises:
-        MessageError: It is too large, no such file, or one of other fields.
+        MessageError: The file is too large, cannot be read, or has other fields.
     """
     if len(content) > most_bytes:
         raise MessageError(f"it has {len(content)} bytes, over {most_bytes}")
     _check_names(content)
     try:
-        # Memory of PyTorch's own: rounding may depend on how a tensor is aligned.
+        # The copy is in PyTorch's own memory: rounding may depend on a tensor's alignment.
         tensors = {name: t.clone().to(device) for name, t in load(content).items()}
     except (SafetensorError, KeyError, TypeError, ValueError, RuntimeError) as error:
         raise MessageError("it is no safetensors file") from error
     try:
         payload = unpack(kind, tensors)
     except PayloadError as error:
-        raise MessageError(shown(str(error))) from error
+        raise MessageError(printable(str(error))) from error
     if extra := tensors.keys() - pack(payload).keys():
-        raise MessageError(shown(f"{kind.__name__} has no {min(extra)!r}"))
+        raise MessageError(printable(f"{kind.__name__} has no {min(extra)!r}"))
     return payload
 
 
 def _check_names(content: bytes) -> None:
-    """Refuse a file whose list of tensors is too long, or names one of them twice."""
+    """Refuse a file whose list of tensors is too long or contains a name twice."""
     length = int.from_bytes(content[:_LENGTH_BYTES], "little")
     if length > _MOST_NAMES_BYTES:
         raise MessageError(f"its list of tensors has {length} bytes, over {_MOST_NAMES_BYTES}")

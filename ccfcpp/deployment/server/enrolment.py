@@ -1,4 +1,4 @@
-"""Who takes part in a deployed run, as its folder keeps it. It needs no Flower."""
+"""The clients of a deployed run, as the run's folder keeps them. It needs no Flower."""
 
 import json
 from dataclasses import dataclass, replace
@@ -14,13 +14,13 @@ from ccfcpp.engine.client import Member
 
 @dataclass(frozen=True)
 class Enrolment:
-    """Who takes part in a run; it stays with the run, so that it can go on.
+    """The clients of a run and what they were sent. A resumed run needs it.
 
     Attributes:
-        run: The run's token, which names the clients' memories.
-        spec: What clients are told.
+        run: Token of the run, which names the clients' memories.
+        spec: Description of the run.
         members: The clients.
-        seconds: How long the quickest of them took to answer a greeting.
+        seconds: Time of the quickest response in the handshake.
     """
 
     run: str
@@ -28,10 +28,10 @@ class Enrolment:
     members: tuple[Member, ...]
     seconds: float
 
-    def told(self, config: MethodConfig) -> "Enrolment":
-        """The same, where clients are told another configuration."""
-        told = first_spec(self.spec.command, config.model_dump(mode="json")).config
-        return replace(self, spec=self.spec.model_copy(update={"config": told}))
+    def with_config(self, config: MethodConfig) -> "Enrolment":
+        """Return a copy whose clients are sent another configuration."""
+        sent = first_spec(self.spec.command, config.model_dump(mode="json")).config
+        return replace(self, spec=self.spec.model_copy(update={"config": sent}))
 
     def save(self, path: Path) -> None:
         """Write it as JSON."""
@@ -45,10 +45,10 @@ class Enrolment:
 
     @staticmethod
     def load(path: Path) -> "Enrolment":
-        """Read it back.
+        """Read it from JSON.
 
         Raises:
-            UsageError: It is missing or damaged.
+            UsageError: The file is missing or damaged.
         """
         try:
             content = json.loads(path.read_bytes())

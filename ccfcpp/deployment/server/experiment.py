@@ -1,4 +1,4 @@
-"""A run whose images are with clients on other machines, from its spec to its results."""
+"""A run whose images are with clients on other machines, from its description to its results."""
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ccfcpp.clustering.algorithm import ClusteringAlgorithm, Problem
+from ccfcpp.clustering.algorithm import ClusteringAlgorithm
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.methods import METHODS
 from ccfcpp.clustering.model import ModelFacts
@@ -16,7 +16,13 @@ from ccfcpp.core.config import MethodConfig
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.metrics import clustering_scores
 from ccfcpp.deployment.bounded_sums import SummingWithinBounds, exchanges_within_bounds
-from ccfcpp.deployment.client.run import COUNTS, Counts, counting
+from ccfcpp.deployment.link.algorithms import (
+    COUNTS,
+    Counts,
+    classification,
+    clustering_problem,
+    counts_exchange,
+)
 from ccfcpp.deployment.link.run_spec import RunSpec
 from ccfcpp.deployment.masked_messages import exchanges_under_masks
 from ccfcpp.deployment.masked_sums import SummingOverNetwork
@@ -31,36 +37,34 @@ from ccfcpp.models.state import ModelState
 from ccfcpp.runs.experiment import Arrays, Experiment, Scores, Snapshot
 from ccfcpp.runs.local_spectra import LocalSpectra
 from supervised.algorithm import FederatedClassification
-from supervised.classifiers import CLASSIFIERS
 from supervised.config import ClassifyConfig
-from supervised.setup import classifier_maker
 
 Exchanges = Mapping[str, Exchange[Any, Any]]
 Connect = Callable[[Exchanges, torch.device], Deployed]
-"""Makes the transport, for the exchanges of a system and the server's device."""
+"""Returns the transport, for the exchanges of a system and the server's device."""
 _AFTER_THE_ROUND = 10**6
-"""Place of the counting behind all exchanges of a round."""
+"""Index of the counting, after all exchanges of a round."""
 
 
 class DeployedExperiment(Experiment[Any]):
-    """What clustering and classification have in common, where the server sees no image.
+    """Clustering or classification of images that the server does not see.
 
     Args:
         config: The run's configuration.
-        spec: What the clients are told.
-        members: All clients that take part, by what they have said.
-        connect: Makes the transport.
+        spec: Description of the run.
+        members: The clients that take part.
+        connect: Returns the transport to them.
 
     Attributes:
-        transport: What takes tasks to them.
+        transport: The transport to the clients.
+        no_scores: The part of a summary that holds scores, if no client tells.
     """
 
+    algorithm: ClusteringAlgorithm[Any] | FederatedClassification
+    no_scores: Mapping[str, None] = {}
+
     def __init__(
-        self,
-        config: MethodConfig,
-        spec: RunSpec,
-        members: Sequence[Member],
-        connect: Connect,
+        self, config: MethodConfig, spec: RunSpec, members: Sequence[Member], connect: Connect
     ) -> None:
         super().__init__(config)
         self.attack.refuse_deployed()
@@ -74,10 +78,11 @@ class DeployedExperiment(Experiment[Any]):
         works = self.algorithm.client_side(Crew(largest, together=1)).works
         self.exchanges = {name: work.exchange for name, work in works.items()}
         _ = self.hostility, self.protection  # they say before the run what does not fit
-        self.transport = connect({**self._asked(), COUNTS: self.counting}, self.device)
+        asked = {**self._asked(), COUNTS: counts_exchange(self.algorithm)}
+        self.transport = connect(asked, self.device)
 
     def _asked(self) -> Exchanges:
-        """What clients are asked for."""
+        """Return the exchanges in which clients take part."""
         if self.privacy.secure_sums:
             return exchanges_under_masks(self.exchanges)
         if self.privacy.level != "none":
@@ -86,20 +91,15 @@ class DeployedExperiment(Experiment[Any]):
 
     @abstractmethod
     def prepare(self) -> None:
-        """Make the algorithm."""
-
-    @property
-    @abstractmethod
-    def counting(self) -> Exchange[Any, Counts]:
-        """The exchange in which clients count."""
+        """Build the algorithm."""
 
     @abstractmethod
-    def told(self, state: Any) -> object:
-        """What clients need of a state to count."""
+    def sent_to_count(self, state: object) -> object:
+        """Return what clients need of a state in order to count."""
 
     @abstractmethod
     def scores_of(self, table: Tensor) -> Scores:
-        """Scores from how many images of each class are where.
+        """Return scores of a table of counts.
 
         Args:
             table: int64 of shape (classes, clusters or predicted classes); not all 0.
@@ -112,11 +112,11 @@ class DeployedExperiment(Experiment[Any]):
 
     @property
     def cohort(self) -> None:
-        """Each client trains by itself."""
+        """None, since each client trains by itself."""
         return
 
     def federation(self, memories: ClientMemories | None = None) -> Federation[Any, Any]:
-        """The server and its transport; memories are the clients' own affair."""
+        """Return the server with its transport; the clients keep their own memories."""
         transport: Transport = self.transport
         mechanism = self.protection.mechanism if self.protection else None
         if self.privacy.secure_sums:
@@ -135,26 +135,26 @@ class DeployedExperiment(Experiment[Any]):
         federation.guard = mechanism
         return federation
 
-    def knows_groups(self, state: Any) -> bool:
-        """Whether images can be put anywhere yet."""
+    def knows_groups(self, state: object) -> bool:
+        """Return whether images can be assigned yet."""
         return True
 
-    def scores(self, number: int, state: Any, memories: ClientMemories) -> Scores:
-        """Scores over the images of the clients that tell, where they are due."""
+    def scores(self, number: int, state: object, memories: ClientMemories) -> Scores:
+        """Return scores over the images of the clients that tell, in rounds that are scored."""
         due = (number + 1) % getattr(self.config, "evaluate_every", 1) == 0
         if not due or not self.spec.classes or not self.knows_groups(state):
             return {}
         table = sum_of(self.counts(number, state))
         return {} if table is None else self.scores_of(table)
 
-    def counts(self, number: int, state: Any) -> dict[int, Tensor]:
-        """What clients say of where a state puts their images, by their number.
+    def counts(self, number: int, state: object) -> dict[int, Tensor]:
+        """Return the clients' tables of counts, by their number.
 
-        Clients that do not tell, or cannot be reached, are left out; each keeps for itself where
-        every image of its own is.
+        Clients that do not tell or cannot be reached are left out. Each client keeps the assignment
+        of every one of its images to itself.
         """
         task = Task(self.system, COUNTS, number, _AFTER_THE_ROUND)
-        replies = self.transport.deliver(task, self.told(state), by_size(self._members))
+        replies = self.transport.deliver(task, self.sent_to_count(state), by_size(self._members))
         held = {member.id: member.samples for member in self._members}
         found = {}
         for reply in replies:
@@ -167,50 +167,45 @@ class DeployedExperiment(Experiment[Any]):
         return found
 
     def _is_sound(self, table: Tensor, samples: int) -> bool:
-        shape = (len(self.spec.classes), self.spec.clusters or len(self.spec.classes))
         return (
             table.dtype == torch.int64
-            and table.shape == shape
+            and table.shape == self.spec.table_shape
             and bool((table >= 0).all())
             and bool((table <= 10**9).all())
             and (self.spec.command == "classify" or int(table.sum()) == samples)
         )
 
     def results(
-        self, state: Any, memories: ClientMemories, local: LocalSpectra
-    ) -> tuple[dict[str, Any], Arrays]:
-        """Scores over the clients that tell, and what each has told."""
+        self, state: object, memories: ClientMemories, local: LocalSpectra
+    ) -> tuple[dict[str, object], Arrays]:
+        """Return scores over the clients that tell, and their tables."""
         found = self.counts(self.algorithm.rounds, state)
         table = sum_of(found)
         arrays = {}
         if found:
             numbers, tables = zip(*sorted(found.items()), strict=True)
             arrays["counts"] = {"client": torch.tensor(numbers), "table": torch.stack(tables)}
-        summary: dict[str, Any] = dict(self.no_scores)
-        if table is not None:
-            summary |= self.scores_of(table)
-        return summary | {"counted_clients": sorted(found)} | self.last_facts(state), arrays
+        scores = self.no_scores if table is None else self.scores_of(table)
+        counted = {"counted_clients": sorted(found)}
+        return {**self.no_scores, **scores, **counted, **self.last_facts(state)}, arrays
 
-    no_scores: Mapping[str, None] = {}
-    """What a summary says where nobody tells."""
-
-    def last_facts(self, state: Any) -> dict[str, Any]:
-        """What else a summary says of the last state."""
+    def last_facts(self, state: object) -> dict[str, object]:
+        """Return other entries of the summary about the last state."""
         return {}
 
     def local_representations(self, client: int, model: ModelState) -> None:
-        """None: there is no image at the server on which models could be compared."""
+        """Return None: the server has no image on which models could be compared."""
 
-    def snapshot(self, state: Any, memories: ClientMemories) -> Snapshot:
-        """Nothing can be shown.
+    def snapshot(self, state: object, memories: ClientMemories) -> Snapshot:
+        """Refuse: there is no image to show.
 
         Raises:
             UsageError: Always.
         """
         raise UsageError("the images of this run are with its clients: there is nothing to draw")
 
-    def describe(self) -> dict[str, Any]:
-        """The setting, for the summary."""
+    def describe(self) -> dict[str, object]:
+        """Return the setting, for the summary."""
         config = self.config
         return {
             "method": config.method,
@@ -236,48 +231,40 @@ class DeployedClustering(DeployedExperiment):
     no_scores = dict.fromkeys(("nmi", "nmi_geometric", "kappa", "accuracy", "ari"))
 
     def prepare(self) -> None:
-        """Make the system."""
-        spec = self.spec
-        self.problem = Problem(
-            self.config, spec.image_shape, spec.clusters, self.device, spec.samples
-        )
+        """Build the system."""
+        self.problem = clustering_problem(self.config, self.spec, self.device)
         self.algorithm = METHODS[self.config.method].make(self.problem)
 
     def model_facts(self) -> dict[str, str]:
-        """What the problem was."""
+        """Return the facts of the problem, for the header of the model's file."""
         return ModelFacts.of(self.problem).header
 
-    def knows_groups(self, state: Any) -> bool:
-        """Whether there are clusters yet."""
+    def knows_groups(self, state: object) -> bool:
+        """Return whether there are clusters yet."""
         return self.algorithm.knows_clusters(state)
 
-    def told(self, state: Any) -> object:
-        """What any client receives in the end."""
+    def sent_to_count(self, state: object) -> object:
+        """Return what any client receives at the end."""
         return self.algorithm.delivery(state)
 
-    @property
-    def counting(self) -> Exchange[Any, Counts]:
-        """For what is delivered."""
-        return counting(self.algorithm.delivery_type)
-
     def scores_of(self, table: Tensor) -> Scores:
-        """The scores of a clustering, as over the images themselves."""
+        """Return the scores of a clustering, equal to those over the images themselves."""
         classes, clusters = table.nonzero(as_tuple=True)
         times = table[classes, clusters].numpy()
         return clustering_scores(
             np.repeat(classes.numpy(), times), np.repeat(clusters.numpy(), times)
         )
 
-    def last_facts(self, state: Any) -> dict[str, Any]:
-        """What a client receives to assign its images."""
+    def last_facts(self, state: object) -> dict[str, object]:
+        """Return the size of what a client receives to assign its images."""
         return {
             "scores_connected": None,
             "scores_absent": None,
             "bytes_delivered": size(pack(self.algorithm.delivery(state))),
         }
 
-    def describe(self) -> dict[str, Any]:
-        """The setting, for the summary."""
+    def describe(self) -> dict[str, object]:
+        """Return the setting, for the summary."""
         return {
             **super().describe(),
             "clusters": self.spec.clusters,
@@ -294,29 +281,19 @@ class DeployedClassification(DeployedExperiment):
     no_scores: Mapping[str, None] = {"accuracy": None}
 
     def prepare(self) -> None:
-        """Make the method."""
-        spec, config = self.spec, self.config
-        classes = len(spec.classes)
-        make_model = classifier_maker(config, spec.image_shape, classes)
-        self.algorithm = FederatedClassification(
-            config, make_model, spec.image_shape, classes, spec.clients, self.device
-        )
+        """Build the method."""
+        self.algorithm = classification(self.config, self.spec, self.device)
 
-    def told(self, state: Any) -> object:
-        """The whole state: it is the global model, and the server's part of a method."""
+    def sent_to_count(self, state: object) -> object:
+        """Return the whole state: the global model and the server's part of the method."""
         return state
 
-    @property
-    def counting(self) -> Exchange[Any, Counts]:
-        """Clients may have parts of the model that they remember."""
-        return counting(self.algorithm.state_type, CLASSIFIERS[self.config.method].personal)
-
     def scores_of(self, table: Tensor) -> Scores:
-        """The share of test images whose class was predicted."""
+        """Return the share of test images whose class was predicted."""
         return {"accuracy": float(table.diagonal().sum() / table.sum())}
 
-    def describe(self) -> dict[str, Any]:
-        """The setting, for the summary."""
+    def describe(self) -> dict[str, object]:
+        """Return the setting, for the summary."""
         training = self.config.training
         return {
             **super().describe(),
@@ -329,7 +306,7 @@ class DeployedClassification(DeployedExperiment):
 
 
 def sum_of(counts: Mapping[int, Tensor]) -> Tensor | None:
-    """All clients' counts together; None where there are none, or all are 0."""
+    """Return the sum of all clients' tables; None if there are none or the sum is 0."""
     if not counts:
         return None
     table = torch.stack(list(counts.values())).sum(dim=0)
@@ -339,6 +316,6 @@ def sum_of(counts: Mapping[int, Tensor]) -> Tensor | None:
 def make_experiment(
     config: MethodConfig, spec: RunSpec, members: Sequence[Member], connect: Connect
 ) -> DeployedExperiment:
-    """The experiment that a spec asks for; the arguments are those of the class."""
+    """Return the experiment that a description asks for; the arguments are those of the class."""
     kinds = {"cluster": DeployedClustering, "classify": DeployedClassification}
     return kinds[spec.command](config, spec, members, connect)

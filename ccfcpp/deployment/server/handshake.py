@@ -1,33 +1,39 @@
-"""Before a run: who is there, and what they hold."""
+"""The handshake before a run: clients tell facts of their images, from which the run follows."""
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from ccfcpp.core.config import Tree
 from ccfcpp.core.errors import UsageError
-from ccfcpp.deployment.link.messages import MessageError, Request, Response, new_token, shown
-from ccfcpp.deployment.link.packet import Packet
+from ccfcpp.deployment.link.messages import (
+    MessageError,
+    Request,
+    Response,
+    new_token,
+    printable,
+)
+from ccfcpp.deployment.link.packet import Link, Packet, Undelivered
 from ccfcpp.deployment.link.run_spec import Facts, RunSpec
-from ccfcpp.deployment.server.transport import Link, Timeouts, Undelivered
+from ccfcpp.deployment.server.transport import Timeouts
 from ccfcpp.engine.client import Member
 
 _OF_THE_SERVER = ("dataset", "partition", "device", "tensorboard", "availability")
-"""Settings that say nothing to a client, such as paths of the server's."""
+"""Settings that mean nothing to a client, such as paths on the server."""
 
 Say = Callable[[str, str], None]
-"""Takes a client's name, and what there is to say of it."""
+"""Called with a client's name and a line about it."""
 
 
 def first_spec(command: str, config: Tree) -> RunSpec:
-    """What clients are told before anything is known of their images.
+    """Return the description of a run before anything is known of the clients' images.
 
     Args:
         command: ``cluster`` or ``classify``.
         config: The run's configuration, as JSON values.
     """
-    told = {key: value for key, value in config.items() if key not in _OF_THE_SERVER}
-    data = {key: value for key, value in told.get("data", {}).items() if key != "root"}
-    return RunSpec.model_validate({"command": command, "config": {**told, "data": data}})
+    sent = {key: value for key, value in config.items() if key not in _OF_THE_SERVER}
+    data = {key: value for key, value in sent.get("data", {}).items() if key != "root"}
+    return RunSpec.model_validate({"command": command, "config": {**sent, "data": data}})
 
 
 def collect_facts(
@@ -40,20 +46,20 @@ def collect_facts(
     pause: Callable[[float], None] = time.sleep,
     say: Say = lambda name, what: None,
 ) -> tuple[dict[str, Facts], float]:
-    """Ask the clients of a roster for the facts of their images, as they come online.
+    """Ask clients for the facts of their images, as they come online.
 
     Args:
-        link: What carries packets.
-        names: The clients that are expected.
-        spec: What they are told.
-        run: The run's token.
-        least: How many of them must have answered.
-        timeouts: How long each answer may take. For clients to come there is no limit.
-        pause: Called while nothing comes; it may raise.
-        say: Takes what there is to say of a client.
+        link: The carrier of packets.
+        names: Names of the admitted clients.
+        spec: Description of the run.
+        run: Token of the run.
+        least: How many clients must have answered.
+        timeouts: How long each response may take. There is no limit for clients to come online.
+        pause: Called with seconds while the server waits; it may raise.
+        say: Called with news of a client.
 
     Returns:
-        The facts by name, in the order of names; and how many seconds the quickest answer took.
+        The facts by name, in the order of the names; and the seconds of the quickest response.
 
     Raises:
         UsageError: So many clients have refused that too few are left.
@@ -72,20 +78,20 @@ def collect_facts(
         for name in names:
             if name in asked or name in found or name in refused or name not in online:
                 continue
-            order = Request(kind="hello", run=run, nonce=new_token(), spec=spec)
-            ticket = link.push(online[name], Packet(order.written()), timeouts.life)
+            request = Request(kind="hello", run=run, nonce=new_token(), spec=spec)
+            ticket = link.push(online[name], Packet(request.written()), timeouts.life)
             if ticket is not None:
-                asked[name] = order, ticket, time.monotonic()
-        for name, (order, ticket, since) in list(asked.items()):
+                asked[name] = request, ticket, time.monotonic()
+        for name, (request, ticket, since) in list(asked.items()):
             answer, seconds = link.pull(ticket), time.monotonic() - since
             if answer is None and seconds < timeouts.answer:
                 continue
             del asked[name]
-            # Who did not answer is asked again.
+            # A client without an answer is asked again.
             if answer is None or isinstance(answer, Undelivered):
                 continue
             try:
-                found[name] = _facts(order, answer)
+                found[name] = _facts(request, answer)
                 quickest = min(quickest, seconds)
                 say(name, f"{found[name].samples:,} images")
             except MessageError as error:
@@ -96,29 +102,30 @@ def collect_facts(
     return {name: found[name] for name in names if name in found}, quickest
 
 
-def _facts(order: Request, packet: Packet) -> Facts:
-    answer = Response.read(packet.header)
-    if answer.nonce != order.nonce:
-        raise MessageError("it answers another order")
-    if answer.status != "done" or answer.facts is None:
-        raise MessageError(shown(answer.reason) or "its work failed: its own log says why")
-    if answer.facts.samples == 0:
+def _facts(request: Request, packet: Packet) -> Facts:
+    response = Response.read(packet.header)
+    if response.nonce != request.nonce:
+        raise MessageError("it answers another request")
+    if response.status != "done" or response.facts is None:
+        reason = printable(response.reason)
+        raise MessageError(reason or "its work failed: its own log says why")
+    if response.facts.samples == 0:
         raise MessageError("it holds no image")
-    return answer.facts
+    return response.facts
 
 
 def members_of(facts: Mapping[str, Facts], numbers: Mapping[str, int]) -> list[Member]:
-    """What the engine knows of clients; ``numbers`` are those of the roster."""
+    """Return the clients as the engine's members, with their numbers in the roster."""
     return [Member(numbers[name], name, known.samples) for name, known in facts.items()]
 
 
 def full_spec(spec: RunSpec, facts: Iterable[Facts], clusters: int | None) -> RunSpec:
-    """What clients are told in the run.
+    """Return the description of a run, completed by what the clients hold.
 
     Args:
-        spec: What they were told first.
-        facts: What each has said.
-        clusters: k; the number of classes where it is None. In classification it means nothing.
+        spec: The description that the clients were sent first.
+        facts: What each client has answered.
+        clusters: k; the number of classes if it is None. It is not used in classification.
 
     Raises:
         UsageError: Their images differ in shape, or k is not known.
@@ -134,12 +141,11 @@ def full_spec(spec: RunSpec, facts: Iterable[Facts], clusters: int | None) -> Ru
     wanted = 0 if spec.command == "classify" else clusters or len(classes)
     if spec.command == "cluster" and wanted == 0:
         raise UsageError("clusters is not given and no client names its classes: give --clusters")
-    samples = sum(each.samples for each in known)
-    told = {
+    completed = {
         "image_shape": shapes[0],
         "classes": tuple(classes),
         "clusters": wanted,
-        "samples": samples,
+        "samples": sum(each.samples for each in known),
         "clients": len(known),
     }
-    return spec.model_copy(update=told)
+    return spec.model_copy(update=completed)

@@ -1,10 +1,10 @@
-"""Takes tasks to clients on other machines, and brings their updates back."""
+"""The engine's transport to clients on other machines."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import torch
 
@@ -14,68 +14,32 @@ from ccfcpp.deployment.link.messages import (
     Response,
     deserialize,
     new_token,
+    printable,
     serialize,
-    shown,
 )
-from ccfcpp.deployment.link.packet import MOST_PAYLOAD_BYTES, Packet
+from ccfcpp.deployment.link.packet import MOST_PAYLOAD_BYTES, Link, Packet, Undelivered
 from ccfcpp.deployment.link.run_spec import RunSpec
 from ccfcpp.engine.client import Member
 from ccfcpp.engine.exchange import AbsentClientError, Exchange, RefusedUpdateError, Task
 from ccfcpp.engine.transport import Reply
 
 Standing = Literal["away", "waiting", "training", "late"]
-"""What the server knows of a client: not online; online, with nothing to do; at work; or at work
-for longer than it was given."""
+"""State of a client as the server knows it: not online; online and idle; at work; or at work for
+longer than the time limit."""
 
 Watcher = Callable[[Member, Standing, Standing], None]
-"""Takes a client, what it was, and what it is now."""
-
-
-@dataclass(frozen=True)
-class Undelivered:
-    """What comes in place of an answer where a client's node has failed.
-
-    Attributes:
-        reason: In a few words; none of the client's.
-    """
-
-    reason: str
-
-
-class Link(Protocol):
-    """What carries packets: Flower's grid, or one of our own."""
-
-    def online(self) -> Mapping[str, int]:
-        """The nodes that are there, by the name under which their key was registered."""
-        ...
-
-    def push(self, node: int, packet: Packet, seconds: float) -> str | None:
-        """Send a packet.
-
-        Args:
-            node: Where to.
-            packet: What.
-            seconds: How long it, or the answer, may be on its way.
-
-        Returns:
-            By what to ask for the answer; None where the node is gone.
-        """
-        ...
-
-    def pull(self, ticket: str) -> Packet | Undelivered | None:
-        """The answer to a packet; None where there is none yet."""
-        ...
+"""Called with a client, its standing before, and its standing now."""
 
 
 @dataclass(frozen=True)
 class Timeouts:
-    """How long the server waits.
+    """How long the server waits, in seconds.
 
     Attributes:
-        answer: Seconds for the answers to a task.
-        poll: Seconds from one look for an answer to the next.
-        grace: Seconds that an answer may be too late before it is given up: until then its client
-            is at work, and is not asked for more.
+        answer: Time limit for the responses to a task.
+        poll: Time between checks for a response.
+        grace: Time by which a response may be late before it is given up. Until then its client
+            counts as busy and gets no other request.
     """
 
     answer: float = 600.0
@@ -84,44 +48,44 @@ class Timeouts:
 
     @property
     def life(self) -> float:
-        """Seconds after which nothing comes any more."""
+        """Time after which no response is expected any more."""
         return self.answer + self.grace
 
 
 @dataclass(frozen=True)
 class _Asked:
-    """A client that was asked for something, or why it could not be.
+    """A request to a client, or the reason why it was not sent.
 
     Attributes:
-        order: What for.
-        ticket: By what to ask for the answer; None where nothing was sent.
+        request: The request.
+        ticket: Ticket for the response; None if nothing was sent.
         absence: Why nothing was sent.
     """
 
-    order: Request
+    request: Request
     ticket: str | None
     absence: str = ""
 
 
 class Deployed:
-    """Clients on other machines: the engine's ``Transport``.
+    """Transport to clients on other machines, which work at the same time.
 
-    All of them work at the same time. What they send is taken one by one, in the order of the
-    members, so that the sums are those of a run in one process, and no more than one is in memory.
+    Their responses are read one by one, in the order of the members. So sums are those of a run in
+    one process, and only one update is in memory at a time.
 
     Args:
-        link: What carries packets.
-        spec: What clients have to know.
-        run: The run's token, which stays the same when the run goes on.
+        link: The carrier of packets.
+        spec: Description of the run.
+        run: Token of the run; a resumed run keeps it.
         exchanges: All exchanges of the system, by name.
-        device: Where updates go.
+        device: Where updates are placed.
         timeouts: How long to wait.
-        most_bytes: How large an update may be.
-        pause: Called while nobody is there or nothing has come, with seconds; it may raise.
-        watch: Called where a client's standing changes.
+        most_bytes: The largest size of an update.
+        pause: Called with seconds while the server waits; it may raise.
+        watch: Called when a client's standing changes.
 
     Attributes:
-        standings: How each client fares, by its number, for a table.
+        standings: The standing of each client, by its number.
     """
 
     def __init__(
@@ -151,7 +115,7 @@ class Deployed:
         self._late: dict[int, tuple[str, float]] = {}
 
     def deliver(self, task: Task, message: object, members: Sequence[Member]) -> Iterator[Reply]:
-        """Have some clients work; while none of them is online, wait."""
+        """Send a task to some clients and yield their replies. Wait while none is online."""
         exchange, payload = self.exchanges[task.exchange], serialize(message)
         online = self._online(members)
         asked = [self._ask(task, member, online.get(member.name), payload) for member in members]
@@ -160,20 +124,20 @@ class Deployed:
             yield self._reply(exchange, member, sent, until)
 
     def save(self) -> dict[int, str]:
-        """The versions that the server has accepted; clients have them on their disks."""
+        """Return the versions of the memories that the server has accepted."""
         return dict(self._accepted)
 
     def restore(self, versions: Mapping[int, str]) -> None:
-        """Go on with other versions; a client that has lost its own starts anew."""
+        """Go on with other versions. A client that has lost its version starts anew."""
         self._accepted = dict(versions)
         self._kept = dict(versions)
 
     def settle(self) -> None:
-        """Clients may forget what the checkpoint before this one names."""
+        """Let clients delete the versions of the checkpoint before this one."""
         self._kept = dict(self._accepted)
 
     def _online(self, members: Sequence[Member]) -> Mapping[str, int]:
-        """Who is there: one of the members at least."""
+        """Wait until a member is online, and return the nodes that are."""
         while True:
             online = self.link.online()
             for member in members:
@@ -185,7 +149,7 @@ class Deployed:
             self.pause(self.timeouts.poll)
 
     def _ask(self, task: Task, member: Member, node: int | None, payload: bytes) -> _Asked:
-        order = Request(
+        request = Request(
             kind="work",
             run=self.run,
             nonce=new_token(),
@@ -199,16 +163,16 @@ class Deployed:
             kept=self._kept.get(member.id, ""),
         )
         if self._is_busy(member.id):
-            return _Asked(order, None, "it is still at work on what it was asked before")
+            return _Asked(request, None, "it is still at work on what it was asked before")
         ticket = None
         if node is not None:
-            packet = Packet(order.written(), payload)
+            packet = Packet(request.written(), payload)
             ticket = self.link.push(node, packet, self.timeouts.life)
         self._stands(member, "away" if ticket is None else "training")
-        return _Asked(order, ticket, "it is not online" if ticket is None else "")
+        return _Asked(request, ticket, "it is not online" if ticket is None else "")
 
     def _is_busy(self, client: int) -> bool:
-        """Whether an answer that was too late is still to come; if it has come, it is dropped."""
+        """Return whether a late response is still awaited; one that has come is dropped."""
         if client not in self._late:
             return False
         ticket, until = self._late[client]
@@ -234,29 +198,29 @@ class Deployed:
             return Reply(member.id, AbsentClientError(found.reason))
         self._stands(member, "waiting")
         try:
-            return self._read(exchange, member, asked.order, found)
+            return self._read(exchange, member, asked.request, found)
         except MessageError as error:
             return Reply(member.id, RefusedUpdateError(str(error)))
         except RefusedUpdateError as refusal:
             return Reply(member.id, refusal)
 
     def _read(
-        self, exchange: Exchange[Any, Any], member: Member, order: Request, found: Packet
+        self, exchange: Exchange[Any, Any], member: Member, request: Request, found: Packet
     ) -> Reply:
-        answer = Response.read(found.header)
-        if answer.nonce != order.nonce:
-            raise RefusedUpdateError("it answers another order")
-        if answer.status == "lost":
+        response = Response.read(found.header)
+        if response.nonce != request.nonce:
+            raise RefusedUpdateError("it answers another request")
+        if response.status == "lost":
             self._accepted.pop(member.id, None)
             raise RefusedUpdateError("what it remembered is gone: it starts anew")
-        if answer.status == "failed":
+        if response.status == "failed":
             raise RefusedUpdateError("its work failed: its own log says why")
-        if answer.status != "done":
-            raise RefusedUpdateError(shown(answer.reason) or answer.status)
+        if response.status != "done":
+            raise RefusedUpdateError(printable(response.reason) or response.status)
         update = deserialize(exchange.update, found.payload, self.device, self.most_bytes)
-        if not answer.remembers:
+        if not response.remembers:
             return Reply(member.id, update)
-        return Reply(member.id, update, partial(self._accept, member.id, order.version))
+        return Reply(member.id, update, partial(self._accept, member.id, request.version))
 
     def _stands(self, member: Member, now: Standing) -> None:
         before = self.standings.get(member.id, "away")
