@@ -117,13 +117,8 @@ def serve(
 
     require_flower()
     from ccfcpp.deployment.keys.roster import read_roster
-    from ccfcpp.deployment.server.enrolment import Enrolment
-    from ccfcpp.deployment.server.serving import (
-        enrol,
-        experiment_for,
-        open_server,
-        wait_for_clients,
-    )
+    from ccfcpp.deployment.server.enrolment import Enrolment, enrol, wait_for_clients
+    from ccfcpp.deployment.server.serving import open_server
     from ccfcpp.deployment.server.transport import Timeouts
 
     timeouts = Timeouts(limit)
@@ -149,13 +144,13 @@ def serve(
             console.print(f"{opening.path}: waiting for {wanted} of {len(admitted)} clients")
             with attendance.shown():
                 enrolment = enrol(
-                    link, opening.config, task, admitted, clients, timeouts, attendance.told
+                    link, opening.config, task, list(admitted), clients, timeouts, attendance.told
                 )
             opening = fitted(opening, enrolment.spec, layers)
             enrolment = enrolment.with_config(opening.config)
         attendance.begin(enrolment.members)
         experiment, folder = opening.open(
-            lambda chosen: experiment_for(enrolment, chosen, link, timeouts, attendance.stands)
+            lambda chosen: enrolment.experiment(chosen, link, timeouts, attendance.stands)
         )
         enrolment.save(saved)
         for line in (header(experiment, enrolment.seconds), *protection(experiment)):

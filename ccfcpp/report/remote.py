@@ -11,8 +11,7 @@ from ccfcpp.core.config import MethodConfig, RunConfig
 from ccfcpp.deployment.link.packet import Link
 from ccfcpp.deployment.link.run_spec import RunSpec
 from ccfcpp.deployment.server.enrolment import Enrolment
-from ccfcpp.deployment.server.experiment import DeployedExperiment, make_experiment, sum_of
-from ccfcpp.deployment.server.transport import Deployed
+from ccfcpp.deployment.server.experiment import DeployedExperiment, sum_of
 from ccfcpp.engine.client import Member
 from ccfcpp.runs.experiment import Snapshot
 
@@ -72,11 +71,4 @@ class Told:
 def unconnected(enrolment: Enrolment, config: RunConfig) -> DeployedExperiment:
     """The experiment of a deployed run, to ask for its setting alone: it reaches no client."""
     assert isinstance(config, MethodConfig)
-    nobody = cast(Link, None)
-    spec = enrolment.spec
-    return make_experiment(
-        config,
-        spec,
-        enrolment.members,
-        lambda exchanges, device: Deployed(nobody, spec, enrolment.run, exchanges, device),
-    )
+    return enrolment.experiment(config, cast(Link, None))

@@ -2,6 +2,7 @@
 
 import csv
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,9 @@ from ccfcpp.core.metrics import clustering_scores
 from ccfcpp.core.sending import ALWAYS
 from ccfcpp.data import ImageData
 from ccfcpp.deployment.link.run_spec import RunSpec
-from ccfcpp.deployment.server.enrolment import Enrolment
-from ccfcpp.deployment.server.experiment import DeployedExperiment, make_experiment
-from ccfcpp.deployment.server.handshake import collect_facts, first_spec, full_spec, members_of
-from ccfcpp.deployment.server.transport import Deployed
+from ccfcpp.deployment.server.enrolment import Enrolment, enrol
+from ccfcpp.deployment.server.experiment import DeployedExperiment
+from ccfcpp.deployment.server.handshake import first_spec
 from ccfcpp.engine.client import Client
 from ccfcpp.runs.folder import RunFolder
 from ccfcpp.runs.paths import RunPaths
@@ -35,17 +35,8 @@ CLASSES = [str(number) for number in range(10)]
 def experiment_on(
     grid: Grid, config: MethodConfig, command: str = "cluster", least: int | None = None
 ) -> DeployedExperiment:
-    first = first_spec(command, config.model_dump(mode="json"))
-    names = list(grid.workers)
-    facts, _ = collect_facts(grid, names, first, RUN, least or len(names), AT_ONCE)
-    spec = full_spec(first, facts.values(), getattr(config, "clusters", None))
-    members = members_of(facts, {name: number for number, name in enumerate(names)})
-    return make_experiment(
-        config,
-        spec,
-        members,
-        lambda exchanges, device: Deployed(grid, spec, RUN, exchanges, device, AT_ONCE),
-    )
+    enrolment = enrol(grid, config, command, list(grid.workers), least, AT_ONCE)
+    return replace(enrolment, run=RUN).experiment(config, grid, AT_ONCE)
 
 
 def grid_of(clients: list[Client], folder: Path, tested: bool = False) -> Grid:

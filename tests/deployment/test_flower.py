@@ -27,8 +27,7 @@ from ccfcpp.deployment.link.packet import Packet, Undelivered
 from ccfcpp.deployment.link.sockets import FlowerLink, answer_forever, listen
 from ccfcpp.deployment.server import app as server_app
 from ccfcpp.deployment.server.app import relay
-from ccfcpp.deployment.server.enrolment import Enrolment
-from ccfcpp.deployment.server.serving import wait_for_clients
+from ccfcpp.deployment.server.enrolment import Enrolment, wait_for_clients
 from ccfcpp.deployment.server.transport import Deployed
 from tests.support.classification import labelled_clients, small_algorithm, small_config
 from tests.support.deployment import deployed, spec_of

@@ -1,7 +1,7 @@
-"""Keys of a federation on one machine, to try it out: they are made by themselves, in one folder.
+"""Keys for a test federation on one machine, which are made automatically in one folder.
 
-Messages are encrypted and clients sign them, as over a network. What is missing is that the keys
-lie apart: who may read the folder can be the server, and every client.
+Messages are encrypted and signed as over a network. But the keys are not separated: whoever may
+read the folder can pretend to be the server or any client.
 """
 
 import fcntl
@@ -19,7 +19,7 @@ _DAYS = 30
 
 
 def require_this_machine(host: str) -> None:
-    """Raise ``UsageError`` where an address is not this machine's alone."""
+    """Raise ``UsageError`` if an address can be reached from other machines."""
     if host not in _LOOPBACK:
         raise UsageError(
             f"--insecure is for clients on this machine, and {host} is not its own address: take "
@@ -28,11 +28,11 @@ def require_this_machine(host: str) -> None:
 
 
 def make_local_keys(folder: Path, clients: int) -> None:
-    """Make what is missing: an authority, the server's key, and ``client-1`` to ``client-N``.
+    """Make missing keys: the authority's, the server's, and ``client-1`` to ``client-N``.
 
     Args:
-        folder: Where to.
-        clients: N.
+        folder: Folder of the keys.
+        clients: Number of clients N.
 
     Raises:
         UsageError: The folder cannot be written, or ``cryptography`` is missing.
@@ -48,13 +48,13 @@ def make_local_keys(folder: Path, clients: int) -> None:
 
 @contextmanager
 def free_key(folder: Path) -> Iterator[Path]:
-    """The key of a client that nobody on this machine is, taken for as long as the context lasts.
+    """Lock a client's key that no other process uses, for the duration of the context.
 
     Args:
-        folder: As for ``make_local_keys``.
+        folder: Folder of the keys.
 
     Raises:
-        UsageError: There are no such keys, or all are taken.
+        UsageError: There are no such keys, or all are in use.
     """
     keys = sorted(
         (folder / "clients").glob("client-*.key"), key=lambda path: (len(path.name), path)

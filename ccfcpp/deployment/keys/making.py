@@ -1,14 +1,14 @@
-"""The keys of a federation, as files.
+"""Making the keys of a federation, as files.
 
-Three kinds, each made where it is needed:
+There are three kinds, each made where it is needed:
 
-- An **authority**: ``ca.key``, which signs, and ``ca.crt``, by which clients know what it signed.
+- An **authority**: ``ca.key``, which signs, and ``ca.crt``, by which clients verify what it signed.
 - A **server**: ``server.key`` and ``server.crt``, which the authority signs, for TLS.
-- A **client**: ``clients/NAME.key``, with which it signs its requests, in the form that
+- A **client**: ``clients/NAME.key``, with which it signs its requests, in the format that
   ``flower-supernode --auth-supernode-private-key`` reads; and ``roster/NAME.pub``. A server admits
-  the clients whose public keys lie in its roster, each under the name of its file.
+  the clients whose public keys are in its roster, each under the name of its file.
 
-A private key never has other rights than its owner's, and no file is ever replaced.
+Only its owner may read a private key, and no file is ever replaced.
 """
 
 from __future__ import annotations
@@ -20,25 +20,31 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ccfcpp.core.errors import UsageError
-from ccfcpp.deployment.keys.names import PUBLIC_SUFFIX, ROSTER, check_client_name, host_of
-from ccfcpp.deployment.keys.new_files import PRIVATE, PUBLIC, write_new
+from ccfcpp.deployment.keys.files import (
+    PRIVATE,
+    PUBLIC,
+    PUBLIC_SUFFIX,
+    ROSTER,
+    check_client_name,
+    write_new,
+)
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
     from cryptography.x509 import Certificate
 
 _THIS_MACHINE = ("localhost", "127.0.0.1", "::1")
-"""By these a server's own processes reach each other, with TLS as well."""
+"""Names by which a server's own processes reach each other, also over TLS."""
 
 
 @dataclass(frozen=True)
 class CertifiedKey:
-    """Files of an authority or a server.
+    """The files of an authority or of a server.
 
     Attributes:
-        key: Private. Whoever has an authority's can pretend to be the server.
-        certificate: Public.
-        ends: When the certificate ends.
+        key: The private key. Whoever has an authority's can pretend to be the server.
+        certificate: The certificate, which is public.
+        ends: When the certificate expires.
     """
 
     key: Path
@@ -48,11 +54,11 @@ class CertifiedKey:
 
 @dataclass(frozen=True)
 class ClientKey:
-    """Files of a client.
+    """The files of a client.
 
     Attributes:
-        key: Private. Whoever has it can pretend to be the client.
-        public: For the server's roster.
+        key: The private key. Whoever has it can pretend to be the client.
+        public: The public key, for the server's roster.
     """
 
     key: Path
@@ -60,15 +66,15 @@ class ClientKey:
 
 
 def make_authority(folder: Path, days: int) -> CertifiedKey:
-    """Make an authority.
+    """Make the key and the certificate of an authority.
 
     Args:
-        folder: Where to; it is made where it is missing, for its owner alone.
-        days: How long its certificate is valid.
+        folder: Folder of the keys; created if it is missing, for its owner alone.
+        days: How long the certificate is valid.
 
     Raises:
-        UsageError: There is one already, the folder cannot be written, or ``cryptography`` is
-            missing.
+        UsageError: There is an authority already, the folder cannot be written, or
+            ``cryptography`` is missing.
     """
     require_cryptography()
     from ccfcpp.deployment.keys.certificates import authority_certificate, new_key
@@ -78,22 +84,22 @@ def make_authority(folder: Path, days: int) -> CertifiedKey:
 
 
 def make_server(folder: Path, host: str, days: int) -> CertifiedKey:
-    """Make a server's key, and let the authority sign a certificate for it.
+    """Make a server's key and a certificate, which the authority signs.
 
     Args:
-        folder: Where the authority lies, and where the files go.
-        host: The name or the address by which clients reach the server. The certificate is for
-            this machine's own names, too.
+        folder: Folder of the authority's and of the server's keys.
+        host: The name or the address by which clients reach the server. The certificate also
+            holds this machine's own names.
         days: How long the certificate is valid; at most as long as the authority's.
 
     Raises:
         UsageError: The host is neither a name nor an address, there is no authority, there is a
             server's key already, the folder cannot be written, or ``cryptography`` is missing.
     """
-    hosts = dict.fromkeys(map(host_of, (host, *_THIS_MACHINE)))
     require_cryptography()
-    from ccfcpp.deployment.keys.certificates import new_key, server_certificate
+    from ccfcpp.deployment.keys.certificates import host_of, new_key, server_certificate
 
+    hosts = dict.fromkeys(map(host_of, (host, *_THIS_MACHINE)))
     authority, authority_key = _read_authority(folder)
     key = new_key()
     certificate = server_certificate(key, list(hosts), days, authority, authority_key)
@@ -101,11 +107,11 @@ def make_server(folder: Path, host: str, days: int) -> CertifiedKey:
 
 
 def make_client(folder: Path, name: str) -> ClientKey:
-    """Make a client's key, by which the server knows it. It needs no authority.
+    """Make a client's key pair, by which the server recognises it. It needs no authority.
 
     Args:
-        folder: Where to; it is made where it is missing, for its owner alone.
-        name: What the client is called.
+        folder: Folder of the keys; created if it is missing, for its owner alone.
+        name: The client's name.
 
     Raises:
         UsageError: The name is of another form, there is such a key already, the folder cannot be
@@ -118,7 +124,7 @@ def make_client(folder: Path, name: str) -> ClientKey:
     from ccfcpp.deployment.keys.certificates import new_key
 
     key = new_key()
-    # Flower reads OpenSSH's form and no other.
+    # Flower reads OpenSSH's format only.
     private = key.private_bytes(
         serialization.Encoding.PEM,
         serialization.PrivateFormat.OpenSSH,
@@ -136,7 +142,7 @@ def make_client(folder: Path, name: str) -> ClientKey:
 
 
 def require_cryptography() -> None:
-    """Raise ``UsageError`` where the package that makes and reads keys is missing."""
+    """Raise ``UsageError`` if the package that makes and reads keys is missing."""
     if importlib.util.find_spec("cryptography") is None:
         raise UsageError(
             "keys need the package cryptography, which is not installed: pip install "
@@ -161,10 +167,10 @@ def _written(
 
 
 def _read_authority(folder: Path) -> tuple[Certificate, EllipticCurvePrivateKey]:
-    """The authority's certificate, and the key to it.
+    """Return the certificate and the private key of the authority in a folder.
 
     Raises:
-        UsageError: There is none, its files do not belong together, or it has ended.
+        UsageError: There is none, its files do not belong together, or it has expired.
     """
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
     from cryptography.hazmat.primitives.serialization import load_pem_private_key

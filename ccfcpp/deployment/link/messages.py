@@ -119,6 +119,27 @@ class Response(_Header):
     remembers: bool = False
     facts: Facts | None = None
 
+    @classmethod
+    def to(cls, request: Request, content: bytes) -> Self:
+        """Parse the response to a request.
+
+        Raises:
+            MessageError: It does not fit the schema, or belongs to another request.
+        """
+        response = cls.read(content)
+        if response.nonce != request.nonce:
+            raise MessageError("it answers another request")
+        return response
+
+    @property
+    def why(self) -> str:
+        """Why there is no result, in words for the server's log."""
+        if self.status == "lost":
+            return "what it remembered is gone: it starts anew"
+        if self.status in ("refused", "forbidden"):
+            return printable(self.reason) or self.status
+        return "its work failed: its own log says why"
+
 
 def printable(text: str) -> str:
     """Return text from elsewhere on one line, without control characters for a terminal."""

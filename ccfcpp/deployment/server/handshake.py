@@ -1,21 +1,14 @@
 """The handshake before a run: clients tell facts of their images, from which the run follows."""
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from ccfcpp.core.config import Tree
 from ccfcpp.core.errors import UsageError
-from ccfcpp.deployment.link.messages import (
-    MessageError,
-    Request,
-    Response,
-    new_token,
-    printable,
-)
+from ccfcpp.deployment.link.messages import MessageError, Request, Response, new_token
 from ccfcpp.deployment.link.packet import Link, Packet, Undelivered
 from ccfcpp.deployment.link.run_spec import Facts, RunSpec
 from ccfcpp.deployment.server.transport import Timeouts
-from ccfcpp.engine.client import Member
 
 _OF_THE_SERVER = ("dataset", "partition", "device", "tensorboard", "availability")
 """Settings that mean nothing to a client, such as paths on the server."""
@@ -103,20 +96,12 @@ def collect_facts(
 
 
 def _facts(request: Request, packet: Packet) -> Facts:
-    response = Response.read(packet.header)
-    if response.nonce != request.nonce:
-        raise MessageError("it answers another request")
+    response = Response.to(request, packet.header)
     if response.status != "done" or response.facts is None:
-        reason = printable(response.reason)
-        raise MessageError(reason or "its work failed: its own log says why")
+        raise MessageError(response.why)
     if response.facts.samples == 0:
         raise MessageError("it holds no image")
     return response.facts
-
-
-def members_of(facts: Mapping[str, Facts], numbers: Mapping[str, int]) -> list[Member]:
-    """Return the clients as the engine's members, with their numbers in the roster."""
-    return [Member(numbers[name], name, known.samples) for name, known in facts.items()]
 
 
 def full_spec(spec: RunSpec, facts: Iterable[Facts], clusters: int | None) -> RunSpec:

@@ -7,11 +7,10 @@ import subprocess
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 
-from ccfcpp.core.errors import FederationError, UsageError
-from ccfcpp.deployment.keys.names import PUBLIC_SUFFIX
+from ccfcpp.core.errors import FederationError
+from ccfcpp.deployment.keys.files import PUBLIC_SUFFIX, ServerKeys
 from ccfcpp.deployment.link.processes import environment_of, flower_tool, free_port, running
 
 _TO_START = 60.0
@@ -38,34 +37,6 @@ clientapp = "ccfcpp.deployment.client.app:app"
 [tool.flwr.app.config]
 server = ""
 """
-
-
-@dataclass(frozen=True)
-class ServerKeys:
-    """Files of a server's keys, as ``ccfcpp keys`` makes them.
-
-    Attributes:
-        certificate: The server's certificate.
-        key: The server's private key.
-        authority: The certificate of the authority that signed the server's.
-    """
-
-    certificate: Path
-    key: Path
-    authority: Path
-
-    @staticmethod
-    def of(folder: Path) -> "ServerKeys":
-        """Return the files in a folder.
-
-        Raises:
-            UsageError: One is missing.
-        """
-        found = ServerKeys(folder / "server.crt", folder / "server.key", folder / "ca.crt")
-        for path in (found.certificate, found.key, found.authority):
-            if not path.is_file():
-                raise UsageError(f"{path} is missing: make keys with ccfcpp keys, or give --keys")
-        return found
 
 
 @contextmanager

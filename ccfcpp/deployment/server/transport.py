@@ -14,7 +14,6 @@ from ccfcpp.deployment.link.messages import (
     Response,
     deserialize,
     new_token,
-    printable,
     serialize,
 )
 from ccfcpp.deployment.link.packet import MOST_PAYLOAD_BYTES, Link, Packet, Undelivered
@@ -52,19 +51,8 @@ class Timeouts:
         return self.answer + self.grace
 
 
-@dataclass(frozen=True)
-class _Asked:
-    """A request to a client, or the reason why it was not sent.
-
-    Attributes:
-        request: The request.
-        ticket: Ticket for the response; None if nothing was sent.
-        absence: Why nothing was sent.
-    """
-
-    request: Request
-    ticket: str | None
-    absence: str = ""
+_Asked = tuple[Request, str] | AbsentClientError
+"""A request with the ticket for its response, or why nothing was sent."""
 
 
 class Deployed:
@@ -149,6 +137,8 @@ class Deployed:
             self.pause(self.timeouts.poll)
 
     def _ask(self, task: Task, member: Member, node: int | None, payload: bytes) -> _Asked:
+        if self._is_busy(member.id):
+            return AbsentClientError("it is still at work on what it was asked before")
         request = Request(
             kind="work",
             run=self.run,
@@ -162,14 +152,15 @@ class Deployed:
             remembered=self._accepted.get(member.id, ""),
             kept=self._kept.get(member.id, ""),
         )
-        if self._is_busy(member.id):
-            return _Asked(request, None, "it is still at work on what it was asked before")
         ticket = None
         if node is not None:
             packet = Packet(request.written(), payload)
             ticket = self.link.push(node, packet, self.timeouts.life)
-        self._stands(member, "away" if ticket is None else "training")
-        return _Asked(request, ticket, "it is not online" if ticket is None else "")
+        if ticket is None:
+            self._stands(member, "away")
+            return AbsentClientError("it is not online")
+        self._stands(member, "training")
+        return request, ticket
 
     def _is_busy(self, client: int) -> bool:
         """Return whether a late response is still awaited; one that has come is dropped."""
@@ -184,11 +175,12 @@ class Deployed:
     def _reply(
         self, exchange: Exchange[Any, Any], member: Member, asked: _Asked, until: float
     ) -> Reply:
-        if asked.ticket is None:
-            return Reply(member.id, AbsentClientError(asked.absence))
-        while (found := self.link.pull(asked.ticket)) is None:
+        if isinstance(asked, AbsentClientError):
+            return Reply(member.id, asked)
+        request, ticket = asked
+        while (found := self.link.pull(ticket)) is None:
             if time.monotonic() >= until:
-                self._late[member.id] = asked.ticket, time.monotonic() + self.timeouts.grace
+                self._late[member.id] = ticket, time.monotonic() + self.timeouts.grace
                 self._stands(member, "late")
                 reason = f"no answer within {self.timeouts.answer:g} s"
                 return Reply(member.id, AbsentClientError(reason))
@@ -198,25 +190,18 @@ class Deployed:
             return Reply(member.id, AbsentClientError(found.reason))
         self._stands(member, "waiting")
         try:
-            return self._read(exchange, member, asked.request, found)
+            return self._read(exchange, member, request, found)
         except MessageError as error:
             return Reply(member.id, RefusedUpdateError(str(error)))
-        except RefusedUpdateError as refusal:
-            return Reply(member.id, refusal)
 
     def _read(
         self, exchange: Exchange[Any, Any], member: Member, request: Request, found: Packet
     ) -> Reply:
-        response = Response.read(found.header)
-        if response.nonce != request.nonce:
-            raise RefusedUpdateError("it answers another request")
+        response = Response.to(request, found.header)
         if response.status == "lost":
             self._accepted.pop(member.id, None)
-            raise RefusedUpdateError("what it remembered is gone: it starts anew")
-        if response.status == "failed":
-            raise RefusedUpdateError("its work failed: its own log says why")
         if response.status != "done":
-            raise RefusedUpdateError(printable(response.reason) or response.status)
+            raise MessageError(response.why)
         update = deserialize(exchange.update, found.payload, self.device, self.most_bytes)
         if not response.remembers:
             return Reply(member.id, update)
