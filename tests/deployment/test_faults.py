@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.core.sending import ALWAYS
+from ccfcpp.deployment.link import messages
 from ccfcpp.deployment.link.messages import Response
 from ccfcpp.deployment.link.packet import MOST_HEADER_BYTES, Packet, Undelivered
 from ccfcpp.deployment.server.transport import Deployed
@@ -114,9 +115,16 @@ def test_the_round_goes_on(fault: str, tmp_path: Path) -> None:
     assert all(torch.equal(state.model[name], expected.model[name]) for name in state.model)
 
 
-def test_what_is_too_large_is_not_parsed(tmp_path: Path) -> None:
-    federation, _, _ = scaffold(tmp_path, rounds=1)
-    federation.transport.most_bytes = 100
+def test_what_is_too_large_is_not_parsed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    federation, grid, clients = scaffold(tmp_path, rounds=1)
+
+    def limit(packet: Packet) -> Packet:
+        """From the last answer on, so that no worker refuses what the server sends."""
+        assert all(name in grid.answers for name in ("1", "2"))
+        monkeypatch.setattr(messages, "MOST_PAYLOAD_BYTES", 100)
+        return packet
+
+    grid.tampering[clients[-1].name] = limit
     ((_, report),) = federation.run(begin(federation))
     assert all("bytes, over 100" in said for (said,) in report.refused.values())
     assert len(report.refused) == 3

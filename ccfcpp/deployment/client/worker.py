@@ -27,7 +27,7 @@ from ccfcpp.deployment.link.messages import (
     printable,
     serialize,
 )
-from ccfcpp.deployment.link.packet import MOST_PAYLOAD_BYTES, Packet
+from ccfcpp.deployment.link.packet import Packet
 from ccfcpp.deployment.link.run_spec import Facts, PrivacyLimit, RunSpec
 from ccfcpp.engine.client import Client
 from ccfcpp.engine.exchange import ClientWork, RefusedUpdateError, Task
@@ -51,7 +51,6 @@ class Worker:
         allowed: Kinds of data that its owner allows to send, beside models, centroids and sums.
         device: Where it computes.
         say: Called with a line for the owner.
-        most_bytes: The largest size of a payload.
         only_secure_sums: Whether its owner refuses runs without secure sums.
         only_private: The largest privacy loss that its owner allows; None for no limit.
     """
@@ -63,7 +62,6 @@ class Worker:
         allowed: frozenset[Kind] = frozenset(),
         device: torch.device | None = None,
         say: Callable[[str], None] = lambda line: None,
-        most_bytes: int = MOST_PAYLOAD_BYTES,
         only_secure_sums: bool = False,
         only_private: PrivacyLimit | None = None,
     ) -> None:
@@ -72,7 +70,6 @@ class Worker:
         self.allowed = allowed | ALWAYS
         self.device = device or torch.device("cpu")
         self.say = say
-        self.most_bytes = most_bytes
         self.only_secure_sums = only_secure_sums
         self.only_private = only_private
         self.memories = MemoryStore(folder / "memory", self.device)
@@ -146,7 +143,7 @@ class Worker:
         work = active.works.get(request.exchange)
         if work is None:
             raise RefusedUpdateError(f"there is no exchange {request.exchange!r}")
-        message = deserialize(work.exchange.message, payload, self.device, self.most_bytes)
+        message = deserialize(work.exchange.message, payload, self.device)
         update, remembers = self._update(active, work, request, message)
         sent = serialize(update)
         if request.exchange == COUNTS:

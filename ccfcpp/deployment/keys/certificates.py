@@ -1,21 +1,39 @@
-"""X.509 certificates by which clients recognise their server.
+"""Private keys, and the X.509 certificates by which clients recognise their server.
 
-Keys are on the curve P-384, like the clients' keys.
+All keys are on the curve P-384.
+
+Raises:
+    UsageError: On import, if the package ``cryptography`` is missing.
 """
 
 import ipaddress
 import re
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
-
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import ExtendedKeyUsageOID
+from pathlib import Path
 
 from ccfcpp.core.errors import UsageError
 
+try:
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.hazmat.primitives.serialization import (
+        Encoding,
+        NoEncryption,
+        PrivateFormat,
+        PublicFormat,
+        load_pem_private_key,
+    )
+    from cryptography.x509.oid import ExtendedKeyUsageOID
+except ImportError as error:
+    raise UsageError(
+        "keys need the package cryptography, which is not installed: pip install 'ccfcpp[flower]'"
+    ) from error
+
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+Certificate = x509.Certificate
+PrivateKey = ec.EllipticCurvePrivateKey
 
 _LABEL = re.compile(r"[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?")
 _LONGEST_HOST = 253
@@ -50,32 +68,25 @@ def host_of(text: str) -> str | Address:
         ) from None
 
 
-def new_key() -> ec.EllipticCurvePrivateKey:
+def new_key() -> PrivateKey:
     """Generate a private key."""
     return ec.generate_private_key(ec.SECP384R1())
 
 
-def private_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
-    """Return a private key as TLS servers read it, without a password."""
-    return key.private_bytes(
-        serialization.Encoding.PEM,
-        serialization.PrivateFormat.PKCS8,
-        serialization.NoEncryption(),
-    )
+def pem_pair(key: PrivateKey, certificate: Certificate) -> tuple[bytes, bytes]:
+    """Return a private key without a password and its certificate, as TLS servers read them."""
+    private = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    return private, certificate.public_bytes(Encoding.PEM)
 
 
-def public_pem(certificate: x509.Certificate) -> bytes:
-    """Return a certificate in PEM format."""
-    return certificate.public_bytes(serialization.Encoding.PEM)
+def openssh_pair(key: PrivateKey) -> tuple[bytes, bytes]:
+    """Return a private key and its public key in OpenSSH's format, the only one Flower reads."""
+    private = key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption())
+    return private, key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
 
 
-def authority_certificate(key: ec.EllipticCurvePrivateKey, days: int) -> x509.Certificate:
-    """Return a self-signed certificate that signs others.
-
-    Args:
-        key: The authority's private key.
-        days: How long the certificate is valid.
-    """
+def authority_certificate(key: PrivateKey, days: int) -> Certificate:
+    """Return an authority's self-signed certificate, which is valid for some days."""
     end = datetime.now(UTC) + timedelta(days=days)
     return (
         _unsigned(_AUTHORITY, _AUTHORITY, key, end)
@@ -87,12 +98,12 @@ def authority_certificate(key: ec.EllipticCurvePrivateKey, days: int) -> x509.Ce
 
 
 def server_certificate(
-    key: ec.EllipticCurvePrivateKey,
+    key: PrivateKey,
     hosts: Sequence[str | Address],
     days: int,
-    authority: x509.Certificate,
-    authority_key: ec.EllipticCurvePrivateKey,
-) -> x509.Certificate:
+    authority: Certificate,
+    authority_key: PrivateKey,
+) -> Certificate:
     """Return a server's certificate, signed by the authority.
 
     Args:
@@ -116,8 +127,37 @@ def server_certificate(
     )
 
 
+def read_authority(folder: Path) -> tuple[Certificate, PrivateKey]:
+    """Return the certificate and the private key of the authority in a folder.
+
+    Raises:
+        UsageError: There is none, its files do not belong together, or it has expired.
+    """
+    key_file, file = folder / "ca.key", folder / "ca.crt"
+    try:
+        key = load_pem_private_key(key_file.read_bytes(), None)
+        certificate = x509.load_pem_x509_certificate(file.read_bytes())
+    except FileNotFoundError as error:
+        raise UsageError(
+            f"there is no authority in {folder} ({error.filename} is missing): make one with "
+            "ccfcpp keys authority, or give its folder with --out"
+        ) from error
+    except (OSError, ValueError, TypeError) as error:
+        raise UsageError(f"the authority in {folder} cannot be read ({error}): get it again") from (
+            error
+        )
+    if not isinstance(key, PrivateKey) or certificate.public_key() != key.public_key():
+        raise UsageError(f"{key_file} is not the key to {file}: put the two together that belong")
+    if certificate.not_valid_after_utc <= datetime.now(UTC):
+        raise UsageError(
+            f"the authority {file} ended on {certificate.not_valid_after_utc:%Y-%m-%d}: make one "
+            "in a new folder, and give its ca.crt to every client"
+        )
+    return certificate, key
+
+
 def _unsigned(
-    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey, end: datetime
+    subject: x509.Name, issuer: x509.Name, key: PrivateKey, end: datetime
 ) -> x509.CertificateBuilder:
     """Return what both kinds of certificate have in common."""
     public = key.public_key()

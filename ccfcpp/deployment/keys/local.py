@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ccfcpp.core.errors import UsageError
-from ccfcpp.deployment.keys.making import make_authority, make_client, make_server
 
 FOLDER = Path("keys") / "trial"
 HOST, PORT = "127.0.0.1", 9092
@@ -28,15 +27,14 @@ def require_this_machine(host: str) -> None:
 
 
 def make_local_keys(folder: Path, clients: int) -> None:
-    """Make missing keys: the authority's, the server's, and ``client-1`` to ``client-N``.
-
-    Args:
-        folder: Folder of the keys.
-        clients: Number of clients N.
+    """Make missing keys: the authority's, the server's, and those of some clients.
 
     Raises:
         UsageError: The folder cannot be written, or ``cryptography`` is missing.
     """
+    # The import takes long, and commands need the constants above only.
+    from ccfcpp.deployment.keys.making import make_authority, make_client, make_server
+
     if not (folder / "ca.crt").exists():
         make_authority(folder, _DAYS)
     if not (folder / "server.crt").exists():
@@ -48,10 +46,7 @@ def make_local_keys(folder: Path, clients: int) -> None:
 
 @contextmanager
 def free_key(folder: Path) -> Iterator[Path]:
-    """Lock a client's key that no other process uses, for the duration of the context.
-
-    Args:
-        folder: Folder of the keys.
+    """Lock a client's key that no other process uses, within the context.
 
     Raises:
         UsageError: There are no such keys, or all are in use.

@@ -8,18 +8,25 @@ There are three kinds, each made where it is needed:
   ``flower-supernode --auth-supernode-private-key`` reads; and ``roster/NAME.pub``. A server admits
   the clients whose public keys are in its roster, each under the name of its file.
 
-Only its owner may read a private key, and no file is ever replaced.
+Only its owner may read a private key, and no file is ever replaced. Folders are created if they are
+missing, for their owner alone.
 """
 
-from __future__ import annotations
-
-import importlib.util
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from ccfcpp.core.errors import UsageError
+from ccfcpp.deployment.keys.certificates import (
+    Certificate,
+    PrivateKey,
+    authority_certificate,
+    host_of,
+    new_key,
+    openssh_pair,
+    pem_pair,
+    read_authority,
+    server_certificate,
+)
 from ccfcpp.deployment.keys.files import (
     PRIVATE,
     PUBLIC,
@@ -28,10 +35,6 @@ from ccfcpp.deployment.keys.files import (
     check_client_name,
     write_new,
 )
-
-if TYPE_CHECKING:
-    from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
-    from cryptography.x509 import Certificate
 
 _THIS_MACHINE = ("localhost", "127.0.0.1", "::1")
 """Names by which a server's own processes reach each other, also over TLS."""
@@ -66,25 +69,17 @@ class ClientKey:
 
 
 def make_authority(folder: Path, days: int) -> CertifiedKey:
-    """Make the key and the certificate of an authority.
-
-    Args:
-        folder: Folder of the keys; created if it is missing, for its owner alone.
-        days: How long the certificate is valid.
+    """Make the key of an authority, and a certificate that is valid for some days.
 
     Raises:
-        UsageError: There is an authority already, the folder cannot be written, or
-            ``cryptography`` is missing.
+        UsageError: There is an authority already, or the folder cannot be written.
     """
-    require_cryptography()
-    from ccfcpp.deployment.keys.certificates import authority_certificate, new_key
-
     key = new_key()
     return _written(folder, "ca", key, authority_certificate(key, days))
 
 
 def make_server(folder: Path, host: str, days: int) -> CertifiedKey:
-    """Make a server's key and a certificate, which the authority signs.
+    """Make a server's key, and a certificate that the authority in the same folder signs.
 
     Args:
         folder: Folder of the authority's and of the server's keys.
@@ -94,13 +89,10 @@ def make_server(folder: Path, host: str, days: int) -> CertifiedKey:
 
     Raises:
         UsageError: The host is neither a name nor an address, there is no authority, there is a
-            server's key already, the folder cannot be written, or ``cryptography`` is missing.
+            server's key already, or the folder cannot be written.
     """
-    require_cryptography()
-    from ccfcpp.deployment.keys.certificates import host_of, new_key, server_certificate
-
     hosts = dict.fromkeys(map(host_of, (host, *_THIS_MACHINE)))
-    authority, authority_key = _read_authority(folder)
+    authority, authority_key = read_authority(folder)
     key = new_key()
     certificate = server_certificate(key, list(hosts), days, authority, authority_key)
     return _written(folder, "server", key, certificate)
@@ -109,30 +101,12 @@ def make_server(folder: Path, host: str, days: int) -> CertifiedKey:
 def make_client(folder: Path, name: str) -> ClientKey:
     """Make a client's key pair, by which the server recognises it. It needs no authority.
 
-    Args:
-        folder: Folder of the keys; created if it is missing, for its owner alone.
-        name: The client's name.
-
     Raises:
-        UsageError: The name is of another form, there is such a key already, the folder cannot be
-            written, or ``cryptography`` is missing.
+        UsageError: The name is of another form, there is such a key already, or the folder cannot
+            be written.
     """
     check_client_name(name)
-    require_cryptography()
-    from cryptography.hazmat.primitives import serialization
-
-    from ccfcpp.deployment.keys.certificates import new_key
-
-    key = new_key()
-    # Flower reads OpenSSH's format only.
-    private = key.private_bytes(
-        serialization.Encoding.PEM,
-        serialization.PrivateFormat.OpenSSH,
-        serialization.NoEncryption(),
-    )
-    public = key.public_key().public_bytes(
-        serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
-    )
+    private, public = openssh_pair(new_key())
     files = ClientKey(
         folder / "clients" / f"{name}.key", folder / ROSTER / f"{name}{PUBLIC_SUFFIX}"
     )
@@ -141,59 +115,9 @@ def make_client(folder: Path, name: str) -> ClientKey:
     return files
 
 
-def require_cryptography() -> None:
-    """Raise ``UsageError`` if the package that makes and reads keys is missing."""
-    if importlib.util.find_spec("cryptography") is None:
-        raise UsageError(
-            "keys need the package cryptography, which is not installed: pip install "
-            "'ccfcpp[flower]'"
-        )
-
-
-def _written(
-    folder: Path, stem: str, key: EllipticCurvePrivateKey, certificate: Certificate
-) -> CertifiedKey:
-    from ccfcpp.deployment.keys.certificates import private_pem, public_pem
-
-    files = CertifiedKey(
-        folder / f"{stem}.key", folder / f"{stem}.crt", certificate.not_valid_after_utc
-    )
-    contents = {
-        files.key: (private_pem(key), PRIVATE),
-        files.certificate: (public_pem(certificate), PUBLIC),
-    }
-    write_new(folder, contents)
+def _written(folder: Path, stem: str, key: PrivateKey, certificate: Certificate) -> CertifiedKey:
+    ends = certificate.not_valid_after_utc
+    files = CertifiedKey(folder / f"{stem}.key", folder / f"{stem}.crt", ends)
+    private, public = pem_pair(key, certificate)
+    write_new(folder, {files.key: (private, PRIVATE), files.certificate: (public, PUBLIC)})
     return files
-
-
-def _read_authority(folder: Path) -> tuple[Certificate, EllipticCurvePrivateKey]:
-    """Return the certificate and the private key of the authority in a folder.
-
-    Raises:
-        UsageError: There is none, its files do not belong together, or it has expired.
-    """
-    from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
-    from cryptography.hazmat.primitives.serialization import load_pem_private_key
-    from cryptography.x509 import load_pem_x509_certificate
-
-    key_file, file = folder / "ca.key", folder / "ca.crt"
-    try:
-        key = load_pem_private_key(key_file.read_bytes(), None)
-        certificate = load_pem_x509_certificate(file.read_bytes())
-    except FileNotFoundError as error:
-        raise UsageError(
-            f"there is no authority in {folder} ({error.filename} is missing): make one with "
-            "ccfcpp keys authority, or give its folder with --out"
-        ) from error
-    except (OSError, ValueError, TypeError) as error:
-        raise UsageError(f"the authority in {folder} cannot be read ({error}): get it again") from (
-            error
-        )
-    if not isinstance(key, EllipticCurvePrivateKey) or certificate.public_key() != key.public_key():
-        raise UsageError(f"{key_file} is not the key to {file}: put the two together that belong")
-    if certificate.not_valid_after_utc <= datetime.now(UTC):
-        raise UsageError(
-            f"the authority {file} ended on {certificate.not_valid_after_utc:%Y-%m-%d}: make one "
-            "in a new folder, and give its ca.crt to every client"
-        )
-    return certificate, key

@@ -157,22 +157,19 @@ def serialize(payload: object) -> bytes:
     return bytes(save(tensors))
 
 
-def deserialize(
-    kind: type[T], content: bytes, device: torch.device, most_bytes: int = MOST_PAYLOAD_BYTES
-) -> T:
+def deserialize(kind: type[T], content: bytes, device: torch.device) -> T:
     """Return the dataclass that ``serialize`` has written.
 
     Args:
         kind: The type of the dataclass.
         content: The file, from an untrusted sender.
         device: Where the tensors are placed.
-        most_bytes: The largest size of the file.
 
     Raises:
         MessageError: The file is too large, cannot be read, or has other fields.
     """
-    if len(content) > most_bytes:
-        raise MessageError(f"it has {len(content)} bytes, over {most_bytes}")
+    if len(content) > MOST_PAYLOAD_BYTES:
+        raise MessageError(f"it has {len(content)} bytes, over {MOST_PAYLOAD_BYTES}")
     _check_names(content)
     try:
         # The copy is in PyTorch's own memory: rounding may depend on a tensor's alignment.

@@ -10,7 +10,7 @@ from typing import NamedTuple, Protocol
 
 MOST_HEADER_BYTES = 1 << 20
 MOST_PAYLOAD_BYTES = 1 << 30
-"""Larger than the payload of any model here; a server and a client may set a lower limit."""
+"""The largest header and the largest payload, which is more than any model here needs."""
 
 
 class Packet(NamedTuple):
@@ -67,11 +67,12 @@ def send(connection: Connection, packet: Packet) -> None:
     connection.send_bytes(packet.payload)
 
 
-def receive(connection: Connection, most_bytes: int = MOST_PAYLOAD_BYTES) -> Packet:
+def receive(connection: Connection) -> Packet:
     """Receive a packet.
 
     Raises:
         EOFError: The other process is gone.
         OSError: The packet is too large.
     """
-    return Packet(connection.recv_bytes(MOST_HEADER_BYTES), connection.recv_bytes(most_bytes))
+    header = connection.recv_bytes(MOST_HEADER_BYTES)
+    return Packet(header, connection.recv_bytes(MOST_PAYLOAD_BYTES))

@@ -115,7 +115,7 @@ def enrol(
     run = new_token()
     first = first_spec(command, config.model_dump(mode="json"))
     least = least or len(names)
-    facts, seconds = collect_facts(link, names, first, run, least, timeouts, say=say)
+    facts, seconds = collect_facts(link, names, first, run, least, timeouts, say)
     spec = full_spec(first, facts.values(), getattr(config, "clusters", None))
     members = [
         Member(number, name, facts[name].samples)

@@ -36,8 +36,7 @@ def collect_facts(
     run: str,
     least: int,
     timeouts: Timeouts,
-    pause: Callable[[float], None] = time.sleep,
-    say: Say = lambda name, what: None,
+    say: Say,
 ) -> tuple[dict[str, Facts], float]:
     """Ask clients for the facts of their images, as they come online.
 
@@ -48,7 +47,6 @@ def collect_facts(
         run: Token of the run.
         least: How many clients must have answered.
         timeouts: How long each response may take. There is no limit for clients to come online.
-        pause: Called with seconds while the server waits; it may raise.
         say: Called with news of a client.
 
     Returns:
@@ -91,7 +89,7 @@ def collect_facts(
                 refused.add(name)
                 say(name, f"cannot take part: {error}")
         if len(found) < least:
-            pause(timeouts.poll)
+            time.sleep(timeouts.poll)
     return {name: found[name] for name in names if name in found}, quickest
 
 

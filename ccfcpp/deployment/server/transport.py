@@ -16,7 +16,7 @@ from ccfcpp.deployment.link.messages import (
     new_token,
     serialize,
 )
-from ccfcpp.deployment.link.packet import MOST_PAYLOAD_BYTES, Link, Packet, Undelivered
+from ccfcpp.deployment.link.packet import Link, Packet, Undelivered
 from ccfcpp.deployment.link.run_spec import RunSpec
 from ccfcpp.engine.client import Member
 from ccfcpp.engine.exchange import AbsentClientError, Exchange, RefusedUpdateError, Task
@@ -68,8 +68,6 @@ class Deployed:
         exchanges: All exchanges of the system, by name.
         device: Where updates are placed.
         timeouts: How long to wait.
-        most_bytes: The largest size of an update.
-        pause: Called with seconds while the server waits; it may raise.
         watch: Called when a client's standing changes.
 
     Attributes:
@@ -84,8 +82,6 @@ class Deployed:
         exchanges: Mapping[str, Exchange[Any, Any]],
         device: torch.device,
         timeouts: Timeouts | None = None,
-        most_bytes: int = MOST_PAYLOAD_BYTES,
-        pause: Callable[[float], None] = time.sleep,
         watch: Watcher = lambda member, before, now: None,
     ) -> None:
         self.link = link
@@ -94,8 +90,6 @@ class Deployed:
         self.exchanges = exchanges
         self.device = device
         self.timeouts = timeouts or Timeouts()
-        self.most_bytes = most_bytes
-        self.pause = pause
         self.watch = watch
         self.standings: dict[int, Standing] = {}
         self._accepted: dict[int, str] = {}
@@ -134,7 +128,7 @@ class Deployed:
                     self._stands(member, "away" if there else "waiting")
             if not members or any(member.name in online for member in members):
                 return online
-            self.pause(self.timeouts.poll)
+            time.sleep(self.timeouts.poll)
 
     def _ask(self, task: Task, member: Member, node: int | None, payload: bytes) -> _Asked:
         if self._is_busy(member.id):
@@ -184,7 +178,7 @@ class Deployed:
                 self._stands(member, "late")
                 reason = f"no answer within {self.timeouts.answer:g} s"
                 return Reply(member.id, AbsentClientError(reason))
-            self.pause(self.timeouts.poll)
+            time.sleep(self.timeouts.poll)
         if isinstance(found, Undelivered):
             self._stands(member, "away")
             return Reply(member.id, AbsentClientError(found.reason))
@@ -202,7 +196,7 @@ class Deployed:
             self._accepted.pop(member.id, None)
         if response.status != "done":
             raise MessageError(response.why)
-        update = deserialize(exchange.update, found.payload, self.device, self.most_bytes)
+        update = deserialize(exchange.update, found.payload, self.device)
         if not response.remembers:
             return Reply(member.id, update)
         return Reply(member.id, update, partial(self._accept, member.id, request.version))
