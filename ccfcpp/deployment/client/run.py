@@ -139,7 +139,7 @@ class ClusteringRun(ClientRun[object]):
         self.images = data.images
 
     def prepare(self) -> None:
-        """Build the system."""
+        """Build the clustering system of the run."""
         self.problem = clustering_problem(self.config, self.spec, self.device)
         self.algorithm = METHODS[self.config.method].make(self.problem)
 
@@ -155,7 +155,7 @@ class ClusteringRun(ClientRun[object]):
 
     @property
     def test_classes(self) -> Tensor | None:
-        """Class of each image."""
+        """Class of each image; None if the client has no labels."""
         return None if self.data.labels is None else self._numbered(self.data.labels)
 
 
@@ -174,7 +174,7 @@ class ClassificationRun(ClientRun[ServerState]):
         self._test_images = data.images[self._test].to(device)
 
     def prepare(self) -> None:
-        """Build the method."""
+        """Build the method of classification, and what evaluates it."""
         assert self.data.labels is not None
         self.labels = self._numbered(self.data.labels[self._train])
         self.algorithm = classification(self.config, self.spec, self.device)

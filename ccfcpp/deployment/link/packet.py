@@ -44,7 +44,7 @@ class Link(Protocol):
         ...
 
     def push(self, node: int, packet: Packet, seconds: float) -> str | None:
-        """Send a packet.
+        """Send a packet to a node.
 
         Args:
             node: The receiver.
@@ -68,7 +68,7 @@ def send(connection: Connection, packet: Packet) -> None:
 
 
 def receive(connection: Connection) -> Packet:
-    """Receive a packet.
+    """Receive a packet that ``send`` has sent.
 
     Raises:
         EOFError: The other process is gone.

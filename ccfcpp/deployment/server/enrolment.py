@@ -67,7 +67,7 @@ class Enrolment:
         )
 
     def save(self, path: Path) -> None:
-        """Write it as JSON."""
+        """Write the enrolment as JSON."""
         content = {
             "run": self.run,
             "charter": self.spec.model_dump(mode="json"),
@@ -78,7 +78,7 @@ class Enrolment:
 
     @staticmethod
     def load(path: Path) -> "Enrolment":
-        """Read it from JSON.
+        """Read an enrolment from its JSON file.
 
         Raises:
             UsageError: The file is missing or damaged.

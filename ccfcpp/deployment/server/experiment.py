@@ -91,7 +91,7 @@ class DeployedExperiment(Experiment[Any]):
 
     @abstractmethod
     def prepare(self) -> None:
-        """Build the algorithm."""
+        """Build the algorithm of the run."""
 
     @abstractmethod
     def sent_to_count(self, state: object) -> object:
@@ -231,7 +231,7 @@ class DeployedClustering(DeployedExperiment):
     no_scores = dict.fromkeys(("nmi", "nmi_geometric", "kappa", "accuracy", "ari"))
 
     def prepare(self) -> None:
-        """Build the system."""
+        """Build the clustering system of the run."""
         self.problem = clustering_problem(self.config, self.spec, self.device)
         self.algorithm = METHODS[self.config.method].make(self.problem)
 
@@ -281,7 +281,7 @@ class DeployedClassification(DeployedExperiment):
     no_scores: Mapping[str, None] = {"accuracy": None}
 
     def prepare(self) -> None:
-        """Build the method."""
+        """Build the method of classification."""
         self.algorithm = classification(self.config, self.spec, self.device)
 
     def sent_to_count(self, state: object) -> object:

@@ -26,7 +26,7 @@ a request must not use a connection that is just being closed."""
 
 @dataclass(frozen=True)
 class GateSetting:
-    """Settings of a gate.
+    """Where a gate listens, and the SuperLink behind it.
 
     Attributes:
         host: Address on which it listens; ``0.0.0.0`` is all of IPv4, ``::`` all addresses.
