@@ -29,14 +29,14 @@ from ccfcpp.core.config_layers import flatten, resolve
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.units import counted
 from ccfcpp.data.registry import DATASETS
-from ccfcpp.deployment.trial import FOLDER, HOST, PORT, make_trial_keys, refuse_elsewhere
+from ccfcpp.deployment.keys.local import FOLDER, HOST, PORT, make_local_keys, require_this_machine
 from ccfcpp.privacy.in_words import trust_rows
 from ccfcpp.runs.opening import Opening, new_path, required_out
 from ccfcpp.runs.paths import RunPaths
 
 if TYPE_CHECKING:
-    from ccfcpp.deployment.charter import Charter
-    from ccfcpp.deployment.experiment import DeployedExperiment
+    from ccfcpp.deployment.link.run_spec import RunSpec
+    from ccfcpp.deployment.server.experiment import DeployedExperiment
 
 _FLAGS = (
     flags.ANY_METHOD,
@@ -116,16 +116,16 @@ def serve(
         opening.config.attack.refuse_deployed()
 
     require_flower()
-    from ccfcpp.deployment.gathering import Gathering
-    from ccfcpp.deployment.roster import read_roster
-    from ccfcpp.deployment.serving import experiment_for, gather, open_server, wait_for_clients
-    from ccfcpp.deployment.transport import Patience
+    from ccfcpp.deployment.keys.roster import read_roster
+    from ccfcpp.deployment.server.enrolment import Enrolment, enrol, wait_for_clients
+    from ccfcpp.deployment.server.serving import open_server
+    from ccfcpp.deployment.server.transport import Timeouts
 
-    patience = Patience(limit)
+    timeouts = Timeouts(limit)
     place = roster or keys / "roster"
     console = progress_console()
     if insecure:
-        make_trial_keys(keys, clients or 0)
+        make_local_keys(keys, clients or 0)
         console.print(f"keys of the server and of all clients lie in {keys}, on this machine alone")
     admitted = read_roster(place)
     attendance = Attendance(console, admitted)
@@ -135,25 +135,25 @@ def serve(
     with resumable(resumption) as should_stop, open_server(keys, place, host, port, home) as link:
         saved = RunPaths(opening.path).deployment
         if resume and saved.exists():
-            gathering = Gathering.load(saved)
-            there = len(gathering.members)
+            enrolment = Enrolment.load(saved)
+            there = len(enrolment.members)
             console.print(f"{opening.path}: waiting for {clients or there} of {there} clients")
-            wait_for_clients(link, gathering, clients)
+            wait_for_clients(link, enrolment, clients)
         else:
             wanted = clients or len(admitted)
             console.print(f"{opening.path}: waiting for {wanted} of {len(admitted)} clients")
             with attendance.shown():
-                gathering = gather(
-                    link, opening.config, task, admitted, clients, patience, attendance.told
+                enrolment = enrol(
+                    link, opening.config, task, list(admitted), clients, timeouts, attendance.told
                 )
-            opening = fitted(opening, gathering.charter, layers)
-            gathering = gathering.told(opening.config)
-        attendance.begin(gathering.members)
+            opening = fitted(opening, enrolment.spec, layers)
+            enrolment = enrolment.with_config(opening.config)
+        attendance.begin(enrolment.members)
         experiment, folder = opening.open(
-            lambda chosen: experiment_for(gathering, chosen, link, patience, attendance.stands)
+            lambda chosen: enrolment.experiment(chosen, link, timeouts, attendance.stands)
         )
-        gathering.save(saved)
-        for line in (header(experiment, gathering.seconds), *protection(experiment)):
+        enrolment.save(saved)
+        for line in (header(experiment, enrolment.seconds), *protection(experiment)):
             console.print(line)
         headline = ("nmi", "NMI") if task == "cluster" else ("accuracy", "accuracy")
         summary = run_to_end(experiment, folder, headline, should_stop, below=attendance)
@@ -165,20 +165,20 @@ def serve(
 
 def check_trial(host: str, roster: Path | None, clients: int | None, resume: bool) -> None:
     """Raise ``UsageError`` where options do not go with ``--insecure``."""
-    refuse_elsewhere(host)
+    require_this_machine(host)
     if roster is not None:
         raise UsageError("--insecure makes a roster of its own: leave --roster out, or --insecure")
     if clients is None and not resume:
         raise UsageError("--insecure makes a key for each client: say how many with --clients N")
 
 
-def fitted(opening: "Opening[Any]", charter: "Charter", layers: Sequence[Tree]) -> "Opening[Any]":
+def fitted(opening: "Opening[Any]", spec: "RunSpec", layers: Sequence[Tree]) -> "Opening[Any]":
     """The run with settings that its clients' images ask for, under those that the user gave."""
     from ccfcpp.clustering.own_images import settings_over_a_network
 
-    if charter.command != "cluster" or opening.config.dataset in DATASETS:
+    if spec.command != "cluster" or opening.config.dataset in DATASETS:
         return opening
-    settings = settings_over_a_network(charter.samples, charter.image_shape)
+    settings = settings_over_a_network(spec.samples, spec.image_shape)
     return replace(opening, config=resolve(type(opening.config), "cluster", settings, *layers))
 
 
@@ -187,15 +187,15 @@ def header(experiment: "DeployedExperiment", seconds: float) -> str:
     from ccfcpp.cli.progress import minutes
     from ccfcpp.privacy.sums.messages import EXCHANGES_OF_A_SUM
 
-    charter, algorithm = experiment.charter, experiment.algorithm
-    height, width = charter.image_shape[1:]
+    spec, algorithm = experiment.spec, experiment.algorithm
+    height, width = spec.image_shape[1:]
     state = algorithm.initial_state(experiment.randomness)
     exchanges = sum(len(algorithm.exchanges(each, state)) for each in range(algorithm.rounds))
     if experiment.privacy.secure_sums:
         exchanges *= EXCHANGES_OF_A_SUM
     there = len(experiment.members)
     return (
-        f"{charter.method} on {counted(charter.samples, 'image')} of {height}x{width} pixels; "
+        f"{spec.method} on {counted(spec.samples, 'image')} of {height}x{width} pixels; "
         f"{counted(there, 'client')}; {counted(algorithm.rounds, 'round')} with about "
         f"{counted(exchanges, 'exchange')}: "
         f"{minutes(exchanges * seconds)} min on their way alone, {seconds:.1f} s each as a greeting"

@@ -18,8 +18,8 @@ from ccfcpp.core.config import MethodConfig
 from ccfcpp.core.config_layers import merge, read_yaml, validate
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.metrics import covariance
-from ccfcpp.deployment.experiment import DeployedExperiment
-from ccfcpp.deployment.gathering import Gathering
+from ccfcpp.deployment.server.enrolment import Enrolment
+from ccfcpp.deployment.server.experiment import DeployedExperiment
 from ccfcpp.report.errors import CannotDrawError
 from ccfcpp.report.numbers import (
     Embedding,
@@ -252,15 +252,15 @@ def _opened(folder: RunFolder, config: MethodConfig, data_root: str | None) -> _
 
 def _told(folder: RunFolder, config: MethodConfig) -> _Known:
     """A run whose images are with clients on other machines, by what these have reported."""
-    gathering = Gathering.load(folder.deployment)
-    experiment = unconnected(gathering, _here(config, None, None))
-    told = Told.read(folder.read_arrays("counts"), gathering.charter)
+    enrolment = Enrolment.load(folder.deployment)
+    experiment = unconnected(enrolment, _here(config, None, None))
+    told = Told.read(folder.read_arrays("counts"), enrolment.spec)
     return _Known(
         experiment,
-        [member.name for member in gathering.members],
-        [member.samples for member in gathering.members],
+        [member.name for member in enrolment.members],
+        [member.samples for member in enrolment.members],
         frozenset(member.id for member in experiment.members),
-        told.holdings(gathering.members),
+        told.holdings(enrolment.members),
         told.snapshot,
     )
 

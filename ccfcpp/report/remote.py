@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from ccfcpp.core.config import MethodConfig
-from ccfcpp.deployment.charter import Charter
-from ccfcpp.deployment.experiment import DeployedExperiment, make_experiment, sum_of
-from ccfcpp.deployment.gathering import Gathering
-from ccfcpp.deployment.transport import Deployed, Link
+from ccfcpp.deployment.link.packet import Link
+from ccfcpp.deployment.link.run_spec import RunSpec
+from ccfcpp.deployment.server.enrolment import Enrolment
+from ccfcpp.deployment.server.experiment import DeployedExperiment, sum_of
 from ccfcpp.engine.client import Member
 from ccfcpp.runs.experiment import Snapshot
 
@@ -23,19 +23,19 @@ class Told:
     Attributes:
         tables: Table of each client by its number, int64 of shape (classes, clusters or predicted
             classes).
-        charter: Terms of the run, as sent to the clients.
+        spec: Description of the run, as sent to the clients.
     """
 
     tables: Mapping[int, Tensor]
-    charter: Charter
+    spec: RunSpec
 
     @staticmethod
-    def read(counts: Mapping[str, Tensor], charter: Charter) -> "Told":
+    def read(counts: Mapping[str, Tensor], spec: RunSpec) -> "Told":
         """Read the arrays of ``counts.npz``; there are no tables where these are empty."""
         if not counts:
-            return Told({}, charter)
+            return Told({}, spec)
         numbers = counts["client"].tolist()
-        return Told(dict(zip(numbers, counts["table"], strict=True)), charter)
+        return Told(dict(zip(numbers, counts["table"], strict=True)), spec)
 
     def holdings(self, members: Sequence[Member]) -> Tensor | None:
         """Images by client and class, int64 of shape (clients, classes).
@@ -43,9 +43,9 @@ class Told:
         A client that has reported nothing has zeros. None where no client has reported anything,
         and in classification, where clients count test images.
         """
-        if not self.tables or self.charter.command == "classify":
+        if not self.tables or self.spec.command == "classify":
             return None
-        held = torch.zeros(len(members), len(self.charter.classes), dtype=torch.int64)
+        held = torch.zeros(len(members), len(self.spec.classes), dtype=torch.int64)
         for row, member in enumerate(members):
             if member.id in self.tables:
                 held[row] = self.tables[member.id].sum(dim=1)
@@ -59,24 +59,17 @@ class Told:
             return None
         classes, found = table.nonzero(as_tuple=True)
         times = table[classes, found]
-        charter = self.charter
+        spec = self.spec
         return Snapshot(
-            images=torch.empty(0, *charter.image_shape, dtype=torch.uint8),
+            images=torch.empty(0, *spec.image_shape, dtype=torch.uint8),
             representations=None,
             found=found.repeat_interleave(times),
             classes=classes.repeat_interleave(times),
-            class_names=charter.classes,
-            centroids=torch.empty(charter.clusters, 0) if charter.clusters else None,
+            class_names=spec.classes,
+            centroids=torch.empty(spec.clusters, 0) if spec.clusters else None,
         )
 
 
-def unconnected(gathering: Gathering, config: MethodConfig) -> DeployedExperiment:
+def unconnected(enrolment: Enrolment, config: MethodConfig) -> DeployedExperiment:
     """Make the experiment of a deployed run without clients: it serves to read its setting."""
-    nobody = cast(Link, None)
-    charter = gathering.charter
-    return make_experiment(
-        config,
-        charter,
-        gathering.members,
-        lambda exchanges, device: Deployed(nobody, charter, gathering.run, exchanges, device),
-    )
+    return enrolment.experiment(config, cast(Link, None))

@@ -15,7 +15,7 @@ from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.methods import METHODS
 from ccfcpp.clustering.scan.config import ScanConfig
 from ccfcpp.core.config_layers import resolve
-from ccfcpp.deployment.charter import Charter
+from ccfcpp.deployment.link.run_spec import RunSpec
 from ccfcpp.engine.client import Member
 from ccfcpp.runs.opening import Opening
 from tests.deployment.test_experiment import experiment_on, grid_of
@@ -29,8 +29,8 @@ MEMBERS = [Member(0, "ward-a", 1200), Member(1, "ward-b", 60)]
 def fitted_to(samples: int, shape: tuple[int, ...], *layers: Mapping[str, Any]) -> ScanConfig:
     given = [{"dataset": "somewhere/else"}, *map(dict, layers)]
     opening = Opening(Path("run"), resolve(ClusterConfig, "cluster", *given), goes_on=False)
-    charter = Charter(command="cluster", config={}, image_shape=shape, samples=samples)
-    config: ClusterConfig = fitted(opening, charter, given).config
+    spec = RunSpec(command="cluster", config={}, image_shape=shape, samples=samples)
+    config: ClusterConfig = fitted(opening, spec, given).config
     return config.section(ScanConfig)
 
 
@@ -49,12 +49,12 @@ def test_the_header_counts_exchanges(method: str, tmp_path: Path) -> None:
     clients = labelled_clients(40, 30)
     grid = grid_of(clients, tmp_path)
     experiment = experiment_on(grid, tiny(method, {"clusters": 3, "device": "cpu"}))
-    grid.orders.clear()
+    grid.requests.clear()
     said = header(experiment, seconds=30.0)
     federation = experiment.federation()
     for _, _report in federation.run(experiment.algorithm.initial_state(experiment.randomness), 0):
         pass
-    exchanges = len(grid.orders) // len(clients)
+    exchanges = len(grid.requests) // len(clients)
     assert "70 images of 8x8 pixels; 2 clients" in said
     found = re.search(r"about (\d+) exchanges?: (\d+):(\d+) min", said)
     assert found is not None

@@ -1,4 +1,4 @@
-"""A run whose images are with clients on other machines, from its charter to its results."""
+"""A run whose images are with clients on other machines, from its description to its results."""
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -8,16 +8,22 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ccfcpp.clustering.algorithm import ClusteringAlgorithm, Problem
+from ccfcpp.clustering.algorithm import ClusteringAlgorithm
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.methods import METHODS
 from ccfcpp.clustering.model import ModelFacts
 from ccfcpp.core.config import MethodConfig
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.metrics import clustering_scores
-from ccfcpp.deployment.charter import Charter
-from ccfcpp.deployment.halves import COUNTS, Counts, counting
-from ccfcpp.deployment.transport import Deployed
+from ccfcpp.deployment.link.algorithms import (
+    COUNTS,
+    Counts,
+    classification,
+    clustering_problem,
+    counts_exchange,
+)
+from ccfcpp.deployment.link.run_spec import RunSpec
+from ccfcpp.deployment.server.transport import Deployed
 from ccfcpp.engine.algorithm import Crew
 from ccfcpp.engine.client import Member, by_size
 from ccfcpp.engine.exchange import Exchange, RefusedUpdateError, Task
@@ -27,41 +33,39 @@ from ccfcpp.models.state import ModelState
 from ccfcpp.runs.experiment import Arrays, Experiment, Scores, Snapshot
 from ccfcpp.runs.local_spectra import LocalSpectra
 from supervised.algorithm import FederatedClassification
-from supervised.classifiers import CLASSIFIERS
 from supervised.config import ClassifyConfig
-from supervised.setup import classifier_maker
 
 Exchanges = Mapping[str, Exchange[Any, Any]]
 Connect = Callable[[Exchanges, torch.device], Deployed]
-"""Makes the transport, for the exchanges of a system and the server's device."""
+"""Returns the transport, for the exchanges of a system and the server's device."""
 _AFTER_THE_ROUND = 10**6
-"""Place of the counting behind all exchanges of a round."""
+"""Index of the counting, after all exchanges of a round."""
 
 
 class DeployedExperiment(Experiment[Any]):
-    """What clustering and classification have in common, where the server sees no image.
+    """Clustering or classification of images that the server does not see.
 
     Args:
         config: The run's configuration.
-        charter: What the clients are told.
-        members: All clients that take part, by what they have said.
-        connect: Makes the transport.
+        spec: Description of the run.
+        members: The clients that take part.
+        connect: Returns the transport to them.
 
     Attributes:
-        clients_far: What takes tasks to them.
+        deployed: The transport to the clients.
+        no_scores: The part of a summary that holds scores, if no client tells.
     """
 
+    algorithm: ClusteringAlgorithm[Any] | FederatedClassification
+    no_scores: Mapping[str, None] = {}
+
     def __init__(
-        self,
-        config: MethodConfig,
-        charter: Charter,
-        members: Sequence[Member],
-        connect: Connect,
+        self, config: MethodConfig, spec: RunSpec, members: Sequence[Member], connect: Connect
     ) -> None:
         super().__init__(config)
         self.attack.refuse_deployed()
         self.config = config
-        self.charter = charter
+        self.spec = spec
         connected = self.availability.connected([m.id for m in members], self.randomness)
         self._members = [member for member in members if member.id in connected]
         self.absent_names = [member.name for member in members if member.id not in connected]
@@ -73,24 +77,20 @@ class DeployedExperiment(Experiment[Any]):
         if self.protection:
             works = self.protection.works(works)
         asked = {name: work.exchange for name, work in works.items()}
-        self.clients_far = connect({**asked, COUNTS: self.counting}, self.device)
+        asked[COUNTS] = counts_exchange(self.algorithm)
+        self.deployed = connect(asked, self.device)
 
     @abstractmethod
     def prepare(self) -> None:
-        """Make the algorithm."""
-
-    @property
-    @abstractmethod
-    def counting(self) -> Exchange[Any, Counts]:
-        """The exchange in which clients count."""
+        """Build the algorithm of the run."""
 
     @abstractmethod
-    def told(self, state: Any) -> object:
-        """What clients need of a state to count."""
+    def sent_to_count(self, state: object) -> object:
+        """Return what clients need of a state in order to count."""
 
     @abstractmethod
     def scores_of(self, table: Tensor) -> Scores:
-        """Scores from how many images of each class are where.
+        """Return scores of a table of counts.
 
         Args:
             table: int64 of shape (classes, clusters or predicted classes); not all 0.
@@ -103,33 +103,33 @@ class DeployedExperiment(Experiment[Any]):
 
     @property
     def cohort(self) -> None:
-        """Each client trains by itself."""
+        """None, since each client trains by itself."""
         return
 
     def transport(self, memories: ClientMemories) -> Deployed:
-        """The clients on other machines; memories are their own affair."""
-        return self.clients_far
+        """Return the transport to the clients, which keep their own memories."""
+        return self.deployed
 
-    def knows_groups(self, state: Any) -> bool:
-        """Whether images can be put anywhere yet."""
+    def knows_groups(self, state: object) -> bool:
+        """Return whether images can be assigned yet."""
         return True
 
-    def scores(self, number: int, state: Any, memories: ClientMemories) -> Scores:
-        """Scores over the images of the clients that tell, where they are due."""
+    def scores(self, number: int, state: object, memories: ClientMemories) -> Scores:
+        """Return scores over the images of the clients that tell, in rounds that are scored."""
         due = (number + 1) % getattr(self.config, "evaluate_every", 1) == 0
-        if not due or not self.charter.classes or not self.knows_groups(state):
+        if not due or not self.spec.classes or not self.knows_groups(state):
             return {}
         table = sum_of(self.counts(number, state))
         return {} if table is None else self.scores_of(table)
 
-    def counts(self, number: int, state: Any) -> dict[int, Tensor]:
-        """What clients say of where a state puts their images, by their number.
+    def counts(self, number: int, state: object) -> dict[int, Tensor]:
+        """Return the clients' tables of counts, by their number.
 
-        Clients that do not tell, or cannot be reached, are left out; each keeps for itself where
-        every image of its own is.
+        Clients that do not tell or cannot be reached are left out. Each client keeps the assignment
+        of every one of its images to itself.
         """
         task = Task(self.system, COUNTS, number, _AFTER_THE_ROUND)
-        replies = self.clients_far.deliver(task, self.told(state), by_size(self._members))
+        replies = self.deployed.deliver(task, self.sent_to_count(state), by_size(self._members))
         held = {member.id: member.samples for member in self._members}
         found = {}
         for reply in replies:
@@ -142,63 +142,58 @@ class DeployedExperiment(Experiment[Any]):
         return found
 
     def _is_sound(self, table: Tensor, samples: int) -> bool:
-        shape = (len(self.charter.classes), self.charter.clusters or len(self.charter.classes))
         return (
             table.dtype == torch.int64
-            and table.shape == shape
+            and table.shape == self.spec.table_shape
             and bool((table >= 0).all())
             and bool((table <= 10**9).all())
-            and (self.charter.command == "classify" or int(table.sum()) == samples)
+            and (self.spec.command == "classify" or int(table.sum()) == samples)
         )
 
     def results(
-        self, state: Any, memories: ClientMemories, local: LocalSpectra
-    ) -> tuple[dict[str, Any], Arrays]:
-        """Scores over the clients that tell, and what each has told."""
+        self, state: object, memories: ClientMemories, local: LocalSpectra
+    ) -> tuple[dict[str, object], Arrays]:
+        """Return scores over the clients that tell, and their tables."""
         found = self.counts(self.algorithm.rounds, state)
         table = sum_of(found)
         arrays = {}
         if found:
             numbers, tables = zip(*sorted(found.items()), strict=True)
             arrays["counts"] = {"client": torch.tensor(numbers), "table": torch.stack(tables)}
-        summary: dict[str, Any] = dict(self.no_scores)
-        if table is not None:
-            summary |= self.scores_of(table)
-        return summary | {"counted_clients": sorted(found)} | self.last_facts(state), arrays
+        scores = self.no_scores if table is None else self.scores_of(table)
+        counted = {"counted_clients": sorted(found)}
+        return {**self.no_scores, **scores, **counted, **self.last_facts(state)}, arrays
 
-    no_scores: Mapping[str, None] = {}
-    """What a summary says where nobody tells."""
-
-    def last_facts(self, state: Any) -> dict[str, Any]:
-        """What else a summary says of the last state."""
+    def last_facts(self, state: object) -> dict[str, object]:
+        """Return other entries of the summary about the last state."""
         return {}
 
     def local_representations(self, client: int, model: ModelState) -> None:
-        """None: there is no image at the server on which models could be compared."""
+        """Return None: the server has no image on which models could be compared."""
 
-    def snapshot(self, state: Any, memories: ClientMemories) -> Snapshot:
-        """Nothing can be shown.
+    def snapshot(self, state: object, memories: ClientMemories) -> Snapshot:
+        """Refuse: there is no image to show.
 
         Raises:
             UsageError: Always.
         """
         raise UsageError("the images of this run are with its clients: there is nothing to draw")
 
-    def describe(self) -> dict[str, Any]:
-        """The setting, for the summary."""
+    def describe(self) -> dict[str, object]:
+        """Return the setting, for the summary."""
         config = self.config
         return {
             "method": config.method,
             "dataset": "the clients' own images",
             "deployed": True,
-            "samples": self.charter.samples,
+            "samples": self.spec.samples,
             "held": sum(member.samples for member in self._members),
-            "classes": len(self.charter.classes),
+            "classes": len(self.spec.classes),
             "seed": config.seed,
             "clients": len(self._members) + len(self.absent_names),
             "connected": len(self._members),
             "disconnected": len(self.absent_names),
-            "kinds": list(self.charter.kinds),
+            "kinds": list(self.spec.kinds),
             "device": str(self.device),
         }
 
@@ -211,51 +206,43 @@ class DeployedClustering(DeployedExperiment):
     no_scores = dict.fromkeys(("nmi", "nmi_geometric", "kappa", "accuracy", "ari"))
 
     def prepare(self) -> None:
-        """Make the system."""
-        charter = self.charter
-        self.problem = Problem(
-            self.config, charter.image_shape, charter.clusters, self.device, charter.samples
-        )
+        """Build the clustering system of the run."""
+        self.problem = clustering_problem(self.config, self.spec, self.device)
         self.algorithm = METHODS[self.config.method].make(self.problem)
 
     def model_facts(self) -> dict[str, str]:
-        """What the problem was."""
+        """Return the facts of the problem, for the header of the model's file."""
         return ModelFacts.of(self.problem).header
 
-    def knows_groups(self, state: Any) -> bool:
-        """Whether there are clusters yet."""
+    def knows_groups(self, state: object) -> bool:
+        """Return whether there are clusters yet."""
         return self.algorithm.knows_clusters(state)
 
-    def told(self, state: Any) -> object:
-        """What any client receives in the end."""
+    def sent_to_count(self, state: object) -> object:
+        """Return what any client receives at the end."""
         return self.algorithm.delivery(state)
 
-    @property
-    def counting(self) -> Exchange[Any, Counts]:
-        """For what is delivered."""
-        return counting(self.algorithm.delivery_type)
-
     def scores_of(self, table: Tensor) -> Scores:
-        """The scores of a clustering, as over the images themselves."""
+        """Return the scores of a clustering, equal to those over the images themselves."""
         classes, clusters = table.nonzero(as_tuple=True)
         times = table[classes, clusters].numpy()
         return clustering_scores(
             np.repeat(classes.numpy(), times), np.repeat(clusters.numpy(), times)
         )
 
-    def last_facts(self, state: Any) -> dict[str, Any]:
-        """What a client receives to assign its images."""
+    def last_facts(self, state: object) -> dict[str, object]:
+        """Return the size of what a client receives to assign its images."""
         return {
             "scores_connected": None,
             "scores_absent": None,
             "bytes_delivered": size(pack(self.algorithm.delivery(state))),
         }
 
-    def describe(self) -> dict[str, Any]:
-        """The setting, for the summary."""
+    def describe(self) -> dict[str, object]:
+        """Return the setting, for the summary."""
         return {
             **super().describe(),
-            "clusters": self.charter.clusters,
+            "clusters": self.spec.clusters,
             "sends": METHODS[self.config.method].sends,
             **self.algorithm.describe(),
         }
@@ -269,33 +256,23 @@ class DeployedClassification(DeployedExperiment):
     no_scores: Mapping[str, None] = {"accuracy": None}
 
     def prepare(self) -> None:
-        """Make the method."""
-        charter, config = self.charter, self.config
-        classes = len(charter.classes)
-        make_model = classifier_maker(config, charter.image_shape, classes)
-        self.algorithm = FederatedClassification(
-            config, make_model, charter.image_shape, classes, charter.clients, self.device
-        )
+        """Build the method of classification."""
+        self.algorithm = classification(self.config, self.spec, self.device)
 
-    def told(self, state: Any) -> object:
-        """The whole state: it is the global model, and the server's part of a method."""
+    def sent_to_count(self, state: object) -> object:
+        """Return the whole state: the global model and the server's part of the method."""
         return state
 
-    @property
-    def counting(self) -> Exchange[Any, Counts]:
-        """Clients may have parts of the model that they remember."""
-        return counting(self.algorithm.state_type, CLASSIFIERS[self.config.method].personal)
-
     def scores_of(self, table: Tensor) -> Scores:
-        """The share of test images whose class was predicted."""
+        """Return the share of test images whose class was predicted."""
         return {"accuracy": float(table.diagonal().sum() / table.sum())}
 
-    def describe(self) -> dict[str, Any]:
-        """The setting, for the summary."""
+    def describe(self) -> dict[str, object]:
+        """Return the setting, for the summary."""
         training = self.config.training
         return {
             **super().describe(),
-            "training_images": self.charter.samples,
+            "training_images": self.spec.samples,
             "model": self.config.model.name,
             "decorrelation": self.config.decorrelation.kind,
             "rounds": training.rounds,
@@ -304,7 +281,7 @@ class DeployedClassification(DeployedExperiment):
 
 
 def sum_of(counts: Mapping[int, Tensor]) -> Tensor | None:
-    """All clients' counts together; None where there are none, or all are 0."""
+    """Return the sum of all clients' tables; None if there are none or the sum is 0."""
     if not counts:
         return None
     table = torch.stack(list(counts.values())).sum(dim=0)
@@ -312,8 +289,8 @@ def sum_of(counts: Mapping[int, Tensor]) -> Tensor | None:
 
 
 def make_experiment(
-    config: MethodConfig, charter: Charter, members: Sequence[Member], connect: Connect
+    config: MethodConfig, spec: RunSpec, members: Sequence[Member], connect: Connect
 ) -> DeployedExperiment:
-    """The experiment that a charter asks for; the arguments are those of the class."""
+    """Return the experiment that a description asks for; the arguments are those of the class."""
     kinds = {"cluster": DeployedClustering, "classify": DeployedClassification}
-    return kinds[charter.command](config, charter, members, connect)
+    return kinds[spec.command](config, spec, members, connect)

@@ -1,4 +1,4 @@
-"""The roster: the clients that a server admits, as a folder of their public keys."""
+"""The roster: the folder of the public keys of the clients that a server admits."""
 
 from pathlib import Path
 
@@ -7,22 +7,22 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from ccfcpp.core.errors import UsageError
-from ccfcpp.deployment.names import PUBLIC_SUFFIX, check_client_name
+from ccfcpp.deployment.keys.files import PUBLIC_SUFFIX, check_client_name
 
 
 def read_roster(folder: Path) -> dict[str, bytes]:
-    """The clients that a server admits.
+    """Read the public keys of the clients that a server admits.
 
     Args:
-        folder: A folder of public keys, each named by its client; other files do not count.
+        folder: A folder of public keys, each named after its client; other files are ignored.
 
     Returns:
-        By name, in the order of names, each key as a PEM block of its ``SubjectPublicKeyInfo``,
-        which is what Flower registers.
+        The keys by name, in the order of names. Each is a PEM block of its
+        ``SubjectPublicKeyInfo``, which is what Flower registers.
 
     Raises:
-        UsageError: There is no such folder or no key in it, a file is no such key, or two clients
-            have the same.
+        UsageError: The folder is missing or has no key, a file is no such key, or two clients have
+            the same key.
     """
     if not folder.is_dir():
         raise UsageError(

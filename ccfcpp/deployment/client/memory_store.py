@@ -1,4 +1,4 @@
-"""What a client remembers between tasks, in files of its own machine."""
+"""Files of what a client remembers between tasks."""
 
 import shutil
 from pathlib import Path
@@ -15,26 +15,26 @@ class LostMemoryError(Exception):
     """The version to go on with is missing or damaged."""
 
 
-class Shelf:
-    """The versions of one client's memory.
+class MemoryStore:
+    """The versions of one client's memory, as files.
 
-    A client's work may be done, and yet the server never hear of it. So the server names the
-    version to go on with, and a new one never takes the place of an old one.
+    The server may never hear of work that a client has done. So the server names the version to go
+    on with, and a new version never replaces an old one.
 
     Args:
         folder: Where the files go: a folder in it for each run.
-        device: Where memories are taken up.
+        device: Where loaded tensors are placed.
     """
 
     def __init__(self, folder: Path, device: torch.device) -> None:
         self._folder = folder
         self._device = device
 
-    def take(self, run: str, version: str) -> Memory:
-        """What the client remembered in a version; nothing where it is empty.
+    def load(self, run: str, version: str) -> Memory:
+        """Return a version of the memory; an empty memory if no version is named.
 
         Raises:
-            LostMemoryError: It is not there.
+            LostMemoryError: The version is missing or damaged.
         """
         if not version:
             return {}
@@ -43,21 +43,22 @@ class Shelf:
         except (OSError, SafetensorError) as error:
             raise LostMemoryError from error
 
-    def put(self, run: str, version: str, memory: Memory) -> None:
-        """Keep a version; it outlasts a crash."""
+    def save(self, run: str, version: str, memory: Memory) -> None:
+        """Save a version so that it survives a crash."""
         path = self._path(run, version)
         path.parent.mkdir(parents=True, exist_ok=True)
         save_tensors(path, memory)
 
-    def clear(self, run: str, *wanted: str) -> None:
-        """Delete all versions of a run but some, and the memories of all other runs."""
-        names = {self._path(run, version).name for version in wanted if version}
-        for path in self._folder.glob("run-*/*"):
-            if path.parent != self._path(run, "x").parent or path.name not in names:
-                path.unlink()
+    def prune(self, run: str, *wanted: str) -> None:
+        """Delete all versions of a run except some, and the memories of all other runs."""
+        kept = {self._path(run, version) for version in wanted if version}
         for folder in self._folder.glob("run-*"):
-            if folder != self._path(run, "x").parent:
+            if folder != self._path(run, "").parent:
                 shutil.rmtree(folder)
+                continue
+            for path in folder.iterdir():
+                if path not in kept:
+                    path.unlink()
 
     def _path(self, run: str, version: str) -> Path:
         return self._folder / f"run-{run}" / f"{version}.safetensors"

@@ -7,49 +7,45 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 
 import httpx
 import uvicorn
 
 from ccfcpp.core.errors import UsageError
-from ccfcpp.deployment.gate import MOST_BYTES, Gate
+from ccfcpp.deployment.keys.files import ServerKeys
+from ccfcpp.deployment.server.gate import MOST_BYTES, Gate
 
 _TO_FINISH = 5
 """Seconds that requests have to end when the gate closes."""
 _CONNECT, _ANSWER = 5.0, 60.0
-"""Seconds that the SuperLink has, on the same machine, to take a connection and to answer."""
+"""Seconds that the SuperLink, on the same machine, has to accept a connection and to answer."""
 _KEEP = 2.0
-"""Seconds that a connection to the SuperLink waits for another request. The SuperLink closes it
-after five: a request must not meet one that is just being closed."""
+"""Seconds that an idle connection to the SuperLink is kept. The SuperLink closes it after five:
+a request must not use a connection that is just being closed."""
 
 
 @dataclass(frozen=True)
 class GateSetting:
-    """Where a gate stands.
+    """Where a gate listens, and the SuperLink behind it.
 
     Attributes:
         host: Address on which it listens; ``0.0.0.0`` is all of IPv4, ``::`` all addresses.
         port: Port on which it listens; 0 takes a free one.
-        certificate: The server's, as ``ccfcpp keys server`` makes it.
-        key: The server's private key.
-        authority: The authority's certificate, by which the SuperLink is known.
-        superlink: Port of the SuperLink on 127.0.0.1, which has a certificate for that address.
-        most_bytes: Most that a request's body may hold.
+        keys: The server's keys. The certificate must be valid for 127.0.0.1, too.
+        superlink: Port of the SuperLink on 127.0.0.1.
+        most_bytes: The largest size of a request's body.
     """
 
     host: str
     port: int
-    certificate: Path
-    key: Path
-    authority: Path
+    keys: ServerKeys
     superlink: int
     most_bytes: int = MOST_BYTES
 
 
 @contextmanager
 def open_gate(setting: GateSetting) -> Iterator[int]:
-    """Keep a gate open for as long as the context lasts.
+    """Keep a gate open within the context.
 
     Yields:
         The port on which it listens.
@@ -57,7 +53,7 @@ def open_gate(setting: GateSetting) -> Iterator[int]:
     Raises:
         UsageError: The port is taken, or a file cannot be used.
     """
-    link = _link(setting)
+    link = _client(setting)
     gate = Gate(link, setting.most_bytes)
     server = _server(setting, gate)
     with _listening(setting.host, setting.port) as listening:
@@ -76,12 +72,17 @@ def open_gate(setting: GateSetting) -> Iterator[int]:
             thread.join()
 
 
-def _link(setting: GateSetting) -> httpx.AsyncClient:
-    """What reaches the SuperLink, and nothing else: no proxy, no redirections."""
+def _client(setting: GateSetting) -> httpx.AsyncClient:
+    """Return a client that reaches the SuperLink only: no proxy, no redirections."""
+    authority = setting.keys.authority
+    try:
+        trusted = ssl.create_default_context(cafile=authority)
+    except OSError as error:
+        raise _unusable(authority, error) from error
     return httpx.AsyncClient(
         base_url=f"https://127.0.0.1:{setting.superlink}",
-        verify=_trusting(setting.authority),
-        # Nothing is unpacked on the way.
+        verify=trusted,
+        # Bodies pass as they are, without decompression.
         headers={"accept-encoding": "identity"},
         timeout=httpx.Timeout(_ANSWER, connect=_CONNECT, pool=None),
         limits=httpx.Limits(max_connections=None, keepalive_expiry=_KEEP),
@@ -90,22 +91,16 @@ def _link(setting: GateSetting) -> httpx.AsyncClient:
     )
 
 
-def _trusting(authority: Path) -> ssl.SSLContext:
-    try:
-        return ssl.create_default_context(cafile=authority)
-    except OSError as error:
-        raise _unusable(authority, error) from error
-
-
 def _server(setting: GateSetting, gate: Gate) -> uvicorn.Server:
+    certificate, key = setting.keys.certificate, setting.keys.key
     config = uvicorn.Config(
         gate,
-        # The other implementation takes headers of any length, and hides absolute addresses.
+        # The other implementation accepts headers of any length, and hides absolute addresses.
         http="h11",
         ws="none",
         lifespan="off",
-        ssl_certfile=setting.certificate,
-        ssl_keyfile=setting.key,
+        ssl_certfile=certificate,
+        ssl_keyfile=key,
         proxy_headers=False,
         server_header=False,
         access_log=False,
@@ -116,7 +111,7 @@ def _server(setting: GateSetting, gate: Gate) -> uvicorn.Server:
     try:
         config.load()
     except OSError as error:
-        raise _unusable(f"{setting.certificate} with {setting.key}", error) from error
+        raise _unusable(f"{certificate} with {key}", error) from error
     return uvicorn.Server(config)
 
 

@@ -1,25 +1,25 @@
-"""What a SuperLink runs: it does for the process of ``ccfcpp serve`` what only it may do.
+"""Flower's ServerApp: it uses Flower's grid on behalf of the process of ``ccfcpp serve``.
 
-The process asks over a local socket; each request is a line of JSON, followed by bytes where it
-says so. It imports no PyTorch.
+That process asks over a local socket. Each request is a line of JSON; bytes follow it where it says
+so. The module imports no PyTorch.
 """
 
 import json
 import time
+from collections.abc import Mapping
 from multiprocessing.connection import Client, Connection
-from typing import Any
 
 from flwr.app import Context, Message
 from flwr.serverapp import Grid, ServerApp
 
-from ccfcpp.deployment.flower import MESSAGE_TYPE, parcel_of, record_of
-from ccfcpp.deployment.parcel import Parcel, send
+from ccfcpp.deployment.link.flower import MESSAGE_TYPE, packet_of, record_of
+from ccfcpp.deployment.link.packet import Packet, send
 
 SERVER = "server"
 """Key of the run's configuration: the path of the server's socket."""
 
 _LOOK = 2.0
-"""Seconds from one look whether nodes were started again to the next."""
+"""Seconds between checks whether nodes have been started again."""
 
 app = ServerApp()
 
@@ -32,11 +32,11 @@ def main(grid: Grid, context: Context) -> None:
 
 
 def relay(grid: Grid, server: Connection) -> None:
-    """Do what is asked for, one request after the other."""
-    payload, starts = b"", _Starts(grid)
+    """Handle one request after the other."""
+    payload, starts = b"", _NodeStarts(grid)
     while True:
         try:
-            request: dict[str, Any] = json.loads(server.recv_bytes())
+            request = json.loads(server.recv_bytes())
         except EOFError:
             return
         match request["do"]:
@@ -46,18 +46,18 @@ def relay(grid: Grid, server: Connection) -> None:
             case "payload":
                 payload = server.recv_bytes()
             case "push":
-                parcel = Parcel(server.recv_bytes(), payload)
-                ticket = _push(grid, request, parcel)
-                starts.note(ticket, int(request["node"]))
+                node, packet = int(request["node"]), Packet(server.recv_bytes(), payload)
+                ticket = _push(grid, node, packet, float(request["seconds"]))
+                starts.note(ticket, node)
                 server.send_bytes(json.dumps(ticket).encode())
             case "pull":
                 _pull(grid, str(request["ticket"]), starts, server)
 
 
-class _Starts:
-    """When nodes were started: one that is started again answers nothing that it was asked before.
+class _NodeStarts:
+    """When nodes were started. A node that is started again has lost its earlier messages.
 
-    Flower tells of a node that has gone only while it is away.
+    Flower tells that a node is gone only while it is away.
     """
 
     def __init__(self, grid: Grid) -> None:
@@ -66,12 +66,12 @@ class _Starts:
         self._looked = 0.0
 
     def note(self, ticket: str | None, node: int) -> None:
-        """A node is asked for something."""
+        """Record that a node has been sent a message."""
         if ticket is not None:
             self._asked[ticket] = node, self._now().get(node, "")
 
     def is_in_vain(self, ticket: str) -> bool:
-        """Whether the node has been started again since."""
+        """Return whether the node has been started again since."""
         if time.monotonic() - self._looked < _LOOK:
             return False
         self._looked = time.monotonic()
@@ -79,25 +79,20 @@ class _Starts:
         return self._now().get(node, before) != before
 
     def forget(self, ticket: str) -> None:
-        """There is an answer."""
+        """Drop the record of a message that has been answered."""
         self._asked.pop(ticket, None)
 
-    def _now(self) -> dict[int, str]:
+    def _now(self) -> Mapping[int, str]:
         return {node.node_id: node.last_activated_at for node in self._grid.get_nodes()}
 
 
-def _push(grid: Grid, request: dict[str, Any], parcel: Parcel) -> str | None:
-    message = Message(
-        record_of(parcel),
-        dst_node_id=int(request["node"]),
-        message_type=MESSAGE_TYPE,
-        ttl=float(request["seconds"]),
-    )
-    # None, or nothing, for a node that is gone.
+def _push(grid: Grid, node: int, packet: Packet, seconds: float) -> str | None:
+    message = Message(record_of(packet), dst_node_id=node, message_type=MESSAGE_TYPE, ttl=seconds)
+    # Flower returns None, or nothing, for a node that is gone.
     return next(iter(grid.push_messages([message])), None)
 
 
-def _pull(grid: Grid, ticket: str, starts: _Starts, server: Connection) -> None:
+def _pull(grid: Grid, ticket: str, starts: _NodeStarts, server: Connection) -> None:
     in_vain = starts.is_in_vain(ticket)
     reply = next(iter(grid.pull_messages([ticket])), None)
     if reply is None:
@@ -110,8 +105,8 @@ def _pull(grid: Grid, ticket: str, starts: _Starts, server: Connection) -> None:
         server.send_bytes(json.dumps({"is": "error", "code": reply.error.code}).encode())
     else:
         try:
-            parcel = parcel_of(reply)
+            packet = packet_of(reply)
         except ValueError:
-            parcel = Parcel(b"")
-        server.send_bytes(json.dumps({"is": "parcel"}).encode())
-        send(server, parcel)
+            packet = Packet(b"")
+        server.send_bytes(json.dumps({"is": "packet"}).encode())
+        send(server, packet)

@@ -1,55 +1,61 @@
-"""What a client has to know of a run to work for it."""
+"""The description of a run that a client needs in order to work for it."""
 
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, ValidationError
 
 from ccfcpp.clustering.methods import METHODS
-from ccfcpp.core.config import Section
+from ccfcpp.core.config import Section, Tree
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.sending import Kind
 from ccfcpp.privacy.config import PrivacyConfig
 
 Size = Annotated[int, Field(ge=0, le=10**9)]
 Text = Annotated[str, Field(max_length=200)]
+ClassNames = Annotated[tuple[Text, ...], Field(max_length=10**5)]
 
 
-class Charter(Section):
-    """What the server tells of a run; a small value that goes as JSON.
+class RunSpec(Section):
+    """Description of a run, which the server sends to its clients as JSON.
 
-    With it and its own images a client makes its half of the algorithm. It says nothing of other
-    clients but how many they are and how many images they hold together.
+    From it and its own images a client builds its side of the algorithm. Of the other clients it
+    says only how many they are and how many images they hold together.
 
     Attributes:
-        command: What runs: clustering, or classification.
+        command: What the clients learn: clustering or classification.
         config: The run's configuration, as settings by key.
         image_shape: Channels, height and width of an image; empty until clients have been asked.
         clusters: Number of clusters k; 0 in classification.
-        classes: Names of the classes, in the order of their numbers; empty where none are known.
-        samples: Images of all clients that take part.
-        clients: How many they are.
+        classes: Names of the classes, in the order of their numbers; empty if none are known.
+        samples: Number of images of all participating clients.
+        clients: Number of participating clients.
     """
 
     command: Literal["cluster", "classify"]
-    config: dict[str, Any]
+    config: Tree
     image_shape: tuple[Size, ...] = ()
     clusters: Size = 0
-    classes: Annotated[tuple[Text, ...], Field(max_length=10**5)] = ()
+    classes: ClassNames = ()
     samples: Size = 0
     clients: Size = 0
 
     @property
     def method(self) -> str:
-        """The system or the method."""
+        """Name of the clustering system or of the method of classification."""
         return str(self.config.get("method"))
 
     @property
+    def table_shape(self) -> tuple[int, int]:
+        """Number of classes, and number of clusters or of predicted classes."""
+        return len(self.classes), self.clusters or len(self.classes)
+
+    @property
     def privacy(self) -> PrivacyConfig:
-        """What the server says that the run does for privacy.
+        """The run's settings for privacy.
 
         Raises:
-            UsageError: It is of another form.
+            UsageError: They cannot be read.
         """
         try:
             return PrivacyConfig.model_validate(self.config.get("privacy", {}))
@@ -58,10 +64,10 @@ class Charter(Section):
 
     @property
     def kinds(self) -> tuple[Kind, ...]:
-        """What leaves a client, in kinds that its owner must allow.
+        """The kinds of data that leave a client, which its owner must allow.
 
         Raises:
-            UsageError: No such system is installed.
+            UsageError: The system is not installed.
         """
         if self.command == "classify":
             return ("models",)
@@ -72,7 +78,7 @@ class Charter(Section):
 
 @dataclass(frozen=True)
 class PrivacyLimit:
-    """How much a run may tell of a client or of an image, at most.
+    """The largest privacy loss that the owner of a client allows.
 
     Attributes:
         epsilon: The largest ε.
@@ -83,7 +89,7 @@ class PrivacyLimit:
     delta: float
 
     def exceeded(self, privacy: PrivacyConfig) -> str | None:
-        """What a run does that its owner does not allow, in words; None where all is well."""
+        """Return why a run exceeds the limit; None if it does not."""
         if privacy.level == "none":
             return "the run has no differential privacy"
         if privacy.reproducible_noise:
@@ -96,16 +102,16 @@ class PrivacyLimit:
 
 
 class Facts(Section):
-    """What a client tells of its images before a run.
+    """What a client says about its images before a run.
 
     Attributes:
-        samples: How many take part in training.
+        samples: Number of images that take part in training.
         image_shape: Channels, height and width.
-        classes: Names of its classes, where it has labels and may speak of them.
-        counts: Whether it will say how many of its images of each class were put where.
+        classes: Names of its classes, if it has labels and may name them.
+        counts: Whether it will tell how many images of each class are in which cluster.
     """
 
     samples: Size
     image_shape: Annotated[tuple[Size, ...], Field(min_length=3, max_length=3)]
-    classes: Annotated[tuple[Text, ...], Field(max_length=10**5)] = ()
+    classes: ClassNames = ()
     counts: bool = False

@@ -1,4 +1,4 @@
-"""What a SuperNode runs for each message: it passes the parcel on to the resident worker.
+"""Flower's ClientApp: it forwards each message to the resident worker.
 
 It imports no PyTorch, so that no exchange waits for that.
 """
@@ -8,8 +8,8 @@ from multiprocessing.connection import Client
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
-from ccfcpp.deployment.flower import parcel_of, record_of
-from ccfcpp.deployment.parcel import Parcel, receive, send
+from ccfcpp.deployment.link.flower import packet_of, record_of
+from ccfcpp.deployment.link.packet import Packet, receive, send
 
 WORKER = "worker"
 """Key of the node's configuration: the path of the worker's socket."""
@@ -19,15 +19,15 @@ app = ClientApp()
 
 @app.train("exchange")
 def exchange(message: Message, context: Context) -> Message:
-    """The worker's answer; an empty parcel where there is no worker.
+    """Return the worker's response; an empty packet if there is no worker.
 
     It never raises: Flower would send the exception's text to the server, paths and all.
     """
-    answer = Parcel(b"")
+    answer = Packet(b"")
     try:
-        parcel = parcel_of(message)
+        packet = packet_of(message)
         with Client(str(context.node_config[WORKER]), "AF_UNIX") as worker:
-            send(worker, parcel)
+            send(worker, packet)
             answer = receive(worker)
     except Exception as error:
         print(f"the worker does not answer: {error}")

@@ -1,26 +1,24 @@
-"""The two ends of local sockets: a worker that is asked, and a server that asks."""
+"""Local sockets: a worker that answers packets, and a server that asks Flower's ServerApp."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from multiprocessing.connection import Connection, Listener
 from pathlib import Path
-from typing import Any
 
 from ccfcpp.core.errors import FederationError
-from ccfcpp.deployment.parcel import Parcel, receive, send
-from ccfcpp.deployment.transport import Undelivered
+from ccfcpp.deployment.link.packet import Packet, Undelivered, receive, send
 
 
 def listen(path: Path) -> Listener:
-    """A socket in a folder that only its owner may enter."""
+    """Open a socket in a folder that only its owner may enter."""
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     path.parent.chmod(0o700)
     path.unlink(missing_ok=True)
     return Listener(str(path), "AF_UNIX", backlog=8)
 
 
-def answer_forever(listener: Listener, answer: Callable[[Parcel], Parcel]) -> None:
-    """Answer one parcel after the other; a process that goes away in between does no harm."""
+def answer_forever(listener: Listener, answer: Callable[[Packet], Packet]) -> None:
+    """Answer one packet after the other. A process that disconnects in between does no harm."""
     while True:
         try:
             with listener.accept() as asking:
@@ -30,10 +28,10 @@ def answer_forever(listener: Listener, answer: Callable[[Parcel], Parcel]) -> No
 
 
 class FlowerLink:
-    """The engine's link over Flower: it asks the ServerApp, which has the grid.
+    """The ``Link`` over Flower: it asks the ServerApp, which has access to Flower's grid.
 
     Args:
-        listener: Where the ServerApp comes to.
+        listener: The socket to which the ServerApp connects.
     """
 
     def __init__(self, listener: Listener) -> None:
@@ -42,22 +40,23 @@ class FlowerLink:
         self._payload: bytes | None = None
 
     def online(self) -> dict[str, int]:
-        """The nodes that are there, by the name under which their key was registered."""
-        nodes = self._ask({"do": "online"})
-        return {str(name): int(node) for name, node in nodes.items()}
+        """Return the nodes that are online, by the name under which their key is registered."""
+        self._send({"do": "online"})
+        return {str(name): int(node) for name, node in json.loads(self._received()).items()}
 
-    def push(self, node: int, parcel: Parcel, seconds: float) -> str | None:
-        """Send a parcel; a payload that goes to several nodes passes the socket once."""
-        if parcel.payload != self._payload:
-            self._send({"do": "payload"}, parcel.payload)
-            self._payload = parcel.payload
-        self._send({"do": "push", "node": node, "seconds": seconds}, parcel.head)
-        ticket: str | None = self._heard()
+    def push(self, node: int, packet: Packet, seconds: float) -> str | None:
+        """Send a packet. A payload that goes to several nodes passes the socket once."""
+        if packet.payload != self._payload:
+            self._send({"do": "payload"}, packet.payload)
+            self._payload = packet.payload
+        self._send({"do": "push", "node": node, "seconds": seconds}, packet.header)
+        ticket: str | None = json.loads(self._received())
         return ticket
 
-    def pull(self, ticket: str) -> Parcel | Undelivered | None:
-        """The answer to a parcel; None where there is none yet."""
-        found = self._ask({"do": "pull", "ticket": ticket})
+    def pull(self, ticket: str) -> Packet | Undelivered | None:
+        """Return the response to a packet; None if there is none yet."""
+        self._send({"do": "pull", "ticket": ticket})
+        found = json.loads(self._received())
         if found["is"] == "nothing":
             return None
         if found["is"] == "in vain":
@@ -67,15 +66,11 @@ class FlowerLink:
         return receive(self._server_app())
 
     def close(self) -> None:
-        """The ServerApp ends."""
+        """Let the ServerApp end."""
         if self._app is not None:
             self._app.close()
 
-    def _ask(self, request: dict[str, Any]) -> Any:
-        self._send(request)
-        return self._heard()
-
-    def _send(self, request: dict[str, Any], content: bytes | None = None) -> None:
+    def _send(self, request: Mapping[str, object], content: bytes | None = None) -> None:
         try:
             app = self._server_app()
             app.send_bytes(json.dumps(request).encode())
@@ -84,9 +79,9 @@ class FlowerLink:
         except OSError as error:
             raise _gone() from error
 
-    def _heard(self) -> Any:
+    def _received(self) -> bytes:
         try:
-            return json.loads(self._server_app().recv_bytes())
+            return self._server_app().recv_bytes()
         except (EOFError, OSError) as error:
             raise _gone() from error
 

@@ -1,7 +1,7 @@
-"""Keys of a federation on one machine, to try it out: they are made by themselves, in one folder.
+"""Keys for a test federation on one machine, which are made automatically in one folder.
 
-Messages are encrypted and clients sign them, as over a network. What is missing is that the keys
-lie apart: who may read the folder can be the server, and every client.
+Messages are encrypted and signed as over a network. But the keys are not separated: whoever may
+read the folder can pretend to be the server or any client.
 """
 
 import fcntl
@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ccfcpp.core.errors import UsageError
-from ccfcpp.deployment.keys import make_authority, make_client, make_server
 
 FOLDER = Path("keys") / "trial"
 HOST, PORT = "127.0.0.1", 9092
@@ -18,8 +17,8 @@ _LOOPBACK = {"127.0.0.1", "localhost", "::1"}
 _DAYS = 30
 
 
-def refuse_elsewhere(host: str) -> None:
-    """Raise ``UsageError`` where an address is not this machine's alone."""
+def require_this_machine(host: str) -> None:
+    """Raise ``UsageError`` if an address can be reached from other machines."""
     if host not in _LOOPBACK:
         raise UsageError(
             f"--insecure is for clients on this machine, and {host} is not its own address: take "
@@ -27,16 +26,15 @@ def refuse_elsewhere(host: str) -> None:
         )
 
 
-def make_trial_keys(folder: Path, clients: int) -> None:
-    """Make what is missing: an authority, the server's key, and ``client-1`` to ``client-N``.
-
-    Args:
-        folder: Where to.
-        clients: N.
+def make_local_keys(folder: Path, clients: int) -> None:
+    """Make missing keys: the authority's, the server's, and those of some clients.
 
     Raises:
         UsageError: The folder cannot be written, or ``cryptography`` is missing.
     """
+    # The import takes long, and commands need the constants above only.
+    from ccfcpp.deployment.keys.making import make_authority, make_client, make_server
+
     if not (folder / "ca.crt").exists():
         make_authority(folder, _DAYS)
     if not (folder / "server.crt").exists():
@@ -48,13 +46,10 @@ def make_trial_keys(folder: Path, clients: int) -> None:
 
 @contextmanager
 def free_key(folder: Path) -> Iterator[Path]:
-    """The key of a client that nobody on this machine is, taken for as long as the context lasts.
-
-    Args:
-        folder: As for ``make_trial_keys``.
+    """Lock a client's key that no other process uses, within the context.
 
     Raises:
-        UsageError: There are no such keys, or all are taken.
+        UsageError: There are no such keys, or all are in use.
     """
     keys = sorted(
         (folder / "clients").glob("client-*.key"), key=lambda path: (len(path.name), path)

@@ -11,8 +11,8 @@ from tests.support.command import assigned, ccfcpp
 
 pytest.importorskip("flwr")
 
-from ccfcpp.deployment.roster import read_roster
-from ccfcpp.deployment.trial import free_key, make_trial_keys
+from ccfcpp.deployment.keys.local import free_key, make_local_keys
+from ccfcpp.deployment.keys.roster import read_roster
 from tests.support.processes import Processes, bounded
 
 
@@ -46,9 +46,9 @@ def test_without_it_keys_are_asked_for(tmp_path: Path) -> None:
 
 def test_its_keys_are_made_once_and_are_the_owners_alone(tmp_path: Path) -> None:
     folder = tmp_path / "trial"
-    make_trial_keys(folder, 2)
+    make_local_keys(folder, 2)
     before = {path: path.read_bytes() for path in folder.rglob("*.*")}
-    make_trial_keys(folder, 12)
+    make_local_keys(folder, 12)
     assert all(path.read_bytes() == content for path, content in before.items())
     assert len(read_roster(folder / "roster")) == 12
     private = [*folder.rglob("*.key")]
@@ -57,7 +57,7 @@ def test_its_keys_are_made_once_and_are_the_owners_alone(tmp_path: Path) -> None
 
 
 def test_each_client_takes_a_key_that_nobody_has(tmp_path: Path) -> None:
-    make_trial_keys(tmp_path, 2)
+    make_local_keys(tmp_path, 2)
     with free_key(tmp_path) as first, free_key(tmp_path) as second:
         assert [first.stem, second.stem] == ["client-1", "client-2"]
         with pytest.raises(UsageError, match="all 2 keys in"), free_key(tmp_path):

@@ -1,16 +1,16 @@
-"""A gate before a SuperLink: what SuperNodes need gets through, and nothing else.
+"""The gate: a reverse proxy that lets through the calls that SuperNodes need, and nothing else.
 
-A SuperLink of Flower 1.41 answers all its APIs on one port, over HTTP, and those by which runs are
-started and keys are registered have no password. So it listens on 127.0.0.1 alone, and this gate is
-what the network sees. SuperNodes use ten calls, each a POST of its own path. A request is let
-through where its path is one of these byte for byte, and goes on to a path that is written here: no
-part of it decides where it goes.
+A SuperLink of Flower 1.41 serves all its APIs on one port, over HTTP, and those that start runs and
+register keys have no password. So it listens on 127.0.0.1 alone, and the network sees this gate.
+SuperNodes use ten calls, each a POST of its own path. The gate forwards a request if its path is
+one of these, byte for byte, and forwards it to a constant path: no part of the request decides
+where it goes.
 
-The gate does not look at who calls. The SuperLink does (``--enable-supernode-auth``), by the
+The gate does not check who calls. The SuperLink does (``--enable-supernode-auth``), by the
 signature in the headers.
 
-A SuperNode that is told of no message sleeps for three seconds. So the gate does not tell it at
-once: it asks the SuperLink again, until there is one.
+A SuperNode that gets no message sleeps for three seconds. So the gate does not answer it at once:
+it polls the SuperLink until there is a message.
 """
 
 import asyncio
@@ -23,15 +23,15 @@ from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 MOST_BYTES = 16 * 2**20
-"""Of a request. Flower sends what is large in pieces of 5 MiB."""
+"""The largest body of a request. Flower splits large objects into pieces of 5 MiB."""
 
-# Not "register-node" and "unregister-node": these are for SuperNodes without a registered key.
+# "register-node" and "unregister-node" are missing: they serve SuperNodes without a registered key.
 _CALLS = (
     *("activate-node", "deactivate-node", "send-node-heartbeat", "get-run", "get-fab"),
     *("pull-messages", "push-messages", "pull-object", "push-object", "confirm-message-received"),
 )
 OPEN = {path.encode(): path for path in (f"/v1/fleet/{call}" for call in _CALLS)}
-"""The paths that are let through: as they come in, and as they go on."""
+"""The paths that are let through: as they come in, and as they are forwarded."""
 
 _REQUEST_HEADERS = (
     *("accept", "content-type", "content-length"),
@@ -44,25 +44,26 @@ _RESPONSE_HEADERS = (
 )
 _PULL = b"/v1/fleet/pull-messages"
 _HOLD, _LOOK = 10.0, 0.5
-"""Seconds that a SuperNode waits for a message, and from one question for it to the next. A
-SuperNode gives up after 30 s, and a SuperLink takes a signature for five minutes."""
+"""Seconds that a SuperNode waits for a message, and between polls for it. A SuperNode gives up
+after 30 s, and a SuperLink accepts a signature for five minutes."""
 _LONGEST = 300.0
-"""Seconds for a request to come in whole and to be answered: longer than any honest one takes."""
+"""Seconds to receive and answer a request, more than any honest one takes."""
 
 
 class _TooLargeError(Exception):
-    """A body goes on beyond what is allowed."""
+    """A body is larger than allowed."""
 
 
 class Gate:
     """The gate, as an ASGI application.
 
     Args:
-        link: Reaches the SuperLink. It must follow no redirections and heed no proxy.
-        most_bytes: Most that a request's body may hold.
+        link: The client that reaches the SuperLink. It must follow no redirections and use no
+            proxy.
+        most_bytes: The largest body of a request.
 
     Attributes:
-        closing: Whether nobody is to wait any more.
+        closing: Whether waiting requests are to be answered now.
     """
 
     def __init__(self, link: httpx.AsyncClient, most_bytes: int = MOST_BYTES) -> None:
@@ -71,7 +72,7 @@ class Gate:
         self.closing = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Let a request through, or refuse it."""
+        """Forward a request, or refuse it."""
         assert scope["type"] == "http"  # the server is told to speak nothing else
         request = Request(scope, receive)
         try:
@@ -92,7 +93,7 @@ class Gate:
             await answer.aclose()
 
     def _refusal(self, request: Request) -> Response | None:
-        """The answer to a request that does not get through; None to one that does."""
+        """Return the answer to a request that is refused; None if it is forwarded."""
         if (
             request.method != "POST"
             or request.scope["raw_path"] not in OPEN
@@ -109,13 +110,12 @@ class Gate:
         return _too_large(self.most_bytes) if int(length) > self.most_bytes else None
 
     async def _ask(self, request: Request) -> httpx.Response | Response:
-        """What the SuperLink answers, its body still to come; a refusal where it does not."""
+        """Return the SuperLink's answer, without its body yet; a refusal if there is none."""
         body = _limited(request.stream(), self.most_bytes)
         try:
             if request.scope["raw_path"] == _PULL:
-                return await self._wait_for_message(
-                    request, b"".join([part async for part in body])
-                )
+                whole = b"".join([part async for part in body])
+                return await self._wait_for_message(request, whole)
             return await self._pass_on(request, body)
         except _TooLargeError:
             return _too_large(self.most_bytes)
@@ -132,7 +132,7 @@ class Gate:
             if not nothing or self.closing or time.monotonic() > until:
                 return answer
             await asyncio.sleep(_LOOK)
-            # A message that is taken for a node that is gone would be lost.
+            # A message that is fetched for a node that is gone would be lost.
             if await request.is_disconnected():
                 return answer
             if isinstance(answer, httpx.Response):
@@ -155,10 +155,10 @@ class Gate:
 
 
 async def _limited(body: AsyncIterable[bytes], most_bytes: int) -> AsyncIterator[bytes]:
-    """A body piece by piece, as it comes.
+    """Yield a body piece by piece.
 
     Raises:
-        _TooLargeError: It holds more, whatever was announced.
+        _TooLargeError: It is larger than allowed, whatever its announced length.
     """
     size = 0
     async for part in body:
@@ -177,5 +177,5 @@ def _too_large(most_bytes: int) -> Response:
 
 
 def _refused(status: int, reason: str) -> Response:
-    # What is left of the request is not read.
+    # The rest of the request is not read.
     return PlainTextResponse(f"{reason}\n", status, {"connection": "close"})
