@@ -9,7 +9,7 @@ from ccfcpp.clustering.config import ClusterConfig, ClusterDataConfig
 from ccfcpp.clustering.methods import METHODS
 from ccfcpp.core.config import Tree
 from ccfcpp.core.config_layers import resolve, values_of
-from ccfcpp.papers.tables import published_score
+from ccfcpp.papers.reproduction.published import published_score
 from ccfcpp.runs.study import Axes, Planned, Row, as_markdown, as_tree, cell_rows
 
 SCORES = {"nmi": "NMI", "kappa": "Kappa"}

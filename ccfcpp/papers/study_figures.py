@@ -9,8 +9,8 @@ from matplotlib.ticker import LogLocator, NullFormatter
 
 from ccfcpp.clustering.methods import METHODS
 from ccfcpp.papers.reproduction.drawing import draw_scores
-from ccfcpp.papers.reproduction.labels import images
-from ccfcpp.papers.reproduction.results import ANY, Result, ScoreTable, plain, tabulate
+from ccfcpp.papers.reproduction.results import Result, images
+from ccfcpp.papers.reproduction.scores import ANY, ScoreTable, mean_scores, plain
 from ccfcpp.report.contents import Contents
 from ccfcpp.report.drawing import Drawn, legend_above, paper
 from ccfcpp.report.drawing import plain as in_full
@@ -150,23 +150,15 @@ def _table(
     beside: Sequence[str] = (),
 ) -> ScoreTable:
     """Means over seeds, by images, place on the axis, and system."""
-    axes_of = {result.path: axes for axes, result in runs}
-
-    def measure(result: Result) -> float | None:
-        if whose == "published":
-            return cells.published(axes_of[result.path], score)
-        return cells.value(result, score)
-
-    table = tabulate(
-        [result for _, result in runs],
-        cells.scores[score],
-        measure,
-        axis=in_words(axis),
-        panel=lambda result: ", ".join([*cells.images_of(result), *beside]),
-        place=lambda result: plain(axes_of[result.path].get(axis, ANY)),
-        system=lambda result: cells.system(axes_of[result.path], result),
-    )
-    return replace(table, first=cells.systems)
+    values = []
+    for axes, result in runs:
+        panel = ", ".join([*cells.images_of(result), *beside])
+        place = panel, plain(axes.get(axis, ANY)), cells.system(axes, result)
+        published = whose == "published"
+        values.append(
+            (place, cells.published(axes, score) if published else cells.value(result, score))
+        )
+    return ScoreTable(cells.scores[score], in_words(axis), mean_scores(values), cells.systems)
 
 
 def _dots(cells: Cells, score: str) -> Drawn:

@@ -14,8 +14,8 @@ from ccfcpp.core.config_layers import read_yaml, values_of
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.units import counted
 from ccfcpp.papers.comparison import COSTS_TITLE, Comparison, Entry, by_presence
-from ccfcpp.papers.reproduction.labels import images
-from ccfcpp.papers.reproduction.results import Result, plain
+from ccfcpp.papers.reproduction.results import Result, images
+from ccfcpp.papers.reproduction.scores import plain
 from ccfcpp.papers.reproduction.writing import made_by
 from ccfcpp.papers.study_figures import Cells, in_words
 from ccfcpp.runs.paths import MAY_CHANGE

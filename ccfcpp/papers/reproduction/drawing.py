@@ -5,7 +5,7 @@ from typing import Any
 
 from matplotlib.ticker import NullFormatter
 
-from ccfcpp.papers.reproduction.results import Score, ScoreTable
+from ccfcpp.papers.reproduction.scores import Score, ScoreTable
 from ccfcpp.report.drawing import Drawn, legend_above, paper, power
 from ccfcpp.report.palette import line_style
 from ccfcpp.report.runs import slug

@@ -6,8 +6,8 @@ from pathlib import Path
 from ccfcpp.core.files import write_whole
 from ccfcpp.papers.reproduction.claims import verdict
 from ccfcpp.papers.reproduction.findings import Findings
-from ccfcpp.papers.reproduction.labels import images
-from ccfcpp.papers.reproduction.results import Place, Result, ScoreTable
+from ccfcpp.papers.reproduction.results import Result, images
+from ccfcpp.papers.reproduction.scores import Place, ScoreTable
 from ccfcpp.report.writing import as_svg, write_figure
 from ccfcpp.runs.study import Row, as_csv, as_markdown
 
