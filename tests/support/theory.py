@@ -6,9 +6,8 @@ from torch import Tensor
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.papers.theory.classification import LabelledData
 from ccfcpp.papers.theory.contrast import ClusteredData
-from ccfcpp.papers.theory.linear_networks import random_layers
+from ccfcpp.papers.theory.linear_networks import SplitNetwork, random_layers
 from ccfcpp.papers.theory.problems import one_hot
-from ccfcpp.papers.theory.singular_values import SplitNetwork
 
 INPUTS, LATENT, OUTPUTS, SAMPLES = 6, 4, 5, 12
 
