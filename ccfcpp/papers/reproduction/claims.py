@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from ccfcpp.core.config import Section
 from ccfcpp.papers.reproduction.scores import Pairs, ScoreTable
@@ -154,7 +154,7 @@ def best_differs(system: str) -> Counting:
     )
 
 
-CHECKS: Mapping[str, Callable[[Any], Counting]] = {
+CHECKS: Mapping[str, Callable[..., Counting]] = {
     way.__name__: way
     for way in (
         higher,

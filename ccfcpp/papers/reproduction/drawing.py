@@ -1,7 +1,6 @@
-"""Lines by condition: scores with their deviations beside the papers', and spectra."""
+"""Figures of scores with their deviations beside the papers', and of singular values."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from matplotlib.ticker import NullFormatter
 
@@ -11,13 +10,13 @@ from ccfcpp.report.palette import line_style
 from ccfcpp.report.runs import slug
 
 _MOST_MARKED = 30
-"""Places on an axis; of more, which are rounds, none is marked."""
+"""Largest number of places on an axis that are marked; more are rounds."""
 _SHIFT = 0.03
-"""Of the way from place to place."""
+"""Distance of the marks of two systems, as a share of that of two places."""
 
 
 def draw_scores(table: ScoreTable, published: ScoreTable | None = None) -> list[Drawn]:
-    """A figure for each of the images: our values, and the paper's for the same images.
+    """Draw a figure for each panel: our values, and the paper's for the same images.
 
     The paper's values for other images have figures of their own where it has none of ours.
 
@@ -40,12 +39,12 @@ def _draw_panel(
     middle = (len(table.systems) - 1) / 2
 
     def shift(number: int) -> float:
-        """Of a system's marks, so that deviations do not hide each other."""
+        """Move a system's marks, so that deviations do not hide each other."""
         return _SHIFT * (number - middle) if deviates else 0.0
 
     with paper() as (figure, axes):
         for number, system in enumerate(table.systems):
-            look: dict[str, Any] = line_style(number)
+            look = line_style(number)
             own = {place: table.get(panel, place, system) for place in places}
             known = {place: score for place, score in own.items() if score is not None}
             if not known:
@@ -108,16 +107,16 @@ def _row(
 
 
 def draw_spectra(title: str, curves: Mapping[str, Sequence[float]]) -> Drawn:
-    """Singular values in descending order, on a logarithmic scale.
+    """Draw singular values in descending order, on a logarithmic scale.
 
     Args:
-        title: Whose they are.
-        curves: By name; above 0.
+        title: The figure's title.
+        curves: Singular values by the name of their line, all above 0.
     """
     rows: list[dict[str, object]] = []
     with paper() as (figure, axes):
         for number, (name, values) in enumerate(curves.items()):
-            look: dict[str, Any] = line_style(number) | {"marker": ""}
+            look = line_style(number) | {"marker": ""}
             axes.plot(range(1, len(values) + 1), values, label=name, linewidth=1.8, **look)
             rows += [
                 {"curve": name, "dimension": place, "singular value": value}

@@ -23,7 +23,7 @@ from ccfcpp.runs.study import Planned, plan_grid
 from supervised.config import ClassifyConfig
 from supervised.experiment import ClassificationExperiment
 
-Make = Callable[[Any], Experiment[Any]]
+Make = Callable[..., Experiment[Any]]
 """From a configuration to its experiment."""
 KINDS: dict[str, tuple[type[RunConfig], Make]] = {
     "cluster": (ClusterConfig, ClusteringExperiment),
