@@ -103,37 +103,9 @@ def highest(systems: Sequence[str]) -> Counting:
     return count
 
 
-def _of_systems(table: ScoreTable, systems: Systems) -> list[float]:
-    return [
-        score.mean
-        for (_, _, name), score in table.scores.items()
-        if systems == "all" or name in systems
-    ]
-
-
-def rises(systems: Systems) -> Counting:
-    """Count where a system's value rises from a place on the axis to the next."""
-    return lambda table: _counted([step > 0 for step in _of_systems(table.steps(), systems)])
-
-
-def falls(systems: Systems) -> Counting:
-    """Count where a system's value falls from a place on the axis to the next."""
-    return lambda table: _counted([step < 0 for step in _of_systems(table.steps(), systems)])
-
-
-def ends_lower(systems: Systems) -> Counting:
-    """Count where a system's value is lower at the last place on the axis than at the first."""
-    return lambda table: _counted([loss > 0 for loss in _of_systems(table.losses(), systems)])
-
-
-def ends_higher(systems: Systems) -> Counting:
-    """Count where a system's value is higher at the last place on the axis than at the first."""
-    return lambda table: _counted([loss < 0 for loss in _of_systems(table.losses(), systems)])
-
-
 def everywhere(bounds: Range) -> Counting:
     """Count the values that are within bounds."""
-    return lambda table: _counted([bounds.holds(value) for value in _of_systems(table, "all")])
+    return lambda table: _counted([bounds.holds(score.mean) for score in table.scores.values()])
 
 
 def somewhere(bounds: Range) -> Counting:
@@ -146,6 +118,29 @@ def somewhere(bounds: Range) -> Counting:
     return count
 
 
+def _of_systems(
+    view: Callable[[ScoreTable], ScoreTable], bounds: Range
+) -> Callable[[Systems], Counting]:
+    """Make a check that counts values of some systems in a table made from the given one."""
+
+    def check(systems: Systems) -> Counting:
+        return lambda table: everywhere(bounds)(
+            view(table).where(lambda at: systems == "all" or at[2] in systems)
+        )
+
+    return check
+
+
+rises = _of_systems(ScoreTable.steps, Range(above=0))
+"""Count where a system's value rises from a place on the axis to the next."""
+falls = _of_systems(ScoreTable.steps, Range(below=0))
+"""Count where a system's value falls from a place on the axis to the next."""
+ends_lower = _of_systems(ScoreTable.losses, Range(above=0))
+"""Count where a system's value is lower at the last place on the axis than at the first."""
+ends_higher = _of_systems(ScoreTable.losses, Range(below=0))
+"""Count where a system's value is higher at the last place on the axis than at the first."""
+
+
 def best_differs(system: str) -> Counting:
     """Ask whether a system has its highest value at another place in one panel than in another."""
     return lambda table: (
@@ -155,18 +150,15 @@ def best_differs(system: str) -> Counting:
 
 
 CHECKS: Mapping[str, Callable[..., Counting]] = {
-    way.__name__: way
-    for way in (
-        higher,
-        highest,
-        rises,
-        falls,
-        ends_lower,
-        ends_higher,
-        everywhere,
-        somewhere,
-        best_differs,
-    )
+    "higher": higher,
+    "highest": highest,
+    "rises": rises,
+    "falls": falls,
+    "ends_lower": ends_lower,
+    "ends_higher": ends_higher,
+    "everywhere": everywhere,
+    "somewhere": somewhere,
+    "best_differs": best_differs,
 }
 """Ways of counting by name; each takes what an item's claim has under that name."""
 

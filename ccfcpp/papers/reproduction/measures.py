@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ccfcpp.core.metrics import ROUNDING, effective_rank
-from ccfcpp.papers.reproduction.results import Facts, Result, dataset_name
+from ccfcpp.papers.reproduction.results import DOMAINS, Facts, Result, dataset_name
 from ccfcpp.report.errors import CannotDrawError
 from ccfcpp.report.numbers import pair_correlations
 from supervised.algorithm import TERM
@@ -25,7 +25,6 @@ the local models of all clients but the first."""
 Spectra = Callable[[Result], Readings[Tensor]]
 """Singular values in descending order, of shape (dimensions,)."""
 
-_PAPERS_DOMAINS = ("office-caltech10", "domainnet")
 _COLLAPSED = 0.01
 """Share of the largest singular value: a smaller one counts as collapsed."""
 _SIGNIFICANT = math.exp(-2)
@@ -117,16 +116,15 @@ def summarised(key: str, result: Result, factor: float = 1.0) -> Readings[float]
 
 def _accuracy_by_domain(result: Result) -> Readings[float]:
     """Mean accuracy over the domains and that of each, in percent."""
-    values: dict[str, float | None] = {"Avg": result.summary.get("accuracy")}
-    # The paper names domains by their first letters.
-    letters = 1 if dataset_name(result.config) in _PAPERS_DOMAINS else None
+    readings: list[tuple[Facts, float | None]] = []
     for key, value in result.summary.items():
         kind, _, name = key.partition(" ")
-        if kind == "accuracy" and name:
-            values[name[:letters].upper() if letters else name] = value
-    return [
-        ({"domain": name}, None if value is None else 100 * value) for name, value in values.items()
-    ]
+        if kind == "accuracy":
+            # The paper names domains by their first letters.
+            short = name[0].upper() if name and dataset_name(result.config) in DOMAINS else name
+            facts = {"domain": short or "Avg", "whole name": name}
+            readings.append((facts, None if value is None else 100 * value))
+    return sorted(readings, key=lambda reading: reading[0]["whole name"] != "")
 
 
 def _accuracy_by_round(result: Result) -> Readings[float]:

@@ -12,12 +12,13 @@ _CLUSTERING = {"nmi": "ccfcpp_table1_nmi", "kappa": "ccfcpp_table2_kappa"}
 _ACCURACIES = {"tpami": "feddecorr_accuracy", "iclr": "feddecorr_iclr_accuracy"}
 _BY_ALPHA = ("tpami 4", "tpami 5", "tpami 8", "iclr 3")
 """Tables with a panel for each alpha."""
-_DATASETS = {
+DATASETS = {
     "mnist": "MNIST",
     "fashion-mnist": "Fashion-MNIST",
     "cifar10": "CIFAR-10",
     "stl10": "STL-10",
 }
+"""The data sets of Tables I and II of the CCFC++ paper."""
 _TITLES = {"Scaffold": "SCAFFOLD"}
 SYSTEMS = {
     "km": "KM",
@@ -51,9 +52,9 @@ def published_score(measure: str, dataset: str, p: float | None, method: str) ->
         p: Degree of skew; None for a centralised method.
         method: A method's name, as ``ccfcpp cluster --method`` takes it.
     """
-    if dataset not in _DATASETS or method not in SYSTEMS:
+    if dataset not in DATASETS or method not in SYSTEMS:
         return None
-    place = _DATASETS[dataset], ANY if p is None else plain(p), METHODS[method].title
+    place = DATASETS[dataset], ANY if p is None else plain(p), METHODS[method].title
     score = published_scores(measure).get(place)
     return None if score is None else score.mean
 

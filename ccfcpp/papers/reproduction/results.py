@@ -9,7 +9,7 @@ from pathlib import Path
 from ccfcpp.clustering.methods import METHODS
 from ccfcpp.core.config import RunConfig, Tree
 from ccfcpp.core.config_layers import values_of
-from ccfcpp.papers.reproduction.published import with_term
+from ccfcpp.papers.reproduction.published import DATASETS, with_term
 from ccfcpp.papers.reproduction.scores import plain
 from ccfcpp.report.examination import Run, examine
 from ccfcpp.runs.folder import RunFolder
@@ -18,9 +18,9 @@ from supervised.classifiers import CLASSIFIERS
 Facts = Mapping[str, str]
 """What sets one number of a run apart from its others, such as ``{"round": "3"}``."""
 
-_CLUSTERED = {"mnist": "MNIST", "fashion-mnist": "Fashion-MNIST", "cifar10": "CIFAR-10"}
 _CLASSIFIED = {"cifar10": "CIFAR10", "cifar100": "CIFAR100", "tiny-imagenet": "TinyImageNet"}
-_OTHERS = {"stl10": "STL-10", "office-caltech10": "Office-Caltech10", "domainnet": "DomainNet"}
+DOMAINS = {"office-caltech10": "Office-Caltech10", "domainnet": "DomainNet"}
+"""Data sets whose folders are domains; the papers have no name for others."""
 _NETWORKS = {"mobilenetv2": "MobileNetV2", "resnet18": "ResNet18", "resnet32": "ResNet32"}
 _TERMS = {"decov": "DeCov", "structured-decov": "Structured-DeCov", "feddecorr": "FedDecorr"}
 _FACT = re.compile(r"{(.+?)}")
@@ -105,14 +105,14 @@ def images(result: Result) -> str:
     """Name the images of a run."""
     name = dataset_name(result.config)
     clustered = result.settings["method"] in METHODS
-    title = ((_CLUSTERED if clustered else _CLASSIFIED) | _OTHERS).get(name, name)
+    title = ((DATASETS if clustered else _CLASSIFIED) | DOMAINS).get(name, name)
     parts = []
     if count := result.settings.get("data.images"):
         parts.append(f"{count:,} images")
     if size := result.settings["data.image_size"]:
         parts.append(f"{size} pixels a side")
     # The networks of the domain papers take 256 pixels.
-    return f"{title} ({', '.join(parts)})" if parts and name not in _OTHERS else title
+    return f"{title} ({', '.join(parts)})" if parts and name not in DOMAINS else title
 
 
 def _method(result: Result) -> str:

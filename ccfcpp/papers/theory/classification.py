@@ -25,12 +25,6 @@ class LabelledData:
     labels: Tensor
 
 
-def cross_entropy_sum(network: SplitNetwork, data: LabelledData) -> Tensor:
-    """Return the loss of Eq. (35), the sum over samples and not the mean; shape (…)."""
-    logits = product(network.layers) @ data.inputs
-    return -(data.labels * torch.log_softmax(logits, dim=-2)).sum(dim=(-2, -1))
-
-
 def residuals(network: SplitNetwork, data: LabelledData) -> Tensor:
     """Return y − γ with the softmax outputs γ of Eq. (34), of shape (…, classes, samples)."""
     return data.labels - torch.softmax(product(network.layers) @ data.inputs, dim=-2)

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ccfcpp.clustering.ccfc.losses import cluster_contrast
 from ccfcpp.papers.theory.linear_networks import SplitNetwork, product
 
 Jacobian = Literal["diagonal", "full"]
@@ -36,20 +35,6 @@ class ClusteredData:
     members: Tensor
     global_predictions: Tensor
     lam: float
-
-
-def contrastive_loss(network: SplitNetwork, data: ClusteredData) -> Tensor:
-    """Return Eq. (2) as the library computes it, over all clusters with a sample; shape (…)."""
-    latents = network.encoder @ data.inputs
-    return cluster_contrast(
-        (network.head @ latents).mT,
-        latents.mT,
-        data.global_predictions.mT,
-        data.members.argmax(dim=-2),
-        data.members.shape[-2],
-        data.lam,
-        min_cluster_size=1,
-    )
 
 
 def contrastive_drive(

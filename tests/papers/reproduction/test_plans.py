@@ -1,6 +1,8 @@
 """Which runs each table and figure needs, and where they lie."""
 
 import math
+import subprocess
+import sys
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -127,8 +129,12 @@ def test_what_is_wrong_in_a_file_is_one_line(changes: dict[str, Any], said: str 
 
 def test_the_nightly_check_runs_all_items() -> None:
     script = (Path(__file__).parents[3] / ".ci" / "nightly").read_text()
-    _, _, rest = script.partition("\nitems=(\n")
-    assert rest.partition("\n)\n")[0].split() == list(ITEMS)
+    command = script.partition(" -c '")[2].partition("'")[0]
+    printed = subprocess.run(
+        [sys.executable, "-c", command], capture_output=True, text=True, check=True
+    )
+    assert printed.stdout.split() == list(ITEMS)
+    assert "for item in $items; do" in script
 
 
 @EVERY_ITEM

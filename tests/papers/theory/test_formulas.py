@@ -11,11 +11,10 @@ from torch import Tensor
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.papers.theory.classification import (
     class_mean_drive,
-    cross_entropy_sum,
     exact_drive,
     residuals,
 )
-from ccfcpp.papers.theory.contrast import contrastive_drive, contrastive_loss
+from ccfcpp.papers.theory.contrast import contrastive_drive
 from ccfcpp.papers.theory.linear_networks import (
     Layers,
     SplitNetwork,
@@ -31,7 +30,16 @@ from ccfcpp.papers.theory.singular_values import (
     theorem_rates,
 )
 from tests.clustering.ccfc.test_losses import equation_2
-from tests.support.theory import LATENT, OUTPUTS, clustered, labelled, network, normal
+from tests.support.theory import (
+    LATENT,
+    OUTPUTS,
+    clustered,
+    contrastive_loss,
+    cross_entropy_sum,
+    labelled,
+    network,
+    normal,
+)
 
 SEEDS = st.integers(0, 10_000)
 DEPTHS = st.integers(1, 3)
