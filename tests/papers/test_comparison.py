@@ -19,7 +19,7 @@ from ccfcpp.clustering.shallow.config import PixelsConfig
 from ccfcpp.core.config import Tree
 from ccfcpp.core.errors import UsageError
 from ccfcpp.papers.comparison import Comparison, Entry, plan_comparison
-from ccfcpp.papers.tables import SYSTEMS, published_score
+from ccfcpp.papers.reproduction.published import SYSTEMS, published_score
 from ccfcpp.runs.study import Axes, Planned, Row
 from tests.support.command import ccfcpp, succeeded
 
