@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from ccfcpp.core.conditions import Condition
 from ccfcpp.core.config import Section, Tree, fits_always
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.registry import Registry
@@ -29,6 +30,9 @@ class System:
         make: Makes the algorithm for a problem.
         sections: The parts of the configuration that it heeds, by name, beside those of every run.
         fixed: Settings that it brings where it is named.
+        ignores: Keys and sections that it never looks at, of those that it shares with others,
+            such as ``compute.cohort``.
+        needs: When keys and sections count for it, beside what their fields declare.
         check: Raises ``ValueError`` with one line where a configuration does not fit it.
         centralised: Whether the division among clients means nothing to it.
         summary: What it does, in one line of help.
@@ -41,6 +45,8 @@ class System:
     make: Callable[[Problem], ClusteringAlgorithm[Any]]
     sections: Mapping[str, type[Section]] = field(default_factory=dict)
     fixed: Tree = field(default_factory=dict)
+    ignores: tuple[str, ...] = ()
+    needs: Mapping[str, Sequence[Condition]] = field(default_factory=dict)
     check: Callable[[Any], None] = fits_always
     centralised: bool = False
     summary: str = ""

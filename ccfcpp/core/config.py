@@ -1,17 +1,21 @@
 """The configuration: what every run has, and the types of which configurations are made."""
 
+import difflib
 import functools
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Annotated, Any, Literal, Protocol, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, create_model, field_validator, model_validator
 
+from ccfcpp.core.conditions import Affects, Condition, Unless
 from ccfcpp.core.errors import UsageError
 
 Tree = dict[str, Any]
 """Settings by key; a section is a tree of its own."""
 S = TypeVar("S", bound="Section")
+_SIMILAR = 0.4
+"""How alike a name must be to be proposed, by ``difflib``'s ratio."""
 
 # The upper bounds only keep numbers that no run can mean from overflowing deep inside a library.
 Count = Annotated[int, Field(ge=0, le=10**6)]
@@ -32,7 +36,7 @@ class Section(BaseModel):
 class DataConfig(Section):
     """Where the images come from."""
 
-    root: str | None = None
+    root: Annotated[str | None, Affects("where the data set is looked for")] = None
     """Folder of the data sets; ``$CCFCPP_DATA`` where it is null."""
     image_size: Annotated[int, Field(ge=1, le=4096)] | None = None
     """Resize images to this many pixels a side."""
@@ -47,7 +51,7 @@ class ViewsConfig(Section):
     """Range of the crop's width over its height."""
     rotation: Weight = 10.0
     """Largest rotation in either direction, in degrees."""
-    blur: tuple[Weight, Weight] = (0.1, 2.0)
+    blur: Annotated[tuple[Weight, Weight], Unless("views.blur_probability", 0)] = (0.1, 2.0)
     """Range of the Gaussian blur's standard deviation, in pixels."""
     blur_probability: Share = 0.5
     flip_probability: Share = 0.0
@@ -109,10 +113,10 @@ class RunConfig(Section):
     dataset: Annotated[str, Field(min_length=1)] = "digits"
     """A data set's name, or a path to an image folder, an archive of one, or an ``.npz`` file."""
     seed: int = 0
-    device: Literal["auto", "cpu", "cuda"] = "auto"
+    device: Annotated[Literal["auto", "cpu", "cuda"], Affects("the machine")] = "auto"
     evaluate_every: Positive = 1
     """Score the global model after each so many rounds."""
-    tensorboard: bool = False
+    tensorboard: Annotated[bool, Affects("files")] = False
     """Log the rounds for TensorBoard too, which is an extra to install."""
     availability: AvailabilityConfig = AvailabilityConfig()
     compute: ComputeConfig = ComputeConfig()
@@ -145,6 +149,16 @@ class Heeding(Protocol):
         """Settings that it brings where it is named."""
         ...
 
+    @property
+    def ignores(self) -> Sequence[str]:
+        """Keys and sections that it never looks at, of the sections that it shares with others."""
+        ...
+
+    @property
+    def needs(self) -> Mapping[str, Sequence[Condition]]:
+        """When keys and sections count, beside the conditions that their fields declare."""
+        ...
+
     def check(self, config: Any) -> None:
         """Raise ``ValueError`` where a configuration does not fit it."""
         ...
@@ -168,6 +182,11 @@ class MethodConfig(RunConfig):
     def methods(cls) -> Mapping[str, Heeding]:
         """All methods by name."""
         raise NotImplementedError
+
+    @classmethod
+    def common_fields(cls) -> Collection[str]:
+        """Names of the keys and sections that a run of each method has."""
+        return cls._declared().model_fields
 
     @classmethod
     def kind_for(cls, tree: Mapping[str, Any]) -> type[Self]:
@@ -197,8 +216,9 @@ class MethodConfig(RunConfig):
     def _method_is_known(cls, value: str) -> str:
         known = list(cls.methods())
         if value not in known:
-            listed = ", ".join(map(repr, known[:-1]))
-            raise ValueError(f"method = {value} is refused: it should be {listed} or {known[-1]!r}")
+            near = difflib.get_close_matches(value.lower(), known, n=1, cutoff=_SIMILAR)
+            hint = f"did you mean {near[0]!r}? Known: " if near else "it should be one of "
+            raise ValueError(f"method = {value} is refused: {hint}{', '.join(known)}")
         return value
 
     @model_validator(mode="after")

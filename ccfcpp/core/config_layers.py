@@ -34,13 +34,18 @@ def resolve(kind: type[C], presets: str, *layers: Tree) -> C:
     Raises:
         UsageError: A key is unknown or a value is out of its range.
     """
-    given = stack(kind, *layers)
+    below = presets_below(presets, stack(kind, *layers))
+    return validate(kind, stack(kind, *below, *layers))
+
+
+def presets_below(presets: str, given: Mapping[str, object]) -> list[Tree]:
+    """The presets on which settings lie: of their data set, and the one that they name."""
     dataset = str(given.get("dataset", "digits"))
     below = [preset(presets, dataset)]
     named = str(given.get("preset", DEFAULT_PRESET))
     if named in variants(presets):
         below.append(preset(f"{presets}/{named}", dataset))
-    return validate(kind, stack(kind, *below, *layers))
+    return below
 
 
 def stack(kind: type[RunConfig], *layers: Tree) -> Tree:

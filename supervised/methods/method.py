@@ -6,6 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
+from ccfcpp.core.conditions import Condition
 from ccfcpp.core.config import Section, Tree, fits_always
 from ccfcpp.models.state import ModelState
 from supervised.messages import Broadcast, LocalUpdate, ServerState
@@ -46,6 +47,8 @@ class Method:
             and the classifier; empty for none.
         sections: The sections of the configuration that are its own, by name.
         fixed: Settings that it brings where it is named.
+        ignores: Keys and sections that it never looks at, of those that it shares with others.
+        needs: When keys and sections count for it, beside what their fields declare.
         check: Raises ``ValueError`` with one line where a configuration does not fit it.
     """
 
@@ -63,4 +66,6 @@ class Method:
     projection: Callable[[Any], Sequence[int]] = _no_projection
     sections: Mapping[str, type[Section]] = field(default_factory=dict)
     fixed: Tree = field(default_factory=dict)
+    ignores: tuple[str, ...] = ()
+    needs: Mapping[str, Sequence[Condition]] = field(default_factory=dict)
     check: Callable[[Any], None] = fits_always

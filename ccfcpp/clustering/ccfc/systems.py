@@ -6,6 +6,7 @@ from ccfcpp.clustering.ccfc.config import LossConfig, ModelConfig, TrainingConfi
 from ccfcpp.clustering.kmeans.config import CentroidConfig
 from ccfcpp.clustering.methods import System
 from ccfcpp.clustering.scan.systems import SECTIONS as SCAN_SECTIONS
+from ccfcpp.core.conditions import Unless, When
 from ccfcpp.core.config import Section, ViewsConfig
 
 if TYPE_CHECKING:
@@ -19,6 +20,25 @@ _SECTIONS: dict[str, type[Section]] = {
     "views": ViewsConfig,
     **SCAN_SECTIONS,
 }
+_LOCAL = When("training.steps", "local")
+_NEIGHBOURS = When("training.pretraining", "neighbours")
+_SIAMESE = When("training.pretraining", "siamese")
+_PRETRAINED = Unless("training.pretrain_rounds", 0)
+_NEEDS = {
+    **dict.fromkeys(SCAN_SECTIONS, (_NEIGHBOURS,)),
+    "views": (_SIAMESE, _PRETRAINED),
+    "compute.cohort": (_LOCAL,),
+    "centroids.encoder": (_LOCAL,),
+    "centroids.first_encoder": (_LOCAL, _SIAMESE, _PRETRAINED),
+}
+# Fed-SCAN's objective is on this model's encoder, with a head of k clusters.
+_IGNORES = tuple(
+    f"scan.{key}"
+    for key in (
+        "stem", "widths", "hidden", "latent", "normalisation", "heads", "overclustering",
+        "holder_weight",
+    )
+)  # fmt: skip
 
 
 def _make(problem: "Problem") -> "ClusteringAlgorithm[Any]":
@@ -57,6 +77,8 @@ CCFC = System(
     kinds=("models", "centroids", "sums"),
     make=_make,
     sections=_SECTIONS,
+    ignores=_IGNORES,
+    needs=_NEEDS,
     fixed={"loss": {"eta": 0.0, "pretrain_eta": 0.0}},
     check=_without_decorrelation,
     summary="cluster-contrastive training from global centroids",
@@ -67,6 +89,8 @@ CCFC_PLUS_PLUS = System(
     kinds=("models", "centroids", "sums"),
     make=_make,
     sections=_SECTIONS,
+    ignores=_IGNORES,
+    needs=_NEEDS,
     check=_has_first_centroids,
     summary="CCFC with decorrelated representations",
 )
