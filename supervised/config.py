@@ -25,7 +25,6 @@ from ccfcpp.privacy.config import PrivacyConfig
 from ccfcpp.privacy.hostile_config import AttackConfig, DefenceConfig
 from supervised.classifiers import CLASSIFIERS
 
-
 _DIRICHLET = When("partition.kind", "dirichlet")
 _SMALL = When("model.name", "small")
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from pydantic.fields import FieldInfo
 
-from ccfcpp.core.conditions import Condition, Either, Unless, Values, When, in_file
+from ccfcpp.core.conditions import Condition, Either, Unless, When, in_file
 from ccfcpp.core.config import Heeding, MethodConfig, Section, Tree
 from ccfcpp.core.config_layers import presets_below, stack, validate
 from ccfcpp.core.errors import UsageError

@@ -6,13 +6,17 @@ from typing import Any
 
 from torch import Tensor
 
-from ccfcpp.core.conditions import Condition
+from ccfcpp.core.conditions import Condition, When
 from ccfcpp.core.config import Section, Tree, fits_always
 from ccfcpp.models.state import ModelState
 from supervised.messages import Broadcast, LocalUpdate, ServerState
 from supervised.methods.aggregation import Aggregation
 from supervised.methods.local import LocalMethod
 from supervised.sharing import Sharing
+
+
+# Only votes for centroids are counted by the other rules, too.
+_NEEDS = {"defence.hostile": (When("defence.rule", "trimmed-mean", "krum", "multi-krum"),)}
 
 
 def _model_alone(model: ModelState, weights: Tensor) -> ServerState:
@@ -67,5 +71,5 @@ class Method:
     sections: Mapping[str, type[Section]] = field(default_factory=dict)
     fixed: Tree = field(default_factory=dict)
     ignores: tuple[str, ...] = ()
-    needs: Mapping[str, Sequence[Condition]] = field(default_factory=dict)
+    needs: Mapping[str, Sequence[Condition]] = field(default_factory=lambda: _NEEDS)
     check: Callable[[Any], None] = fits_always

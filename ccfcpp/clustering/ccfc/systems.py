@@ -24,11 +24,14 @@ _LOCAL = When("training.steps", "local")
 _NEIGHBOURS = When("training.pretraining", "neighbours")
 _SIAMESE = When("training.pretraining", "siamese")
 _PRETRAINED = Unless("training.pretrain_rounds", 0)
+_POINTS = When("centroids.search", "k-means")
 _NEEDS = {
     **dict.fromkeys(SCAN_SECTIONS, (_NEIGHBOURS,)),
     "views": (_SIAMESE, _PRETRAINED),
     "compute.cohort": (_LOCAL,),
     "centroids.encoder": (_LOCAL,),
+    "centroids.restarts": (_POINTS,),
+    "centroids.iterations": (_POINTS,),
     "centroids.first_encoder": (_LOCAL, _SIAMESE, _PRETRAINED),
 }
 # Fed-SCAN's objective is on this model's encoder, with a head of k clusters.

@@ -7,7 +7,6 @@ from pydantic import Field
 from ccfcpp.core.conditions import When
 from ccfcpp.core.config import Count, Positive, Section, Weight
 
-
 _POINTS = When("centroids.search", "k-means")
 
 
@@ -31,8 +30,17 @@ class CentroidConfig(Section):
     The first ones then come from pre-training by neighbours."""
     refine_steps: Count = 0
     """Federated Lloyd steps after the search."""
-    restarts: Annotated[Positive, _POINTS] = 10
-    iterations: Annotated[Positive, _POINTS] = 100
+    restarts: Positive = 10
+    iterations: Positive = 100
+
+
+FOR_REPRESENTATIONS = tuple(
+    f"centroids.{key}"
+    for key in (
+        "encoder", "first_encoder", "server_weights", "assignment", "search", "refine_steps",
+    )
+)  # fmt: skip
+"""Keys that systems ignore whose centroids are not of a federated network's representations."""
 
 
 class FuzzyConfig(Section):

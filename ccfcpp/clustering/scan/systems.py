@@ -28,5 +28,6 @@ FED_SCAN = System(
     kinds=("sums",),
     make=_make,
     sections=SECTIONS,
+    ignores=("compute",),
     summary="neighbours inside each client, synchronised steps",
 )

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from ccfcpp.clustering.kmeans.config import CentroidConfig, FuzzyConfig
+from ccfcpp.clustering.kmeans.config import FOR_REPRESENTATIONS, CentroidConfig, FuzzyConfig
 from ccfcpp.clustering.methods import System
 from ccfcpp.clustering.shallow.config import FFCMConfig, KFedConfig, PixelsConfig
 from ccfcpp.core.config import Section
@@ -41,6 +41,7 @@ K_FED = System(
     kinds=("centroids",),
     make=_k_fed,
     sections={"pixels": PixelsConfig, "centroids": CentroidConfig, "kfed": KFedConfig},
+    ignores=(*FOR_REPRESENTATIONS, "centroids.restarts", "compute"),
     summary="one-shot k-means of clients that hold few clusters each",
 )
 FFCM_AVG = System(
@@ -49,6 +50,7 @@ FFCM_AVG = System(
     kinds=("centroids", "sums"),
     make=_ffcm_avg,
     sections=_FUZZY,
+    ignores=("fuzzy.restarts", "compute"),
     summary="fuzzy c-means at the clients; the server takes means",
 )
 FFCM_KM = System(
@@ -57,5 +59,6 @@ FFCM_KM = System(
     kinds=("centroids", "sums"),
     make=_ffcm_km,
     sections=_FUZZY,
+    ignores=("fuzzy.restarts", "compute"),
     summary="fuzzy c-means at the clients; the server runs k-means",
 )

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from ccfcpp.clustering.kmeans.config import CentroidConfig, FuzzyConfig
+from ccfcpp.clustering.kmeans.config import FOR_REPRESENTATIONS, CentroidConfig, FuzzyConfig
 from ccfcpp.clustering.methods import System
 from ccfcpp.clustering.shallow.config import PixelsConfig
 from ccfcpp.clustering.synthetic.config import DCNConfig, GANConfig
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 _K_MEANS: dict[str, type[Section]] = {"pixels": PixelsConfig, "centroids": CentroidConfig}
 _FUZZY: dict[str, type[Section]] = {"pixels": PixelsConfig, "fuzzy": FuzzyConfig}
+_IGNORES = (*FOR_REPRESENTATIONS, "privacy.smallest_count")
 # SDA-FC's clients know the directions of the server's centroids.
 _DIRECTIONS: Tree = {"pixels": {"assignment": "cosine"}}
 
@@ -53,6 +54,7 @@ KM = System(
     kinds=("images",),
     make=_km,
     sections=_K_MEANS,
+    ignores=(*_IGNORES, "compute"),
     centralised=True,
     summary="k-means of all clients' images in one place",
 )
@@ -62,6 +64,7 @@ FCM = System(
     kinds=("images",),
     make=_fcm,
     sections=_FUZZY,
+    ignores=(*_IGNORES, "compute"),
     centralised=True,
     summary="fuzzy c-means of all clients' images in one place",
 )
@@ -71,6 +74,7 @@ SDA_FC_KM = System(
     kinds=("synthetic",),
     make=_sda_fc_km,
     sections=_K_MEANS | {"gan": GANConfig},
+    ignores=_IGNORES,
     fixed=_DIRECTIONS,
     summary="k-means of images that the clients' GANs make",
 )
@@ -80,6 +84,7 @@ SDA_FC_FCM = System(
     kinds=("synthetic",),
     make=_sda_fc_fcm,
     sections=_FUZZY | {"gan": GANConfig},
+    ignores=_IGNORES,
     fixed=_DIRECTIONS,
     summary="fuzzy c-means of images that the clients' GANs make",
 )
@@ -89,5 +94,6 @@ PPFC_GAN = System(
     kinds=("synthetic",),
     make=_ppfc_gan,
     sections={"gan": GANConfig, "dcn": DCNConfig, "centroids": CentroidConfig},
+    ignores=_IGNORES,
     summary="a deep clustering network of images that the clients' GANs make",
 )

@@ -1,0 +1,331 @@
+"""What a setting does to a run, found by running it: for the test that goes through every key."""
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, reduce
+from itertools import zip_longest
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args, get_origin
+
+import numpy as np
+import torch
+from sklearn.datasets import load_digits
+from torch import Tensor
+
+from ccfcpp.clustering.config import ClusterConfig
+from ccfcpp.clustering.experiment import ClusteringExperiment
+from ccfcpp.core.conditions import Affects, Condition, Either, Unless, When
+from ccfcpp.core.config import MethodConfig, Tree
+from ccfcpp.core.config_layers import merge, nest, validate
+from ccfcpp.core.errors import UsageError
+from ccfcpp.core.relevance import conditions_of, declared, settings_of, unmet
+from ccfcpp.engine.memories import ClientMemories
+from ccfcpp.engine.payload import pack
+from ccfcpp.runs.experiment import Experiment
+from supervised.config import ClassifyConfig
+from supervised.experiment import ClassificationExperiment
+
+Trace = tuple[object, ...]
+"""What can be seen of a run, in the order in which it happens."""
+
+_ROUNDS = 3
+_IMAGES = 80
+
+_OTHER: dict[str, object] = {
+    "attack.attackers": 0.5,
+    "clusters": 4,
+    "centroids.restarts": 20,
+    "compute.precision": "bfloat16",
+    "data.classes": ["0", "1"],
+    "data.image_size": 12,
+    "data.images": 60,
+    "data.imbalance": 3.0,
+    "data.mean": [0.5, 0.4, 0.3],
+    "data.std": [0.5, 0.4, 0.3],
+    "data.test_images": 9,
+    "data.train_images": 50,
+    "dcn.batch_size": 8,
+    "defence.hostile": 0.4,
+    "defence.weight": 0.5,
+    "evaluate_every": 7,
+    "ffcm.tolerance": 10.0,
+    "fuzzy.restarts": 20,
+    "fuzzy.tolerance": 10.0,
+    "gan.images": 7,
+    "kfed.local_clusters": 2,
+    "partition.clients": 4,
+    "partition.equal_share": 0.5,
+    "partition.min_samples": 12,
+    "privacy.clips": {
+        "sums": 0.3, "slopes": 0.3, "counts": 0.3, "gradient": 0.3, "model": 0.3, "figures": 0.3
+    },
+    "privacy.fraction_bits": 12,
+    "privacy.noise": 30.0,
+    "privacy.smallest_count": 6,
+    "privacy.threshold": 4,
+    "scan.last_balance": 1.0,
+    "scan.shares": [1.0, 2.0, 3.0, 4.0, 5.0],
+    "views.blur": [1.0, 2.0],
+    "views.blur_probability": 1.0,
+}  # fmt: skip
+"""Values other than the default where the type does not tell one that shows."""
+
+_NOISE: Tree = {"reproducible_noise": True, "noise": 20.0}
+_BESIDE: dict[tuple[str, object], Tree] = {
+    ("privacy.level", "client"): {"privacy": _NOISE},
+    ("privacy.level", "image"): {"privacy": _NOISE, "scan": {"pairs": "views"}},
+}
+"""What a run needs beside a value of a key."""
+
+_TO_SHOW: dict[str, Tree] = {
+    "privacy.delta": {"privacy": {"noise": None}},
+    "privacy.epsilon": {"privacy": {"noise": None}},
+    "privacy.threshold": {"availability": {"dropout_rate": 0.3}},
+}
+"""What a key needs beside its conditions for its effect to show in two rounds."""
+
+_NAMES = ("method", "dataset")
+"""What runs, and on what: not examined."""
+
+
+def write_images(path: Path) -> str:
+    """Write a data set of noisy digits in colour, of three classes, and return its path."""
+    digits = load_digits(n_class=3)
+    source = np.random.default_rng(0)
+    noise = source.integers(0, 120, (_IMAGES, 3, 8, 8))
+    images = digits.images[:_IMAGES, None] * (135 / 16) + noise
+    images *= source.uniform(0.3, 1, (_IMAGES, 1, 1, 1))
+    np.savez(path, images=np.rint(images).astype(np.uint8), labels=digits.target[:_IMAGES])
+    return str(path)
+
+
+def seen(config: MethodConfig) -> Iterator[object]:
+    """Run a configuration, and yield what can be seen of it from its clients to its last round."""
+    experiment: Experiment[Any]
+    if isinstance(config, ClusterConfig):
+        experiment = ClusteringExperiment(config)
+    else:
+        assert isinstance(config, ClassifyConfig)
+        experiment = ClassificationExperiment(config)
+    yield _digest({str(n): part for n, part in enumerate(experiment.parts)})
+    yield _digest({client.name: client.images for client in experiment.clients})
+    yield experiment.algorithm.rounds, experiment.cohort
+    memories = ClientMemories(torch.device("cpu"), 10**9)
+    federation = experiment.federation(memories)
+    state = experiment.algorithm.initial_state(experiment.randomness)
+    yield _digest(pack(state))
+    for after, report in federation.run(state):
+        state = after
+        yield _digest(pack(state))
+        line = report.line()
+        line.pop("seconds")
+        yield str(line)
+        yield str(experiment.scores(report.round, state, memories))
+        if report.round + 1 == _ROUNDS:
+            break
+    found = experiment.snapshot(state, memories).found
+    yield None if found is None else _digest({"found": found})
+
+
+def _digest(tensors: Mapping[str, Tensor]) -> str:
+    digest = hashlib.sha256()
+    for name, tensor in sorted(tensors.items()):
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        digest.update(tensor.contiguous().flatten().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
+
+
+class Variant:
+    """A method with some settings, by which some of its keys count and others do not.
+
+    Args:
+        kind: The kind of its configuration.
+        tree: The settings.
+    """
+
+    def __init__(self, kind: type[MethodConfig], tree: Tree) -> None:
+        self.kind = kind
+        self.tree = tree
+        self.config = validate(kind, tree)
+        self.fields = declared(type(self.config))
+
+    @cached_property
+    def trace(self) -> list[object]:
+        """What can be seen of its run.
+
+        Raises:
+            UsageError: The run is refused.
+        """
+        return list(seen(self.config))
+
+    @property
+    def runs(self) -> bool:
+        """Whether the run is not refused."""
+        try:
+            return len(self.trace) > 0
+        except UsageError:
+            return False
+
+    def counts(self, key: str) -> bool:
+        """Return whether a key counts by what is declared."""
+        return unmet(self.config, key) is None
+
+    def heeds(self, key: str) -> bool:
+        """Return whether the method ever looks at a key."""
+        return unmet(self.config, key) != ()
+
+    def conditions(self, key: str) -> list[Condition]:
+        """Return what a key needs."""
+        method = self.config.methods()[self.config.method]
+        return list(conditions_of(method, key, self.fields[key]))
+
+    def affects(self, key: str) -> str | None:
+        """Return what a key is declared to change beside the figures."""
+        found = [each.what for each in self.fields[key].metadata if isinstance(each, Affects)]
+        return found[0] if found else None
+
+    def but(self, tree: Tree) -> "Variant":
+        """Return a variant with other settings.
+
+        Raises:
+            UsageError: They do not fit.
+        """
+        return Variant(self.kind, merge(self.tree, tree))
+
+    def other(self, key: str) -> Tree:
+        """Return a setting with another value of a key."""
+        now = settings_of(self.config)[key]
+        values = [_OTHER[key]] if key in _OTHER else _candidates(self.fields[key].annotation, now)
+        values = [value for value in values if value != now]
+        for value in values:
+            try:
+                if settings_of(self.but(nest(key, value)).config)[key] != now:
+                    return nest(key, value)
+            except UsageError:
+                continue
+        # Each of them is refused: so is the first.
+        return nest(key, values[0])
+
+    def differs(self, tree: Tree) -> str | None:
+        """Return what other settings come to: a refusal or another run; None where nothing."""
+        try:
+            run = seen(self.but(tree).config)
+            if any(now != before for now, before in zip_longest(run, self.trace)):
+                return "differs"
+        except UsageError as error:
+            return str(error)
+        return None
+
+    def meeting(self, condition: Condition, met: bool = True) -> Iterator["Variant"]:
+        """Yield variants in which a condition is met, or is not."""
+        if isinstance(condition, Either):
+            for each in condition.conditions:
+                yield from self.meeting(each, met)
+            return
+        assert isinstance(condition, When)
+        values: list[object] = list(condition.values)
+        if met == isinstance(condition, Unless):
+            others = _candidates(self.fields[condition.key].annotation, condition.values[0])
+            values = [value for value in others if value not in condition.values]
+        for value in values:
+            try:
+                beside = _BESIDE.get((condition.key, value), {})
+                yield self.but(merge(nest(condition.key, value), beside))
+            except UsageError:
+                continue
+
+
+@dataclass
+class Findings:
+    """What came of going through every key of a method.
+
+    Attributes:
+        effective: Keys that count and change a run.
+        refused: Keys with which there is no run; the line that says so.
+        faults: What is declared and does not hold.
+    """
+
+    effective: set[str] = field(default_factory=set)
+    refused: dict[str, str] = field(default_factory=dict)
+    faults: list[str] = field(default_factory=list)
+
+
+def examine(base: Variant) -> Findings:
+    """Go through every key of a method.
+
+    A key must change a run where its conditions are met. Where one of them is not met, or the
+    method does not heed the key, it must change nothing.
+    """
+    found, variants = Findings(), {repr(base.tree): base}
+    for key in base.fields:
+        if key in _NAMES or base.affects(key) or not base.heeds(key):
+            continue
+        met = _with_all_met(base, key, variants)
+        if met is None:
+            found.refused[key] = "no variant in which it counts runs"
+            continue
+        for condition in base.conditions(key):
+            for other in met.meeting(condition, met=False):
+                _add(variants, [other])
+        result = met.but(_TO_SHOW.get(key, {})).differs(met.other(key))
+        if result is None:
+            found.faults.append(f"{key} counts, but changes nothing: {met.tree}")
+        elif result == "differs":
+            found.effective.add(key)
+        else:
+            assert "\n" not in result
+            found.refused[key] = result
+    for variant in variants.values():
+        idle = [key for key in variant.fields if not variant.counts(key) and key not in _NAMES]
+        found.faults += [
+            f"{key} is refused, but changes a run: {variant.tree}"
+            for key in _changing(variant, idle)
+        ]
+    return found
+
+
+def _with_all_met(base: Variant, key: str, variants: dict[str, Variant]) -> Variant | None:
+    """Return a variant in which a key counts; None where none runs."""
+    current: Variant | None = base
+    for condition in base.conditions(key):
+        if current and not condition.holds(settings_of(current.config)):
+            current = _add(variants, current.meeting(condition))
+    return current if current and current.counts(key) else None
+
+
+def _add(variants: dict[str, Variant], found: Iterable[Variant]) -> Variant | None:
+    """Take the first variant that runs among those that are known."""
+    for variant in found:
+        variant = variants.get(repr(variant.tree), variant)
+        if variant.runs:
+            return variants.setdefault(repr(variant.tree), variant)
+    return None
+
+
+def _changing(variant: Variant, keys: Sequence[str]) -> Sequence[str]:
+    """Return which of some keys change a run; all are changed at once as long as none does."""
+    trees = [variant.other(key) for key in keys]
+    if variant.differs(reduce(merge, trees, {})) is None:
+        return []
+    if len(keys) == 1:
+        return keys
+    half = len(keys) // 2
+    return [*_changing(variant, keys[:half]), *_changing(variant, keys[half:])]
+
+
+def _candidates(kind: object, now: object) -> list[object]:
+    """Return values that a field may take, other than the one it has."""
+    if get_origin(kind) is Annotated:
+        return _candidates(get_args(kind)[0], now)
+    if get_origin(kind) is Literal:
+        return [value for value in get_args(kind) if value != now]
+    if isinstance(now, bool):
+        return [not now]
+    if isinstance(now, int):
+        return [now + 1, now + 8, now - 1, 1]
+    if isinstance(now, float):
+        return [now / 2, now * 2, 0.5, 0.25, 1.0]
+    if isinstance(now, list | tuple):
+        return [[each * 2 for each in now], [each / 2 for each in now]]
+    raise LookupError(f"no value is known beside {now!r} of {kind}")
