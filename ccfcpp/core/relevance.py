@@ -5,12 +5,13 @@ other settings it depends (``ccfcpp.core.conditions``). One check reads that for
 ``--set``, Python, comparisons and deployed runs.
 """
 
+import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from pydantic.fields import FieldInfo
 
 from ccfcpp.core.conditions import Condition, Either, Unless, When, in_file
-from ccfcpp.core.config import Heeding, MethodConfig, Section, Tree
+from ccfcpp.core.config import MethodConfig, Section, Tree
 from ccfcpp.core.config_layers import presets_below, stack, validate
 from ccfcpp.core.errors import UsageError
 
@@ -43,7 +44,7 @@ def refuse_idle(
     """
     if not configs:
         return
-    kind, runs = type(configs[0]), [_Run(config) for config in configs]
+    kind, runs = type(configs[0]), [Heeded(config) for config in configs]
     for key in _given(kind, [values or {}]):
         if _is_idle(key, runs):
             raise UsageError(_complaint(key, runs, flags or {}, flags or {}))
@@ -54,6 +55,7 @@ def refuse_idle(
                 raise UsageError(_complaint(key, runs, {}, flags or {}))
 
 
+@functools.cache
 def declared(kind: type[Section]) -> dict[str, FieldInfo]:
     """Return the fields of a configuration and of its sections, by dotted key."""
     found = {}
@@ -71,26 +73,8 @@ def settings_of(config: MethodConfig) -> dict[str, object]:
     return {key: _value(tree, key) for key in declared(type(config))}
 
 
-def unmet(config: MethodConfig, key: str) -> Sequence[Condition] | None:
-    """Return why a setting has no effect on a run.
-
-    Returns:
-        The conditions that are not met; none where the method never looks at the setting. None
-        where the setting has an effect.
-    """
-    return _Run(config).unmet(key)
-
-
-def conditions_of(method: Heeding, key: str, field: FieldInfo) -> Iterator[Condition]:
-    """Yield the conditions of a method on a setting, and those of its field."""
-    for part, needed in method.needs.items():
-        if _belongs(key, part):
-            yield from needed
-    yield from (each for each in field.metadata if isinstance(each, _CONDITIONS))
-
-
-class _Run:
-    """What a run heeds.
+class Heeded:
+    """What a run heeds of its settings.
 
     Args:
         config: Its configuration.
@@ -102,12 +86,22 @@ class _Run:
         self.fields = declared(type(config))
 
     def unmet(self, key: str) -> Sequence[Condition] | None:
-        """Return why a setting has no effect, as the function of this name does."""
+        """Return why a setting has no effect.
+
+        Returns:
+            The conditions that are not met, none where the method never looks at the setting; None
+            where the setting has an effect.
+        """
         if key not in self.fields or not self.heeds(self.config.method, key):
             return ()
-        method = self.config.methods()[self.config.method]
-        needs = conditions_of(method, key, self.fields[key])
-        return [need for need in needs if not need.holds(self.values)] or None
+        return [need for need in self.conditions(key) if not need.holds(self.values)] or None
+
+    def conditions(self, key: str) -> Iterator[Condition]:
+        """Yield the conditions of the method on a setting, and those of its field."""
+        for part, needed in self.config.methods()[self.config.method].needs.items():
+            if _belongs(key, part):
+                yield from needed
+        yield from (each for each in self.fields[key].metadata if isinstance(each, _CONDITIONS))
 
     def heeds(self, name: str, key: str) -> bool:
         """Return whether a method ever looks at a setting."""
@@ -141,7 +135,7 @@ def _value(tree: Tree, key: str) -> object:
     return _value(tree[section], rest) if rest else tree[section]
 
 
-def _is_idle(key: str, runs: Sequence[_Run]) -> bool:
+def _is_idle(key: str, runs: Sequence[Heeded]) -> bool:
     return all(run.unmet(key) is not None for run in runs)
 
 
@@ -154,7 +148,7 @@ def _without(config: MethodConfig, presets: str) -> dict[str, object]:
 
 
 def _complaint(
-    key: str, runs: Sequence[_Run], typed: Mapping[str, str], flags: Mapping[str, str]
+    key: str, runs: Sequence[Heeded], typed: Mapping[str, str], flags: Mapping[str, str]
 ) -> str:
     """Return the line that refuses a setting.
 

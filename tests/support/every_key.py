@@ -19,7 +19,7 @@ from ccfcpp.core.conditions import Affects, Condition, Either, Unless, When
 from ccfcpp.core.config import MethodConfig, Tree
 from ccfcpp.core.config_layers import merge, nest, validate
 from ccfcpp.core.errors import UsageError
-from ccfcpp.core.relevance import conditions_of, declared, settings_of, unmet
+from ccfcpp.core.relevance import Heeded, declared, settings_of
 from ccfcpp.engine.memories import ClientMemories
 from ccfcpp.engine.payload import pack
 from ccfcpp.runs.experiment import Experiment
@@ -30,40 +30,44 @@ Trace = tuple[object, ...]
 """What can be seen of a run, in the order in which it happens."""
 
 _ROUNDS = 3
-_IMAGES = 80
+_IMAGES = 60
 
 _OTHER: dict[str, object] = {
     "attack.attackers": 0.5,
     "clusters": 4,
+    "compute.cohort": 2,
     "centroids.restarts": 20,
     "compute.precision": "bfloat16",
     "data.classes": ["0", "1"],
     "data.image_size": 12,
-    "data.images": 60,
+    "data.images": 50,
     "data.imbalance": 3.0,
     "data.mean": [0.5, 0.4, 0.3],
     "data.std": [0.5, 0.4, 0.3],
     "data.test_images": 9,
-    "data.train_images": 50,
+    "data.train_images": 40,
     "dcn.batch_size": 8,
     "defence.hostile": 0.4,
-    "defence.weight": 0.5,
-    "evaluate_every": 7,
+    "centroids.iterations": 50,
+    "defence.weight": 1.0,
+    "evaluate_every": 1,
     "ffcm.tolerance": 10.0,
+    "fuzzy.iterations": 1,
     "fuzzy.restarts": 20,
     "fuzzy.tolerance": 10.0,
+    "gan.batch_size": 8,
     "gan.images": 7,
     "kfed.local_clusters": 2,
     "partition.clients": 4,
     "partition.equal_share": 0.5,
-    "partition.min_samples": 12,
+    "partition.min_samples": 9,
     "privacy.clips": {
         "sums": 0.3, "slopes": 0.3, "counts": 0.3, "gradient": 0.3, "model": 0.3, "figures": 0.3
     },
     "privacy.fraction_bits": 12,
     "privacy.noise": 30.0,
     "privacy.smallest_count": 6,
-    "privacy.threshold": 4,
+    "privacy.threshold": 5,
     "scan.last_balance": 1.0,
     "scan.shares": [1.0, 2.0, 3.0, 4.0, 5.0],
     "views.blur": [1.0, 2.0],
@@ -73,17 +77,23 @@ _OTHER: dict[str, object] = {
 
 _NOISE: Tree = {"reproducible_noise": True, "noise": 20.0}
 _BESIDE: dict[tuple[str, object], Tree] = {
+    ("model.backbone", "resnet18"): {
+        "training": {"rounds": 0, "pretrain_rounds": 1}, "data": {"images": 20}
+    },
     ("privacy.level", "client"): {"privacy": _NOISE},
     ("privacy.level", "image"): {"privacy": _NOISE, "scan": {"pairs": "views"}},
-}
+}  # fmt: skip
 """What a run needs beside a value of a key."""
 
 _TO_SHOW: dict[str, Tree] = {
+    "defence.weight": {"partition": {"kind": "dirichlet"}},
     "privacy.delta": {"privacy": {"noise": None}},
     "privacy.epsilon": {"privacy": {"noise": None}},
-    "privacy.threshold": {"availability": {"dropout_rate": 0.3}},
+    "privacy.threshold": {"availability": {"dropout_rate": 0.4}},
 }
 """What a key needs beside its conditions for its effect to show in two rounds."""
+
+_DIFFERS = "differs"
 
 _NAMES = ("method", "dataset")
 """What runs, and on what: not examined."""
@@ -118,9 +128,7 @@ def seen(config: MethodConfig) -> Iterator[object]:
     for after, report in federation.run(state):
         state = after
         yield _digest(pack(state))
-        line = report.line()
-        line.pop("seconds")
-        yield str(line)
+        yield str({name: own for name, own in report.line().items() if name != "seconds"})
         yield str(experiment.scores(report.round, state, memories))
         if report.round + 1 == _ROUNDS:
             break
@@ -149,36 +157,20 @@ class Variant:
         self.tree = tree
         self.config = validate(kind, tree)
         self.fields = declared(type(self.config))
+        self.heeded = Heeded(self.config)
 
     @cached_property
     def trace(self) -> list[object]:
-        """What can be seen of its run.
-
-        Raises:
-            UsageError: The run is refused.
-        """
-        return list(seen(self.config))
+        """What can be seen of its run; nothing where it is refused."""
+        try:
+            return list(seen(self.config))
+        except UsageError:
+            return []
 
     @property
-    def runs(self) -> bool:
-        """Whether the run is not refused."""
-        try:
-            return len(self.trace) > 0
-        except UsageError:
-            return False
-
-    def counts(self, key: str) -> bool:
-        """Return whether a key counts by what is declared."""
-        return unmet(self.config, key) is None
-
-    def heeds(self, key: str) -> bool:
-        """Return whether the method ever looks at a key."""
-        return unmet(self.config, key) != ()
-
-    def conditions(self, key: str) -> list[Condition]:
-        """Return what a key needs."""
-        method = self.config.methods()[self.config.method]
-        return list(conditions_of(method, key, self.fields[key]))
+    def now(self) -> Mapping[str, object]:
+        """Its settings, by dotted key."""
+        return self.heeded.values
 
     def affects(self, key: str) -> str | None:
         """Return what a key is declared to change beside the figures."""
@@ -195,24 +187,30 @@ class Variant:
 
     def other(self, key: str) -> Tree:
         """Return a setting with another value of a key."""
-        now = settings_of(self.config)[key]
-        values = [_OTHER[key]] if key in _OTHER else _candidates(self.fields[key].annotation, now)
-        values = [value for value in values if value != now]
-        for value in values:
-            try:
-                if settings_of(self.but(nest(key, value)).config)[key] != now:
-                    return nest(key, value)
-            except UsageError:
-                continue
-        # Each of them is refused: so is the first.
-        return nest(key, values[0])
+        values = (
+            [_OTHER[key]]
+            if key in _OTHER
+            else _candidates(self.fields[key].annotation, self.now[key])
+        )
+        values = [value for value in values if value != self.now[key]]
+        # Where each of them is refused, so is the first.
+        return next(
+            (tree for value in values if self.fits(tree := nest(key, value))), nest(key, values[0])
+        )
+
+    def fits(self, tree: Tree) -> bool:
+        """Return whether the configuration takes other settings."""
+        try:
+            return self.but(tree).now != self.now
+        except UsageError:
+            return False
 
     def differs(self, tree: Tree) -> str | None:
-        """Return what other settings come to: a refusal or another run; None where nothing."""
+        """Return what other settings lead to: a refusal, or ``_DIFFERS``; None for the same run."""
         try:
             run = seen(self.but(tree).config)
             if any(now != before for now, before in zip_longest(run, self.trace)):
-                return "differs"
+                return _DIFFERS
         except UsageError as error:
             return str(error)
         return None
@@ -224,10 +222,11 @@ class Variant:
                 yield from self.meeting(each, met)
             return
         assert isinstance(condition, When)
-        values: list[object] = list(condition.values)
+        values = list(condition.values)
         if met == isinstance(condition, Unless):
             others = _candidates(self.fields[condition.key].annotation, condition.values[0])
-            values = [value for value in others if value not in condition.values]
+            # The last is the furthest from the default.
+            values = [value for value in reversed(others) if value not in condition.values]
         for value in values:
             try:
                 beside = _BESIDE.get((condition.key, value), {})
@@ -251,36 +250,44 @@ class Findings:
     faults: list[str] = field(default_factory=list)
 
 
-def examine(base: Variant) -> Findings:
-    """Go through every key of a method.
+def examine(base: Variant, keys: Iterable[str] | None = None) -> Findings:
+    """Go through the keys of a method.
 
     A key must change a run where its conditions are met. Where one of them is not met, or the
     method does not heed the key, it must change nothing.
+
+    Args:
+        base: The method, with settings of a short run.
+        keys: The keys; all where it is None.
     """
     found, variants = Findings(), {repr(base.tree): base}
-    for key in base.fields:
-        if key in _NAMES or base.affects(key) or not base.heeds(key):
-            continue
+    chosen = [
+        key
+        for key in (base.fields if keys is None else keys)
+        if key not in _NAMES and not base.affects(key)
+    ]
+    heeded = [key for key in chosen if base.heeded.unmet(key) != ()]
+    for key in heeded:
         met = _with_all_met(base, key, variants)
         if met is None:
             found.refused[key] = "no variant in which it counts runs"
             continue
-        for condition in base.conditions(key):
-            for other in met.meeting(condition, met=False):
-                _add(variants, [other])
+        for condition in base.heeded.conditions(key):
+            _add(variants, met.meeting(condition, met=False))
         result = met.but(_TO_SHOW.get(key, {})).differs(met.other(key))
         if result is None:
             found.faults.append(f"{key} counts, but changes nothing: {met.tree}")
-        elif result == "differs":
+        elif result == _DIFFERS:
             found.effective.add(key)
         else:
             assert "\n" not in result
             found.refused[key] = result
-    for variant in variants.values():
-        idle = [key for key in variant.fields if not variant.counts(key) and key not in _NAMES]
+    never = [key for key in chosen if base.heeded.unmet(key) == ()]
+    for variant in (each for each in variants.values() if each.trace):
+        idle = [key for key in heeded if variant.heeded.unmet(key) and key not in found.refused]
         found.faults += [
             f"{key} is refused, but changes a run: {variant.tree}"
-            for key in _changing(variant, idle)
+            for key in _changing(variant, [*idle, *(never if variant is base else ())])
         ]
     return found
 
@@ -288,25 +295,25 @@ def examine(base: Variant) -> Findings:
 def _with_all_met(base: Variant, key: str, variants: dict[str, Variant]) -> Variant | None:
     """Return a variant in which a key counts; None where none runs."""
     current: Variant | None = base
-    for condition in base.conditions(key):
-        if current and not condition.holds(settings_of(current.config)):
+    for condition in base.heeded.conditions(key):
+        if current and not condition.holds(current.now):
             current = _add(variants, current.meeting(condition))
-    return current if current and current.counts(key) else None
+    return current if current and current.heeded.unmet(key) is None else None
 
 
 def _add(variants: dict[str, Variant], found: Iterable[Variant]) -> Variant | None:
     """Take the first variant that runs among those that are known."""
     for variant in found:
-        variant = variants.get(repr(variant.tree), variant)
-        if variant.runs:
-            return variants.setdefault(repr(variant.tree), variant)
+        known = variants.setdefault(repr(variant.tree), variant)
+        if known.trace:
+            return known
     return None
 
 
 def _changing(variant: Variant, keys: Sequence[str]) -> Sequence[str]:
     """Return which of some keys change a run; all are changed at once as long as none does."""
     trees = [variant.other(key) for key in keys]
-    if variant.differs(reduce(merge, trees, {})) is None:
+    if not keys or variant.differs(reduce(merge, trees, {})) is None:
         return []
     if len(keys) == 1:
         return keys

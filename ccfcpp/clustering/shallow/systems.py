@@ -41,7 +41,7 @@ K_FED = System(
     kinds=("centroids",),
     make=_k_fed,
     sections={"pixels": PixelsConfig, "centroids": CentroidConfig, "kfed": KFedConfig},
-    ignores=(*FOR_REPRESENTATIONS, "centroids.restarts", "compute"),
+    ignores=(*FOR_REPRESENTATIONS, "centroids.restarts", "compute", "defence.weight"),
     summary="one-shot k-means of clients that hold few clusters each",
 )
 FFCM_AVG = System(
@@ -59,6 +59,6 @@ FFCM_KM = System(
     kinds=("centroids", "sums"),
     make=_ffcm_km,
     sections=_FUZZY,
-    ignores=("fuzzy.restarts", "compute"),
+    ignores=("fuzzy.restarts", "compute", "defence.weight"),
     summary="fuzzy c-means at the clients; the server runs k-means",
 )
