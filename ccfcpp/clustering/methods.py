@@ -11,13 +11,15 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ccfcpp.core.conditions import Condition
-from ccfcpp.core.config import Section, Tree, fits_always
+from ccfcpp.core.config import MethodConfig, Section, Tree, fits_always
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.registry import Registry
 from ccfcpp.core.sending import Kind
 
 if TYPE_CHECKING:
     from ccfcpp.clustering.algorithm import ClusteringAlgorithm, Problem
+
+    Made = ClusteringAlgorithm[Any]
 
 
 @dataclass(frozen=True)
@@ -42,12 +44,12 @@ class System:
 
     title: str
     sends: str
-    make: Callable[[Problem], ClusteringAlgorithm[Any]]
+    make: Callable[[Problem], Made]
     sections: Mapping[str, type[Section]] = field(default_factory=dict)
     fixed: Tree = field(default_factory=dict)
     ignores: tuple[str, ...] = ()
     needs: Mapping[str, Sequence[Condition]] = field(default_factory=dict)
-    check: Callable[[Any], None] = fits_always
+    check: Callable[[MethodConfig], None] = fits_always
     centralised: bool = False
     summary: str = ""
     kinds: tuple[Kind, ...] = ("images",)

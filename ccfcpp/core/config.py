@@ -4,7 +4,7 @@ import difflib
 import functools
 import re
 from collections.abc import Collection, Mapping, Sequence
-from typing import Annotated, Any, Literal, Protocol, Self, TypeVar
+from typing import Annotated, Any, Literal, Protocol, Self, TypeVar, cast
 
 from pydantic import BaseModel, ConfigDict, Field, create_model, field_validator, model_validator
 
@@ -122,17 +122,17 @@ class RunConfig(Section):
     compute: ComputeConfig = ComputeConfig()
 
     @classmethod
-    def kind_for(cls, tree: Mapping[str, Any]) -> type[Self]:
+    def kind_for(cls, tree: Mapping[str, object]) -> type[Self]:
         """The kind of configuration that a tree of settings asks for."""
         return cls
 
     @classmethod
-    def fixed_by(cls, tree: Mapping[str, Any]) -> Tree:
+    def fixed_by(cls, tree: Mapping[str, object]) -> Tree:
         """What a layer of settings fixes by naming a method."""
         return {}
 
 
-def fits_always(config: Any) -> None:
+def fits_always(config: object) -> None:
     """The check of a method that any configuration fits."""
 
 
@@ -159,7 +159,7 @@ class Heeding(Protocol):
         """When keys and sections count, beside the conditions that their fields declare."""
         ...
 
-    def check(self, config: Any) -> None:
+    def check(self, config: "MethodConfig") -> None:
         """Raise ``ValueError`` where a configuration does not fit it."""
         ...
 
@@ -189,16 +189,14 @@ class MethodConfig(RunConfig):
         return cls._declared().model_fields
 
     @classmethod
-    def kind_for(cls, tree: Mapping[str, Any]) -> type[Self]:
+    def kind_for(cls, tree: Mapping[str, object]) -> type[Self]:
         """With the sections of the method that is named."""
         name = str(tree.get("method", cls.model_fields["method"].default))
-        base: Any = cls._declared()
-        added = name in base.methods() and name not in base.own_methods()
-        kind: type[Self] = _with_sections(base, name if added else None)
-        return kind
+        added = name in cls.methods() and name not in cls.own_methods()
+        return cast(type[Self], _with_sections(cls._declared(), name if added else None))
 
     @classmethod
-    def fixed_by(cls, tree: Mapping[str, Any]) -> Tree:
+    def fixed_by(cls, tree: Mapping[str, object]) -> Tree:
         """What the named method brings."""
         methods, name = cls.methods(), str(tree.get("method"))
         return methods[name].fixed if name in methods else {}
@@ -227,17 +225,17 @@ class MethodConfig(RunConfig):
         return self
 
     @classmethod
-    def _declared(cls) -> type[Any]:
+    def _declared(cls) -> "type[MethodConfig]":
         """The class that a module declares: its sections are added while the program runs."""
         return cls if cls.__base__ is MethodConfig else cls.__mro__[1]
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         # Another process makes the class with its sections anew.
         return _restored, (self._declared(), self.model_dump(mode="json"))
 
 
 @functools.lru_cache
-def _with_sections(base: type[Any], added: str | None) -> type[Any]:
+def _with_sections(base: type[MethodConfig], added: str | None) -> type[MethodConfig]:
     """A configuration with the sections of all own methods, and of one that a package adds."""
     methods = base.methods()
     # The flagship's sections come first in a file, the baselines' behind them.

@@ -8,7 +8,7 @@ the method fixes.
 import difflib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import yaml
 from pydantic import BaseModel, ValidationError
@@ -130,17 +130,18 @@ def nest(key: str, value: object) -> Tree:
     return value
 
 
-def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> Tree:
+def merge(base: Mapping[str, object], over: Mapping[str, object]) -> Tree:
     """Lay one tree over another."""
     merged = dict(base)
     for key, value in over.items():
         below = merged.get(key)
-        both = isinstance(below, Mapping) and isinstance(value, Mapping)
-        merged[key] = merge(below, value) if both else value  # type: ignore[arg-type]
+        if isinstance(below, Mapping) and isinstance(value, Mapping):
+            value = merge(below, value)
+        merged[key] = value
     return merged
 
 
-def flatten(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def flatten(tree: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:
     """The leaves of a tree with their dotted keys."""
     for key, value in tree.items():
         if isinstance(value, Mapping):
@@ -149,7 +150,7 @@ def flatten(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, An
             yield prefix + key, value
 
 
-def values_of(config: BaseModel) -> dict[str, Any]:
+def values_of(config: BaseModel) -> dict[str, object]:
     """The values of a configuration, as JSON has them, by dotted key."""
     return dict(flatten(config.model_dump(mode="json")))
 

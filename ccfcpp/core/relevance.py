@@ -58,7 +58,7 @@ def refuse_idle(
 @functools.cache
 def declared(kind: type[Section]) -> dict[str, FieldInfo]:
     """Return the fields of a configuration and of its sections, by dotted key."""
-    found = {}
+    found: dict[str, FieldInfo] = {}
     for name, field in kind.model_fields.items():
         if isinstance(field.annotation, type) and issubclass(field.annotation, Section):
             found |= {f"{name}.{key}": own for key, own in declared(field.annotation).items()}

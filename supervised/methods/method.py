@@ -14,7 +14,6 @@ from supervised.methods.aggregation import Aggregation
 from supervised.methods.local import LocalMethod
 from supervised.sharing import Sharing
 
-
 # Only votes for centroids are counted by the other rules, too.
 _NEEDS = {"defence.hostile": (When("defence.rule", "trimmed-mean", "krum", "multi-krum"),)}
 

@@ -1,7 +1,5 @@
 """Every key of every section either changes what a run does, or is refused in one line."""
 
-from pathlib import Path
-
 import pytest
 
 from ccfcpp.clustering.config import ClusterConfig

@@ -19,7 +19,7 @@ from ccfcpp.core.conditions import Affects, Condition, Either, Unless, When
 from ccfcpp.core.config import MethodConfig, Tree
 from ccfcpp.core.config_layers import merge, nest, validate
 from ccfcpp.core.errors import UsageError
-from ccfcpp.core.relevance import Heeded, declared, settings_of
+from ccfcpp.core.relevance import Heeded, declared
 from ccfcpp.engine.memories import ClientMemories
 from ccfcpp.engine.payload import pack
 from ccfcpp.runs.experiment import Experiment
@@ -58,6 +58,8 @@ _OTHER: dict[str, object] = {
     "gan.batch_size": 8,
     "gan.images": 7,
     "kfed.local_clusters": 2,
+    "model.backbone": "resnet18",
+    "moon.projection": [6],
     "partition.clients": 4,
     "partition.equal_share": 0.5,
     "partition.min_samples": 9,
@@ -75,17 +77,22 @@ _OTHER: dict[str, object] = {
 }  # fmt: skip
 """Values other than the default where the type does not tell one that shows."""
 
+_SLOW: Tree = {
+    "compute": {"cohort": 1},
+    "data": {"images": 20},
+    "partition": {"clients": 2},
+    "training": {"rounds": 0, "pretrain_rounds": 1},
+}
 _NOISE: Tree = {"reproducible_noise": True, "noise": 20.0}
 _BESIDE: dict[tuple[str, object], Tree] = {
-    ("model.backbone", "resnet18"): {
-        "training": {"rounds": 0, "pretrain_rounds": 1}, "data": {"images": 20}
-    },
+    ("model.backbone", "resnet18"): _SLOW,
     ("privacy.level", "client"): {"privacy": _NOISE},
     ("privacy.level", "image"): {"privacy": _NOISE, "scan": {"pairs": "views"}},
 }  # fmt: skip
 """What a run needs beside a value of a key."""
 
 _TO_SHOW: dict[str, Tree] = {
+    "model.backbone": _SLOW,
     "defence.weight": {"partition": {"kind": "dirichlet"}},
     "privacy.delta": {"privacy": {"noise": None}},
     "privacy.epsilon": {"privacy": {"noise": None}},

@@ -1,16 +1,17 @@
 """CCFC and CCFC++, described."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ccfcpp.clustering.ccfc.config import LossConfig, ModelConfig, TrainingConfig
 from ccfcpp.clustering.kmeans.config import CentroidConfig
 from ccfcpp.clustering.methods import System
 from ccfcpp.clustering.scan.systems import SECTIONS as SCAN_SECTIONS
 from ccfcpp.core.conditions import Unless, When
-from ccfcpp.core.config import Section, ViewsConfig
+from ccfcpp.core.config import MethodConfig, Section, ViewsConfig
 
 if TYPE_CHECKING:
-    from ccfcpp.clustering.algorithm import ClusteringAlgorithm, Problem
+    from ccfcpp.clustering.algorithm import Problem
+    from ccfcpp.clustering.methods import Made
 
 _SECTIONS: dict[str, type[Section]] = {
     "model": ModelConfig,
@@ -44,13 +45,13 @@ _IGNORES = tuple(
 )  # fmt: skip
 
 
-def _make(problem: "Problem") -> "ClusteringAlgorithm[Any]":
+def _make(problem: "Problem") -> "Made":
     from ccfcpp.clustering.ccfc import algorithm
 
     return algorithm.CCFC(problem)
 
 
-def _has_first_centroids(config: Any) -> None:
+def _has_first_centroids(config: MethodConfig) -> None:
     centroids, training = config.section(CentroidConfig), config.section(TrainingConfig)
     if centroids.search == "lloyd" and training.pretraining != "neighbours":
         raise ValueError(
@@ -64,7 +65,7 @@ def _has_first_centroids(config: Any) -> None:
         )
 
 
-def _without_decorrelation(config: Any) -> None:
+def _without_decorrelation(config: MethodConfig) -> None:
     _has_first_centroids(config)
     loss = config.section(LossConfig)
     if loss.eta > 0 or loss.pretrain_eta > 0:

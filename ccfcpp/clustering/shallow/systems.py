@@ -1,6 +1,6 @@
 """k-FED and both variants of FFCM, described."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ccfcpp.clustering.kmeans.config import FOR_REPRESENTATIONS, CentroidConfig, FuzzyConfig
 from ccfcpp.clustering.methods import System
@@ -8,7 +8,8 @@ from ccfcpp.clustering.shallow.config import FFCMConfig, KFedConfig, PixelsConfi
 from ccfcpp.core.config import Section
 
 if TYPE_CHECKING:
-    from ccfcpp.clustering.algorithm import ClusteringAlgorithm, Problem
+    from ccfcpp.clustering.algorithm import Problem
+    from ccfcpp.clustering.methods import Made
 
 _FUZZY: dict[str, type[Section]] = {
     "pixels": PixelsConfig,
@@ -17,19 +18,19 @@ _FUZZY: dict[str, type[Section]] = {
 }
 
 
-def _k_fed(problem: "Problem") -> "ClusteringAlgorithm[Any]":
+def _k_fed(problem: "Problem") -> "Made":
     from ccfcpp.clustering.shallow.k_fed import KFed
 
     return KFed(problem)
 
 
-def _ffcm_avg(problem: "Problem") -> "ClusteringAlgorithm[Any]":
+def _ffcm_avg(problem: "Problem") -> "Made":
     from ccfcpp.clustering.shallow.ffcm import FFCM, support_weighted_mean
 
     return FFCM(problem, support_weighted_mean)
 
 
-def _ffcm_km(problem: "Problem") -> "ClusteringAlgorithm[Any]":
+def _ffcm_km(problem: "Problem") -> "Made":
     from ccfcpp.clustering.shallow.ffcm import FFCM, clustered_centroids
 
     return FFCM(problem, clustered_centroids)

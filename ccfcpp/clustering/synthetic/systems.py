@@ -1,6 +1,6 @@
 """The systems in which images go up, described."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ccfcpp.clustering.kmeans.config import FOR_REPRESENTATIONS, CentroidConfig, FuzzyConfig
 from ccfcpp.clustering.methods import System
@@ -9,7 +9,8 @@ from ccfcpp.clustering.synthetic.config import DCNConfig, GANConfig
 from ccfcpp.core.config import Section, Tree
 
 if TYPE_CHECKING:
-    from ccfcpp.clustering.algorithm import ClusteringAlgorithm, Problem
+    from ccfcpp.clustering.algorithm import Problem
+    from ccfcpp.clustering.methods import Made
 
 _K_MEANS: dict[str, type[Section]] = {"pixels": PixelsConfig, "centroids": CentroidConfig}
 _FUZZY: dict[str, type[Section]] = {"pixels": PixelsConfig, "fuzzy": FuzzyConfig}
@@ -18,31 +19,31 @@ _IGNORES = (*FOR_REPRESENTATIONS, "privacy.smallest_count")
 _DIRECTIONS: Tree = {"pixels": {"assignment": "cosine"}}
 
 
-def _km(problem: "Problem") -> "ClusteringAlgorithm[Any]":
+def _km(problem: "Problem") -> "Made":
     from ccfcpp.clustering.synthetic import pooled
 
     return pooled.PooledClustering(problem, pooled.PixelKMeans(problem))
 
 
-def _fcm(problem: "Problem") -> "ClusteringAlgorithm[Any]":
+def _fcm(problem: "Problem") -> "Made":
     from ccfcpp.clustering.synthetic import pooled
 
     return pooled.PooledClustering(problem, pooled.PixelFuzzyCMeans(problem))
 
 
-def _sda_fc_km(problem: "Problem") -> "ClusteringAlgorithm[Any]":
+def _sda_fc_km(problem: "Problem") -> "Made":
     from ccfcpp.clustering.synthetic import pooled
 
     return pooled.SyntheticClustering(problem, pooled.PixelKMeans(problem))
 
 
-def _sda_fc_fcm(problem: "Problem") -> "ClusteringAlgorithm[Any]":
+def _sda_fc_fcm(problem: "Problem") -> "Made":
     from ccfcpp.clustering.synthetic import pooled
 
     return pooled.SyntheticClustering(problem, pooled.PixelFuzzyCMeans(problem))
 
 
-def _ppfc_gan(problem: "Problem") -> "ClusteringAlgorithm[Any]":
+def _ppfc_gan(problem: "Problem") -> "Made":
     from ccfcpp.clustering.synthetic import pooled
 
     return pooled.SyntheticClustering(problem, pooled.LatentKMeans(problem))
