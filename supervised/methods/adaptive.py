@@ -1,10 +1,12 @@
 """FedAdam, FedYogi and FedAdagrad (Reddi et al. 2021)."""
 
 from dataclasses import dataclass, replace
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
+from ccfcpp.core.conditions import When
 from ccfcpp.core.config import BelowOne, PositiveNumber, Section
 from ccfcpp.models.state import ModelState
 from supervised.messages import ServerState
@@ -17,7 +19,7 @@ class AdaptiveConfig(Section):
 
     learning_rate: PositiveNumber = 0.01
     beta1: BelowOne = 0.9
-    beta2: BelowOne = 0.99
+    beta2: Annotated[BelowOne, When("method", "fedadam", "fedyogi")] = 0.99
     tau: PositiveNumber = 1e-3
     """Degree of adaptivity; the second moments start at τ²."""
 

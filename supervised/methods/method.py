@@ -69,6 +69,6 @@ class Method:
     projection: Callable[[Any], Sequence[int]] = _no_projection
     sections: Mapping[str, type[Section]] = field(default_factory=dict)
     fixed: Tree = field(default_factory=dict)
-    ignores: tuple[str, ...] = ()
+    ignores: tuple[str, ...] = ("privacy.smallest_count",)
     needs: Mapping[str, Sequence[Condition]] = field(default_factory=lambda: _NEEDS)
     check: Callable[[Any], None] = fits_always

@@ -11,8 +11,9 @@ from ccfcpp.clustering.methods import METHODS
 from ccfcpp.core import config
 from ccfcpp.core.conditions import Either, Unless, When
 from ccfcpp.core.config import Positive, Section, Tree, fits_always
-from ccfcpp.core.config_layers import merge, parse_assignments, resolve
+from ccfcpp.core.config_layers import merge, parse_assignments, read_yaml, resolve
 from ccfcpp.core.errors import UsageError
+from ccfcpp.core.presets import preset_file, preset_names
 from ccfcpp.core.relevance import refuse_idle
 from supervised.config import ClassifyConfig
 
@@ -144,6 +145,18 @@ def test_classification_has_the_same_check() -> None:
     made = resolve(ClassifyConfig, "classify", values)
     with pytest.raises(UsageError, match=r"moon.mu = 0.5 has no effect on fedavg: .* of moon$"):
         refuse_idle([made], "classify", values=values)
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in preset_names() if name.startswith(("private/", "feddecorr/"))]
+)
+def test_what_is_shipped_holds_nothing_idle(name: str) -> None:
+    tree = read_yaml(preset_file(name))
+    tree.pop("grid", None)
+    if name.startswith("private/"):
+        checked([tree.get("method", "fed-scan")], tree)
+    else:
+        refuse_idle([resolve(ClassifyConfig, "classify", tree)], "classify", [tree])
 
 
 class OwnConfig(Section):

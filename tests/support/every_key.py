@@ -47,6 +47,7 @@ _OTHER: dict[str, object] = {
     "data.test_images": 9,
     "data.train_images": 40,
     "dcn.batch_size": 8,
+    "decorrelation.groups": 4,
     "defence.hostile": 0.4,
     "centroids.iterations": 50,
     "defence.weight": 1.0,
@@ -77,15 +78,13 @@ _OTHER: dict[str, object] = {
 }  # fmt: skip
 """Values other than the default where the type does not tell one that shows."""
 
-_SLOW: Tree = {
-    "compute": {"cohort": 1},
-    "data": {"images": 20},
-    "partition": {"clients": 2},
-    "training": {"rounds": 0, "pretrain_rounds": 1},
-}
+_TWO: Tree = {"compute": {"cohort": 1}, "partition": {"clients": 2, "min_samples": 1}}
+_SLOW = merge(_TWO, {"data": {"images": 20}, "training": {"rounds": 0, "pretrain_rounds": 1}})
+_LARGE = merge(_TWO, {"data": {"train_images": 12}, "training": {"rounds": 1}})
 _NOISE: Tree = {"reproducible_noise": True, "noise": 20.0}
 _BESIDE: dict[tuple[str, object], Tree] = {
     ("model.backbone", "resnet18"): _SLOW,
+    **{("model.name", name): _LARGE for name in ("mobilenetv2", "resnet32", "alexnet")},
     ("privacy.level", "client"): {"privacy": _NOISE},
     ("privacy.level", "image"): {"privacy": _NOISE, "scan": {"pairs": "views"}},
 }  # fmt: skip
@@ -93,6 +92,7 @@ _BESIDE: dict[tuple[str, object], Tree] = {
 
 _TO_SHOW: dict[str, Tree] = {
     "model.backbone": _SLOW,
+    "model.name": _LARGE,
     "defence.weight": {"partition": {"kind": "dirichlet"}},
     "privacy.delta": {"privacy": {"noise": None}},
     "privacy.epsilon": {"privacy": {"noise": None}},
@@ -342,4 +342,6 @@ def _candidates(kind: object, now: object) -> list[object]:
         return [now / 2, now * 2, 0.5, 0.25, 1.0]
     if isinstance(now, list | tuple):
         return [[each * 2 for each in now], [each / 2 for each in now]]
+    if isinstance(now, str):
+        return []
     raise LookupError(f"no value is known beside {now!r} of {kind}")
