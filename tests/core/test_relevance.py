@@ -139,7 +139,7 @@ def test_in_a_comparison_a_value_counts_where_one_system_heeds_it() -> None:
 def test_classification_has_the_same_check() -> None:
     values: Tree = {"decorrelation": {"kind": "none", "beta": 0.5}}
     made = resolve(ClassifyConfig, "classify", values)
-    with pytest.raises(UsageError, match="it needs decorrelation.kind other than none; give that"):
+    with pytest.raises(UsageError, match=r"it needs decorrelation.kind other than none; give"):
         refuse_idle([made], "classify", values=values)
     values = {"moon": {"mu": 0.5}}
     made = resolve(ClassifyConfig, "classify", values)
