@@ -48,7 +48,7 @@ _OTHER: dict[str, object] = {
     "data.train_images": 40,
     "dcn.batch_size": 8,
     "decorrelation.groups": 4,
-    "defence.hostile": 0.4,
+    "defence.hostile": 0.0,
     "centroids.iterations": 50,
     "defence.weight": 1.0,
     "evaluate_every": 1,
