@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from ccfcpp.core.randomness import Randomness
+from ccfcpp.engine.algorithm import Crew
 from ccfcpp.engine.availability import Availability
-from ccfcpp.engine.client import Client, Crew
+from ccfcpp.engine.client import Client
 from ccfcpp.engine.exchange import AbsentClientError, RefusedUpdateError, Task
 from ccfcpp.engine.federation import Federation, RoundReport
 from ccfcpp.engine.memories import ClientMemories
@@ -131,7 +132,7 @@ def run(
         (not_finite, "vote: value holds NaN or Inf"),
         (
             of_wrong_shape,
-            "vote: vote value is torch.float32 (1, 2), expected torch.float32 (2,)",
+            "vote: 'value' is torch.float32 (1, 2), expected torch.float32 (2,)",
         ),
         (of_wrong_type, "vote: it is a Gibberish, expected a Vote"),
     ],

@@ -27,7 +27,7 @@ from ccfcpp.data.augmentation import draw_views, render_views
 from ccfcpp.engine.availability import Availability
 from ccfcpp.engine.client import Client
 from ccfcpp.engine.payload import pack
-from ccfcpp.engine.synchronised.turns import turn
+from ccfcpp.engine.synchronised.descent import turn
 from ccfcpp.runs.folder import RunFolder
 from tests.clustering.ccfc.test_pooled_losses import IDLE, all_pairs, covariance_term, d
 from tests.support.clustering import digits

@@ -324,11 +324,11 @@ SUPPORTS = torch.tensor([1.0, 0.0, 2.0, 1.0], dtype=torch.float64)
 @pytest.mark.parametrize(
     ("update", "message"),
     [
-        (FuzzyUpdate(torch.zeros(2, PIXELS), SUPPORTS), "fuzzy centroids"),
-        (FuzzyUpdate(torch.zeros(CLUSTERS, 4), SUPPORTS), "fuzzy centroids"),
-        (FuzzyUpdate(CENTROIDS.double(), SUPPORTS), "fuzzy centroids"),
-        (FuzzyUpdate(CENTROIDS, SUPPORTS[:2]), "fuzzy supports"),
-        (FuzzyUpdate(CENTROIDS, SUPPORTS.float()), "fuzzy supports"),
+        (FuzzyUpdate(torch.zeros(2, PIXELS), SUPPORTS), "'centroids' is"),
+        (FuzzyUpdate(torch.zeros(CLUSTERS, 4), SUPPORTS), "'centroids' is"),
+        (FuzzyUpdate(CENTROIDS.double(), SUPPORTS), "'centroids' is"),
+        (FuzzyUpdate(CENTROIDS, SUPPORTS[:2]), "'supports' is"),
+        (FuzzyUpdate(CENTROIDS, SUPPORTS.float()), "'supports' is"),
         (FuzzyUpdate(CENTROIDS, SUPPORTS - 0.5), "must not be negative"),
         (FuzzyUpdate(CENTROIDS, 0 * SUPPORTS), "nor all of them 0"),
         (FuzzyUpdate(CENTROIDS, SUPPORTS * torch.nan), "supports holds NaN"),
