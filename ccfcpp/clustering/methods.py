@@ -10,13 +10,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ccfcpp.core.config import Section, Tree, fits_always
+from ccfcpp.core.conditions import Condition
+from ccfcpp.core.config import MethodConfig, Section, Tree, fits_always
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.registry import Registry
 from ccfcpp.core.sending import Kind
 
 if TYPE_CHECKING:
     from ccfcpp.clustering.algorithm import ClusteringAlgorithm, Problem
+
+    Made = ClusteringAlgorithm[Any]
 
 
 @dataclass(frozen=True)
@@ -29,6 +32,9 @@ class System:
         make: Makes the algorithm for a problem.
         sections: The parts of the configuration that it heeds, by name, beside those of every run.
         fixed: Settings that it brings where it is named.
+        ignores: Keys and sections that it never looks at, of those that it shares with others,
+            such as ``compute.cohort``.
+        needs: When keys and sections count for it, beside what their fields declare.
         check: Raises ``ValueError`` with one line where a configuration does not fit it.
         centralised: Whether the division among clients means nothing to it.
         summary: What it does, in one line of help.
@@ -38,10 +44,12 @@ class System:
 
     title: str
     sends: str
-    make: Callable[[Problem], ClusteringAlgorithm[Any]]
+    make: Callable[[Problem], Made]
     sections: Mapping[str, type[Section]] = field(default_factory=dict)
     fixed: Tree = field(default_factory=dict)
-    check: Callable[[Any], None] = fits_always
+    ignores: tuple[str, ...] = ()
+    needs: Mapping[str, Sequence[Condition]] = field(default_factory=dict)
+    check: Callable[[MethodConfig], None] = fits_always
     centralised: bool = False
     summary: str = ""
     kinds: tuple[Kind, ...] = ("images",)

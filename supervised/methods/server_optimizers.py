@@ -4,11 +4,12 @@ Sources: Hsu, Qi and Brown 2019 (FedAvgM); Reddi et al. 2021 (FedAdam, FedYogi, 
 """
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor
 
+from ccfcpp.core.conditions import When
 from ccfcpp.core.config import BelowOne, PositiveNumber, Section
 from ccfcpp.models.state import ModelState
 from supervised.messages import ServerState
@@ -65,7 +66,7 @@ class AdaptiveConfig(Section):
 
     learning_rate: PositiveNumber = 0.01
     beta1: BelowOne = 0.9
-    beta2: BelowOne = 0.99
+    beta2: Annotated[BelowOne, When("method", "fedadam", "fedyogi")] = 0.99
     tau: PositiveNumber = 1e-3
     """Degree of adaptivity; the second moments start at τ²."""
 
