@@ -1,7 +1,6 @@
 """The table of a study of classification: a row for each cell of its grid."""
 
 from collections.abc import Sequence
-from typing import Any
 
 from ccfcpp.runs.study import Axes, Row, cell_rows, display
 
@@ -17,7 +16,7 @@ def tabulate(results: Sequence[tuple[Axes, Row]]) -> tuple[list[Row], list[dict[
     return rows, [display(row, measures) for row in rows]
 
 
-def scores(summaries: Sequence[dict[str, Any]]) -> list[str]:
+def scores(summaries: Sequence[Row]) -> list[str]:
     """Keys of what runs are compared by: accuracy, also of each domain, and effective rank."""
     of_domains = [s for s in summaries if s["partition"] == "domain"]
     domains = dict.fromkeys(key for s in of_domains for key in s if key.startswith("accuracy "))

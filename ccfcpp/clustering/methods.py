@@ -34,6 +34,9 @@ class System:
         summary: What it does, in one line of help.
         kinds: What leaves a client, in kinds that its owner must allow. A system that does not say
             is taken to send images.
+        rounds: The dotted key of its number of rounds, which ``--rounds`` sets; empty where that
+            number is fixed.
+        round_steps: The dotted key of the steps in a round, where ``rounds`` counts steps.
     """
 
     title: str
@@ -45,6 +48,8 @@ class System:
     centralised: bool = False
     summary: str = ""
     kinds: tuple[Kind, ...] = ("images",)
+    rounds: str = ""
+    round_steps: str = ""
 
 
 METHODS: Registry[System] = Registry(

@@ -10,19 +10,20 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from ccfcpp.core.config import Tree
 from ccfcpp.core.config_layers import stack, validate
 from ccfcpp.core.errors import UsageError
+from ccfcpp.runs.given import Given
 from ccfcpp.runs.paths import C, RunPaths
 from ccfcpp.runs.tensorboard import check_tensorboard
 
 if TYPE_CHECKING:
-    from ccfcpp.runs.experiment import Experiment
+    from ccfcpp.runs.experiment import AnyExperiment
     from ccfcpp.runs.folder import RunFolder
 
-E = TypeVar("E", bound="Experiment[Any]")
+E = TypeVar("E", bound="AnyExperiment")
 
 
 @dataclass(frozen=True)
@@ -35,24 +36,26 @@ class Opening(Generic[C]):
         path: Its folder.
         config: Its configuration.
         goes_on: Whether it has begun before.
+        given: What the user gave for a new run.
     """
 
     path: Path
     config: C
     goes_on: bool
+    given: Given = Given()
 
     def __post_init__(self) -> None:
         check_tensorboard(self.config.tensorboard)
 
     @staticmethod
-    def new(path: Path, config: C) -> Opening[C]:
+    def new(path: Path, config: C, given: Given | None = None) -> Opening[C]:
         """A run in a new or empty folder.
 
         Raises:
             UsageError: The folder holds something.
         """
         RunPaths(path).refuse_if_taken()
-        return Opening(path, config, goes_on=False)
+        return Opening(path, config, goes_on=False, given=given or Given())
 
     @staticmethod
     def going_on(path: Path, kind: type[C], *layers: Tree, deployed: bool = False) -> Opening[C]:

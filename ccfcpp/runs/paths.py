@@ -11,6 +11,10 @@ from ccfcpp.core.errors import UsageError
 from ccfcpp.core.files import TEMPORARY, write_whole
 
 C = TypeVar("C", bound=RunConfig)
+Json = dict[str, Any]
+"""A JSON object."""
+Summary = Json
+"""The results of a run, as they stand in ``summary.json``."""
 
 MAY_CHANGE = frozenset({"device", "data.root", "compute.cohort", "tensorboard"})
 """What may differ when a run goes on: where it takes place, how many clients are trained at a time,
@@ -35,6 +39,7 @@ class RunPaths:
         self.checkpoint = path / "checkpoint" / "latest.safetensors"
         self.leakage = path / "leakage.json"
         self.deployment = path / "deployment.json"
+        self.study = path / "study.yaml"
 
     @classmethod
     def create(cls, path: Path, config: RunConfig) -> Self:
@@ -78,7 +83,7 @@ class RunPaths:
                 f"output folder {self.path} holds another run: add --resume to go on with it, or "
                 "give another --out"
             )
-        if (self.path / "study.yaml").exists():
+        if self.study.exists():
             raise UsageError(
                 f"output folder {self.path} holds several runs: add --resume to go on with them, "
                 "or give another --out"
@@ -113,7 +118,7 @@ class RunPaths:
                 f"{', '.join(sorted(differing))}: leave them out to resume, or give another --out"
             )
 
-    def read_summary(self) -> dict[str, Any]:
+    def read_summary(self) -> Summary:
         """The results of a finished run.
 
         Raises:
@@ -127,11 +132,11 @@ class RunPaths:
             raise damaged(self.summary, "no object")
         return summary
 
-    def write_leakage(self, found: dict[str, Any]) -> None:
+    def write_leakage(self, found: Json) -> None:
         """Record what attacks on the finished run came to."""
         write_whole(self.leakage, json.dumps(found, indent=2).encode())
 
-    def read_leakage(self) -> dict[str, Any]:
+    def read_leakage(self) -> Json:
         """What attacks came to; empty where there were none.
 
         Raises:
@@ -145,12 +150,12 @@ class RunPaths:
             raise damaged(self.leakage, error) from error
         return found
 
-    def read_log(self) -> list[dict[str, Any]]:
+    def read_log(self) -> list[Json]:
         """A row for each logged round; a crash can leave anything in the last line."""
         text = self.metrics.read_text(errors="replace") if self.metrics.is_file() else ""
         return list(itertools.takewhile(lambda row: "round" in row, map(row_of, text.splitlines())))
 
-    def read_sessions(self) -> list[dict[str, Any]]:
+    def read_sessions(self) -> list[Json]:
         """The machines that the run has seen; none where it has not begun.
 
         Raises:
@@ -169,7 +174,7 @@ def damaged(path: Path, reason: object) -> UsageError:
     return UsageError(f"{path} is damaged ({reason}): delete it to run this again")
 
 
-def _sessions_in(environment: Path) -> list[dict[str, Any]]:
+def _sessions_in(environment: Path) -> list[Json]:
     try:
         sessions = json.loads(environment.read_bytes())["sessions"]
         if not all(isinstance(session, dict) for session in sessions):
@@ -179,7 +184,7 @@ def _sessions_in(environment: Path) -> list[dict[str, Any]]:
     return list(sessions)
 
 
-def row_of(line: str) -> dict[str, Any]:
+def row_of(line: str) -> Json:
     """A logged line; without a round where a crash cut it short."""
     try:
         row = json.loads(line)

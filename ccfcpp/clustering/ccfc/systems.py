@@ -59,6 +59,7 @@ CCFC = System(
     sections=_SECTIONS,
     fixed={"loss": {"eta": 0.0, "pretrain_eta": 0.0}},
     check=_without_decorrelation,
+    rounds="training.rounds",
     summary="cluster-contrastive training from global centroids",
 )
 CCFC_PLUS_PLUS = System(
@@ -68,5 +69,6 @@ CCFC_PLUS_PLUS = System(
     make=_make,
     sections=_SECTIONS,
     check=_has_first_centroids,
+    rounds="training.rounds",
     summary="CCFC with decorrelated representations",
 )

@@ -28,5 +28,7 @@ FED_SCAN = System(
     kinds=("sums",),
     make=_make,
     sections=SECTIONS,
+    rounds="scan.steps",
+    round_steps="scan.steps_per_round",
     summary="neighbours inside each client, synchronised steps",
 )

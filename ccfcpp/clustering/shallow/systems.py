@@ -49,6 +49,7 @@ FFCM_AVG = System(
     kinds=("centroids", "sums"),
     make=_ffcm_avg,
     sections=_FUZZY,
+    rounds="ffcm.rounds",
     summary="fuzzy c-means at the clients; the server takes means",
 )
 FFCM_KM = System(
@@ -57,5 +58,6 @@ FFCM_KM = System(
     kinds=("centroids", "sums"),
     make=_ffcm_km,
     sections=_FUZZY,
+    rounds="ffcm.rounds",
     summary="fuzzy c-means at the clients; the server runs k-means",
 )

@@ -72,6 +72,7 @@ SDA_FC_KM = System(
     make=_sda_fc_km,
     sections=_K_MEANS | {"gan": GANConfig},
     fixed=_DIRECTIONS,
+    rounds="gan.epochs",
     summary="k-means of images that the clients' GANs make",
 )
 SDA_FC_FCM = System(
@@ -81,6 +82,7 @@ SDA_FC_FCM = System(
     make=_sda_fc_fcm,
     sections=_FUZZY | {"gan": GANConfig},
     fixed=_DIRECTIONS,
+    rounds="gan.epochs",
     summary="fuzzy c-means of images that the clients' GANs make",
 )
 PPFC_GAN = System(
@@ -89,5 +91,6 @@ PPFC_GAN = System(
     kinds=("synthetic",),
     make=_ppfc_gan,
     sections={"gan": GANConfig, "dcn": DCNConfig, "centroids": CentroidConfig},
+    rounds="gan.epochs",
     summary="a deep clustering network of images that the clients' GANs make",
 )

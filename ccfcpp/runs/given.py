@@ -1,0 +1,106 @@
+"""The settings that a user gave for a run, and the check that each of them counts."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from ccfcpp.core.config import MethodConfig, Tree
+from ccfcpp.core.config_layers import flatten, merge, nest, values_of
+from ccfcpp.core.errors import UsageError
+
+_SWITCHES = {
+    **dict.fromkeys(("attack.attackers", "attack.scale"), ("attack.kind", "--attack")),
+    **dict.fromkeys(
+        ("defence.hostile", "defence.norm", "defence.weight"), ("defence.rule", "--defence")
+    ),
+    **dict.fromkeys(
+        [f"privacy.{key}" for key in ("epsilon", "delta", "noise", "clip", "reproducible_noise")],
+        ("privacy.level", "--privacy"),
+    ),
+}
+"""Keys that need another one to be on: that key, and its flag."""
+
+
+def as_tree(values: Mapping[str, object]) -> Tree:
+    """Values, nested or by dotted key, as a tree of settings; those that are None are left out."""
+    trees = (nest(key, value) for key, value in values.items() if value is not None)
+    return functools.reduce(merge, trees, {})
+
+
+@dataclass(frozen=True)
+class Given:
+    """Settings as a user gave them.
+
+    Attributes:
+        files: Settings from files, each over those before it.
+        values: Single values, over the files.
+        rounds: The number of rounds, whichever key of the system it belongs to; None: not given.
+    """
+
+    files: tuple[Tree, ...] = ()
+    values: Tree = field(default_factory=dict)
+    rounds: object = None
+
+    @staticmethod
+    def of(settings: Mapping[str, object] | None) -> Given:
+        """Single values, as ``as_tree`` takes them."""
+        return Given(values=as_tree(settings or {}))
+
+    @property
+    def layers(self) -> tuple[Tree, ...]:
+        """All settings, each over those before it."""
+        return (*self.files, self.values)
+
+    def above(self, *files: Tree) -> Given:
+        """The same over other files."""
+        return replace(self, files=(*files, *self.files))
+
+    def under(self, key: str, value: object) -> Given:
+        """The same with another single value under those that were given."""
+        return replace(self, values=merge(nest(key, value), self.values))
+
+
+def refuse_idle(
+    given: Given, configs: Sequence[MethodConfig], axes: Mapping[str, object] | None = None
+) -> None:
+    """Refuse single values that change nothing.
+
+    This is the one check for commands, functions and estimators.
+
+    Args:
+        given: What the user gave.
+        configs: The configurations of all runs that it led to.
+        axes: Lists that the user gave, by dotted key.
+
+    Raises:
+        UsageError: In one line, the first such value, and what would give it an effect.
+    """
+    values = dict(flatten(given.values)) | dict(axes or {})
+    _refuse_other_methods(values, configs)
+    known = [values_of(config) for config in configs]
+    for key, (switch, option) in _SWITCHES.items():
+        if key in values and switch not in values and all(v[switch] == "none" for v in known):
+            raise UsageError(
+                f"{key} = {values[key]} has no effect without {switch}: add {option}, or leave it "
+                "out"
+            )
+
+
+def _refuse_other_methods(values: Mapping[str, object], configs: Sequence[MethodConfig]) -> None:
+    """Refuse values of sections that only methods have which do not run."""
+    methods = configs[0].methods()
+    running = list(dict.fromkeys(config.method for config in configs))
+    known = {name: methods[name] for name in dict.fromkeys([*configs[0].own_methods(), *running])}
+    users: dict[str, list[str]] = {}
+    for name, method in known.items():
+        for section in method.sections:
+            users.setdefault(section, []).append(name)
+    for key, value in values.items():
+        heeding = users.get(key.partition(".")[0], running)
+        if not set(heeding) & set(running):
+            raise UsageError(
+                f"{key} = {value} has no effect on {', '.join(running)}: leave it out, or take "
+                f"one of {', '.join(heeding)}"
+            )
