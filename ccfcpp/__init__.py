@@ -9,7 +9,7 @@ alone takes next to no time.
 import importlib
 from typing import TYPE_CHECKING
 
-from ccfcpp.core.version import VERSION as __version__
+from ccfcpp.core.version import VERSION
 
 if TYPE_CHECKING:
     from ccfcpp.clustering.estimator import FederatedClustering
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from ccfcpp.clustering.model import load_model
     from ccfcpp.clustering.running import run
     from ccfcpp.data.sources import load
+
+__version__ = VERSION
 
 __all__ = ["METHODS", "FederatedClustering", "__version__", "load", "load_model", "run"]
 

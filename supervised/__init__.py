@@ -1,8 +1,8 @@
 """Federated classification on ccfcpp's engine: FedDecorr and what it is compared with.
 
-``FederatedClassifier`` classifies images in memory with scikit-learn's interface, ``run`` does what
-``ccfcpp classify`` does on one set of settings, and ``CLASSIFIERS`` has the methods by name. Each is
-imported when it is first used.
+``FederatedClassifier`` classifies images in memory with scikit-learn's interface, ``run`` makes one
+run as ``ccfcpp classify`` does, and ``CLASSIFIERS`` has the methods by name. Each is imported when
+it is first used.
 """
 
 import importlib

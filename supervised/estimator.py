@@ -10,8 +10,8 @@ from sklearn.base import ClassifierMixin
 
 from ccfcpp.core.errors import UsageError
 from ccfcpp.data import ImageData
-from ccfcpp.runs.estimator import FederatedEstimator, Names, images_of, refuse_other_shape
 from ccfcpp.runs.environment import choose_device
+from ccfcpp.runs.estimator import FederatedEstimator, Names, images_of, refuse_other_shape
 from supervised.classifiers import CLASSIFIERS
 from supervised.config import ClassifyConfig
 from supervised.evaluation import Evaluator
@@ -46,9 +46,7 @@ class FederatedClassifier(ClassifierMixin, FederatedEstimator):  # type: ignore[
         device: str = "auto",
         settings: Mapping[str, object] | None = None,
     ) -> None:
-        super().__init__(
-            method=method, random_state=random_state, device=device, settings=settings
-        )
+        super().__init__(method=method, random_state=random_state, device=device, settings=settings)
 
     def fit(
         self,

@@ -43,6 +43,7 @@ class ClassificationExperiment(Experiment[ServerState]):
         UsageError: The configuration does not fit the data or the machine.
     """
 
+    images_key = "data.train_images"
     algorithm: FederatedClassification
 
     def __init__(

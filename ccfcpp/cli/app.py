@@ -4,27 +4,34 @@ What a command needs is imported when it runs: help and version are there at onc
 """
 
 import sys
-from typing import Annotated, Any, cast
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 
-import ccfcpp
-from ccfcpp.cli.classify import add_classify
-from ccfcpp.cli.cluster import add_cluster
-from ccfcpp.cli.compare import add_compare
-from ccfcpp.cli.datasets import add_datasets
-from ccfcpp.cli.join import add_join
-from ccfcpp.cli.keys import add_keys
+from ccfcpp.cli.classify import FLAGS as CLASSIFY_FLAGS
+from ccfcpp.cli.classify import classify
+from ccfcpp.cli.cluster import FLAGS as CLUSTER_FLAGS
+from ccfcpp.cli.cluster import cluster
+from ccfcpp.cli.compare import BESIDE_PUBLISHED, compare
+from ccfcpp.cli.compare import FLAGS as COMPARE_FLAGS
+from ccfcpp.cli.datasets import datasets
+from ccfcpp.cli.flags import DATA_ROOT, Command, Flag, showing_defaults
+from ccfcpp.cli.join import join
+from ccfcpp.cli.keys import keys
 from ccfcpp.cli.leakage import leakage
 from ccfcpp.cli.predict import predict
 from ccfcpp.cli.presets import presets
-from ccfcpp.cli.report import add_report
+from ccfcpp.cli.report import report
 from ccfcpp.cli.reproduce import add_reproduce
-from ccfcpp.cli.serve import add_serve
+from ccfcpp.cli.serve import serve
 from ccfcpp.cli.terminal import INTERRUPTED
 from ccfcpp.cli.theory import verify_theory
+from ccfcpp.clustering.config import ClusterConfig
+from ccfcpp.core.config import Tree
 from ccfcpp.core.errors import FederationError, UsageError
+from ccfcpp.core.version import VERSION
+from supervised.config import ClassifyConfig
 
 _EXAMPLES = """Examples:
 
@@ -55,14 +62,14 @@ def main() -> None:
         errors.print("error: " + " ".join(str(reason).split()))
 
     try:
-        command: Any = typer.main.get_command(app)
+        command = typer.main.get_command(app)
         _hide_types_of_switches(command)
         code = command(sys.argv[1:] or ["--help"], standalone_mode=False)
     except UsageError as error:
         fail(error)
         code = _USAGE_ERROR
     except CommandLineError as error:
-        fail(cast(Any, error).format_message())
+        fail(error.format_message())  # type: ignore[attr-defined] # click's, wherever it lies
         code = _USAGE_ERROR
     except (FederationError, OSError) as error:
         fail(error)
@@ -93,7 +100,7 @@ def _hide_types_of_switches(command: Any) -> None:
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"ccfcpp {ccfcpp.__version__}")
+        typer.echo(f"ccfcpp {VERSION}")
         raise typer.Exit
 
 
@@ -109,16 +116,26 @@ def options(
     """Federated clustering, and classification, of images that stay with their holders."""
 
 
-add_datasets(app)
+def _with_defaults(
+    command: Command, *table: Flag, classifies: bool = False, base: Tree | None = None
+) -> None:
+    """Add a command whose help shows the defaults of some flags."""
+    folder = "classify" if classifies else "cluster"
+    kind = ClassifyConfig if classifies else ClusterConfig
+    shown = showing_defaults(folder, lambda: kind.kind_for({}), *table, base=base)
+    app.command(cls=shown)(command)
+
+
+_with_defaults(datasets, DATA_ROOT)
 app.command()(presets)
-add_cluster(app)
+_with_defaults(cluster, *CLUSTER_FLAGS)
 app.command()(predict)
 app.command()(leakage)
-add_compare(app)
+_with_defaults(compare, *COMPARE_FLAGS, base=BESIDE_PUBLISHED)
 app.command()(verify_theory)
-add_report(app)
+_with_defaults(report, DATA_ROOT)
 add_reproduce(app)
-add_classify(app)
-add_keys(app)
-add_serve(app)
-add_join(app)
+_with_defaults(classify, *CLASSIFY_FLAGS, classifies=True)
+app.add_typer(keys, name="keys")
+app.command()(serve)
+app.command()(join)

@@ -6,22 +6,25 @@ each key. Its help shows the default, which is the preset's for the default data
 
 import functools
 import inspect
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperCommand
+from typer.core import TyperCommand, TyperOption
 
 from ccfcpp.clustering.methods import METHODS
 from ccfcpp.core.config import RunConfig, Tree
 from ccfcpp.core.config_layers import flatten, preset
 from ccfcpp.core.errors import UsageError
 from ccfcpp.data.registry import DATASETS
+from ccfcpp.runs.pipeline import Rounds
 from supervised.classifiers import CLASSIFIERS
 
 Named = dict[str, Any]
-"""Values of flags that were given, by dotted key; None for a flag that was not."""
+"""Values of flags by dotted key; None for a flag that was not given."""
+Command = Callable[..., None]
 
 
 @dataclass(frozen=True)
@@ -36,6 +39,9 @@ class Flag:
         unset: What holds where the configuration says nothing.
         switch: Whether it takes no value, and sets its key to true.
         takes_several: Whether it takes a list with commas, each value of which is run.
+        panel: The title in the help of what it belongs to; empty for what all systems have, or for
+            the systems whose section of the configuration its key is in.
+        default: What holds without it, where that is not the configuration's value.
     """
 
     option: str
@@ -45,6 +51,8 @@ class Flag:
     unset: str = "none"
     switch: bool = False
     takes_several: bool = False
+    panel: str = ""
+    default: str = ""
 
     @property
     def name(self) -> str:
@@ -54,16 +62,21 @@ class Flag:
     @property
     def parameter(self) -> inspect.Parameter:
         """For a command's signature."""
-        kind: Any = bool if self.switch else str
         option = typer.Option(
-            self.option, metavar=None if self.switch else self.metavar, help=self.help
+            self.option,
+            metavar=None if self.switch else self.metavar,
+            help=self.help,
+            rich_help_panel=self.panel or _ALL,
         )
-        annotation = Annotated[kind | None, option]
+        annotation = (
+            Annotated[bool | None, option] if self.switch else Annotated[str | None, option]
+        )
         return inspect.Parameter(
             self.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation
         )
 
 
+_ALL = "All systems"
 _SYSTEMS = ", ".join(METHODS)
 _CLASSIFIERS = ", ".join(CLASSIFIERS)
 _DATASETS = ", ".join(DATASETS)
@@ -92,6 +105,9 @@ PARTITION = Flag(
     "KIND",
 )
 SKEW = Flag("--p", "partition.p", "Degree of skew, 0 (random) to 1 (one class a client).", "P")
+ALL_SKEWS = ("0", "0.25", "0.5", "0.75", "1")
+SKEWS = Flag("--p", "partition.p", "Degrees of skew.", "P,Q,…", default=",".join(ALL_SKEWS))
+COMPARED_METHODS = Flag("--methods", "method", f"Of {_SYSTEMS}.", "A,B,…", default="all")
 ALPHA = Flag(
     "--alpha", "partition.alpha", "Dirichlet partition with this concentration; or inf.", "A"
 )
@@ -111,7 +127,8 @@ TEN_CLIENTS = Flag(
     "--clients", "partition.clients", "Number of clients.", "M", "10, or one for each folder"
 )
 CLUSTERS = Flag("--clusters", "clusters", "Number of clusters k.", "K", "the number of classes")
-ROUNDS = Flag("--rounds", "training.rounds", "Cluster-contrastive rounds.", "R")
+ROUNDS = Flag("--rounds", "rounds", "Rounds; of CCFC and CCFC++ those after pre-training.", "R")
+"""Its key is the system's own one."""
 TRAINING_ROUNDS = Flag("--rounds", "training.rounds", "Rounds.", "R")
 PRETRAIN_ROUNDS = Flag("--pretrain-rounds", "training.pretrain_rounds", "Pre-training rounds.", "R")
 LOCAL_EPOCHS = Flag("--local-epochs", "training.local_epochs", "Local epochs of a round.", "E")
@@ -124,98 +141,115 @@ BETA = Flag("--beta", "decorrelation.beta", "Weight of the decorrelation term.",
 MODEL = Flag(
     "--model", "model.name", "small, mobilenetv2, resnet18, resnet20, resnet32 or alexnet.", "NAME"
 )
-SAMPLE_FRACTION = Flag(
-    "--sample-fraction",
-    "availability.sample_fraction",
-    "Share of the clients that the server invites in a round.",
-    "F",
-)
-DISCONNECTION_RATE = Flag(
-    "--disconnection-rate",
-    "availability.disconnection_rate",
-    "Share of the clients absent for the whole run.",
-    "F",
-)
-DROPOUT_RATE = Flag(
-    "--dropout-rate",
-    "availability.dropout_rate",
-    "Probability that a client is absent from a round.",
-    "F",
-)
 SEED = Flag("--seed", "seed", "Seed of all random numbers.", "S")
-DEVICE = Flag("--device", "device", "auto, cpu or cuda.", "NAME")
-COHORT = Flag("--cohort", "compute.cohort", "Clients that are trained side by side.", "N")
-DATA_ROOT = Flag(
-    "--data-root", "data.root", "Folder of the data sets.", "PATH", "$CCFCPP_DATA, or a cache"
-)
 TENSORBOARD = Flag(
     "--tensorboard", "tensorboard", "Log the rounds for TensorBoard too (an extra).", switch=True
 )
 
-SECURE_SUMS = Flag(
-    "--secure-sums",
-    "privacy.secure_sums",
-    "The server learns sums over clients, and no client's part (an extra).",
-    switch=True,
-)
-PRIVACY_LEVEL = Flag(
-    "--privacy",
-    "privacy.level",
-    "Differential privacy: none, client or image (an extra).",
-    "LEVEL",
-)
-EPSILON = Flag("--epsilon", "privacy.epsilon", "Budget of differential privacy.", "E")
-REPRODUCIBLE_NOISE = Flag(
-    "--reproducible-noise",
-    "privacy.reproducible_noise",
-    "Draw privacy's noise from the seed: it then protects nothing.",
-    switch=True,
-)
 
-ATTACK = Flag(
-    "--attack",
-    "attack.kind",
-    "Let some clients send something false, to measure its effect: sign-flip, scaled, noise, "
-    "constant, false-sizes or one-point.",
-    "NAME",
-)
-ATTACKERS = Flag("--attackers", "attack.attackers", "Share of the clients that do so.", "F")
-DEFENCE = Flag(
-    "--defence",
-    "defence.rule",
-    "What the server does against such: none, bound, trimmed-mean, median, geometric-median, krum "
-    "or multi-krum.",
-    "NAME",
-)
+def _titled(panel: str, *flags: Flag) -> tuple[Flag, ...]:
+    return tuple(replace(flag, panel=panel) for flag in flags)
 
-MACHINE = (DEVICE, COHORT, DATA_ROOT)
-"""Where a run takes place."""
-PRIVACY = (SECURE_SUMS, PRIVACY_LEVEL, EPSILON, REPRODUCIBLE_NOISE)
-"""What is protected beside images' staying where they are."""
-HOSTILITY = (ATTACK, ATTACKERS, DEFENCE)
-"""Clients that send something false."""
-ABSENCE = (SAMPLE_FRACTION, DISCONNECTION_RATE, DROPOUT_RATE)
+
+ABSENCE = _titled(
+    "Absent clients",
+    Flag(
+        "--sample-fraction",
+        "availability.sample_fraction",
+        "Share of the clients that the server invites in a round.",
+        "F",
+    ),
+    Flag(
+        "--disconnection-rate",
+        "availability.disconnection_rate",
+        "Share of the clients absent for the whole run.",
+        "F",
+    ),
+    Flag(
+        "--dropout-rate",
+        "availability.dropout_rate",
+        "Probability that a client is absent from a round.",
+        "F",
+    ),
+)
 """Which clients are there."""
+PRIVACY = _titled(
+    "Privacy",
+    Flag(
+        "--secure-sums",
+        "privacy.secure_sums",
+        "The server learns sums over clients, and no client's part (an extra).",
+        switch=True,
+    ),
+    Flag(
+        "--privacy",
+        "privacy.level",
+        "Differential privacy: none, client or image (an extra).",
+        "LEVEL",
+    ),
+    Flag("--epsilon", "privacy.epsilon", "Budget of differential privacy.", "E"),
+    Flag(
+        "--reproducible-noise",
+        "privacy.reproducible_noise",
+        "Draw privacy's noise from the seed: it then protects nothing.",
+        switch=True,
+    ),
+)
+"""What is protected beside the images, which stay where they are."""
+HOSTILITY = _titled(
+    "Hostile clients",
+    Flag(
+        "--attack",
+        "attack.kind",
+        "Let some clients send something false, to measure its effect: sign-flip, scaled, noise, "
+        "constant, false-sizes or one-point.",
+        "NAME",
+    ),
+    Flag("--attackers", "attack.attackers", "Share of the clients that do so.", "F"),
+    Flag(
+        "--defence",
+        "defence.rule",
+        "What the server does against such: none, bound, trimmed-mean, median, geometric-median, "
+        "krum or multi-krum.",
+        "NAME",
+    ),
+)
+"""Clients that send something false."""
+MACHINE = DEVICE, COHORT, DATA_ROOT = _titled(
+    "Machine",
+    Flag("--device", "device", "auto, cpu or cuda.", "NAME"),
+    Flag("--cohort", "compute.cohort", "Clients that are trained side by side.", "N"),
+    Flag(
+        "--data-root", "data.root", "Folder of the data sets.", "PATH", "$CCFCPP_DATA, or a cache"
+    ),
+)
+"""Where a run takes place."""
 
 
-def keyed(*flags: Flag) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def keyed(*flags: Flag) -> Callable[[Command], Command]:
     """Give a command some flags of the table, before its own.
+
+    Where a setting of a flag is refused, the message names the flag and not the key behind it.
 
     Args:
         flags: The flags. The command gets their values as its argument ``named``.
     """
 
-    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+    def decorate(command: Command) -> Command:
         own = inspect.signature(command, eval_str=True).parameters
         parameters = [flag.parameter for flag in flags]
         parameters += [each for name, each in own.items() if name != "named"]
 
         @functools.wraps(command)
-        def wrapper(**given: Any) -> None:
+        def wrapper(**given: object) -> None:
             values = {flag.key: given.pop(flag.name) for flag in flags}
             # Without a switch, a file may ask for what it does.
             named = {key: None if value is False else value for key, value in values.items()}
-            command(named=named, **given)
+            typed = {flag.key: flag.option for flag in flags if named[flag.key] is not None}
+            try:
+                command(named=named, **given)
+            except UsageError as error:
+                raise UsageError(by_flags(str(error), typed)) from error
 
         keyword = inspect.Parameter.KEYWORD_ONLY
         wrapper.__signature__ = inspect.Signature(  # type: ignore[attr-defined] # what typer reads
@@ -225,6 +259,20 @@ def keyed(*flags: Flag) -> Callable[[Callable[..., None]], Callable[..., None]]:
         return wrapper
 
     return decorate
+
+
+def by_flags(message: str, typed: Mapping[str, str]) -> str:
+    """A message that names flags in the place of their keys.
+
+    Args:
+        message: What was refused.
+        typed: The flags that were typed, by dotted key. A key without a dot may be an English word:
+            it is taken for a key only where its value follows.
+    """
+    for key, option in typed.items():
+        bare = r"|(?![\w.'=])" if "." in key else ""
+        message = re.sub(rf"(?<![\w.'/-]){re.escape(key)}(?: =(?= ){bare})", option, message)
+    return message
 
 
 def several(*flags: Flag) -> tuple[Flag, ...]:
@@ -291,7 +339,7 @@ def showing_defaults(
     *flags: Flag,
     base: Tree | None = None,
 ) -> type[TyperCommand]:
-    """The class of a command whose help shows the defaults of its flags.
+    """The class of a command whose help shows its flags' defaults, and the systems that have them.
 
     Args:
         presets: Folder of the data sets' presets.
@@ -302,24 +350,42 @@ def showing_defaults(
     by_name = {flag.name: flag for flag in flags}
 
     class Command(TyperCommand):
-        def format_help(self, ctx: Any, formatter: Any) -> None:
-            found = dict(_defaults(presets, kind())) | dict(flatten(base or {}))
-            options: dict[str | None, Any] = {option.name: option for option in self.params}
-            for name, flag in by_name.items():
-                options[name].help = f"{flag.help} (default: {_default(flag, found)})"
-            super().format_help(ctx, formatter)
+        def get_help(self, ctx: Any) -> str:
+            config = kind()
+            found = _defaults(presets, config) | dict(flatten(base or {}))
+            for option in self.params:
+                if isinstance(option, TyperOption) and (flag := by_name.get(option.name or "")):
+                    option.help = f"{flag.help} (default: {_default(flag, found)})"
+                    option.rich_help_panel = flag.panel or _having(flag, config)
+            return super().get_help(ctx)
 
     return Command
 
 
-def _defaults(presets: str, kind: type[RunConfig]) -> Mapping[str, Any]:
+def _having(flag: Flag, kind: type[RunConfig]) -> str:
+    """The titles of the systems that have a flag, where not all of them do."""
+    if kind.model_fields["method"].default not in METHODS:
+        return "All methods"
+    section = flag.key.partition(".")[0]
+    having = [
+        system.title
+        for system in METHODS.values()
+        if (system.rounds if flag is ROUNDS else section in system.sections)
+    ]
+    return ", ".join(having) or _ALL
+
+
+def _defaults(presets: str, kind: type[RunConfig]) -> dict[str, object]:
     """What holds for the default data set, by dotted key."""
     values: Tree = kind.model_construct().model_dump(mode="json")
-    return dict(flatten(values)) | dict(flatten(preset(presets, values["dataset"])))
+    found = dict(flatten(values)) | dict(flatten(preset(presets, values["dataset"])))
+    if (system := METHODS.get(str(found.get("method")))) is not None:
+        found[ROUNDS.key] = Rounds(system.rounds, system.round_steps).planned(found)
+    return found
 
 
-def _default(flag: Flag, found: Mapping[str, Any]) -> str:
-    value = found.get(flag.key)
+def _default(flag: Flag, found: Mapping[str, object]) -> str:
+    value = flag.default or found.get(flag.key)
     if value is None:
         return flag.unset
     return "off" if value is False else str(value)

@@ -1,9 +1,17 @@
 """The options that several commands have, and that are no key of the configuration."""
 
+import functools
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from ccfcpp.cli import flags
+from ccfcpp.core.config_layers import merge, parse_assignments, read_configs
+from ccfcpp.runs.given import Given, as_tree
 
 Config = Annotated[
     list[Path] | None,
@@ -27,3 +35,64 @@ Seeds = Annotated[
 ]
 ShowProfile = Annotated[bool, typer.Option("--profile", help="Say in the end where the time went.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the results as one JSON object.")]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The options of a command that runs something.
+
+    Attributes:
+        named: Values of its flags by dotted key.
+        config: Files or presets.
+        out: Folder of the run.
+        resume: Whether a run goes on.
+        settings: Single values, as ``key=value``.
+        json_output: Whether the results are printed as JSON.
+    """
+
+    named: flags.Named
+    config: Config = None
+    out: Out = None
+    resume: Resume = False
+    settings: Settings = None
+    json_output: AsJson = False
+
+    def given(self, groups: Sequence[str] = ()) -> Given:
+        """The settings that the user gave.
+
+        Args:
+            groups: Folders of the presets that the command means by a short name.
+
+        Raises:
+            UsageError: A file cannot be read, or a setting is of another form.
+        """
+        named = dict(self.named)
+        rounds = named.pop(flags.ROUNDS.key, None)
+        values = merge(as_tree(named), parse_assignments(self.settings or []))
+        return Given(tuple(read_configs(self.config or [], groups)), values, rounds)
+
+
+def running(*table: flags.Flag) -> Callable[[flags.Command], flags.Command]:
+    """Give a command some flags of the table, and the options of a command that runs something.
+
+    Args:
+        table: The flags. The command gets them and the options as its argument ``asked``.
+    """
+    keyword = inspect.Parameter.KEYWORD_ONLY
+
+    def decorate(command: flags.Command) -> flags.Command:
+        own = inspect.signature(command, eval_str=True).parameters
+        common = dict(inspect.signature(Asked).parameters)
+
+        @functools.wraps(command)
+        def wrapper(**given: object) -> None:
+            asked = {name: given.pop(name) for name in common}
+            command(Asked(**asked), **given)  # type: ignore[arg-type] # typer has made them
+
+        both = {name: each for name, each in own.items() if name != "asked"} | common
+        wrapper.__signature__ = inspect.Signature(  # type: ignore[attr-defined] # what keyed reads
+            [each.replace(kind=keyword) for each in both.values()]
+        )
+        return flags.keyed(*table)(wrapper)
+
+    return decorate

@@ -1,4 +1,4 @@
-"""The command ``ccfcpp report``: it parses, calls and prints."""
+"""The command ``ccfcpp report``."""
 
 from __future__ import annotations
 
@@ -14,18 +14,11 @@ import typer
 from ccfcpp.cli import flags
 from ccfcpp.cli.options import AsJson
 from ccfcpp.cli.terminal import progress_console, usage_errors
-from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.core.errors import UsageError
 from ccfcpp.runs.paths import RunPaths
 
 if TYPE_CHECKING:
     from ccfcpp.report.contents import Contents
-
-
-def add_report(app: typer.Typer) -> None:
-    """Give an application the command."""
-    shown = flags.showing_defaults("cluster", lambda: ClusterConfig.kind_for({}), flags.DATA_ROOT)
-    app.command(cls=shown)(report)
 
 
 @flags.keyed(flags.DATA_ROOT)

@@ -1,18 +1,19 @@
-"""The command ``ccfcpp serve``: it parses, calls and prints."""
+"""The command ``ccfcpp serve``."""
+
+from __future__ import annotations
 
 import importlib.util
 import json
-from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from ccfcpp.cli import flags
 from ccfcpp.cli.attendance import Attendance
 from ccfcpp.cli.header import protection
-from ccfcpp.cli.options import AsJson, Config, Out, Resume, Settings
+from ccfcpp.cli.options import Asked, running
 from ccfcpp.cli.terminal import (
     print_facts,
     progress_console,
@@ -21,27 +22,32 @@ from ccfcpp.cli.terminal import (
     run_to_end,
     traffic_rows,
     usage_errors,
-    user_layers,
 )
-from ccfcpp.clustering.methods import refuse_unused
+from ccfcpp.clustering.own_images import settings_over_a_network
+from ccfcpp.clustering.running import CLUSTERING
 from ccfcpp.core.config import Tree
-from ccfcpp.core.config_layers import flatten, resolve
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.units import counted
 from ccfcpp.data.registry import DATASETS
 from ccfcpp.deployment.trial import FOLDER, HOST, PORT, make_trial_keys, refuse_elsewhere
 from ccfcpp.privacy.in_words import trust_rows
-from ccfcpp.runs.opening import Opening, new_path, required_out
 from ccfcpp.runs.paths import RunPaths
+from supervised.running import CLASSIFICATION
 
 if TYPE_CHECKING:
+    from ccfcpp.core.config import MethodConfig
     from ccfcpp.deployment.charter import Charter
     from ccfcpp.deployment.experiment import DeployedExperiment
+    from ccfcpp.deployment.gathering import Gathering
+    from ccfcpp.deployment.transport import Link, Patience
+    from ccfcpp.runs.opening import Opening
+    from ccfcpp.runs.paths import Summary
+    from ccfcpp.runs.pipeline import AnyPipeline
 
 _FLAGS = (
     flags.ANY_METHOD,
     flags.CLUSTERS,
-    flags.TRAINING_ROUNDS,
+    flags.ROUNDS,
     *flags.PRIVACY,
     flags.SEED,
     flags.DEVICE,
@@ -49,118 +55,157 @@ _FLAGS = (
 _OWN_IMAGES: Tree = {"dataset": "the clients' own images"}
 """Where no file names a data set whose preset should hold."""
 _SCORES = (("NMI", "nmi"), ("Kappa", "kappa"), ("accuracy", "accuracy"), ("ARI", "ari"))
+_HEADLINES = {"cluster": ("nmi", "NMI"), "classify": ("accuracy", "accuracy")}
+
+Task = Annotated[Literal["cluster", "classify"], typer.Option(help="What the clients learn.")]
+Keys = Annotated[
+    Path | None, typer.Option(help="Folder of server.crt, server.key and ca.crt; keys otherwise.")
+]
+Roster = Annotated[
+    Path | None, typer.Option(help="Folder of the clients' .pub files; KEYS/roster otherwise.")
+]
+Listen = Annotated[
+    str | None,
+    typer.Option(
+        metavar="HOST:PORT", help="Where clients reach the server; 0.0.0.0:9092 otherwise."
+    ),
+]
+Insecure = Annotated[
+    bool,
+    typer.Option(
+        "--insecure", help="Try it out on this machine alone: all keys are made in keys/trial."
+    ),
+]
+Clients = Annotated[
+    int | None, typer.Option(min=1, help="Begin with so many of the roster; all otherwise.")
+]
+Limit = Annotated[
+    float, typer.Option(min=1, metavar="SECONDS", help="What a client has for an exchange.")
+]
 
 
-def add_serve(app: typer.Typer) -> None:
-    """Give an application the command."""
-    app.command()(serve)
-
-
-@flags.keyed(*_FLAGS)
+@running(*_FLAGS)
 def serve(
-    named: flags.Named,
-    config: Config = None,
-    task: Annotated[
-        Literal["cluster", "classify"], typer.Option(help="What the clients learn.")
-    ] = "cluster",
-    keys: Annotated[
-        Path | None,
-        typer.Option(help="Folder of server.crt, server.key and ca.crt; keys otherwise."),
-    ] = None,
-    roster: Annotated[
-        Path | None, typer.Option(help="Folder of the clients' .pub files; KEYS/roster otherwise.")
-    ] = None,
-    listen: Annotated[
-        str | None,
-        typer.Option(
-            metavar="HOST:PORT", help="Where clients reach the server; 0.0.0.0:9092 otherwise."
-        ),
-    ] = None,
-    insecure: Annotated[
-        bool,
-        typer.Option(
-            "--insecure", help="Try it out on this machine alone: all keys are made in keys/trial."
-        ),
-    ] = False,
-    clients: Annotated[
-        int | None, typer.Option(min=1, help="Begin with so many of the roster; all otherwise.")
-    ] = None,
-    limit: Annotated[
-        float, typer.Option(min=1, metavar="SECONDS", help="What a client has for an exchange.")
-    ] = 600.0,
-    out: Out = None,
-    resume: Resume = False,
-    settings: Settings = None,
-    json_output: AsJson = False,
+    asked: Asked,
+    task: Task = "cluster",
+    keys: Keys = None,
+    roster: Roster = None,
+    listen: Listen = None,
+    insecure: Insecure = False,
+    clients: Clients = None,
+    limit: Limit = 600.0,
 ) -> None:
     """Run a federation whose clients are on other machines (ccfcpp join)."""
-    from ccfcpp.clustering.config import ClusterConfig
-    from supervised.config import ClassifyConfig
-
-    kind: Any = ClusterConfig if task == "cluster" else ClassifyConfig
-    listen = listen or (f"{HOST}:{PORT}" if insecure else f"0.0.0.0:{PORT}")
-    host, port = address(listen)
-    keys = keys or (FOLDER if insecure else Path("keys"))
+    place = Place.of(keys, roster, listen, clients, insecure)
     if insecure:
-        check_trial(host, roster, clients, resume)
-    files, values = user_layers(config, named, settings, [task])
-    layers = [_OWN_IMAGES, *files, values]
+        check_trial(place.host, roster, clients, asked.resume)
+    pipeline: AnyPipeline = CLUSTERING if task == "cluster" else CLASSIFICATION
+    given = asked.given([task])
     with usage_errors():
-        if resume:
-            opening = Opening.going_on(required_out(out), kind, *files, values, deployed=True)
+        if asked.resume:
+            opening = pipeline.reopen(given, asked.out, deployed=True)
         else:
-            resolved = resolve(kind, task, *layers)
-            if task == "cluster":
-                refuse_unused([key for key, _ in flatten(values)], [resolved.method])
-            opening = Opening.new(out or new_path(resolved.method, "deployed"), resolved)
+            opening = pipeline.open(given.above(_OWN_IMAGES), asked.out, label="deployed")
         opening.config.attack.refuse_deployed()
-
     require_flower()
-    from ccfcpp.deployment.gathering import Gathering
+    summary = _run(opening, task, place, limit)
+    if asked.json_output:
+        typer.echo(json.dumps(summary))
+    else:
+        _print_summary(summary)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a server listens, and whom it admits.
+
+    Attributes:
+        keys: Folder of the server's keys.
+        roster: Folder of the clients' public keys.
+        host: The address at which it listens.
+        port: On which port.
+        clients: With how many clients it begins; all of the roster where it is None.
+        insecure: Whether all of it is tried out on one machine.
+    """
+
+    keys: Path
+    roster: Path
+    host: str
+    port: int
+    clients: int | None
+    insecure: bool
+
+    @staticmethod
+    def of(
+        keys: Path | None,
+        roster: Path | None,
+        listen: str | None,
+        clients: int | None,
+        insecure: bool,
+    ) -> Place:
+        """What the options stand for, of which any may be left out."""
+        keys = keys or (FOLDER if insecure else Path("keys"))
+        host, port = address(listen) if listen else (HOST if insecure else "0.0.0.0", PORT)  # noqa: S104 - a server
+        return Place(keys, roster or keys / "roster", host, port, clients, insecure)
+
+
+def _run(opening: Opening[MethodConfig], task: str, place: Place, limit: float) -> Summary:
+    """Wait for clients, and run with them."""
     from ccfcpp.deployment.roster import read_roster
-    from ccfcpp.deployment.serving import experiment_for, gather, open_server, wait_for_clients
+    from ccfcpp.deployment.serving import experiment_for, open_server
     from ccfcpp.deployment.transport import Patience
 
-    patience = Patience(limit)
-    place = roster or keys / "roster"
-    console = progress_console()
-    if insecure:
-        make_trial_keys(keys, clients or 0)
-        console.print(f"keys of the server and of all clients lie in {keys}, on this machine alone")
-    admitted = read_roster(place)
-    attendance = Attendance(console, admitted)
+    console, patience = progress_console(), Patience(limit)
+    if place.insecure:
+        make_trial_keys(place.keys, place.clients or 0)
+        console.print(
+            f"keys of the server and of all clients lie in {place.keys}, on this machine alone"
+        )
+    attendance = Attendance(console, read_roster(place.roster))
     home = opening.path.with_name(f"{opening.path.name}-flower")
-    resumption = f"{resume_command('serve', opening.path)} --task {task} --listen {listen}"
-    resumption += " --insecure" * insecure
-    with resumable(resumption) as should_stop, open_server(keys, place, host, port, home) as link:
-        saved = RunPaths(opening.path).deployment
-        if resume and saved.exists():
-            gathering = Gathering.load(saved)
-            there = len(gathering.members)
-            console.print(f"{opening.path}: waiting for {clients or there} of {there} clients")
-            wait_for_clients(link, gathering, clients)
-        else:
-            wanted = clients or len(admitted)
-            console.print(f"{opening.path}: waiting for {wanted} of {len(admitted)} clients")
-            with attendance.shown():
-                gathering = gather(
-                    link, opening.config, task, admitted, clients, patience, attendance.told
-                )
-            opening = fitted(opening, gathering.charter, layers)
-            gathering = gathering.told(opening.config)
+    resumption = f"{resume_command('serve', opening.path)} --task {task} "
+    resumption += f"--listen {place.host}:{place.port}" + " --insecure" * place.insecure
+    with (
+        resumable(resumption) as should_stop,
+        open_server(place.keys, place.roster, place.host, place.port, home) as link,
+    ):
+        opening, gathering = _gathered(opening, task, place.clients, link, patience, attendance)
         attendance.begin(gathering.members)
         experiment, folder = opening.open(
             lambda chosen: experiment_for(gathering, chosen, link, patience, attendance.stands)
         )
-        gathering.save(saved)
+        gathering.save(folder.deployment)
         for line in (header(experiment, gathering.seconds), *protection(experiment)):
             console.print(line)
-        headline = ("nmi", "NMI") if task == "cluster" else ("accuracy", "accuracy")
-        summary = run_to_end(experiment, folder, headline, should_stop, below=attendance)
-    if json_output:
-        typer.echo(json.dumps(summary))
-    else:
-        _print_summary(summary)
+        return run_to_end(experiment, folder, _HEADLINES[task], should_stop, below=attendance)
+
+
+def _gathered(
+    opening: Opening[MethodConfig],
+    task: str,
+    least: int | None,
+    link: Link,
+    patience: Patience,
+    attendance: Attendance,
+) -> tuple[Opening[MethodConfig], Gathering]:
+    """The run fitted to its clients' images, and who takes part in it."""
+    from ccfcpp.deployment.gathering import Gathering
+    from ccfcpp.deployment.serving import gather, wait_for_clients
+
+    saved = RunPaths(opening.path).deployment
+    if opening.goes_on and saved.exists():
+        gathering = Gathering.load(saved)
+        there = len(gathering.members)
+        attendance.say(f"{opening.path}: waiting for {least or there} of {there} clients")
+        wait_for_clients(link, gathering, least)
+        return opening, gathering
+    admitted = attendance.standings
+    wanted = least or len(admitted)
+    attendance.say(f"{opening.path}: waiting for {wanted} of {len(admitted)} clients")
+    with attendance.shown():
+        gathering = gather(link, opening.config, task, admitted, least, patience, attendance.told)
+    opening = fitted(opening, gathering.charter)
+    return opening, gathering.told(opening.config)
 
 
 def check_trial(host: str, roster: Path | None, clients: int | None, resume: bool) -> None:
@@ -172,17 +217,16 @@ def check_trial(host: str, roster: Path | None, clients: int | None, resume: boo
         raise UsageError("--insecure makes a key for each client: say how many with --clients N")
 
 
-def fitted(opening: "Opening[Any]", charter: "Charter", layers: Sequence[Tree]) -> "Opening[Any]":
+def fitted(opening: Opening[MethodConfig], charter: Charter) -> Opening[MethodConfig]:
     """The run with settings that its clients' images ask for, under those that the user gave."""
-    from ccfcpp.clustering.own_images import settings_over_a_network
-
-    if charter.command != "cluster" or opening.config.dataset in DATASETS:
+    if charter.command != "cluster" or opening.goes_on or opening.config.dataset in DATASETS:
         return opening
-    settings = settings_over_a_network(charter.samples, charter.image_shape)
-    return replace(opening, config=resolve(type(opening.config), "cluster", settings, *layers))
+    suited = settings_over_a_network(charter.samples, charter.image_shape)
+    pipeline: AnyPipeline = CLUSTERING
+    return pipeline.fitted(opening, suited)
 
 
-def header(experiment: "DeployedExperiment", seconds: float) -> str:
+def header(experiment: DeployedExperiment, seconds: float) -> str:
     """What is about to be run, and how long it takes."""
     from ccfcpp.cli.progress import minutes
     from ccfcpp.deployment.masked_messages import EXCHANGES_OF_A_SUM
@@ -214,7 +258,7 @@ def address(text: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
-def _print_summary(summary: dict[str, Any]) -> None:
+def _print_summary(summary: Summary) -> None:
     told = len(summary["counted_clients"])
     scores = {
         title: f"{summary[key]:.4f}" if summary[key] is not None else "no client tells"

@@ -1,4 +1,4 @@
-"""The command ``ccfcpp verify-theory``: it parses, calls and prints."""
+"""The command ``ccfcpp verify-theory``."""
 
 from __future__ import annotations
 

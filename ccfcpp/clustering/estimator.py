@@ -44,9 +44,7 @@ class FederatedClustering(ClusterMixin, FederatedEstimator):  # type: ignore[mis
         device: str = "auto",
         settings: Mapping[str, object] | None = None,
     ) -> None:
-        super().__init__(
-            method=method, random_state=random_state, device=device, settings=settings
-        )
+        super().__init__(method=method, random_state=random_state, device=device, settings=settings)
         self.n_clusters = n_clusters
 
     def fit(

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Generic
+from typing import Any, ClassVar, Generic
 
 from torch import Tensor
 
@@ -89,8 +89,10 @@ class Experiment(ABC, Generic[State]):
         absent_names: What the clients are called that are absent for the whole run.
         clients: The connected clients that hold images.
         algorithm: The system.
+        images_key: The key of how many of the images are used for training.
     """
 
+    images_key: ClassVar[str] = "data.images"
     data: ImageData
     parts: list[Tensor]
     absent_names: list[str]
@@ -213,6 +215,13 @@ class Experiment(ABC, Generic[State]):
         folder.write_results(summary, state, arrays, self.pictures(state), self.model_facts())
         return summary
 
+    def trained(self) -> tuple[State, int]:
+        """Run all rounds in memory, and give the last state and the number of rounds."""
+        state, rounds = self._initial_state, 0
+        for after, report in self.federation().run(state):
+            state, rounds = after, report.round + 1
+        return state, rounds
+
     def last_snapshot(self, folder: RunFolder) -> Snapshot | None:
         """What the last checkpoint's state makes of the images, without a change to the folder.
 
@@ -311,13 +320,6 @@ class Experiment(ABC, Generic[State]):
 
     def _memories(self, folder: Path | None) -> ClientMemories:
         return ClientMemories(self.device, memory_budget(self.device), folder)
-
-    def trained(self) -> tuple[State, int]:
-        """Run all rounds in memory, and give the last state and the number of rounds."""
-        state, rounds = self._initial_state, 0
-        for state, _ in self.federation().run(state):  # noqa: B020 - the state moves on
-            rounds += 1
-        return state, rounds
 
     @property
     def _initial_state(self) -> State:

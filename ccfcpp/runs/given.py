@@ -29,6 +29,11 @@ def as_tree(values: Mapping[str, object]) -> Tree:
     return functools.reduce(merge, trees, {})
 
 
+def without_grids(layers: Sequence[Tree]) -> list[Tree]:
+    """Layers of settings without their grids."""
+    return [{key: value for key, value in layer.items() if key != "grid"} for layer in layers]
+
+
 @dataclass(frozen=True)
 class Given:
     """Settings as a user gave them.
@@ -52,6 +57,19 @@ class Given:
     def layers(self) -> tuple[Tree, ...]:
         """All settings, each over those before it."""
         return (*self.files, self.values)
+
+    @property
+    def has_grid(self) -> bool:
+        """Whether a file holds lists of values, all combinations of which are run."""
+        return any("grid" in layer for layer in self.files)
+
+    def in_cell(self, axes: Mapping[str, object] | None = None) -> Given:
+        """The settings of a single run.
+
+        Args:
+            axes: The values of one cell of the grid.
+        """
+        return replace(self, files=(*without_grids(self.files), as_tree(axes or {})))
 
     def above(self, *files: Tree) -> Given:
         """The same over other files."""

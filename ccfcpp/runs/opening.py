@@ -7,7 +7,7 @@ that a command can say at once what it is about to do.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Generic, TypeVar
@@ -42,7 +42,7 @@ class Opening(Generic[C]):
     path: Path
     config: C
     goes_on: bool
-    given: Given = Given()
+    given: Given = field(default_factory=Given)
 
     def __post_init__(self) -> None:
         check_tensorboard(self.config.tensorboard)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from ccfcpp.core.config import MethodConfig, Tree
 from ccfcpp.core.config_layers import resolve, values_of
@@ -96,7 +96,9 @@ class Pipeline(Generic[M, E]):
         refuse_idle(given, [config])
         return config
 
-    def open(self, given: Given, out: Path | None = None, *, label: str | None = None) -> Opening[M]:
+    def open(
+        self, given: Given, out: Path | None = None, *, label: str | None = None
+    ) -> Opening[M]:
         """A new run.
 
         Args:
@@ -167,3 +169,7 @@ class Pipeline(Generic[M, E]):
         if not rounds.steps or not count.isdecimal():
             return rounds.key, given.rounds
         return rounds.key, int(count) * values_of(config)[rounds.steps]
+
+
+AnyPipeline = Pipeline[Any, Any]
+"""A pipeline of whatever kind of run."""

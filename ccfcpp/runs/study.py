@@ -11,7 +11,7 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Generic
+from typing import TYPE_CHECKING, Generic, cast
 
 import yaml
 
@@ -20,7 +20,7 @@ from ccfcpp.core.config_layers import flatten, merge, read_yaml, resolve, valida
 from ccfcpp.core.errors import StoppedError, UsageError
 from ccfcpp.core.files import write_whole
 from ccfcpp.runs.folder import RunFolder
-from ccfcpp.runs.given import as_tree
+from ccfcpp.runs.given import as_tree, without_grids
 from ccfcpp.runs.paths import MAY_CHANGE, C, Json, RunPaths
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def _with_axes(grid: object, axes: Mapping[str, Sequence[object]]) -> object:
 
 def _grids(grid: object) -> list[Axes]:
     """The grids of a list, or the one that there is."""
-    grids = grid if isinstance(grid, list) and grid else [grid]
+    grids: list[object] = grid if isinstance(grid, list) and grid else [grid]
     for one in grids:
         if not isinstance(one, dict) or not all(
             isinstance(key, str) and isinstance(choices, list) and choices
@@ -91,7 +91,7 @@ def _grids(grid: object) -> list[Axes]:
             raise UsageError(
                 "grid must hold lists by dotted key, such as 'partition.alpha: [0.05, 0.1]'"
             )
-    return grids
+    return cast(list[Axes], grids)
 
 
 def _has_values(grid: Mapping[str, Sequence[object]], given: Mapping[str, object]) -> bool:
@@ -108,8 +108,6 @@ def _is_same(value: object, text: object) -> bool:
         return float(str(value)) == float(str(text))
     except ValueError:
         return str(value) == str(text)
-
-
 
 
 def plan_grid(
@@ -141,11 +139,6 @@ def plan_grid(
             of_seed = config.model_copy(update={"seed": config.seed + number})
             planned.append(Planned(cell, of_seed))
     return planned
-
-
-def without_grids(layers: Sequence[Tree]) -> list[Tree]:
-    """Layers without their grids."""
-    return [{key: value for key, value in layer.items() if key != "grid"} for layer in layers]
 
 
 class Study(Generic[C]):
