@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ccfcpp.runs.pipeline import Pipeline, Rounds
+from ccfcpp.runs.pipeline import Pipeline
 from supervised.config import ClassifyConfig
 
 if TYPE_CHECKING:
@@ -50,5 +50,5 @@ def _label(config: ClassifyConfig) -> str:
 
 
 CLASSIFICATION = Pipeline(
-    "classify", ClassifyConfig, _experiment, _label, lambda config: Rounds("training.rounds")
+    "classify", ClassifyConfig, _experiment, _label, lambda config: ("training.rounds", "")
 )

@@ -9,26 +9,23 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from ccfcpp.cli.classify import FLAGS as CLASSIFY_FLAGS
 from ccfcpp.cli.classify import classify
-from ccfcpp.cli.cluster import FLAGS as CLUSTER_FLAGS
 from ccfcpp.cli.cluster import cluster
 from ccfcpp.cli.compare import BESIDE_PUBLISHED, compare
-from ccfcpp.cli.compare import FLAGS as COMPARE_FLAGS
 from ccfcpp.cli.datasets import datasets
-from ccfcpp.cli.flags import DATA_ROOT, Command, Flag, showing_defaults
+from ccfcpp.cli.flags import Command, showing_defaults
 from ccfcpp.cli.join import join
 from ccfcpp.cli.keys import keys
 from ccfcpp.cli.leakage import leakage
 from ccfcpp.cli.predict import predict
-from ccfcpp.cli.presets import presets
+from ccfcpp.cli.presets import presets as list_presets
 from ccfcpp.cli.report import report
 from ccfcpp.cli.reproduce import add_reproduce
 from ccfcpp.cli.serve import serve
 from ccfcpp.cli.terminal import INTERRUPTED
 from ccfcpp.cli.theory import verify_theory
 from ccfcpp.clustering.config import ClusterConfig
-from ccfcpp.core.config import Tree
+from ccfcpp.core.config import RunConfig, Tree
 from ccfcpp.core.errors import FederationError, UsageError
 from ccfcpp.core.version import VERSION
 from supervised.config import ClassifyConfig
@@ -116,26 +113,24 @@ def options(
     """Federated clustering, and classification, of images that stay with their holders."""
 
 
-def _with_defaults(
-    command: Command, *table: Flag, classifies: bool = False, base: Tree | None = None
-) -> None:
-    """Add a command whose help shows the defaults of some flags."""
-    folder = "classify" if classifies else "cluster"
-    kind = ClassifyConfig if classifies else ClusterConfig
-    shown = showing_defaults(folder, lambda: kind.kind_for({}), *table, base=base)
+def _add(command: Command, kind: type[RunConfig] = ClusterConfig, base: Tree | None = None) -> None:
+    """Add a command whose help shows the defaults of its flags."""
+    presets = "cluster" if kind is ClusterConfig else "classify"
+    table = getattr(command, "table", ())
+    shown = showing_defaults(presets, lambda: kind.kind_for({}), *table, base=base)
     app.command(cls=shown)(command)
 
 
-_with_defaults(datasets, DATA_ROOT)
-app.command()(presets)
-_with_defaults(cluster, *CLUSTER_FLAGS)
+_add(datasets)
+app.command("presets")(list_presets)
+_add(cluster)
 app.command()(predict)
 app.command()(leakage)
-_with_defaults(compare, *COMPARE_FLAGS, base=BESIDE_PUBLISHED)
+_add(compare, base=BESIDE_PUBLISHED)
 app.command()(verify_theory)
-_with_defaults(report, DATA_ROOT)
+_add(report)
 add_reproduce(app)
-_with_defaults(classify, *CLASSIFY_FLAGS, classifies=True)
+_add(classify, ClassifyConfig)
 app.add_typer(keys, name="keys")
 app.command()(serve)
 app.command()(join)

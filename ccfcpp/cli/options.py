@@ -78,10 +78,8 @@ def running(*table: flags.Flag) -> Callable[[flags.Command], flags.Command]:
     Args:
         table: The flags. The command gets them and the options as its argument ``asked``.
     """
-    keyword = inspect.Parameter.KEYWORD_ONLY
 
     def decorate(command: flags.Command) -> flags.Command:
-        own = inspect.signature(command, eval_str=True).parameters
         common = dict(inspect.signature(Asked).parameters)
 
         @functools.wraps(command)
@@ -89,10 +87,10 @@ def running(*table: flags.Flag) -> Callable[[flags.Command], flags.Command]:
             asked = {name: given.pop(name) for name in common}
             command(Asked(**asked), **given)  # type: ignore[arg-type] # typer has made them
 
-        both = {name: each for name, each in own.items() if name != "asked"} | common
-        wrapper.__signature__ = inspect.Signature(  # type: ignore[attr-defined] # what keyed reads
-            [each.replace(kind=keyword) for each in both.values()]
-        )
+        own = inspect.signature(command, eval_str=True).parameters
+        both = [each for name, each in own.items() if name != "asked"] + [*common.values()]
+        keyword = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in both]
+        wrapper.__signature__ = inspect.Signature(keyword)  # type: ignore[attr-defined]
         return flags.keyed(*table)(wrapper)
 
     return decorate

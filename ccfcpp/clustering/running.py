@@ -10,7 +10,7 @@ from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.methods import METHODS
 from ccfcpp.clustering.own_images import settings_for
 from ccfcpp.data.registry import DATASETS
-from ccfcpp.runs.pipeline import Pipeline, Rounds
+from ccfcpp.runs.pipeline import Pipeline
 
 if TYPE_CHECKING:
     from ccfcpp.clustering.experiment import ClusteringExperiment
@@ -48,9 +48,9 @@ def _experiment(config: ClusterConfig, data: ImageData | None = None) -> Cluster
     return ClusteringExperiment(config, data)
 
 
-def _rounds(config: ClusterConfig) -> Rounds:
+def _rounds(config: ClusterConfig) -> tuple[str, str]:
     system = METHODS[config.method]
-    return Rounds(system.rounds, system.round_steps)
+    return system.rounds, system.round_steps
 
 
 def _suited(config: ClusterConfig) -> tuple[ImageData, Tree] | None:

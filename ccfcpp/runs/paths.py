@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Self, TypeVar
 
 from ccfcpp.core.config import RunConfig
-from ccfcpp.core.config_layers import differing_keys, dump_yaml, read_yaml, validate
+from ccfcpp.core.config_layers import differing_keys, dump_yaml, read_yaml, validate, values_of
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.files import TEMPORARY, write_whole
 
@@ -111,11 +111,14 @@ class RunPaths:
 
         What ``MAY_CHANGE`` may change.
         """
-        differing = set(differing_keys(self.saved_config(type(config)), config)) - MAY_CHANGE
+        saved = self.saved_config(type(config))
+        differing = sorted(set(differing_keys(saved, config)) - MAY_CHANGE)
         if differing:
+            values = values_of(saved)
+            before = ", ".join(f"{key} = {values.get(key)}" for key in differing)
             raise UsageError(
-                f"the run in {self.path} was started with other values of "
-                f"{', '.join(sorted(differing))}: leave them out to resume, or give another --out"
+                f"the run in {self.path} was started with {before}: leave "
+                f"{'it' if len(differing) == 1 else 'them'} out to resume, or give another --out"
             )
 
     def read_summary(self) -> Summary:

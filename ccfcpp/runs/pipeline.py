@@ -30,29 +30,6 @@ E = TypeVar("E", bound="AnyExperiment")
 
 
 @dataclass(frozen=True)
-class Rounds:
-    """The key that sets how many rounds a method takes.
-
-    Attributes:
-        key: The dotted key; empty where the number is fixed.
-        steps: The dotted key of the steps in a round, where ``key`` counts steps; else empty.
-    """
-
-    key: str = ""
-    steps: str = ""
-
-    def planned(self, values: Mapping[str, object]) -> object:
-        """The number of rounds under a configuration; None where it is fixed.
-
-        Args:
-            values: The configuration, by dotted key.
-        """
-        found = values.get(self.key)
-        steps = values.get(self.steps, 1)
-        return -(-found // steps) if isinstance(found, int) and isinstance(steps, int) else found
-
-
-@dataclass(frozen=True)
 class Pipeline(Generic[M, E]):
     """One kind of run.
 
@@ -62,7 +39,8 @@ class Pipeline(Generic[M, E]):
         make: Makes the experiment of a configuration, on the images given or on those that the
             configuration names.
         label: What the folder of a new run is called after, beside its data set.
-        rounds: The key of the rounds under a configuration.
+        rounds: The dotted key of the number of rounds under a configuration, empty where it is
+            fixed; and that of the steps in a round, where the first counts steps, else empty.
         suited: Reads a user's own images and gives settings that suit them; None for a data set
             that has a preset.
     """
@@ -71,7 +49,7 @@ class Pipeline(Generic[M, E]):
     kind: type[M]
     make: Callable[[M, ImageData | None], E]
     label: Callable[[M], str]
-    rounds: Callable[[M], Rounds]
+    rounds: Callable[[M], tuple[str, str]]
     suited: Callable[[M], tuple[ImageData, Tree] | None] = lambda config: None
 
     def resolved(self, given: Given, suited: Tree | None = None) -> M:
@@ -159,16 +137,16 @@ class Pipeline(Generic[M, E]):
 
     def _rounds(self, given: Given, config: M) -> tuple[str, object]:
         """The method's key for the number of rounds, and the value that the key gets."""
-        rounds = self.rounds(config)
-        if not rounds.key:
+        key, steps = self.rounds(config)
+        if not key:
             raise UsageError(
                 f"rounds = {given.rounds} has no effect on {config.method}, whose number of rounds "
                 "is fixed: leave it out"
             )
         count = str(given.rounds)
-        if not rounds.steps or not count.isdecimal():
-            return rounds.key, given.rounds
-        return rounds.key, int(count) * values_of(config)[rounds.steps]
+        if not steps or not count.isdecimal():
+            return key, count
+        return key, int(count) * values_of(config)[steps]
 
 
 AnyPipeline = Pipeline[Any, Any]

@@ -17,6 +17,7 @@ from ccfcpp.clustering.scan.config import ScanConfig
 from ccfcpp.core.config_layers import resolve
 from ccfcpp.deployment.charter import Charter
 from ccfcpp.engine.client import Member
+from ccfcpp.runs.given import Given
 from ccfcpp.runs.opening import Opening
 from tests.deployment.test_experiment import experiment_on, grid_of
 from tests.support.classification import labelled_clients
@@ -28,10 +29,10 @@ MEMBERS = [Member(0, "ward-a", 1200), Member(1, "ward-b", 60)]
 
 def fitted_to(samples: int, shape: tuple[int, ...], *layers: Mapping[str, Any]) -> ScanConfig:
     given = [{"dataset": "somewhere/else"}, *map(dict, layers)]
-    opening = Opening(Path("run"), resolve(ClusterConfig, "cluster", *given), goes_on=False)
+    config = resolve(ClusterConfig, "cluster", *given)
+    opening = Opening(Path("run"), config, goes_on=False, given=Given(tuple(given)))
     charter = Charter(command="cluster", config={}, image_shape=shape, samples=samples)
-    config: ClusterConfig = fitted(opening, charter, given).config
-    return config.section(ScanConfig)
+    return fitted(opening, charter).config.section(ScanConfig)
 
 
 def test_steps_over_a_network_are_few_and_large() -> None:
@@ -121,8 +122,8 @@ def test_many_clients_fit_a_terminal() -> None:
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (["--rounds", 3], "training.rounds"),
-        (["--method", "fedavg"], "method"),
+        (["--method", "k-fed", "--rounds", 3], "--rounds 3 has no effect on k-fed"),
+        (["--method", "fedavg"], "--method fedavg is refused"),
         (["--task", "classify", "--clusters", 3], "clusters"),
         (["--listen", "9092"], "HOST:PORT"),
     ],

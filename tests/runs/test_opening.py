@@ -40,7 +40,7 @@ def test_a_run_goes_on_with_its_own_values(tmp_path: Path) -> None:
     RunPaths.create(path, config(seed=3))
     opening = Opening.going_on(path, ClusterConfig, {"device": "cpu"})
     assert (opening.goes_on, opening.config.seed, opening.config.device) == (True, 3, "cpu")
-    with pytest.raises(UsageError, match="other values of seed"):
+    with pytest.raises(UsageError, match="was started with seed = 3: leave it out"):
         Opening.going_on(path, ClusterConfig, {"seed": 4})
     with pytest.raises(UsageError, match="no run to resume"):
         Opening.going_on(tmp_path / "none", ClusterConfig)
