@@ -104,7 +104,7 @@ def _study(
     plan = plan_grid(ClassifyConfig, "classify", given.files, given.values, seeds, _typed(axes))
     if len(plan) == 1:
         return given.in_cell(plan[0].axes)
-    refuse_idle(given, [planned.config for planned in plan], axes)
+    refuse_idle(given, [planned.config for planned in plan], "classify", axes)
     return _begun(asked, plan)
 
 

@@ -136,7 +136,7 @@ def _plan(
     elif p:
         raise UsageError(f"--p has no effect on partition.kind = {kind!r}: leave it out")
     plan = plan_comparison(given.files, given.values, methods or list(METHODS), axes, seeds)
-    refuse_idle(given, [planned.config for planned in plan], axes)
+    refuse_idle(given, [planned.config for planned in plan], "cluster", axes)
     return plan
 
 

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from ccfcpp.cli import flags
-from ccfcpp.core.config_layers import merge, parse_assignments, read_configs
+from ccfcpp.core.config_layers import flatten, merge, parse_assignments, read_configs
 from ccfcpp.runs.given import Given, as_tree
 
 Config = Annotated[
@@ -43,6 +43,7 @@ class Asked:
 
     Attributes:
         named: Values of its flags by dotted key.
+        table: Its flags.
         config: Files or presets.
         out: Folder of the run.
         resume: Whether a run goes on.
@@ -56,6 +57,7 @@ class Asked:
     resume: Resume = False
     settings: Settings = None
     json_output: AsJson = False
+    table: Sequence[flags.Flag] = ()
 
     def given(self, groups: Sequence[str] = ()) -> Given:
         """The settings that the user gave.
@@ -68,8 +70,12 @@ class Asked:
         """
         named = dict(self.named)
         rounds = named.pop(flags.ROUNDS.key, None)
-        values = merge(as_tree(named), parse_assignments(self.settings or []))
-        return Given(tuple(read_configs(self.config or [], groups)), values, rounds)
+        assigned = parse_assignments(self.settings or [])
+        options = {flag.key: flag.option for flag in self.table}
+        for key, _ in flatten(assigned):
+            options.pop(key, None)
+        files = tuple(read_configs(self.config or [], groups))
+        return Given(files, merge(as_tree(named), assigned), rounds, options)
 
 
 def running(*table: flags.Flag) -> Callable[[flags.Command], flags.Command]:
@@ -81,11 +87,12 @@ def running(*table: flags.Flag) -> Callable[[flags.Command], flags.Command]:
 
     def decorate(command: flags.Command) -> flags.Command:
         common = dict(inspect.signature(Asked).parameters)
+        del common["table"]
 
         @functools.wraps(command)
         def wrapper(**given: object) -> None:
             asked = {name: given.pop(name) for name in common}
-            command(Asked(**asked), **given)  # type: ignore[arg-type] # typer has made them
+            command(Asked(**asked, table=table), **given)  # type: ignore[arg-type] # typer has made them
 
         own = inspect.signature(command, eval_str=True).parameters
         both = [each for name, each in own.items() if name != "asked"] + [*common.values()]

@@ -11,16 +11,14 @@ from ccfcpp.core.config_layers import flatten, merge, nest, values_of
 from ccfcpp.core.errors import UsageError
 
 _SWITCHES = {
-    **dict.fromkeys(("attack.attackers", "attack.scale"), ("attack.kind", "--attack")),
-    **dict.fromkeys(
-        ("defence.hostile", "defence.norm", "defence.weight"), ("defence.rule", "--defence")
-    ),
+    **dict.fromkeys(("attack.attackers", "attack.scale"), "attack.kind"),
+    **dict.fromkeys(("defence.hostile", "defence.norm", "defence.weight"), "defence.rule"),
     **dict.fromkeys(
         [f"privacy.{key}" for key in ("epsilon", "delta", "noise", "clip", "reproducible_noise")],
-        ("privacy.level", "--privacy"),
+        "privacy.level",
     ),
 }
-"""Keys that need another one to be on: that key, and its flag."""
+"""Keys that need another one to be on."""
 
 
 def as_tree(values: Mapping[str, object]) -> Tree:
@@ -42,11 +40,13 @@ class Given:
         files: Settings from files, each over those before it.
         values: Single values, over the files.
         rounds: The number of rounds, whichever key of the system it belongs to; None: not given.
+        flags: The flags that stand for keys, but for keys that were given by ``--set``.
     """
 
     files: tuple[Tree, ...] = ()
     values: Tree = field(default_factory=dict)
     rounds: object = None
+    flags: Mapping[str, str] = field(default_factory=dict)
 
     @staticmethod
     def of(settings: Mapping[str, object] | None) -> Given:
@@ -81,7 +81,10 @@ class Given:
 
 
 def refuse_idle(
-    given: Given, configs: Sequence[MethodConfig], axes: Mapping[str, object] | None = None
+    given: Given,
+    configs: Sequence[MethodConfig],
+    presets: str,
+    axes: Mapping[str, object] | None = None,
 ) -> None:
     """Refuse single values that change nothing.
 
@@ -90,6 +93,7 @@ def refuse_idle(
     Args:
         given: What the user gave.
         configs: The configurations of all runs that it led to.
+        presets: Folder of the data sets' presets.
         axes: Lists that the user gave, by dotted key.
 
     Raises:
@@ -98,11 +102,11 @@ def refuse_idle(
     values = dict(flatten(given.values)) | dict(axes or {})
     _refuse_other_methods(values, configs)
     known = [values_of(config) for config in configs]
-    for key, (switch, option) in _SWITCHES.items():
+    for key, switch in _SWITCHES.items():
         if key in values and switch not in values and all(v[switch] == "none" for v in known):
             raise UsageError(
-                f"{key} = {values[key]} has no effect without {switch}: add {option}, or leave it "
-                "out"
+                f"{key} = {values[key]} has no effect without {switch}: add "
+                f"{given.flags.get(switch, switch)}, or leave it out"
             )
 
 

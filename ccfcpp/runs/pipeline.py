@@ -71,7 +71,7 @@ class Pipeline(Generic[M, E]):
             except UsageError as error:
                 text = str(error).replace(f"{key} = {value}", f"rounds = {given.rounds}")
                 raise UsageError(text) from None
-        refuse_idle(given, [config])
+        refuse_idle(given, [config], self.command)
         return config
 
     def open(
