@@ -10,8 +10,9 @@ from sklearn.base import ClassifierMixin
 
 from ccfcpp.core.errors import UsageError
 from ccfcpp.data import ImageData
+from ccfcpp.data.npz import from_arrays
 from ccfcpp.runs.environment import choose_device
-from ccfcpp.runs.estimator import FederatedEstimator, Names, images_of, refuse_other_shape
+from ccfcpp.runs.estimator import FederatedEstimator, Names
 from supervised.classifiers import CLASSIFIERS
 from supervised.config import ClassifyConfig
 from supervised.evaluation import Evaluator
@@ -65,7 +66,7 @@ class FederatedClassifier(ClassifierMixin, FederatedEstimator):  # type: ignore[
         Raises:
             UsageError: The arrays or the settings do not fit, or the method is a personal one.
         """
-        data = images_of(X, y)
+        data = from_arrays("images", np.asarray(X), np.asarray(y), "X")
         pipeline = replace(CLASSIFICATION, make=_trained_on_all)
         experiment = self._experiment(pipeline, data, clients, {"partition": {"kind": "domain"}})
         state, self.n_iter_ = experiment.trained()
@@ -80,8 +81,7 @@ class FederatedClassifier(ClassifierMixin, FederatedEstimator):  # type: ignore[
         Raises:
             UsageError: The images differ in shape from those of ``fit``.
         """
-        data = images_of(X)
-        refuse_other_shape(data, self._shape)
+        data = self._images(X, self._shape)
         device = choose_device(self._config.device)
         make_model = classifier_maker(self._config, self._shape, len(self.classes_))
         evaluator = Evaluator(make_model, self._config, device)

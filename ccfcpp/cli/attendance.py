@@ -35,10 +35,6 @@ class Attendance:
         self.standings = dict.fromkeys(names, _NOT_YET)
         self.images: dict[str, int] = {}
 
-    def say(self, line: str) -> None:
-        """Print a line."""
-        self.console.print(line)
-
     def told(self, name: str, what: str) -> None:
         """A client has said what it holds, or why it cannot take part."""
         self.standings[name] = what

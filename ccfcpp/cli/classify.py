@@ -24,8 +24,7 @@ from ccfcpp.cli.terminal import (
 from ccfcpp.core.config_layers import stack
 from ccfcpp.core.errors import UsageError
 from ccfcpp.runs.given import Given, refuse_idle
-from ccfcpp.runs.opening import new_path, required_out
-from ccfcpp.runs.paths import RunPaths
+from ccfcpp.runs.paths import RunPaths, new_path, required_out
 from supervised.classifiers import title_of
 from supervised.config import ClassifyConfig
 from supervised.running import CLASSIFICATION
@@ -37,7 +36,6 @@ if TYPE_CHECKING:
     from ccfcpp.runs.study import Planned, Row, Study
     from supervised.experiment import ClassificationExperiment
 
-_PRESETS = ("classify", "feddecorr")
 FLAGS = (
     flags.DATASET,
     *flags.several(flags.ALPHA, flags.CLASSES_PER_CLIENT),
@@ -68,7 +66,7 @@ def classify(asked: Asked, seeds: Seeds = 1, profile: ShowProfile = False) -> No
     """
     flags.name_partition(asked.named)
     axes = flags.take_axes(asked.named, FLAGS)
-    given = asked.given(_PRESETS)
+    given = asked.given(FLAGS, "classify", "feddecorr")
     with usage_errors():
         found = _study(asked, given, axes, seeds)
     if isinstance(found, Given):

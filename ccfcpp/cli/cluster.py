@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from ccfcpp.clustering.experiment import ClusteringExperiment
     from ccfcpp.runs.paths import Summary
 
-_PRESETS = ("cluster",)
 FLAGS = (
     flags.DATASET,
     flags.CLUSTERING_METHOD,
@@ -45,7 +44,7 @@ FLAGS = (
 def cluster(asked: Asked, profile: ShowProfile = False) -> None:
     """Cluster images that lie with several clients, by Fed-SCAN or another system."""
     flags.name_partition(asked.named)
-    _SHOWN.run(asked, asked.given(_PRESETS), profile)
+    _SHOWN.run(asked, asked.given(FLAGS, "cluster"), profile)
 
 
 def _heading(config: ClusterConfig) -> str:

@@ -25,8 +25,7 @@ from ccfcpp.core.config import Tree
 from ccfcpp.core.config_layers import flatten, resolve, stack
 from ccfcpp.core.errors import UsageError
 from ccfcpp.runs.given import refuse_idle
-from ccfcpp.runs.opening import new_path, required_out
-from ccfcpp.runs.paths import RunPaths
+from ccfcpp.runs.paths import RunPaths, new_path, required_out
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -38,7 +37,6 @@ if TYPE_CHECKING:
 
 BESIDE_PUBLISHED: Tree = {"preset": "published"}
 """The tables have the papers' values beside ours."""
-_PRESETS = ("compare", "cluster")
 FLAGS = (
     flags.DATASET,
     flags.COMPARED_METHODS,
@@ -75,7 +73,7 @@ def compare(asked: Asked, seeds: Seeds = 1, jobs: Jobs = 1) -> None:
     flags.name_partition(asked.named)
     methods, p = (_taken(asked.named, flag) for flag in (flags.COMPARED_METHODS, flags.SKEWS))
     axes = flags.take_axes(asked.named, FLAGS)
-    given = asked.given(_PRESETS)
+    given = asked.given(FLAGS, "compare", "cluster")
     keep_freed_memory()
     use_processors()
     with usage_errors():

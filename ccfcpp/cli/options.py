@@ -2,8 +2,8 @@
 
 import functools
 import inspect
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, is_dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -39,17 +39,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print the results as one J
 
 @dataclass(frozen=True)
 class Asked:
-    """The options of a command that runs something.
-
-    Attributes:
-        named: Values of its flags by dotted key.
-        table: Its flags.
-        config: Files or presets.
-        out: Folder of the run.
-        resume: Whether a run goes on.
-        settings: Single values, as ``key=value``.
-        json_output: Whether the results are printed as JSON.
-    """
+    """The values of a command's flags by dotted key, and of what all commands that run have."""
 
     named: flags.Named
     config: Config = None
@@ -57,12 +47,12 @@ class Asked:
     resume: Resume = False
     settings: Settings = None
     json_output: AsJson = False
-    table: Sequence[flags.Flag] = ()
 
-    def given(self, groups: Sequence[str] = ()) -> Given:
+    def given(self, table: Iterable[flags.Flag], *groups: str) -> Given:
         """The settings that the user gave.
 
         Args:
+            table: The command's flags.
             groups: Folders of the presets that the command means by a short name.
 
         Raises:
@@ -71,33 +61,36 @@ class Asked:
         named = dict(self.named)
         rounds = named.pop(flags.ROUNDS.key, None)
         assigned = parse_assignments(self.settings or [])
-        options = {flag.key: flag.option for flag in self.table}
-        for key, _ in flatten(assigned):
-            options.pop(key, None)
+        keys = {key for key, _ in flatten(assigned)}
+        options = {flag.key: flag.option for flag in table if flag.key not in keys}
         files = tuple(read_configs(self.config or [], groups))
         return Given(files, merge(as_tree(named), assigned), rounds, options)
 
 
+def grouped(command: flags.Command) -> flags.Command:
+    """Let a command have parameters that are dataclasses: their fields become its options."""
+    own = inspect.signature(command, eval_str=True).parameters
+    groups = {
+        name: inspect.signature(each.annotation, eval_str=True).parameters
+        for name, each in own.items()
+        if is_dataclass(each.annotation)
+    }
+
+    @functools.wraps(command)
+    def wrapper(**given: object) -> None:
+        made = {
+            name: own[name].annotation(**{key: given.pop(key) for key in options})
+            for name, options in groups.items()
+        }
+        command(**made, **given)
+
+    spread = [each for name in own for each in groups.get(name, {name: own[name]}).values()]
+    parameters = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in spread]
+    wrapper.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    wrapper.__annotations__ = {each.name: each.annotation for each in parameters}
+    return wrapper
+
+
 def running(*table: flags.Flag) -> Callable[[flags.Command], flags.Command]:
-    """Give a command some flags of the table, and the options of a command that runs something.
-
-    Args:
-        table: The flags. The command gets them and the options as its argument ``asked``.
-    """
-
-    def decorate(command: flags.Command) -> flags.Command:
-        common = dict(inspect.signature(Asked).parameters)
-        del common["table"]
-
-        @functools.wraps(command)
-        def wrapper(**given: object) -> None:
-            asked = {name: given.pop(name) for name in common}
-            command(Asked(**asked, table=table), **given)  # type: ignore[arg-type] # typer has made them
-
-        own = inspect.signature(command, eval_str=True).parameters
-        both = [each for name, each in own.items() if name != "asked"] + [*common.values()]
-        keyword = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in both]
-        wrapper.__signature__ = inspect.Signature(keyword)  # type: ignore[attr-defined]
-        return flags.keyed(*table)(wrapper)
-
-    return decorate
+    """Give a command some flags of the table, and the options of ``Asked``."""
+    return lambda command: flags.keyed(*table)(grouped(command))

@@ -38,11 +38,8 @@ if TYPE_CHECKING:
     from ccfcpp.core.config import MethodConfig
     from ccfcpp.deployment.charter import Charter
     from ccfcpp.deployment.experiment import DeployedExperiment
-    from ccfcpp.deployment.gathering import Gathering
-    from ccfcpp.deployment.transport import Link, Patience
-    from ccfcpp.runs.opening import Opening
     from ccfcpp.runs.paths import Summary
-    from ccfcpp.runs.pipeline import AnyPipeline
+    from ccfcpp.runs.pipeline import AnyPipeline, Opening
 
 _FLAGS = (
     flags.ANY_METHOD,
@@ -57,164 +54,134 @@ _OWN_IMAGES: Tree = {"dataset": "the clients' own images"}
 _SCORES = (("NMI", "nmi"), ("Kappa", "kappa"), ("accuracy", "accuracy"), ("ARI", "ari"))
 _HEADLINES = {"cluster": ("nmi", "NMI"), "classify": ("accuracy", "accuracy")}
 
-Task = Annotated[Literal["cluster", "classify"], typer.Option(help="What the clients learn.")]
-Keys = Annotated[
-    Path | None, typer.Option(help="Folder of server.crt, server.key and ca.crt; keys otherwise.")
-]
-Roster = Annotated[
-    Path | None, typer.Option(help="Folder of the clients' .pub files; KEYS/roster otherwise.")
-]
-Listen = Annotated[
-    str | None,
-    typer.Option(
-        metavar="HOST:PORT", help="Where clients reach the server; 0.0.0.0:9092 otherwise."
-    ),
-]
-Insecure = Annotated[
-    bool,
-    typer.Option(
-        "--insecure", help="Try it out on this machine alone: all keys are made in keys/trial."
-    ),
-]
-Clients = Annotated[
-    int | None, typer.Option(min=1, help="Begin with so many of the roster; all otherwise.")
-]
-Limit = Annotated[
-    float, typer.Option(min=1, metavar="SECONDS", help="What a client has for an exchange.")
-]
+
+@dataclass(frozen=True)
+class Place:
+    """Where a server listens, and whom it admits, as the help of each option says."""
+
+    keys: Annotated[
+        Path | None,
+        typer.Option(help="Folder of server.crt, server.key and ca.crt; keys otherwise."),
+    ] = None
+    roster: Annotated[
+        Path | None, typer.Option(help="Folder of the clients' .pub files; KEYS/roster otherwise.")
+    ] = None
+    listen: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT", help="Where clients reach the server; 0.0.0.0:9092 otherwise."
+        ),
+    ] = None
+    insecure: Annotated[
+        bool,
+        typer.Option(
+            "--insecure", help="Try it out on this machine alone: all keys are made in keys/trial."
+        ),
+    ] = False
+    clients: Annotated[
+        int | None, typer.Option(min=1, help="Begin with so many of the roster; all otherwise.")
+    ] = None
+    limit: Annotated[
+        float, typer.Option(min=1, metavar="SECONDS", help="What a client has for an exchange.")
+    ] = 600.0
+
+    @property
+    def address(self) -> str:
+        """Host and port."""
+        return self.listen or f"{HOST if self.insecure else '0.0.0.0'}:{PORT}"  # noqa: S104
+
+    @property
+    def key_folder(self) -> Path:
+        """The folder of the server's keys."""
+        return self.keys or (FOLDER if self.insecure else Path("keys"))
+
+    @property
+    def admitted(self) -> Path:
+        """The folder of the clients' public keys."""
+        return self.roster or self.key_folder / "roster"
+
+    def check(self, resume: bool) -> None:
+        """Raise ``UsageError`` where options do not go together."""
+        host, _ = address(self.address)
+        if not self.insecure:
+            return
+        refuse_elsewhere(host)
+        if self.roster is not None:
+            raise UsageError(
+                "--insecure makes a roster of its own: leave --roster out, or --insecure"
+            )
+        if self.clients is None and not resume:
+            raise UsageError(
+                "--insecure makes a key for each client: say how many with --clients N"
+            )
 
 
 @running(*_FLAGS)
 def serve(
+    place: Place,
     asked: Asked,
-    task: Task = "cluster",
-    keys: Keys = None,
-    roster: Roster = None,
-    listen: Listen = None,
-    insecure: Insecure = False,
-    clients: Clients = None,
-    limit: Limit = 600.0,
+    task: Annotated[
+        Literal["cluster", "classify"], typer.Option(help="What the clients learn.")
+    ] = "cluster",
 ) -> None:
     """Run a federation whose clients are on other machines (ccfcpp join)."""
-    place = Place.of(keys, roster, listen, clients, insecure)
-    if insecure:
-        check_trial(place.host, roster, clients, asked.resume)
+    place.check(asked.resume)
     pipeline: AnyPipeline = CLUSTERING if task == "cluster" else CLASSIFICATION
-    given = asked.given([task])
+    given = asked.given(_FLAGS, task)
     with usage_errors():
-        if asked.resume:
-            opening = pipeline.reopen(given, asked.out, deployed=True)
-        else:
-            opening = pipeline.open(given.above(_OWN_IMAGES), asked.out, label="deployed")
+        given = given if asked.resume else given.above(_OWN_IMAGES)
+        opening = pipeline.open(given, asked.out, asked.resume, deployed=True)
         opening.config.attack.refuse_deployed()
     require_flower()
-    summary = _run(opening, task, place, limit)
+    summary = _run(opening, task, place)
     if asked.json_output:
         typer.echo(json.dumps(summary))
     else:
         _print_summary(summary)
 
 
-@dataclass(frozen=True)
-class Place:
-    """Where a server listens, and whom it admits.
-
-    Attributes:
-        keys: Folder of the server's keys.
-        roster: Folder of the clients' public keys.
-        host: The address at which it listens.
-        port: On which port.
-        clients: With how many clients it begins; all of the roster where it is None.
-        insecure: Whether all of it is tried out on one machine.
-    """
-
-    keys: Path
-    roster: Path
-    host: str
-    port: int
-    clients: int | None
-    insecure: bool
-
-    @staticmethod
-    def of(
-        keys: Path | None,
-        roster: Path | None,
-        listen: str | None,
-        clients: int | None,
-        insecure: bool,
-    ) -> Place:
-        """What the options stand for, of which any may be left out."""
-        keys = keys or (FOLDER if insecure else Path("keys"))
-        host, port = address(listen) if listen else (HOST if insecure else "0.0.0.0", PORT)  # noqa: S104 - a server
-        return Place(keys, roster or keys / "roster", host, port, clients, insecure)
-
-
-def _run(opening: Opening[MethodConfig], task: str, place: Place, limit: float) -> Summary:
+def _run(opening: Opening[MethodConfig], task: str, place: Place) -> Summary:
     """Wait for clients, and run with them."""
+    from ccfcpp.deployment.gathering import Gathering
     from ccfcpp.deployment.roster import read_roster
-    from ccfcpp.deployment.serving import experiment_for, open_server
+    from ccfcpp.deployment.serving import experiment_for, gather, open_server, wait_for_clients
     from ccfcpp.deployment.transport import Patience
 
-    console, patience = progress_console(), Patience(limit)
+    console, patience, least = progress_console(), Patience(place.limit), place.clients
     if place.insecure:
-        make_trial_keys(place.keys, place.clients or 0)
-        console.print(
-            f"keys of the server and of all clients lie in {place.keys}, on this machine alone"
-        )
-    attendance = Attendance(console, read_roster(place.roster))
+        make_trial_keys(place.key_folder, least or 0)
+        where = f"in {place.key_folder}, on this machine alone"
+        console.print(f"keys of the server and of all clients lie {where}")
+    admitted = read_roster(place.admitted)
+    attendance = Attendance(console, admitted)
+    saved = RunPaths(opening.path).deployment
     home = opening.path.with_name(f"{opening.path.name}-flower")
-    resumption = f"{resume_command('serve', opening.path)} --task {task} "
-    resumption += f"--listen {place.host}:{place.port}" + " --insecure" * place.insecure
-    with (
-        resumable(resumption) as should_stop,
-        open_server(place.keys, place.roster, place.host, place.port, home) as link,
-    ):
-        opening, gathering = _gathered(opening, task, place.clients, link, patience, attendance)
+    resumption = f"{resume_command('serve', opening.path)} --task {task} --listen {place.address}"
+    resumption += " --insecure" * place.insecure
+    server = open_server(place.key_folder, place.admitted, *address(place.address), home)
+    with resumable(resumption) as should_stop, server as link:
+        if opening.goes_on and saved.exists():
+            gathering = Gathering.load(saved)
+            there = len(gathering.members)
+            console.print(f"{opening.path}: waiting for {least or there} of {there} clients")
+            wait_for_clients(link, gathering, least)
+        else:
+            wanted = least or len(admitted)
+            console.print(f"{opening.path}: waiting for {wanted} of {len(admitted)} clients")
+            with attendance.shown():
+                gathering = gather(
+                    link, opening.config, task, admitted, least, patience, attendance.told
+                )
+            opening = fitted(opening, gathering.charter)
+            gathering = gathering.told(opening.config)
         attendance.begin(gathering.members)
         experiment, folder = opening.open(
             lambda chosen: experiment_for(gathering, chosen, link, patience, attendance.stands)
         )
-        gathering.save(folder.deployment)
+        gathering.save(saved)
         for line in (header(experiment, gathering.seconds), *protection(experiment)):
             console.print(line)
         return run_to_end(experiment, folder, _HEADLINES[task], should_stop, below=attendance)
-
-
-def _gathered(
-    opening: Opening[MethodConfig],
-    task: str,
-    least: int | None,
-    link: Link,
-    patience: Patience,
-    attendance: Attendance,
-) -> tuple[Opening[MethodConfig], Gathering]:
-    """The run fitted to its clients' images, and who takes part in it."""
-    from ccfcpp.deployment.gathering import Gathering
-    from ccfcpp.deployment.serving import gather, wait_for_clients
-
-    saved = RunPaths(opening.path).deployment
-    if opening.goes_on and saved.exists():
-        gathering = Gathering.load(saved)
-        there = len(gathering.members)
-        attendance.say(f"{opening.path}: waiting for {least or there} of {there} clients")
-        wait_for_clients(link, gathering, least)
-        return opening, gathering
-    admitted = attendance.standings
-    wanted = least or len(admitted)
-    attendance.say(f"{opening.path}: waiting for {wanted} of {len(admitted)} clients")
-    with attendance.shown():
-        gathering = gather(link, opening.config, task, admitted, least, patience, attendance.told)
-    opening = fitted(opening, gathering.charter)
-    return opening, gathering.told(opening.config)
-
-
-def check_trial(host: str, roster: Path | None, clients: int | None, resume: bool) -> None:
-    """Raise ``UsageError`` where options do not go with ``--insecure``."""
-    refuse_elsewhere(host)
-    if roster is not None:
-        raise UsageError("--insecure makes a roster of its own: leave --roster out, or --insecure")
-    if clients is None and not resume:
-        raise UsageError("--insecure makes a key for each client: say how many with --clients N")
 
 
 def fitted(opening: Opening[MethodConfig], charter: Charter) -> Opening[MethodConfig]:

@@ -63,11 +63,7 @@ class Shown(Generic[M, E]):
         """Run what was asked for, and print the summary."""
         pipeline, console = self.pipeline, progress_console()
         with usage_errors():
-            opening = (
-                pipeline.reopen(given, asked.out)
-                if asked.resume
-                else pipeline.open(given, asked.out)
-            )
+            opening = pipeline.open(given, asked.out, asked.resume)
         begun = "going on with " if opening.goes_on else ""
         console.print(f"{begun}{self.heading(opening.config)}: {opening.path}")
 

@@ -12,8 +12,9 @@ from ccfcpp.clustering.methods import METHODS
 from ccfcpp.clustering.own_images import settings_for
 from ccfcpp.clustering.running import CLUSTERING
 from ccfcpp.core.randomness import SERVER
+from ccfcpp.data.npz import from_arrays
 from ccfcpp.engine.client import Client
-from ccfcpp.runs.estimator import FederatedEstimator, Names, images_of, refuse_other_shape
+from ccfcpp.runs.estimator import FederatedEstimator, Names
 
 
 class FederatedClustering(ClusterMixin, FederatedEstimator):  # type: ignore[misc] # no types there
@@ -64,7 +65,7 @@ class FederatedClustering(ClusterMixin, FederatedEstimator):  # type: ignore[mis
         Raises:
             UsageError: The arrays or the settings do not fit.
         """
-        data = images_of(X)
+        data = from_arrays("images", np.asarray(X), None, "X")
         fixed = {"clusters": self.n_clusters, "partition": {"kind": "folders"}}
         suited = settings_for(len(data), data.images.shape[1:])
         experiment = self._experiment(CLUSTERING, data, clients, fixed, suited)
@@ -80,8 +81,7 @@ class FederatedClustering(ClusterMixin, FederatedEstimator):  # type: ignore[mis
         Raises:
             UsageError: The images differ in shape from those of ``fit``.
         """
-        data = images_of(X)
-        refuse_other_shape(data, self._problem.image_shape)
+        data = self._images(X, self._problem.image_shape)
         # Made anew: an algorithm may hold what it made of images, and a fitted model must not.
         algorithm = METHODS[self._problem.config.method].make(self._problem)
         holder = Client(SERVER, "predict", data.images.to(self._problem.device))

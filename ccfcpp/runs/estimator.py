@@ -44,6 +44,21 @@ class FederatedEstimator(BaseEstimator):  # type: ignore[misc] # no types there
         self.device = device
         self.settings = settings
 
+    def _images(self, array: NDArray[np.uint8], shape: tuple[int, ...]) -> ImageData:
+        """Images in memory, in the shape that a model was made for.
+
+        Raises:
+            UsageError: They have another shape.
+        """
+        data = from_arrays("images", np.asarray(array), None, "X")
+        found = tuple(data.images.shape[1:])
+        if found != shape:
+            raise UsageError(
+                f"images of shape {found} do not fit the model, which was made for {shape} "
+                "(channels, height, width): resize them"
+            )
+        return data
+
     def _experiment(
         self,
         pipeline: Pipeline[M, E],
@@ -78,26 +93,3 @@ class FederatedEstimator(BaseEstimator):  # type: ignore[misc] # no types there
         config = pipeline.resolved(Given.of(settings).above(fixed), suited)
         owners, names = index_names(np.asarray(clients), len(data), "fit", "clients")
         return pipeline.make(config, replace(data, owners=owners, owner_names=names))
-
-
-def images_of(array: NDArray[np.uint8], labels: NDArray[np.generic] | None = None) -> ImageData:
-    """Images in memory, checked and in the library's form.
-
-    Args:
-        array: uint8 of shape (n, h, w), (n, h, w, c) or (n, c, h, w) with c 1 or 3.
-        labels: Integers or strings of shape (n,), or None.
-
-    Raises:
-        UsageError: The arrays do not fit.
-    """
-    named = None if labels is None else np.asarray(labels)
-    return from_arrays("images", np.asarray(array), named, "X")
-
-
-def refuse_other_shape(images: ImageData, shape: tuple[int, ...]) -> None:
-    """Raise ``UsageError`` where images are not of the shape that a model was made for."""
-    if tuple(images.images.shape[1:]) != shape:
-        raise UsageError(
-            f"images of shape {tuple(images.images.shape[1:])} do not fit the model, which was "
-            f"made for {shape} (channels, height, width): resize them"
-        )

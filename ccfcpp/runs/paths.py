@@ -2,6 +2,7 @@
 
 import itertools
 import json
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
@@ -194,3 +195,20 @@ def row_of(line: str) -> Json:
     except ValueError:
         return {}
     return row if isinstance(row, dict) else {}
+
+
+def new_path(method: str, dataset: str) -> Path:
+    """The folder of a new run, where none is given."""
+    name = Path(dataset).name.partition(".")[0]
+    return Path("runs") / f"{datetime.now():%Y%m%d-%H%M%S-%f}-{method}-{name}"
+
+
+def required_out(out: Path | None) -> Path:
+    """The folder to resume in.
+
+    Raises:
+        UsageError: None was given.
+    """
+    if out is None:
+        raise UsageError("--resume needs the folder of the run: give --out")
+    return out

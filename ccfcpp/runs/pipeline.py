@@ -8,16 +8,16 @@ about to do.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from ccfcpp.core.config import MethodConfig, Tree
-from ccfcpp.core.config_layers import resolve, values_of
+from ccfcpp.core.config_layers import resolve, stack, validate, values_of
 from ccfcpp.core.errors import UsageError
 from ccfcpp.runs.given import Given, refuse_idle
-from ccfcpp.runs.opening import Opening, new_path, required_out
-from ccfcpp.runs.paths import RunPaths
+from ccfcpp.runs.paths import RunPaths, new_path, required_out
+from ccfcpp.runs.tensorboard import check_tensorboard
 
 if TYPE_CHECKING:
     from ccfcpp.data import ImageData
@@ -27,6 +27,37 @@ if TYPE_CHECKING:
 
 M = TypeVar("M", bound=MethodConfig)
 E = TypeVar("E", bound="AnyExperiment")
+
+
+@dataclass(frozen=True)
+class Opening(Generic[M]):
+    """A run that is about to begin or to go on; all that needs no images has been checked.
+
+    Attributes:
+        path: Its folder.
+        config: Its configuration.
+        goes_on: Whether it has begun before.
+        given: What the user gave.
+    """
+
+    path: Path
+    config: M
+    goes_on: bool = False
+    given: Given = field(default_factory=Given)
+
+    def open(self, make: Callable[[M], E]) -> tuple[E, RunFolder]:
+        """The experiment and its folder.
+
+        Args:
+            make: Makes an experiment, which checks what is left to check; after that the folder is
+                made where it is new.
+        """
+        from ccfcpp.runs.folder import RunFolder
+
+        experiment = make(self.config)
+        if self.goes_on:
+            return experiment, RunFolder(self.path)
+        return experiment, RunFolder.create(self.path, self.config)
 
 
 @dataclass(frozen=True)
@@ -75,38 +106,41 @@ class Pipeline(Generic[M, E]):
         return config
 
     def open(
-        self, given: Given, out: Path | None = None, *, label: str | None = None
+        self, given: Given, out: Path | None, resume: bool = False, *, deployed: bool = False
     ) -> Opening[M]:
-        """A new run.
+        """A new run, or one that goes on with the values that it was started with.
 
         Args:
             given: What the user gave.
-            out: Its folder; a new one under ``runs/`` where it is None.
-            label: What the folder is called after, in place of the data set.
+            out: Its folder; a new run without one gets it under ``runs/``.
+            resume: Whether it goes on.
+            deployed: Whether its images are with clients on other machines.
 
         Raises:
-            UsageError: A setting does not fit, or the folder holds something.
+            UsageError: A setting does not fit, the folder of a new run holds something, or there
+                is no such run to go on with.
         """
-        config = self.resolved(given)
-        path = out or new_path(self.label(config), label or config.dataset)
-        return Opening.new(path, config, given)
+        if resume:
+            path = required_out(out)
+            config = self._resumed(given, RunPaths.reopen(path), deployed)
+        else:
+            config = self.resolved(given)
+            dataset = "deployed" if deployed else config.dataset
+            path = out or new_path(self.label(config), dataset)
+            RunPaths(path).refuse_if_taken()
+        check_tensorboard(config.tensorboard)
+        return Opening(path, config, resume, given)
 
-    def reopen(self, given: Given, out: Path | None, *, deployed: bool = False) -> Opening[M]:
-        """A run that goes on.
-
-        Args:
-            given: What the user gave; only where the run takes place may differ from before.
-            out: Its folder.
-            deployed: Whether its images may be with clients on other machines.
-
-        Raises:
-            UsageError: There is no such run, or it was started with other values.
-        """
-        path = required_out(out)
+    def _resumed(self, given: Given, paths: RunPaths, deployed: bool) -> M:
+        if not deployed:
+            paths.refuse_deployed()
+        saved = paths.saved_config(self.kind)
         if given.rounds is not None:
-            saved = RunPaths.reopen(path).saved_config(self.kind)
             given = given.under(*self._rounds(given, saved))
-        return Opening.going_on(path, self.kind, *given.layers, deployed=deployed)
+        layers = (saved.model_dump(mode="json"), *given.layers)
+        config = validate(self.kind, stack(self.kind, *layers))
+        paths.refuse_other_config(config)
+        return config
 
     def fitted(self, opening: Opening[M], suited: Tree) -> Opening[M]:
         """A run with settings that suit its images, under those that the user gave."""
@@ -118,9 +152,8 @@ class Pipeline(Generic[M, E]):
         Raises:
             UsageError: The images cannot be read, or do not fit the settings.
         """
-        found = None if opening.goes_on else self.suited(opening.config)
         images = None
-        if found is not None:
+        if not opening.goes_on and (found := self.suited(opening.config)) is not None:
             images, suited = found
             opening = self.fitted(opening, suited)
         experiment, folder = opening.open(lambda config: self.make(config, images))
@@ -130,9 +163,8 @@ class Pipeline(Generic[M, E]):
         self, settings: Mapping[str, object] | None, out: str | Path | None, resume: bool
     ) -> Summary:
         """Run everything, and give the summary."""
-        given, place = Given.of(settings), None if out is None else Path(out)
-        opening = self.reopen(given, place) if resume else self.open(given, place)
-        _, experiment, folder = self.start(opening)
+        place = None if out is None else Path(out)
+        _, experiment, folder = self.start(self.open(Given.of(settings), place, resume))
         return experiment.run(folder)
 
     def _rounds(self, given: Given, config: M) -> tuple[str, object]:

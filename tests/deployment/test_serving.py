@@ -18,7 +18,7 @@ from ccfcpp.core.config_layers import resolve
 from ccfcpp.deployment.charter import Charter
 from ccfcpp.engine.client import Member
 from ccfcpp.runs.given import Given
-from ccfcpp.runs.opening import Opening
+from ccfcpp.runs.pipeline import Opening
 from tests.deployment.test_experiment import experiment_on, grid_of
 from tests.support.classification import labelled_clients
 from tests.support.clustering import tiny
@@ -30,7 +30,7 @@ MEMBERS = [Member(0, "ward-a", 1200), Member(1, "ward-b", 60)]
 def fitted_to(samples: int, shape: tuple[int, ...], *layers: Mapping[str, Any]) -> ScanConfig:
     given = [{"dataset": "somewhere/else"}, *map(dict, layers)]
     config = resolve(ClusterConfig, "cluster", *given)
-    opening = Opening(Path("run"), config, goes_on=False, given=Given(tuple(given)))
+    opening = Opening(Path("run"), config, given=Given(tuple(given)))
     charter = Charter(command="cluster", config={}, image_shape=shape, samples=samples)
     return fitted(opening, charter).config.section(ScanConfig)
 

@@ -1,14 +1,18 @@
-"""From settings to a run: rounds of every system, and settings that change nothing."""
+"""From settings to a run: what is checked before anything is made or written."""
 
 from pathlib import Path
 
 import pytest
 
+from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.experiment import ClusteringExperiment
 from ccfcpp.clustering.methods import METHODS
 from ccfcpp.clustering.running import CLUSTERING
+from ccfcpp.core.config_layers import validate
 from ccfcpp.core.errors import UsageError
+from ccfcpp.runs.experiment import AnyExperiment
 from ccfcpp.runs.given import Given
+from ccfcpp.runs.paths import RunPaths, new_path, required_out
 from supervised.running import CLASSIFICATION
 
 FIXED = ("km", "fcm", "k-fed")
@@ -55,11 +59,11 @@ def test_what_is_no_number_of_rounds_is_refused_as_such(method: str, rounds: str
 def test_a_run_goes_on_with_the_same_number_of_rounds(tmp_path: Path) -> None:
     opening = CLUSTERING.open(given("fed-scan", "4"), tmp_path / "run")
     opening.open(lambda config: ClusteringExperiment(config))
-    again = CLUSTERING.reopen(Given(rounds="4"), tmp_path / "run")
+    again = CLUSTERING.open(Given(rounds="4"), tmp_path / "run", resume=True)
     assert again.goes_on
     assert again.config == opening.config
     with pytest.raises(UsageError, match=r"was started with scan.steps = 60: leave it out"):
-        CLUSTERING.reopen(Given(rounds="5"), tmp_path / "run")
+        CLUSTERING.open(Given(rounds="5"), tmp_path / "run", resume=True)
 
 
 def test_values_that_change_nothing_are_refused_for_every_kind_of_run() -> None:
@@ -73,3 +77,40 @@ def test_values_that_change_nothing_are_refused_for_every_kind_of_run() -> None:
         CLUSTERING.resolved(Given(files=(values,)))
     with pytest.raises(UsageError, match=r"moon.mu = 1 has no effect on fedavg: .* one of moon"):
         CLASSIFICATION.resolved(Given(values={"moon": {"mu": 1}}))
+
+
+def test_a_new_run_has_no_folder_before_its_experiment_was_made(tmp_path: Path) -> None:
+    opening = CLUSTERING.open(Given(), tmp_path / "run")
+
+    def refuse(config: ClusterConfig) -> AnyExperiment:
+        raise UsageError("the images do not fit")
+
+    with pytest.raises(UsageError, match="do not fit"):
+        opening.open(refuse)
+    assert not (tmp_path / "run").exists()
+    _, folder = opening.open(ClusteringExperiment)
+    assert folder.saved_config(ClusterConfig) == opening.config
+
+
+def test_a_folder_that_is_taken_is_refused_at_once(tmp_path: Path) -> None:
+    RunPaths.create(tmp_path / "run", validate(ClusterConfig, {}))
+    with pytest.raises(UsageError, match="holds another run"):
+        CLUSTERING.open(Given(), tmp_path / "run")
+
+
+def test_a_run_goes_on_with_its_own_values(tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    RunPaths.create(path, validate(ClusterConfig, {"seed": 3}))
+    opening = CLUSTERING.open(Given.of({"device": "cpu"}), path, resume=True)
+    assert (opening.goes_on, opening.config.seed, opening.config.device) == (True, 3, "cpu")
+    with pytest.raises(UsageError, match="was started with seed = 3: leave it out"):
+        CLUSTERING.open(Given.of({"seed": 4}), path, resume=True)
+    with pytest.raises(UsageError, match="no run to resume"):
+        CLUSTERING.open(Given(), tmp_path / "none", resume=True)
+
+
+def test_a_new_path_names_method_and_images() -> None:
+    assert new_path("ccfc++", "/data/my.photos.zip").name.endswith("-ccfc++-my")
+    assert required_out(Path("x")) == Path("x")
+    with pytest.raises(UsageError, match="give --out"):
+        required_out(None)
