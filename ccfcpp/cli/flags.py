@@ -76,7 +76,7 @@ def _titled(panel: str, *flags: Flag) -> tuple[Flag, ...]:
 
 
 _ALL = "All systems"
-_SYSTEMS, _CLASSIFIERS, _DATASETS = map(", ".join, (METHODS, CLASSIFIERS, DATASETS))
+_SYSTEMS, _CLASSIFIERS, _DATASETS = ", ".join(METHODS), ", ".join(CLASSIFIERS), ", ".join(DATASETS)
 _IMAGES = f"One of {_DATASETS}; or an image folder, an archive of one, or an .npz file."
 _FOLDERS = "skew, dirichlet, iid, or folders (each folder is a client)."
 _SKEW = "Degree of skew, 0 (random) to 1 (one class a client)."

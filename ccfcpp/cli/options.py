@@ -73,7 +73,7 @@ def grouped(command: flags.Command) -> flags.Command:
     groups = {
         name: inspect.signature(each.annotation, eval_str=True).parameters
         for name, each in own.items()
-        if is_dataclass(each.annotation)
+        if isinstance(each.annotation, type) and is_dataclass(each.annotation)
     }
 
     @functools.wraps(command)

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from ccfcpp.deployment.charter import Charter
     from ccfcpp.deployment.experiment import DeployedExperiment
     from ccfcpp.runs.paths import Summary
-    from ccfcpp.runs.pipeline import AnyPipeline, Opening
+    from ccfcpp.runs.pipeline import AnyPipeline, M, Opening
 
 _FLAGS = (
     flags.ANY_METHOD,
@@ -184,7 +184,7 @@ def _run(opening: Opening[MethodConfig], task: str, place: Place) -> Summary:
         return run_to_end(experiment, folder, _HEADLINES[task], should_stop, below=attendance)
 
 
-def fitted(opening: Opening[MethodConfig], charter: Charter) -> Opening[MethodConfig]:
+def fitted(opening: Opening[M], charter: Charter) -> Opening[M]:
     """The run with settings that its clients' images ask for, under those that the user gave."""
     if charter.command != "cluster" or opening.goes_on or opening.config.dataset in DATASETS:
         return opening
