@@ -21,7 +21,7 @@ from ccfcpp.core.config import Tree
 from ccfcpp.core.config_layers import merge, parse_assignments, resolve
 from ccfcpp.core.errors import FederationError, UsageError
 from ccfcpp.core.metrics import clustering_scores
-from ccfcpp.privacy.hostile_config import AttackConfig, DefenceConfig
+from ccfcpp.hostility.config import AttackConfig, DefenceConfig
 
 SMALL: dict[str, list[str]] = {
     "ccfc++": [

@@ -7,9 +7,9 @@ import torch
 
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.aggregation import ModelAverage
-from ccfcpp.engine.algorithm import Algorithm
+from ccfcpp.engine.algorithm import Algorithm, Crew
 from ccfcpp.engine.availability import Availability
-from ccfcpp.engine.client import Client, Crew, Member
+from ccfcpp.engine.client import Client, Member
 from ccfcpp.engine.exchange import ClientSide, ClientWork, Exchange, Figures, ServerWork, Task
 from ccfcpp.engine.federation import Federation, in_process
 from ccfcpp.engine.memories import ClientMemories

@@ -9,14 +9,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
+from ccfcpp.privacy.secure_sums_here import SecureSum
 
 from ccfcpp.engine.client import Member
 from ccfcpp.engine.exchange import Task
-from ccfcpp.privacy.fixed_point import FixedPoint
-from ccfcpp.privacy.masks import sealed_for, stream
-from ccfcpp.privacy.secure_sums import Participant, Terms
-from ccfcpp.privacy.secure_sums_here import SecureSum
-from ccfcpp.privacy.shares import joined, split
+from ccfcpp.privacy.sums.fixed_point import FixedPoint
+from ccfcpp.privacy.sums.masks import sealed_for, stream
+from ccfcpp.privacy.sums.protocol import Participant, Terms
+from ccfcpp.privacy.sums.shares import joined, split
 
 FORM = FixedPoint(64, 32)
 

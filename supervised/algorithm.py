@@ -6,8 +6,8 @@ import torch
 
 from ccfcpp.core.profiling import section
 from ccfcpp.core.randomness import Randomness
-from ccfcpp.engine.algorithm import Algorithm
-from ccfcpp.engine.client import Client, Crew, Member
+from ccfcpp.engine.algorithm import Algorithm, Crew
+from ccfcpp.engine.client import Client, Member
 from ccfcpp.engine.exchange import (
     ClientSide,
     ClientWork,
@@ -17,6 +17,7 @@ from ccfcpp.engine.exchange import (
     ServerWork,
     Task,
 )
+from ccfcpp.engine.parts import Count, Form, Mean, Opaque, Part, Spec, form_of
 from ccfcpp.engine.payload import check_samples
 from ccfcpp.models.initialisation import random_state
 from ccfcpp.models.stack.capacity import cohort_size
@@ -35,10 +36,23 @@ TERM = "decorrelation"
 """What a round's figures call the decorrelation term."""
 
 
-def training_exchange(method: Method) -> Exchange[Broadcast, LocalUpdate]:
-    """The exchange of a round, with the types that the method has for it."""
-    means = method.aggregation.of_means
-    return Exchange("training", method.message, method.update, method.remembers, averaged=means)
+def training_exchange(method: Method, logs_terms: bool) -> Exchange[Broadcast, LocalUpdate]:
+    """The exchange of a round, with the types and parts that the method has for it.
+
+    Args:
+        method: The method.
+        logs_terms: Whether clients send the decorrelation term of each local epoch.
+    """
+    parts: dict[str, Part] = {
+        "model": Mean("samples", separate=not method.aggregation.of_means),
+        "samples": Count(),
+        "steps": Count(),
+        "loss": Mean("samples", report=True, optional=True),
+        **method.parts,
+    }
+    if logs_terms:
+        parts["terms"] = Opaque()
+    return Exchange("training", method.message, method.update, parts, method.remembers)
 
 
 class LocalTraining(ClientWork[Broadcast, LocalUpdate]):
@@ -96,7 +110,7 @@ class FederatedClassification(
         self.rounds = config.training.rounds
         self.method = CLASSIFIERS[config.method]
         self.state_type = self.method.state
-        self.exchange = training_exchange(self.method)
+        self.exchange = training_exchange(self.method, config.decorrelation.log_epochs)
         self.sharing = self.method.sharing(make_model, device)
         with torch.device("meta"):
             model = make_model()
@@ -128,18 +142,20 @@ class FederatedClassification(
         """The global model, and what else the method sends."""
         return self.method.broadcast(state)
 
+    def form(self, message: Broadcast) -> Form:
+        """A model like the one that went down, and what the method adds."""
+        count, loss = Spec(torch.int64), Spec(torch.float64, optional=True)
+        form = form_of(message.model, "model/") | {"samples": count, "steps": count, "loss": loss}
+        if self.config.decorrelation.log_epochs:
+            epochs = self.config.training.local_epochs
+            form["terms"] = Spec(torch.float64, (epochs,), optional=True)
+        return {**form, **self.method.form(message)}
+
     def check(self, message: Broadcast, update: LocalUpdate, senders: Sequence[Member]) -> None:
-        """Refuse what has other shapes than what went down, or claims other samples."""
+        """Refuse claims of other samples, and negative numbers of steps."""
         check_samples(update.samples, senders)
         if update.steps < 0:
             raise RefusedUpdateError(f"it claims {update.steps} steps")
-        epochs = self.config.training.local_epochs
-        if update.terms is not None and update.terms.shape != (epochs,):
-            raise RefusedUpdateError(
-                f"its decorrelation terms have the shape {tuple(update.terms.shape)}, not "
-                f"{(epochs,)}: one for each local epoch"
-            )
-        self.method.aggregation.check(message, update)
 
     def aggregate(
         self, state: ServerState, updates: Iterable[LocalUpdate], randomness: Randomness

@@ -20,8 +20,8 @@ from ccfcpp.core.config import (
     Section,
     Weight,
 )
+from ccfcpp.hostility.config import AttackConfig, DefenceConfig
 from ccfcpp.privacy.config import PrivacyConfig
-from ccfcpp.privacy.hostile_config import AttackConfig, DefenceConfig
 from supervised.classifiers import CLASSIFIERS
 
 

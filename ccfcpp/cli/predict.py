@@ -46,6 +46,7 @@ def predict(
     if device not in _DEVICES:
         raise UsageError(f"--device {device} is refused: it should be one of {', '.join(_DEVICES)}")
 
+    from ccfcpp.clustering.config import ClusterDataConfig
     from ccfcpp.clustering.model import load_model
     from ccfcpp.core.files import write_whole
     from ccfcpp.data.photos import read_photos
@@ -55,7 +56,7 @@ def predict(
     console = progress_console()
     loaded = load_model(model, device)
     console.print(f"reading {photos} …")
-    resized = loaded.problem.config.data.image_size is not None
+    resized = loaded.problem.config.section(ClusterDataConfig).image_size is not None
     read = read_photos(photos, loaded.image_shape, resized=resized)
     console.print(f"assigning {len(read.names):,} images …")
     found: list[int] = loaded.assign(read.images).tolist()

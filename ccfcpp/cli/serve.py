@@ -196,7 +196,7 @@ def fitted(opening: Opening[M], charter: Charter) -> Opening[M]:
 def header(experiment: DeployedExperiment, seconds: float) -> str:
     """What is about to be run, and how long it takes."""
     from ccfcpp.cli.progress import minutes
-    from ccfcpp.deployment.masked_messages import EXCHANGES_OF_A_SUM
+    from ccfcpp.privacy.sums.messages import EXCHANGES_OF_A_SUM
 
     charter, algorithm = experiment.charter, experiment.algorithm
     height, width = charter.image_shape[1:]

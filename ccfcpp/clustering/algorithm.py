@@ -8,7 +8,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import torch
 from torch import Tensor
 
-from ccfcpp.clustering.config import ClusterConfig
+from ccfcpp.core.config import MethodConfig
 from ccfcpp.engine.algorithm import Algorithm
 from ccfcpp.engine.client import Client
 from ccfcpp.engine.exchange import State
@@ -27,7 +27,7 @@ class Problem:
         samples: Images of all clients that take part in the run; 0 where nothing is trained.
     """
 
-    config: ClusterConfig
+    config: MethodConfig
     image_shape: tuple[int, ...]
     clusters: int
     device: torch.device

@@ -8,8 +8,8 @@ from pydantic import Field
 
 from ccfcpp.clustering.methods import METHODS
 from ccfcpp.core.config import DataConfig, Heeding, MethodConfig, Positive, Section, Share
+from ccfcpp.hostility.config import AttackConfig, DefenceConfig
 from ccfcpp.privacy.config import PrivacyConfig
-from ccfcpp.privacy.hostile_config import AttackConfig, DefenceConfig
 
 
 class ClusterDataConfig(DataConfig):

@@ -21,8 +21,8 @@ from ccfcpp.data.images import random_part
 from ccfcpp.engine.checkpoint import load_checkpoint
 from ccfcpp.engine.client import Client
 from ccfcpp.engine.exchange import Task
-from ccfcpp.privacy.inversion import inverted
-from ccfcpp.privacy.membership import membership, neighbours
+from ccfcpp.privacy.leakage.inversion import inverted
+from ccfcpp.privacy.leakage.membership import membership, neighbours
 from ccfcpp.runs.folder import RunFolder
 
 _MOST_IMAGES = 5000

@@ -15,18 +15,14 @@ from ccfcpp.clustering.model import ModelFacts
 from ccfcpp.core.config import MethodConfig
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.metrics import clustering_scores
-from ccfcpp.deployment.bounded_sums import SummingWithinBounds, exchanges_within_bounds
 from ccfcpp.deployment.charter import Charter
 from ccfcpp.deployment.halves import COUNTS, Counts, counting
-from ccfcpp.deployment.masked_messages import exchanges_under_masks
-from ccfcpp.deployment.masked_sums import SummingOverNetwork
 from ccfcpp.deployment.transport import Deployed
-from ccfcpp.engine.client import Crew, Member, by_size
+from ccfcpp.engine.algorithm import Crew
+from ccfcpp.engine.client import Member, by_size
 from ccfcpp.engine.exchange import Exchange, RefusedUpdateError, Task
-from ccfcpp.engine.federation import Federation
 from ccfcpp.engine.memories import ClientMemories
 from ccfcpp.engine.payload import pack, size
-from ccfcpp.engine.transport import Transport
 from ccfcpp.models.state import ModelState
 from ccfcpp.runs.experiment import Arrays, Experiment, Scores, Snapshot
 from ccfcpp.runs.local_spectra import LocalSpectra
@@ -52,7 +48,7 @@ class DeployedExperiment(Experiment[Any]):
         connect: Makes the transport.
 
     Attributes:
-        transport: What takes tasks to them.
+        clients_far: What takes tasks to them.
     """
 
     def __init__(
@@ -72,17 +68,12 @@ class DeployedExperiment(Experiment[Any]):
         self.prepare()
         largest = max(member.samples for member in self._members)
         works = self.algorithm.client_side(Crew(largest, together=1)).works
-        self.exchanges = {name: work.exchange for name, work in works.items()}
+        self.exchanges = [work.exchange for work in works.values()]
         _ = self.hostility, self.protection  # they say before the run what does not fit
-        self.transport = connect({**self._asked(), COUNTS: self.counting}, self.device)
-
-    def _asked(self) -> Exchanges:
-        """What clients are asked for."""
-        if self.privacy.secure_sums:
-            return exchanges_under_masks(self.exchanges)
-        if self.privacy.level != "none":
-            return exchanges_within_bounds(self.exchanges)
-        return self.exchanges
+        if self.protection:
+            works = self.protection.works(works)
+        asked = {name: work.exchange for name, work in works.items()}
+        self.clients_far = connect({**asked, COUNTS: self.counting}, self.device)
 
     @abstractmethod
     def prepare(self) -> None:
@@ -115,25 +106,9 @@ class DeployedExperiment(Experiment[Any]):
         """Each client trains by itself."""
         return
 
-    def federation(self, memories: ClientMemories | None = None) -> Federation[Any, Any]:
-        """The server and its transport; memories are the clients' own affair."""
-        transport: Transport = self.transport
-        mechanism = self.protection.mechanism if self.protection else None
-        if self.privacy.secure_sums:
-            transport = SummingOverNetwork(transport, self.exchanges, self.privacy, mechanism)
-        elif mechanism is not None:
-            transport = SummingWithinBounds(transport, self.exchanges, mechanism)
-        federation: Federation[Any, Any] = Federation(
-            self.system,
-            self.algorithm,
-            self._members,
-            self.availability,
-            self.randomness,
-            transport,
-        )
-        self.hostility.meet(federation)
-        federation.guard = mechanism
-        return federation
+    def transport(self, memories: ClientMemories) -> Deployed:
+        """The clients on other machines; memories are their own affair."""
+        return self.clients_far
 
     def knows_groups(self, state: Any) -> bool:
         """Whether images can be put anywhere yet."""
@@ -154,7 +129,7 @@ class DeployedExperiment(Experiment[Any]):
         every image of its own is.
         """
         task = Task(self.system, COUNTS, number, _AFTER_THE_ROUND)
-        replies = self.transport.deliver(task, self.told(state), by_size(self._members))
+        replies = self.clients_far.deliver(task, self.told(state), by_size(self._members))
         held = {member.id: member.samples for member in self._members}
         found = {}
         for reply in replies:

@@ -19,14 +19,14 @@ from ccfcpp.core.errors import UsageError
 from ccfcpp.core.files import save_tensors, write_whole
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.data import ImageData, load
-from ccfcpp.deployment.bounded_sums import works_within_bounds
 from ccfcpp.deployment.charter import Charter
-from ccfcpp.deployment.masked_client import works_under_masks
-from ccfcpp.engine.algorithm import Algorithm
-from ccfcpp.engine.client import Client, Crew
+from ccfcpp.engine.algorithm import Algorithm, Crew
+from ccfcpp.engine.client import Client
 from ccfcpp.engine.exchange import ClientWork, Exchange, Task
 from ccfcpp.engine.payload import pack
 from ccfcpp.privacy.config import PrivacyConfig
+from ccfcpp.privacy.noise.images import bounding_of
+from ccfcpp.privacy.sums.client import works_in_sums
 from ccfcpp.runs.paths import RunPaths
 from supervised.algorithm import FederatedClassification
 from supervised.classifiers import CLASSIFIERS
@@ -54,7 +54,7 @@ class Counts:
 
 def counting(told: type[Any], uses_memory: bool = False) -> Exchange[Any, Counts]:
     """The exchange that counts, by what clients are told."""
-    return Exchange(COUNTS, told, Counts, uses_memory)
+    return Exchange(COUNTS, told, Counts, uses_memory=uses_memory)
 
 
 class Half(ABC):
@@ -135,12 +135,13 @@ class Half(ABC):
         Args:
             tells: Whether its owner allows counts.
         """
-        works = self.algorithm.client_side(Crew(self.samples, together=1)).works
         privacy = self.config.section(PrivacyConfig)
-        if privacy.secure_sums:
-            works = works_under_masks(works, privacy, self.charter.clients)
-        elif privacy.level != "none":
-            works = works_within_bounds(works, privacy)
+        crew = Crew(self.samples, 1, bounding_of(privacy), privacy.smallest_count)
+        works = self.algorithm.client_side(crew).works
+        if privacy.is_on:
+            # What would not travel in one process, and serves a report, is hidden by nothing.
+            travelling = {name: work for name, work in works.items() if work.exchange.travels}
+            works = works_in_sums(travelling, privacy, self.charter.clients)
         return {**works, COUNTS: Counting(self, tells)}
 
     def _numbered(self, labels: Tensor) -> Tensor:

@@ -2,11 +2,41 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, Generic
+from dataclasses import dataclass
+from typing import Generic
 
 from ccfcpp.core.randomness import Randomness
-from ccfcpp.engine.client import Crew
-from ccfcpp.engine.exchange import ClientSide, ServerWork, State
+from ccfcpp.engine.client import Client
+from ccfcpp.engine.exchange import AnyServerWork, ClientSide, State
+from ccfcpp.engine.synchronised.contract import Bounding
+
+
+@dataclass(frozen=True)
+class Crew:
+    """What the clients of one process have in common.
+
+    Attributes:
+        largest: Images of the largest of them.
+        together: How many of them take part in a round, at most.
+        bounding: Bounds what each of their images adds to a sum; None: nothing is bounded.
+        least: The fewest images over which a client sends a centroid, mean or sum.
+    """
+
+    largest: int
+    together: int
+    bounding: Bounding | None = None
+    least: int = 0
+
+    @staticmethod
+    def of(
+        clients: Sequence[Client],
+        together: int | None = None,
+        bounding: Bounding | None = None,
+        least: int = 0,
+    ) -> "Crew":
+        """Of some clients, of which all take part where no number is given."""
+        count = len(clients) if together is None else together
+        return Crew(max(map(len, clients)), count, bounding, least)
 
 
 class Algorithm(ABC, Generic[State]):
@@ -28,7 +58,7 @@ class Algorithm(ABC, Generic[State]):
         """The server's state before the first round."""
 
     @abstractmethod
-    def exchanges(self, number: int, state: State) -> Sequence[ServerWork[State, Any, Any]]:
+    def exchanges(self, number: int, state: State) -> Sequence[AnyServerWork]:
         """The server's work in round ``number``, in order."""
 
     @abstractmethod
@@ -36,7 +66,7 @@ class Algorithm(ABC, Generic[State]):
         """The work of the clients of one process.
 
         Args:
-            crew: How many they are, and how large.
+            crew: How many clients there are, how large, and what they must keep to.
         """
 
     def has_converged(self, state: State) -> bool:

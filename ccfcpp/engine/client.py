@@ -1,6 +1,6 @@
 """A client: its images and what it remembers."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -54,24 +54,6 @@ class Member:
     id: int
     name: str
     samples: int
-
-
-@dataclass(frozen=True)
-class Crew:
-    """The clients that work in one process, as far as memory has to be planned for them.
-
-    Attributes:
-        largest: Images of the largest of them.
-        together: How many of them take part in a round, at most.
-    """
-
-    largest: int
-    together: int
-
-    @staticmethod
-    def of(clients: Sequence[Client], together: int | None = None) -> "Crew":
-        """Of some clients, of which all take part where no number is given."""
-        return Crew(max(map(len, clients)), len(clients) if together is None else together)
 
 
 def memory_of(memory: Memory, part: str) -> Memory:

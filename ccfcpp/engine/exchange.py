@@ -10,10 +10,11 @@ its half.
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.client import Client, Member
+from ccfcpp.engine.parts import Count, Form, Part, Sum
 from ccfcpp.models.state import ModelState
 
 State = TypeVar("State")
@@ -57,19 +58,21 @@ class Nothing:
 
 
 @dataclass(frozen=True)
-class PerImage:
-    """How images enter sums in which each one's part is bounded.
+class Images:
+    """How images enter the sums of an exchange, where each image has a part of its own.
 
     Attributes:
         share: With which probability an image is in them.
-        batch: What gradients are divided by: images in a step on average.
-        largest: What no image's part of a sum exceeds anyhow, by group: a tighter bound than the
-            configured one.
+        batch: What sums ``of_batch`` are divided by: images in a step on average.
+        largest: What no image's part of a sum exceeds anyhow, by the name of the sum.
     """
 
     share: float = 1.0
     batch: float = 1.0
     largest: Mapping[str, float] = field(default_factory=dict)
+
+
+NOT_TOLD_APART = "what one image adds is not bounded"
 
 
 @dataclass(frozen=True)
@@ -80,14 +83,13 @@ class Exchange(Generic[Message, Update]):
         name: What tasks and reports call it.
         message: Type of what goes down, a dataclass that ``ccfcpp.engine.payload.pack`` takes.
         update: Type of what comes up, likewise.
+        parts: What each part of an update means, by the name of its field; ``a/b`` is the part b of
+            a field a. What is not declared is ``Opaque``.
         uses_memory: Whether clients need what they remember.
         travels: Whether messages travel. If not, all connected clients work by themselves, also
             those that are not available. What they give serves the report, and counts no bytes.
-        summed: Whether updates are sums, of which the server needs the total alone: a process may
-            send one for several of its clients.
-        averaged: Whether updates have a ``model``, ``samples`` and perhaps a ``loss``, of which the
-            server needs the means by samples alone; the message has such a ``model``, too.
-        per_image: Where an update is a sum over images, each one's part within configured bounds.
+        images: How images enter the sums; or why their parts cannot be told apart, and what to
+            change.
         follows: Whether it goes on with the exchange before it: only clients whose updates were
             accepted there take part.
     """
@@ -95,12 +97,16 @@ class Exchange(Generic[Message, Update]):
     name: str
     message: type[Message]
     update: type[Update]
+    parts: Mapping[str, Part] = field(default_factory=dict)
     uses_memory: bool = False
     travels: bool = True
-    summed: bool = False
-    averaged: bool = False
-    per_image: PerImage | None = None
+    images: Images | str = NOT_TOLD_APART
     follows: bool = False
+
+    @property
+    def is_sum(self) -> bool:
+        """Whether the server needs the total over clients alone."""
+        return bool(self.parts) and all(isinstance(p, Sum | Count) for p in self.parts.values())
 
 
 class ServerWork(ABC, Generic[State, Message, Update]):
@@ -112,18 +118,18 @@ class ServerWork(ABC, Generic[State, Message, Update]):
     def broadcast(self, state: State) -> Message:
         """What goes down to every client that takes part."""
 
-    def expected(self, message: Message) -> Update | None:
-        """An update of the names, shapes and dtypes that all must have; its numbers do not matter.
-
-        None where these are not known beforehand.
-        """
-        return None
-
     @abstractmethod
-    def check(self, message: Message, update: Update, senders: Sequence[Member]) -> None:
-        """Refuse an update that does not have the shapes it must have, or claims what is not so.
+    def form(self, message: Message) -> Form:
+        """The names, shapes and dtypes that an update must have.
 
-        Its type is the declared one. Numbers that are not finite are refused elsewhere.
+        Args:
+            message: What went down.
+        """
+
+    def check(self, message: Message, update: Update, senders: Sequence[Member]) -> None:
+        """Refuse an update that claims what cannot be so.
+
+        Its type, its form and that its numbers are finite have been checked.
 
         Args:
             message: What went down.
@@ -193,12 +199,12 @@ class ClientWork(ABC, Generic[Message, Update]):
 
     def local_sum(
         self, task: Task, message: Message, clients: Sequence[Client], randomness: Randomness
-    ) -> Update:
-        """The sum of the clients' updates, where the exchange is one of sums.
+    ) -> Update | None:
+        """The sum of the clients' updates; None where they cannot be summed before they are sent.
 
         The arguments are those of ``local_updates``.
         """
-        raise NotImplementedError(f"the updates of {self.exchange.name} are no sums")
+        return None
 
 
 class SummedWork(ClientWork[Message, Update]):
@@ -219,6 +225,11 @@ class SummedWork(ClientWork[Message, Update]):
         return [self.local_sum(task, message, [client], randomness) for client in clients]
 
 
+AnyExchange: TypeAlias = Exchange[Any, Any]
+AnyServerWork: TypeAlias = ServerWork[Any, Any, Any]
+AnyClientWork: TypeAlias = ClientWork[Any, Any]
+
+
 @dataclass(frozen=True)
 class ClientSide:
     """All that the clients of one process can be asked for.
@@ -228,10 +239,10 @@ class ClientSide:
         cohort: How many clients are trained side by side; None where nothing is trained.
     """
 
-    works: Mapping[str, ClientWork[Any, Any]]
+    works: Mapping[str, AnyClientWork]
     cohort: int | None = None
 
     @staticmethod
-    def of(*works: ClientWork[Any, Any], cohort: int | None = None) -> "ClientSide":
+    def of(*works: AnyClientWork, cohort: int | None = None) -> "ClientSide":
         """Works by the names of their exchanges."""
         return ClientSide({work.exchange.name: work for work in works}, cohort)

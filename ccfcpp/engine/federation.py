@@ -6,24 +6,23 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Generic, Protocol, TypeVar
 
-from torch import Tensor
-
 from ccfcpp.core.pace import tell_exchanges, tell_round
 from ccfcpp.core.randomness import Randomness
-from ccfcpp.engine.algorithm import Algorithm
+from ccfcpp.engine.algorithm import Algorithm, Crew
 from ccfcpp.engine.availability import Availability
-from ccfcpp.engine.client import Client, Crew, Member, by_size
+from ccfcpp.engine.client import Client, Member, by_size
 from ccfcpp.engine.exchange import (
     AbsentClientError,
+    AnyServerWork,
     ClientSide,
-    Exchange,
     RefusedUpdateError,
     ServerWork,
     State,
     Task,
 )
 from ccfcpp.engine.memories import ClientMemories
-from ccfcpp.engine.payload import not_finite, pack, size
+from ccfcpp.engine.payload import pack, size
+from ccfcpp.engine.stages import Request, Stage, checked, sent_bytes, through
 from ccfcpp.engine.transport import InProcess, Reply, Transport
 from ccfcpp.models.state import ModelState
 
@@ -32,38 +31,19 @@ LocalModelObserver = Callable[[int, int, ModelState], None]
 """Takes a round, a client's number, and the local model that it sent."""
 
 
-class Combining(Protocol):
-    """What makes of accepted updates those that are aggregated."""
-
-    def combined(
-        self,
-        exchange: Exchange[Any, Any],
-        message: Any,
-        received: Iterator[tuple[Sequence[Member], Any]],
-    ) -> Iterator[Any]:
-        """The updates that are aggregated.
-
-        Args:
-            exchange: Whose updates they are.
-            message: What went down.
-            received: What was accepted: whose it is, and the update.
-        """
-        ...
-
-
 class Guard(Protocol):
-    """What keeps account of what rounds give away."""
+    """Decides whether a round may be run, such as by a privacy budget."""
 
-    def allows(self, number: int, works: Sequence[ServerWork[Any, Any, Any]]) -> bool:
+    def allows(self, number: int, works: Sequence[AnyServerWork]) -> bool:
         """Whether a round may be run."""
         ...
 
-    def begins(self, number: int, works: Sequence[ServerWork[Any, Any, Any]]) -> None:
-        """A round is about to be run."""
+    def begins(self, number: int, works: Sequence[AnyServerWork]) -> None:
+        """Note that a round is about to be run."""
         ...
 
     def figures(self) -> dict[str, float]:
-        """What a round's report says of it."""
+        """Figures for the round's report."""
         ...
 
 
@@ -100,8 +80,8 @@ class RoundReport:
 class Federation(Generic[State, Carrier]):
     """A server and its clients, running one algorithm.
 
-    It broadcasts, checks and refuses, counts bytes, and aggregates. Where the clients are is the
-    transport's affair.
+    It broadcasts, checks and refuses, counts bytes, and aggregates. The transport knows where the
+    clients are.
 
     Args:
         system: The algorithm's name, which tasks carry.
@@ -110,12 +90,10 @@ class Federation(Generic[State, Carrier]):
         availability: Which of them take part in each round.
         randomness: The run's source of random numbers.
         transport: What takes tasks to the clients.
-
-    Attributes:
-        on_local_model: Called for each accepted update that holds a local model to compare, before
-            it is aggregated. Its time is not the round's.
-        defence: What stands between accepted updates and their aggregation; None: nothing.
+        stages: What lies between the transport and the loop, from the clients' side on.
         guard: Asked before each round; where it does not allow one, the run is over.
+        observer: Called for each accepted update that holds a local model to compare, before it is
+            aggregated. Its time is not counted as the round's.
     """
 
     def __init__(
@@ -126,6 +104,9 @@ class Federation(Generic[State, Carrier]):
         availability: Availability,
         randomness: Randomness,
         transport: Carrier,
+        stages: Sequence[Stage] = (),
+        guard: Guard | None = None,
+        observer: LocalModelObserver | None = None,
     ) -> None:
         self.system = system
         self.algorithm = algorithm
@@ -133,9 +114,9 @@ class Federation(Generic[State, Carrier]):
         self.availability = availability
         self.randomness = randomness
         self.transport = transport
-        self.on_local_model: LocalModelObserver | None = None
-        self.defence: Combining | None = None
-        self.guard: Guard | None = None
+        self.guard = guard
+        self.observer = observer
+        self._deliver = through(transport, stages)
         self._looking = 0.0
         self._heard: set[int] = set()
 
@@ -197,12 +178,8 @@ class Federation(Generic[State, Carrier]):
     ) -> State:
         if not members:
             return state
-        message = work.broadcast(state)
-        updates: Iterator[Any] = self._accepted(work, task, message, members, report, taken)
-        if self.defence is None:
-            updates = (update for _, update in updates)
-        else:
-            updates = self.defence.combined(work.exchange, message, updates)
+        request = Request(work, task, work.broadcast(state), members)
+        updates = self._accepted(request, report, taken)
         first = next(updates, None)
         if first is None:
             return state
@@ -211,41 +188,27 @@ class Federation(Generic[State, Carrier]):
         report.figures |= figures
         return state
 
-    def _accepted(
-        self,
-        work: ServerWork[State, Any, Any],
-        task: Task,
-        message: object,
-        members: Sequence[Member],
-        report: RoundReport,
-        taken: set[int],
-    ) -> Iterator[tuple[Sequence[Member], object]]:
-        """The updates that can be used, one by one as they come, with those whose they are.
+    def _accepted(self, request: Request, report: RoundReport, taken: set[int]) -> Iterator[object]:
+        """The updates that can be used, one by one as they come.
 
-        These go to ``taken``.
+        Args:
+            request: What the clients are asked for.
+            report: Takes what is refused, and how many bytes travel.
+            taken: Takes the numbers of the clients whose updates are used.
         """
-        counts = work.exchange.travels
-        down = size(pack(message)) if counts else 0
-        for reply in self.transport.deliver(task, message, members):
+        work, counts = request.work, request.exchange.travels
+        down = size(pack(request.message)) if counts else 0
+        for reply in self._deliver(request):
             if isinstance(reply.update, AbsentClientError):
                 _note(report.absent, work, reply)
                 continue
             self._heard.update(reply.clients)
             received = down * len(reply.clients)
             report.bytes_down += received if reply.bytes_down is None else reply.bytes_down
-            report.bytes_up += reply.bytes_up or 0
+            if counts:
+                report.bytes_up += sent_bytes(reply)
             try:
-                content = _content(work, reply)
-                if reply.bytes_up is None and counts:
-                    # A sum for several has the size of the one that each of them would have sent.
-                    report.bytes_up += size(content) * len(reply.clients)
-                if reply.noised:
-                    reply = replace(reply, update=work.mended(message, reply.update))
-                else:
-                    senders = [self.members[client] for client in reply.clients]
-                    work.check(message, reply.update, senders)
-                if name := not_finite(content):
-                    raise RefusedUpdateError(f"{name} holds NaN or Inf")
+                update = checked(request, reply)
             except RefusedUpdateError as refusal:
                 # What led to such an update, such as moments that are NaN, is not remembered.
                 _note(report.refused, work, replace(reply, update=refusal))
@@ -253,16 +216,17 @@ class Federation(Generic[State, Carrier]):
             reply.accept()
             taken.update(reply.clients)
             self._show(work, report.round, reply)
-            yield [self.members[client] for client in reply.clients], reply.update
+            yield update
 
-    def _show(self, work: ServerWork[State, Any, Any], number: int, reply: Reply) -> None:
-        # What stands for several clients, or has noise, is nobody's local model.
-        is_one = not (reply.others or reply.noised)
-        model = work.local_model(reply.update) if is_one else None
-        if self.on_local_model is not None and model is not None:
-            before = time.monotonic()
-            self.on_local_model(number, reply.client, model)
-            self._looking += time.monotonic() - before
+    def _show(self, work: AnyServerWork, number: int, reply: Reply) -> None:
+        for one in reply.made_of or (reply,):
+            # What stands for several clients, or has noise, is nobody's local model.
+            is_one = not (one.others or one.noised)
+            model = work.local_model(one.update) if is_one else None
+            if self.observer is not None and model is not None:
+                before = time.monotonic()
+                self.observer(number, one.client, model)
+                self._looking += time.monotonic() - before
 
 
 def in_process(
@@ -273,9 +237,7 @@ def in_process(
     randomness: Randomness,
     memories: ClientMemories,
     side: ClientSide | None = None,
-    between: Callable[[InProcess], Transport] | None = None,
-    merges: bool = False,
-) -> Federation[State, Any]:
+) -> Federation[State, InProcess]:
     """A federation all of whose clients are in this process.
 
     Args:
@@ -286,36 +248,15 @@ def in_process(
         randomness: The run's source of random numbers.
         memories: What the clients remember.
         side: Their work; made here where it is None.
-        between: Makes of their transport the one that the loop has.
-        merges: Whether what lies between takes one sum for all clients where updates are sums.
     """
     if side is None:
         side = algorithm.client_side(Crew.of(clients, availability.invited(len(clients))))
-    inner = InProcess(clients, side, memories, randomness, merges or between is None)
-    transport: Transport = inner if between is None else between(inner)
+    transport = InProcess(clients, side, memories, randomness)
     members = [client.member for client in clients]
     return Federation(system, algorithm, members, availability, randomness, transport)
 
 
-def _note(where: dict[int, list[str]], work: ServerWork[Any, Any, Any], reply: Reply) -> None:
+def _note(where: dict[int, list[str]], work: AnyServerWork, reply: Reply) -> None:
     """Write down why there is no update of some clients."""
     for client in reply.clients:
         where.setdefault(client, []).append(f"{work.exchange.name}: {reply.update}")
-
-
-def _content(work: ServerWork[Any, Any, Any], reply: Reply) -> dict[str, Tensor]:
-    """The tensors of an update.
-
-    Raises:
-        RefusedUpdateError: There is none, or it is of another type than the declared one.
-    """
-    if isinstance(reply.update, RefusedUpdateError):
-        raise reply.update
-    if type(reply.update) is not work.exchange.update:
-        raise RefusedUpdateError(
-            f"it is a {type(reply.update).__name__}, expected a {work.exchange.update.__name__}"
-        )
-    try:
-        return pack(reply.update)
-    except TypeError as error:
-        raise RefusedUpdateError(str(error)) from error

@@ -16,9 +16,9 @@ from torch import Tensor
 
 from ccfcpp.engine.client import Member
 from ccfcpp.engine.exchange import RefusedUpdateError
+from ccfcpp.engine.parts import SEPARATOR, Form
 
 T = TypeVar("T")
-SEPARATOR = "/"
 _NUMBERS: dict[type, torch.dtype] = {bool: torch.bool, int: torch.int64, float: torch.float64}
 
 
@@ -148,23 +148,23 @@ def not_finite(tensors: Mapping[str, Tensor]) -> str | None:
     return None
 
 
-def check_same_shapes(
-    expected: Mapping[str, Tensor], received: Mapping[str, Tensor], what: str
-) -> None:
-    """Refuse tensors that differ from the expected ones in name, shape or dtype.
-
-    Args:
-        expected: Tensors by name.
-        received: Tensors by name.
-        what: What the message calls one of them.
+def check_form(form: Form, tensors: Mapping[str, Tensor]) -> None:
+    """Refuse tensors whose names, shapes or dtypes are not those of a form.
 
     Raises:
-        RefusedUpdateError: They differ.
+        RefusedUpdateError: In one line, the first tensor that differs.
     """
-    for name in sorted(expected.keys() | received.keys()):
-        first, second = expected.get(name), received.get(name)
-        if first is None or second is None or _kind(first) != _kind(second):
-            raise RefusedUpdateError(f"{what} {name} is {_shown(second)}, expected {_shown(first)}")
+    rows: set[int] = set()
+    for name in sorted(form.keys() | tensors.keys()):
+        spec, tensor = form.get(name), tensors.get(name)
+        if tensor is None and spec is not None and spec.optional:
+            continue
+        if spec is None or tensor is None or not spec.fits(tensor):
+            found = "missing" if tensor is None else f"{tensor.dtype} {tuple(tensor.shape)}"
+            raise RefusedUpdateError(f"{name!r} is {found}, expected {spec or 'nothing'}")
+        rows |= spec.rows_of(tensor)
+    if len(rows) > 1:
+        raise RefusedUpdateError(f"its tensors have different numbers of rows: {sorted(rows)}")
 
 
 def check_samples(claimed: int, senders: Sequence[Member]) -> None:
@@ -176,11 +176,3 @@ def check_samples(claimed: int, senders: Sequence[Member]) -> None:
     held = sum(sender.samples for sender in senders)
     if claimed != held:
         raise RefusedUpdateError(f"it claims {claimed} samples, and the client holds {held}")
-
-
-def _kind(tensor: Tensor) -> tuple[torch.dtype, torch.Size]:
-    return tensor.dtype, tensor.shape
-
-
-def _shown(tensor: Tensor | None) -> str:
-    return "missing" if tensor is None else f"{tensor.dtype} {tuple(tensor.shape)}"

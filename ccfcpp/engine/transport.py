@@ -18,7 +18,7 @@ def _nothing() -> None:
 
 @dataclass(frozen=True)
 class Reply:
-    """What came of a task at one client, or at several whose sum it is.
+    """What came of a task at one client, or at several whose sum or mean it is.
 
     Attributes:
         client: The client's number; of several, the first one's.
@@ -27,7 +27,9 @@ class Reply:
             becomes its memory. Where it is not called, the memory stays at the version before.
             It is called before the aggregation, which takes every update that was accepted.
         others: The other clients in a sum.
+        made_of: The replies that a stage at the server has made this one of.
         noised: Whether noise was added, after which numbers are no longer those of images.
+        is_checked: Whether a stage has checked it already.
         bytes_up: What these clients have sent together, where that is not an update each.
         bytes_down: What they have received together, where that is not the message alone.
     """
@@ -36,7 +38,9 @@ class Reply:
     update: object
     accept: Callable[[], None] = _nothing
     others: tuple[int, ...] = ()
+    made_of: tuple["Reply", ...] = ()
     noised: bool = False
+    is_checked: bool = False
     bytes_up: int | None = None
     bytes_down: int | None = None
 
@@ -120,8 +124,11 @@ class InProcess:
                 self._wake(cohort)
             before = {client.id: client.memory for client in cohort}
             answers: Sequence[tuple[Sequence[Client], object]]
-            if work.exchange.summed and self.merges:
-                answers = [(cohort, work.local_sum(task, message, cohort, randomness))]
+            total = None
+            if work.exchange.is_sum and self.merges:
+                total = work.local_sum(task, message, cohort, randomness)
+            if total is not None:
+                answers = [(cohort, total)]
             else:
                 updates = work.local_updates(task, message, cohort, randomness)
                 answers = [([c], update) for c, update in zip(cohort, updates, strict=True)]
@@ -136,7 +143,7 @@ class InProcess:
                 first_of, *others = (client.id for client in together)
                 keep = partial(self._keep, changed, task) if changed else _nothing
                 yield Reply(first_of, update, keep, tuple(others))
-            del before, answers, together, update, changed, keep
+            del before, answers, total, together, update, changed, keep
 
     def _wake(self, cohort: Sequence[Client]) -> None:
         with section("client memories"):

@@ -2,11 +2,9 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
 from ccfcpp.core.config import Count, PositiveNumber, Section
-
-_GROUPS = ("sums", "slopes", "counts", "gradient", "model", "figures")
 
 
 class PrivacyConfig(Section):
@@ -37,8 +35,8 @@ class PrivacyConfig(Section):
     """How large a client's, or an image's, part of a sum may be, by the Euclidean norm; what is
     larger is scaled down to it."""
     clips: dict[str, PositiveNumber] = Field(default_factory=dict)
-    """The same for groups of parts that have a bound of their own: ``sums``, ``slopes``,
-    ``counts``, ``gradient``, ``model``, ``figures``, or a sum's name, ``sums/predictions``."""
+    """The same for parts of updates that have a bound of their own, such as ``gradient``, ``model``
+    or ``counts``; or for one sum, such as ``sums/predictions``."""
     reproducible_noise: bool = False
     """Draw noise and samples from the run's seed. It then protects nothing."""
 
@@ -51,17 +49,6 @@ class PrivacyConfig(Section):
     def is_on(self) -> bool:
         """Whether anything is asked for."""
         return self.secure_sums or self.level != "none"
-
-    @field_validator("clips")
-    @classmethod
-    def _groups_are_known(cls, value: dict[str, float]) -> dict[str, float]:
-        for group in value:
-            if group.partition("/")[0] not in _GROUPS:
-                raise ValueError(
-                    f"privacy.clips has a group {group!r}: it should be one of "
-                    f"{', '.join(_GROUPS)}, or a name such as sums/predictions"
-                )
-        return value
 
     @model_validator(mode="after")
     def _no_image_decides_what_is_sent(self) -> "PrivacyConfig":

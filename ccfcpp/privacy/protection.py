@@ -1,31 +1,30 @@
-"""What lies between the clients and the server of a run, as its configuration has it."""
+"""What a run does for privacy, as its configuration has it."""
 
 import importlib.util
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
 
 from ccfcpp.core.errors import UsageError
-from ccfcpp.engine.client import Member
-from ccfcpp.engine.exchange import Exchange, Task
-from ccfcpp.engine.transport import Transport
-from ccfcpp.privacy.addition import addition_of
+from ccfcpp.engine.exchange import AnyClientWork, AnyExchange
 from ccfcpp.privacy.config import PrivacyConfig
-from ccfcpp.privacy.dp_levels import ClientLevel, ImageLevel
-from ccfcpp.privacy.fixed_point import FixedPoint
-from ccfcpp.privacy.summation import OpenSum, Summation
-from ccfcpp.privacy.summing import Summing
+from ccfcpp.privacy.noise.levels import ClientLevel, ImageLevel
+from ccfcpp.privacy.sums.addition import refuse_alone
+from ccfcpp.privacy.sums.client import works_in_sums
+from ccfcpp.privacy.sums.stage import Summing
 
 
 class Protection:
-    """Secure sums and differential privacy for a system, if it can use them.
+    """Secure sums and differential privacy of a run.
 
     Args:
         config: What is asked for.
         system: The system's name.
-        exchanges: All that its clients can be asked for, by name.
+        exchanges: All that its clients can be asked for.
         clients: How many are connected.
         mechanism: Differential privacy, where it is asked for.
+
+    Attributes:
+        stage: What lies between the transport and the loop.
 
     Raises:
         UsageError: What is asked for does not fit the system or the clients.
@@ -35,15 +34,15 @@ class Protection:
         self,
         config: PrivacyConfig,
         system: str,
-        exchanges: Mapping[str, Exchange[Any, Any]],
+        exchanges: Iterable[AnyExchange],
         clients: int,
         mechanism: ClientLevel | ImageLevel | None = None,
     ) -> None:
         self.config = config
-        self.exchanges = exchanges
+        self.clients = clients
         self.mechanism = mechanism
-        self.form = FixedPoint(config.bits, config.behind_the_point)
-        check_adds_up(config, system, exchanges)
+        self.stage = Summing(config, mechanism)
+        check_fits(config, system, exchanges)
         if config.secure_sums:
             _check_threshold(config, clients)
 
@@ -52,17 +51,9 @@ class Protection:
         """Whether clients of one process may send one sum: images, and not clients, are bounded."""
         return not self.config.secure_sums and isinstance(self.mechanism, ImageLevel)
 
-    def between(self, inner: Transport) -> Transport:
-        """The transport of the loop, from that of the clients."""
-        return Summing(inner, self.exchanges, self._sum, self.mechanism)
-
-    def _sum(self, task: Task, members: Sequence[Member]) -> Summation:
-        if not self.config.secure_sums:
-            return OpenSum()
-        # Imported where it is needed: cryptography is an extra.
-        from ccfcpp.privacy.secure_sums_here import SecureSum
-
-        return SecureSum(task, members, self.form, self.config.threshold)
+    def works(self, works: Mapping[str, AnyClientWork]) -> dict[str, AnyClientWork]:
+        """The clients' work as this stage has it, by the name of the exchange."""
+        return works_in_sums(works, self.config, self.clients)
 
     def open(self, path: Path, goes_on: bool) -> None:
         """Go on with what a run's ledger says is spent, where there is a budget.
@@ -101,26 +92,29 @@ class Protection:
         if self.config.secure_sums:
             found |= {
                 "threshold": self.config.threshold,
-                "bits": self.form.bits,
-                "fraction_bits": self.form.fraction,
+                "bits": self.config.bits,
+                "fraction_bits": self.config.behind_the_point,
             }
         return found | (self.mechanism.describe() if self.mechanism else {})
 
 
-def check_adds_up(
-    config: PrivacyConfig, system: str, exchanges: Mapping[str, Exchange[Any, Any]]
-) -> None:
-    """Refuse a system of which the server needs each client's part.
+def check_fits(config: PrivacyConfig, system: str, exchanges: Iterable[AnyExchange]) -> None:
+    """Refuse a system of which the server needs each client's part, and bounds of no part.
 
     Raises:
-        UsageError: Updates of one of its exchanges do not add up.
+        UsageError: In one line, with the exchange and the part.
     """
     asked = "privacy.secure_sums" if config.secure_sums else f"privacy.level = {config.level}"
-    for name, exchange in exchanges.items():
-        if exchange.travels and addition_of(exchange) is None:
+    known: set[str] = set()
+    for exchange in exchanges:
+        if exchange.travels:
+            refuse_alone(asked, system, exchange)
+            known |= exchange.parts.keys()
+    for name in config.clips:
+        if name.partition("/")[0] not in known:
             raise UsageError(
-                f"{asked}: in {system}'s exchange {name!r} the server needs each client's part, "
-                "and not the sum; docs/trust.md lists what has sums"
+                f"privacy.clips has a bound of {name!r}, and {system} sends no such part: it "
+                f"sends {', '.join(sorted(known))}"
             )
 
 

@@ -14,20 +14,22 @@ from ccfcpp.core.errors import StoppedError
 from ccfcpp.core.profiling import section
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.data import ImageData
-from ccfcpp.engine.algorithm import Algorithm
+from ccfcpp.engine.algorithm import Algorithm, Crew
 from ccfcpp.engine.availability import Availability
 from ccfcpp.engine.checkpoint import load_checkpoint
-from ccfcpp.engine.client import Client, Crew, Member
-from ccfcpp.engine.exchange import ClientSide, Exchange, State
-from ccfcpp.engine.federation import Federation, RoundReport, in_process
+from ccfcpp.engine.client import Client, Member
+from ccfcpp.engine.exchange import AnyExchange, ClientSide, State
+from ccfcpp.engine.federation import Federation, LocalModelObserver, RoundReport
 from ccfcpp.engine.memories import ClientMemories, memory_budget
+from ccfcpp.engine.transport import InProcess, Transport
+from ccfcpp.hostility.config import AttackConfig, DefenceConfig
+from ccfcpp.hostility.hostility import Hostility
 from ccfcpp.models.state import ModelState
 from ccfcpp.privacy.config import PrivacyConfig
-from ccfcpp.privacy.dp_levels import ClientLevel, ImageLevel
-from ccfcpp.privacy.dp_sampling import sampling_of
-from ccfcpp.privacy.hostile_config import AttackConfig, DefenceConfig
-from ccfcpp.privacy.hostility import Hostility
-from ccfcpp.privacy.protection import Protection, check_adds_up
+from ccfcpp.privacy.noise.images import bounding_of
+from ccfcpp.privacy.noise.levels import ClientLevel, ImageLevel
+from ccfcpp.privacy.noise.sampling import sampling_of
+from ccfcpp.privacy.protection import Protection, check_fits
 from ccfcpp.runs.environment import check_precision, choose_device, describe_environment
 from ccfcpp.runs.folder import RunFolder
 from ccfcpp.runs.local_spectra import LocalSpectra
@@ -178,8 +180,8 @@ class Experiment(ABC, Generic[State]):
         """
         folder.add_environment(describe_environment(self.device))
         memories = self._memories(folder.checkpoint.parent)
-        federation = self.federation(memories)
-        store = RunStore(folder, federation.transport, self.algorithm.state_type, self.device)
+        transport = self.transport(memories)
+        store = RunStore(folder, transport, self.algorithm.state_type, self.device)
         checkpoint = store.restore()
         if checkpoint is None:
             state, history, first_round = self._initial_state, History(), 0
@@ -190,7 +192,7 @@ class Experiment(ABC, Generic[State]):
             self.protection.open(folder.path / "privacy.jsonl", goes_on=first_round > 0)
         last_round = self.algorithm.rounds - 1
         local = LocalSpectra(last_round, self.local_representations, history.local_spectra)
-        federation.on_local_model = local
+        federation = self.federation(transport, local)
         with folder.log(self.tensorboard) as log_round:
             for state, report in federation.run(state, first_round):  # noqa: B020 - the state moves on
                 with section("scores"):
@@ -246,36 +248,47 @@ class Experiment(ABC, Generic[State]):
 
     @cached_property
     def client_side(self) -> ClientSide:
-        """The work of the clients, all of which are in this process."""
+        """The work of the clients, all of which are in this process, as the system has it."""
         together = self.availability.invited(len(self.clients))
-        return self.algorithm.client_side(Crew.of(self.clients, together))
+        least, bounding = self.privacy.smallest_count, bounding_of(self.privacy)
+        return self.algorithm.client_side(Crew.of(self.clients, together, bounding, least))
 
-    def federation(self, memories: ClientMemories | None = None) -> Federation[State, Any]:
+    def transport(self, memories: ClientMemories) -> Transport:
+        """The clients of this process, with what the run does for privacy and to attack it."""
+        works = self.hostility.works(self.client_side.works)
+        merges = self.protection.merges if self.protection else True
+        if self.protection:
+            works = self.protection.works(works)
+        side = ClientSide(works, self.client_side.cohort)
+        merges = merges and not self.hostility.is_on
+        return InProcess(self.clients, side, memories, self.randomness, merges)
+
+    def federation(
+        self, transport: Transport | None = None, observer: LocalModelObserver | None = None
+    ) -> Federation[State, Transport]:
         """The clients and the server.
 
         Args:
-            memories: What clients of this process remember; by itself it goes to no folder.
+            transport: The clients; by themselves they remember nothing in a folder.
+            observer: Sees the local models.
         """
         protection = self.protection
-        federation = in_process(
+        return Federation(
             self.system,
             self.algorithm,
-            self.clients,
+            self.hostility.known(self.members),
             self.availability,
             self.randomness,
-            memories or self._memories(None),
-            self.client_side,
-            self.hostility.between(protection.between if protection else None),
-            merges=protection is not None and protection.merges and not self.hostility.is_on,
+            transport or self.transport(self._memories(None)),
+            [*([protection.stage] if protection else []), *self.hostility.stages],
+            protection.mechanism if protection else None,
+            observer,
         )
-        self.hostility.meet(federation)
-        federation.guard = protection.mechanism if protection else None
-        return federation
 
     @cached_property
-    def exchanges(self) -> Mapping[str, Exchange[Any, Any]]:
-        """All that clients can be asked for, by name."""
-        return {name: work.exchange for name, work in self.client_side.works.items()}
+    def exchanges(self) -> Sequence[AnyExchange]:
+        """All that clients can be asked for."""
+        return [work.exchange for work in self.client_side.works.values()]
 
     @cached_property
     def hostility(self) -> Hostility:
@@ -297,23 +310,22 @@ class Experiment(ABC, Generic[State]):
 
     @cached_property
     def protection(self) -> Protection | None:
-        """What lies between clients and server; None where the configuration asks for nothing.
+        """What the run does for privacy; None where the configuration asks for nothing.
 
         Raises:
             UsageError: What it asks for does not fit the system or the clients.
         """
         if not self.privacy.is_on:
             return None
-        exchanges = self.exchanges
-        check_adds_up(self.privacy, self.system, exchanges)
-        mechanism = None if self.privacy.level == "none" else self._mechanism(exchanges)
-        return Protection(self.privacy, self.system, exchanges, len(self.members), mechanism)
+        check_fits(self.privacy, self.system, self.exchanges)
+        mechanism = None if self.privacy.level == "none" else self._mechanism()
+        return Protection(self.privacy, self.system, self.exchanges, len(self.members), mechanism)
 
-    def _mechanism(self, exchanges: Mapping[str, Exchange[Any, Any]]) -> ClientLevel | ImageLevel:
+    def _mechanism(self) -> ClientLevel | ImageLevel:
         state = self.algorithm.initial_state(self.randomness)
         works = [self.algorithm.exchanges(n, state) for n in range(self.algorithm.rounds)]
         if self.privacy.level == "image":
-            return ImageLevel(self.privacy, works, self.randomness, exchanges)
+            return ImageLevel(self.privacy, works, self.randomness, self.system, self.exchanges)
         share, dropout = self.availability.sample_fraction, self.availability.dropout_rate
         clients = len(self.members)
         return ClientLevel(self.privacy, works, self.randomness, share, clients, dropout)

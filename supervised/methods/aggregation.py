@@ -2,10 +2,9 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from ccfcpp.engine.aggregation import ModelAverage
-from ccfcpp.engine.payload import check_same_shapes
 from ccfcpp.models.state import ModelState
 from supervised.config import ClassifyConfig
 from supervised.messages import LocalUpdate, ServerState
@@ -26,7 +25,7 @@ class Aggregation(Generic[Known]):
         population: Number of connected clients, whether they take part in this round or not.
 
     Attributes:
-        of_means: Whether it needs nothing of the updates but their means by samples.
+        of_means: Whether it needs nothing of the models but their mean by samples.
     """
 
     of_means = True
@@ -45,15 +44,6 @@ class Aggregation(Generic[Known]):
     def before(self) -> ModelState:
         """The global parameters before the round."""
         return {name: self.state.model[name] for name in self._trained}
-
-    @staticmethod
-    def check(message: Any, update: Any) -> None:
-        """Refuse a model of other shapes than the global one's.
-
-        Raises:
-            RefusedUpdateError: The model has other shapes.
-        """
-        check_same_shapes(message.model, update.model, "model entry")
 
     def weight(self, update: LocalUpdate) -> float:
         """The weight of a client's parameters in the mean."""

@@ -7,6 +7,7 @@ from typing import Any
 from torch import Tensor
 
 from ccfcpp.core.config import Section, Tree, fits_always
+from ccfcpp.engine.parts import Form, Part
 from ccfcpp.models.state import ModelState
 from supervised.messages import Broadcast, LocalUpdate, ServerState
 from supervised.methods.aggregation import Aggregation
@@ -20,6 +21,10 @@ def _model_alone(model: ModelState, weights: Tensor) -> ServerState:
 
 def _no_projection(config: Any) -> Sequence[int]:
     return ()
+
+
+def _no_more(message: Any) -> Form:
+    return {}
 
 
 def _model_of(state: Any) -> Broadcast:
@@ -40,6 +45,8 @@ class Method:
         state: Type of what the server knows.
         message: Type of what goes down.
         update: Type of what comes up.
+        parts: What parts of an update mean that are this method's own.
+        form: The form of these parts, from what went down.
         begin: The first state, from a model and a flat vector of zeros of the weights' shape.
         broadcast: What goes down, from a state.
         projection: From a configuration to the widths of a projection head between the backbone
@@ -58,6 +65,8 @@ class Method:
     state: type[ServerState] = ServerState
     message: type[Broadcast] = Broadcast
     update: type[LocalUpdate] = LocalUpdate
+    parts: Mapping[str, Part] = field(default_factory=dict)
+    form: Callable[[Any], Form] = _no_more
     begin: Callable[[ModelState, Tensor], ServerState] = _model_alone
     broadcast: Callable[[Any], Broadcast] = _model_of
     projection: Callable[[Any], Sequence[int]] = _no_projection

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ccfcpp.engine.client import Client
-from ccfcpp.engine.payload import check_same_shapes
+from ccfcpp.engine.parts import Sum, form_of
 from ccfcpp.models.state import ModelState
 from supervised.config import ClassifyConfig
 from supervised.messages import Broadcast, LocalUpdate, ServerState
@@ -91,8 +91,6 @@ class ControlledMean(Aggregation[ControlledState]):
     Models are averaged by samples, as everywhere here; in the paper all clients count alike.
     """
 
-    of_means = False
-
     def __init__(
         self,
         state: ControlledState,
@@ -102,13 +100,6 @@ class ControlledMean(Aggregation[ControlledState]):
     ) -> None:
         super().__init__(state, trained, config, population)
         self._control = state.control.double()
-
-    @staticmethod
-    def check(message: ControlledBroadcast, update: ControlledUpdate) -> None:
-        """Refuse a model or a control variate of other shapes."""
-        Aggregation.check(message, update)
-        change = {"control": update.control_change}
-        check_same_shapes({"control": message.control}, change, "change of")
 
     def add(self, update: Any) -> None:
         """Count an update in."""
@@ -129,6 +120,8 @@ SCAFFOLD = Method(
     state=ControlledState,
     message=ControlledBroadcast,
     update=ControlledUpdate,
+    parts={"control_change": Sum()},
+    form=lambda message: form_of({"control_change": message.control}),
     begin=ControlledState,
     broadcast=lambda state: ControlledBroadcast(state.model, state.control),
 )

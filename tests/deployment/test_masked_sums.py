@@ -8,13 +8,23 @@ from typing import Any
 
 import pytest
 import torch
+from ccfcpp.deployment.masked_sums import SummingOverNetwork
 from safetensors.torch import load, load_file, save
 
 from ccfcpp.core.config import MethodConfig, Tree
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.randomness import Randomness
-from ccfcpp.deployment.masked_client import Part, SendKeys, SendShares, works_under_masks
-from ccfcpp.deployment.masked_messages import (
+from ccfcpp.deployment.parcel import Parcel
+from ccfcpp.deployment.transport import Deployed, Undelivered
+from ccfcpp.engine.algorithm import Crew
+from ccfcpp.engine.availability import Availability
+from ccfcpp.engine.client import Client
+from ccfcpp.engine.exchange import RefusedUpdateError, Task
+from ccfcpp.engine.federation import Federation
+from ccfcpp.engine.payload import pack
+from ccfcpp.privacy.config import PrivacyConfig
+from ccfcpp.privacy.sums.client import Part, SendKeys, SendShares, works_under_masks
+from ccfcpp.privacy.sums.messages import (
     EXCHANGES_OF_A_SUM,
     Begun,
     Boxes,
@@ -23,16 +33,7 @@ from ccfcpp.deployment.masked_messages import (
     Shown,
     exchanges_under_masks,
 )
-from ccfcpp.deployment.masked_sums import SummingOverNetwork
-from ccfcpp.deployment.parcel import Parcel
-from ccfcpp.deployment.transport import Deployed, Undelivered
-from ccfcpp.engine.availability import Availability
-from ccfcpp.engine.client import Client, Crew
-from ccfcpp.engine.exchange import RefusedUpdateError, Task
-from ccfcpp.engine.federation import Federation
-from ccfcpp.engine.payload import pack
-from ccfcpp.privacy.config import PrivacyConfig
-from ccfcpp.privacy.secure_sums import BOX_BYTES, LIMBS, Participant
+from ccfcpp.privacy.sums.protocol import BOX_BYTES, LIMBS, Participant
 from tests.deployment.test_experiment import experiment_on, grid_of, run
 from tests.support.classification import labelled_clients, small_config
 from tests.support.clustering import clients_of_sizes, made, tiny

@@ -19,9 +19,9 @@ from ccfcpp.deployment.experiment import DeployedExperiment
 from ccfcpp.deployment.parcel import Parcel
 from ccfcpp.engine.payload import pack
 from ccfcpp.privacy.config import PrivacyConfig
-from ccfcpp.privacy.dp_levels import client_bounds
-from ccfcpp.privacy.dp_mechanism import groups
-from ccfcpp.privacy.dp_sampling import ReproducibleSampling
+from ccfcpp.privacy.noise.levels import client_bounds
+from ccfcpp.privacy.noise.mechanism import groups
+from ccfcpp.privacy.noise.sampling import ReproducibleSampling
 from ccfcpp.runs.folder import RunFolder
 from tests.deployment.test_experiment import experiment_on, grid_of, run
 from tests.support.classification import labelled_clients

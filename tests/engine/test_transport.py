@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from ccfcpp.core.randomness import Randomness
+from ccfcpp.engine.algorithm import Crew
 from ccfcpp.engine.availability import Availability
-from ccfcpp.engine.client import Client, Crew
+from ccfcpp.engine.client import Client
 from ccfcpp.engine.exchange import AbsentClientError, RefusedUpdateError, Task
 from ccfcpp.engine.federation import Federation, RoundReport
 from ccfcpp.engine.memories import ClientMemories

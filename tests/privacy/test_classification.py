@@ -8,16 +8,16 @@ import torch
 
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.randomness import Randomness
+from ccfcpp.engine.algorithm import Crew
 from ccfcpp.engine.availability import Availability
-from ccfcpp.engine.client import Crew
 from ccfcpp.engine.federation import in_process
 from ccfcpp.engine.memories import ClientMemories
 from ccfcpp.engine.payload import pack
-from ccfcpp.privacy.attacks import acts_on
+from ccfcpp.hostility.attacks import acts_on
+from ccfcpp.hostility.config import AttackConfig, DefenceConfig
+from ccfcpp.hostility.defence import Defence
 from ccfcpp.privacy.config import PrivacyConfig
-from ccfcpp.privacy.defence import Defence
-from ccfcpp.privacy.dp_levels import ClientLevel
-from ccfcpp.privacy.hostile_config import AttackConfig, DefenceConfig
+from ccfcpp.privacy.noise.levels import ClientLevel
 from ccfcpp.privacy.protection import Protection
 from supervised.classifiers import CLASSIFIERS
 from supervised.config import ClassifyConfig

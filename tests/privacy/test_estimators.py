@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from ccfcpp.privacy.estimators import (
+from ccfcpp.hostility.config import DefenceConfig
+from ccfcpp.hostility.estimators import (
     estimator,
     geometric_median,
     hostile_of,
@@ -18,8 +19,7 @@ from ccfcpp.privacy.estimators import (
     squared_distances,
     trimmed_mean,
 )
-from ccfcpp.privacy.hostile_config import DefenceConfig
-from ccfcpp.privacy.robust_centroids import disagreement, robust_kmeans
+from ccfcpp.hostility.robust_centroids import disagreement, robust_kmeans
 
 RULES = ("trimmed-mean", "median", "geometric-median", "krum", "multi-krum")
 

@@ -30,10 +30,10 @@ from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.client import Member
 from ccfcpp.engine.exchange import Exchange, Task
 from ccfcpp.engine.payload import pack
-from ccfcpp.engine.synchronised.messages import Contribution, trips
-from ccfcpp.privacy.attacks import Attack, acts_on, chosen_attackers
-from ccfcpp.privacy.defence import Defence
-from ccfcpp.privacy.hostile_config import AttackConfig, DefenceConfig
+from ccfcpp.engine.synchronised.contract import Contribution, trips
+from ccfcpp.hostility.attacks import Attack, acts_on, chosen_attackers
+from ccfcpp.hostility.config import AttackConfig, DefenceConfig
+from ccfcpp.hostility.defence import Defence
 from ccfcpp.privacy.in_words import trust_rows
 from ccfcpp.report.examination import examine
 from ccfcpp.report.facts import setting

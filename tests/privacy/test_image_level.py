@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 import torch
+from ccfcpp.engine.synchronised.clients import TripWork
+from ccfcpp.privacy.cluster_sums import cluster_sums
 from torch import Tensor
 
 from ccfcpp.clustering.ccfc.messages import LABELS, REFINEMENT, CCFCState
@@ -20,12 +22,10 @@ from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.client import Client
 from ccfcpp.engine.exchange import ServerWork, Task
 from ccfcpp.engine.payload import pack
-from ccfcpp.engine.synchronised.clients import TripWork
-from ccfcpp.engine.synchronised.messages import Known
-from ccfcpp.privacy.cluster_sums import cluster_sums
-from ccfcpp.privacy.dp_levels import ImageLevel
-from ccfcpp.privacy.dp_mechanism import Bounds, groups
-from ccfcpp.privacy.image_sums import ImageProcess
+from ccfcpp.engine.synchronised.contract import Known
+from ccfcpp.privacy.noise.images import ImageProcess
+from ccfcpp.privacy.noise.levels import ImageLevel
+from ccfcpp.privacy.noise.mechanism import Bounds, groups
 from tests.support.clustering import tiny
 from tests.support.command import assigned, ccfcpp, succeeded
 

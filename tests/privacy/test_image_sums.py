@@ -5,6 +5,7 @@ from functools import partial
 
 import pytest
 import torch
+from ccfcpp.engine.synchronised.plan import Lags, rehearsed
 from torch import Tensor, nn
 
 from ccfcpp.clustering.ccfc.config import LossConfig, ModelConfig
@@ -20,12 +21,11 @@ from ccfcpp.clustering.scan.network import ScanNetwork
 from ccfcpp.clustering.scan.objective import PREDICTIONS
 from ccfcpp.clustering.scan.objective import program as scan_program
 from ccfcpp.engine.payload import added_up
-from ccfcpp.engine.synchronised.messages import Contribution
-from ccfcpp.engine.synchronised.plan import Lags, rehearsed
+from ccfcpp.engine.synchronised.contract import Contribution
 from ccfcpp.engine.synchronised.tape import Tape
 from ccfcpp.models.pooled import Objective, Pool, Program, moved_parameters, through
-from ccfcpp.privacy.dp_mechanism import Bounds, groups
-from ccfcpp.privacy.image_sums import ImageSums, Make, Shown
+from ccfcpp.privacy.noise.images import ImageSums, Make, Shown
+from ccfcpp.privacy.noise.mechanism import Bounds, groups
 
 
 def network() -> nn.Sequential:

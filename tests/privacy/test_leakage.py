@@ -21,8 +21,8 @@ from ccfcpp.clustering.scan.messages import CENTRES, Snapshot
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.exchange import Exchange, RefusedUpdateError
-from ccfcpp.privacy.inversion import SIZES, inverted
-from ccfcpp.privacy.membership import membership, neighbours
+from ccfcpp.privacy.leakage.inversion import SIZES, inverted
+from ccfcpp.privacy.leakage.membership import membership, neighbours
 from ccfcpp.report.contents import Contents
 from ccfcpp.report.examination import examine
 from ccfcpp.report.facts import leakage_tables

@@ -12,8 +12,8 @@ from scipy.stats import norm
 
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.randomness import Randomness
-from ccfcpp.privacy.accountant import Budget, Release, epsilon, least_noise
-from ccfcpp.privacy.dp_mechanism import Bounds, NoiseSource, group_of, groups, shares
+from ccfcpp.privacy.noise.accountant import Budget, Release, epsilon, least_noise
+from ccfcpp.privacy.noise.mechanism import Bounds, NoiseSource, group_of, groups, shares
 
 pytest.importorskip("dp_accounting", reason="dp-accounting is an extra: ccfcpp[privacy]")
 

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 import torch
+from ccfcpp.privacy.secure_sums_here import SecureSum, Stage
+from ccfcpp.privacy.summation import Summation
 from torch import Tensor
 
 from ccfcpp.clustering.config import ClusterConfig
@@ -18,19 +20,18 @@ from ccfcpp.core.config import Tree
 from ccfcpp.core.config_layers import merge
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.randomness import Randomness
+from ccfcpp.engine.algorithm import Crew
 from ccfcpp.engine.availability import Availability
-from ccfcpp.engine.client import Client, Crew, Member
+from ccfcpp.engine.client import Client, Member
 from ccfcpp.engine.exchange import Task
 from ccfcpp.engine.federation import Federation, RoundReport, in_process
 from ccfcpp.engine.memories import ClientMemories
 from ccfcpp.engine.payload import pack
 from ccfcpp.engine.transport import Reply
-from ccfcpp.privacy.dp_levels import ClientLevel, ImageLevel
-from ccfcpp.privacy.dp_mechanism import groups
-from ccfcpp.privacy.fixed_point import FixedPoint
-from ccfcpp.privacy.secure_sums_here import SecureSum, Stage
-from ccfcpp.privacy.summation import Summation
-from ccfcpp.privacy.summing import MakeSum, Summing
+from ccfcpp.privacy.noise.levels import ClientLevel, ImageLevel
+from ccfcpp.privacy.noise.mechanism import groups
+from ccfcpp.privacy.sums.fixed_point import FixedPoint
+from ccfcpp.privacy.sums.stage import MakeSum, Summing
 from tests.support.clustering import clients_of_sizes, made, tiny
 from tests.support.federation import CPU
 
@@ -285,7 +286,7 @@ def test_every_tensor_of_every_update_goes_through_the_mechanism(
 def test_a_mean_with_noise_has_a_fixed_divisor_and_no_losses() -> None:
     """Of local steps the change of the model alone goes up, whoever takes part."""
     from ccfcpp.clustering.ccfc.messages import CCFCState, TrainingUpdate
-    from ccfcpp.privacy.addition import Means
+    from ccfcpp.privacy.sums.addition import Means
 
     model = {"w": torch.ones(2), "bn.num_batches_tracked": torch.tensor(3)}
     message = CCFCState(model)
@@ -299,8 +300,8 @@ def test_a_mean_with_noise_has_a_fixed_divisor_and_no_losses() -> None:
 
 
 def test_images_are_drawn_each_by_itself_and_not_from_the_seed() -> None:
-    from ccfcpp.privacy.dp_mechanism import NoiseSource
-    from ccfcpp.privacy.image_sums import poisson_turn
+    from ccfcpp.privacy.noise.images import poisson_turn
+    from ccfcpp.privacy.noise.mechanism import NoiseSource
 
     draws = [poisson_turn(1000, 200.0, NoiseSource()) for _ in range(50)]
     sizes = torch.tensor([len(draw) for draw in draws], dtype=torch.float64)

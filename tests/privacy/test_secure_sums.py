@@ -5,21 +5,21 @@ from collections.abc import Mapping
 import numpy as np
 import pytest
 import torch
+from ccfcpp.privacy.secure_sums_here import SecureSum, Stage
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
 from ccfcpp.engine.client import Member
 from ccfcpp.engine.exchange import RefusedUpdateError, Task
-from ccfcpp.privacy.fixed_point import FixedPoint, Words
-from ccfcpp.privacy.secure_sums import (
+from ccfcpp.privacy.sums.fixed_point import FixedPoint, Words
+from ccfcpp.privacy.sums.protocol import (
     BelowThresholdError,
     Collector,
     Participant,
     PublicKeys,
     Terms,
 )
-from ccfcpp.privacy.secure_sums_here import SecureSum, Stage
 
 TASK = Task("test", "sums", 3, 1)
 FORMS = [FixedPoint(32, 16), FixedPoint(64, 32)]

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ccfcpp.privacy.shares import PRIME, joined, split
+from ccfcpp.privacy.sums.shares import PRIME, joined, split
 
 
 def value_at_zero(points: list[tuple[int, int]]) -> int:

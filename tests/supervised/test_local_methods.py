@@ -10,7 +10,8 @@ from torch.nn import functional as F
 
 from ccfcpp.core.config import ComputeConfig
 from ccfcpp.core.randomness import Randomness
-from ccfcpp.engine.client import Client, Crew
+from ccfcpp.engine.algorithm import Crew
+from ccfcpp.engine.client import Client
 from ccfcpp.models.initialisation import build
 from ccfcpp.models.stack.layout import FlatLayout
 from ccfcpp.models.state import ModelState

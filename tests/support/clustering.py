@@ -17,9 +17,9 @@ from ccfcpp.clustering.methods import METHODS
 from ccfcpp.core.config import Tree
 from ccfcpp.core.config_layers import merge, parse_assignments, resolve, validate
 from ccfcpp.core.randomness import Randomness
-from ccfcpp.engine.algorithm import Algorithm
+from ccfcpp.engine.algorithm import Algorithm, Crew
 from ccfcpp.engine.availability import Availability
-from ccfcpp.engine.client import Client, Crew
+from ccfcpp.engine.client import Client
 from ccfcpp.engine.exchange import Exchange, RefusedUpdateError, Task, Update
 from ccfcpp.engine.federation import Federation, RoundReport
 from ccfcpp.engine.transport import InProcess

@@ -14,14 +14,14 @@ from ccfcpp.deployment.charter import Charter
 from ccfcpp.deployment.parcel import Parcel
 from ccfcpp.deployment.transport import Deployed, Patience, Undelivered
 from ccfcpp.deployment.worker import Worker
-from ccfcpp.engine.algorithm import Algorithm
+from ccfcpp.engine.algorithm import Algorithm, Crew
 from ccfcpp.engine.availability import Availability
-from ccfcpp.engine.client import Client, Crew
+from ccfcpp.engine.client import Client
 from ccfcpp.engine.federation import Federation
 from ccfcpp.engine.memories import ClientMemories
 from ccfcpp.engine.transport import InProcess, Transport
 from ccfcpp.privacy.config import PrivacyConfig
-from ccfcpp.privacy.dp_levels import ClientLevel
+from ccfcpp.privacy.noise.levels import ClientLevel
 from ccfcpp.privacy.protection import Protection
 from tests.support.federation import CPU
 

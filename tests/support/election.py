@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from ccfcpp.core.randomness import Randomness
-from ccfcpp.engine.algorithm import Algorithm
-from ccfcpp.engine.client import Client, Crew, Member
+from ccfcpp.engine.algorithm import Algorithm, Crew
+from ccfcpp.engine.client import Client, Member
 from ccfcpp.engine.exchange import (
     ClientSide,
     ClientWork,

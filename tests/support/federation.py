@@ -10,9 +10,9 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from ccfcpp.core.randomness import Randomness
-from ccfcpp.engine.algorithm import Algorithm
+from ccfcpp.engine.algorithm import Algorithm, Crew
 from ccfcpp.engine.availability import Availability
-from ccfcpp.engine.client import Client, Crew, Member, by_size
+from ccfcpp.engine.client import Client, Member, by_size
 from ccfcpp.engine.exchange import ClientSide, RefusedUpdateError, ServerWork, Task
 from ccfcpp.engine.federation import Federation, RoundReport, in_process
 from ccfcpp.engine.memories import ClientMemories

@@ -5,12 +5,13 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
+from ccfcpp.clustering.scan.batches import drawn_neighbours
+from ccfcpp.engine.synchronised.turns import turn
 from torch import Tensor, nn
 
 from ccfcpp.clustering.algorithm import ClusteringAlgorithm, Problem
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.scan.algorithm import FedScan
-from ccfcpp.clustering.scan.batches import drawn_neighbours
 from ccfcpp.clustering.scan.config import AffineViewsConfig, IntensityViewsConfig, ScanConfig
 from ccfcpp.clustering.scan.features import FEATURES
 from ccfcpp.clustering.scan.messages import ScanState
@@ -22,12 +23,12 @@ from ccfcpp.data.affine import affine_maps, draw_affine
 from ccfcpp.data.images import to_float
 from ccfcpp.data.intensity import draw_intensity, render_intensity
 from ccfcpp.data.partition import skewed_partition
+from ccfcpp.engine.algorithm import Crew
 from ccfcpp.engine.availability import Availability
-from ccfcpp.engine.client import Client, Crew, Member
+from ccfcpp.engine.client import Client, Member
 from ccfcpp.engine.exchange import Task
 from ccfcpp.engine.federation import Federation
 from ccfcpp.engine.memories import ClientMemories
-from ccfcpp.engine.synchronised.turns import turn
 from ccfcpp.engine.transport import InProcess, Reply
 from tests.support.clustering import digits, made
 from tests.support.federation import CPU

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from torch import Tensor
 
 from ccfcpp.engine.payload import added_up
-from ccfcpp.engine.synchronised.messages import Contribution
+from ccfcpp.engine.synchronised.contract import Contribution
 from ccfcpp.engine.synchronised.tape import Tape
 from ccfcpp.models.pooled import Program
 

@@ -19,7 +19,6 @@ are over the batches of all clients. Pre-training may also be Fed-SCAN's: by nei
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any
 
 from torch import Tensor
 
@@ -33,7 +32,7 @@ from ccfcpp.clustering.ccfc.clients import (
 )
 from ccfcpp.clustering.ccfc.config import ModelConfig
 from ccfcpp.clustering.ccfc.local_training import ContrastiveTrainer
-from ccfcpp.clustering.ccfc.messages import CLUSTER_CONTRAST, PRETRAINING, CCFCState
+from ccfcpp.clustering.ccfc.messages import CCFCState, refinement_exchange, training_exchange
 from ccfcpp.clustering.ccfc.network import NeighbourModel, model_maker
 from ccfcpp.clustering.ccfc.representations import GlobalModel
 from ccfcpp.clustering.ccfc.schedule import Schedule, training_of
@@ -50,12 +49,12 @@ from ccfcpp.clustering.kmeans.config import CentroidConfig
 from ccfcpp.clustering.scan.algorithm import FedScan
 from ccfcpp.clustering.scan.server import FindCentres
 from ccfcpp.core.randomness import Randomness
-from ccfcpp.engine.client import Client, Crew
-from ccfcpp.engine.exchange import ClientSide, ClientWork, ServerWork
+from ccfcpp.engine.algorithm import Crew
+from ccfcpp.engine.client import Client
+from ccfcpp.engine.exchange import AnyClientWork, AnyServerWork, ClientSide
 from ccfcpp.models.initialisation import random_state
 from ccfcpp.models.stack.capacity import cohort_size
 from ccfcpp.models.stack.stacked import ModelStack, training_bytes
-from ccfcpp.privacy.config import PrivacyConfig
 
 
 class CCFC(ClusteringAlgorithm[CCFCState]):
@@ -81,9 +80,11 @@ class CCFC(ClusteringAlgorithm[CCFCState]):
         self.rounds = self.schedule.rounds
         self.model = config.section(ModelConfig)
         self.make_model = model_maker(self.model, problem.image_shape)
-        self.privacy = config.section(PrivacyConfig)
-        least = self.privacy.smallest_count
-        self.rule = CentroidRule(self.centroids, problem.clusters, least)
+        self.rule = CentroidRule(self.centroids, problem.clusters)
+        with_centroids = not self.schedule.from_global
+        self.pretraining = training_exchange("pre-training", with_centroids)
+        self.contrast = training_exchange("cluster contrast", with_centroids)
+        self.refinement = refinement_exchange(self.rule.unit_length)
         # The global model's representations serve the scores and the clients of this process.
         precision = config.compute.precision
         self.global_model = GlobalModel(
@@ -126,10 +127,10 @@ class CCFC(ClusteringAlgorithm[CCFCState]):
         """From the first centroids on; in pre-training by neighbours the head assigns."""
         return state.centroids is not None or _has_head(state)
 
-    def exchanges(self, number: int, state: CCFCState) -> Sequence[ServerWork[CCFCState, Any, Any]]:
+    def exchanges(self, number: int, state: CCFCState) -> Sequence[AnyServerWork]:
         """Training, then (as the configuration has it) centroids and their refinement."""
         pretrains = self.schedule.pretrains(number)
-        works: list[ServerWork[CCFCState, Any, Any]] = []
+        works: list[AnyServerWork] = []
         if not pretrains and state.centroids is None:
             # Without pre-training, or where nobody delivered centroids in its last round.
             works.append(self._find(_has_head(state)))
@@ -138,10 +139,10 @@ class CCFC(ClusteringAlgorithm[CCFCState]):
             by_head = pretrains and self.start is not None
             if by_head or (self.schedule.global_gives_centroids(number) and self.points_travel):
                 works.append(self._find(by_head))
-            works += [LloydAggregation()] * self.centroids.refine_steps
+            works += [LloydAggregation(self.refinement)] * self.centroids.refine_steps
         return works
 
-    def _training(self, number: int) -> Sequence[ServerWork[CCFCState, Any, Any]]:
+    def _training(self, number: int) -> Sequence[AnyServerWork]:
         """The training of a round."""
         pretrains = self.schedule.pretrains(number)
         if pretrains and self.start:
@@ -149,11 +150,11 @@ class CCFC(ClusteringAlgorithm[CCFCState]):
         if self.synchronised:
             works = self.synchronised
             return works.pretraining_works() if pretrains else works.contrast_works(number)
-        exchange = PRETRAINING if pretrains else CLUSTER_CONTRAST
+        exchange = self.pretraining if pretrains else self.contrast
         with_centroids = self.schedule.trained_give_centroids(number)
         return [ModelAggregation(exchange, self.rule, self.model.latent, with_centroids)]
 
-    def _find(self, by_head: bool) -> ServerWork[CCFCState, Any, Any]:
+    def _find(self, by_head: bool) -> AnyServerWork:
         """Centroids from all clients: of the head's clusters, or by k-means."""
         latent = self.model.latent
         if by_head:
@@ -162,22 +163,23 @@ class CCFC(ClusteringAlgorithm[CCFCState]):
 
     def client_side(self, crew: Crew) -> ClientSide:
         """Training in the configured way, centroids, and sums for their refinement."""
-        lloyd = LloydSums(self.global_model, self.rule, self.privacy)
-        works: list[ClientWork[Any, Any]] = [lloyd]
+        lloyd = LloydSums(self.refinement, self.global_model, self.rule, crew)
+        works: list[AnyClientWork] = [lloyd]
         if self.points_travel:
-            works.append(GlobalEncoderCentroids(self.global_model, self.rule))
+            works.append(GlobalEncoderCentroids(self.global_model, self.rule, crew.least))
         if self.start:
-            works += [*self.start.trip_works(), self.start.centre_work()]
+            works += self.start.client_works(crew)
         if self.synchronised:
-            return ClientSide.of(*works, *self.synchronised.client_works())
+            return ClientSide.of(*works, *self.synchronised.client_works(crew))
         cohort = self._cohort(crew)
         trainer = ContrastiveTrainer(
             self.make_model, self.problem.config, cohort, self.problem.device, self.global_model
         )
+        shared = trainer, self.rule, self.schedule, crew.least
         return ClientSide.of(
             *works,
-            Pretraining(trainer, self.rule, self.schedule),
-            ClusterContrast(trainer, self.rule, self.schedule),
+            Pretraining(self.pretraining, *shared),
+            ClusterContrast(self.contrast, *shared),
             cohort=cohort,
         )
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ccfcpp.clustering.kmeans.centroids import check_centroids
+from ccfcpp.clustering.kmeans.centroids import check_near
 from ccfcpp.clustering.kmeans.clients import kmeans_each
 from ccfcpp.clustering.kmeans.config import CentroidConfig
 from ccfcpp.clustering.kmeans.server import Clustering, kmeans, most_similar, nearest
@@ -15,7 +15,7 @@ from ccfcpp.core.profiling import section
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.client import Member
 from ccfcpp.engine.exchange import RefusedUpdateError
-from ccfcpp.privacy.smallest import large_enough
+from ccfcpp.engine.parts import Count, Part, Rows, Spec, Votes
 
 
 @dataclass(frozen=True)
@@ -31,19 +31,28 @@ class CentroidUpdate:
     sizes: Tensor
 
 
+PARTS: dict[str, Part] = {"centroids": Votes(weights="sizes"), "sizes": Count()}
+"""What the parts of ``CentroidUpdate`` mean."""
+
+
+def centroid_form(clusters: int, dimensions: int) -> dict[str, Spec]:
+    """The form of a ``CentroidUpdate`` of at most so many clusters."""
+    rows = Rows(clusters)
+    centroids = Spec(torch.float32, (rows, dimensions))
+    return {"centroids": centroids, "sizes": Spec(torch.float64, (rows,))}
+
+
 class CentroidRule:
     """How representations become centroids and labels.
 
     Args:
         config: The choices.
         clusters: Number of clusters k, at the clients and at the server.
-        least: The fewest images over which a client sends a centroid or a sum.
     """
 
-    def __init__(self, config: CentroidConfig, clusters: int, least: int = 0) -> None:
+    def __init__(self, config: CentroidConfig, clusters: int) -> None:
         self.config = config
         self.clusters = clusters
-        self.least = least
 
     @property
     def unit_length(self) -> bool:
@@ -60,13 +69,14 @@ class CentroidRule:
         return rule(self.points(latents), centroids)
 
     def local_centroids(
-        self, latents: Sequence[Tensor], sources: Sequence[Randomness]
+        self, latents: Sequence[Tensor], sources: Sequence[Randomness], least: int = 0
     ) -> list[CentroidUpdate | RefusedUpdateError]:
         """k-means at each of several clients.
 
         Args:
             latents: Representations of each client's images, of shape (samples, latent).
             sources: Each client's source of random numbers.
+            least: The fewest images over which a client sends a centroid.
 
         Returns:
             Centroids, as many as samples for a client with fewer than k; or a refusal for a client
@@ -82,15 +92,9 @@ class CentroidRule:
                 restarts=self.config.restarts,
                 iterations=self.config.iterations,
             )
-        updates = {i: self._sent(own) for i, own in zip(usable, found, strict=True)}
+        updates = {i: _sent(own, least) for i, own in zip(usable, found, strict=True)}
         diverged = RefusedUpdateError("its representations hold NaN or Inf")
         return [updates.get(i, diverged) for i in range(len(latents))]
-
-    def _sent(self, found: Clustering) -> CentroidUpdate | RefusedUpdateError:
-        enough = large_enough(found.sizes, self.least)
-        if not bool(enough.any()):
-            return RefusedUpdateError(f"none of its clusters has {self.least} images")
-        return CentroidUpdate(found.centroids[enough], found.sizes[enough])
 
     def global_centroids(self, updates: Sequence[CentroidUpdate], randomness: Randomness) -> Tensor:
         """k-means at the server over all uploaded centroids."""
@@ -108,24 +112,26 @@ class CentroidRule:
         return found.centroids
 
 
-def check_update(
-    update: CentroidUpdate, clusters: int, dimensions: int, senders: Sequence[Member]
-) -> None:
-    """Refuse local centroids that cannot be used.
+def _sent(found: Clustering, least: int) -> CentroidUpdate | RefusedUpdateError:
+    enough = found.sizes >= least
+    if not bool(enough.any()):
+        return RefusedUpdateError(f"none of its clusters has {least} images")
+    return CentroidUpdate(found.centroids[enough], found.sizes[enough])
+
+
+def check_update(update: CentroidUpdate, senders: Sequence[Member]) -> None:
+    """Refuse local centroids that cannot be those of the senders' images.
 
     Args:
-        update: What a client sent.
-        clusters: The most centroids it may send.
-        dimensions: Of each.
+        update: What a client sent; its form has been checked.
         senders: Who sent it.
 
     Raises:
-        RefusedUpdateError: There are too many or none, or a shape is wrong, or a size not positive,
-            or the sizes are those of more images than the client has.
+        RefusedUpdateError: A centroid is far off, or a size is not positive, or the sizes are those
+            of more images than the client has.
     """
-    check_centroids(update.centroids, clusters, dimensions)
-    found = len(update.centroids)
-    if update.sizes.shape != (found,) or not bool((update.sizes > 0).all()):
+    check_near(update.centroids)
+    if not bool((update.sizes > 0).all()):
         raise RefusedUpdateError("cluster sizes must be positive, one for each centroid")
     held = sum(sender.samples for sender in senders)
     # They may be fewer: a client keeps small clusters to itself.

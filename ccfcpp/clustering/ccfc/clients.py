@@ -2,53 +2,51 @@
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import replace
 
 from torch import Tensor
 
 from ccfcpp.clustering.ccfc.centroids import CentroidRule, CentroidUpdate
 from ccfcpp.clustering.ccfc.config import ModelConfig
 from ccfcpp.clustering.ccfc.local_training import ContrastiveTrainer, Trained
-from ccfcpp.clustering.ccfc.messages import (
-    CENTROIDS,
-    CLUSTER_CONTRAST,
-    PRETRAINING,
-    REFINEMENT,
-    CCFCState,
-    LloydUpdate,
-    TrainingUpdate,
-)
+from ccfcpp.clustering.ccfc.messages import CENTROIDS, CCFCState, TrainingUpdate
 from ccfcpp.clustering.ccfc.representations import GlobalModel
 from ccfcpp.clustering.ccfc.schedule import Schedule
 from ccfcpp.clustering.kmeans.centroids import required_centroids
+from ccfcpp.clustering.kmeans.sums import ClusterSums, cluster_sums
 from ccfcpp.core.randomness import Randomness
+from ccfcpp.engine.algorithm import Crew
 from ccfcpp.engine.client import Client
-from ccfcpp.engine.exchange import ClientWork, RefusedUpdateError, SummedWork, Task
+from ccfcpp.engine.exchange import ClientWork, Exchange, RefusedUpdateError, SummedWork, Task
 from ccfcpp.engine.payload import added_up
 from ccfcpp.models.initialisation import random_state
 from ccfcpp.models.state import ModelState
-from ccfcpp.privacy.cluster_sums import cluster_sums
-from ccfcpp.privacy.config import PrivacyConfig
-from ccfcpp.privacy.image_steps import over_all
 
 
 class _Training(ClientWork[CCFCState, TrainingUpdate]):
     """Local training, and the centroids of what the trained models make of the images.
 
     Args:
+        exchange: Pre-training, or cluster contrast.
         trainer: What trains.
         rule: How representations become centroids.
         schedule: Which rounds end with such centroids.
+        least: The fewest images over which a client sends a centroid.
     """
 
-    def __init__(self, trainer: ContrastiveTrainer, rule: CentroidRule, schedule: Schedule) -> None:
+    def __init__(
+        self,
+        exchange: Exchange[CCFCState, TrainingUpdate],
+        trainer: ContrastiveTrainer,
+        rule: CentroidRule,
+        schedule: Schedule,
+        least: int,
+    ) -> None:
+        self.exchange = exchange
         self.trainer = trainer
         self.rule = rule
         self.schedule = schedule
+        self.least = least
         self.cohort = trainer.cohort
-        if not schedule.from_global:
-            # Local centroids come with the models, and these have no mean.
-            self.exchange = replace(self.exchange, averaged=False)
 
     @abstractmethod
     def train(
@@ -65,7 +63,7 @@ class _Training(ClientWork[CCFCState, TrainingUpdate]):
         local: Sequence[CentroidUpdate | RefusedUpdateError | None] = [None] * len(clients)
         if with_centroids:
             latents = [own.latents for own in trained if own.latents is not None]
-            local = self.rule.local_centroids(latents, _sources(clients, randomness))
+            local = self.rule.local_centroids(latents, _sources(clients, randomness), self.least)
         return [
             found
             if isinstance(found, RefusedUpdateError)
@@ -76,8 +74,6 @@ class _Training(ClientWork[CCFCState, TrainingUpdate]):
 
 class Pretraining(_Training):
     """Contrastive pre-training on random views."""
-
-    exchange = PRETRAINING
 
     def train(
         self, message: CCFCState, clients: Sequence[Client], randomness: Randomness, see: bool
@@ -99,8 +95,6 @@ class Pretraining(_Training):
 class ClusterContrast(_Training):
     """Cluster-contrastive training with pseudo-labels, Eqs. (1) and (10) of the paper."""
 
-    exchange = CLUSTER_CONTRAST
-
     def train(
         self, message: CCFCState, clients: Sequence[Client], randomness: Randomness, see: bool
     ) -> list[Trained]:
@@ -120,14 +114,16 @@ class GlobalEncoderCentroids(ClientWork[CCFCState, CentroidUpdate]):
     Args:
         model: The global model.
         rule: How representations become centroids.
+        least: The fewest images over which a client sends a centroid.
     """
 
     exchange = CENTROIDS
     cohort = 256  # their k-means goes side by side
 
-    def __init__(self, model: GlobalModel, rule: CentroidRule) -> None:
+    def __init__(self, model: GlobalModel, rule: CentroidRule, least: int) -> None:
         self.model = model
         self.rule = rule
+        self.least = least
 
     def local_updates(
         self, task: Task, message: CCFCState, clients: Sequence[Client], randomness: Randomness
@@ -137,36 +133,49 @@ class GlobalEncoderCentroids(ClientWork[CCFCState, CentroidUpdate]):
             self.model.representations(message.model, message.version, client).latents
             for client in clients
         ]
-        return self.rule.local_centroids(latents, _sources(clients, randomness))
+        return self.rule.local_centroids(latents, _sources(clients, randomness), self.least)
 
 
-class LloydSums(SummedWork[CCFCState, LloydUpdate]):
+class LloydSums(SummedWork[CCFCState, ClusterSums]):
     """Clients sum up the representations of each global centroid's members.
 
     Args:
+        exchange: The refinement.
         model: The global model.
         rule: How representations are assigned.
-        privacy: What is sent of few images, and how large an image's part may be.
+        crew: What bounds an image's part, and the fewest images over which a sum is sent.
     """
 
-    def __init__(self, model: GlobalModel, rule: CentroidRule, privacy: PrivacyConfig) -> None:
+    def __init__(
+        self,
+        exchange: Exchange[CCFCState, ClusterSums],
+        model: GlobalModel,
+        rule: CentroidRule,
+        crew: Crew,
+    ) -> None:
+        self.exchange = exchange
         self.model = model
         self.rule = rule
-        largest = {"counts": 1.0} | ({"sums": 1.0} if rule.unit_length else {})
-        self.exchange, self.bounds = over_all(REFINEMENT, privacy, largest)
+        self.crew = crew
 
     def local_sum(
         self, task: Task, message: CCFCState, clients: Sequence[Client], randomness: Randomness
-    ) -> LloydUpdate:
+    ) -> ClusterSums:
         """Sum and count the clients' representations for each global centroid."""
         centroids = required_centroids(message.centroids)
         return added_up(self._sums(message, centroids, client) for client in clients)
 
-    def _sums(self, message: CCFCState, centroids: Tensor, client: Client) -> LloydUpdate:
+    def _sums(self, message: CCFCState, centroids: Tensor, client: Client) -> ClusterSums:
         seen = self.model.representations(message.model, message.version, client)
         labels = self.rule.assign(seen.latents, centroids)
-        points, least = self.rule.points(seen.latents), self.rule.least
-        return LloydUpdate(*cluster_sums(points, labels, len(centroids), self.bounds, least))
+        return cluster_sums(
+            self.rule.points(seen.latents),
+            labels,
+            len(centroids),
+            self.exchange,
+            self.crew.bounding,
+            self.crew.least,
+        )
 
 
 def _sources(clients: Sequence[Client], randomness: Randomness) -> list[Randomness]:

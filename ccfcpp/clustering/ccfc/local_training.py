@@ -16,8 +16,7 @@ from ccfcpp.clustering.ccfc.losses import (
 from ccfcpp.clustering.ccfc.network import ContrastiveModel
 from ccfcpp.clustering.ccfc.representations import GlobalModel, Representations, represent
 from ccfcpp.clustering.ccfc.schedule import contrast_learning_rate, training_of
-from ccfcpp.clustering.config import ClusterConfig
-from ccfcpp.core.config import ViewsConfig
+from ccfcpp.core.config import MethodConfig, ViewsConfig
 from ccfcpp.core.pace import tell_images
 from ccfcpp.core.profiling import section
 from ccfcpp.core.randomness import Randomness
@@ -96,7 +95,7 @@ class ContrastiveTrainer:
     def __init__(
         self,
         make_model: Callable[[], ContrastiveModel],
-        config: ClusterConfig,
+        config: MethodConfig,
         cohort: int,
         device: torch.device,
         global_model: GlobalModel,

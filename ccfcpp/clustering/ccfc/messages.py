@@ -4,9 +4,13 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
+from ccfcpp.clustering.ccfc import centroids
 from ccfcpp.clustering.ccfc.centroids import CentroidUpdate
-from ccfcpp.engine.exchange import Exchange
-from ccfcpp.engine.synchronised.messages import Descent
+from ccfcpp.clustering.kmeans import sums
+from ccfcpp.clustering.kmeans.sums import ClusterSums
+from ccfcpp.engine.exchange import Exchange, Images
+from ccfcpp.engine.parts import Count, Mean, Part
+from ccfcpp.engine.synchronised.contract import DescentState
 from ccfcpp.models.state import ModelState
 
 
@@ -24,7 +28,7 @@ class CCFCState:
     model: ModelState
     version: int = 0
     centroids: Tensor | None = None
-    descent: Descent | None = None
+    descent: DescentState | None = None
 
     @property
     def public(self) -> "CCFCState":
@@ -50,19 +54,6 @@ class TrainingUpdate:
 
 
 @dataclass(frozen=True)
-class LloydUpdate:
-    """Sums that a server may add up without seeing a single client's.
-
-    Attributes:
-        sums: float64 of shape (k, latent): sum of the representations assigned to each centroid.
-        counts: float64 of shape (k,): how many they are.
-    """
-
-    sums: Tensor
-    counts: Tensor
-
-
-@dataclass(frozen=True)
 class ClusterSizes:
     """How many images have which pseudo-label.
 
@@ -73,10 +64,40 @@ class ClusterSizes:
     counts: Tensor
 
 
-PRETRAINING = Exchange("pre-training", CCFCState, TrainingUpdate, uses_memory=True, averaged=True)
-CLUSTER_CONTRAST = Exchange(
-    "cluster contrast", CCFCState, TrainingUpdate, uses_memory=True, averaged=True
+_ONE_BY_ONE = Images(largest={"counts": 1.0})
+_MODEL: dict[str, Part] = {
+    "model": Mean("samples"),
+    "samples": Count(),
+    "loss": Mean("samples", report=True, optional=True),
+}
+_LOCAL: dict[str, Part] = {f"local/{name}": part for name, part in centroids.PARTS.items()}
+
+
+def training_exchange(name: str, with_centroids: bool) -> Exchange[CCFCState, TrainingUpdate]:
+    """The exchange of local training.
+
+    Args:
+        name: What it is called.
+        with_centroids: Whether local centroids come with the models in some round.
+    """
+    parts = _MODEL | _LOCAL if with_centroids else _MODEL
+    return Exchange(name, CCFCState, TrainingUpdate, parts, uses_memory=True)
+
+
+CENTROIDS = Exchange("centroids", CCFCState, CentroidUpdate, centroids.PARTS)
+LABELS = Exchange(
+    "pseudo-labels",
+    CCFCState,
+    ClusterSizes,
+    {"counts": Count()},
+    uses_memory=True,
+    images=_ONE_BY_ONE,
 )
-CENTROIDS = Exchange("centroids", CCFCState, CentroidUpdate)
-LABELS = Exchange("pseudo-labels", CCFCState, ClusterSizes, uses_memory=True, summed=True)
-REFINEMENT = Exchange("refinement", CCFCState, LloydUpdate, summed=True)
+
+
+def refinement_exchange(unit_length: bool) -> Exchange[CCFCState, ClusterSums]:
+    """The exchange of a Lloyd step; ``unit_length`` says that no point is longer than 1."""
+    largest = {"counts": 1.0} | ({"sums": 1.0} if unit_length else {})
+    return Exchange(
+        "refinement", CCFCState, ClusterSums, sums.PARTS, images=Images(largest=largest)
+    )

@@ -29,7 +29,7 @@ LARGEST_OF_CONTRAST = {"sums/clusters": 3**0.5}
 """The same of ``contrast_program``: 1, and two vectors of length 1."""
 
 
-def siamese_program(model: ContrastiveModel, views: Tensor, weights: LossConfig) -> Program:
+def siamese_program(model: ContrastiveModel, weights: LossConfig, pairs: Tensor) -> Program:
     """SimSiam's loss of the pre-training phase, with decorrelation where it is asked for.
 
     Both views of all images are one batch: batch normalisation and covariance are over both. (In
@@ -37,12 +37,13 @@ def siamese_program(model: ContrastiveModel, views: Tensor, weights: LossConfig)
 
     Args:
         model: The model.
-        views: Of shape (2 · images, channels, height, width): first views, then second views.
         weights: Weights of the terms.
+        pairs: Of shape (images, 2, channels, height, width): two views of each image.
 
     Returns:
         The objective; its figure is ``loss``.
     """
+    views = pairs.transpose(0, 1).flatten(0, 1)
     z = yield from pooled_latents(model, views)
     z, decorrelation = yield from pooled_decorrelation(z, weights.pretrain_eta)
     p = yield from through(model.predictor, z, "predictor")
@@ -55,7 +56,7 @@ def siamese_program(model: ContrastiveModel, views: Tensor, weights: LossConfig)
 
 
 def contrast_program(
-    model: ContrastiveModel, images: Tensor, labels: Tensor, clusters: int, weights: LossConfig
+    model: ContrastiveModel, clusters: int, weights: LossConfig, images: Tensor, labels: Tensor
 ) -> Program:
     """Eq. (10) of the paper with the first line of Eq. (2), over the batches of all clients.
 
@@ -65,10 +66,10 @@ def contrast_program(
 
     Args:
         model: The model.
-        images: Of shape (batch, channels, height, width).
-        labels: int64 pseudo-labels of shape (batch,), each in [0, ``clusters``).
         clusters: Number of clusters k.
         weights: Weights of the terms.
+        images: Of shape (batch, channels, height, width).
+        labels: int64 pseudo-labels of shape (batch,), each in [0, ``clusters``).
 
     Returns:
         The objective; its figure is ``loss``.

@@ -5,24 +5,25 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from ccfcpp.clustering.ccfc.centroids import CentroidRule, CentroidUpdate, check_update
-from ccfcpp.clustering.ccfc.messages import (
-    CENTROIDS,
-    REFINEMENT,
-    CCFCState,
-    LloydUpdate,
-    TrainingUpdate,
+from ccfcpp.clustering.ccfc.centroids import (
+    CentroidRule,
+    CentroidUpdate,
+    centroid_form,
+    check_update,
 )
+from ccfcpp.clustering.ccfc.messages import CENTROIDS, CCFCState, TrainingUpdate
 from ccfcpp.clustering.ccfc.network import ContrastiveModel
 from ccfcpp.clustering.kmeans.centroids import required_centroids
-from ccfcpp.clustering.scan.messages import CENTRES, LatentSums, Snapshot
-from ccfcpp.clustering.scan.server import FindCentres, centres
+from ccfcpp.clustering.kmeans.sums import ClusterSums, cluster_means
+from ccfcpp.clustering.scan.messages import CENTRES, Snapshot
+from ccfcpp.clustering.scan.server import FindCentres
 from ccfcpp.core.profiling import section
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.aggregation import ModelAverage
 from ccfcpp.engine.client import Member
-from ccfcpp.engine.exchange import Exchange, Figures, RefusedUpdateError, ServerWork
-from ccfcpp.engine.payload import check_same_shapes, check_samples, pack
+from ccfcpp.engine.exchange import Exchange, Figures, ServerWork
+from ccfcpp.engine.parts import Form, Spec, form_of
+from ccfcpp.engine.payload import check_samples, pack
 from ccfcpp.models.initialisation import random_state
 from ccfcpp.models.state import ModelState
 
@@ -47,14 +48,20 @@ class ModelAggregation(ServerWork[CCFCState, CCFCState, TrainingUpdate]):
         """The global model and the global centroids."""
         return state.public
 
-    def check(self, message: CCFCState, update: TrainingUpdate, senders: Sequence[Member]) -> None:
-        """Refuse a model or centroids of other shapes than the global ones."""
-        check_same_shapes(message.model, update.model, "model entry")
-        check_samples(update.samples, senders)
+    def form(self, message: CCFCState) -> Form:
+        """A model like the global one, and centroids where they are asked for."""
+        form = form_of(message.model, "model/")
+        form |= {"samples": Spec(torch.int64), "loss": Spec(torch.float64, optional=True)}
         if self.with_centroids:
-            if update.local is None:
-                raise RefusedUpdateError("the local centroids are missing")
-            check_update(update.local, self.rule.clusters, self.latent, senders)
+            local = centroid_form(self.rule.clusters, self.latent)
+            form |= {f"local/{name}": spec for name, spec in local.items()}
+        return form
+
+    def check(self, message: CCFCState, update: TrainingUpdate, senders: Sequence[Member]) -> None:
+        """Refuse numbers of samples that are not the senders'."""
+        check_samples(update.samples, senders)
+        if update.local is not None:
+            check_update(update.local, senders)
 
     def aggregate(
         self, state: CCFCState, updates: Iterable[TrainingUpdate], randomness: Randomness
@@ -98,9 +105,13 @@ class CentroidAggregation(ServerWork[CCFCState, CCFCState, CentroidUpdate]):
         """The global model; the old centroids are of no use."""
         return replace(state.public, centroids=None)
 
+    def form(self, message: CCFCState) -> Form:
+        """At most k centroids, and their sizes."""
+        return centroid_form(self.rule.clusters, self.latent)
+
     def check(self, message: CCFCState, update: CentroidUpdate, senders: Sequence[Member]) -> None:
-        """Refuse centroids of a wrong shape."""
-        check_update(update, self.rule.clusters, self.latent, senders)
+        """Refuse centroids that cannot be those of the senders' images."""
+        check_update(update, senders)
 
     def aggregate(
         self, state: CCFCState, updates: Iterable[CentroidUpdate], randomness: Randomness
@@ -117,7 +128,7 @@ def head_snapshot(state: CCFCState, clusters: int) -> Snapshot:
 
 
 @dataclass(frozen=True)
-class HeadCentroids(ServerWork[CCFCState, Snapshot, LatentSums]):
+class HeadCentroids(ServerWork[CCFCState, Snapshot, ClusterSums]):
     """After pre-training by neighbours: the mean latent of each of the head's clusters.
 
     The head has served, and the contrastive model gets a predictor.
@@ -135,53 +146,42 @@ class HeadCentroids(ServerWork[CCFCState, Snapshot, LatentSums]):
         """The model, with its only head."""
         return head_snapshot(state, self.centres.clusters)
 
-    def expected(self, message: Snapshot) -> LatentSums:
+    def form(self, message: Snapshot) -> Form:
         """As Fed-SCAN has it."""
-        return self.centres.expected(message)
-
-    def check(self, message: Snapshot, update: LatentSums, senders: Sequence[Member]) -> None:
-        """Refuse sums of a wrong shape."""
-        self.centres.check(message, update, senders)
+        return self.centres.form(message)
 
     def aggregate(
-        self, state: CCFCState, updates: Iterable[LatentSums], randomness: Randomness
+        self, state: CCFCState, updates: Iterable[ClusterSums], randomness: Randomness
     ) -> tuple[CCFCState, Figures]:
         """The first centroids, and the model without the head: the descent ends."""
         weight = state.model["head.weight"]
         fresh = random_state(self.make_model, randomness.generator("model"), weight.device)
         model = {name: state.model.get(name, entry) for name, entry in fresh.items()}
-        return CCFCState(model, state.version + 1, centres(updates, weight.dtype)), {}
+        centroids = cluster_means(updates, weight.new_zeros(self.centres.latent))
+        return CCFCState(model, state.version + 1, centroids), {}
 
 
 @dataclass(frozen=True)
-class LloydAggregation(ServerWork[CCFCState, CCFCState, LloydUpdate]):
-    """One step of Lloyd's k-means over all clients' samples, exact as if they lay in one place."""
+class LloydAggregation(ServerWork[CCFCState, CCFCState, ClusterSums]):
+    """One step of Lloyd's k-means over all clients' samples, exact as if they lay in one place.
 
-    exchange = REFINEMENT
+    Attributes:
+        exchange: The refinement.
+    """
+
+    exchange: Exchange[CCFCState, ClusterSums]
 
     def broadcast(self, state: CCFCState) -> CCFCState:
         """The global model and the centroids to refine."""
         return state.public
 
-    def expected(self, message: CCFCState) -> LloydUpdate:
+    def form(self, message: CCFCState) -> Form:
         """A sum and a number for each centroid."""
-        centroids = required_centroids(message.centroids).double()
-        return LloydUpdate(centroids, centroids[:, 0])
-
-    def check(self, message: CCFCState, update: LloydUpdate, senders: Sequence[Member]) -> None:
-        """Refuse sums of a wrong shape."""
-        check_same_shapes(pack(self.expected(message)), pack(update), "refinement")
+        return form_of(pack(ClusterSums.zeros(*required_centroids(message.centroids).shape)))
 
     def aggregate(
-        self, state: CCFCState, updates: Iterable[LloydUpdate], randomness: Randomness
+        self, state: CCFCState, updates: Iterable[ClusterSums], randomness: Randomness
     ) -> tuple[CCFCState, Figures]:
         """Each centroid becomes the mean of its members; one without members stays as it is."""
-        centroids = required_centroids(state.centroids)
-        sums = torch.zeros_like(centroids, dtype=torch.float64)
-        counts = sums.new_zeros(len(centroids))
-        for update in updates:
-            sums += update.sums
-            counts += update.counts
-        means = (sums / counts.clamp(min=1).unsqueeze(1)).to(centroids.dtype)
-        moved = torch.where(counts.unsqueeze(1) > 0, means, centroids)
+        moved = cluster_means(updates, required_centroids(state.centroids))
         return replace(state, centroids=moved), {}

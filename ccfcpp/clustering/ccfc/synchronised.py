@@ -8,8 +8,6 @@ same for every partition. The server keeps Adam's moments; clients keep none.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any
 
 import torch
 
@@ -35,91 +33,20 @@ from ccfcpp.clustering.ccfc.synchronised_clients import (
 from ccfcpp.clustering.scan.objective import entropy
 from ccfcpp.core.config import ViewsConfig
 from ccfcpp.core.randomness import Randomness
+from ccfcpp.engine.algorithm import Crew
 from ccfcpp.engine.client import Member
 from ccfcpp.engine.exchange import (
-    ClientWork,
-    Exchange,
+    AnyClientWork,
+    AnyServerWork,
     Figures,
-    PerImage,
     RefusedUpdateError,
     ServerWork,
 )
-from ccfcpp.engine.payload import added_up, check_same_shapes, check_samples, pack
-from ccfcpp.engine.synchronised.clients import TripWork, trip_works
-from ccfcpp.engine.synchronised.messages import Contribution, Known, trips
+from ccfcpp.engine.parts import Form, Spec
+from ccfcpp.engine.payload import added_up, check_samples
+from ccfcpp.engine.synchronised.descent import Descent
 from ccfcpp.engine.synchronised.optimizers import Adam
-from ccfcpp.engine.synchronised.plan import Lags, Plan, rehearsed
-from ccfcpp.engine.synchronised.server import Steps, Trip
-from ccfcpp.engine.synchronised.tape import Tape
-from ccfcpp.models.pooled import Program, moved_parameters
-from ccfcpp.privacy.config import PrivacyConfig
-from ccfcpp.privacy.image_steps import Batches, per_image, process_of, travelling, turn_of
-
-
-class Phase:
-    """One of the two phases, as server and clients know it.
-
-    Args:
-        name: What its steps are called.
-        model: What is trained.
-        program: A step on a few images, which shows what trips a step takes.
-        rate: The configured learning rate.
-        bounded: How images enter sums, where each one's part is bounded.
-        uses_memory: Whether clients need what they remember.
-    """
-
-    def __init__(
-        self,
-        name: str,
-        model: TrainedModel,
-        program: Callable[[], Program],
-        rate: float,
-        bounded: PerImage | None,
-        uses_memory: bool = False,
-    ) -> None:
-        self.name = name
-        self.network = model.network
-        self.parameters = moved_parameters(model.network)
-        self.bounded = bounded
-        self.program = program
-        self.rate = rate
-        self.uses_memory = uses_memory
-
-    @cached_property
-    def plan(self) -> Plan:
-        """The trips of a step."""
-        return rehearsed(lambda: Tape(self.program(), self.parameters), Lags())[0]
-
-    @cached_property
-    def exchanges(self) -> list[Exchange[Known, Contribution]]:
-        """What the trips are called."""
-        return trips(self.name, len(self.plan.trips), self.uses_memory, self.bounded)
-
-    def trips(self, count: int, rate: float) -> list[Trip[CCFCState]]:
-        """The server's work in some steps with a learning rate."""
-        names = list(self.parameters)
-        steps = Steps(
-            self.exchanges,
-            Adam(self.rate),
-            names,
-            lambda _: rate / self.rate,
-            travelling(self.bounded),
-        )
-        return steps.step(self.plan) * count
-
-    def trip_works(self, batches: Batches, privacy: PrivacyConfig) -> list[TripWork]:
-        """The clients' work of each trip."""
-        plans = self.plan, self.plan
-        process = process_of(
-            batches,
-            self.network,
-            self.parameters,
-            lambda: plans,
-            privacy,
-            self.bounded,
-            travelling(self.bounded),
-        )
-        return trip_works(process, self.exchanges)
+from ccfcpp.models.pooled import Program
 
 
 class SynchronisedTraining:
@@ -145,62 +72,62 @@ class SynchronisedTraining:
         self.rule = rule
         self.global_model = global_model
         self.model = TrainedModel(make_model, problem.device)
-        self.privacy = problem.config.section(PrivacyConfig)
-        self.pretraining = self._phase("pre-training step", self._siamese, LARGEST_OF_SIAMESE)
-        self.contrast = self._phase(
-            "contrast step", self._contrast, LARGEST_OF_CONTRAST, uses_memory=True
-        )
+        self.pretraining = self._descent("pre-training step", self._siamese, LARGEST_OF_SIAMESE)
+        self.contrast = self._descent("contrast step", self._contrast, LARGEST_OF_CONTRAST, True)
 
-    def _phase(
+    def _descent(
         self,
         name: str,
-        program: Callable[[], Program],
+        rehearsal: Callable[[], Program],
         largest: Mapping[str, float],
         uses_memory: bool = False,
-    ) -> Phase:
+    ) -> Descent:
         batch, samples = self.training.synchronised_batch, self.problem.samples
-        bounded = per_image(self.privacy, batch, samples, largest)
-        rate = self.training.learning_rate
-        return Phase(name, self.model, program, rate, bounded, uses_memory)
+        adam = Adam(self.training.learning_rate)
+        network = self.model.network
+        return Descent(
+            name, network, rehearsal, adam, batch, samples, largest, uses_memory=uses_memory
+        )
 
     @property
-    def steps(self) -> int:
+    def steps(self) -> range:
         """Steps of a round: as many as ``local_epochs`` passes over all images take."""
         images = self.training.local_epochs * self.problem.samples
-        return max(1, round(images / self.training.synchronised_batch))
+        return range(max(1, round(images / self.training.synchronised_batch)))
 
-    def pretraining_works(self) -> Sequence[ServerWork[CCFCState, Any, Any]]:
+    def pretraining_works(self) -> Sequence[AnyServerWork]:
         """The server's work in a round of pre-training."""
-        return self.pretraining.trips(self.steps, self.training.learning_rate)
+        return self.pretraining.trips(self.steps, lambda _: 1.0)
 
-    def contrast_works(self, number: int) -> Sequence[ServerWork[CCFCState, Any, Any]]:
+    def contrast_works(self, number: int) -> Sequence[AnyServerWork]:
         """The server's work in a cluster-contrastive round: pseudo-labels, and steps."""
         rate = contrast_learning_rate(self.training, number)
-        return [CollectSizes(self.problem.clusters), *self.contrast.trips(self.steps, rate)]
+        share = rate / self.training.learning_rate
+        works: list[AnyServerWork] = [CollectSizes(self.problem.clusters)]
+        return works + self.contrast.trips(self.steps, lambda _: share)
 
-    def client_works(self) -> list[ClientWork[Any, Any]]:
+    def client_works(self, crew: Crew) -> list[AnyClientWork]:
         """The clients' work in both phases."""
-        turn = turn_of(self.privacy)
-        shared = self.model, self.training, self.loss, self.problem.samples, turn
-        views = SiameseBatches(self.problem.config.section(ViewsConfig), *shared)
-        labelled = LabelledBatches(self.problem.clusters, *shared)
+        views = SiameseBatches(self.model, self.loss, self.problem.config.section(ViewsConfig))
+        labelled = LabelledBatches(self.model, self.loss, self.problem.clusters)
         return [
-            Labelling(self.global_model, self.rule, self.privacy),
-            *self.pretraining.trip_works(views, self.privacy),
-            *self.contrast.trip_works(labelled, self.privacy),
+            Labelling(self.global_model, self.rule, crew.bounding),
+            *self.pretraining.works(views, crew.bounding),
+            *self.contrast.works(labelled, crew.bounding),
         ]
 
     def _siamese(self) -> Program:
-        return siamese_program(self.model.network, self._few_images(), self.loss)
+        return siamese_program(self.model.network, self.loss, self._few_images(2))
 
     def _contrast(self) -> Program:
-        images = self._few_images()
+        images, clusters = self._few_images(), self.problem.clusters
         labels = torch.zeros(len(images), dtype=torch.int64, device=images.device)
-        clusters = self.problem.clusters
-        return contrast_program(self.model.network, images, labels, clusters, self.loss)
+        return contrast_program(self.model.network, clusters, self.loss, images, labels)
 
-    def _few_images(self) -> torch.Tensor:
-        return torch.zeros(4, *self.problem.image_shape, device=self.problem.device)
+    def _few_images(self, *views: int) -> torch.Tensor:
+        # Four images are enough to see all trips, whatever is shown of them.
+        shape = (4, *views, *self.problem.image_shape)
+        return torch.zeros(shape, device=self.problem.device)
 
 
 @dataclass(frozen=True)
@@ -218,13 +145,12 @@ class CollectSizes(ServerWork[CCFCState, CCFCState, ClusterSizes]):
         """The global model and the global centroids."""
         return state.public
 
-    def expected(self, message: CCFCState) -> ClusterSizes:
+    def form(self, message: CCFCState) -> Form:
         """A number for each cluster."""
-        return ClusterSizes(torch.zeros(self.clusters, dtype=torch.float64))
+        return {"counts": Spec(torch.float64, (self.clusters,))}
 
     def check(self, message: CCFCState, update: ClusterSizes, senders: Sequence[Member]) -> None:
         """Refuse sizes that are not those of the senders' images."""
-        check_same_shapes(pack(self.expected(message)), pack(update), "pseudo-labels:")
         if bool((update.counts < 0).any()):
             raise RefusedUpdateError("a cluster has fewer than no images")
         check_samples(int(update.counts.sum()), senders)

@@ -9,21 +9,6 @@ _FARTHEST = 1e15
 """Squared distances of many dimensions are far from float32's largest number."""
 
 
-def check_centroids(centroids: Tensor, clusters: int, dimensions: int) -> None:
-    """Refuse centroids of a wrong shape, or too many or none, or some that are far off.
-
-    Raises:
-        RefusedUpdateError: They are not (1 to ``clusters``, ``dimensions``), or not near enough for
-            their distances to be finite.
-    """
-    allowed = [(found, dimensions) for found in range(1, clusters + 1)]
-    if tuple(centroids.shape) not in allowed:
-        raise RefusedUpdateError(
-            f"centroids are {tuple(centroids.shape)}, expected (1 to {clusters}, {dimensions})"
-        )
-    check_near(centroids)
-
-
 def check_near(centroids: Tensor) -> None:
     """Refuse centroids whose distances may not be finite: there faiss ends the whole process.
 

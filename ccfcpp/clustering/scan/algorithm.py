@@ -8,8 +8,7 @@ neighbours inside a client are purer the more a client's images are alike.
 """
 
 from collections.abc import Callable, Sequence
-from functools import cached_property, partial
-from typing import Any
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -17,27 +16,24 @@ from torch import Tensor
 from ccfcpp.clustering.algorithm import ClusteringAlgorithm, Problem
 from ccfcpp.clustering.scan.clients import Pairs, SumLatents, SumTransitions
 from ccfcpp.clustering.scan.config import AffineViewsConfig, IntensityViewsConfig, ScanConfig
-from ccfcpp.clustering.scan.messages import ScanState, Snapshot
+from ccfcpp.clustering.scan.messages import OF_NEIGHBOURS, ScanState, Snapshot
 from ccfcpp.clustering.scan.network import ClusterNetwork, ScanNetwork
 from ccfcpp.clustering.scan.objective import PREDICTIONS, program
 from ccfcpp.clustering.scan.representations import LatentSpace
-from ccfcpp.clustering.scan.schedule import falling
 from ccfcpp.clustering.scan.server import FindCentres, MergeOverclusters, snapshot
 from ccfcpp.clustering.scan.views import Views
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.randomness import Randomness
-from ccfcpp.engine.client import Client, Crew
-from ccfcpp.engine.exchange import ClientSide, PerImage, ServerWork
-from ccfcpp.engine.synchronised.clients import TripWork, trip_works
-from ccfcpp.engine.synchronised.messages import trips
-from ccfcpp.engine.synchronised.optimizers import Adam, Muon
-from ccfcpp.engine.synchronised.plan import Lags, Plan, rehearsed
-from ccfcpp.engine.synchronised.server import Steps, Trip
-from ccfcpp.engine.synchronised.tape import Tape
+from ccfcpp.engine.algorithm import Crew
+from ccfcpp.engine.client import Client
+from ccfcpp.engine.exchange import AnyClientWork, AnyServerWork, ClientSide
+from ccfcpp.engine.synchronised.contract import D
+from ccfcpp.engine.synchronised.descent import Descent
+from ccfcpp.engine.synchronised.optimizers import Adam, Muon, falling
+from ccfcpp.engine.synchronised.server import Trip
+from ccfcpp.engine.synchronised.tape import Lags
 from ccfcpp.models.initialisation import random_state
-from ccfcpp.models.pooled import Norm, moved_parameters
-from ccfcpp.privacy.config import PrivacyConfig
-from ccfcpp.privacy.image_steps import per_image, process_of, travelling, turn_of
+from ccfcpp.models.pooled import Program
 
 _HEAD = ("head.weight",)
 """Matrices that are no hidden layers, which Muon is for."""
@@ -65,40 +61,40 @@ class FedScan(ClusteringAlgorithm[ScanState]):
             ScanNetwork, self.config, problem.image_shape, problem.clusters
         )
         self.space = LatentSpace(self.make_network, problem.device)
-        self.parameters = moved_parameters(self.space.network)
         self.overclusters = self.space.network.head.out_features // self.space.network.heads
         self.merges = self.overclusters != problem.clusters
         self.shares = _shares(self.config, problem.clusters, self.overclusters)
-        self.privacy = section(PrivacyConfig)
-        self.per_image = self._per_image()
-        # To and fro at each normalisation, the predictions, and the gradient of the model.
-        norms = sum(isinstance(module, Norm) for module in self.space.network.modules())
-        self.steps = Steps(
-            trips("step", 2 * norms + 2, uses_memory=True, per_image=self.per_image),
+        self.descent = Descent(
+            "step",
+            self.space.network,
+            self._rehearsal,
             self._optimizer(),
-            list(self.parameters),
-            lambda step: falling(step / self.config.steps),
-            travelling(
-                self.per_image, torch.bfloat16 if self.config.precision == "bfloat16" else None
-            ),
+            self.config.batch,
+            problem.samples,
+            self._largest(),
+            precision=torch.bfloat16 if self.config.precision == "bfloat16" else None,
+            lags=self._lags(),
+            exact_steps=self.config.exact_steps,
+            uses_memory=True,
         )
 
-    def _per_image(self) -> PerImage | None:
-        """How images enter sums where each one's part is bounded.
-
-        Raises:
-            UsageError: An image would tell of others.
-        """
-        if self.privacy.level == "image" and (self.config.pairs != "views" or self.merges):
-            raise UsageError(
-                f"privacy.level = image with scan.pairs = {self.config.pairs} and "
-                f"scan.overclustering = {self.config.overclustering}: an image would tell of its "
-                "neighbours; set scan.pairs=views and scan.overclustering=1"
-            )
+    def _largest(self) -> dict[str, float] | str:
+        """What no image's part of a sum exceeds; or why images cannot be told apart."""
+        if self.config.pairs != "views" or self.merges:
+            return OF_NEIGHBOURS
         # The predictions of all views of an image by each head.
         views, heads = 2 * self.config.pairs_each, self.space.network.heads
-        largest = {f"sums/{PREDICTIONS}": views * heads**0.5}
-        return per_image(self.privacy, self.config.batch, self.problem.samples, largest)
+        return {f"sums/{PREDICTIONS}": views * heads**0.5}
+
+    def _lags(self) -> Lags:
+        if not self.config.lagged:
+            return Lags()
+        norm = self.space.network.latent_norm
+        return Lags(frozenset({PREDICTIONS}), frozenset({norm} if norm else ()))
+
+    def _rehearsal(self) -> Program:
+        images = torch.zeros(2, 2, *self.problem.image_shape, device=self.problem.device)
+        return program(self.space.network, self.config.balance, self.shares, images)
 
     def _optimizer(self) -> Adam | Muon:
         adam = Adam(self.config.learning_rate)
@@ -106,26 +102,11 @@ class FedScan(ClusteringAlgorithm[ScanState]):
             return adam
         return Muon(self.config.matrix_rate, adam, _HEAD)
 
-    @cached_property
-    def plans(self) -> tuple[Plan, Plan]:
-        """The trips of the first steps, and of all others."""
-        images = torch.zeros(4, *self.problem.image_shape, device=self.problem.device)
-        lags = Lags()
-        if self.config.lagged:
-            norm = self.space.network.latent_norm
-            lags = Lags(frozenset({PREDICTIONS}), frozenset({norm} if norm else ()))
-        network = self.space.network
-
-        def tape() -> Tape:
-            return Tape(program(network, images, self.config.balance, self.shares), self.parameters)
-
-        return rehearsed(tape, lags)
-
     def initial_state(self, randomness: Randomness) -> ScanState:
         """Random weights; no moments and no statistics yet."""
         generator = randomness.generator("model")
         model = random_state(self.make_network, generator, self.problem.device)
-        return ScanState(model, 0, self.steps.begin(model), self._single_groups())
+        return ScanState(model, 0, self.descent.begin(model), self._single_groups())
 
     def _single_groups(self) -> Tensor | None:
         """Each over-cluster as a cluster of its own, where there are no more than clusters."""
@@ -133,14 +114,14 @@ class FedScan(ClusteringAlgorithm[ScanState]):
             return None
         return torch.arange(self.overclusters).repeat(self.space.network.heads, 1)
 
-    def exchanges(self, number: int, state: ScanState) -> Sequence[ServerWork[ScanState, Any, Any]]:
+    def exchanges(self, number: int, state: ScanState) -> Sequence[AnyServerWork]:
         """The steps of a round, a few trips each; in the last round the centres, too.
 
         Where neighbours are found anew, and in the end, over-clusters are merged.
         """
-        works: list[ServerWork[ScanState, Any, Any]] = []
+        works: list[AnyServerWork] = []
         for step in self._steps_of(number):
-            works += self._trips(step)
+            works += self._trips(range(step, step + 1))
             last = step + 1 == self.config.steps
             if self.merges and (last or (step + 1) % self.config.mine_every == 0):
                 heads = self.space.network.heads
@@ -149,43 +130,29 @@ class FedScan(ClusteringAlgorithm[ScanState]):
                 works.append(FindCentres(self.problem.clusters, self.config.latent))
         return works
 
-    def trips_of(self, number: int) -> list[Trip[Any]]:
+    def trips_of(self, number: int) -> list[Trip[D]]:
         """The steps of a round, for any state that holds the network in descent."""
-        return [trip for step in self._steps_of(number) for trip in self._trips(step)]
+        return self._trips(self._steps_of(number))
 
     def _steps_of(self, number: int) -> range:
         per_round = self.config.steps_per_round
         return range(number * per_round, min((number + 1) * per_round, self.config.steps))
 
-    def _trips(self, step: int) -> list[Trip[Any]]:
-        exact, lagged = self.plans
-        return self.steps.step(lagged if step >= self.config.exact_steps else exact)
+    def _trips(self, steps: range) -> list[Trip[D]]:
+        return self.descent.trips(steps, lambda step: falling(step / self.config.steps))
 
     def client_side(self, crew: Crew) -> ClientSide:
         """The trips of a step, and the sums for merges and for the centres."""
         merging = [SumTransitions(self._pairs())] if self.merges else []
-        return ClientSide.of(*self.trip_works(), *merging, self.centre_work())
+        return ClientSide.of(*merging, *self.client_works(crew))
 
-    def centre_work(self) -> SumLatents:
-        """The clients' work for the centres."""
-        return SumLatents(self.space, self.problem.clusters, self.privacy)
-
-    def trip_works(self) -> list[TripWork]:
-        """The clients' work of each trip of a step."""
-        process = process_of(
-            self._pairs(),
-            self.space.network,
-            self.parameters,
-            lambda: self.plans,
-            self.privacy,
-            self.per_image,
-            self.steps.precision,
-        )
-        return trip_works(process, self.steps.exchanges)
+    def client_works(self, crew: Crew) -> list[AnyClientWork]:
+        """The clients' work of each trip of a step, and for the centres."""
+        centres = SumLatents(self.space, self.problem.clusters, crew)
+        return [*self.descent.works(self._pairs(), crew.bounding), centres]
 
     def _pairs(self) -> Pairs:
-        samples, turn = self.problem.samples, turn_of(self.privacy)
-        return Pairs(self.config, self.views, self.space, samples, self.shares, turn)
+        return Pairs(self.config, self.views, self.space, self.shares)
 
     def knows_clusters(self, state: ScanState) -> bool:
         """From the first step or merge on: the head assigns."""

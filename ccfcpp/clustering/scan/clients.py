@@ -11,34 +11,23 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ccfcpp.clustering.scan.batches import drawn_neighbours
+from ccfcpp.clustering.kmeans.sums import ClusterSums, cluster_sums
 from ccfcpp.clustering.scan.config import ScanConfig
 from ccfcpp.clustering.scan.features import FEATURES
-from ccfcpp.clustering.scan.messages import (
-    CENTRES,
-    TRANSITIONS,
-    LatentSums,
-    Snapshot,
-    Trained,
-    Transitions,
-)
-from ccfcpp.clustering.scan.neighbours import nearest_neighbours
+from ccfcpp.clustering.scan.messages import CENTRES, TRANSITIONS, Snapshot, Trained, Transitions
+from ccfcpp.clustering.scan.neighbours import drawn_neighbours, nearest_neighbours
 from ccfcpp.clustering.scan.objective import program
 from ccfcpp.clustering.scan.representations import LatentSpace, Model
-from ccfcpp.clustering.scan.schedule import falling
 from ccfcpp.clustering.scan.views import Views
 from ccfcpp.core.profiling import section
 from ccfcpp.core.randomness import Randomness
+from ccfcpp.engine.algorithm import Crew
 from ccfcpp.engine.client import Client
 from ccfcpp.engine.exchange import SummedWork, Task
 from ccfcpp.engine.payload import added_up
-from ccfcpp.engine.synchronised.messages import Known
-from ccfcpp.engine.synchronised.turns import Turn
-from ccfcpp.models.pooled import Program
-from ccfcpp.privacy.cluster_sums import cluster_sums
-from ccfcpp.privacy.config import PrivacyConfig
-from ccfcpp.privacy.image_steps import over_all
-from ccfcpp.privacy.image_sums import Make, Shown
+from ccfcpp.engine.synchronised.contract import Batch, Known
+from ccfcpp.engine.synchronised.descent import Turn
+from ccfcpp.engine.synchronised.optimizers import falling
 
 _PERIOD = "period"
 """The name under which a client remembers for which period of the run it has neighbours."""
@@ -54,56 +43,32 @@ class Pairs:
         config: Of Fed-SCAN.
         views: How views of images are drawn and made.
         space: Gives the latents among which neighbours are found.
-        samples: Images of all clients of the run.
         shares: π, the shares that clusters should have, of shape (k,).
-        turn: Which images of a client take part in a step.
     """
 
     def __init__(
-        self,
-        config: ScanConfig,
-        views: Views,
-        space: LatentSpace,
-        samples: int,
-        shares: Tensor,
-        turn: Turn,
+        self, config: ScanConfig, views: Views, space: LatentSpace, shares: Tensor
     ) -> None:
         self.config = config
         self.views = views
         self.space = space
-        self.samples = samples
         self.shares = shares
         self._features = FEATURES[config.first_neighbours]
-        self.turn = turn
 
-    def begin(
-        self, task: Task, known: Known, clients: Sequence[Client], randomness: Randomness
-    ) -> Program | None:
-        """The program of a step of some clients. Where it is time, they find neighbours first."""
+    def batch(
+        self, task: Task, known: Known, turns: Sequence[Turn], randomness: Randomness
+    ) -> Batch | None:
+        """The pairs of a step. Where it is time, clients find neighbours first."""
         if not self._shows_views(known.version):
-            for client in clients:
-                self.find_neighbours(known, client)
+            for each in turns:
+                self.find_neighbours(known, each.client)
         with section("batches"):
-            views = self._views(known.version, clients, randomness)
+            pairs = self._views(known.version, turns, randomness)
         network = self.space.load(known)
         # A small client may have no image whose turn it is.
-        if len(views) == 0:
+        if len(pairs) == 0:
             return None
-        return program(network, views, self._balance(known.version), self.shares)
-
-    def begin_images(
-        self, task: Task, known: Known, clients: Sequence[Client], randomness: Randomness
-    ) -> tuple[Make, Shown] | None:
-        """What makes the program of one image, and the views of each image whose turn it is."""
-        network, balance = self.space.load(known), self._balance(known.version)
-        with section("batches"):
-            views = self._views(known.version, clients, randomness)
-        if len(views) == 0:
-            return None
-        make = partial(program, network, balance=balance, shares=self.shares)
-        pairs = self.config.pairs_each
-        of_each = views.view(2, len(views) // (2 * pairs), pairs, *views.shape[1:])
-        return make, (of_each.transpose(0, 1).flatten(1, 2),)
+        return Batch(partial(program, network, self._balance(known.version), self.shares), (pairs,))
 
     def _balance(self, step: int) -> float:
         """λ of a step: from the first weight to the last along a half cosine."""
@@ -139,30 +104,29 @@ class Pairs:
         features = F.normalize(self._features(client.images), dim=1)
         return torch.cat([F.normalize(latents, dim=1), self.config.first_weight * features], dim=1)
 
-    def _views(self, step: int, clients: Sequence[Client], randomness: Randomness) -> Tensor:
-        """Views of the images whose turn it is, of all clients, then of a neighbour of each.
-
-        Pairs of one image lie side by side.
-        """
-        pairs = [self._pairs(step, client, randomness.of_client(client.id)) for client in clients]
+    def _views(self, step: int, turns: Sequence[Turn], randomness: Randomness) -> Tensor:
+        """Views of the images whose turn it is and of their neighbours, as ``program`` has them."""
+        pairs = [self._pairs(step, each, randomness) for each in turns]
         images = torch.cat([shown for shown, _ in pairs], dim=1).flatten(0, 1)
         draws = torch.cat([drawn for _, drawn in pairs], dim=2).flatten(1)
-        return self.views.render(images, draws)
+        views, each = self.views.render(images, draws), self.config.pairs_each
+        shape = 2, len(views) // (2 * each), each, *views.shape[1:]
+        return views.view(shape).transpose(0, 1).flatten(1, 2)
 
-    def _pairs(self, step: int, client: Client, randomness: Randomness) -> tuple[Tensor, Tensor]:
+    def _pairs(self, step: int, turn: Turn, randomness: Randomness) -> tuple[Tensor, Tensor]:
         """A client's pairs, and what their views are drawn from.
 
         Returns:
             Images of shape (2, pairs, channels, height, width): those whose turn it is, and a
-            neighbour of each; and draws of shape (draws, 2, pairs).
+            neighbour of each; and draws of shape (draws, 2, pairs). Pairs of one image lie side by
+            side.
         """
-        share = self.config.batch * len(client) / self.samples
-        turn = self.turn(len(client), share, step, randomness).to(client.images.device)
-        chosen = turn.repeat_interleave(self.config.pairs_each)
+        client, source = turn.client, randomness.of_client(turn.client.id)
+        chosen = turn.chosen.repeat_interleave(self.config.pairs_each)
         others = chosen
         if not self._shows_views(step):
-            others = drawn_neighbours(client.memory[_NEIGHBOURS], chosen, randomness, step)
-        draws = self.views.draw(2 * len(chosen), randomness.generator(f"views {step}"))
+            others = drawn_neighbours(client.memory[_NEIGHBOURS], chosen, source, step)
+        draws = self.views.draw(2 * len(chosen), source.generator(f"views {step}"))
         return client.images[torch.stack([chosen, others])], draws.view(len(draws), 2, -1)
 
 
@@ -201,28 +165,30 @@ class SumTransitions(SummedWork[Trained, Transitions]):
         return p.mT @ others
 
 
-class SumLatents(SummedWork[Snapshot, LatentSums]):
+class SumLatents(SummedWork[Snapshot, ClusterSums]):
     """At the end: where the clusters lie in the latent space.
 
     Args:
         space: The latent space.
         clusters: Number of clusters k.
-        privacy: What is sent of few images, and how large an image's part may be.
+        crew: What bounds an image's part, and the fewest images over which a sum is sent.
     """
 
-    def __init__(self, space: LatentSpace, clusters: int, privacy: PrivacyConfig) -> None:
+    exchange = CENTRES
+
+    def __init__(self, space: LatentSpace, clusters: int, crew: Crew) -> None:
         self.space = space
         self.clusters = clusters
-        self.exchange, self.bounds = over_all(CENTRES, privacy, {"counts": 1.0})
-        self.least = privacy.smallest_count
+        self.crew = crew
 
     def local_sum(
         self, task: Task, message: Snapshot, clients: Sequence[Client], randomness: Randomness
-    ) -> LatentSums:
+    ) -> ClusterSums:
         """Sums of the latents of each cluster's images."""
         return added_up(self._sums(message, client) for client in clients)
 
-    def _sums(self, message: Snapshot, client: Client) -> LatentSums:
+    def _sums(self, message: Snapshot, client: Client) -> ClusterSums:
         labels = self.space.clusters(message, self.clusters, client)
         latents = self.space.latents(message, client)
-        return LatentSums(*cluster_sums(latents, labels, self.clusters, self.bounds, self.least))
+        bounding, least = self.crew.bounding, self.crew.least
+        return cluster_sums(latents, labels, self.clusters, CENTRES, bounding, least)

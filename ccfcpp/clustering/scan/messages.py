@@ -5,10 +5,16 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ccfcpp.clustering.kmeans.sums import PARTS, ClusterSums
 from ccfcpp.clustering.scan.objective import head_figure
-from ccfcpp.engine.exchange import Exchange
-from ccfcpp.engine.synchronised.messages import Descent
+from ccfcpp.engine.exchange import Exchange, Images
+from ccfcpp.engine.parts import Sum
+from ccfcpp.engine.synchronised.contract import DescentState
 from ccfcpp.models.state import ModelState
+
+OF_NEIGHBOURS = (
+    "an image would tell of its neighbours; set scan.pairs=views and scan.overclustering=1"
+)
 
 
 @dataclass(frozen=True)
@@ -26,7 +32,7 @@ class ScanState:
 
     model: ModelState
     version: int
-    descent: Descent
+    descent: DescentState
     groups: Tensor | None
     centroids: Tensor | None = None
 
@@ -79,18 +85,7 @@ class Transitions:
     sums: Tensor
 
 
-@dataclass(frozen=True)
-class LatentSums:
-    """Sums of the latents of each cluster's images.
-
-    Attributes:
-        sums: float64 of shape (k, d).
-        counts: float64 of shape (k,).
-    """
-
-    sums: Tensor
-    counts: Tensor
-
-
-TRANSITIONS = Exchange("transitions", Trained, Transitions, uses_memory=True, summed=True)
-CENTRES = Exchange("centres", Snapshot, LatentSums, summed=True)
+TRANSITIONS = Exchange(
+    "transitions", Trained, Transitions, {"sums": Sum()}, uses_memory=True, images=OF_NEIGHBOURS
+)
+CENTRES = Exchange("centres", Snapshot, ClusterSums, PARTS, images=Images(largest={"counts": 1.0}))

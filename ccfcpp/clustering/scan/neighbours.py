@@ -4,6 +4,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from ccfcpp.core.randomness import Randomness
+
 _SIMILARITIES = 1 << 24
 """Similarities that are held at a time: 64 MB."""
 
@@ -30,3 +32,22 @@ def nearest_neighbours(points: Tensor, count: int) -> Tensor:
         similarities[everyone[: len(block)], block] = -torch.inf
         found.append(similarities.topk(min(count, samples - 1), dim=1).indices.to(torch.int32))
     return torch.cat(found)
+
+
+def drawn_neighbours(
+    neighbours: Tensor, chosen: Tensor, randomness: Randomness, step: int
+) -> Tensor:
+    """One neighbour of each chosen image, at random.
+
+    Args:
+        neighbours: Of each image of the client, int32 of shape (samples, neighbours).
+        chosen: int64 indices of shape (chosen,).
+        randomness: The client's source.
+        step: s.
+
+    Returns:
+        int64 indices of shape (chosen,).
+    """
+    generator = randomness.generator(f"neighbours {step}")
+    places = torch.randint(neighbours.shape[1], (len(chosen),), generator=generator)
+    return neighbours[chosen, places.to(neighbours.device)].long()

@@ -50,12 +50,13 @@ def divergence(mean: Tensor, shares: Tensor) -> Tensor:
     return (mean * (mean.clamp(min=_LEAST) / shares).log()).sum(dim=-1)
 
 
-def program(network: ClusterNetwork, views: Tensor, balance: float, shares: Tensor) -> Program:
+def program(network: ClusterNetwork, balance: float, shares: Tensor, pairs: Tensor) -> Program:
     """A step on pairs of views, with sums over all clients where it couples images.
 
     Args:
         network: The network.
-        views: Of shape (2 · pairs, channels, height, width): of the images, then of neighbours.
+        pairs: Of shape (images, 2 · pairs of each, channels, height, width): views of the image,
+            then as many of neighbours.
         balance: λ.
         shares: π, the shares that clusters should have, of shape (k,).
 
@@ -63,7 +64,8 @@ def program(network: ClusterNetwork, views: Tensor, balance: float, shares: Tens
         The objective. Its figures are means over heads: ``loss`` is the first term, ``entropy``
         H(p̄); and of each head ``head 0`` … its whole loss.
     """
-    z = yield from through(network, views)
+    # Of all images, then of all neighbours.
+    z = yield from through(network, pairs.transpose(0, 1).flatten(0, 1))
     p, sums = yield Pool(
         PREDICTIONS, network.predictions(z), _sums, common=True, valid=_plausible, nearest=_nearest
     )

@@ -4,13 +4,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
-from torch import Tensor
 
+from ccfcpp.clustering.kmeans.sums import ClusterSums, cluster_means
 from ccfcpp.clustering.scan.merging import merged
 from ccfcpp.clustering.scan.messages import (
     CENTRES,
     TRANSITIONS,
-    LatentSums,
     ScanState,
     Snapshot,
     Trained,
@@ -20,7 +19,8 @@ from ccfcpp.core.errors import FederationError
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.client import Member
 from ccfcpp.engine.exchange import Figures, RefusedUpdateError, ServerWork
-from ccfcpp.engine.payload import added_up, check_same_shapes, pack
+from ccfcpp.engine.parts import Form, Spec, form_of
+from ccfcpp.engine.payload import added_up, pack
 
 
 def snapshot(state: ScanState) -> Snapshot:
@@ -56,14 +56,12 @@ class MergeOverclusters(ServerWork[ScanState, Trained, Transitions]):
         """The model."""
         return Trained(state.model, state.version)
 
-    def expected(self, message: Trained) -> Transitions:
+    def form(self, message: Trained) -> Form:
         """Of each head, from each over-cluster to each."""
-        shape = self.heads, self.overclusters, self.overclusters
-        return Transitions(torch.zeros(shape, dtype=torch.float64))
+        return {"sums": Spec(torch.float64, (self.heads, self.overclusters, self.overclusters))}
 
     def check(self, message: Trained, update: Transitions, senders: Sequence[Member]) -> None:
-        """Refuse sums of a wrong shape, and negative ones."""
-        check_same_shapes(pack(self.expected(message)), pack(update), "transitions:")
+        """Refuse negative sums."""
         if bool((update.sums < 0).any()):
             raise RefusedUpdateError("transitions are negative")
 
@@ -81,7 +79,7 @@ class MergeOverclusters(ServerWork[ScanState, Trained, Transitions]):
 
 
 @dataclass(frozen=True)
-class FindCentres(ServerWork[ScanState, Snapshot, LatentSums]):
+class FindCentres(ServerWork[ScanState, Snapshot, ClusterSums]):
     """After the last step: the mean latent of each cluster.
 
     Attributes:
@@ -97,23 +95,13 @@ class FindCentres(ServerWork[ScanState, Snapshot, LatentSums]):
         """The model."""
         return snapshot(state)
 
-    def expected(self, message: Snapshot) -> LatentSums:
+    def form(self, message: Snapshot) -> Form:
         """A sum and a number for each cluster."""
-        sums = torch.zeros(self.clusters, self.latent, dtype=torch.float64)
-        return LatentSums(sums, sums[:, 0])
-
-    def check(self, message: Snapshot, update: LatentSums, senders: Sequence[Member]) -> None:
-        """Refuse sums of a wrong shape."""
-        check_same_shapes(pack(self.expected(message)), pack(update), "sums of clusters:")
+        return form_of(pack(ClusterSums.zeros(self.clusters, self.latent)))
 
     def aggregate(
-        self, state: ScanState, updates: Iterable[LatentSums], randomness: Randomness
+        self, state: ScanState, updates: Iterable[ClusterSums], randomness: Randomness
     ) -> tuple[ScanState, Figures]:
         """Where a cluster is empty, its centre is the origin."""
-        return replace(state, centroids=centres(updates, state.model["head.weight"].dtype)), {}
-
-
-def centres(updates: Iterable[LatentSums], dtype: torch.dtype) -> Tensor:
-    """The mean latent of each cluster, of shape (k, d); the origin where a cluster is empty."""
-    total = added_up(updates)
-    return (total.sums / total.counts.clamp(min=1).unsqueeze(1)).to(dtype)
+        origin = state.model["head.weight"].new_zeros(self.latent)
+        return replace(state, centroids=cluster_means(updates, origin)), {}

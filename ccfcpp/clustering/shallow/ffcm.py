@@ -20,7 +20,8 @@ from ccfcpp.clustering.shallow.config import FFCMConfig
 from ccfcpp.clustering.shallow.pixels import CentroidState, PixelClustering, PixelRule
 from ccfcpp.core.profiling import section
 from ccfcpp.core.randomness import Randomness
-from ccfcpp.engine.client import Client, Crew, Member
+from ccfcpp.engine.algorithm import Crew
+from ccfcpp.engine.client import Client, Member
 from ccfcpp.engine.exchange import (
     ClientSide,
     ClientWork,
@@ -30,9 +31,8 @@ from ccfcpp.engine.exchange import (
     ServerWork,
     Task,
 )
-from ccfcpp.engine.payload import check_same_shapes, pack
-from ccfcpp.privacy.config import PrivacyConfig
-from ccfcpp.privacy.smallest import large_enough
+from ccfcpp.engine.parts import Count, Form, Votes, form_of
+from ccfcpp.engine.payload import pack
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,12 @@ def clustered_centroids(local: Tensor, supports: Tensor, before: Tensor, seed: i
     return moved
 
 
-FUZZY_ROUND = Exchange("fuzzy c-means", CentroidState, FuzzyUpdate)
+FUZZY_ROUND = Exchange(
+    "fuzzy c-means",
+    CentroidState,
+    FuzzyUpdate,
+    {"centroids": Votes(weights="supports"), "supports": Count()},
+)
 
 
 @dataclass(frozen=True)
@@ -111,7 +116,7 @@ class LocalFuzzyCMeans(ClientWork[CentroidState, FuzzyUpdate]):
                 tolerance=self.choices.tolerance,
                 iterations=self.choices.iterations,
             )
-        enough = large_enough(found.supports, self.least)
+        enough = found.supports >= self.least
         # Without support a centroid counts for nothing; in its place goes the one that came down.
         sent = torch.where(enough.unsqueeze(1), found.centroids, centroids)
         return FuzzyUpdate(sent, found.supports * enough)
@@ -156,18 +161,19 @@ class FFCM(PixelClustering[CentroidState], ServerWork[CentroidState, CentroidSta
     def client_side(self, crew: Crew) -> ClientSide:
         """Local fuzzy c-means."""
         choices = self.problem.config.section(FuzzyConfig)
-        least = self.problem.config.section(PrivacyConfig).smallest_count
-        return ClientSide.of(LocalFuzzyCMeans(self.rule, choices, least))
+        return ClientSide.of(LocalFuzzyCMeans(self.rule, choices, crew.least))
 
     def broadcast(self, state: CentroidState) -> CentroidState:
         """The global centroids."""
         return CentroidState(state.centroids)
 
-    def check(self, message: CentroidState, update: FuzzyUpdate, senders: Sequence[Member]) -> None:
-        """Refuse centroids or supports of a wrong shape, and supports that none can have."""
+    def form(self, message: CentroidState) -> Form:
+        """A centroid and its support for each that went down."""
         centroids = required_centroids(message.centroids)
-        expected = FuzzyUpdate(centroids, centroids[:, 0].double())
-        check_same_shapes(pack(expected), pack(update), "fuzzy")
+        return form_of(pack(FuzzyUpdate(centroids, centroids[:, 0].double())))
+
+    def check(self, message: CentroidState, update: FuzzyUpdate, senders: Sequence[Member]) -> None:
+        """Refuse supports that no images can have."""
         if bool((update.supports < 0).any()) or float(update.supports.sum()) <= 0:
             raise RefusedUpdateError("supports must not be negative, nor all of them 0")
         held = sum(sender.samples for sender in senders)

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ccfcpp.clustering.algorithm import Problem
-from ccfcpp.clustering.kmeans.centroids import check_centroids
+from ccfcpp.clustering.kmeans.centroids import check_near
 from ccfcpp.clustering.kmeans.config import CentroidConfig
 from ccfcpp.clustering.kmeans.server import Clustering, kmeans, own_points
 from ccfcpp.clustering.shallow.config import KFedConfig
@@ -21,7 +21,8 @@ from ccfcpp.clustering.shallow.pixels import CentroidState, PixelClustering, Pix
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.profiling import section
 from ccfcpp.core.randomness import Randomness
-from ccfcpp.engine.client import Client, Crew, Member
+from ccfcpp.engine.algorithm import Crew
+from ccfcpp.engine.client import Client, Member
 from ccfcpp.engine.exchange import (
     ClientSide,
     ClientWork,
@@ -32,9 +33,7 @@ from ccfcpp.engine.exchange import (
     ServerWork,
     Task,
 )
-from ccfcpp.privacy.config import PrivacyConfig
-from ccfcpp.privacy.hostile_config import DefenceConfig
-from ccfcpp.privacy.smallest import large_enough
+from ccfcpp.engine.parts import Form, Rows, Spec, Votes
 
 _SEPARATION = 3
 """A point is kept where it lies so many times closer to one seed than to any other."""
@@ -136,7 +135,11 @@ class LocalCentroids:
     centroids: Tensor
 
 
-LOCAL_CENTROIDS = Exchange("local centroids", Nothing, LocalCentroids)
+def local_centroids(partial: bool) -> Exchange[Nothing, LocalCentroids]:
+    """The exchange; ``partial`` says that clients send fewer centroids than there are clusters."""
+    return Exchange(
+        "local centroids", Nothing, LocalCentroids, {"centroids": Votes(partial=partial)}
+    )
 
 
 @dataclass(frozen=True)
@@ -144,17 +147,18 @@ class SeparatedCentroids(ClientWork[Nothing, LocalCentroids]):
     """k-means with k′ clusters at each client.
 
     Attributes:
+        exchange: In which they are sent.
         rule: How images become points.
         clusters: k′.
         iterations: Of k-means, at most.
         least: The fewest images over which a client sends a centroid.
     """
 
+    exchange: Exchange[Nothing, LocalCentroids]
     rule: PixelRule
     clusters: int
     iterations: int
     least: int = 0
-    exchange = LOCAL_CENTROIDS
 
     def local_updates(
         self, task: Task, message: Nothing, clients: Sequence[Client], randomness: Randomness
@@ -170,7 +174,7 @@ class SeparatedCentroids(ClientWork[Nothing, LocalCentroids]):
                 seed=randomness.integer("k-means"),
                 iterations=self.iterations,
             )
-        enough = large_enough(found.sizes, self.least)
+        enough = found.sizes >= self.least
         if not bool(enough.any()):
             return RefusedUpdateError(f"none of its clusters has {self.least} images")
         return LocalCentroids(found.centroids[enough])
@@ -183,29 +187,22 @@ class KFed(PixelClustering[CentroidState], ServerWork[CentroidState, Nothing, Lo
         problem: What it is made for.
 
     Raises:
-        UsageError: Clients are to find more clusters than there are, or to vote with fewer.
+        UsageError: Clients are to find more clusters than there are.
     """
 
     state_type = CentroidState
     rounds = 1
-    exchange = LOCAL_CENTROIDS
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(problem)
         self.iterations = problem.config.section(CentroidConfig).iterations
-        self.least = problem.config.section(PrivacyConfig).smallest_count
         self.local_clusters = problem.config.section(KFedConfig).local_clusters or problem.clusters
         if self.local_clusters > problem.clusters:
             raise UsageError(
                 f"kfed.local_clusters = {self.local_clusters} is more than the {problem.clusters} "
                 f"clusters: give at most {problem.clusters}"
             )
-        rule = problem.config.section(DefenceConfig).rule
-        if self.local_clusters < problem.clusters and rule not in ("none", "bound"):
-            raise UsageError(
-                f"defence.rule = {rule} with kfed.local_clusters = {self.local_clusters}: clients "
-                f"vote for all {problem.clusters} clusters: leave one of the two out"
-            )
+        self.exchange = local_centroids(partial=self.local_clusters < problem.clusters)
 
     def initial_state(self, randomness: Randomness) -> CentroidState:
         """Without centroids."""
@@ -217,9 +214,10 @@ class KFed(PixelClustering[CentroidState], ServerWork[CentroidState, Nothing, Lo
 
     def client_side(self, crew: Crew) -> ClientSide:
         """Local centroids."""
-        return ClientSide.of(
-            SeparatedCentroids(self.rule, self.local_clusters, self.iterations, self.least)
+        works = SeparatedCentroids(
+            self.exchange, self.rule, self.local_clusters, self.iterations, crew.least
         )
+        return ClientSide.of(works)
 
     def describe(self) -> dict[str, object]:
         """What a summary says of the system."""
@@ -229,9 +227,13 @@ class KFed(PixelClustering[CentroidState], ServerWork[CentroidState, Nothing, Lo
         """Nothing: clients begin by themselves."""
         return Nothing()
 
+    def form(self, message: Nothing) -> Form:
+        """At most k′ centroids."""
+        return {"centroids": Spec(torch.float32, (Rows(self.local_clusters), self.rule.dimensions))}
+
     def check(self, message: Nothing, update: LocalCentroids, senders: Sequence[Member]) -> None:
-        """Refuse centroids of a wrong shape."""
-        check_centroids(update.centroids, self.local_clusters, self.rule.dimensions)
+        """Refuse centroids that are far off."""
+        check_near(update.centroids)
 
     def aggregate(
         self, state: CentroidState, updates: Iterable[LocalCentroids], randomness: Randomness

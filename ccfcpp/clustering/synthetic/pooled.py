@@ -26,7 +26,8 @@ from ccfcpp.clustering.synthetic.gan_training import GANLosses, GANTrainer, gan_
 from ccfcpp.clustering.synthetic.networks import Discriminator, Generator
 from ccfcpp.core.profiling import section
 from ccfcpp.core.randomness import Randomness
-from ccfcpp.engine.client import Client, Crew, Member
+from ccfcpp.engine.algorithm import Crew
+from ccfcpp.engine.client import Client, Member
 from ccfcpp.engine.exchange import (
     ClientSide,
     ClientWork,
@@ -37,6 +38,7 @@ from ccfcpp.engine.exchange import (
     ServerWork,
     Task,
 )
+from ccfcpp.engine.parts import Form, Rows, Spec
 from ccfcpp.engine.payload import check_samples
 from ccfcpp.models.stack.capacity import cohort_size
 from ccfcpp.models.state import ModelState
@@ -193,6 +195,9 @@ class LatentKMeans:
         return nearest(self.represent(state, images), required_centroids(state.centroids))
 
 
+_MOST_IMAGES = 10**9
+"""Of one client."""
+
 OWN_IMAGES = Exchange("images", Nothing, ImagesUpdate)
 SYNTHETIC_IMAGES = Exchange("images", Nothing, ImagesUpdate, uses_memory=True)
 GAN_EPOCH = Exchange("GAN epoch", Nothing, GANLosses, uses_memory=True, travels=False)
@@ -265,6 +270,11 @@ class MeanGANLosses(ServerWork[PooledState, Nothing, GANLosses]):
         """Nothing."""
         return Nothing()
 
+    def form(self, message: Nothing) -> Form:
+        """A number of images, and two losses where the client could train."""
+        loss = Spec(torch.float64, optional=True)
+        return {"samples": Spec(torch.int64), "generator": loss, "discriminator": loss}
+
     def check(self, message: Nothing, update: GANLosses, senders: Sequence[Member]) -> None:
         """Refuse a number of images that is not the client's."""
         check_samples(update.samples, senders)
@@ -302,17 +312,15 @@ class Pooling(ServerWork[PooledState, Nothing, ImagesUpdate]):
         """Nothing: clients need nothing."""
         return Nothing()
 
+    def form(self, message: Nothing) -> Form:
+        """Some images of the run's shape."""
+        images = Spec(torch.uint8, (Rows(_MOST_IMAGES), *self.image_shape))
+        return {"client": Spec(torch.int64), "images": images}
+
     def check(self, message: Nothing, update: ImagesUpdate, senders: Sequence[Member]) -> None:
-        """Refuse what are no images of the right shape, or are another client's."""
+        """Refuse images that claim to be another client's."""
         if [update.client] != [sender.id for sender in senders]:
             raise RefusedUpdateError(f"it claims to be of client {update.client}")
-        images = update.images
-        given = images.dtype, images.shape[1:], images.numel() > 0
-        if given != (torch.uint8, self.image_shape, True):
-            raise RefusedUpdateError(
-                f"images are {images.dtype} {tuple(images.shape)}, expected torch.uint8 "
-                f"(1 or more, {', '.join(map(str, self.image_shape))})"
-            )
 
     def aggregate(
         self, state: PooledState, updates: Iterable[ImagesUpdate], randomness: Randomness

@@ -16,21 +16,30 @@ import torch
 from torch import Tensor
 from torch.optim.adam import adam
 
-from ccfcpp.engine.synchronised.messages import Descent
+from ccfcpp.engine.synchronised.contract import DescentState
 from ccfcpp.models.state import ModelState
+
+
+def falling(done: float) -> float:
+    """A half cosine from 1 to 0 (Loshchilov and Hutter 2017, without restarts).
+
+    Args:
+        done: Share of the run that is over, in [0, 1].
+    """
+    return (1 + math.cos(math.pi * done)) / 2
 
 
 class Optimizer(ABC):
     """Moves a model along a gradient."""
 
     @abstractmethod
-    def begin(self, parameters: ModelState) -> Descent:
+    def begin(self, parameters: ModelState) -> DescentState:
         """The state before the first step."""
 
     @abstractmethod
     def step(
-        self, parameters: ModelState, gradient: ModelState, descent: Descent, share: float
-    ) -> tuple[ModelState, Descent]:
+        self, parameters: ModelState, gradient: ModelState, descent: DescentState, share: float
+    ) -> tuple[ModelState, DescentState]:
         """The parameters and the optimizer's state after a step.
 
         Args:
@@ -51,13 +60,13 @@ class Adam(Optimizer):
     def __init__(self, rate: float) -> None:
         self.rate = rate
 
-    def begin(self, parameters: ModelState) -> Descent:
+    def begin(self, parameters: ModelState) -> DescentState:
         """Moments of 0."""
-        return Descent(0, _zeros(parameters), _zeros(parameters))
+        return DescentState(0, _zeros(parameters), _zeros(parameters))
 
     def step(
-        self, parameters: ModelState, gradient: ModelState, descent: Descent, share: float
-    ) -> tuple[ModelState, Descent]:
+        self, parameters: ModelState, gradient: ModelState, descent: DescentState, share: float
+    ) -> tuple[ModelState, DescentState]:
         """One step of Adam."""
         names = list(parameters)
         moved, first, second = (
@@ -107,14 +116,14 @@ class Muon(Optimizer):
         self.rest_names = frozenset(rest_names)
         self.momentum = momentum
 
-    def begin(self, parameters: ModelState) -> Descent:
+    def begin(self, parameters: ModelState) -> DescentState:
         """Moments of 0; matrices have first ones only."""
         _, others = self._divided(parameters)
-        return Descent(0, _zeros(parameters), self.rest.begin(others).second)
+        return DescentState(0, _zeros(parameters), self.rest.begin(others).second)
 
     def step(
-        self, parameters: ModelState, gradient: ModelState, descent: Descent, share: float
-    ) -> tuple[ModelState, Descent]:
+        self, parameters: ModelState, gradient: ModelState, descent: DescentState, share: float
+    ) -> tuple[ModelState, DescentState]:
         """One step of Muon on the matrices, one of Adam on the rest."""
         matrices, others = self._divided(parameters)
         moved, after = self.rest.step(others, gradient, descent, share)

@@ -10,55 +10,45 @@ from torch import Tensor
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.client import Member
 from ccfcpp.engine.exchange import Exchange, Figures, RefusedUpdateError, ServerWork
-from ccfcpp.engine.payload import added_up, check_same_shapes, pack
-from ccfcpp.engine.synchronised.messages import Contribution, D, Descent, Known
+from ccfcpp.engine.parts import Form, form_of
+from ccfcpp.engine.payload import added_up, pack
+from ccfcpp.engine.synchronised.contract import Contribution, D, DescentState, Known, narrowed
 from ccfcpp.engine.synchronised.optimizers import Optimizer
-from ccfcpp.engine.synchronised.plan import Plan
+from ccfcpp.engine.synchronised.tape import Plan
 from ccfcpp.models.pooled import running_statistics
 from ccfcpp.models.state import ModelState
 
 
-@dataclasses.dataclass(frozen=True)
-class Steps:
-    """How the steps of a descent are made.
+class Trip(ServerWork[D, Known, Contribution]):
+    """The server's work in one trip of a step.
 
-    Attributes:
-        exchanges: What a step's trips are called, one for each trip of the longest step.
-        optimizer: Its state is the server's.
-        parameters: Names of what moves; the rest of the model are running statistics.
+    Args:
+        exchange: The trip's.
+        plan: The trips of the step.
+        number: Which of them it is.
+        begin: Makes the state of a descent before its first step, from a model.
+        optimizer: Moves the model.
         share: From the number of a step to the share of the learning rate.
         precision: The dtype in which gradients travel; None for their own.
     """
 
-    exchanges: Sequence[Exchange[Known, Contribution]]
-    optimizer: Optimizer
-    parameters: Sequence[str]
-    share: Callable[[int], float]
-    precision: torch.dtype | None = None
-
-    def begin(self, model: ModelState) -> Descent:
-        """A descent before its first step."""
-        return self.optimizer.begin({name: model[name] for name in self.parameters})
-
-    def step(self, plan: Plan) -> list["Trip[Any]"]:
-        """The trips of one step, in order."""
-        return [Trip(self, plan, number) for number in range(len(plan.trips))]
-
-
-class Trip(ServerWork[D, Known, Contribution]):
-    """One trip of a step.
-
-    Args:
-        steps: How steps are made.
-        plan: The trips of this step.
-        number: Which of them it is.
-    """
-
-    def __init__(self, steps: Steps, plan: Plan, number: int) -> None:
-        self.steps = steps
+    def __init__(
+        self,
+        exchange: Exchange[Known, Contribution],
+        plan: Plan,
+        number: int,
+        begin: Callable[[ModelState], DescentState],
+        optimizer: Optimizer,
+        share: Callable[[int], float],
+        precision: torch.dtype | None = None,
+    ) -> None:
+        self.exchange = exchange
         self.plan = plan
         self.number = number
-        self.exchange = steps.exchanges[number]
+        self.begin = begin
+        self.optimizer = optimizer
+        self.share = share
+        self.precision = precision
 
     def broadcast(self, state: D) -> Known:
         """What clients do not know yet."""
@@ -70,14 +60,14 @@ class Trip(ServerWork[D, Known, Contribution]):
             self.plan.new_slopes(self.number, descent.slopes),
         )
 
-    def expected(self, message: Known) -> Contribution:
+    def form(self, message: Known) -> Form:
         """What the trip asks for, with a gradient as it travels."""
         wanted = self.plan.trips[self.number]
-        return dataclasses.replace(wanted, gradient=narrowed(wanted.gradient, self.steps.precision))
+        travels = narrowed(wanted.gradient, self.precision)
+        return form_of(pack(dataclasses.replace(wanted, gradient=travels)))
 
     def check(self, message: Known, update: Contribution, senders: Sequence[Member]) -> None:
-        """Refuse what has wrong shapes, and sums that no batch can have."""
-        check_same_shapes(pack(self.expected(message)), pack(update), "part of")
+        """Refuse sums that no batch can have."""
         for name, part in update.sums.items():
             if not self.plan.valid[name](part):
                 raise RefusedUpdateError(f"the sums of {name} are those of no batch")
@@ -100,16 +90,15 @@ class Trip(ServerWork[D, Known, Contribution]):
             return _with(state, descent=descent), {}
         return self._moved(state, descent, total)
 
-    def _descent(self, state: D) -> Descent:
+    def _descent(self, state: D) -> DescentState:
         """The descent so far; a new one where a state has none."""
-        return state.descent or self.steps.begin(state.model)
+        return state.descent or self.begin(state.model)
 
-    def _moved(self, state: D, descent: Descent, total: Contribution) -> tuple[D, Figures]:
-        rules = self.steps
-        parameters = {name: state.model[name] for name in rules.parameters}
-        gradient = {n: g.to(parameters[n].dtype) for n, g in total.gradient.items()}
-        share = rules.share(descent.steps)
-        moved, after = rules.optimizer.step(parameters, gradient, descent, share)
+    def _moved(self, state: D, descent: DescentState, total: Contribution) -> tuple[D, Figures]:
+        parameters = {n: entry for n, entry in state.model.items() if n in total.gradient}
+        gradient = {n: total.gradient[n].to(entry.dtype) for n, entry in parameters.items()}
+        share = self.share(descent.steps)
+        moved, after = self.optimizer.step(parameters, gradient, descent, share)
         model = state.model | moved | _statistics(state.model, descent.totals)
         after = dataclasses.replace(after, steps=descent.steps + 1, figures=total.figures)
         figures = {name: float(figure) for name, figure in total.figures.items()}
@@ -123,13 +112,6 @@ def _statistics(model: ModelState, totals: dict[str, Tensor]) -> ModelState:
         if f"{name}.running_mean" in model:
             found |= running_statistics(model, name, sums)
     return found
-
-
-def narrowed(gradient: ModelState, precision: torch.dtype | None) -> ModelState:
-    """A gradient as it travels."""
-    if precision is None:
-        return gradient
-    return {name: part.to(precision) for name, part in gradient.items()}
 
 
 def widened(contribution: Contribution) -> Contribution:

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from ccfcpp.clustering.ccfc.config import LossConfig
 from ccfcpp.clustering.ccfc.network import ContrastiveModel
 from ccfcpp.clustering.ccfc.pooled_losses import contrast_program, siamese_program
-from ccfcpp.engine.synchronised.messages import Contribution
+from ccfcpp.engine.synchronised.contract import Contribution
 from ccfcpp.engine.synchronised.tape import Tape
 from ccfcpp.models.encoders import ConvBackbone, ResNet18Backbone
 from ccfcpp.models.initialisation import build

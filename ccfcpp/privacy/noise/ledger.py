@@ -6,7 +6,7 @@ from collections import Counter
 from pathlib import Path
 
 from ccfcpp.core.errors import UsageError
-from ccfcpp.privacy.accountant import Release
+from ccfcpp.privacy.noise.accountant import Release
 
 
 class Ledger:

@@ -12,64 +12,60 @@ of each number is z.
 import math
 import secrets
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from ccfcpp.core.randomness import Randomness
-from ccfcpp.privacy.addition import Parts
-
-_STATISTICS = ("sums", "slopes")
-"""Parts of which each name is a group by itself: they are of different sizes."""
+from ccfcpp.engine.exchange import AnyExchange
+from ccfcpp.engine.parts import Part, Sum, groups, part_of
+from ccfcpp.privacy.config import PrivacyConfig
+from ccfcpp.privacy.sums.addition import Parts
 
 _JUST_WITHIN = 1 - 2**-30
 """What is clipped has a norm below its bound, also as rounded and added up by another processor:
 to clip once more changes no bit, so that a server can clip what its clients have clipped."""
 
-_DIVIDED = ("slopes", "gradient", "figures")
-"""Parts of a mean over a batch."""
-
-_FIGURES, _SHARE_OF_FIGURES = "figures", 0.04
+_SHARE_OF_REPORTS = 0.04
 """What serves the report alone gets a small share, and so five times the noise."""
 
 
-def group_of(name: str) -> str:
-    """The group of a part: ``gradient/a.b`` belongs to ``gradient``, ``sums/a`` is its own."""
-    first = name.partition("/")[0]
-    return name if first in _STATISTICS else first
+def shares(parts: Mapping[str, Part], names: Iterable[str]) -> dict[str, float]:
+    """The share w of each group of an update in what a sum may cost.
+
+    Args:
+        parts: What the parts of the update mean.
+        names: The groups.
+    """
+    found = list(names)
+    reports = [name for name in found if _is_report(part_of(parts, name))]
+    rest = len(found) - len(reports)
+    if rest == 0 or not reports:
+        return dict.fromkeys(found, 1 / len(found))
+    equal = (1 - _SHARE_OF_REPORTS) / rest
+    of_reports = _SHARE_OF_REPORTS / len(reports)
+    return {name: of_reports if name in reports else equal for name in found}
 
 
-def groups(names: Iterable[str]) -> dict[str, list[str]]:
-    """The names of the parts of each group."""
-    found: dict[str, list[str]] = {}
-    for name in sorted(names):
-        found.setdefault(group_of(name), []).append(name)
-    return found
-
-
-def shares(found: Iterable[str]) -> dict[str, float]:
-    """W of each of an update's groups."""
-    names = list(found)
-    rest = len(names) - (_FIGURES in names)
-    if rest == 0 or _FIGURES not in names:
-        return dict.fromkeys(names, 1 / len(names))
-    equal = (1 - _SHARE_OF_FIGURES) / rest
-    return {name: _SHARE_OF_FIGURES if name == _FIGURES else equal for name in names}
+def _is_report(part: Part) -> bool:
+    return isinstance(part, Sum) and part.report
 
 
 @dataclass(frozen=True)
 class Bounds:
-    """How large a contribution may be.
+    """How large a contribution to an exchange may be.
 
     Attributes:
+        exchange: The exchange.
         clip: C of groups that have no bound of their own.
         of_group: C by group, or by what is before its ``/``.
-        batch: What gradients and slopes are divided by in the end, where bounds are those of what
-            is not divided yet.
+        batch: What parts ``of_batch`` are divided by in the end, where bounds are those of what is
+            not divided yet.
     """
 
+    exchange: AnyExchange
     clip: float
     of_group: Mapping[str, float]
     batch: float = 1.0
@@ -78,7 +74,8 @@ class Bounds:
         """C of a group."""
         before = group.partition("/")[0]
         bound = self.of_group.get(group, self.of_group.get(before, self.clip))
-        return bound / self.batch if before in _DIVIDED else bound
+        part = part_of(self.exchange.parts, group)
+        return bound / self.batch if isinstance(part, Sum) and part.of_batch else bound
 
     def clipped(self, parts: Mapping[str, Tensor]) -> Parts:
         """The parts of one contributor, each group scaled down to its bound where it is beyond.
@@ -86,7 +83,7 @@ class Bounds:
         A group that holds NaN or Inf becomes 0: else one contributor would spoil the whole sum.
         """
         found: Parts = {}
-        for group, names in groups(parts).items():
+        for group, names in self._groups(parts).items():
             norm = math.sqrt(sum(float(parts[name].square().sum()) for name in names))
             bound = self.of(group)
             factor = 1.0 if norm <= bound else bound * _JUST_WITHIN / norm
@@ -104,18 +101,27 @@ class Bounds:
             parts: Of shape (contributors, …) by name.
         """
         found: Parts = {}
-        for group, names in groups(parts).items():
+        for group, names in self._groups(parts).items():
             rows = [parts[name].reshape(len(parts[name]), -1) for name in names]
             norms = torch.stack([row.square().sum(dim=1) for row in rows]).sum(dim=0).sqrt()
-            factors = (self.of(group) / norms.clamp(min=1e-300)).clamp(max=1.0)
-            spoilt = ~norms.isfinite()
+            factors, spoilt = self._factors(group, norms)
             rows = [row.masked_fill(spoilt.unsqueeze(1), 0) for row in rows]
-            factors = factors.masked_fill(spoilt, 0)
             found |= {
                 name: (factors @ row).view(parts[name].shape[1:])
                 for name, row in zip(names, rows, strict=True)
             }
         return found
+
+    def rows(self, part: str, rows: Tensor) -> Tensor:
+        """Rows of shape (contributors, d) of one part, each scaled down to its bound."""
+        factors, spoilt = self._factors(part, rows.norm(dim=1))
+        return rows.masked_fill(spoilt.unsqueeze(1), 0) * factors.unsqueeze(1)
+
+    def _factors(self, group: str, norms: Tensor) -> tuple[Tensor, Tensor]:
+        """By how much each contributor is scaled down; and whose numbers are not finite."""
+        factors = (self.of(group) / norms.clamp(min=1e-300)).clamp(max=1.0)
+        spoilt = ~norms.isfinite()
+        return factors.masked_fill(spoilt, 0), spoilt
 
     def noised(self, totals: Mapping[str, Tensor], noise: float, source: "NoiseSource") -> Parts:
         """Sums of clipped parts with their noise.
@@ -126,14 +132,37 @@ class Bounds:
             source: Of standard normal numbers.
         """
         found: Parts = {}
-        grouped = groups(totals)
-        share = shares(grouped)
+        grouped = self._groups(totals)
+        share = shares(self.exchange.parts, grouped)
         for group, names in grouped.items():
             deviation = noise * self.of(group) / math.sqrt(share[group])
             found |= {
                 name: totals[name] + deviation * source.normal(totals[name]) for name in names
             }
         return found
+
+    def _groups(self, names: Iterable[str]) -> dict[str, list[str]]:
+        return groups(self.exchange.parts, names)
+
+
+def client_bounds(config: PrivacyConfig, exchange: AnyExchange) -> Bounds:
+    """How large a client's part of a sum may be."""
+    return Bounds(exchange, config.clip, config.clips)
+
+
+def image_bounds(config: PrivacyConfig, exchange: AnyExchange) -> Bounds:
+    """How large an image's part of a sum may be.
+
+    Raises:
+        ValueError: Images cannot be told apart in the exchange.
+    """
+    images = exchange.images
+    if isinstance(images, str):
+        raise ValueError(f"{exchange.name}: {images}")
+    # A configured bound is that of what is not divided by the batch yet.
+    configured = client_bounds(config, replace(exchange, parts={}))
+    tighter = {name: min(most, configured.of(name)) for name, most in images.largest.items()}
+    return Bounds(exchange, config.clip, {**config.clips, **tighter}, images.batch)
 
 
 class NoiseSource:

@@ -26,9 +26,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from ccfcpp.engine.exchange import RefusedUpdateError
-from ccfcpp.privacy.fixed_point import FixedPoint, Words
-from ccfcpp.privacy.masks import KEY_BYTES, TAG_BYTES, KeyPair, opened_from, sealed_for, stream
-from ccfcpp.privacy.shares import Share, joined, split
+from ccfcpp.privacy.sums.fixed_point import FixedPoint, Words
+from ccfcpp.privacy.sums.masks import KEY_BYTES, TAG_BYTES, KeyPair, opened_from, sealed_for, stream
+from ccfcpp.privacy.sums.shares import Share, joined, split
 
 LIMBS = KEY_BYTES // 2
 """Numbers in a share."""
@@ -49,11 +49,13 @@ class Terms:
         purpose: Names this sum; nothing made for another one fits.
         threshold: t: how many clients must be there in every stage, 2 at least.
         form: How numbers travel.
+        asked: How many clients were asked; no number may be too large for a sum of so many.
     """
 
     purpose: bytes
     threshold: int
     form: FixedPoint
+    asked: int
 
     def __post_init__(self) -> None:
         if self.threshold < 2:

@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from ccfcpp.engine.exchange import RefusedUpdateError
-from ccfcpp.privacy.fixed_point import FixedPoint, Words
+from ccfcpp.privacy.sums.fixed_point import FixedPoint, Words
 
 KEY_BYTES = 32
 TAG_BYTES = 16

@@ -1,21 +1,25 @@
-"""What travels in a synchronised step.
+"""What a synchronised step is made of: what travels, what is shown, and what bounds it.
 
 A step is a few trips. What goes down is what all clients' sums came to since the trip before; what
 comes up is all that a client can work out from it.
 """
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from ccfcpp.engine.exchange import Exchange, PerImage
+from ccfcpp.core.randomness import Randomness
+from ccfcpp.engine.exchange import AnyExchange
+from ccfcpp.engine.parts import Sum
+from ccfcpp.models.pooled import Program
 from ccfcpp.models.state import ModelState
 
 
 @dataclass(frozen=True)
-class Descent:
+class DescentState:
     """What the server keeps of a descent besides the model.
 
     Attributes:
@@ -48,7 +52,7 @@ class DescendingState(Protocol):
         """How often the model has changed."""
 
     @property
-    def descent(self) -> Descent | None:
+    def descent(self) -> DescentState | None:
         """How far the descent is; None where there is none."""
 
 
@@ -89,6 +93,63 @@ class Contribution:
     figures: dict[str, Tensor] = field(default_factory=dict)
 
 
+PARTS = {
+    "sums": Sum(each=True, statistic=True),
+    "slopes": Sum(each=True, of_batch=True),
+    "gradient": Sum(of_batch=True),
+    "figures": Sum(of_batch=True, report=True),
+}
+"""What the parts of a contribution mean."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What a process shows in a step.
+
+    Attributes:
+        program: Makes the program of a step from what is shown of some images.
+        shown: What is shown of all of them, each of shape (images, …): views, and perhaps labels.
+    """
+
+    program: Callable[..., Program]
+    shown: tuple[Tensor, ...]
+
+
+class Advancing(Protocol):
+    """A step on its way through its trips."""
+
+    def advance(self, totals: Mapping[str, Tensor], slopes: Mapping[str, Tensor]) -> Contribution:
+        """Go on as far as what is known allows; see ``Tape``."""
+        ...
+
+
+class Bounding(Protocol):
+    """Bounds what each image adds to a sum, for privacy."""
+
+    def turn(self, samples: int, share: float, step: int, randomness: Randomness) -> Tensor:
+        """Choose images of a client secretly; as ``turn``."""
+        ...
+
+    def views(self, randomness: Randomness) -> Randomness:
+        """The source of what nobody may draw again, in place of the run's."""
+        ...
+
+    def rows(self, exchange: AnyExchange, part: str, rows: Tensor) -> Tensor:
+        """Scale down what exceeds its bound in rows of shape (images, …), one for each image."""
+        ...
+
+    def open(
+        self,
+        exchange: AnyExchange,
+        network: nn.Module,
+        batch: Batch,
+        parameters: Mapping[str, Tensor],
+        trips: Sequence[Contribution],
+    ) -> Advancing:
+        """Begin a step in which each image's part is bounded."""
+        ...
+
+
 def nothing_of(contribution: Contribution) -> Contribution:
     """What a client without a sample in this step adds: zeros."""
     return Contribution(
@@ -104,26 +165,8 @@ def nothing_of(contribution: Contribution) -> Contribution:
     )
 
 
-def trips(
-    name: str, count: int, uses_memory: bool = False, per_image: PerImage | None = None
-) -> list[Exchange[Known, Contribution]]:
-    """The exchanges of a step.
-
-    Args:
-        name: What steps are called.
-        count: Trips of the longest step.
-        uses_memory: Whether clients need what they remember, which is so in the first trip alone.
-        per_image: How images enter the sums, where each one's part is bounded.
-    """
-    return [
-        Exchange(
-            f"{name}, trip {number + 1}",
-            Known,
-            Contribution,
-            uses_memory=uses_memory and number == 0,
-            summed=True,
-            per_image=per_image,
-            follows=number > 0,
-        )
-        for number in range(count)
-    ]
+def narrowed(gradient: ModelState, precision: torch.dtype | None) -> ModelState:
+    """A gradient as it travels."""
+    if precision is None:
+        return gradient
+    return {name: part.to(precision) for name, part in gradient.items()}

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from ccfcpp.privacy.hostile_config import DefenceConfig
+from ccfcpp.hostility.config import DefenceConfig
 
 Estimator = Callable[[Tensor], Tensor]
 """From points of shape (n, d), one at least, to one of shape (d,)."""

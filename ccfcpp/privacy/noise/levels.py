@@ -1,20 +1,19 @@
 """Differential privacy of a run: for clients, or for images."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.randomness import Randomness
-from ccfcpp.engine.exchange import Exchange, PerImage, ServerWork, Task
-from ccfcpp.privacy.accountant import Budget, Release, check_installed, least_noise
-from ccfcpp.privacy.addition import Parts
+from ccfcpp.engine.exchange import AnyExchange, AnyServerWork, Images
 from ccfcpp.privacy.config import PrivacyConfig
-from ccfcpp.privacy.dp_mechanism import Bounds, NoiseSource
-from ccfcpp.privacy.ledger import Ledger
+from ccfcpp.privacy.noise.accountant import Budget, Release, check_installed, least_noise
+from ccfcpp.privacy.noise.ledger import Ledger
+from ccfcpp.privacy.noise.mechanism import Bounds, NoiseSource, client_bounds, image_bounds
+from ccfcpp.privacy.sums.addition import Parts
 
-Works = Sequence[ServerWork[Any, Any, Any]]
+Works = Sequence[AnyServerWork]
 
 
 class Level(ABC):
@@ -64,7 +63,6 @@ class Level(ABC):
                 f"= {noise:g}: give more of either"
             )
         self.is_spent = False
-        self._works: Works = ()
         self._ledger: Ledger | None = None
 
     @abstractmethod
@@ -72,11 +70,11 @@ class Level(ABC):
         """What a round publishes."""
 
     @abstractmethod
-    def bounds(self, task: Task) -> Bounds:
+    def bounds(self, exchange: AnyExchange) -> Bounds:
         """How large a contribution to an exchange may be."""
 
     @abstractmethod
-    def contributed(self, task: Task, parts: Parts) -> Parts:
+    def contributed(self, exchange: AnyExchange, parts: Parts) -> Parts:
         """What of a client's parts is added up."""
 
     def open(self, path: Path) -> None:
@@ -95,20 +93,15 @@ class Level(ABC):
         if self._ledger is not None:
             self._ledger.add(number, releases)
         self.budget.spend(releases)
-        self._works = works
         self.source = self.source.of(self.randomness.at_round(number))
 
     def figures(self) -> dict[str, float]:
         """ε so far."""
         return {"epsilon": self.budget.spent}
 
-    def expected(self, task: Task, message: Any) -> Any:
-        """An update of the form that a task's updates must have; None where it is not known."""
-        return self._works[task.index].expected(message) if self._works else None
-
-    def published(self, task: Task, totals: Parts) -> Parts:
+    def published(self, exchange: AnyExchange, totals: Parts) -> Parts:
         """The totals with their noise."""
-        return self.bounds(task).noised(totals, self.budget.noise, self.source)
+        return self.bounds(exchange).noised(totals, self.budget.noise, self.source)
 
     def header(self) -> str:
         """What a run says before its first round."""
@@ -179,13 +172,13 @@ class ClientLevel(Level):
         sums = sum(work.exchange.travels for work in works)
         return [Release(self.sampled, sums)] if sums else []
 
-    def bounds(self, task: Task) -> Bounds:
-        """The same for all exchanges."""
-        return client_bounds(self.config)
+    def bounds(self, exchange: AnyExchange) -> Bounds:
+        """The same for all clients."""
+        return client_bounds(self.config, exchange)
 
-    def contributed(self, task: Task, parts: Parts) -> Parts:
+    def contributed(self, exchange: AnyExchange, parts: Parts) -> Parts:
         """A client's parts, each group within its bound."""
-        return self.bounds(task).clipped(parts)
+        return self.bounds(exchange).clipped(parts)
 
 
 class ImageLevel(Level):
@@ -195,7 +188,8 @@ class ImageLevel(Level):
 
     Args:
         config, rounds, randomness: As of ``Level``.
-        exchanges: All that clients can be asked for, by name.
+        system: The system's name.
+        exchanges: All that clients can be asked for.
 
     Raises:
         UsageError: What an image adds is not bounded in one of the exchanges.
@@ -215,53 +209,37 @@ class ImageLevel(Level):
         config: PrivacyConfig,
         rounds: Sequence[Works],
         randomness: Randomness,
-        exchanges: Mapping[str, Exchange[Any, Any]],
+        system: str,
+        exchanges: Iterable[AnyExchange],
     ) -> None:
-        for name, exchange in exchanges.items():
-            if exchange.travels and exchange.per_image is None:
+        for exchange in exchanges:
+            if exchange.travels and isinstance(exchange.images, str):
                 raise UsageError(
-                    f"privacy.level = image: in the exchange {name!r} what one image adds is not "
-                    "bounded; fed-scan has this level, and ccfc and ccfc++ have it with "
+                    f"privacy.level = image: in {system}'s exchange {exchange.name!r} "
+                    f"{exchange.images}; fed-scan has this level, and ccfc and ccfc++ have it with "
                     "training.steps=synchronised, training.pretraining=neighbours and "
                     "centroids.search=lloyd; other systems have privacy.level=client"
                 )
-        self.exchanges = exchanges
         super().__init__(config, rounds, randomness)
 
     def releases(self, works: Works) -> list[Release]:
         """Exchanges that follow each other are over one sample of images."""
         found: list[Release] = []
         for work in works:
+            images = work.exchange.images
             if work.exchange.follows and found:
                 found[-1] = Release(found[-1].sampled, found[-1].sums + 1)
-            elif work.exchange.travels:
-                found.append(Release(self._per_image(work.exchange.name).share, 1))
+            elif work.exchange.travels and isinstance(images, Images):
+                found.append(Release(images.share, 1))
         return found
 
-    def bounds(self, task: Task) -> Bounds:
-        """By the batch of an exchange."""
-        return image_bounds(self.config, self._per_image(task.exchange))
+    def bounds(self, exchange: AnyExchange) -> Bounds:
+        """By the batch of the exchange."""
+        return image_bounds(self.config, exchange)
 
-    def contributed(self, task: Task, parts: Parts) -> Parts:
+    def contributed(self, exchange: AnyExchange, parts: Parts) -> Parts:
         """A client's sums, in which every image's part is within its bounds."""
         return parts
-
-    def _per_image(self, name: str) -> PerImage:
-        found = self.exchanges[name].per_image
-        assert found is not None
-        return found
-
-
-def client_bounds(config: PrivacyConfig) -> Bounds:
-    """How large a client's part of a sum may be."""
-    return Bounds(config.clip, config.clips)
-
-
-def image_bounds(config: PrivacyConfig, per_image: PerImage) -> Bounds:
-    """How large an image's part of a sum may be."""
-    configured = Bounds(config.clip, config.clips)
-    tighter = {name: min(most, configured.of(name)) for name, most in per_image.largest.items()}
-    return Bounds(config.clip, {**config.clips, **tighter}, per_image.batch)
 
 
 def _check_no_round_fails(config: PrivacyConfig, present: float, clients: int, rounds: int) -> None:

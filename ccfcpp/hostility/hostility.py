@@ -1,20 +1,16 @@
 """An attack on a run, and what the server does against such, as the configuration has both."""
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.client import Member
-from ccfcpp.engine.exchange import Exchange
-from ccfcpp.engine.federation import Federation
-from ccfcpp.engine.transport import Transport
-from ccfcpp.privacy.attacks import Attack
+from ccfcpp.engine.exchange import AnyClientWork, AnyExchange
+from ccfcpp.engine.stages import Stage
+from ccfcpp.hostility.attacks import Attack
+from ccfcpp.hostility.config import AttackConfig, DefenceConfig
+from ccfcpp.hostility.defence import Defence
 from ccfcpp.privacy.config import PrivacyConfig
-from ccfcpp.privacy.defence import Defence
-from ccfcpp.privacy.hostile_config import AttackConfig, DefenceConfig
-
-Between = Callable[[Transport], Transport]
 
 
 class Hostility:
@@ -25,7 +21,7 @@ class Hostility:
         defence: The rule, if any.
         privacy: What else lies between the clients and the server.
         system: The system's name.
-        exchanges: All that its clients can be asked for, by name.
+        exchanges: All that its clients can be asked for.
         members: The connected clients.
         invited: How many of them the server asks in a round.
         randomness: The run's source.
@@ -40,7 +36,7 @@ class Hostility:
         defence: DefenceConfig,
         privacy: PrivacyConfig,
         system: str,
-        exchanges: Mapping[str, Exchange[Any, Any]],
+        exchanges: Sequence[AnyExchange],
         members: Sequence[Member],
         invited: int,
         randomness: Randomness,
@@ -51,33 +47,29 @@ class Hostility:
                 "privacy.secure_sums or privacy.level the server gets their sum alone: leave one "
                 "of them out"
             )
-        known = list(exchanges.values())
         self.rule = defence.rule
-        self.attack = Attack(attack, system, known, members, randomness) if attack.is_on else None
-        self.defence = Defence(defence, system, known, invited) if defence.is_on else None
+        self.attack = None
+        if attack.is_on:
+            self.attack = Attack(attack, system, exchanges, members, randomness)
+        self.defence = Defence(defence, system, exchanges, invited) if defence.is_on else None
 
     @property
     def is_on(self) -> bool:
         """Whether there is an attack or a defence."""
         return self.attack is not None or self.defence is not None
 
-    def between(self, then: Between | None) -> Between | None:
-        """What lies between the clients' transport and the loop's, from what follows the attack."""
-        if not self.is_on:
-            return then
+    def works(self, works: Mapping[str, AnyClientWork]) -> Mapping[str, AnyClientWork]:
+        """The clients' work, by the name of the exchange, with what attackers make of it."""
+        return self.attack.works(works) if self.attack else works
 
-        def made(inner: Transport) -> Transport:
-            attacked = self.attack.between(inner) if self.attack else inner
-            return then(attacked) if then else attacked
+    def known(self, members: Sequence[Member]) -> Sequence[Member]:
+        """What the server takes the clients to be: their sizes are what they say."""
+        return self.attack.known(members) if self.attack else members
 
-        return made
-
-    def meet(self, federation: Federation[Any, Any]) -> None:
-        """Give a server its defence, and what it takes the clients' sizes to be."""
-        federation.defence = self.defence
-        if self.attack is not None:
-            known = self.attack.known(list(federation.members.values()))
-            federation.members = {member.id: member for member in known}
+    @property
+    def stages(self) -> list[Stage]:
+        """What lies between the transport and the loop."""
+        return [self.defence] if self.defence else []
 
     def header(self) -> list[str]:
         """What a run says before its first round, line by line."""

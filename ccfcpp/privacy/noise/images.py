@@ -18,24 +18,15 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
 from ccfcpp.core.randomness import Randomness
-from ccfcpp.engine.client import Client
-from ccfcpp.engine.exchange import Task
-from ccfcpp.engine.synchronised.clients import Process
-from ccfcpp.engine.synchronised.messages import Contribution, Known
-from ccfcpp.engine.synchronised.plan import Plan
+from ccfcpp.engine.exchange import AnyExchange
+from ccfcpp.engine.synchronised.contract import Batch, Contribution
 from ccfcpp.engine.synchronised.tape import slope_at_sum, slopes_of
 from ccfcpp.models.pooled import Objective, Pool, Program
-from ccfcpp.privacy.dp_mechanism import Bounds, NoiseSource
+from ccfcpp.privacy.config import PrivacyConfig
+from ccfcpp.privacy.noise.mechanism import Bounds, NoiseSource, image_bounds
 
 Shown = tuple[Tensor, ...]
 """What is shown of images, each of shape (images, …): their views, and perhaps their labels."""
-
-Make = Callable[..., Program]
-"""From what is shown of one image, each without its first axis, to its program."""
-
-BeginImages = Callable[[Task, Known, Sequence[Client], Randomness], tuple[Make, Shown] | None]
-"""Loads a model, and gives what makes the program of one image, and what is shown of all images
-whose turn it is; None where there is none."""
 
 _NUMBERS_AT_A_TIME = 50_000_000
 """Of per-image gradients: 200 MB."""
@@ -59,13 +50,13 @@ class _Run:
 class _Driver(nn.Module):
     """A module whose forward runs programs, so that parameters can be given from outside."""
 
-    def __init__(self, network: nn.Module, make: Make) -> None:
+    def __init__(self, network: nn.Module, program: Callable[..., Program]) -> None:
         super().__init__()
         self.network = network
-        self.make = make
+        self.program = program
 
     def forward(self, image: Shown, totals: Mapping[str, Tensor], at: Mapping[str, Tensor]) -> _Run:
-        program, sums, pools = self.make(*image), {}, {}
+        program, sums, pools = self.program(*(of.unsqueeze(0) for of in image)), {}, {}
         try:
             pool = next(program)
             while True:
@@ -84,8 +75,7 @@ class ImageSums:
 
     Args:
         network: What is trained.
-        make: Makes the program of one image.
-        shown: Of all images whose turn it is, one at least.
+        batch: All images whose turn it is, one at least.
         parameters: What the gradient is wanted for, by name.
         bounds: How large an image's part may be.
         trips: What each trip of the step asks for; its tensors do not matter.
@@ -94,15 +84,14 @@ class ImageSums:
     def __init__(
         self,
         network: nn.Module,
-        make: Make,
-        shown: Shown,
+        batch: Batch,
         parameters: Mapping[str, Tensor],
         bounds: Bounds,
         trips: Sequence[Contribution],
     ) -> None:
         self._trips = iter(trips)
-        self.driver = _Driver(network, make)
-        self.shown = shown
+        self.driver = _Driver(network, batch.program)
+        self.shown = batch.shown
         self.parameters = {f"network.{name}": p.detach() for name, p in parameters.items()}
         self.bounds = bounds
         self.totals: dict[str, Tensor] = {}
@@ -203,48 +192,49 @@ def _numbers(wanted: Contribution) -> int:
     return max(10_000, sum(part.numel() for parts in kinds for part in parts.values()))
 
 
-class ImageProcess(Process):
-    """The steps that are open in a process, in which each image's part is bounded.
+class ImageBounding:
+    """Bounds what each image adds to a sum: the engine's ``Bounding``.
 
     Args:
-        network: What is trained.
-        begin: Begins a step.
-        parameters, plans, precision: As of ``Process``.
-        bounds: How large an image's part may be.
-        reproducible: Whether views follow from the run's seed. Else nobody can draw them again: by
-            them whoever knows the seed could tell how many images of a client are shown.
+        config: What the run does for privacy.
     """
 
-    def __init__(
-        self,
-        network: nn.Module,
-        begin: BeginImages,
-        parameters: Mapping[str, Tensor],
-        plans: Callable[[], tuple[Plan, Plan]],
-        precision: torch.dtype | None,
-        bounds: Bounds,
-        reproducible: bool = False,
-    ) -> None:
-        super().__init__(lambda *_: None, parameters, plans, precision)
-        self.network = network
-        self.begin_images = begin
-        self.bounds = bounds
-        self.reproducible = reproducible
+    def __init__(self, config: PrivacyConfig) -> None:
+        self.config = config
+        self._source = NoiseSource(Randomness(0) if config.reproducible_noise else None)
+
+    def turn(self, samples: int, share: float, step: int, randomness: Randomness) -> Tensor:
+        """Draw each image of a client by itself."""
+        return poisson_turn(samples, share, self._source.of(randomness.at_round(step)))
+
+    def views(self, randomness: Randomness) -> Randomness:
+        """A source that nobody can draw from again.
+
+        By views, whoever knows the seed could tell how many images of a client are shown.
+        """
+        if self.config.reproducible_noise:
+            return randomness
+        return Randomness(secrets.randbits(256))
+
+    def rows(self, exchange: AnyExchange, part: str, rows: Tensor) -> Tensor:
+        """Scale down each image's row to its bound."""
+        return image_bounds(self.config, exchange).rows(part, rows)
 
     def open(
         self,
-        plan: Plan,
-        task: Task,
-        known: Known,
-        clients: Sequence[Client],
-        randomness: Randomness,
-    ) -> ImageSums | None:
-        """Begin a step; None where no image is drawn."""
-        source = randomness if self.reproducible else Randomness(secrets.randbits(256))
-        begun = self.begin_images(task, known, clients, source)
-        if begun is None:
-            return None
-        return ImageSums(self.network, *begun, self.parameters, self.bounds, plan.trips)
+        exchange: AnyExchange,
+        network: nn.Module,
+        batch: Batch,
+        parameters: Mapping[str, Tensor],
+        trips: Sequence[Contribution],
+    ) -> ImageSums:
+        """Begin a step in which each image's part is bounded."""
+        return ImageSums(network, batch, parameters, image_bounds(self.config, exchange), trips)
+
+
+def bounding_of(config: PrivacyConfig) -> ImageBounding | None:
+    """What bounds each image's part in a run; None where nothing does."""
+    return ImageBounding(config) if config.level == "image" else None
 
 
 def poisson_turn(samples: int, share: float, source: NoiseSource) -> Tensor:

@@ -1,7 +1,7 @@
-"""What travels for a secure sum whose clients are on other machines.
+"""What travels for a sum of which the server sees no summand, or bounded ones.
 
-Each type can be made of what ``ccfcpp.privacy.secure_sums`` gives, and gives it back. What comes
-from elsewhere may have any shapes and dtypes: it is checked when it is read.
+The types of a secure sum can be made of what ``ccfcpp.privacy.sums.protocol`` gives, and give it
+back. What comes from elsewhere may have any shapes and dtypes: it is checked when it is read.
 """
 
 import dataclasses
@@ -13,12 +13,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ccfcpp.engine.exchange import Exchange, RefusedUpdateError, Task
+from ccfcpp.engine.exchange import AnyExchange, Exchange, RefusedUpdateError, Task
+from ccfcpp.engine.parts import Sum
 from ccfcpp.privacy.config import PrivacyConfig
-from ccfcpp.privacy.fixed_point import FixedPoint, Words
-from ccfcpp.privacy.masks import KEY_BYTES
-from ccfcpp.privacy.secure_sums import BOX_BYTES, LIMBS, PublicKeys, Revealed, Terms
-from ccfcpp.privacy.shares import Share
+from ccfcpp.privacy.sums.fixed_point import FixedPoint, Words
+from ccfcpp.privacy.sums.masks import KEY_BYTES
+from ccfcpp.privacy.sums.protocol import BOX_BYTES, LIMBS, PublicKeys, Revealed, Terms
+from ccfcpp.privacy.sums.shares import Share
 
 EXCHANGES_OF_A_SUM = 4
 """Three stages, and the exchange itself."""
@@ -136,39 +137,37 @@ class Mail:
 
 
 @dataclass(frozen=True)
+class Bounded:
+    """What adds up of a client's update.
+
+    Attributes:
+        parts: float64 by name.
+    """
+
+    parts: dict[str, Tensor]
+
+
+@dataclass(frozen=True)
 class Masked:
     """What adds up of a client's update, under masks.
 
     Attributes:
-        words: Integers modulo 2 to the bits of a number, as int32 or int64, in the parts' shapes.
-        like: Of each part a tensor without numbers that has its dtype in an update of sums.
+        words: All numbers, in the order of their parts' names, as integers modulo 2 to the bits of
+            a number: int32 or int64 of shape (numbers,).
     """
 
-    words: dict[str, Tensor]
-    like: dict[str, Tensor]
+    words: Tensor
 
     @staticmethod
-    def of(words: Words, parts: Mapping[str, Tensor], like: Mapping[str, Tensor]) -> "Masked":
-        """From the masked numbers of all parts, in the order of their names."""
-        signed = torch.from_numpy(words.view(np.dtype(f"<i{words.itemsize}")))
-        names = sorted(parts)
-        pieces = torch.split(signed, [parts[name].numel() for name in names])
-        shaped = {n: piece.view(parts[n].shape) for n, piece in zip(names, pieces, strict=True)}
-        return Masked(shaped, dict(like))
+    def of(words: Words) -> "Masked":
+        """From the masked numbers."""
+        return Masked(torch.from_numpy(words.view(np.dtype(f"<i{words.itemsize}"))))
 
-    @property
-    def form(self) -> dict[str, tuple[object, ...]]:
-        """Names, shapes and dtypes, which all clients have alike."""
-        words = {name: (each.shape, each.dtype) for name, each in self.words.items()}
-        return words | {f"like {name}": (each.dtype,) for name, each in self.like.items()}
-
-    def read(self, form: FixedPoint) -> Words:
-        """The masked numbers of all parts, in the order of their names."""
+    def read(self, form: FixedPoint, numbers: int) -> Words:
+        """The masked numbers."""
         kind = torch.int32 if form.bits == 32 else torch.int64
-        if not self.words or any(words.dtype != kind for words in self.words.values()):
-            raise RefusedUpdateError(f"its masked numbers are no {kind}")
-        flat = torch.cat([self.words[name].flatten() for name in sorted(self.words)])
-        return flat.cpu().numpy().view(form.words)
+        _check(self.words, kind, numbers)
+        return self.words.cpu().numpy().view(form.words)
 
 
 @dataclass(frozen=True)
@@ -212,7 +211,14 @@ SHARES: Exchange[Listed, Boxes] = Exchange("secure sum, shares", Listed, Boxes)
 UNMASKING: Exchange[Arrived, Shown] = Exchange("secure sum, unmasking", Arrived, Shown)
 
 
-def under_masks(exchange: Exchange[Any, Any]) -> Exchange[Any, Masked]:
+def within_bounds(exchange: AnyExchange) -> Exchange[Any, Bounded]:
+    """An exchange that adds up, of whose updates the bounded parts are sent."""
+    parts = {"parts": Sum()} if exchange.is_sum else {}
+    name = f"{exchange.name} within bounds"
+    return Exchange(name, exchange.message, Bounded, parts, uses_memory=exchange.uses_memory)
+
+
+def under_masks(exchange: AnyExchange) -> Exchange[Any, Masked]:
     """An exchange that adds up, whose updates come under masks; its message brings the boxes."""
     kind = dataclasses.make_dataclass(
         f"{exchange.message.__name__}WithMail",
@@ -223,20 +229,11 @@ def under_masks(exchange: Exchange[Any, Any]) -> Exchange[Any, Masked]:
     return Exchange(name, kind, Masked, uses_memory=exchange.uses_memory)
 
 
-def exchanges_under_masks(
-    exchanges: Mapping[str, Exchange[Any, Any]],
-) -> dict[str, Exchange[Any, Any]]:
-    """All that clients are asked for where what travels adds up under masks, by name."""
-    stages: list[Exchange[Any, Any]] = [KEYS, SHARES, UNMASKING]
-    own = [under_masks(each) if each.travels else each for each in exchanges.values()]
-    return {each.name: each for each in (*stages, *own)}
-
-
 def terms_of(config: PrivacyConfig, task: Task, asked: int) -> Terms:
     """What both sides know of the sum of a task over so many clients."""
     needed = 2 * asked // 3 + 1 if config.threshold is None else config.threshold
     purpose = f"{task.system}/{task.round}/{task.index}".encode()
-    return Terms(purpose, max(2, needed), FixedPoint(config.bits, config.behind_the_point))
+    return Terms(purpose, max(2, needed), FixedPoint(config.bits, config.behind_the_point), asked)
 
 
 def _check(tensor: Tensor, dtype: torch.dtype, *shape: int) -> None:

@@ -1,0 +1,175 @@
+"""What the parts of an update mean, and the form that an update must have.
+
+An exchange declares what each part of its update is. Everything around an algorithm (checks, byte
+counts, secure sums, noise, attacks, defences, the wire) reads this declaration and nothing else, so
+that a new system has them all without a line of its own.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+SEPARATOR = "/"
+"""Separates the names of nested parts, as in ``model/encoder.weight``."""
+
+_STATISTICS = ("running_mean", "running_var")
+
+
+@dataclass(frozen=True)
+class Sum:
+    """A sum over images, or over clients: the server needs the total alone.
+
+    Attributes:
+        count: Name of the part beside it that holds how many images are in each row. The rows are
+            then means of clusters once they are divided by it.
+        each: Whether each tensor of the part has a bound and noise of its own.
+        of_batch: Whether the part is divided by the number of images in the batch.
+        statistic: Whether its tensors must fit each other, so that false ones are refused.
+        report: Whether it serves the report alone.
+    """
+
+    count: str | None = None
+    each: bool = False
+    of_batch: bool = False
+    statistic: bool = False
+    report: bool = False
+
+
+@dataclass(frozen=True)
+class Mean:
+    """A mean over clients. It counts from the part of the message that has its name, else from 0.
+
+    Attributes:
+        weight: Name of the part that holds each client's weight.
+        separate: Whether the server needs each client's, since it weighs them in its own way.
+        report: Whether it serves the report alone.
+        optional: Whether some clients have none, such as a loss where nothing was trained; it is a
+            number then.
+    """
+
+    weight: str
+    separate: bool = False
+    report: bool = False
+    optional: bool = False
+
+
+@dataclass(frozen=True)
+class Count:
+    """How many images, or steps, there are."""
+
+
+@dataclass(frozen=True)
+class Votes:
+    """Points of which the server forms clusters; a client's are no better than its votes.
+
+    Attributes:
+        weights: Name of the part beside it that holds how much each point counts; None where all
+            are equal.
+        partial: Whether a client may send points for some of the clusters only.
+    """
+
+    weights: str | None = None
+    partial: bool = False
+
+
+@dataclass(frozen=True)
+class Opaque:
+    """Something of which the server needs each client's, such as images."""
+
+
+Part = Sum | Mean | Count | Votes | Opaque
+
+
+def is_statistic(name: str) -> bool:
+    """Whether an entry of a model is a running statistic of batch normalisation."""
+    return name.endswith(_STATISTICS)
+
+
+@dataclass(frozen=True)
+class Rows:
+    """A number of rows that the client chooses; it is the same in all tensors of an update.
+
+    Attributes:
+        most: How many rows there may be.
+        least: How many there must be.
+    """
+
+    most: int
+    least: int = 1
+
+    def __str__(self) -> str:
+        return f"{self.least} to {self.most}"
+
+
+@dataclass(frozen=True)
+class Spec:
+    """The form of one tensor.
+
+    Attributes:
+        dtype: Its type.
+        shape: Its shape, in which a length may be left to the client.
+        optional: Whether it may be missing.
+    """
+
+    dtype: torch.dtype
+    shape: tuple[int | Rows, ...] = ()
+    optional: bool = False
+
+    def fits(self, tensor: Tensor) -> bool:
+        """Whether a tensor has this form."""
+        if tensor.dtype != self.dtype or tensor.ndim != len(self.shape):
+            return False
+        return all(
+            wanted.least <= found <= wanted.most if isinstance(wanted, Rows) else found == wanted
+            for found, wanted in zip(tensor.shape, self.shape, strict=True)
+        )
+
+    def rows_of(self, tensor: Tensor) -> set[int]:
+        """The lengths that the client has chosen in a tensor of this form."""
+        lengths = zip(tensor.shape, self.shape, strict=True)
+        return {found for found, wanted in lengths if isinstance(wanted, Rows)}
+
+    def zeros(self, device: torch.device | None = None) -> Tensor:
+        """A tensor of this form; it has no rows where the client chooses their number."""
+        shape = [0 if isinstance(length, Rows) else length for length in self.shape]
+        return torch.zeros(shape, dtype=self.dtype, device=device)
+
+    def __str__(self) -> str:
+        lengths = ", ".join(map(str, self.shape))
+        return f"{self.dtype} ({lengths}{',' if len(self.shape) == 1 else ''})"
+
+
+Form = Mapping[str, Spec]
+"""The form of an update: of each tensor by the name that ``payload.pack`` gives it."""
+
+
+def form_of(tensors: Mapping[str, Tensor], prefix: str = "") -> dict[str, Spec]:
+    """The form of some tensors; names may get a prefix such as ``model/``."""
+    return {prefix + name: Spec(t.dtype, tuple(t.shape)) for name, t in tensors.items()}
+
+
+def part_of(parts: Mapping[str, Part], name: str) -> Part:
+    """What a tensor of an update is, by the longest declared name that it begins with."""
+    while name:
+        if name in parts:
+            return parts[name]
+        name = name.rpartition(SEPARATOR)[0]
+    return Opaque()
+
+
+def groups(parts: Mapping[str, Part], names: Iterable[str]) -> dict[str, list[str]]:
+    """The tensors that are bounded together, by the name of their group."""
+    found: dict[str, list[str]] = {}
+    for name in sorted(names):
+        part = part_of(parts, name)
+        alone = isinstance(part, Sum) and part.each
+        found.setdefault(name if alone else name.partition(SEPARATOR)[0], []).append(name)
+    return found
+
+
+def sibling(name: str, other: str) -> str:
+    """The full name of a part that stands beside another one."""
+    before, separator, _ = name.rpartition(SEPARATOR)
+    return before + separator + other

@@ -1,0 +1,147 @@
+"""What lies between the transport and the loop: requests, stages, and the check of an update."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from typing import Protocol
+
+from torch import Tensor
+
+from ccfcpp.engine.client import Member
+from ccfcpp.engine.exchange import AnyExchange, AnyServerWork, RefusedUpdateError, Task
+from ccfcpp.engine.parts import Form
+from ccfcpp.engine.payload import check_form, not_finite, pack, size
+from ccfcpp.engine.transport import Reply, Transport
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the server asks of some clients in an exchange.
+
+    Attributes:
+        work: The server's half of the exchange.
+        task: What the clients are asked for.
+        message: What goes down to each of them.
+        members: The clients.
+    """
+
+    work: AnyServerWork
+    task: Task
+    message: object
+    members: Sequence[Member]
+
+    @property
+    def exchange(self) -> AnyExchange:
+        """What both sides know of the exchange."""
+        return self.work.exchange
+
+    @cached_property
+    def form(self) -> Form:
+        """The form that an update must have."""
+        return self.work.form(self.message)
+
+    @cached_property
+    def member(self) -> Mapping[int, Member]:
+        """The clients by number."""
+        return {member.id: member for member in self.members}
+
+
+Deliver = Callable[[Request], Iterator[Reply]]
+"""Has clients work on a request, as ``Transport.deliver``."""
+
+
+class Stage(Protocol):
+    """Something between the clients and the loop, such as noise or a defence."""
+
+    def deliver(self, request: Request, inner: Deliver) -> Iterator[Reply]:
+        """Have clients work on a request.
+
+        Args:
+            request: What they are asked for.
+            inner: The transport, with the stages that are nearer to the clients.
+        """
+        ...
+
+
+def through(transport: Transport, stages: Sequence[Stage]) -> Deliver:
+    """A transport with stages, of which the first is the nearest to the clients."""
+
+    def delivered(request: Request) -> Iterator[Reply]:
+        return transport.deliver(request.task, request.message, request.members)
+
+    found: Deliver = delivered
+    for stage in stages:
+        found = partial(stage.deliver, inner=found)
+    return found
+
+
+def combined(update: object, replies: Sequence[Reply], reply: Reply) -> Reply:
+    """One reply in place of several.
+
+    Args:
+        update: What stands for all of their updates.
+        replies: At least one.
+        reply: What else is to be said of it; its clients do not matter.
+    """
+
+    def accept() -> None:
+        for each in replies:
+            each.accept()
+
+    first, *others = (client for each in replies for client in each.clients)
+    return replace(reply, client=first, update=update, accept=accept, others=tuple(others))
+
+
+def checked(request: Request, reply: Reply) -> object:
+    """The update of a reply, where it can be used.
+
+    Args:
+        request: What was asked.
+        reply: What came.
+
+    Raises:
+        RefusedUpdateError: There is no update, or its type, form or numbers are not those that the
+            exchange declares.
+    """
+    work, update = request.work, reply.update
+    if isinstance(update, RefusedUpdateError):
+        raise update
+    if reply.is_checked:
+        return update
+    if type(update) is not work.exchange.update:
+        expected = work.exchange.update.__name__
+        raise RefusedUpdateError(f"it is a {type(update).__name__}, expected a {expected}")
+    tensors = packed(update)
+    if not reply.noised:
+        check_form(request.form, tensors)
+    if name := not_finite(tensors):
+        raise RefusedUpdateError(f"{name} holds NaN or Inf")
+    if reply.noised:
+        return work.mended(request.message, update)
+    work.check(request.message, update, [request.member[client] for client in reply.clients])
+    return update
+
+
+def sent_bytes(reply: Reply) -> int:
+    """Bytes that the clients of a reply have sent; 0 where nothing can be packed."""
+    if reply.bytes_up is not None:
+        return reply.bytes_up
+    if isinstance(reply.update, RefusedUpdateError):
+        return 0
+    try:
+        # A sum for several has the size of the one that each of them would have sent.
+        return size(packed(reply.update)) * len(reply.clients)
+    except RefusedUpdateError:
+        return 0
+
+
+def packed(update: object) -> dict[str, Tensor]:
+    """The tensors of an update.
+
+    Raises:
+        RefusedUpdateError: It is no dataclass of tensors and numbers.
+    """
+    try:
+        return pack(update)
+    except TypeError as error:
+        raise RefusedUpdateError(str(error)) from error

@@ -1,0 +1,301 @@
+"""Synchronised training of a network: every step is one over the batches of all clients.
+
+Clients of a process send sums, so that their images go through one network as one batch. Between
+the trips of a step the process holds the graph of its forward pass.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+from ccfcpp.core.profiling import section
+from ccfcpp.core.randomness import SETUP, Randomness
+from ccfcpp.engine.client import Client
+from ccfcpp.engine.exchange import Exchange, Images, SummedWork, Task
+from ccfcpp.engine.synchronised.contract import (
+    PARTS,
+    Advancing,
+    Batch,
+    Bounding,
+    Contribution,
+    D,
+    DescentState,
+    Known,
+    narrowed,
+)
+from ccfcpp.engine.synchronised.optimizers import Optimizer
+from ccfcpp.engine.synchronised.server import Trip
+from ccfcpp.engine.synchronised.tape import Lags, Plan, Tape, rehearsed
+from ccfcpp.models.pooled import Program, moved_parameters
+from ccfcpp.models.state import ModelState
+
+
+@dataclass(frozen=True)
+class Turn:
+    """The images of a client whose turn it is in a step.
+
+    Attributes:
+        client: The client.
+        chosen: Their int64 indices, on the device of the client's images; perhaps none.
+    """
+
+    client: Client
+    chosen: Tensor
+
+
+class Batches(Protocol):
+    """Makes the batches of a descent."""
+
+    def batch(
+        self, task: Task, known: Known, turns: Sequence[Turn], randomness: Randomness
+    ) -> Batch | None:
+        """Load a model, and show the images whose turn it is.
+
+        Args:
+            task: The first trip of a step.
+            known: What came down: the model.
+            turns: The clients, and whose turn it is.
+            randomness: The source of views, set to the round.
+
+        Returns:
+            None where there is nothing to show.
+        """
+        ...
+
+
+class Descent:
+    """The steps of one network, for the server and for the clients.
+
+    Args:
+        name: What steps are called.
+        network: What is trained; its weights come with the steps.
+        rehearsal: A step on a few images. It shows which trips a step takes.
+        optimizer: Its state is kept by the server.
+        batch: Images of all clients together in a step.
+        samples: Images of all clients.
+        images: How images enter sums; or why they cannot be told apart.
+        precision: The dtype in which gradients travel; None for their own.
+        lags: What a step takes from the step before.
+        exact_steps: The first step that lags.
+        uses_memory: Whether clients need what they remember.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        network: nn.Module,
+        rehearsal: Callable[[], Program],
+        optimizer: Optimizer,
+        batch: int,
+        samples: int,
+        images: Mapping[str, float] | str,
+        *,
+        precision: torch.dtype | None = None,
+        lags: Lags | None = None,
+        exact_steps: int = 1,
+        uses_memory: bool = False,
+    ) -> None:
+        self.name = name
+        self.network = network
+        self.parameters = moved_parameters(network)
+        self.rehearsal = rehearsal
+        self.optimizer = optimizer
+        self.batch = batch
+        self.samples = samples
+        self.images = images if isinstance(images, str) else entering(batch, samples, images)
+        self.precision = precision
+        self.lags = lags or Lags()
+        self.exact_steps = exact_steps
+        self.uses_memory = uses_memory
+
+    @cached_property
+    def plans(self) -> tuple[Plan, Plan]:
+        """The trips of exact steps, and those of steps that lag."""
+        return rehearsed(lambda: Tape(self.rehearsal(), self.parameters), self.lags)
+
+    @cached_property
+    def exchanges(self) -> list[Exchange[Known, Contribution]]:
+        """The exchange of each trip of an exact step."""
+        return [
+            Exchange(
+                f"{self.name}, trip {number + 1}",
+                Known,
+                Contribution,
+                PARTS,
+                uses_memory=self.uses_memory and number == 0,
+                images=self.images,
+                follows=number > 0,
+            )
+            for number in range(len(self.plans[0].trips))
+        ]
+
+    def begin(self, model: ModelState) -> DescentState:
+        """The state before the first step."""
+        return self.optimizer.begin({name: model[name] for name in self.parameters})
+
+    def trips(self, steps: range, share: Callable[[int], float]) -> list[Trip[D]]:
+        """The server's work in some steps.
+
+        Args:
+            steps: Their numbers in the descent.
+            share: From the number of a step to the share of the learning rate.
+        """
+        found: list[Trip[D]] = []
+        for step in steps:
+            plan = self.plans[step >= self.exact_steps]
+            found += [
+                Trip(exchange, plan, number, self.begin, self.optimizer, share, self.precision)
+                for number, exchange in zip(range(len(plan.trips)), self.exchanges, strict=False)
+            ]
+        return found
+
+    def works(self, batches: Batches, bounding: Bounding | None) -> list["TripWork"]:
+        """The clients' work of each trip.
+
+        Args:
+            batches: Makes the batches.
+            bounding: Bounds what each image adds; None: images are not told apart.
+        """
+        steps = OpenSteps(self, batches, bounding)
+        return [TripWork(steps, exchange, n) for n, exchange in enumerate(self.exchanges)]
+
+
+class OpenSteps:
+    """The steps that are open in a process.
+
+    Args:
+        descent: Whose steps they are.
+        batches: Makes the batches.
+        bounding: Bounds what each image adds; None: images are not told apart.
+    """
+
+    def __init__(self, descent: Descent, batches: Batches, bounding: Bounding | None) -> None:
+        self.descent = descent
+        self.batches = batches
+        self.bounding = bounding
+        self._open: dict[tuple[int, ...], tuple[Advancing | None, Plan]] = {}
+
+    def advance(
+        self, trip: int, task: Task, known: Known, clients: Sequence[Client], randomness: Randomness
+    ) -> Contribution:
+        """What some clients contribute to a trip.
+
+        Args:
+            trip: Its number in the step.
+            task: The task of which it is.
+            known: What came down.
+            clients: Those whose step it is, alone or together.
+            randomness: The source, set to the round.
+        """
+        ids = tuple(client.id for client in clients)
+        if trip == 0:
+            # Where something is known of a step before, this step lags.
+            plan = self.descent.plans[bool(known.totals or known.slopes)]
+            self._open[ids] = self._begun(plan, task, known, clients, randomness), plan
+        step, plan = self._open[ids]
+        with section(f"trip {trip + 1}"):
+            news = step.advance(known.totals, known.slopes) if step else plan.trips[trip]
+        if not news.gradient:
+            return news
+        del self._open[ids]
+        # To round what is clipped would take it beyond its bound.
+        precision = self.descent.precision if self.bounding is None else None
+        return replace(news, gradient=narrowed(news.gradient, precision))
+
+    def _begun(
+        self,
+        plan: Plan,
+        task: Task,
+        known: Known,
+        clients: Sequence[Client],
+        randomness: Randomness,
+    ) -> Advancing | None:
+        """A step of which the clients know the model; None where they show nothing."""
+        turns = [self._turn(known.version, client, randomness) for client in clients]
+        views = randomness if self.bounding is None else self.bounding.views(randomness)
+        batch = self.batches.batch(task, known, turns, views)
+        if batch is None:
+            return None
+        descent = self.descent
+        if self.bounding is not None:
+            exchange = descent.exchanges[0]
+            return self.bounding.open(
+                exchange, descent.network, batch, descent.parameters, plan.trips
+            )
+        return Tape(batch.program(*batch.shown), descent.parameters)
+
+    def _turn(self, step: int, client: Client, randomness: Randomness) -> Turn:
+        share = self.descent.batch * len(client) / self.descent.samples
+        choose = turn if self.bounding is None else self.bounding.turn
+        chosen = choose(len(client), share, step, randomness.of_client(client.id))
+        return Turn(client, chosen.to(client.images.device))
+
+
+class TripWork(SummedWork[Known, Contribution]):
+    """The clients' work in one trip of a step.
+
+    Args:
+        steps: The open steps.
+        exchange: The trip's.
+        number: Which trip of the step it is.
+    """
+
+    def __init__(
+        self, steps: OpenSteps, exchange: Exchange[Known, Contribution], number: int
+    ) -> None:
+        self.steps = steps
+        self.exchange = exchange
+        self.number = number
+
+    def local_sum(
+        self, task: Task, message: Known, clients: Sequence[Client], randomness: Randomness
+    ) -> Contribution:
+        """What some clients contribute together."""
+        return self.steps.advance(self.number, task, message, clients, randomness)
+
+
+def entering(batch: int, samples: int, largest: Mapping[str, float]) -> Images:
+    """How images enter the sums of a step.
+
+    Args:
+        batch: Images of all clients in a step, on average.
+        samples: Images of all clients.
+        largest: What no image's part exceeds, by the name of the sum.
+    """
+    there = max(1, samples)
+    return Images(min(1.0, batch / there), min(batch, there), largest)
+
+
+def turn(samples: int, share: float, step: int, randomness: Randomness) -> Tensor:
+    """The images of a client whose turn it is.
+
+    A client's images come in one random order after the other. In step s it is the turn of those
+    from place ⌊s q + u⌋ to ⌊(s + 1) q + u⌋, where q is the client's share of the batch, B times its
+    share of all images, and u in [0, 1) is the client's own: without it, all small clients would
+    show an image in the same steps. So all clients together show about B images in a step, whatever
+    the partition, and each client shows each of its images about equally often.
+
+    Args:
+        samples: How many images the client has.
+        share: q, the images that it shows in a step on average.
+        step: s.
+        randomness: The client's source.
+
+    Returns:
+        int64 indices; none where no image's turn falls into this step.
+    """
+    source = randomness.at_round(SETUP)
+    offset = float(torch.rand((), generator=source.generator("turn"), dtype=torch.float64))
+    first, last = (math.floor(s * share + offset) for s in (step, step + 1))
+    epochs = range(first // samples, max(first, last - 1) // samples + 1)
+    # An order lasts for many steps and several rounds: it is the same whenever it is asked for.
+    orders = [
+        torch.randperm(samples, generator=source.generator(f"order {epoch}")) for epoch in epochs
+    ]
+    start = epochs.start * samples
+    return torch.cat(orders)[first - start : last - start]

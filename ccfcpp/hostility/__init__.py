@@ -1,0 +1,1 @@
+"""Hostile clients, and what the server does against them."""

@@ -1,0 +1,1 @@
+"""Attacks on a finished run: what it tells of the images that it was made of."""

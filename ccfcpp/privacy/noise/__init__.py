@@ -1,0 +1,1 @@
+"""Differential privacy: bounds, noise and the budget."""

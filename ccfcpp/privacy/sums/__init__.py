@@ -1,0 +1,1 @@
+"""Secure sums: the server learns sums over clients, and no part of a client."""

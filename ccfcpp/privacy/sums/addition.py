@@ -1,0 +1,161 @@
+"""How the updates of several clients become one that says all that the server needs.
+
+Where a server needs a sum or a mean alone, nobody has to see a summand. What adds up follows from
+what the parts of an update mean.
+"""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from ccfcpp.core.errors import UsageError
+from ccfcpp.engine.exchange import AnyExchange
+from ccfcpp.engine.parts import Count, Form, Mean, Opaque, Part, Spec, Votes, part_of
+from ccfcpp.engine.payload import pack, unpack
+
+Parts = dict[str, Tensor]
+"""What adds up, by name: float64 tensors."""
+
+_NONE = torch.zeros((), dtype=torch.float64)
+
+_PRESENT = " present"
+"""Added to the name of a mean that some clients do not have: the weight of those who have it."""
+
+
+def refuse_alone(asked: str, system: str, exchange: AnyExchange) -> None:
+    """Refuse an exchange in which the server needs each client's part of something.
+
+    Args:
+        asked: The setting that needs sums.
+        system: The system's name.
+        exchange: The exchange.
+
+    Raises:
+        UsageError: In one line, with system, exchange and part.
+    """
+    parts: Mapping[str, Part] = exchange.parts or {"update": Opaque()}
+    for name, part in parts.items():
+        if isinstance(part, Votes | Opaque) or (isinstance(part, Mean) and part.separate):
+            raise UsageError(
+                f"{asked}: in {system}'s exchange {exchange.name!r} the server needs each client's "
+                f"part {name!r}, and not the sum; docs/trust.md lists what has sums"
+            )
+
+
+class Addition:
+    """How the updates of an exchange add up.
+
+    Args:
+        exchange: It has no part of which the server needs each client's.
+        message: What went down.
+        weight: How much each client counts in a mean where all count alike, since sums have noise.
+            Numbers of images beside a mean, and means that serve the report alone, are then no
+            part. None: a client counts by the part that the exchange names.
+    """
+
+    def __init__(self, exchange: AnyExchange, message: object, weight: float | None = None) -> None:
+        self.exchange = exchange
+        self.message = pack(message)
+        self.weight = weight
+
+    def parts(self, update: object) -> Parts:
+        """What of an update adds up: sums and counts; and changes and losses times their weights.
+
+        Integer entries of a mean are counters (``num_batches_tracked``), whose mean means nothing:
+        they stay as they went down.
+        """
+        tensors = pack(update)
+        found: Parts = {}
+        for name in [*tensors, *sorted(self._optional - tensors.keys())]:
+            part = part_of(self.exchange.parts, name)
+            value = tensors.get(name, _NONE)
+            if not self._is_sent(part, value.dtype):
+                continue
+            if not isinstance(part, Mean):
+                found[name] = value.double()
+                continue
+            weight = float(tensors[part.weight]) if self.weight is None else self.weight
+            found[name] = weight * (value.double() - self._base(name, value.device))
+            if part.optional:
+                present = weight if name in tensors else 0.0
+                found[name + _PRESENT] = torch.tensor(present, dtype=torch.float64)
+        return found
+
+    def zeros(self, form: Form) -> Parts:
+        """The parts of an update of a form, without their numbers."""
+        found: Parts = {}
+        for name, spec in form.items():
+            part = part_of(self.exchange.parts, name)
+            if self._is_sent(part, spec.dtype):
+                found[name] = spec.zeros().double()
+                if isinstance(part, Mean) and part.optional:
+                    found[name + _PRESENT] = torch.zeros((), dtype=torch.float64)
+        return found
+
+    def whole(self, form: Form, totals: Mapping[str, Tensor], contributors: float) -> object:
+        """The update that stands for all, from the sums of their parts.
+
+        Args:
+            form: The form of an update.
+            totals: float64 tensors by the names that ``parts`` gave.
+            contributors: What a mean is divided by, where all clients count alike.
+        """
+        tensors = {}
+        for name, spec in form.items():
+            part = part_of(self.exchange.parts, name)
+            if isinstance(part, Mean):
+                found = self._mean(name, part, spec, totals, contributors)
+            else:
+                found = self._sum(name, spec, totals, contributors)
+            if found is not None:
+                tensors[name] = found
+        return unpack(self.exchange.update, tensors)
+
+    def _mean(
+        self, name: str, part: Mean, spec: Spec, totals: Mapping[str, Tensor], contributors: float
+    ) -> Tensor | None:
+        """A mean over the clients that have it; None where nobody does, or it is not sent."""
+        if not spec.dtype.is_floating_point:
+            return self.message[name]
+        if name not in totals:
+            return None
+        divisor = contributors
+        if self.weight is None:
+            divisor = float(totals[name + _PRESENT if part.optional else part.weight])
+        if divisor <= 0:
+            return None
+        mean = totals[name] / divisor
+        return (self._base(name, mean.device) + mean).to(spec.dtype)
+
+    def _sum(
+        self, name: str, spec: Spec, totals: Mapping[str, Tensor], contributors: float
+    ) -> Tensor:
+        means = [part for part in self.exchange.parts.values() if isinstance(part, Mean)]
+        # The server divides by a weight.
+        least = 1 if any(part.weight == name for part in means) else 0
+        if name not in totals:
+            return torch.tensor(least * max(1, round(contributors)), dtype=spec.dtype)
+        total = totals[name]
+        if not spec.dtype.is_floating_point:
+            return total.round().clamp(min=least).to(spec.dtype)
+        # What has noise keeps all its digits.
+        return total if self.weight is not None else total.to(spec.dtype)
+
+    def _is_sent(self, part: Part, dtype: torch.dtype) -> bool:
+        if isinstance(part, Mean) and not dtype.is_floating_point:
+            return False
+        if self.weight is None:
+            return True
+        if isinstance(part, Count):
+            return self.exchange.is_sum
+        return not (isinstance(part, Mean) and part.report)
+
+    @property
+    def _optional(self) -> set[str]:
+        parts = self.exchange.parts.items()
+        return {name for name, part in parts if isinstance(part, Mean) and part.optional}
+
+    def _base(self, name: str, device: torch.device) -> Tensor:
+        """From where a mean counts: what went down under its name, else 0."""
+        return self.message.get(name, _NONE).to(device).double()

@@ -1,0 +1,289 @@
+"""The clients' half of sums: what a client holds for one is in memory alone, and gone after it."""
+
+import dataclasses
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ccfcpp.core.randomness import Randomness
+from ccfcpp.engine.client import Client
+from ccfcpp.engine.exchange import AnyClientWork, AnyExchange, RefusedUpdateError, Task
+from ccfcpp.privacy.config import PrivacyConfig
+from ccfcpp.privacy.noise.mechanism import client_bounds
+from ccfcpp.privacy.sums.addition import Addition, Parts
+from ccfcpp.privacy.sums.messages import (
+    KEYS,
+    SHARES,
+    UNMASKING,
+    Arrived,
+    Begun,
+    Bounded,
+    Boxes,
+    Keys,
+    Listed,
+    Masked,
+    Shown,
+    terms_of,
+    under_masks,
+    within_bounds,
+)
+from ccfcpp.privacy.sums.protocol import Participant
+
+WEIGHT_OF_ALL = 1.0
+"""What each client counts in a mean where sums have noise."""
+
+
+def addition_of(config: PrivacyConfig, exchange: AnyExchange, message: object) -> Addition:
+    """How the updates of an exchange add up in a run."""
+    return Addition(exchange, message, None if config.level == "none" else WEIGHT_OF_ALL)
+
+
+class SendsParts(AnyClientWork):
+    """A client's work, of which the parts that add up are sent.
+
+    On the client level they are clipped here; on the image level those of each image were.
+
+    Args:
+        config: What the run does for privacy.
+        work: What the system asks for.
+    """
+
+    def __init__(self, config: PrivacyConfig, work: AnyClientWork) -> None:
+        self.config = config
+        self.work = work
+
+    def parts(self, message: object, update: object) -> Parts:
+        """What of its update a client adds to a sum."""
+        exchange = self.work.exchange
+        parts = addition_of(self.config, exchange, message).parts(update)
+        if self.config.level != "client":
+            return parts
+        return client_bounds(self.config, exchange).clipped(parts)
+
+    def own(self, task: Task) -> Task:
+        """The task as the system knows it."""
+        return dataclasses.replace(task, exchange=self.work.exchange.name)
+
+
+class WithinBounds(SendsParts):
+    """A client's work, of which bounded parts are sent that the server may see."""
+
+    def __init__(self, config: PrivacyConfig, work: AnyClientWork) -> None:
+        super().__init__(config, work)
+        self.exchange = within_bounds(work.exchange)
+        self.cohort = work.cohort
+
+    def local_updates(
+        self, task: Task, message: Any, clients: Sequence[Client], randomness: Randomness
+    ) -> list[Bounded | RefusedUpdateError]:
+        """Each client's by itself."""
+        updates = self.work.local_updates(self.own(task), message, clients, randomness)
+        return [
+            update if isinstance(update, RefusedUpdateError) else self._bounded(message, update)
+            for update in updates
+        ]
+
+    def local_sum(
+        self, task: Task, message: Any, clients: Sequence[Client], randomness: Randomness
+    ) -> Bounded | None:
+        """The sum of some clients' parts."""
+        total = self.work.local_sum(self.own(task), message, clients, randomness)
+        return None if total is None else self._bounded(message, total)
+
+    def _bounded(self, message: object, update: object) -> Bounded:
+        return Bounded(self.parts(message, update))
+
+
+class Participants:
+    """The parts in the secure sum that goes on, of the clients of one process.
+
+    Args:
+        config: What the run does for privacy.
+        clients: How many clients take part in the run.
+    """
+
+    def __init__(self, config: PrivacyConfig, clients: int) -> None:
+        self.config = config
+        self.clients = clients
+        self._parts: dict[int, tuple[tuple[int, int], Participant]] = {}
+
+    def begin(self, task: Task, client: int, asked: int) -> Participant:
+        """Begin a client's part in a new sum; what was made for another sum is gone.
+
+        Raises:
+            RefusedUpdateError: So many clients cannot be asked.
+        """
+        if not 2 <= asked <= self.clients:
+            raise RefusedUpdateError(f"a secure sum of {asked} of {self.clients} clients")
+        participant = Participant(client, terms_of(self.config, task, asked))
+        self._parts[client] = (task.round, task.index), participant
+        return participant
+
+    def of(self, task: Task, client: int) -> Participant:
+        """A client's part in a task's sum.
+
+        Raises:
+            RefusedUpdateError: The sum has not begun here.
+        """
+        which, participant = self._parts.get(client, (None, None))
+        if participant is None or which != (task.round, task.index):
+            raise RefusedUpdateError("it has no part in this secure sum")
+        return participant
+
+    def end(self, client: int) -> None:
+        """Forget a client's part: the sum is over."""
+        self._parts.pop(client, None)
+
+
+class _Stage(AnyClientWork):
+    """What a client does at a stage."""
+
+    def __init__(self, participants: Participants) -> None:
+        self.participants = participants
+
+    def local_updates(
+        self, task: Task, message: Any, clients: Sequence[Client], randomness: Randomness
+    ) -> list[Any]:
+        """The answer of each client."""
+        return [self._answered(task, message, client) for client in clients]
+
+    def _answered(self, task: Task, message: Any, client: Client) -> Any:
+        try:
+            return self.answer(task, message, client)
+        except RefusedUpdateError as refusal:
+            return refusal
+
+    @abstractmethod
+    def answer(self, task: Task, message: Any, client: Client) -> Any:
+        """What a client sends.
+
+        Raises:
+            RefusedUpdateError: The server asks for what a sound sum does not need.
+        """
+
+
+class SendKeys(_Stage):
+    """Stage 1."""
+
+    exchange = KEYS
+
+    def answer(self, task: Task, message: Begun, client: Client) -> Keys:
+        """Fresh keys."""
+        return Keys.of(self.participants.begin(task, client.id, message.asked).keys())
+
+
+class SendShares(_Stage):
+    """Stage 2."""
+
+    exchange = SHARES
+
+    def answer(self, task: Task, message: Listed, client: Client) -> Boxes:
+        """A box for each other client."""
+        participant, roster = self.participants.of(task, client.id), message.read()
+        if len(roster) > participant.terms.asked:
+            # The threshold follows from how many were asked.
+            raise RefusedUpdateError("there are more keys than clients were asked")
+        return Boxes.of(participant.shares(roster))
+
+
+class SendShown(_Stage):
+    """Stage 4."""
+
+    exchange = UNMASKING
+
+    def answer(self, task: Task, message: Arrived, client: Client) -> Shown:
+        """Shares, once."""
+        participant = self.participants.of(task, client.id)
+        self.participants.end(client.id)
+        return Shown.of(participant.revealed(message.read()))
+
+
+class UnderMasks(SendsParts):
+    """Stage 3: the work itself, of which masked numbers are sent.
+
+    Args:
+        config: What the run does for privacy.
+        work: What the system asks for.
+        participants: The clients' parts in the sum.
+    """
+
+    def __init__(
+        self, config: PrivacyConfig, work: AnyClientWork, participants: Participants
+    ) -> None:
+        super().__init__(config, work)
+        self.exchange = under_masks(work.exchange)
+        self.cohort = work.cohort
+        self.participants = participants
+
+    def local_updates(
+        self, task: Task, message: Any, clients: Sequence[Client], randomness: Randomness
+    ) -> list[Masked | RefusedUpdateError]:
+        """The parts that add up of each client, in fixed point under masks."""
+        refused: dict[int, RefusedUpdateError] = {}
+        for client in clients:
+            try:
+                participant = self.participants.of(task, client.id)
+                participant.receive(message.mail.to(client.id))
+            except RefusedUpdateError as refusal:
+                refused[client.id] = refusal
+        there = [client for client in clients if client.id not in refused]
+        updates: Sequence[Any] = []
+        if there:
+            own = self.own(task)
+            updates = self.work.local_updates(own, message.message, there, randomness)
+        answers: dict[int, Masked | RefusedUpdateError] = {**refused}
+        for client, update in zip(there, updates, strict=True):
+            answers[client.id] = self._masked(task, message.message, client, update)
+        return [answers[client.id] for client in clients]
+
+    def _masked(
+        self, task: Task, message: object, client: Client, update: object
+    ) -> Masked | RefusedUpdateError:
+        if isinstance(update, RefusedUpdateError):
+            return update
+        participant = self.participants.of(task, client.id)
+        terms = participant.terms
+        try:
+            words = terms.form.encoded(flattened(self.parts(message, update)), terms.asked)
+            return Masked.of(participant.masked(words))
+        except RefusedUpdateError as refusal:
+            return refusal
+
+
+def works_in_sums(
+    works: Mapping[str, AnyClientWork], config: PrivacyConfig, clients: int
+) -> dict[str, AnyClientWork]:
+    """The clients' work where the server gets sums, by the name of the exchange.
+
+    What does not travel stays as it is; a client on another machine is never asked for it, since
+    nothing would hide it.
+
+    Args:
+        works: What the system asks for.
+        config: What the run does for privacy.
+        clients: How many clients take part in the run.
+    """
+    found = [work for work in works.values() if not work.exchange.travels]
+    travelling = [work for work in works.values() if work.exchange.travels]
+    if not config.secure_sums:
+        found += [WithinBounds(config, work) for work in travelling]
+    else:
+        part = Participants(config, clients)
+        found += [SendKeys(part), SendShares(part), SendShown(part)]
+        found += [UnderMasks(config, work, part) for work in travelling]
+    return {work.exchange.name: work for work in found}
+
+
+def flattened(parts: Mapping[str, Tensor]) -> Tensor:
+    """All numbers of some tensors as one vector, in the order of their names."""
+    return torch.cat([parts[name].flatten() for name in sorted(parts)])
+
+
+def unflattened(vector: Tensor, like: Mapping[str, Tensor]) -> Parts:
+    """The tensors that a vector was made of, from others of the same names and shapes."""
+    names = sorted(like)
+    pieces = torch.split(vector, [like[name].numel() for name in names])
+    return {name: piece.view(like[name].shape) for name, piece in zip(names, pieces, strict=True)}

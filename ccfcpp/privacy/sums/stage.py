@@ -1,0 +1,306 @@
+"""The stage at which clients' updates become one sum before the server's work sees them."""
+
+import dataclasses
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from ccfcpp.core.profiling import section
+from ccfcpp.engine.client import Member
+from ccfcpp.engine.exchange import AbsentClientError, AnyExchange, RefusedUpdateError
+from ccfcpp.engine.payload import not_finite, pack, size
+from ccfcpp.engine.stages import Deliver, Request, combined
+from ccfcpp.engine.transport import Reply
+from ccfcpp.privacy.config import PrivacyConfig
+from ccfcpp.privacy.sums.addition import Addition, Parts
+from ccfcpp.privacy.sums.client import addition_of, flattened, unflattened
+from ccfcpp.privacy.sums.messages import (
+    KEYS,
+    SHARES,
+    UNMASKING,
+    Arrived,
+    Begun,
+    Bounded,
+    Listed,
+    Mail,
+    Masked,
+    terms_of,
+    under_masks,
+    within_bounds,
+)
+from ccfcpp.privacy.sums.protocol import Collector
+
+
+class Mechanism(Protocol):
+    """Makes a sum differentially private.
+
+    Attributes:
+        contributors: What a mean is divided by, whoever takes part.
+    """
+
+    contributors: float
+
+    def contributed(self, exchange: AnyExchange, parts: Parts) -> Parts:
+        """Bound a client's parts; nothing changes where the client has done so."""
+        ...
+
+    def published(self, exchange: AnyExchange, totals: Parts) -> Parts:
+        """Add noise to the totals."""
+        ...
+
+
+class Summing:
+    """A stage that gives the loop one update for all clients.
+
+    An exchange that does not travel goes through as it is.
+
+    Args:
+        config: What the run does for privacy.
+        mechanism: What is done to contributions and to their sum; None: nothing.
+    """
+
+    def __init__(self, config: PrivacyConfig, mechanism: Mechanism | None = None) -> None:
+        self.config = config
+        self.mechanism = mechanism
+
+    def deliver(self, request: Request, inner: Deliver) -> Iterator[Reply]:
+        """One reply for all whose sum it is, and one for each that has no part in it."""
+        if not request.exchange.travels:
+            yield from inner(request)
+            return
+        addition = addition_of(self.config, request.exchange, request.message)
+        like = addition.zeros(request.form)
+        kind = SecureSum if self.config.secure_sums else OpenSum
+        total = kind(request, inner, like, self)
+        included: list[Reply] = []
+        told: set[int] = set()
+        try:
+            with section("sums: keys"):
+                total.begin()
+            for reply in total.replies():
+                refusal = self._added(total, reply)
+                if refusal is None:
+                    # What it has sent is in the sum, and need not be kept.
+                    included.append(dataclasses.replace(reply, update=None))
+                else:
+                    told.update(reply.clients)
+                    yield dataclasses.replace(reply, update=refusal, bytes_up=0)
+            with section("sums: total"):
+                update = self._whole(addition, request, unflattened(total.total(), like))
+        except RefusedUpdateError as refusal:
+            update = refusal
+            left = [member.id for member in request.members if member.id not in told]
+            lost = {n: reason for n in left if (reason := total.lost.get(n)) is not None}
+            yield from (Reply(number, reason) for number, reason in lost.items())
+            included = [Reply(number, refusal) for number in left if number not in lost]
+        if not included:
+            # Each of them has been refused by itself.
+            return
+        down = size(pack(request.message)) * len(request.members) + total.bytes_down
+        said = Reply(
+            0,
+            None,
+            noised=self.mechanism is not None,
+            bytes_up=total.bytes_up,
+            bytes_down=down,
+        )
+        yield combined(update, included, said)
+
+    def _added(self, total: "Total", reply: Reply) -> RefusedUpdateError | None:
+        """Count an update in; why it has no part in the sum, where it has none."""
+        if isinstance(reply.update, RefusedUpdateError):
+            return reply.update
+        try:
+            with section("sums: vectors"):
+                total.add(reply)
+        except RefusedUpdateError as refusal:
+            return refusal
+        return None
+
+    def _whole(self, addition: Addition, request: Request, totals: Parts) -> object:
+        contributors = 1.0
+        if self.mechanism is not None:
+            totals = self.mechanism.published(request.exchange, totals)
+            contributors = self.mechanism.contributors
+        return addition.whole(request.form, totals, contributors)
+
+
+class Total(ABC):
+    """One sum over clients.
+
+    Args:
+        request: What the clients are asked for.
+        inner: Has them work.
+        like: Tensors of the names and shapes of what is added up.
+        stage: The stage whose sum it is.
+
+    Attributes:
+        lost: Why clients have no part in the sum, by their numbers.
+        bytes_up: What clients have sent for it.
+        bytes_down: What they have received for it, without the message of the exchange.
+    """
+
+    def __init__(self, request: Request, inner: Deliver, like: Parts, stage: Summing) -> None:
+        self.request = request
+        self.inner = inner
+        self.like = like
+        self.stage = stage
+        self.lost: dict[int, RefusedUpdateError] = {}
+        self.bytes_up = 0
+        self.bytes_down = 0
+
+    def begin(self) -> None:  # noqa: B027 - most sums need nothing
+        """Do what has to be done before clients work.
+
+        Raises:
+            RefusedUpdateError: There will be no sum.
+        """
+
+    @abstractmethod
+    def replies(self) -> Iterator[Reply]:
+        """What comes of the request at each client."""
+
+    @abstractmethod
+    def add(self, reply: Reply) -> None:
+        """Count a client's reply in.
+
+        Raises:
+            RefusedUpdateError: It cannot be used.
+        """
+
+    @abstractmethod
+    def total(self) -> Tensor:
+        """The sum, a float64 vector.
+
+        Raises:
+            RefusedUpdateError: There is none.
+        """
+
+    def ask(self, exchange: AnyExchange, message: object, members: Sequence[Member]) -> Request:
+        """A request to some clients in another exchange."""
+        task = dataclasses.replace(self.request.task, exchange=exchange.name)
+        return dataclasses.replace(self.request, task=task, message=message, members=members)
+
+
+class OpenSum(Total):
+    """The server sees every client's parts, in which all is within bounds."""
+
+    _total: Tensor | None = None
+
+    def replies(self) -> Iterator[Reply]:
+        """Bounded parts."""
+        exchange = within_bounds(self.request.exchange)
+        return self.inner(self.ask(exchange, self.request.message, self.request.members))
+
+    def add(self, reply: Reply) -> None:
+        """Add a client's parts, in the order of the clients."""
+        if not isinstance(reply.update, Bounded):
+            raise RefusedUpdateError(f"it is a {type(reply.update).__name__}, expected Bounded")
+        parts = reply.update.parts
+        if _form(parts) != _form(self.like):
+            raise RefusedUpdateError(f"its parts are not those of {self.request.exchange.name}")
+        if name := not_finite(parts):
+            raise RefusedUpdateError(f"{name} holds NaN or Inf")
+        if self.stage.mechanism is not None:
+            # An honest client has done so. Another one, or an old one, may have sent anything.
+            parts = self.stage.mechanism.contributed(self.request.exchange, parts)
+        vector = flattened(parts)
+        # A sum for several has the size of the one that each of them would have sent.
+        self.bytes_up += vector.nbytes * len(reply.clients)
+        self._total = vector.clone() if self._total is None else self._total.add_(vector)
+
+    def total(self) -> Tensor:
+        """The sum of what has come."""
+        if self._total is None:
+            raise RefusedUpdateError("there is nothing to add up")
+        return self._total
+
+
+def _form(parts: Parts) -> dict[str, tuple[torch.dtype, torch.Size]]:
+    return {name: (part.dtype, part.shape) for name, part in parts.items()}
+
+
+class SecureSum(Total):
+    """The server sees masked numbers and, in the end, the sum alone.
+
+    Before the exchange clients send keys, and then shares. With the exchange each gets what the
+    others have sealed for it, and answers with its numbers under masks. After it those whose
+    numbers have come send what takes the masks off the sum.
+    """
+
+    def __init__(self, request: Request, inner: Deliver, like: Parts, stage: Summing) -> None:
+        super().__init__(request, inner, like, stage)
+        self.terms = terms_of(stage.config, request.task, len(request.members))
+        self.collector = Collector(self.terms)
+        self._sharers: list[Member] = []
+        self._mail = Mail.of({})
+
+    def begin(self) -> None:
+        """Keys, and boxes with shares."""
+        members = self.request.members
+        keys = self._asked(KEYS, Begun(len(members)), members, "keys")
+        roster = self.collector.roster(keys)
+        there = [member for member in members if member.id in roster]
+        boxes = self._asked(SHARES, Listed.of(roster), there, "shares")
+        for number in [n for n, own in boxes.items() if own.keys() != roster.keys() - {n}]:
+            del boxes[number]
+            self._lose(number, "shares", RefusedUpdateError("they are not for all others"))
+        routed = self.collector.routed(boxes)
+        self._sharers = [member for member in there if member.id in routed]
+        self._mail = Mail.of(routed)
+        self.bytes_down += size(pack(self._mail)) * len(self._sharers)
+
+    def replies(self) -> Iterator[Reply]:
+        """Masked numbers of those that have shared, and why there are none of others."""
+        for number, reason in self.lost.items():
+            yield Reply(number, reason)
+        masked = under_masks(self.request.exchange)
+        message = masked.message(message=self.request.message, mail=self._mail)
+        yield from self.inner(self.ask(masked, message, self._sharers))
+
+    def add(self, reply: Reply) -> None:
+        """Count masked numbers in."""
+        if not isinstance(reply.update, Masked):
+            raise RefusedUpdateError(f"it is a {type(reply.update).__name__}, expected Masked")
+        numbers = sum(part.numel() for part in self.like.values())
+        words = reply.update.read(self.terms.form, numbers)
+        self.collector.take(reply.client, words)
+        self.bytes_up += words.nbytes
+
+    def total(self) -> Tensor:
+        """Take the masks off."""
+        arrived = self.collector.arrived()
+        there = [member for member in self._sharers if member.id in arrived]
+        revealed = self._asked(UNMASKING, Arrived(torch.tensor(arrived)), there, "unmasking")
+        return self.terms.form.decoded(self.collector.total(revealed))
+
+    def _asked(
+        self, exchange: AnyExchange, message: object, members: Sequence[Member], stage: str
+    ) -> dict[int, Any]:
+        """The answers at a stage, as they are read, by the client's number; others are lost."""
+        request = self.ask(exchange, message, members)
+        request = dataclasses.replace(request, task=dataclasses.replace(request.task, last=False))
+        found: dict[int, Any] = {}
+        for reply in self.inner(request):
+            if not isinstance(reply.update, AbsentClientError):
+                self.bytes_down += size(pack(message))
+            try:
+                found[reply.client] = self._read(exchange, reply.update)
+            except RefusedUpdateError as refusal:
+                self._lose(reply.client, stage, refusal)
+        return found
+
+    def _read(self, exchange: AnyExchange, update: Any) -> Any:
+        if isinstance(update, RefusedUpdateError):
+            raise update
+        if type(update) is not exchange.update:
+            raise RefusedUpdateError(f"it is a {type(update).__name__}")
+        self.bytes_up += size(pack(update))
+        return update.read()
+
+    def _lose(self, client: int, stage: str, why: RefusedUpdateError) -> None:
+        kind = AbsentClientError if isinstance(why, AbsentClientError) else RefusedUpdateError
+        self.lost[client] = kind(f"{stage} of the secure sum: {why}")
