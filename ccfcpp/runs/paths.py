@@ -2,6 +2,8 @@
 
 import itertools
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Self, TypeVar
@@ -51,13 +53,8 @@ class RunPaths:
         """
         folder = cls(path)
         folder.refuse_if_taken()
-        try:
-            path.mkdir(parents=True, exist_ok=True)
+        with writable(path):
             write_whole(folder.config, dump_yaml(config).encode())
-        except OSError as error:
-            raise UsageError(
-                f"output folder {path} cannot be written ({error.strerror}): give another --out"
-            ) from error
         return folder
 
     @classmethod
@@ -89,11 +86,7 @@ class RunPaths:
                 f"output folder {self.path} holds several runs: add --resume to go on with them, "
                 "or give another --out"
             )
-        if self.path.exists() and not self.path.is_dir():
-            raise UsageError(f"output folder {self.path} is a file: give another --out")
-        leftovers = set(self.path.glob(TEMPORARY))
-        if self.path.exists() and set(self.path.iterdir()) - leftovers:
-            raise UsageError(f"output folder {self.path} is not empty: give another --out")
+        refuse_full(self.path)
 
     def refuse_deployed(self) -> None:
         """Raise ``UsageError`` where the images of a run are with clients on other machines."""
@@ -195,6 +188,30 @@ def row_of(line: str) -> Json:
     except ValueError:
         return {}
     return row if isinstance(row, dict) else {}
+
+
+def refuse_full(folder: Path) -> None:
+    """Raise ``UsageError`` where a new folder is a file, or holds something."""
+    if folder.exists() and not folder.is_dir():
+        raise UsageError(f"output folder {folder} is a file: give another --out")
+    if folder.exists() and set(folder.iterdir()) - set(folder.glob(TEMPORARY)):
+        raise UsageError(f"output folder {folder} is not empty: give another --out")
+
+
+@contextmanager
+def writable(folder: Path) -> Iterator[None]:
+    """Make a folder, and write into it.
+
+    Raises:
+        UsageError: The folder cannot be made, or a file in it cannot be written.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        yield
+    except OSError as error:
+        raise UsageError(
+            f"output folder {folder} cannot be written ({error.strerror}): give another --out"
+        ) from error
 
 
 def new_path(method: str, dataset: str) -> Path:

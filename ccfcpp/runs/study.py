@@ -21,7 +21,7 @@ from ccfcpp.core.errors import StoppedError, UsageError
 from ccfcpp.core.files import write_whole
 from ccfcpp.runs.folder import RunFolder
 from ccfcpp.runs.given import as_tree, without_grids
-from ccfcpp.runs.paths import MAY_CHANGE, C, Json, RunPaths
+from ccfcpp.runs.paths import MAY_CHANGE, C, Json, RunPaths, writable
 
 if TYPE_CHECKING:
     from ccfcpp.runs.experiment import AnyExperiment
@@ -167,14 +167,9 @@ class Study(Generic[C]):
         """
         RunFolder(path).refuse_if_taken()
         listed = [{"axes": run.axes, "config": run.config.model_dump(mode="json")} for run in runs]
-        try:
-            path.mkdir(parents=True, exist_ok=True)
+        with writable(path):
             text = yaml.safe_dump({"runs": listed}, sort_keys=False, allow_unicode=True)
             write_whole(cls.plan_of(path), text.encode())
-        except OSError as error:
-            raise UsageError(
-                f"output folder {path} cannot be written ({error.strerror}): give another --out"
-            ) from error
         return cls(path, runs)
 
     @classmethod
