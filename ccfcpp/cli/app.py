@@ -115,9 +115,14 @@ def options(
 
 def _add(command: Command, kind: type[RunConfig] = ClusterConfig, base: Tree | None = None) -> None:
     """Add a command whose help shows the defaults of its flags."""
-    presets = "cluster" if kind is ClusterConfig else "classify"
-    table = getattr(command, "table", ())
-    shown = showing_defaults(presets, lambda: kind.kind_for({}), *table, base=base)
+    clusters = kind is ClusterConfig
+    shown = showing_defaults(
+        "cluster" if clusters else "classify",
+        # Sections of classifiers have no flags, and come with a network library.
+        lambda: kind.kind_for({}) if clusters else kind,
+        *getattr(command, "table", ()),
+        base=base,
+    )
     app.command(cls=shown)(command)
 
 

@@ -387,7 +387,7 @@ def test_the_command_says_who_attacks_and_takes_bad_input_in_a_line(tmp_path: Pa
     assert re.fullmatch(r"sign-flip by 33% of the clients \(\d, \d, \d\)", told["attack"])
     assert told["defence"] == "median"
     for flags, said in (
-        (("--attack", "flip"), "attack.kind"),
+        (("--attack", "flip"), "--attack flip is refused"),
         (("--defence", "mean"), "defence.rule"),
         (("--attack", "noise", "--attackers", "1.3"), "attack.attackers"),
         (("--attack", "noise", "--attackers", "1"), "makes 9 of 9 clients hostile"),
