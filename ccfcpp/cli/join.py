@@ -1,4 +1,4 @@
-"""The command ``ccfcpp join``: it parses, calls and prints."""
+"""The command ``ccfcpp join``."""
 
 import math
 import signal
@@ -19,11 +19,6 @@ if TYPE_CHECKING:
     from ccfcpp.deployment.link.run_spec import PrivacyLimit
 
 _OPTIONAL = [kind for kind in KINDS if kind not in ALWAYS]
-
-
-def add_join(app: typer.Typer) -> None:
-    """Give an application the command."""
-    app.command()(join)
 
 
 def join(

@@ -1,4 +1,4 @@
-"""The commands ``ccfcpp keys``: they parse, call and print."""
+"""The commands ``ccfcpp keys``."""
 
 from pathlib import Path
 from typing import Annotated
@@ -17,11 +17,6 @@ keys = typer.Typer(
     help="Make the keys of a federation over several machines: of an authority and of a server, so "
     "that clients know their server, and of each client, so that the server knows its clients."
 )
-
-
-def add_keys(app: typer.Typer) -> None:
-    """Give an application the commands."""
-    app.add_typer(keys, name="keys")
 
 
 @keys.command()

@@ -9,7 +9,8 @@ from ccfcpp.clustering.methods import METHODS
 from ccfcpp.core.config import Tree
 from ccfcpp.core.config_layers import resolve, values_of
 from ccfcpp.papers.reproduction.published import published_score
-from ccfcpp.runs.study import Axes, Planned, Row, as_markdown, as_tree, cell_rows
+from ccfcpp.runs.given import as_tree
+from ccfcpp.runs.study import Axes, Planned, Row, as_markdown, cell_rows
 
 SCORES = {"nmi": "NMI", "kappa": "Kappa"}
 _BESIDE_PUBLISHED = {"nmi_geometric": "NMI by the geometric mean"}
