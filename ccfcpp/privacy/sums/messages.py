@@ -5,6 +5,7 @@ back. What comes from elsewhere may have any shapes and dtypes: it is checked wh
 """
 
 import dataclasses
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -220,13 +221,15 @@ def within_bounds(exchange: AnyExchange) -> Exchange[Any, Bounded]:
 
 def under_masks(exchange: AnyExchange) -> Exchange[Any, Masked]:
     """An exchange that adds up, whose updates come under masks; its message brings the boxes."""
-    kind = dataclasses.make_dataclass(
-        f"{exchange.message.__name__}WithMail",
-        [("message", exchange.message), ("mail", Mail)],
-        frozen=True,
-    )
-    name = f"{exchange.name} under masks"
-    return Exchange(name, kind, Masked, uses_memory=exchange.uses_memory)
+    name, message = f"{exchange.name} under masks", _with_mail(exchange.message)
+    return Exchange(name, message, Masked, uses_memory=exchange.uses_memory)
+
+
+@functools.cache
+def _with_mail(message: type[Any]) -> type[Any]:
+    """A message and all boxes: one type for each type of message."""
+    fields = [("message", message), ("mail", Mail)]
+    return dataclasses.make_dataclass(f"{message.__name__}WithMail", fields, frozen=True)
 
 
 def terms_of(config: PrivacyConfig, task: Task, asked: int) -> Terms:
