@@ -118,7 +118,6 @@ class GlobalEncoderCentroids(ClientWork[CCFCState, CentroidUpdate]):
     """
 
     exchange = CENTROIDS
-    cohort = 256  # their k-means goes side by side
 
     def __init__(self, model: GlobalModel, rule: CentroidRule, least: int) -> None:
         self.model = model

@@ -11,11 +11,8 @@ from torch import Tensor
 
 from ccfcpp.core.errors import UsageError
 from ccfcpp.engine.exchange import AnyExchange
-from ccfcpp.engine.parts import Count, Form, Mean, Opaque, Part, Spec, Votes, part_of
+from ccfcpp.engine.parts import Addends, Count, Form, Mean, Opaque, Part, Spec, Votes, part_of
 from ccfcpp.engine.payload import pack, unpack
-
-Parts = dict[str, Tensor]
-"""What adds up, by name: float64 tensors."""
 
 _NONE = torch.zeros((), dtype=torch.float64)
 
@@ -59,14 +56,14 @@ class Addition:
         self.message = pack(message)
         self.weight = weight
 
-    def parts(self, update: object) -> Parts:
+    def parts(self, update: object) -> Addends:
         """What of an update adds up: sums and counts; and changes and losses times their weights.
 
         Integer entries of a mean are counters (``num_batches_tracked``), whose mean means nothing:
         they stay as they went down.
         """
         tensors = pack(update)
-        found: Parts = {}
+        found: Addends = {}
         for name in [*tensors, *sorted(self._optional - tensors.keys())]:
             part = part_of(self.exchange.parts, name)
             value = tensors.get(name, _NONE)
@@ -82,9 +79,9 @@ class Addition:
                 found[name + _PRESENT] = torch.tensor(present, dtype=torch.float64)
         return found
 
-    def zeros(self, form: Form) -> Parts:
+    def zeros(self, form: Form) -> Addends:
         """The parts of an update of a form, without their numbers."""
-        found: Parts = {}
+        found: Addends = {}
         for name, spec in form.items():
             part = part_of(self.exchange.parts, name)
             if self._is_sent(part, spec.dtype):
