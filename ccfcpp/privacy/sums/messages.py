@@ -5,7 +5,6 @@ back. What comes from elsewhere may have any shapes and dtypes: it is checked wh
 """
 
 import dataclasses
-import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -225,11 +224,17 @@ def under_masks(exchange: AnyExchange) -> Exchange[Any, Masked]:
     return Exchange(name, message, Masked, uses_memory=exchange.uses_memory)
 
 
-@functools.cache
+_WITH_MAIL: dict[type[Any], type[Any]] = {}
+"""One type for each type of message."""
+
+
 def _with_mail(message: type[Any]) -> type[Any]:
-    """A message and all boxes: one type for each type of message."""
-    fields = [("message", message), ("mail", Mail)]
-    return dataclasses.make_dataclass(f"{message.__name__}WithMail", fields, frozen=True)
+    """A message and all boxes."""
+    if message not in _WITH_MAIL:
+        fields = [("message", message), ("mail", Mail)]
+        name = f"{message.__name__}WithMail"
+        _WITH_MAIL[message] = dataclasses.make_dataclass(name, fields, frozen=True)
+    return _WITH_MAIL[message]
 
 
 def terms_of(config: PrivacyConfig, task: Task, asked: int) -> Terms:
