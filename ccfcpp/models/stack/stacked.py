@@ -167,7 +167,7 @@ def _stack(module: nn.Module, name: str, current: _Pass) -> nn.Module:
 
 @contextmanager
 def _tf32_products(wanted: bool) -> Iterator[None]:
-    """Let float32 products round their inputs to TF32 here, and nowhere else."""
+    """Whether float32 products round their inputs to TF32 here; convolutions are deterministic."""
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("high" if wanted else before)
     try:
