@@ -15,9 +15,14 @@ import torch
 from torch import Tensor, nn
 
 from ccfcpp.clustering.algorithm import ClusteringAlgorithm, Problem
-from ccfcpp.clustering.kmeans.centroids import required_centroids
+from ccfcpp.clustering.kmeans.centroids import (
+    PARTS,
+    ClusterSums,
+    cluster_means,
+    cluster_sums,
+    required_centroids,
+)
 from ccfcpp.clustering.kmeans.server import nearest
-from ccfcpp.clustering.kmeans.sums import PARTS, ClusterSums, cluster_means, cluster_sums
 from ccfcpp.clustering.scan.config import AffineViewsConfig, IntensityViewsConfig
 from ccfcpp.clustering.scan.representations import Latents
 from ccfcpp.clustering.scan.views import Views
