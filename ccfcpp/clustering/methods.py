@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from ccfcpp.core.conditions import Condition
 from ccfcpp.core.config import MethodConfig, Section, Tree, fits_always
-from ccfcpp.core.errors import UsageError
 from ccfcpp.core.registry import Registry
 from ccfcpp.core.sending import Kind
 
@@ -40,6 +39,9 @@ class System:
         summary: What it does, in one line of help.
         kinds: What leaves a client, in kinds that its owner must allow. A system that does not say
             is taken to send images.
+        rounds: The dotted key of its number of rounds, which ``--rounds`` sets; empty where that
+            number is fixed.
+        round_steps: The dotted key of the steps in a round, where ``rounds`` counts steps.
     """
 
     title: str
@@ -53,6 +55,8 @@ class System:
     centralised: bool = False
     summary: str = ""
     kinds: tuple[Kind, ...] = ("images",)
+    rounds: str = ""
+    round_steps: str = ""
 
 
 METHODS: Registry[System] = Registry(
@@ -74,26 +78,3 @@ METHODS: Registry[System] = Registry(
     "ccfcpp.clustering.methods:System",
 )
 """All of them: those of the CCFC++ paper's tables in their order, ours, and those of packages."""
-
-
-def refuse_unused(keys: Sequence[str], methods: Sequence[str]) -> None:
-    """Refuse settings that no system of a run heeds.
-
-    Args:
-        keys: Dotted keys that the user gave.
-        methods: Names of the systems.
-
-    Raises:
-        UsageError: One of the keys has no effect.
-    """
-    known = {name: METHODS[name] for name in dict.fromkeys([*METHODS.own(), *methods])}
-    special = {section for system in known.values() for section in system.sections}
-    heeded = {section for name in methods for section in known[name].sections}
-    for key in keys:
-        part = key.partition(".")[0]
-        if part in special - heeded:
-            users = [name for name, system in known.items() if part in system.sections]
-            raise UsageError(
-                f"{key} has no effect on {', '.join(methods)}: leave it out, or take one of "
-                f"{', '.join(users)}"
-            )

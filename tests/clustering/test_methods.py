@@ -111,8 +111,8 @@ def test_the_summary_says_what_leaves_a_client(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "of_images", "complaint"),
     [
-        (("--method", "km", "--eta", "0.1"), False, "loss.eta has no effect on km"),
-        (("--method", "k-means"), False, "method = k-means is refused"),
+        (("--method", "km", "--eta", "0.1"), False, "--eta 0.1 has no effect on km"),
+        (("--method", "k-means"), False, "--method k-means is refused"),
         (
             ("--method", "k-fed", "--set", "kfed.local_clusters=11"),
             True,

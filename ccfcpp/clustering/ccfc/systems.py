@@ -85,6 +85,7 @@ CCFC = System(
     needs=_NEEDS,
     fixed={"loss": {"eta": 0.0, "pretrain_eta": 0.0}},
     check=_without_decorrelation,
+    rounds="training.rounds",
     summary="cluster-contrastive training from global centroids",
 )
 CCFC_PLUS_PLUS = System(
@@ -96,5 +97,6 @@ CCFC_PLUS_PLUS = System(
     ignores=_IGNORES,
     needs=_NEEDS,
     check=_has_first_centroids,
+    rounds="training.rounds",
     summary="CCFC with decorrelated representations",
 )

@@ -30,5 +30,7 @@ FED_SCAN = System(
     make=_make,
     sections=SECTIONS,
     ignores=("compute",),
+    rounds="scan.steps",
+    round_steps="scan.steps_per_round",
     summary="neighbours inside each client, synchronised steps",
 )

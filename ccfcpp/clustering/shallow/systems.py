@@ -52,6 +52,7 @@ FFCM_AVG = System(
     make=_ffcm_avg,
     sections=_FUZZY,
     ignores=("fuzzy.restarts", "compute"),
+    rounds="ffcm.rounds",
     summary="fuzzy c-means at the clients; the server takes means",
 )
 FFCM_KM = System(
@@ -61,5 +62,6 @@ FFCM_KM = System(
     make=_ffcm_km,
     sections=_FUZZY,
     ignores=("fuzzy.restarts", "compute", "defence.weight"),
+    rounds="ffcm.rounds",
     summary="fuzzy c-means at the clients; the server runs k-means",
 )

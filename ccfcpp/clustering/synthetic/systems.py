@@ -77,6 +77,7 @@ SDA_FC_KM = System(
     sections=_K_MEANS | {"gan": GANConfig},
     ignores=_IGNORES,
     fixed=_DIRECTIONS,
+    rounds="gan.epochs",
     summary="k-means of images that the clients' GANs make",
 )
 SDA_FC_FCM = System(
@@ -87,6 +88,7 @@ SDA_FC_FCM = System(
     sections=_FUZZY | {"gan": GANConfig},
     ignores=_IGNORES,
     fixed=_DIRECTIONS,
+    rounds="gan.epochs",
     summary="fuzzy c-means of images that the clients' GANs make",
 )
 PPFC_GAN = System(
@@ -96,5 +98,6 @@ PPFC_GAN = System(
     make=_ppfc_gan,
     sections={"gan": GANConfig, "dcn": DCNConfig, "centroids": CentroidConfig},
     ignores=_IGNORES,
+    rounds="gan.epochs",
     summary="a deep clustering network of images that the clients' GANs make",
 )
