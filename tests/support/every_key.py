@@ -91,6 +91,7 @@ _BESIDE: dict[tuple[str, object], Tree] = {
 """What a run needs beside a value of a key."""
 
 _TO_SHOW: dict[str, Tree] = {
+    "centroids.iterations": {"clusters": 12},
     "model.backbone": _SLOW,
     "model.name": _LARGE,
     "defence.weight": {"partition": {"kind": "dirichlet"}},
