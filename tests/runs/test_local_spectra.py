@@ -48,7 +48,6 @@ def classification(*settings: str) -> ClassificationExperiment:
 
 def models_of_the_last_round(experiment: Experiment[Any]) -> dict[int, ModelState]:
     """Copies of all local models, by a federation of its own."""
-    federation = experiment.federation()
     last = experiment.algorithm.rounds - 1
     seen: dict[int, ModelState] = {}
 
@@ -56,7 +55,7 @@ def models_of_the_last_round(experiment: Experiment[Any]) -> dict[int, ModelStat
         if number == last:
             seen[client] = {name: entry.clone() for name, entry in model.items()}
 
-    federation.on_local_model = look
+    federation = experiment.federation(observer=look)
     for _ in federation.run(experiment.algorithm.initial_state(experiment.randomness)):
         pass
     return seen

@@ -58,6 +58,9 @@ class Addition:
         self.exchange = exchange
         self.message = pack(message)
         self.weight = weight
+        # Numbers are packed on the CPU, and masks are taken off there: all goes where a model is.
+        devices = {tensor.device for tensor in self.message.values()} - {_NONE.device}
+        self.device = next(iter(devices), _NONE.device)
 
     def parts(self, update: object) -> Parts:
         """What of an update adds up: sums and counts; and changes and losses times their weights.
@@ -69,17 +72,17 @@ class Addition:
         found: Parts = {}
         for name in [*tensors, *sorted(self._optional - tensors.keys())]:
             part = part_of(self.exchange.parts, name)
-            value = tensors.get(name, _NONE)
+            value = tensors.get(name, _NONE).to(self.device)
             if not self._is_sent(part, value.dtype):
                 continue
             if not isinstance(part, Mean):
                 found[name] = value.double()
                 continue
             weight = float(tensors[part.weight]) if self.weight is None else self.weight
-            found[name] = weight * (value.double() - self._base(name, value.device))
+            found[name] = weight * (value.double() - self._base(name))
             if part.optional:
                 present = weight if name in tensors else 0.0
-                found[name + _PRESENT] = torch.tensor(present, dtype=torch.float64)
+                found[name + _PRESENT] = _NONE.to(self.device) + present
         return found
 
     def zeros(self, form: Form) -> Parts:
@@ -102,6 +105,7 @@ class Addition:
             contributors: What a mean is divided by, where all clients count alike.
         """
         tensors = {}
+        totals = {name: total.to(self.device) for name, total in totals.items()}
         for name, spec in form.items():
             part = part_of(self.exchange.parts, name)
             if isinstance(part, Mean):
@@ -126,7 +130,7 @@ class Addition:
         if divisor <= 0:
             return None
         mean = totals[name] / divisor
-        return (self._base(name, mean.device) + mean).to(spec.dtype)
+        return (self._base(name) + mean).to(spec.dtype)
 
     def _sum(
         self, name: str, spec: Spec, totals: Mapping[str, Tensor], contributors: float
@@ -156,6 +160,6 @@ class Addition:
         parts = self.exchange.parts.items()
         return {name for name, part in parts if isinstance(part, Mean) and part.optional}
 
-    def _base(self, name: str, device: torch.device) -> Tensor:
+    def _base(self, name: str) -> Tensor:
         """From where a mean counts: what went down under its name, else 0."""
-        return self.message.get(name, _NONE).to(device).double()
+        return self.message.get(name, _NONE).to(self.device).double()
