@@ -7,7 +7,7 @@ from typing import Protocol
 
 from ccfcpp.core.profiling import section
 from ccfcpp.core.randomness import Randomness
-from ccfcpp.engine.client import Client, Member, Memory
+from ccfcpp.engine.client import Client, Member, Memory, by_size
 from ccfcpp.engine.exchange import ClientSide, Task
 from ccfcpp.engine.memories import ClientMemories
 
@@ -118,8 +118,10 @@ class InProcess:
         """Have cohort after cohort work; while one does, nothing of the one before is held."""
         work = self.side.works[task.exchange]
         randomness = self.randomness.at_round(task.round)
-        for first in range(0, len(members), work.cohort):
-            cohort = [self.clients[m.id] for m in members[first : first + work.cohort]]
+        # By their own sizes: what the server takes them for may be a lie.
+        ordered = by_size(self.clients[member.id].member for member in members)
+        for first in range(0, len(ordered), work.cohort):
+            cohort = [self.clients[m.id] for m in ordered[first : first + work.cohort]]
             if work.exchange.uses_memory:
                 self._wake(cohort)
             before = {client.id: client.memory for client in cohort}
