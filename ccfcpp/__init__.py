@@ -7,7 +7,9 @@ alone takes next to no time.
 """
 
 import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from ccfcpp.core.version import VERSION
 
 if TYPE_CHECKING:
     from ccfcpp.clustering.estimator import FederatedClustering
@@ -16,9 +18,9 @@ if TYPE_CHECKING:
     from ccfcpp.clustering.running import run
     from ccfcpp.data.sources import load
 
-__version__ = "0.1.0"
+__version__ = VERSION
 
-__all__ = ["METHODS", "FederatedClustering", "load", "load_model", "run"]
+__all__ = ["METHODS", "FederatedClustering", "__version__", "load", "load_model", "run"]
 
 _PLACES = {
     "METHODS": "ccfcpp.clustering.methods",
@@ -29,7 +31,7 @@ _PLACES = {
 }
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     """What of ``__all__`` is asked for (PEP 562)."""
     if name not in _PLACES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,6 +1,7 @@
-"""NMI of a system under each attack, with each defence: ``python -m scripts.attacks --help``.
+"""NMI of a system under each attack with each defence: ``python -m scripts.attacks --help``.
 
-A line of a file for each run, so that it can be stopped and go on; and a table of what is there.
+Each run is a line of a file, so that the script can be interrupted and continued. It prints a table
+of the runs in the file.
 """
 
 from __future__ import annotations
@@ -34,17 +35,17 @@ SMALL: dict[str, list[str]] = {
         "scan.batch=200", "scan.steps=60", "scan.mine_every=20", "scan.precision=full",
     ],
 }  # fmt: skip
-"""Runs on the digits that take seconds."""
+"""Settings of runs on the digits that take seconds."""
 Row = dict[str, Any]
 
 
 def kinds(section: type[AttackConfig] | type[DefenceConfig], field: str) -> list[str]:
-    """What a section knows, nothing first."""
+    """Kinds that a section of the configuration knows; ``none`` is the first."""
     return list(get_args(section.model_fields[field].annotation))
 
 
 def cells(attacks: list[str], shares: list[float], rules: list[str], seeds: int) -> Iterator[Row]:
-    """All runs, seed by seed."""
+    """Settings of all runs, seed by seed."""
     for seed in range(seeds):
         for attack in attacks:
             for share, rule in itertools.product([0.0] if attack == "none" else shares, rules):
@@ -52,7 +53,7 @@ def cells(attacks: list[str], shares: list[float], rules: list[str], seeds: int)
 
 
 def nmi(method: str, settings: list[str], cell: Row) -> float | None:
-    """The NMI of a run over all images; None where its state came to nothing."""
+    """NMI of a run over all images; None where the run failed."""
     tree: Tree = {
         "method": method,
         "seed": cell["seed"],
@@ -82,7 +83,7 @@ def nmi(method: str, settings: list[str], cell: Row) -> float | None:
 
 
 def table(rows: list[Row], rules: list[str]) -> list[str]:
-    """Mean and standard deviation over the seeds, as Markdown; a state that is lost counts as 0."""
+    """Mean and standard deviation over the seeds, as Markdown; a failed run counts as 0."""
     lines = [f"| attack | attackers | {' | '.join(rules)} |", "|---" * (len(rules) + 2) + "|"]
     found: dict[tuple[str, float], dict[str, list[float]]] = {}
     for row in rows:
@@ -102,7 +103,7 @@ def _shown(values: list[float]) -> str:
 
 
 def measure(
-    out: Annotated[Path, typer.Argument(help="File of the runs, .jsonl; a new one or begun.")],
+    out: Annotated[Path, typer.Argument(help="File of the runs, .jsonl, new or existing.")],
     method: Annotated[str, typer.Option(help="System.")] = "ccfc++",
     seeds: Annotated[int, typer.Option(help="Seeds of each cell.")] = 3,
     attacks: Annotated[str, typer.Option(help="Attacks, by commas; all by default.")] = "",
@@ -110,9 +111,9 @@ def measure(
     shares: Annotated[str, typer.Option(help="Shares of attackers, by commas.")] = "0.1,0.3,0.45",
     settings: Annotated[list[str] | None, typer.Option("--set", help="key=value")] = None,
 ) -> None:
-    """Run what is missing of a table of attacks and defences on the digits, and print the table.
+    """Make the missing runs of a table of attacks and defences on the digits, and print the table.
 
-    What the system cannot be attacked by, or defended by, is named and left out.
+    Attacks and defences that do not apply to the system are named and left out.
     """
     wanted = attacks.split(",") if attacks else kinds(AttackConfig, "kind")
     defences = rules.split(",") if rules else kinds(DefenceConfig, "rule")

@@ -1,7 +1,7 @@
-"""Measure ccfcpp beside a plain implementation and beside the machine's floor.
+"""Compare the speed of ccfcpp with a plain implementation and with the peak of the machine.
 
-Everything that a table compares is measured in one process, alternating, and given as medians.
-Nothing else should run meanwhile. Example, as in docs/performance.md:
+All entries of a table are measured alternately in one process, and reported as medians. Nothing
+else should run at the same time. Examples from docs/performance.md:
 
     python scripts/benchmark.py --dataset mnist --clients 10 --json mnist.json
     python scripts/benchmark.py --dataset cifar10 --parts methods --repeats 9
@@ -58,14 +58,14 @@ from scripts.timing import Seconds, alternate, console
 from scripts.vmap import vmap_steps
 
 _ALONE = {"growth", "methods", "vmap", "exchange", "steps", "deployed"}
-"""Parts that need no data set over clients."""
+"""Parts that do not need a data set divided among clients."""
 PARTS = {"augmentation", "step", "kmeans", "rounds"} | _ALONE
 _EXCHANGES = 500
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 
 class Setting:
-    """One data set over clients, for ccfcpp and for the plain implementation."""
+    """A data set divided among clients, for ccfcpp and for the plain implementation."""
 
     def __init__(
         self, dataset: str, clients: int, images: int | None, device: str, workers: int = 2
@@ -73,7 +73,7 @@ class Setting:
         self.workers = workers
         overrides = nest("dataset", dataset) | {"method": "ccfc++"}
         overrides |= {"partition": {"p": 0.75, "clients": clients}, "device": device}
-        # One round from weights of their own, averaged, is no model whose rounds say anything.
+        # Averaging models of different initial weights gives a model whose rounds are not typical.
         overrides |= {"data": {"images": images}}
         overrides |= {"model": {"initialization": "common"}}
         self.config = resolve(ClusterConfig, "cluster", {}, overrides)
@@ -94,7 +94,7 @@ class Setting:
         self.batch = self.training.batch_size
 
     def plain(self) -> PlainFederation:
-        """The same clients with the plain implementation."""
+        """Make the plain implementation with the same clients."""
         images = [client.images.cpu() for client in self.experiment.clients]
         return PlainFederation(
             self.make_model, images, self.config, self.clusters, self.workers, str(self.device)
@@ -102,18 +102,18 @@ class Setting:
 
 
 def rounds(setting: Setting, repeats: int) -> Seconds:
-    """A pre-training round and a cluster-contrastive round, with its clustering."""
+    """Measure a pre-training round, and a cluster-contrastive round with its clustering."""
     federation, plain = setting.experiment.federation(), setting.plain()
     state: CCFCState = setting.algorithm.initial_state(setting.experiment.randomness)
     first_contrast = setting.training.pretrain_rounds
 
     def ours(number: int, from_state: CCFCState) -> CCFCState:
-        # The pass of the global model that a run shares with its scores is part of the round here.
+        # A run shares this pass of the global model with its scores; here the round includes it.
         setting.algorithm.global_model.forget()
         after: CCFCState = federation.run_round(from_state, number)[0]
         return after
 
-    # A round before those that are measured: it fills caches and gives the first centroids.
+    # This round is not measured: it fills caches and gives the first centroids.
     state = ours(first_contrast - 1, state)
     assert state.centroids is not None
     centroids = state.centroids
@@ -134,7 +134,7 @@ def rounds(setting: Setting, repeats: int) -> Seconds:
 
 
 def clustering(setting: Setting, repeats: int) -> tuple[Seconds, dict[str, float]]:
-    """k-means at the clients and at the server, of the same representations; and inertias."""
+    """Measure k-means at clients and server on the same representations, and compare inertias."""
     federation, plain = setting.experiment.federation(), setting.plain()
     number = setting.training.pretrain_rounds - 1
     state = setting.algorithm.initial_state(setting.experiment.randomness)
@@ -163,7 +163,7 @@ def clustering(setting: Setting, repeats: int) -> tuple[Seconds, dict[str, float
 
 
 def step(setting: Setting, repeats: int, cohort: int) -> tuple[Seconds, dict[str, float]]:
-    """A pre-training step of one client, and the floor: its products at the machine's best rate."""
+    """Measure a pre-training step of one client, and compare it with the peak rate of products."""
     stack = ModelStack(setting.make_model, cohort, setting.device)
     plain = setting.plain().models[0]
     stack.load(0, plain.state_dict())
@@ -202,7 +202,7 @@ def step(setting: Setting, repeats: int, cohort: int) -> tuple[Seconds, dict[str
     rate = 2 * 2048**3 / statistics.median(seconds["2048³ product"])
     own = statistics.median(seconds[f"training step, ccfcpp, {cohort} clients"])
     other = statistics.median(seconds["training step, plain"])
-    # The table is about one client.
+    # The table reports seconds for one client.
     seconds[f"training step, ccfcpp, {cohort} clients"] = [
         value / cohort for value in seconds[f"training step, ccfcpp, {cohort} clients"]
     ]
@@ -214,7 +214,7 @@ def step(setting: Setting, repeats: int, cohort: int) -> tuple[Seconds, dict[str
 
 
 def training_operations(setting: Setting) -> int:
-    """Floating-point operations of the products of one view's forward and backward pass."""
+    """Count the floating-point operations of one view's forward and backward products."""
     total = 0
     with torch.device("meta"):
         model = setting.make_model()
@@ -235,7 +235,7 @@ def training_operations(setting: Setting) -> int:
 
 
 def augmentation(setting: Setting, repeats: int) -> Seconds:
-    """Two random views of a batch: ours, torchvision's image by image, and kornia's."""
+    """Measure two random views of a batch: ours, torchvision's by image, and kornia's."""
     from torchvision.transforms import v2
 
     views = setting.config.section(ViewsConfig)
@@ -276,7 +276,7 @@ def augmentation(setting: Setting, repeats: int) -> Seconds:
 
 
 def growth(dataset: str, images: int, device: str) -> dict[str, float]:
-    """The same images over more and more clients, each in a process of its own."""
+    """Measure the same images over more and more clients, each in a separate process."""
     results: dict[str, float] = {}
     for clients in (10, 100, 1000):
         command = [sys.executable, __file__, "--one-growth", str(clients), "--dataset", dataset]
@@ -289,7 +289,7 @@ def growth(dataset: str, images: int, device: str) -> dict[str, float]:
 
 
 def one_growth(setting: Setting) -> dict[str, float]:
-    """Seconds of rounds that follow a first one, and the peak memory of this process."""
+    """Measure rounds after a first one, and the peak memory of this process."""
     import resource
 
     federation = setting.experiment.federation()
@@ -327,7 +327,7 @@ def main(
     ] = None,
     one_growth_clients: Annotated[int | None, typer.Option("--one-growth", hidden=True)] = None,
 ) -> None:
-    """Measure, side by side, and print medians and ratios."""
+    """Measure the given parts, and print medians and ratios."""
     keep_freed_memory()
     use_processors()
     if one_growth_clients is not None:
@@ -386,7 +386,7 @@ def main(
 def report(
     title: str, device: str, seconds: Seconds, figures: dict[str, float], json_path: Path | None
 ) -> None:
-    """Print a table, and write everything as JSON."""
+    """Print a table, and write all figures as JSON."""
     medians = {name: statistics.median(values) for name, values in seconds.items()}
     numbers = [Column(name, justify="right") for name in ("median", "from", "to", "plain / this")]
     table = Table("seconds", *numbers, title=title)

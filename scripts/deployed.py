@@ -1,6 +1,6 @@
-"""What an exchange over several machines costs: Flower's processes, the gate and TLS on this one.
+"""Cost of an exchange over several machines: Flower's processes, the gate and TLS on this one.
 
-The clients answer at once with what they were sent, so all seconds are those of the way.
+The clients send back at once what they receive, so the time is that of the transport alone.
 """
 
 import subprocess
@@ -15,42 +15,42 @@ from multiprocessing.connection import Listener
 from pathlib import Path
 
 from ccfcpp.core.errors import FederationError
-from ccfcpp.deployment.keys import make_authority, make_client, make_server
-from ccfcpp.deployment.parcel import Parcel, receive, send
-from ccfcpp.deployment.processes import free_port, running, super_node
-from ccfcpp.deployment.serving import open_server
-from ccfcpp.deployment.sockets import FlowerLink, listen
-from ccfcpp.deployment.transport import Undelivered
+from ccfcpp.deployment.client.super_node import super_node
+from ccfcpp.deployment.keys.making import make_authority, make_client, make_server
+from ccfcpp.deployment.link.packet import Packet, Undelivered, receive, send
+from ccfcpp.deployment.link.processes import free_port, running
+from ccfcpp.deployment.link.sockets import FlowerLink, listen
+from ccfcpp.deployment.server.serving import open_server
 from scripts.timing import Seconds, console, timed
 
 SMALL, LARGE = 10_000, 14_000_000
-"""Bytes of a payload."""
+"""Sizes of a payload in bytes."""
 _TOOLS = {
     "flower-superlink": "SuperLink", "flwr-serverapp": "ServerApp", "flower-supernode": "SuperNode",
     "flwr-clientapp": "ClientApp", "flower-superexec": "SuperExec",
 }  # fmt: skip
 _LIFE, _POLL, _SAMPLE = 300.0, 0.05, 0.05
 _FRESH = """
-import ccfcpp.deployment.halves, ccfcpp.deployment.worker
+import ccfcpp.deployment.client.run, ccfcpp.deployment.client.worker
 from scripts.deployed import peak_memory
 print(peak_memory("self"))
 """
-"""What a process that were started for each exchange would import, before it has any image."""
+"""What a process would import that is started for each exchange, before it has any image."""
 
 
 def peak_memory(process: str) -> float:
-    """The most memory that a process has had, in MB."""
+    """Return the peak memory of a process, in MB."""
     status = Path(f"/proc/{process}/status").read_text()
     lines = (line.split() for line in status.splitlines())
     return next((int(line[1]) / 1000 for line in lines if line[0] == "VmHWM:"), 0.0)
 
 
 def deployed(clients: int, repeats: int) -> tuple[Seconds, dict[str, float]]:
-    """Seconds of exchanges with all clients at once, and the most memory of each process.
+    """Measure exchanges with all clients at once, in seconds, and the peak memory of each process.
 
     Args:
-        clients: How many.
-        repeats: Exchanges of each size that are measured, after one that is not.
+        clients: Number of clients.
+        repeats: Number of measured exchanges of each size, after a warm-up.
     """
     sizes = {"10 kB": SMALL, "14 MB": LARGE}
     seconds: Seconds = {}
@@ -75,7 +75,7 @@ def deployed(clients: int, repeats: int) -> tuple[Seconds, dict[str, float]]:
 
 
 def _ask(link: FlowerLink, nodes: Sequence[int], payload: bytes) -> None:
-    tickets = [link.push(node, Parcel(b"{}", payload), _LIFE) for node in nodes]
+    tickets = [link.push(node, Packet(b"{}", payload), _LIFE) for node in nodes]
     for ticket in tickets:
         assert ticket is not None
         while (found := link.pull(ticket)) is None:
@@ -93,7 +93,7 @@ def _echo(listener: Listener) -> None:
 
 @contextmanager
 def _federation(clients: int) -> Iterator[tuple[FlowerLink, list[int]]]:
-    """A server behind the gate, and nodes whose workers send back what they get."""
+    """Run a server behind the gate, and nodes whose workers send back what they get."""
     with tempfile.TemporaryDirectory(prefix="ccfcpp-") as place, ExitStack() as stack:
         folder, port = Path(place), free_port()
         keys = folder / "keys"
@@ -121,7 +121,7 @@ def _federation(clients: int) -> Iterator[tuple[FlowerLink, list[int]]]:
 
 @contextmanager
 def _watched() -> Iterator[dict[str, float]]:
-    """The most memory of each of Flower's processes, in MB, by its kind."""
+    """Sample the peak memory of Flower's processes, in MB, by their kind."""
     peaks: dict[str, float] = {}
     over = threading.Event()
 

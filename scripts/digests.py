@@ -1,7 +1,7 @@
-"""Digests of short runs of every system and method, to hold a change of the code against.
+"""Digests of short runs of every system and method, to check that a change keeps all results.
 
-A change that must not alter results gives the same lines before and after it. Every run is made by
-the command line, on the digits, with one thread:
+The output must be the same before and after the change. The command line makes every run, on the
+digits, with one thread:
 
     python scripts/digests.py > before.json
     python scripts/digests.py > after.json
@@ -25,25 +25,13 @@ from safetensors import safe_open
 _JOBS = 2
 _INTERRUPTED = 130
 _TIMES = frozenset({"seconds", "out"})
-"""What differs from run to run."""
+"""Keys whose values differ from run to run."""
 
 _CLUSTERING = ("km", "fcm", "k-fed", "ffcm-avg", "ffcm-km", "sda-fc-km", "sda-fc-fcm", "ppfc-gan")
 _CONTRASTIVE = ("ccfc", "ccfc++")
 _CLASSIFICATION = (
-    "fedavg",
-    "fedprox",
-    "fedavgm",
-    "moon",
-    "scaffold",
-    "fednova",
-    "fedbn",
-    "fedadam",
-    "fedyogi",
-    "fedadagrad",
-    "fedrs",
-    "fedlc",
-    "fedsam",
-    "fedexp",
+    *("fedavg", "fedprox", "fedavgm", "moon", "scaffold", "fednova", "fedbn", "fedadam"),
+    *("fedyogi", "fedadagrad", "fedrs", "fedlc", "fedsam", "fedexp"),
 )
 
 _CLUSTER = ["cluster", "--p", "0.75", "--seed", "3"]
@@ -60,7 +48,7 @@ _SHORT = {
     "fed-scan": ["--set", "scan.steps=30"],
 }
 _VARIANTS = {
-    # Every kind of exchange, absent clients, and cohorts of several sizes.
+    # They cover every kind of exchange, absent clients, and cohorts of several sizes.
     "ccfc++ global": [
         *("--method", "ccfc++", "--pretrain-rounds", "1", "--rounds", "2", "--cohort", "3"),
         *("--set", "centroids.encoder=global", "--set", "centroids.refine_steps=2"),
@@ -81,7 +69,7 @@ _CLASSIFY = [
 
 
 def commands() -> dict[str, list[str]]:
-    """The runs by name, each as the arguments of ``ccfcpp``."""
+    """Arguments of ``ccfcpp`` for each run, by name."""
     clustering = {
         method: [*_CLUSTER, "--method", method, *_SHORT.get(method, [])]
         for method in (*_CLUSTERING, *_CONTRASTIVE, "fed-scan")
@@ -92,7 +80,7 @@ def commands() -> dict[str, list[str]]:
 
 
 def resumed() -> dict[str, list[str]]:
-    """Runs that are interrupted after a round and go on."""
+    """Arguments of the runs that are interrupted after a round and resumed."""
     scan = [*_CLUSTER, "--method", "fed-scan", "--set", "scan.steps=90"]
     cluster = [*_CLUSTER, "--method", "ccfc++", "--pretrain-rounds", "3", "--rounds", "3"]
     classify = [*_CLASSIFY, "--method", "scaffold", "--rounds", "8"]
@@ -115,13 +103,13 @@ def _finish(process: subprocess.Popen[bytes], *codes: int) -> int:
 
 
 def run(arguments: list[str], folder: Path) -> dict[str, str]:
-    """Run to the end."""
+    """Make a run, and return its digest."""
     _finish(_start([*arguments, "--device", "cpu"], folder), 0)
     return digest(folder)
 
 
 def run_with_a_stop(arguments: list[str], folder: Path) -> dict[str, str]:
-    """Run, press Ctrl-C after the first round, and resume."""
+    """Make a run that is interrupted after the first round and resumed."""
     metrics = folder / "metrics.jsonl"
     process = _start([*arguments, "--device", "cpu"], folder)
     while process.poll() is None and not (metrics.exists() and metrics.stat().st_size):
@@ -134,11 +122,11 @@ def run_with_a_stop(arguments: list[str], folder: Path) -> dict[str, str]:
 
 
 def digest(folder: Path) -> dict[str, str]:
-    """What a run's folder comes to.
+    """Digest of the folder of a run.
 
     Returns:
-        ``model``: of ``model.safetensors``, byte by byte; ``tensors``: of its tensors without their
-        names; ``metrics``: of the rounds' lines without times; ``summary``: likewise.
+        ``model``: hash of ``model.safetensors``; ``tensors``: hash of its tensors without their
+        names; ``metrics`` and ``summary``: hashes of the rounds and of the summary without times.
     """
     rounds = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     summary = json.loads((folder / "summary.json").read_text())
@@ -167,7 +155,7 @@ def _hash(content: bytes) -> str:
 
 
 def main() -> None:
-    """Print the digests of all runs as one JSON object, a line a run."""
+    """Print the digests of all runs as one JSON object with a line for each run."""
     with (
         tempfile.TemporaryDirectory() as work,
         concurrent.futures.ThreadPoolExecutor(_JOBS) as pool,

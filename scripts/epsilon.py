@@ -1,4 +1,4 @@
-"""NMI against ε, from finished runs, as table and figure: ``python -m scripts.epsilon --help``."""
+"""Table and figure of NMI against ε from finished runs: ``python -m scripts.epsilon --help``."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ from ccfcpp.report.palette import colours
 from ccfcpp.report.writing import as_svg
 
 NO_NOISE = 1e4
-"""A budget from which on the noise is too small to matter: contributions are clipped alone."""
+"""Budget from which on noise is negligible, so that only clipping has an effect."""
 
 _SHOWN = {NO_NOISE: "clipping alone", math.inf: "no privacy"}
 _PLACES = {2.0: 2.0, 8.0: 8.0, 32.0: 32.0, NO_NOISE: 128.0, math.inf: 512.0}
-"""Where budgets are on the axis."""
+"""Places of the budgets on the axis."""
 
 _NAMES = {"fed-scan": "Fed-SCAN", "ccfc++": "CCFC++", "ccfc": "CCFC"}
 
 
 @dataclass(frozen=True, order=True)
 class Line:
-    """What has a line of its own.
+    """Setting of a line in the figure.
 
     Attributes:
         level: ``client`` or ``image``.
-        samples: Images of all clients.
-        dataset: The data set's name.
-        clients: How many there are.
+        samples: Number of images of all clients.
+        dataset: Name of the data set.
+        clients: Number of clients.
         method: The system.
         p: Skew of the partition.
     """
@@ -52,23 +52,23 @@ class Line:
 
     @property
     def panel(self) -> str:
-        """Lines of the same name are drawn side by side."""
+        """Name of the panel in which the line is drawn."""
         return (
             f"{self.dataset}, {self.samples:,} images, {self.level} level, {self.clients} clients"
         )
 
     @property
     def label(self) -> str:
-        """How it differs from others of its panel."""
+        """Name of the line in its panel."""
         return f"{_NAMES.get(self.method, self.method)}, p = {self.p:g}"
 
 
 Scores = dict[Line, dict[float, list[tuple[float, float]]]]
-"""NMI and Kappa of runs, by line and budget; ∞ is a run without privacy."""
+"""NMI and Kappa of runs by line and budget; the budget ∞ means no privacy."""
 
 
 def read(folders: Iterable[Path]) -> Scores:
-    """The scores of finished runs; of those without privacy beside each level of the same line."""
+    """Read the scores of finished runs; runs without privacy are added to each level."""
     finished = [path for folder in sorted(folders) if (path := folder / "summary.json").exists()]
     found: Scores = defaultdict(lambda: defaultdict(list))
     plain: list[Mapping[str, Any]] = []
@@ -97,7 +97,7 @@ def _line(level: str, summary: Mapping[str, Any]) -> Line:
 
 
 def table(scores: Scores) -> str:
-    """Means over seeds, a line for each system and budget, side by side for each p."""
+    """Table of means over seeds, with a row for each system and budget and a column for each p."""
     shares = sorted({line.p for line in scores})
     head = ["runs", "system", "ε", *(f"NMI / Kappa, p = {p:g}" for p in shares)]
     rows = [head, ["---"] * len(head)]
@@ -122,7 +122,7 @@ def _cell(runs: Sequence[tuple[float, float]]) -> str:
 
 
 def figure(scores: Scores) -> Drawn:
-    """A panel for each data set and level: NMI against ε."""
+    """Draw NMI against ε in a panel for each data set and level."""
     panels = sorted({line.panel: line for line in sorted(scores)}.values(), reverse=True)
     names = [line.panel for line in panels]
     lines = sorted({(line.method, line.p, line.label) for line in scores}, reverse=True)
@@ -167,7 +167,7 @@ def main(
     folders: Annotated[list[Path], typer.Argument(help="Folders of finished runs.")],
     svg: Annotated[Path | None, typer.Option(help="Write the figure there.")] = None,
 ) -> None:
-    """Print the table; draw the figure where it is asked for."""
+    """Print the table, and write the figure if ``--svg`` is given."""
     scores = read(folders)
     if not scores:
         raise typer.BadParameter("no folder holds a finished run with --privacy")

@@ -1,4 +1,4 @@
-"""What the loop itself costs: an exchange in which nobody has anything to compute."""
+"""Cost of the engine's loop: an exchange in which no client computes anything."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -21,16 +21,16 @@ from scripts.timing import Seconds, timed
 
 CLIENTS = 10
 TENSORS, NUMBERS = 10, 256
-"""A payload of ten float32 tensors of a kilobyte each."""
+"""The payload: ten float32 tensors of a kilobyte each."""
 BOUND = 2.0
-"""Milliseconds that an exchange may take on a machine with nothing else to do."""
+"""Milliseconds that an exchange may take on an idle machine."""
 NAME = "exchange of 10 kB over ten clients"
 _WARMING = 20
 
 
 @dataclass(frozen=True)
 class Model:
-    """What the server knows, what goes down and what comes up."""
+    """The state of the server, its message and a client's update."""
 
     model: ModelState
 
@@ -39,49 +39,49 @@ EXCHANGE = Exchange("exchange", Model, Model)
 
 
 class Sending(ClientWork[Model, Model]):
-    """Clients send back what they received."""
+    """Work of clients that send back what they received."""
 
     exchange = EXCHANGE
 
     def local_updates(
         self, task: Task, message: Model, clients: Sequence[Client], randomness: Randomness
     ) -> list[Model]:
-        """The message, once for each client."""
+        """Return the message, once for each client."""
         return [Model(message.model) for _ in clients]
 
 
 class Averaging(Algorithm[Model], ServerWork[Model, Model, Model]):
-    """One exchange a round, after which the server averages."""
+    """An algorithm with one exchange a round, which averages the updates."""
 
     rounds = 10**9
     state_type = Model
     exchange = EXCHANGE
 
     def initial_state(self, randomness: Randomness) -> Model:
-        """Ten tensors."""
+        """Return ten random tensors."""
         generator = randomness.generator("model")
         return Model({f"{n}": torch.rand(NUMBERS, generator=generator) for n in range(TENSORS)})
 
     def exchanges(self, number: int, state: Model) -> Sequence["Averaging"]:
-        """The one there is."""
+        """Return the only exchange."""
         return [self]
 
     def client_side(self, crew: Crew) -> ClientSide:
-        """Echoes."""
+        """Return work that sends back what it gets."""
         return ClientSide.of(Sending())
 
     def broadcast(self, state: Model) -> Model:
-        """All of it."""
+        """Return the whole state."""
         return state
 
     def form(self, message: Model) -> Form:
-        """That of the model."""
+        """Return the form of the model."""
         return form_of(pack(message))
 
     def aggregate(
         self, state: Model, updates: Iterable[Model], randomness: Randomness
     ) -> tuple[Model, Figures]:
-        """The mean."""
+        """Return the mean of the models."""
         average = ModelAverage()
         for update in updates:
             average.add(update.model, 1)
@@ -89,7 +89,7 @@ class Averaging(Algorithm[Model], ServerWork[Model, Model, Model]):
 
 
 def echoes() -> Federation[Model, InProcess]:
-    """A federation that averages what it has sent."""
+    """Return a federation that averages what it has sent."""
     images = torch.zeros(1, 1, 1, 1, dtype=torch.uint8)
     clients = [Client(number, f"client {number}", images) for number in range(CLIENTS)]
     memories = ClientMemories(torch.device("cpu"), budget=0)
@@ -97,7 +97,7 @@ def echoes() -> Federation[Model, InProcess]:
 
 
 def exchange(repeats: int) -> Seconds:
-    """Seconds of exchanges that follow some others."""
+    """Measure exchanges after a warm-up, in seconds."""
     federation = echoes()
     state = federation.algorithm.initial_state(federation.randomness)
     seconds = [timed(lambda: federation.run_round(state, 0)) for _ in range(_WARMING + repeats)]

@@ -1,7 +1,7 @@
-"""Kinds of clothes: a data set whose classes have several shapes each, and unequal sizes.
+"""A data set with unequal classes, some of several shapes: ``python -m scripts.kinds kinds.npz``.
 
-Fashion-MNIST with five classes: tops (of four of its classes), trousers, dresses, shoes (three) and
-bags, 14,000 images drawn at random. ``python -m scripts.kinds kinds.npz`` writes it.
+It is Fashion-MNIST with five classes: tops (four of its classes), trousers, dresses, shoes (three)
+and bags, 14,000 images drawn at random.
 """
 
 from pathlib import Path

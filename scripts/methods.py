@@ -1,4 +1,4 @@
-"""Seconds of a round of federated classification, method by method, as in FedDecorr's Table 6."""
+"""Seconds of a round of federated classification by method, as in FedDecorr's Table 6."""
 
 import statistics
 from collections.abc import Callable
@@ -28,12 +28,12 @@ VARIANTS: dict[str, dict[str, Any]] = {
 def method_rounds(
     dataset: str, images: int, device: str, repeats: int
 ) -> tuple[Seconds, dict[str, float]]:
-    """A round with MobileNetV2, ten clients and one local epoch, with each method.
+    """Measure a round of each method with MobileNetV2, ten clients and one local epoch.
 
-    All clients hold equally many images, so that all methods do the same steps.
+    All clients hold equally many images, so that all methods make the same steps.
 
     Returns:
-        Seconds, and the medians of what a round costs over the FedAvg round just before it.
+        Seconds, and the median ratio of each method's round to the FedAvg round just before it.
     """
     data: ImageData | None = None
     work: dict[str, Callable[[], object]] = {}
@@ -64,7 +64,7 @@ def method_rounds(
 
 
 def _decorrelation_step(device: torch.device) -> Callable[[], object]:
-    """The term and its gradient, for a batch of MobileNetV2's representations."""
+    """Make a step that computes the term and its gradient for a batch of representations."""
     drawn = torch.rand(1, _BATCH, 1280, device=device, requires_grad=True)
     return lambda: torch.autograd.grad(feddecorr(drawn, "code").sum(), drawn)
 
@@ -72,6 +72,6 @@ def _decorrelation_step(device: torch.device) -> Callable[[], object]:
 def _round(experiment: ClassificationExperiment) -> Callable[[], object]:
     federation = experiment.federation()
     state = federation.algorithm.initial_state(experiment.randomness)
-    # A first round fills caches, and gives MOON's clients a model of the round before.
+    # The first round fills caches, and gives MOON's clients a previous model.
     state, _ = federation.run_round(state, 0)
     return lambda: federation.run_round(state, 1)

@@ -1,8 +1,8 @@
-"""CCFC++ as public research code writes it: the yardstick of ``benchmark.py``, and an oracle.
+"""A plain CCFC++, as research code is written: reference of ``benchmark.py``, and an oracle.
 
-One client after the other, PIL transforms in DataLoader workers, a loop over the clusters of a
-batch, scikit-learn's k-means, a loop over the entries of the models. Nothing here is shared with
-the fast path but the network's definition and the configuration.
+Clients train one after the other, with PIL transforms in DataLoader workers, a loop over the
+clusters of a batch, scikit-learn's k-means and a loop over the entries of the models. Only the
+definition of the network and the configuration are shared with the fast implementation.
 """
 
 import copy
@@ -27,7 +27,7 @@ State = dict[str, Tensor]
 
 
 class Views(Dataset[Any]):
-    """Two random views of each image, or the image itself, one image at a time."""
+    """Data set of random views of each image, or of the image itself."""
 
     def __init__(self, images: Tensor, transform: Callable[[Any], Tensor], views: int) -> None:
         self.images = [Image.fromarray(image) for image in images.squeeze(1).numpy()]
@@ -43,7 +43,7 @@ class Views(Dataset[Any]):
 
 
 def random_views(config: ClusterConfig, size: tuple[int, int]) -> Callable[[Any], Tensor]:
-    """The transforms of the CCFC authors' code."""
+    """Make the transforms of the CCFC authors' code."""
     views = config.section(ViewsConfig)
     blur = transforms.GaussianBlur(kernel_size=5, sigma=views.blur)
     composed: Callable[[Any], Tensor] = transforms.Compose(
@@ -58,12 +58,12 @@ def random_views(config: ClusterConfig, size: tuple[int, int]) -> Callable[[Any]
 
 
 class PlainFederation:
-    """Clients with a model and an optimizer each, and a server.
+    """A server, and clients with a model and an optimizer each.
 
     Args:
         make_model: Builds the network.
         images: Each client's images, uint8 of shape (samples, 1, height, width).
-        config: The configuration; of its options those of the published preset are known here.
+        config: The configuration; only the options of the published preset are supported.
         clusters: Number of clusters k.
         workers: DataLoader workers.
         device: Where the models live.
@@ -92,12 +92,12 @@ class PlainFederation:
         self.new_optimizers()
 
     def new_optimizers(self) -> None:
-        """As at the start of a phase."""
+        """Make new optimizers, as at the start of a phase."""
         rate = self.training.learning_rate
         self.optimizers = [torch.optim.Adam(m.parameters(), lr=rate) for m in self.models]
 
     def pretrain_round(self) -> None:
-        """Every client trains on two random views; the server averages."""
+        """Train every client on two random views, and average the models."""
         size = (self.images[0].shape[2], self.images[0].shape[3])
         transform = random_views(self.config, size)
         for client, images in enumerate(self.images):
@@ -108,7 +108,7 @@ class PlainFederation:
         self.average()
 
     def pretrain_step(self, client: int, first: Tensor, second: Tensor) -> None:
-        """One step of SimSiam with the model-contrastive term."""
+        """Train for one step of SimSiam with the model-contrastive term."""
         model = self.models[client]
         first, second = first.to(self.device), second.to(self.device)
         (z1, p1), (z2, p2) = model(first), model(second)
@@ -121,7 +121,7 @@ class PlainFederation:
     def contrast_round(
         self, centroids: Tensor, orders: Sequence[Sequence[int]] | None = None
     ) -> None:
-        """Every client trains with pseudo-labels; the server averages.
+        """Train every client with pseudo-labels, and average the models.
 
         Args:
             centroids: Global centroids.
@@ -142,7 +142,7 @@ class PlainFederation:
         self.average()
 
     def contrast(self, z: Tensor, p: Tensor, reference: Tensor, labels: Tensor) -> Tensor:
-        """Eq. (2), cluster by cluster."""
+        """Compute the loss of Eq. (2) by a loop over the clusters."""
         terms = []
         for cluster in range(self.clusters):
             members = (labels == cluster).nonzero().flatten()
@@ -154,12 +154,12 @@ class PlainFederation:
         return torch.stack(terms).mean() if terms else 0 * p.sum()
 
     def cluster(self) -> Tensor:
-        """k-means at each client, then at the server over all centroids."""
+        """Run k-means at each client, then at the server over all centroids."""
         points = [self.represent(m, i)[0] for m, i in zip(self.models, self.images, strict=True)]
         return self.kmeans(points)
 
     def kmeans(self, latents: Sequence[Tensor]) -> Tensor:
-        """The clustering alone, of the clients' representations."""
+        """Cluster the representations of the clients."""
         rule = self.centroids
         self.inertia = 0.0
         local = []
@@ -173,7 +173,7 @@ class PlainFederation:
 
     @torch.no_grad()
     def represent(self, model: nn.Module, images: Tensor) -> tuple[Tensor, Tensor]:
-        """Latents z and predictions p of all images, in evaluation mode."""
+        """Compute latents z and predictions p of all images in evaluation mode."""
         model.eval()
         dataset = Views(images, transforms.ToTensor(), 1)
         loader = DataLoader(dataset, self.training.batch_size, num_workers=self.workers)
@@ -181,7 +181,7 @@ class PlainFederation:
         return torch.cat([z for z, _ in parts]), torch.cat([p for _, p in parts])
 
     def average(self) -> None:
-        """The mean of all models, weighted by size, entry by entry."""
+        """Average all models, weighted by the number of images."""
         total = sum(len(images) for images in self.images)
         mean: State = copy.deepcopy(self.models[0].state_dict())
         for name in mean:

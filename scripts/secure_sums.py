@@ -1,4 +1,4 @@
-"""What secure sums cost: processor seconds of all clients and the server, and bytes of a client.
+"""Cost of secure sums: processor seconds of all clients and the server, and bytes of a client.
 
 python scripts/secure_sums.py --clients 10 100 --numbers 10000
 """
@@ -40,12 +40,12 @@ FORM = FixedPoint(64, 32)
 
 @dataclass(frozen=True)
 class Cost:
-    """Of one sum.
+    """Cost and error of one secure sum.
 
     Attributes:
-        seconds: Of a processor, for all clients and the server together.
-        up: Bytes that a client sends, on average.
-        down: Bytes that it receives.
+        seconds: Processor seconds of all clients and the server together.
+        up: Bytes that a client sends on average.
+        down: Bytes that a client receives on average.
         error: Largest difference from the sum in float64.
     """
 
@@ -134,7 +134,7 @@ class Losing:
 
 
 def cost(clients: int, numbers: int, lost: int) -> Cost:
-    """Cost of one sum of equal vectors, of which some are lost after their shares were sent."""
+    """Measure a sum of equal vectors, some of which are lost after their shares were sent."""
     images = torch.zeros(1, 1, 1, 1, dtype=torch.uint8)
     there = [Client(number, f"client {number}", images) for number in range(clients)]
     vector = torch.randn(numbers, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
@@ -154,7 +154,7 @@ def cost(clients: int, numbers: int, lost: int) -> Cost:
 
 
 def cost_of_one(clients: int, numbers: int) -> tuple[float, float]:
-    """Seconds of one client of many, and of the server to take the seeds' masks off."""
+    """Measure the seconds of one of many clients, and those of the server to remove the masks."""
     terms = Terms(b"cost", 2 * clients // 3 + 1, FORM, clients)
     there = [Participant(number, terms) for number in range(clients)]
     roster = {each.number: each.keys() for each in there}
@@ -162,7 +162,7 @@ def cost_of_one(clients: int, numbers: int) -> tuple[float, float]:
     began = time.process_time()
     boxes = one.shares(roster)
     seconds = time.process_time() - began
-    # What another has agreed with one is what one has agreed with it.
+    # The key that two clients agree on is the same at both.
     sent = {
         other.number: sealed_for(one.seal_with(other.number), other.number, bytes(128), b"cost")
         for other in others
@@ -175,14 +175,14 @@ def cost_of_one(clients: int, numbers: int) -> tuple[float, float]:
     one.revealed(range(clients))
     seconds += time.process_time() - began
     shares = dict(enumerate(split(bytes(32), clients, terms.threshold)))
-    joined(shares, terms.threshold)  # its weights serve for all seeds
+    joined(shares, terms.threshold)  # The weights are cached for all seeds.
     began = time.process_time()
     stream(joined(shares, terms.threshold), numbers, FORM)
     return seconds, clients * (time.process_time() - began)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Print a row for each number of clients and of numbers, with and without a tenth lost."""
+    """Print a row for each number of clients and of numbers, without and with a tenth lost."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--clients", type=int, nargs="+", default=[10, 100])
     parser.add_argument("--numbers", type=int, nargs="+", default=[10_000])

@@ -1,4 +1,4 @@
-"""Measuring pieces of work side by side."""
+"""Alternating measurements of several functions."""
 
 import time
 from collections.abc import Callable
@@ -11,7 +11,7 @@ console = Console(stderr=True)
 
 
 def alternate(work: dict[str, Callable[[], object]], repeats: int) -> Seconds:
-    """Seconds of each piece of work, one after the other, again and again, there and back."""
+    """Measure the functions in turn, in order and in reverse order alternately."""
     seconds: Seconds = {name: [] for name in work}
     for number in range(repeats):
         ordered = list(work.items())
@@ -22,7 +22,7 @@ def alternate(work: dict[str, Callable[[], object]], repeats: int) -> Seconds:
 
 
 def timed(run: Callable[[], object]) -> float:
-    """Seconds of one call, to its end on the device."""
+    """Measure one call until it has finished on the device."""
     synchronise()
     began = time.perf_counter()
     run()

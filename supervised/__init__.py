@@ -1,1 +1,29 @@
-"""Federated classification on ccfcpp's engine: FedDecorr and what it is compared with."""
+"""Federated classification on ccfcpp's engine: FedDecorr and what it is compared with.
+
+``FederatedClassifier`` classifies images in memory with scikit-learn's interface, ``run`` makes one
+run as ``ccfcpp classify`` does, and ``CLASSIFIERS`` has the methods by name. Each is imported when
+it is first used.
+"""
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from supervised.classifiers import CLASSIFIERS
+    from supervised.estimator import FederatedClassifier
+    from supervised.running import run
+
+__all__ = ["CLASSIFIERS", "FederatedClassifier", "run"]
+
+_PLACES = {
+    "CLASSIFIERS": "supervised.classifiers",
+    "FederatedClassifier": "supervised.estimator",
+    "run": "supervised.running",
+}
+
+
+def __getattr__(name: str) -> object:
+    """Return the object of ``__all__`` that is asked for (PEP 562)."""
+    if name not in _PLACES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(_PLACES[name]), name)

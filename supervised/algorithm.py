@@ -1,4 +1,4 @@
-"""Federated classification: rounds of local training and aggregation, as a method has them."""
+"""Federated classification: rounds of local training and aggregation by a method."""
 
 from collections.abc import Callable, Iterable, Sequence
 
@@ -26,14 +26,14 @@ from ccfcpp.models.stack.stacked import training_bytes
 from ccfcpp.models.state import ModelState
 from supervised.classifiers import CLASSIFIERS
 from supervised.config import ClassifyConfig
-from supervised.decorrelation import decorrelation_term
 from supervised.local_training import LocalTrainer
+from supervised.losses import decorrelation_term
 from supervised.messages import Broadcast, LocalUpdate, ServerState
 from supervised.methods.method import Method
 from supervised.networks import Classifier
 
 TERM = "decorrelation"
-"""What a round's figures call the decorrelation term."""
+"""Prefix of the decorrelation terms among the figures of a round."""
 
 
 def training_exchange(method: Method, logs_terms: bool) -> Exchange[Broadcast, LocalUpdate]:
@@ -56,11 +56,11 @@ def training_exchange(method: Method, logs_terms: bool) -> Exchange[Broadcast, L
 
 
 class LocalTraining(ClientWork[Broadcast, LocalUpdate]):
-    """Clients train the model that came down.
+    """Work of clients that train the model of the server.
 
     Args:
         exchange: The exchange of a round.
-        trainer: What trains.
+        trainer: Trainer of the clients' models.
     """
 
     def __init__(self, exchange: Exchange[Broadcast, LocalUpdate], trainer: LocalTrainer) -> None:
@@ -71,22 +71,22 @@ class LocalTraining(ClientWork[Broadcast, LocalUpdate]):
     def local_updates(
         self, task: Task, message: Broadcast, clients: Sequence[Client], randomness: Randomness
     ) -> list[LocalUpdate]:
-        """Train a cohort."""
+        """Train the models of a cohort."""
         return self.trainer.train(message, clients, randomness)
 
 
 class FederatedClassification(
     Algorithm[ServerState], ServerWork[ServerState, Broadcast, LocalUpdate]
 ):
-    """The algorithm: one exchange a round.
+    """Federated classification with one exchange in each round.
 
     Args:
-        config: The run's configuration.
+        config: Configuration of the run.
         make_model: Builds the network, without weights.
         image_shape: Channels, height and width of an image.
         classes: Number of classes.
         population: Number of connected clients.
-        device: Where the computation runs.
+        device: Device of the computation.
 
     Raises:
         UsageError: The configuration does not fit the network.
@@ -118,17 +118,17 @@ class FederatedClassification(
         self._weights = FlatLayout(model.named_parameters())
 
     def initial_state(self, randomness: Randomness) -> ServerState:
-        """A model with random weights; control variates start at 0."""
+        """Draw the weights of the model; control variates start at 0."""
         model = random_state(self.make_model, randomness.generator("model"), self.device)
         weights = torch.zeros(self._weights.size, device=self.device)
         return self.method.begin(self.sharing.shared(model), weights)
 
     def exchanges(self, number: int, state: ServerState) -> Sequence["FederatedClassification"]:
-        """One exchange a round."""
+        """One exchange in each round."""
         return [self]
 
     def client_side(self, crew: Crew) -> ClientSide:
-        """Local training."""
+        """Clients train their models."""
         batch = min(self.config.training.batch_size, crew.largest)
         bytes_of_one = training_bytes(self.make_model, self.image_shape, batch, views=1)
         wanted = self.config.compute.cohort
@@ -139,7 +139,7 @@ class FederatedClassification(
         return ClientSide.of(LocalTraining(self.exchange, trainer), cohort=cohort)
 
     def broadcast(self, state: ServerState) -> Broadcast:
-        """The global model, and what else the method sends."""
+        """Send the global model, and what the method adds to it."""
         return self.method.broadcast(state)
 
     def form(self, message: Broadcast) -> Form:
@@ -160,9 +160,9 @@ class FederatedClassification(
     def aggregate(
         self, state: ServerState, updates: Iterable[LocalUpdate], randomness: Randomness
     ) -> tuple[ServerState, Figures]:
-        """The method's aggregation, the mean loss by samples, and terms that clients sent.
+        """Aggregate by the method; report the mean loss by samples, and the terms of clients.
 
-        A term is ``decorrelation/n/e``: of the n-th client by size, in local epoch e.
+        The figure ``decorrelation/n/e`` is the term of the n-th client by size in local epoch e.
         """
         names = self._weights.names
         aggregation = self.method.aggregation(state, names, self.config, self.population)
@@ -181,5 +181,5 @@ class FederatedClassification(
         return aggregation.result(), figures
 
     def local_model(self, update: LocalUpdate) -> ModelState | None:
-        """The client's model; None where parts of it stay with the client."""
+        """Return the client's model; None where parts of it stay with the client."""
         return None if self.method.personal else update.model

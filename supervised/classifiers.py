@@ -1,4 +1,4 @@
-"""The methods of federated classification, by name."""
+"""Registry of the methods of federated classification."""
 
 from typing import TYPE_CHECKING
 
@@ -11,35 +11,35 @@ CLASSIFIERS: "Registry[Method]" = Registry(
     "ccfcpp.classifiers",
     "method",
     {
-        "fedavg": "supervised.methods.fedavg:FEDAVG",
-        "fedprox": "supervised.methods.fedprox:FEDPROX",
-        "fedavgm": "supervised.methods.fedavgm:FEDAVGM",
+        "fedavg": "supervised.methods.method:FEDAVG",
+        "fedprox": "supervised.methods.gradients:FEDPROX",
+        "fedavgm": "supervised.methods.server_optimizers:FEDAVGM",
         "moon": "supervised.methods.moon:MOON",
         "scaffold": "supervised.methods.scaffold:SCAFFOLD",
-        "fednova": "supervised.methods.fednova:FEDNOVA",
+        "fednova": "supervised.methods.step_lengths:FEDNOVA",
         "fedbn": "supervised.methods.fedbn:FEDBN",
-        "fedadam": "supervised.methods.adaptive:FEDADAM",
-        "fedyogi": "supervised.methods.adaptive:FEDYOGI",
-        "fedadagrad": "supervised.methods.adaptive:FEDADAGRAD",
-        "fedrs": "supervised.methods.fedrs:FEDRS",
-        "fedlc": "supervised.methods.fedlc:FEDLC",
-        "fedsam": "supervised.methods.fedsam:FEDSAM",
-        "fedexp": "supervised.methods.fedexp:FEDEXP",
+        "fedadam": "supervised.methods.server_optimizers:FEDADAM",
+        "fedyogi": "supervised.methods.server_optimizers:FEDYOGI",
+        "fedadagrad": "supervised.methods.server_optimizers:FEDADAGRAD",
+        "fedrs": "supervised.methods.class_logits:FEDRS",
+        "fedlc": "supervised.methods.class_logits:FEDLC",
+        "fedsam": "supervised.methods.gradients:FEDSAM",
+        "fedexp": "supervised.methods.step_lengths:FEDEXP",
     },
     "supervised.methods.method:Method",
 )
-"""All of them, in the order of tables; then those that installed packages add."""
+"""All methods in the order of tables, followed by those of installed packages."""
 
 _TERMS = {"feddecorr": "FedDecorr", "decov": "DeCov", "structured-decov": "Structured-DeCov"}
 """Names of the decorrelation terms."""
 
 
 def title_of(method: str, decorrelation: str) -> str:
-    """What a classifier is called: its method, and the term that is added to the method's loss.
+    """Title of a classifier: its method, and the decorrelation term in its loss.
 
     Args:
         method: A name in ``CLASSIFIERS``.
-        decorrelation: The kind of the term; ``none`` for none.
+        decorrelation: Kind of the term, or ``none``.
     """
     term = "" if decorrelation == "none" else f" with {_TERMS[decorrelation]}"
     return CLASSIFIERS[method].title + term

@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator
 
+from ccfcpp.core.conditions import Unless, When
 from ccfcpp.core.config import (
     BelowOne,
     DataConfig,
@@ -23,6 +24,9 @@ from ccfcpp.core.config import (
 from ccfcpp.hostility.config import AttackConfig, DefenceConfig
 from ccfcpp.privacy.config import PrivacyConfig
 from supervised.classifiers import CLASSIFIERS
+
+_DIRICHLET = When("partition.kind", "dirichlet")
+_SMALL = When("model.name", "small")
 
 
 class SamplesConfig(DataConfig):
@@ -54,13 +58,13 @@ class LabelPartitionConfig(Section):
     kind: Literal["dirichlet", "pathological", "iid", "domain"] = "dirichlet"
     """``dirichlet``: shares of each class by Dir(alpha); ``pathological``: M classes a client;
     ``iid``: at random; ``domain``: each folder is a client."""
-    alpha: Annotated[float, Field(gt=0)] = 0.5
+    alpha: Annotated[float, Field(gt=0), _DIRICHLET] = 0.5
     """Concentration of ``dirichlet``: heterogeneous where it is small; ``inf`` is ``iid``."""
-    classes_per_client: Positive = 2
+    classes_per_client: Annotated[Positive, When("partition.kind", "pathological")] = 2
     """M of ``pathological``."""
     clients: Positive | None = None
     """Number of clients: 10 where it is null, or as many as folders."""
-    min_samples: Positive = 10
+    min_samples: Annotated[Positive, _DIRICHLET] = 10
     """``dirichlet`` is drawn again until each client holds so many."""
     equal_share: PositiveShare | None = None
     """Each client keeps so many images as this share of the smallest client's, drawn at random;
@@ -71,13 +75,13 @@ class ClassifierConfig(Section):
     """The network."""
 
     name: Literal["small", "mobilenetv2", "resnet18", "resnet20", "resnet32", "alexnet"] = "small"
-    variant: Literal["paper", "code"] = "code"
+    variant: Annotated[Literal["paper", "code"], When("model.name", "mobilenetv2")] = "code"
     """Of ``mobilenetv2``: Sandler et al., or as the FedDecorr authors' code has it."""
-    widths: tuple[Positive, ...] = (32, 64)
+    widths: Annotated[tuple[Positive, ...], _SMALL] = (32, 64)
     """Output channels of the convolutions of ``small``."""
-    representation: Positive = 128
+    representation: Annotated[Positive, _SMALL] = 128
     """Width of the last hidden layer of ``small``."""
-    batch_norm: bool = True
+    batch_norm: Annotated[bool, _SMALL] = True
     """Whether ``small`` is batch-normalised; the others always are."""
 
 
@@ -96,13 +100,13 @@ class DecorrelationConfig(Section):
     """The decorrelation term."""
 
     kind: Literal["none", "feddecorr", "decov", "structured-decov"] = "feddecorr"
-    beta: Weight = 0.1
+    beta: Annotated[Weight, Unless("decorrelation.kind", "none")] = 0.1
     """β of Eq. (10): the term's weight."""
-    scale: Literal["paper", "code"] = "code"
+    scale: Annotated[Literal["paper", "code"], When("decorrelation.kind", "feddecorr")] = "code"
     """Of ``feddecorr``: as Algorithm 1 has it, or as the authors' code, about N times as large."""
-    groups: Positive = 8
+    groups: Annotated[Positive, When("decorrelation.kind", "structured-decov")] = 8
     """Of ``structured-decov``: number of groups of dimensions."""
-    log_epochs: bool = False
+    log_epochs: Annotated[bool, Unless("decorrelation.kind", "none")] = False
     """Log the term by itself, for each client and local epoch: clients send it."""
 
 

@@ -2,7 +2,6 @@
 
 import math
 from functools import cached_property
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,6 +14,7 @@ from ccfcpp.engine.memories import ClientMemories
 from ccfcpp.models.state import ModelState
 from ccfcpp.runs.experiment import Arrays, Experiment, Scores, Snapshot
 from ccfcpp.runs.local_spectra import LocalSpectra, describe_spectra, mean
+from ccfcpp.runs.paths import Json, Summary
 from supervised.algorithm import FederatedClassification
 from supervised.classifiers import CLASSIFIERS
 from supervised.config import ClassifyConfig
@@ -37,19 +37,24 @@ class ClassificationExperiment(Experiment[ServerState]):
     Args:
         config: The configuration.
         data: The images; those that the configuration names where it is None.
+        tested: Whether some images are held out for testing; else all are for training.
 
     Raises:
         UsageError: The configuration does not fit the data or the machine.
     """
 
+    images_key = "data.train_images"
     algorithm: FederatedClassification
 
-    def __init__(self, config: ClassifyConfig, data: ImageData | None = None) -> None:
+    def __init__(
+        self, config: ClassifyConfig, data: ImageData | None = None, *, tested: bool = True
+    ) -> None:
         super().__init__(config)
         self.config = config
         self.data = load_images(config) if data is None else data
         check_images(config, self.data)
-        train, test = split(config, self.data)
+        everything = torch.arange(len(self.data))
+        train, test = split(config, self.data) if tested else (everything, everything[:0])
         self.parts = partition_samples(config, self.data, train, self.randomness)
         connected = self.availability.connected(range(len(self.parts)), self.randomness)
         image_shape = tuple(self.data.images.shape[1:])
@@ -57,7 +62,7 @@ class ClassificationExperiment(Experiment[ServerState]):
         absent = sorted(set(range(len(self.parts))) - set(connected))
         self.absent_names = [self._client_name(number) for number in absent]
         self.clients = [self._client(number) for number in connected]
-        self.test_sets = self._test_sets(test)
+        self.test_sets = self._test_sets(test) if tested else []
         self.algorithm = FederatedClassification(
             config,
             make_model,
@@ -141,7 +146,7 @@ class ClassificationExperiment(Experiment[ServerState]):
 
     def results(
         self, state: ServerState, memories: ClientMemories, local: LocalSpectra
-    ) -> tuple[dict[str, Any], Arrays]:
+    ) -> tuple[Summary, Arrays]:
         """Accuracies, predictions, and spectra of the representations of test images.
 
         The global model's effective rank and tail are means over the test sets. Local models are
@@ -200,7 +205,7 @@ class ClassificationExperiment(Experiment[ServerState]):
             self.data.classes,
         )
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> Json:
         """The setting, for the summary."""
         config = self.config
         partition = config.partition

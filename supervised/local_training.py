@@ -1,4 +1,4 @@
-"""What clients do with their own images: SGD on cross-entropy, a cohort of them side by side."""
+"""Local training: SGD on the cross-entropy of the clients' images, a cohort side by side."""
 
 from collections.abc import Callable, Iterator, Sequence
 
@@ -15,27 +15,26 @@ from ccfcpp.models.stack.stacked import ModelStack
 from supervised.augmentation import Augmenter, Changes
 from supervised.classifiers import CLASSIFIERS
 from supervised.config import ClassifyConfig
-from supervised.decorrelation import DecorrelationTerm
-from supervised.losses import cross_entropy
+from supervised.losses import DecorrelationTerm, cross_entropy
 from supervised.messages import Broadcast, LocalUpdate
-from supervised.methods.local import Workplace
+from supervised.methods.local import LocalContext
 from supervised.networks import Classifier
 from supervised.sharing import Sharing
 
 
 class LocalTrainer:
-    """A stack of networks that are trained, as the method has it.
+    """Trains a stack of networks by a method.
 
-    One trainer serves all clients of a process, cohort after cohort. A cohort is given in
+    One trainer serves all clients of a process, cohort after cohort. The clients of a cohort are in
     descending order of size.
 
     Args:
-        config: The run's configuration.
+        config: Configuration of the run.
         make_model: Builds the network; its weights come with the messages.
-        sharing: Which entries of a model travel; it knows where models live.
-        decorrelation: The decorrelation term without its weight; None for none.
+        sharing: Rule for the entries of a model that are sent; it knows the device of the models.
+        decorrelation: The decorrelation term without its weight, if any.
         classes: Number of classes.
-        cohort: How many clients are trained together at most.
+        cohort: Largest number of clients that are trained together.
     """
 
     def __init__(
@@ -56,17 +55,17 @@ class LocalTrainer:
         self.augmenter = Augmenter(config)
         self._decorrelation = decorrelation
         self._term: Tensor | None = None
-        """The decorrelation term of the last pass, without its weight, of shape (clients,)."""
-        place = Workplace(config, self.models, make_model, sharing, classes, device)
-        self.method = CLASSIFIERS[config.method].local(place)
+        """Decorrelation term of the last forward pass, without its weight, of shape (clients,)."""
+        context = LocalContext(config, self.models, make_model, sharing, classes, device)
+        self.method = CLASSIFIERS[config.method].local(context)
 
     def train(
         self, message: Broadcast, clients: Sequence[Client], randomness: Randomness
     ) -> list[LocalUpdate]:
-        """Train a cohort.
+        """Train the models of a cohort.
 
         Args:
-            message: What came from the server.
+            message: The message of the server.
             clients: The cohort, whose memories are replaced.
             randomness: The source, set to the round.
 
@@ -94,11 +93,11 @@ class LocalTrainer:
     def _descend(
         self, clients: Sequence[Client], randomness: Randomness
     ) -> tuple[MeanLosses, list[list[float | None]]]:
-        """All local epochs.
+        """Train for all local epochs.
 
         Returns:
-            The losses, and for each epoch the clients' mean decorrelation terms; no epoch where
-            they are not asked for.
+            The losses, and for each epoch the clients' mean decorrelation terms. The list is empty
+            where terms are not logged.
         """
         training = self.config.training
         optimizer = StackedSGD(
@@ -133,7 +132,7 @@ class LocalTrainer:
     def _gradients(
         self, images: Tensor, labels: Tensor, changes: Changes, batch: CohortBatch
     ) -> Tensor:
-        """Set the gradients of a step; its losses, of shape (clients,)."""
+        """Set the gradients of a step, and return its losses, of shape (clients,)."""
         where = batch.index.flatten()
         with section("augmentation: render"):
             shown = self.augmenter.render(images[where], changes, where)
@@ -171,7 +170,7 @@ class LocalTrainer:
 
 
 def _by_epoch(terms: Sequence[float | None]) -> Tensor | None:
-    """A client's terms, float64 of shape (epochs,); None for one that had no batch."""
+    """Terms of a client, float64 of shape (epochs,); None for a client without a batch."""
     known = [term for term in terms if term is not None]
     return torch.tensor(known, dtype=torch.float64) if len(known) == len(terms) else None
 

@@ -7,27 +7,34 @@ Song 2021 (MOON).
 Leading axes are independent losses, such as those of several clients: representations of shape
 (…, batch, dimensions) give losses of shape (…). Where batches are padded to one length, ``mask`` of
 shape (…, batch) is 1 for each sample that counts and 0 for the others. A batch of one sample gives
-a 0 that can be differentiated.
+a differentiable 0.
 """
+
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from ccfcpp.core.errors import UsageError
 from ccfcpp.models.batch_statistics import batch_mean, centred, squared_products
+from supervised.config import DecorrelationConfig
+
+DecorrelationTerm = Callable[[Tensor, Tensor | None], Tensor]
+"""Maps representations (clients, batch, dimensions) and a mask to losses (clients,)."""
 
 _EPSILON = 1e-8
-"""Added to variances, so that a constant dimension counts 0 where it would divide 0 by 0."""
+"""Added to variances, so that a constant dimension gives 0 in place of 0/0."""
 
 
 def feddecorr(representations: Tensor, scale: str = "paper", mask: Tensor | None = None) -> Tensor:
-    """FedDecorr, the mean square of the correlations between dimensions.
+    """FedDecorr: mean of the squared correlations between dimensions.
 
     Args:
         representations: z of shape (…, batch, dimensions).
         scale: ``paper``: Eq. (9) by Algorithm 1, the mean over all d² entries of (ZᵀZ/N)², where Z
-            is z-scored by the unbiased deviation; ``code``: the authors' code, the mean over the
-            entries off the diagonal of (ZᵀZ)²/N, about N times as large.
+            is standardised by the unbiased deviation; ``code``: the authors' code, the mean over
+            the entries off the diagonal of (ZᵀZ)²/N, about N times as large.
         mask: Which samples count.
 
     Returns:
@@ -66,14 +73,14 @@ def structured_decov(representations: Tensor, groups: int, mask: Tensor | None =
 
     Args:
         representations: z of shape (…, batch, dimensions).
-        groups: Number of groups; with as many as dimensions it is DeCov.
+        groups: Number of groups; with as many groups as dimensions the term is DeCov.
         mask: Which samples count.
 
     Returns:
         Tensor of shape (…): ½ Σ C_ij² over all i, j of different groups.
 
     Raises:
-        ValueError: The dimensions cannot be divided into so many groups.
+        ValueError: The number of groups does not divide the number of dimensions.
     """
     dimensions = representations.shape[-1]
     if dimensions % groups:
@@ -95,8 +102,8 @@ def model_contrast(
 
     Args:
         representations: z of shape (…, batch, dimensions), the only input with a gradient.
-        of_global: The global model's representations, of the same shape.
-        of_previous: Those of the client's model of the round before, of the same shape.
+        of_global: Representations z_g of the global model, of the same shape.
+        of_previous: Representations z_p of the client's previous model, of the same shape.
         temperature: τ.
         mask: Which samples count.
 
@@ -123,6 +130,26 @@ def cross_entropy(logits: Tensor, labels: Tensor, mask: Tensor | None = None) ->
     likelihoods = torch.log_softmax(logits, dim=-1)
     of_labels = likelihoods.gather(-1, labels.unsqueeze(-1)).squeeze(-1)
     return batch_mean(-of_labels, mask)
+
+
+def decorrelation_term(config: DecorrelationConfig, dimensions: int) -> DecorrelationTerm | None:
+    """Make the term of a configuration, without its weight; None where there is none.
+
+    Raises:
+        UsageError: The number of groups does not divide the dimensions of the representation.
+    """
+    if config.kind == "none" or config.beta == 0:
+        return None
+    if config.kind == "feddecorr":
+        return lambda z, mask: feddecorr(z, config.scale, mask)
+    if config.kind == "decov":
+        return decov
+    if dimensions % config.groups:
+        raise UsageError(
+            f"decorrelation.groups = {config.groups} does not divide the {dimensions} dimensions "
+            "of the representation: give a divisor of it"
+        )
+    return lambda z, mask: structured_decov(z, config.groups, mask)
 
 
 def _squared_norms(z: Tensor) -> Tensor:

@@ -1,6 +1,6 @@
-"""What goes down to the clients, what comes up, and what the server keeps.
+"""Types of the server's message, of the clients' updates and of the server's state.
 
-A method that has more to say declares types of its own, which extend these.
+A method that needs more fields extends these types.
 """
 
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from ccfcpp.models.state import ModelState
 
 @dataclass(frozen=True)
 class Broadcast:
-    """What goes down to a client.
+    """Message of the server to a client.
 
     Attributes:
         model: The global model, without the entries that stay at the clients.
@@ -23,7 +23,7 @@ class Broadcast:
 
 @dataclass(frozen=True)
 class ServerState:
-    """What the server knows.
+    """State of the server.
 
     Attributes:
         model: The global model, without the entries that stay at the clients.
@@ -34,15 +34,15 @@ class ServerState:
 
 @dataclass(frozen=True)
 class LocalUpdate:
-    """What comes up after local training.
+    """Update of a client after local training.
 
     Attributes:
         model: The local model, without the entries that stay at the client.
         samples: Number of the client's samples, its weight in the average.
-        steps: Number of its optimizer steps.
+        steps: Number of the client's optimizer steps.
         loss: Mean training loss; None where the client could not train.
         terms: Mean of the decorrelation term without its weight in each local epoch, of shape
-            (epochs,); None where it is not asked for, or the client could not train.
+            (epochs,); None where it is not logged, or the client could not train.
     """
 
     model: ModelState

@@ -1,4 +1,4 @@
-"""Which entries of a model travel, and with what a client predicts."""
+"""Rules for the entries of a model that clients send, and for the model of a client."""
 
 from collections.abc import Callable
 
@@ -10,26 +10,26 @@ from ccfcpp.models.state import ModelState, placed
 from supervised.networks import fresh_normalisations
 
 HELD = "held"
-"""The part of a client's memory that holds entries of models."""
+"""Prefix of the entries of models in a client's memory."""
 
 
 class Sharing:
-    """All entries of a model travel, and all clients predict with the global one.
+    """Clients send all entries of a model, and predict with the global model.
 
     Args:
         make_model: Builds a network.
-        device: Where models live.
+        device: Device of the models.
     """
 
     def __init__(self, make_model: Callable[[], nn.Module], device: torch.device) -> None:
         self.device = device
 
     def shared(self, model: ModelState) -> ModelState:
-        """The entries of a model that travel."""
+        """Select the entries of a model that are sent."""
         return model
 
     def personal(self, model: ModelState, memory: Memory) -> ModelState:
-        """The model of a client, from the global one and what the client remembers."""
+        """Combine the global model and a client's memory to the model of the client."""
         return model
 
 
@@ -46,19 +46,19 @@ class PersonalNormalisation(Sharing):
         self.fresh = placed(fresh_normalisations(model), device)
 
     def shared(self, model: ModelState) -> ModelState:
-        """All but the normalisations."""
+        """Select all entries but the normalisations."""
         return {name: entry for name, entry in model.items() if name not in self.fresh}
 
     def personal(self, model: ModelState, memory: Memory) -> ModelState:
-        """The global layers with the client's own normalisations, new ones at first."""
+        """Combine the global layers with the client's normalisations, which are new at first."""
         return model | (held(memory, self.device) or self.fresh)
 
 
 def hold(model: ModelState) -> Memory:
-    """Entries of a model as a memory."""
+    """Make a memory of entries of a model."""
     return {f"{HELD}/{name}": entry for name, entry in model.items()}
 
 
 def held(memory: Memory, device: torch.device) -> ModelState:
-    """The entries of models that a client remembers; none where there are none."""
+    """Read the entries of models in a memory; empty where there are none."""
     return placed(memory_of(memory, HELD), device)

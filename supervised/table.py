@@ -1,13 +1,12 @@
-"""The table of a study of classification: a row for each cell of its grid."""
+"""Table of a study of classification, with a row for each cell of its grid."""
 
 from collections.abc import Sequence
-from typing import Any
 
 from ccfcpp.runs.study import Axes, Row, cell_rows, display
 
 
 def tabulate(results: Sequence[tuple[Axes, Row]]) -> tuple[list[Row], list[dict[str, str]]]:
-    """Rows of numbers, and the same for people.
+    """Make rows of numbers, and the same rows as text.
 
     Args:
         results: Axes and summary of each finished run.
@@ -17,8 +16,8 @@ def tabulate(results: Sequence[tuple[Axes, Row]]) -> tuple[list[Row], list[dict[
     return rows, [display(row, measures) for row in rows]
 
 
-def scores(summaries: Sequence[dict[str, Any]]) -> list[str]:
-    """Keys of what runs are compared by: accuracy, also of each domain, and effective rank."""
+def scores(summaries: Sequence[Row]) -> list[str]:
+    """Keys of the scores of runs: accuracy, also of each domain, and effective rank."""
     of_domains = [s for s in summaries if s["partition"] == "domain"]
     domains = dict.fromkeys(key for s in of_domains for key in s if key.startswith("accuracy "))
     return ["accuracy", *domains, "effective_rank"]

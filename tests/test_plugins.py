@@ -126,7 +126,7 @@ def test_its_method_classifies(installed: Path, tmp_path: Path) -> None:
     [
         (["--set", "lloyd.rounds=0"], "lloyd.rounds = 0 is refused"),
         (["--set", "lloyd.round=1"], "did you mean 'lloyd.rounds'?"),
-        (["--eta", "1"], "loss.eta has no effect on fed-lloyd"),
+        (["--eta", "1"], "--eta 1 has no effect on fed-lloyd"),
     ],
 )
 def test_its_settings_are_checked_as_ours_are(

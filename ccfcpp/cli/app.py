@@ -4,27 +4,31 @@ What a command needs is imported when it runs: help and version are there at onc
 """
 
 import sys
-from typing import Annotated, Any, cast
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 
-import ccfcpp
-from ccfcpp.cli.classify import add_classify
-from ccfcpp.cli.cluster import add_cluster
-from ccfcpp.cli.compare import add_compare
-from ccfcpp.cli.datasets import add_datasets
-from ccfcpp.cli.join import add_join
-from ccfcpp.cli.keys import add_keys
+from ccfcpp.cli.classify import classify
+from ccfcpp.cli.cluster import cluster
+from ccfcpp.cli.compare import BESIDE_PUBLISHED, compare
+from ccfcpp.cli.datasets import datasets
+from ccfcpp.cli.flags import Command, showing_defaults
+from ccfcpp.cli.join import join
+from ccfcpp.cli.keys import keys
 from ccfcpp.cli.leakage import leakage
 from ccfcpp.cli.predict import predict
-from ccfcpp.cli.presets import presets
-from ccfcpp.cli.report import add_report
+from ccfcpp.cli.presets import presets as list_presets
+from ccfcpp.cli.report import report
 from ccfcpp.cli.reproduce import add_reproduce
-from ccfcpp.cli.serve import add_serve
+from ccfcpp.cli.serve import serve
 from ccfcpp.cli.terminal import INTERRUPTED
 from ccfcpp.cli.theory import verify_theory
+from ccfcpp.clustering.config import ClusterConfig
+from ccfcpp.core.config import RunConfig, Tree
 from ccfcpp.core.errors import FederationError, UsageError
+from ccfcpp.core.version import VERSION
+from supervised.config import ClassifyConfig
 
 _EXAMPLES = """Examples:
 
@@ -55,14 +59,14 @@ def main() -> None:
         errors.print("error: " + " ".join(str(reason).split()))
 
     try:
-        command: Any = typer.main.get_command(app)
+        command = typer.main.get_command(app)
         _hide_types_of_switches(command)
         code = command(sys.argv[1:] or ["--help"], standalone_mode=False)
     except UsageError as error:
         fail(error)
         code = _USAGE_ERROR
     except CommandLineError as error:
-        fail(cast(Any, error).format_message())
+        fail(error.format_message())  # type: ignore[attr-defined] # click's, wherever it lies
         code = _USAGE_ERROR
     except (FederationError, OSError) as error:
         fail(error)
@@ -93,7 +97,7 @@ def _hide_types_of_switches(command: Any) -> None:
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"ccfcpp {ccfcpp.__version__}")
+        typer.echo(f"ccfcpp {VERSION}")
         raise typer.Exit
 
 
@@ -109,16 +113,29 @@ def options(
     """Federated clustering, and classification, of images that stay with their holders."""
 
 
-add_datasets(app)
-app.command()(presets)
-add_cluster(app)
+def _add(command: Command, kind: type[RunConfig] = ClusterConfig, base: Tree | None = None) -> None:
+    """Add a command whose help shows the defaults of its flags."""
+    clusters = kind is ClusterConfig
+    shown = showing_defaults(
+        "cluster" if clusters else "classify",
+        # Sections of classifiers have no flags, and come with a network library.
+        lambda: kind.kind_for({}) if clusters else kind,
+        *getattr(command, "table", ()),
+        base=base,
+    )
+    app.command(cls=shown)(command)
+
+
+_add(datasets)
+app.command("presets")(list_presets)
+_add(cluster)
 app.command()(predict)
 app.command()(leakage)
-add_compare(app)
+_add(compare, base=BESIDE_PUBLISHED)
 app.command()(verify_theory)
-add_report(app)
+_add(report)
 add_reproduce(app)
-add_classify(app)
-add_keys(app)
-add_serve(app)
-add_join(app)
+_add(classify, ClassifyConfig)
+app.add_typer(keys, name="keys")
+app.command()(serve)
+app.command()(join)

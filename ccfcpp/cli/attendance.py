@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 if TYPE_CHECKING:
-    from ccfcpp.deployment.transport import Standing
+    from ccfcpp.deployment.server.transport import Standing
     from ccfcpp.engine.client import Member
 
 _WORDS = {"away": "away", "waiting": "there", "training": "at work", "late": "late"}

@@ -1,46 +1,46 @@
-"""The command ``ccfcpp compare``: it parses, calls and prints."""
+"""The command ``ccfcpp compare``."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ccfcpp.cli import flags
-from ccfcpp.cli.options import AsJson, Config, Out, Resume, Seeds, Settings
+from ccfcpp.cli.options import Asked, Seeds, running
 from ccfcpp.cli.terminal import (
     column,
-    given,
     progress_console,
     report_command,
     resumable,
     resume_command,
     usage_errors,
-    user_layers,
 )
 from ccfcpp.clustering.config import ClusterConfig
-from ccfcpp.clustering.methods import METHODS, refuse_unused
+from ccfcpp.clustering.methods import METHODS
 from ccfcpp.core.config import Tree
 from ccfcpp.core.config_layers import flatten, resolve, stack
 from ccfcpp.core.errors import UsageError
-from ccfcpp.runs.opening import new_path, required_out
+from ccfcpp.runs.given import refuse_idle
+from ccfcpp.runs.paths import RunPaths, new_path, required_out
 
 if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
     from ccfcpp.papers.comparison import Comparison, Entry
+    from ccfcpp.runs.given import Given
     from ccfcpp.runs.study import Planned, Study
 
-_SKEWS = ("0", "0.25", "0.5", "0.75", "1")
-_BESIDE_PUBLISHED: Tree = {"preset": "published"}
-"""Its tables have the papers' values beside ours."""
-_PRESETS = ("compare", "cluster")
-_FLAGS = (
+BESIDE_PUBLISHED: Tree = {"preset": "published"}
+"""The tables have the papers' values beside ours."""
+FLAGS = (
     flags.DATASET,
+    flags.COMPARED_METHODS,
+    flags.SKEWS,
     flags.PRESET,
     flags.PARTITION,
     *flags.several(flags.ALPHA),
@@ -50,39 +50,13 @@ _FLAGS = (
     flags.SEED,
     *flags.MACHINE,
 )
+Jobs = Annotated[
+    int, typer.Option(metavar="J", min=1, max=1024, help="How many runs go on at once.")
+]
 
 
-def add_compare(app: typer.Typer) -> None:
-    """Give an application the command."""
-    shown = flags.showing_defaults(
-        "cluster", lambda: ClusterConfig.kind_for({}), *_FLAGS, base=_BESIDE_PUBLISHED
-    )
-    app.command(cls=shown)(compare)
-
-
-@flags.keyed(*_FLAGS)
-def compare(
-    named: flags.Named,
-    config: Config = None,
-    methods: Annotated[
-        str | None,
-        typer.Option(metavar="A,B,…", help=f"Of {', '.join(METHODS)} (default: all)."),
-    ] = None,
-    p: Annotated[
-        str | None,
-        typer.Option(
-            "--p", metavar="P,Q,…", help=f"Degrees of skew (default: {','.join(_SKEWS)})."
-        ),
-    ] = None,
-    seeds: Seeds = 1,
-    jobs: Annotated[
-        int, typer.Option(metavar="J", min=1, max=1024, help="How many runs go on at once.")
-    ] = 1,
-    out: Out = None,
-    resume: Resume = False,
-    settings: Settings = None,
-    json_output: AsJson = False,
-) -> None:
+@running(*FLAGS)
+def compare(asked: Asked, seeds: Seeds = 1, jobs: Jobs = 1) -> None:
     """Compare systems on the same images, partitions and scores, as the CCFC++ paper's tables.
 
     Of flags with several values, such as 0,0.3 for a rate of failures, all combinations are run.
@@ -96,19 +70,21 @@ def compare(
     from ccfcpp.runs.parallel import run_in_processes
     from ccfcpp.runs.study import reopen_study
 
-    flags.name_partition(named)
-    axes = flags.take_axes(named, _FLAGS)
-    files, values = user_layers(config, named, settings, _PRESETS)
+    flags.name_partition(asked.named)
+    methods, p = (_taken(asked.named, flag) for flag in (flags.COMPARED_METHODS, flags.SKEWS))
+    axes = flags.take_axes(asked.named, FLAGS)
+    given = asked.given(FLAGS, "compare", "cluster")
     keep_freed_memory()
     use_processors()
     with usage_errors():
-        if resume:
-            changes = stack(ClusterConfig, *files, values) | axes
-            changes |= given({"--methods": methods, "--p": p})
-            study = reopen_study(required_out(out), ClusterConfig, changes, seeds)
+        if asked.resume:
+            changes = stack(ClusterConfig, *given.layers) | axes
+            changes |= {"--methods": methods} if methods else {}
+            changes |= {"--p": p} if p else {}
+            study = reopen_study(required_out(asked.out), ClusterConfig, changes, seeds)
         else:
-            plan = _plan([_BESIDE_PUBLISHED, *files], values, methods, p, axes, seeds)
-            study = _start(out, plan)
+            plan = _plan(given.above(BESIDE_PUBLISHED), methods, p, axes, seeds)
+            study = _start(asked.out, plan)
 
     def compared() -> Comparison:
         return Comparison(study.runs, study.results())
@@ -125,7 +101,7 @@ def compare(
     ):
         run_in_processes(study, ClusteringExperiment, jobs, look, should_stop)
     result = compared()
-    if json_output:
+    if asked.json_output:
         costs = result.costs()
         typer.echo(json.dumps({"out": str(study.path), "table": result.rows, "costs": costs}))
     else:
@@ -134,37 +110,37 @@ def compare(
         typer.echo(f"as a page: {report_command(study.path)}")
 
 
+def _taken(named: flags.Named, flag: flags.Flag) -> list[str]:
+    """The values of a flag, which is taken out of those that were given; none without it."""
+    text = named.pop(flag.key)
+    return [] if text is None else flags.listed(text, flag.option)
+
+
 def _plan(
-    files: list[Tree],
-    values: Tree,
-    methods: str | None,
-    p: str | None,
-    axes: Mapping[str, list[str]],
-    seeds: int,
+    given: Given, methods: list[str], p: list[str], axes: Mapping[str, Sequence[str]], seeds: int
 ) -> list[Planned[ClusterConfig]]:
-    keys = [key for key, _ in flatten(values)]
-    instead = {flag.key: flag.option for flag in _FLAGS if flag.key in axes}
-    for key, option in {"method": "--methods", "partition.p": "--p", **instead}.items():
-        if key in keys:
-            raise UsageError(f"--set {key} is refused: a comparison has several; give {option}")
-    names = flags.listed(methods, "--methods") if methods is not None else list(METHODS)
-    skews = flags.listed(p, "--p") if p is not None else list(_SKEWS)
     from ccfcpp.papers.comparison import plan_comparison
 
-    kind = resolve(ClusterConfig, "cluster", *files, values).partition.kind
+    keys = [key for key, _ in flatten(given.values)]
+    for flag in FLAGS:
+        several = flag in (flags.COMPARED_METHODS, flags.SKEWS) or flag.key in axes
+        if several and flag.key in keys:
+            raise UsageError(
+                f"--set {flag.key} is refused: a comparison has several; give {flag.option}"
+            )
+    kind = resolve(ClusterConfig, "cluster", *given.layers).partition.kind
     if kind == "skew":
-        axes = {"partition.p": skews, **axes}
-    elif p is not None:
+        axes = {"partition.p": p or flags.ALL_SKEWS, **axes}
+    elif p:
         raise UsageError(f"--p has no effect on partition.kind = {kind!r}: leave it out")
-    plan = plan_comparison(files, values, names, axes, seeds)
-    refuse_unused([*keys, *axes], list(dict.fromkeys(run.config.method for run in plan)))
+    plan = plan_comparison(given.files, given.values, methods or list(METHODS), axes, seeds)
+    refuse_idle(given, [planned.config for planned in plan], "cluster", axes)
     return plan
 
 
 def _start(out: Path | None, plan: list[Planned[ClusterConfig]]) -> Study[ClusterConfig]:
     from ccfcpp.clustering.experiment import ClusteringExperiment
     from ccfcpp.clustering.setup import load_data
-    from ccfcpp.runs.paths import RunPaths
     from ccfcpp.runs.study import Study
 
     first = plan[0].config

@@ -2,21 +2,12 @@
 
 from pathlib import Path
 
-import typer
-
 from ccfcpp.cli import flags
-from ccfcpp.clustering.config import ClusterConfig
 
 _BY_FOLDER = """By their folder, which you fetch yourself:
   ccfcpp classify --config classify/office-caltech10 --dataset FOLDER
   ccfcpp classify --config classify/domainnet --dataset FOLDER
   ccfcpp cluster --dataset FOLDER: your own images"""
-
-
-def add_datasets(app: typer.Typer) -> None:
-    """Give an application the command."""
-    shown = flags.showing_defaults("cluster", lambda: ClusterConfig.kind_for({}), flags.DATA_ROOT)
-    app.command(cls=shown)(datasets)
 
 
 @flags.keyed(flags.DATA_ROOT)

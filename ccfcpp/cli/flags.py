@@ -6,12 +6,13 @@ each key. Its help shows the default, which is the preset's for the default data
 
 import functools
 import inspect
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperCommand
+from typer.core import TyperCommand, TyperOption
 
 from ccfcpp.clustering.methods import METHODS
 from ccfcpp.core.config import RunConfig, Tree
@@ -21,7 +22,8 @@ from ccfcpp.data.registry import DATASETS
 from supervised.classifiers import CLASSIFIERS
 
 Named = dict[str, Any]
-"""Values of flags that were given, by dotted key; None for a flag that was not."""
+"""Values of flags by dotted key; None for a flag that was not given."""
+Command = Callable[..., None]
 
 
 @dataclass(frozen=True)
@@ -29,207 +31,184 @@ class Flag:
     """A flag, and the key that it sets.
 
     Attributes:
-        option: The flag, as one types it.
         key: The dotted key of the configuration.
         help: What it is.
-        metavar: What stands for its value in the help.
+        metavar: What stands for its value in the help; empty for a switch, which sets its key to
+            true.
+        named: What it is called, where that is not the last part of its key.
         unset: What holds where the configuration says nothing.
-        switch: Whether it takes no value, and sets its key to true.
-        takes_several: Whether it takes a list with commas, each value of which is run.
+        default: What holds without it, where that is not the configuration's value.
+        several: Whether it takes a list with commas, each value of which is run.
+        panel: Its title in the help; else that of the systems that have it.
     """
 
-    option: str
     key: str
     help: str
-    metavar: str = "TEXT"
+    metavar: str = ""
+    named: str = ""
     unset: str = "none"
-    switch: bool = False
-    takes_several: bool = False
+    default: str = ""
+    several: bool = False
+    panel: str = ""
+
+    @property
+    def option(self) -> str:
+        """The flag, as one types it."""
+        return "--" + (self.named or self.key.rpartition(".")[2]).replace("_", "-")
 
     @property
     def name(self) -> str:
-        """Of the parameter."""
+        """The name of its parameter."""
         return "flag_" + self.option.removeprefix("--").replace("-", "_")
 
     @property
     def parameter(self) -> inspect.Parameter:
-        """For a command's signature."""
-        kind: Any = bool if self.switch else str
-        option = typer.Option(
-            self.option, metavar=None if self.switch else self.metavar, help=self.help
-        )
-        annotation = Annotated[kind | None, option]
-        return inspect.Parameter(
-            self.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation
-        )
+        """The parameter of a command."""
+        metavar, panel = self.metavar or None, self.panel or _ALL
+        option = typer.Option(self.option, metavar=metavar, help=self.help, rich_help_panel=panel)
+        annotation = Annotated[str | None, option] if metavar else Annotated[bool | None, option]
+        keyword = inspect.Parameter.KEYWORD_ONLY
+        return inspect.Parameter(self.name, keyword, default=None, annotation=annotation)
 
 
-_SYSTEMS = ", ".join(METHODS)
-_CLASSIFIERS = ", ".join(CLASSIFIERS)
-_DATASETS = ", ".join(DATASETS)
+def _titled(panel: str, *flags: Flag) -> tuple[Flag, ...]:
+    return tuple(replace(flag, panel=panel) for flag in flags)
 
-CLUSTERING_METHOD = Flag("--method", "method", f"One of {_SYSTEMS}.", "NAME")
+
+_ALL = "All systems"
+_SYSTEMS, _CLASSIFIERS, _DATASETS = ", ".join(METHODS), ", ".join(CLASSIFIERS), ", ".join(DATASETS)
+_IMAGES = f"One of {_DATASETS}; or an image folder, an archive of one, or an .npz file."
+_FOLDERS = "skew, dirichlet, iid, or folders (each folder is a client)."
+_SKEW = "Degree of skew, 0 (random) to 1 (one class a client)."
+ALL_SKEWS = ("0", "0.25", "0.5", "0.75", "1")
+
+DATASET = Flag("dataset", _IMAGES, "NAME|PATH")
+CLUSTERING_METHOD = Flag("method", f"One of {_SYSTEMS}.", "NAME")
+CLASSIFICATION_METHOD = Flag("method", f"One of {_CLASSIFIERS}.", "NAME")
+ANY_METHOD = Flag("method", f"One of {_SYSTEMS}; to classify, one of {_CLASSIFIERS}.", "NAME")
+COMPARED_METHODS = Flag("method", f"Of {_SYSTEMS}.", "A,B,…", "methods", default="all")
 PRESET = Flag(
-    "--preset",
-    "preset",
-    "default; or published: CCFC and CCFC++ as in their papers and code.",
-    "NAME",
+    "preset", "default; or published: CCFC and CCFC++ as in their papers and code.", "NAME"
 )
-CLASSIFICATION_METHOD = Flag("--method", "method", f"One of {_CLASSIFIERS}.", "NAME")
-ANY_METHOD = Flag(
-    "--method", "method", f"One of {_SYSTEMS}; to classify, one of {_CLASSIFIERS}.", "NAME"
-)
-DATASET = Flag(
-    "--dataset",
-    "dataset",
-    f"One of {_DATASETS}; or an image folder, an archive of one, or an .npz file.",
-    "NAME|PATH",
-)
-PARTITION = Flag(
-    "--partition",
-    "partition.kind",
-    "skew, dirichlet, iid, or folders (each folder is a client).",
-    "KIND",
-)
-SKEW = Flag("--p", "partition.p", "Degree of skew, 0 (random) to 1 (one class a client).", "P")
-ALPHA = Flag(
-    "--alpha", "partition.alpha", "Dirichlet partition with this concentration; or inf.", "A"
-)
+PARTITION = Flag("partition.kind", _FOLDERS, "KIND", "partition")
+LABEL_PARTITION = replace(PARTITION, help="iid, or domain (each folder is a client).")
+SKEW = Flag("partition.p", _SKEW, "P")
+SKEWS = Flag("partition.p", "Degrees of skew.", "P,Q,…", default=",".join(ALL_SKEWS))
+ALPHA = Flag("partition.alpha", "Dirichlet partition with this concentration; or inf.", "A")
 CLASSES_PER_CLIENT = Flag(
-    "--classes-per-client",
-    "partition.classes_per_client",
-    "Pathological partition: M classes a client.",
-    "M",
+    "partition.classes_per_client", "Pathological partition: M classes a client.", "M"
 )
-LABEL_PARTITION = Flag(
-    "--partition", "partition.kind", "iid, or domain (each folder is a client).", "KIND"
-)
-CLIENTS = Flag(
-    "--clients", "partition.clients", "Number of clients.", "M", "one for each class or folder"
-)
-TEN_CLIENTS = Flag(
-    "--clients", "partition.clients", "Number of clients.", "M", "10, or one for each folder"
-)
-CLUSTERS = Flag("--clusters", "clusters", "Number of clusters k.", "K", "the number of classes")
-ROUNDS = Flag("--rounds", "training.rounds", "Cluster-contrastive rounds.", "R")
-TRAINING_ROUNDS = Flag("--rounds", "training.rounds", "Rounds.", "R")
-PRETRAIN_ROUNDS = Flag("--pretrain-rounds", "training.pretrain_rounds", "Pre-training rounds.", "R")
-LOCAL_EPOCHS = Flag("--local-epochs", "training.local_epochs", "Local epochs of a round.", "E")
-ETA = Flag("--eta", "loss.eta", "Weight of the decorrelation term.", "E")
-LAM = Flag("--lam", "loss.lam", "Weight of the model-contrastive term.", "L")
-DECORR = Flag(
-    "--decorr", "decorrelation.kind", "feddecorr, decov, structured-decov or none.", "KIND"
-)
-BETA = Flag("--beta", "decorrelation.beta", "Weight of the decorrelation term.", "B")
+CLIENTS = Flag("partition.clients", "Number of clients.", "M", unset="one for each class or folder")
+TEN_CLIENTS = replace(CLIENTS, unset="10, or one for each folder")
+CLUSTERS = Flag("clusters", "Number of clusters k.", "K", unset="the number of classes")
+ROUNDS = Flag("rounds", "Rounds; of CCFC and CCFC++ those after pre-training.", "R")
+"""Its key is the system's own one."""
+TRAINING_ROUNDS = Flag("training.rounds", "Rounds.", "R")
+PRETRAIN_ROUNDS = Flag("training.pretrain_rounds", "Pre-training rounds.", "R")
+LOCAL_EPOCHS = Flag("training.local_epochs", "Local epochs of a round.", "E")
+ETA = Flag("loss.eta", "Weight of the decorrelation term.", "E")
+LAM = Flag("loss.lam", "Weight of the model-contrastive term.", "L")
+DECORR = Flag("decorrelation.kind", "feddecorr, decov, structured-decov or none.", "KIND", "decorr")
+BETA = Flag("decorrelation.beta", "Weight of the decorrelation term.", "B")
 MODEL = Flag(
-    "--model", "model.name", "small, mobilenetv2, resnet18, resnet20, resnet32 or alexnet.", "NAME"
+    "model.name", "small, mobilenetv2, resnet18, resnet20, resnet32 or alexnet.", "NAME", "model"
 )
-SAMPLE_FRACTION = Flag(
-    "--sample-fraction",
-    "availability.sample_fraction",
-    "Share of the clients that the server invites in a round.",
-    "F",
+SEED = Flag("seed", "Seed of all random numbers.", "S")
+TENSORBOARD = Flag("tensorboard", "Log the rounds for TensorBoard too (an extra).")
+ABSENCE = _titled(
+    "Absent clients",
+    Flag("availability.sample_fraction", "Share of the clients that are invited to a round.", "F"),
+    Flag("availability.disconnection_rate", "Share of clients absent for the whole run.", "F"),
+    Flag("availability.dropout_rate", "Probability that a client misses a round.", "F"),
 )
-DISCONNECTION_RATE = Flag(
-    "--disconnection-rate",
-    "availability.disconnection_rate",
-    "Share of the clients absent for the whole run.",
-    "F",
+PRIVACY = _titled(
+    "Privacy",
+    Flag("privacy.secure_sums", "The server learns sums over clients alone (an extra)."),
+    Flag(
+        "privacy.level",
+        "Differential privacy: none, client or image (an extra).",
+        "LEVEL",
+        "privacy",
+    ),
+    Flag("privacy.epsilon", "Budget of differential privacy.", "E"),
+    Flag("privacy.reproducible_noise", "Draw the noise from the seed: it then protects nothing."),
 )
-DROPOUT_RATE = Flag(
-    "--dropout-rate",
-    "availability.dropout_rate",
-    "Probability that a client is absent from a round.",
-    "F",
+HOSTILITY = _titled(
+    "Hostile clients",
+    Flag(
+        "attack.kind",
+        "What some clients send in place of the truth, to measure its effect: none, sign-flip, "
+        "scaled, noise, constant, false-sizes or one-point.",
+        "NAME",
+        "attack",
+    ),
+    Flag("attack.attackers", "Share of the clients that do so.", "F"),
+    Flag(
+        "defence.rule",
+        "What the server does against them: none, bound, trimmed-mean, median, geometric-median, "
+        "krum or multi-krum.",
+        "NAME",
+        "defence",
+    ),
 )
-SEED = Flag("--seed", "seed", "Seed of all random numbers.", "S")
-DEVICE = Flag("--device", "device", "auto, cpu or cuda.", "NAME")
-COHORT = Flag("--cohort", "compute.cohort", "Clients that are trained side by side.", "N")
-DATA_ROOT = Flag(
-    "--data-root", "data.root", "Folder of the data sets.", "PATH", "$CCFCPP_DATA, or a cache"
-)
-TENSORBOARD = Flag(
-    "--tensorboard", "tensorboard", "Log the rounds for TensorBoard too (an extra).", switch=True
-)
-
-SECURE_SUMS = Flag(
-    "--secure-sums",
-    "privacy.secure_sums",
-    "The server learns sums over clients, and no client's part (an extra).",
-    switch=True,
-)
-PRIVACY_LEVEL = Flag(
-    "--privacy",
-    "privacy.level",
-    "Differential privacy: none, client or image (an extra).",
-    "LEVEL",
-)
-EPSILON = Flag("--epsilon", "privacy.epsilon", "Budget of differential privacy.", "E")
-REPRODUCIBLE_NOISE = Flag(
-    "--reproducible-noise",
-    "privacy.reproducible_noise",
-    "Draw privacy's noise from the seed: it then protects nothing.",
-    switch=True,
+MACHINE = DEVICE, _, DATA_ROOT = _titled(
+    "Machine",
+    Flag("device", "auto, cpu or cuda.", "NAME"),
+    Flag("compute.cohort", "Clients that are trained side by side.", "N"),
+    Flag("data.root", "Folder of the data sets.", "PATH", "data-root", "$CCFCPP_DATA, or a cache"),
 )
 
-ATTACK = Flag(
-    "--attack",
-    "attack.kind",
-    "Let some clients send something false, to measure its effect: sign-flip, scaled, noise, "
-    "constant, false-sizes or one-point.",
-    "NAME",
-)
-ATTACKERS = Flag("--attackers", "attack.attackers", "Share of the clients that do so.", "F")
-DEFENCE = Flag(
-    "--defence",
-    "defence.rule",
-    "What the server does against such: none, bound, trimmed-mean, median, geometric-median, krum "
-    "or multi-krum.",
-    "NAME",
-)
 
-MACHINE = (DEVICE, COHORT, DATA_ROOT)
-"""Where a run takes place."""
-PRIVACY = (SECURE_SUMS, PRIVACY_LEVEL, EPSILON, REPRODUCIBLE_NOISE)
-"""What is protected beside images' staying where they are."""
-HOSTILITY = (ATTACK, ATTACKERS, DEFENCE)
-"""Clients that send something false."""
-ABSENCE = (SAMPLE_FRACTION, DISCONNECTION_RATE, DROPOUT_RATE)
-"""Which clients are there."""
-
-
-def keyed(*flags: Flag) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def keyed(*flags: Flag) -> Callable[[Command], Command]:
     """Give a command some flags of the table, before its own.
+
+    Where a setting of a flag is refused, the message names the flag and not the key behind it.
 
     Args:
         flags: The flags. The command gets their values as its argument ``named``.
     """
 
-    def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        own = inspect.signature(command, eval_str=True).parameters
-        parameters = [flag.parameter for flag in flags]
-        parameters += [each for name, each in own.items() if name != "named"]
-
+    def decorate(command: Command) -> Command:
         @functools.wraps(command)
-        def wrapper(**given: Any) -> None:
+        def wrapper(**given: object) -> None:
             values = {flag.key: given.pop(flag.name) for flag in flags}
             # Without a switch, a file may ask for what it does.
             named = {key: None if value is False else value for key, value in values.items()}
-            command(named=named, **given)
+            typed = {flag.key: flag.option for flag in flags if named[flag.key] is not None}
+            try:
+                command(named=named, **given)
+            except UsageError as error:
+                raise UsageError(by_flags(str(error), typed)) from error
 
-        keyword = inspect.Parameter.KEYWORD_ONLY
-        wrapper.__signature__ = inspect.Signature(  # type: ignore[attr-defined] # what typer reads
-            [each.replace(kind=keyword) for each in parameters]
-        )
+        parameters = [flag.parameter for flag in flags]
+        for name, own in inspect.signature(command, eval_str=True).parameters.items():
+            if name != "named":
+                parameters.append(own.replace(kind=inspect.Parameter.KEYWORD_ONLY))
+        wrapper.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         wrapper.__annotations__ = {each.name: each.annotation for each in parameters}
+        wrapper.table = flags  # type: ignore[attr-defined] # for the help
         return wrapper
 
     return decorate
 
 
+def by_flags(message: str, typed: Mapping[str, str]) -> str:
+    """A message that names flags in the place of their keys.
+
+    Args:
+        message: What was refused.
+        typed: The flags that were typed, by dotted key. A key without a dot may be an English word:
+            it is taken for a key only where its value follows.
+    """
+    for key, option in typed.items():
+        bare = r"|(?![\w.'=])" if "." in key else ""
+        message = re.sub(rf"(?<![\w.'/-]){re.escape(key)}(?: =(?= ){bare})", option, message)
+    return message
+
+
 def several(*flags: Flag) -> tuple[Flag, ...]:
     """The same flags where a command takes more than one value, with commas."""
-    return tuple(replace(flag, metavar=f"{flag.metavar},…", takes_several=True) for flag in flags)
+    return tuple(replace(flag, metavar=f"{flag.metavar},…", several=True) for flag in flags)
 
 
 def take_axes(named: Named, flags: Iterable[Flag]) -> dict[str, list[str]]:
@@ -247,7 +226,7 @@ def take_axes(named: Named, flags: Iterable[Flag]) -> dict[str, list[str]]:
     """
     axes = {}
     for flag in flags:
-        if flag.takes_several and "," in (named[flag.key] or ""):
+        if flag.several and "," in (named[flag.key] or ""):
             axes[flag.key] = listed(named[flag.key], flag.option)
             named[flag.key] = None
     return axes
@@ -286,12 +265,9 @@ def name_partition(named: Named) -> None:
 
 
 def showing_defaults(
-    presets: str,
-    kind: Callable[[], type[RunConfig]],
-    *flags: Flag,
-    base: Tree | None = None,
+    presets: str, kind: Callable[[], type[RunConfig]], *flags: Flag, base: Tree | None = None
 ) -> type[TyperCommand]:
-    """The class of a command whose help shows the defaults of its flags.
+    """The class of a command whose help shows its flags' defaults, and the systems that have them.
 
     Args:
         presets: Folder of the data sets' presets.
@@ -302,24 +278,46 @@ def showing_defaults(
     by_name = {flag.name: flag for flag in flags}
 
     class Command(TyperCommand):
-        def format_help(self, ctx: Any, formatter: Any) -> None:
-            found = dict(_defaults(presets, kind())) | dict(flatten(base or {}))
-            options: dict[str | None, Any] = {option.name: option for option in self.params}
-            for name, flag in by_name.items():
-                options[name].help = f"{flag.help} (default: {_default(flag, found)})"
-            super().format_help(ctx, formatter)
+        def get_help(self, ctx: Any) -> str:
+            config = kind()
+            found = _defaults(presets, config) | dict(flatten(base or {}))
+            for option in self.params:
+                if isinstance(option, TyperOption) and (flag := by_name.get(option.name or "")):
+                    option.help = f"{flag.help} (default: {_default(flag, found)})"
+                    option.rich_help_panel = flag.panel or _having(flag, config)
+            return super().get_help(ctx)
 
     return Command
 
 
-def _defaults(presets: str, kind: type[RunConfig]) -> Mapping[str, Any]:
+def _having(flag: Flag, kind: type[RunConfig]) -> str:
+    """The titles of the systems that have a flag, where not all of them do."""
+    if kind.model_fields["method"].default not in METHODS:
+        return "All methods"
+    section = flag.key.partition(".")[0]
+    having = [
+        system.title
+        for system in METHODS.values()
+        if (system.rounds if flag is ROUNDS else section in system.sections)
+    ]
+    return ", ".join(having) or _ALL
+
+
+def _defaults(presets: str, kind: type[RunConfig]) -> dict[str, object]:
     """What holds for the default data set, by dotted key."""
     values: Tree = kind.model_construct().model_dump(mode="json")
-    return dict(flatten(values)) | dict(flatten(preset(presets, values["dataset"])))
+    found = dict(flatten(values)) | dict(flatten(preset(presets, values["dataset"])))
+    system = METHODS.get(str(found["method"]))
+    if system is not None and system.rounds:
+        steps, in_round = found[system.rounds], found.get(system.round_steps, 1)
+        assert isinstance(steps, int)
+        assert isinstance(in_round, int)
+        found[ROUNDS.key] = -(-steps // in_round)
+    return found
 
 
-def _default(flag: Flag, found: Mapping[str, Any]) -> str:
-    value = found.get(flag.key)
+def _default(flag: Flag, found: Mapping[str, object]) -> str:
+    value = flag.default or found.get(flag.key)
     if value is None:
         return flag.unset
     return "off" if value is False else str(value)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ccfcpp.cli.flags import Flag
 from ccfcpp.core.config import Tree
@@ -13,13 +13,13 @@ from ccfcpp.core.units import counted
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
-    from ccfcpp.runs.experiment import Experiment
+    from ccfcpp.runs.experiment import AnyExperiment
 
 _MOST_NAMES = 20
 """Of absent clients that are named."""
 
 
-def setting(experiment: Experiment[Any]) -> str:
+def setting(experiment: AnyExperiment) -> str:
     """The images, the clients and the rounds, as they have been found."""
     data = experiment.data
     height, width = data.images.shape[2:]
@@ -31,7 +31,7 @@ def setting(experiment: Experiment[Any]) -> str:
     )
 
 
-def protection(experiment: Experiment[Any]) -> list[str]:
+def protection(experiment: AnyExperiment) -> list[str]:
     """What is protected from whom, beside images' staying where they are, line by line."""
     kept = experiment.protection.header() if experiment.protection else []
     return experiment.hostility.header() + kept

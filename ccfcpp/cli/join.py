@@ -1,4 +1,4 @@
-"""The command ``ccfcpp join``: it parses, calls and prints."""
+"""The command ``ccfcpp join``."""
 
 import math
 import signal
@@ -13,17 +13,12 @@ from ccfcpp.cli.serve import address, require_flower
 from ccfcpp.cli.terminal import progress_console
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.sending import ALWAYS, KINDS, Kind
-from ccfcpp.deployment.trial import FOLDER, HOST, PORT, free_key, refuse_elsewhere
+from ccfcpp.deployment.keys.local import FOLDER, HOST, PORT, free_key, require_this_machine
 
 if TYPE_CHECKING:
-    from ccfcpp.deployment.charter import PrivacyLimit
+    from ccfcpp.deployment.link.run_spec import PrivacyLimit
 
 _OPTIONAL = [kind for kind in KINDS if kind not in ALWAYS]
-
-
-def add_join(app: typer.Typer) -> None:
-    """Give an application the command."""
-    app.command()(join)
 
 
 def join(
@@ -84,7 +79,7 @@ def join(
         )
     host, _ = address(server)
     if insecure:
-        refuse_elsewhere(host)
+        require_this_machine(host)
     allowed = frozenset(kind for kind in KINDS if kind in (allow or []))
     if unknown := [kind for kind in allow or [] if kind not in KINDS]:
         raise UsageError(f"--allow {unknown[0]} is refused: it should be {' or '.join(_OPTIONAL)}")
@@ -105,7 +100,7 @@ def privacy_limit(epsilon: float | None, delta: float | None) -> "PrivacyLimit |
     Raises:
         UsageError: There is no such ε or δ.
     """
-    from ccfcpp.deployment.charter import PrivacyLimit
+    from ccfcpp.deployment.link.run_spec import PrivacyLimit
 
     if epsilon is None:
         if delta is not None:
@@ -135,15 +130,15 @@ def _take_part(
     place = state or key.with_suffix(".state")
     console = progress_console()
 
-    from ccfcpp.deployment.halves import load_for
-    from ccfcpp.deployment.processes import kept_running, super_node
-    from ccfcpp.deployment.sockets import answer_forever, listen
-    from ccfcpp.deployment.worker import Worker
+    from ccfcpp.deployment.client.run import load_for
+    from ccfcpp.deployment.client.super_node import kept_running, super_node
+    from ccfcpp.deployment.client.worker import Worker
+    from ccfcpp.deployment.link.sockets import answer_forever, listen
     from ccfcpp.runs.environment import choose_device, use_processors
 
     use_processors()
     worker = Worker(
-        lambda charter: load_for(charter, data),
+        lambda spec: load_for(spec, data),
         place,
         allowed,
         choose_device("auto"),

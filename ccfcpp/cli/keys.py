@@ -1,4 +1,4 @@
-"""The commands ``ccfcpp keys``: they parse, call and print."""
+"""The commands ``ccfcpp keys``."""
 
 from pathlib import Path
 from typing import Annotated
@@ -19,11 +19,6 @@ keys = typer.Typer(
 )
 
 
-def add_keys(app: typer.Typer) -> None:
-    """Give an application the commands."""
-    app.add_typer(keys, name="keys")
-
-
 @keys.command()
 def authority(out: Folder = _KEYS, days: Days = 10 * _YEAR) -> None:
     """Make an authority, which signs the server's certificate.
@@ -32,7 +27,7 @@ def authority(out: Folder = _KEYS, days: Days = 10 * _YEAR) -> None:
     makes servers that clients trust: it goes nowhere, not even to the server.
     Its certificate goes to every client.
     """
-    from ccfcpp.deployment.keys import make_authority
+    from ccfcpp.deployment.keys.making import make_authority
 
     files = make_authority(out, days)
     typer.echo(f"{files.key}: private, stays here; whoever has it can pretend to be the server")
@@ -53,7 +48,7 @@ def server(
     HOST is the name or the IP address by which clients reach the server. Key
     and certificate go there.
     """
-    from ccfcpp.deployment.keys import make_server
+    from ccfcpp.deployment.keys.making import make_server
 
     files = make_server(out, host, days)
     typer.echo(f"{files.key}: private, for the server alone")
@@ -77,7 +72,7 @@ def client(
     which admits the clients whose public keys lie in its roster. NAME is made of
     letters, digits, dashes, underscores and dots.
     """
-    from ccfcpp.deployment.keys import make_client
+    from ccfcpp.deployment.keys.making import make_client
 
     files = make_client(out, name)
     typer.echo(f"{files.key}: private, stays at the client; whoever has it can pretend to be it")

@@ -1,4 +1,4 @@
-"""The command ``ccfcpp leakage``: it parses, calls and prints."""
+"""The command ``ccfcpp leakage``."""
 
 from __future__ import annotations
 

@@ -1,9 +1,17 @@
 """The options that several commands have, and that are no key of the configuration."""
 
+import functools
+import inspect
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, is_dataclass
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from ccfcpp.cli import flags
+from ccfcpp.core.config_layers import flatten, merge, parse_assignments, read_configs
+from ccfcpp.runs.given import Given, as_tree
 
 Config = Annotated[
     list[Path] | None,
@@ -27,3 +35,62 @@ Seeds = Annotated[
 ]
 ShowProfile = Annotated[bool, typer.Option("--profile", help="Say in the end where the time went.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the results as one JSON object.")]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The values of a command's flags by dotted key, and of what all commands that run have."""
+
+    named: flags.Named
+    config: Config = None
+    out: Out = None
+    resume: Resume = False
+    settings: Settings = None
+    json_output: AsJson = False
+
+    def given(self, table: Iterable[flags.Flag], *groups: str) -> Given:
+        """The settings that the user gave.
+
+        Args:
+            table: The command's flags.
+            groups: Folders of the presets that the command means by a short name.
+
+        Raises:
+            UsageError: A file cannot be read, or a setting is of another form.
+        """
+        named = dict(self.named)
+        rounds = named.pop(flags.ROUNDS.key, None)
+        assigned = parse_assignments(self.settings or [])
+        keys = {key for key, _ in flatten(assigned)}
+        options = {flag.key: flag.option for flag in table if flag.key not in keys}
+        files = tuple(read_configs(self.config or [], groups))
+        return Given(files, merge(as_tree(named), assigned), rounds, options)
+
+
+def grouped(command: flags.Command) -> flags.Command:
+    """Let a command have parameters that are dataclasses: their fields become its options."""
+    own = inspect.signature(command, eval_str=True).parameters
+    groups = {
+        name: inspect.signature(each.annotation, eval_str=True).parameters
+        for name, each in own.items()
+        if isinstance(each.annotation, type) and is_dataclass(each.annotation)
+    }
+
+    @functools.wraps(command)
+    def wrapper(**given: object) -> None:
+        made = {
+            name: own[name].annotation(**{key: given.pop(key) for key in options})
+            for name, options in groups.items()
+        }
+        command(**made, **given)
+
+    spread = [each for name in own for each in groups.get(name, {name: own[name]}).values()]
+    parameters = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in spread]
+    wrapper.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    wrapper.__annotations__ = {each.name: each.annotation for each in parameters}
+    return wrapper
+
+
+def running(*table: flags.Flag) -> Callable[[flags.Command], flags.Command]:
+    """Give a command some flags of the table, and the options of ``Asked``."""
+    return lambda command: flags.keyed(*table)(grouped(command))

@@ -1,4 +1,4 @@
-"""The command ``ccfcpp predict``: it parses, calls and prints."""
+"""The command ``ccfcpp predict``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command ``ccfcpp presets``: it parses, calls and prints."""
+"""The command ``ccfcpp presets``."""
 
 from typing import Annotated
 

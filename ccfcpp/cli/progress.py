@@ -3,7 +3,7 @@
 import time
 from collections.abc import Iterable, Mapping
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from rich.console import Console, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
@@ -12,16 +12,17 @@ from ccfcpp.core.pace import Pace
 from ccfcpp.core.units import counted
 from ccfcpp.engine.federation import RoundReport
 
+if TYPE_CHECKING:
+    from ccfcpp.runs.experiment import AnyExperiment
+
 _SECONDS_BETWEEN_LINES = 5.0
 _SECONDS_TO_TELL = 3.0
 """After the first step, from which on the whole time can be told."""
 _MOST_NAMED = 20
 _LONG = 20 * 60.0
 """Seconds from which on a user may want to know what is shorter."""
-_SHORTER = (
-    "shorter: part of the images (--set data.images=2000), smaller ones (--set data.image_size=32) "
-    "or fewer rounds; Ctrl-C keeps what is done, and --resume goes on"
-)
+_FEW_IMAGES, _SMALL_SIDE = 2000, 32
+"""Images, and pixels a side, with which a run is short."""
 
 
 class _Bar(Progress):
@@ -44,6 +45,7 @@ class RunProgress:
         headline: Key and name of the score that is shown.
         samples: Images of all clients together.
         below: What a terminal shows below the bar.
+        hint: What to say of a long run.
     """
 
     def __init__(
@@ -53,7 +55,9 @@ class RunProgress:
         headline: tuple[str, str],
         samples: int = 0,
         below: RenderableType | None = None,
+        hint: str = "",
     ) -> None:
+        self.hint = hint
         self.console = console
         self.rounds = rounds
         self.headline = headline
@@ -131,13 +135,38 @@ class RunProgress:
         left = self.rounds - number
         all_of_it = f"about {minutes(one * left)} min for {counted(left, 'round')}"
         self.console.print(f"{all_of_it}, by {source}")
-        if one * left > _LONG:
-            self.console.print(_SHORTER)
+        if one * left > _LONG and self.hint:
+            self.console.print(self.hint)
 
     def _time_left(self, report: RoundReport) -> str:
         recent = self.ends[-10:]
         seconds = (self.rounds - report.round - 1) * (recent[-1] - recent[0]) / (len(recent) - 1)
         return f"{minutes(seconds)} left"
+
+
+def shorter(experiment: "AnyExperiment", begun: bool = False) -> str:
+    """What would make a long run shorter, and what becomes of it where it is stopped.
+
+    Args:
+        experiment: The run.
+        begun: Whether it goes on, so that its settings cannot change any more.
+    """
+    ways = [] if begun else _ways(experiment)
+    mend = f"shorter: {' or '.join(ways)}; " if ways else ""
+    return f"{mend}Ctrl-C keeps what is done, and --resume goes on"
+
+
+def _ways(experiment: "AnyExperiment") -> list[str]:
+    ways = []
+    data = getattr(experiment, "data", None)  # not with clients on other machines
+    if data is not None:
+        if sum(map(len, experiment.parts)) > _FEW_IMAGES:
+            ways.append(f"part of the images (--set {experiment.images_key}={_FEW_IMAGES})")
+        if min(data.images.shape[2:]) > _SMALL_SIDE:
+            ways.append(f"smaller ones (--set data.image_size={_SMALL_SIDE})")
+    if experiment.algorithm.rounds > 1:
+        ways.append("fewer rounds")
+    return ways
 
 
 def minutes(seconds: float) -> str:

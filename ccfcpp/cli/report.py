@@ -1,4 +1,4 @@
-"""The command ``ccfcpp report``: it parses, calls and prints."""
+"""The command ``ccfcpp report``."""
 
 from __future__ import annotations
 
@@ -14,18 +14,11 @@ import typer
 from ccfcpp.cli import flags
 from ccfcpp.cli.options import AsJson
 from ccfcpp.cli.terminal import progress_console, usage_errors
-from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.core.errors import UsageError
-from ccfcpp.runs.paths import RunPaths
+from ccfcpp.runs.paths import RunPaths, refuse_full, writable
 
 if TYPE_CHECKING:
     from ccfcpp.report.contents import Contents
-
-
-def add_report(app: typer.Typer) -> None:
-    """Give an application the command."""
-    shown = flags.showing_defaults("cluster", lambda: ClusterConfig.kind_for({}), flags.DATA_ROOT)
-    app.command(cls=shown)(report)
 
 
 @flags.keyed(flags.DATA_ROOT)
@@ -121,8 +114,8 @@ def _place(runs: Sequence[Path], out: Path | None) -> Path:
     if out is None:
         return runs[0] if len(runs) == 1 else Path("reports") / f"{datetime.now():%Y%m%d-%H%M%S-%f}"
     into_the_run = len(runs) == 1 and out.resolve() == runs[0].resolve()
-    if not into_the_run and out.exists() and (out.is_file() or any(out.iterdir())):
-        raise UsageError(f"output folder {out} is not empty: give another --out")
+    if not into_the_run:
+        refuse_full(out)
     return out
 
 
@@ -131,12 +124,8 @@ def _write(folder: Path, drawn: Contents, page: Callable[[Mapping[str, str]], st
     from ccfcpp.report.writing import as_svg, write_figure
 
     figures = folder / "figures"
-    try:
-        figures.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UsageError(
-            f"output folder {folder} cannot be written ({error.strerror}): give another --out"
-        ) from error
+    with writable(folder):
+        figures.mkdir(exist_ok=True)
     svgs = {figure.name: as_svg(figure) for figure in drawn.figures}
     for figure in drawn.figures:
         write_figure(figures, figure, svgs[figure.name])

@@ -8,7 +8,7 @@ import os
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -23,6 +23,7 @@ from ccfcpp.cli.terminal import (
     usage_errors,
 )
 from ccfcpp.clustering.config import ClusterConfig
+from ccfcpp.core.config import RunConfig, Tree
 from ccfcpp.core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -45,14 +46,14 @@ def reproduce(
     named: flags.Named,
     names: Annotated[
         list[str] | None,
-        typer.Argument(metavar="ITEM...", help="Tables and figures; all are listed by --list."),
+        typer.Argument(metavar="ITEM...", help="Tables and figures; --list shows all of them."),
     ] = None,
     show_list: Annotated[bool, typer.Option("--list", help="List the items.")] = False,
     quick: Annotated[
-        bool, typer.Option("--quick", help="On little data, in minutes on two processors.")
+        bool, typer.Option("--quick", help="Run on little data, in minutes on two processors.")
     ] = False,
     dataset: Annotated[
-        str | None, typer.Option(help="Only the runs on this data set, of those of the item.")
+        str | None, typer.Option(help="Make only those runs of the item that use this data set.")
     ] = None,
     jobs: Annotated[
         int | None,
@@ -60,16 +61,17 @@ def reproduce(
             metavar="J",
             min=1,
             max=1024,
-            help="How many runs go on at once; with --quick as many as there are processors.",
+            help="Number of simultaneous runs; with --quick that of the processors.",
         ),
     ] = None,
     out: Annotated[
-        Path, typer.Option(help="Folder of runs and results; what is finished there is kept.")
+        Path, typer.Option(help="Folder of runs and results; finished runs there are kept.")
     ] = _OUT,
     json_output: AsJson = False,
 ) -> None:
-    """Re-make tables and figures of the papers, and say which of their statements held."""
-    from ccfcpp.papers.reproduction.catalogue import ITEMS
+    """Make tables and figures of the papers again, and say which of the papers' claims held."""
+    from ccfcpp.papers.reproduction.findings import find_in
+    from ccfcpp.papers.reproduction.items import ITEMS
     from ccfcpp.papers.reproduction.results import Result
     from ccfcpp.papers.reproduction.writing import as_text, write
     from ccfcpp.runs.environment import keep_freed_memory, use_processors
@@ -103,7 +105,7 @@ def reproduce(
     for name, item in chosen.items():
         _run(item, plans[name], jobs_of[name], resumption)
         results = [Result(run.config, plans[name].folder(run)) for run in plans[name].runs]
-        findings = item.find(results)
+        findings = find_in(item, results)
         folder = out / "-".join(filter(None, [name, "quick" if quick else None, dataset]))
         one = command.replace(" ".join(chosen), name, 1)
         write(folder, as_text(item.title, one, results, findings), findings)
@@ -115,13 +117,13 @@ def reproduce(
 
 
 def _flags(values: Mapping[str, object]) -> str:
-    """Those that were given, as one types them."""
+    """Return the flags that were given, as one types them."""
     named = {name: value for name, value in values.items() if value is not None}
     return "".join(f" {name} {shlex.quote(str(value))}" for name, value in named.items())
 
 
 def _item(name: str) -> Item:
-    from ccfcpp.papers.reproduction.catalogue import ITEMS
+    from ccfcpp.papers.reproduction.items import ITEMS
 
     if name not in ITEMS:
         nearest = difflib.get_close_matches(name, ITEMS, n=1, cutoff=0.0)[0]
@@ -134,31 +136,30 @@ def _item(name: str) -> Item:
 def _plan(
     item: Item,
     quick: bool,
-    values: dict[str, Any],
+    values: Tree,
     out: Path,
     data_root: str | None,
     dataset: str | None,
-) -> Study[Any]:
-    """The runs of an item, of which each kind has been looked at."""
-    from ccfcpp.papers.reproduction.plan import plan_blocks
+) -> Study[RunConfig]:
+    """Plan the runs of an item, and check one on each data set."""
+    from ccfcpp.papers.reproduction.plan import KINDS, plan_item
     from ccfcpp.runs.study import Study
 
-    blocks = item.quick if quick else item.full
-    kind, presets = item.command.config, item.command.presets
+    _, make = KINDS[item.command]
     root = None if data_root is None else Path(data_root)
-    base = item.command.base
-    runs = plan_blocks(kind, presets, blocks, values, out / "data", root, dataset, base)
+    runs = plan_item(item, quick, values, out / "data", root, dataset)
     study = Study(out / "runs", runs)
     # What can be checked before hours of work is: the first run left on each data set.
     checked: set[str] = set()
     for run in runs:
         if run.config.dataset not in checked and not study.is_finished(run):
-            item.command.make(run.config)
+            make(run.config)
             checked.add(run.config.dataset)
     return study
 
 
 def _jobs(item: Item, jobs: int | None, quick: bool) -> int:
+    """Return the number of simultaneous runs."""
     if item.timed and jobs not in (None, 1):
         raise UsageError(
             f"--jobs {jobs}: runs whose time is measured go on one by one; leave it out"
@@ -168,8 +169,9 @@ def _jobs(item: Item, jobs: int | None, quick: bool) -> int:
     return (os.cpu_count() or 1) if quick and not item.timed else 1
 
 
-def _run(item: Item, study: Study[Any], jobs: int, resumption: str) -> None:
+def _run(item: Item, study: Study[RunConfig], jobs: int, resumption: str) -> None:
     from ccfcpp.cli.study_progress import watched
+    from ccfcpp.papers.reproduction.plan import KINDS
     from ccfcpp.runs.parallel import run_in_processes
 
     console = progress_console()
@@ -178,7 +180,7 @@ def _run(item: Item, study: Study[Any], jobs: int, resumption: str) -> None:
         resumable(resumption, console) as should_stop,
         watched(study, console) as look,
     ):
-        run_in_processes(study, item.command.make, jobs, look, should_stop)
+        run_in_processes(study, KINDS[item.command][1], jobs, look, should_stop)
 
 
 def _print(item: Item, results: Sequence[Result], findings: Findings, folder: Path) -> None:
@@ -194,7 +196,7 @@ def _print(item: Item, results: Sequence[Result], findings: Findings, folder: Pa
 
 def _as_json(
     name: str, item: Item, results: Sequence[Result], findings: Findings, folder: Path
-) -> dict[str, Any]:
+) -> dict[str, object]:
     from ccfcpp.papers.reproduction.claims import verdict
     from ccfcpp.papers.reproduction.writing import scale
 

@@ -4,19 +4,19 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
 from ccfcpp.cli.progress import minutes
+from ccfcpp.runs.paths import C
 from ccfcpp.runs.study import Study
 
 
 @contextmanager
 def watched(
-    study: Study[Any],
+    study: Study[C],
     console: Console,
     finished: Callable[[], RenderableType] = lambda: "",
 ) -> Iterator[Callable[[], None]]:
@@ -62,11 +62,11 @@ def watched(
         yield look
 
 
-def _done(study: Study[Any]) -> set[Path]:
+def _done(study: Study[C]) -> set[Path]:
     return {run.folder for run in study.runs if study.is_finished(run)}
 
 
-def _header(study: Study[Any], done: int) -> str:
+def _header(study: Study[C], done: int) -> str:
     """What is about to be run."""
     configs = [planned.config for planned in study.runs]
     names = [
@@ -77,7 +77,7 @@ def _header(study: Study[Any], done: int) -> str:
     return f"{len(configs)} runs{finished}: {names[0]}; on {names[1]}; in {study.path}"
 
 
-def _running(study: Study[Any], done: int, left: str) -> Text:
+def _running(study: Study[C], done: int, left: str) -> Text:
     """How far the runs are, and a line for each that has begun, with the rounds behind it."""
     lines = [f"{done} of {len(study.runs)} runs finished{left}"]
     for planned in study.runs:

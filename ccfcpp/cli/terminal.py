@@ -1,12 +1,11 @@
 """What commands share: running an experiment under a progress bar, and printing."""
 
-import functools
 import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 from rich.console import Console, RenderableType
@@ -15,78 +14,24 @@ from rich.text import Text
 
 from ccfcpp.cli.interruption import graceful_interruption
 from ccfcpp.core.config import Tree
-from ccfcpp.core.config_layers import flatten, merge, nest, parse_assignments, read_configs
 from ccfcpp.core.errors import StoppedError, UsageError
 from ccfcpp.core.pace import followed
 from ccfcpp.core.units import bytes_in_words
+from ccfcpp.runs.given import as_tree
 
 if TYPE_CHECKING:
     from ccfcpp.core.profiling import Profile
-    from ccfcpp.runs.experiment import Experiment
+    from ccfcpp.runs.experiment import AnyExperiment
     from ccfcpp.runs.folder import RunFolder
+    from ccfcpp.runs.paths import Summary
 
 INTERRUPTED = 130
 """Exit code of a command that was stopped."""
-_SWITCHES = {
-    **dict.fromkeys(("attack.attackers", "attack.scale"), ("attack.kind", "--attack")),
-    **dict.fromkeys(
-        ("defence.hostile", "defence.norm", "defence.weight"), ("defence.rule", "--defence")
-    ),
-    **dict.fromkeys(
-        [f"privacy.{key}" for key in ("epsilon", "delta", "noise", "clip", "reproducible_noise")],
-        ("privacy.level", "--privacy"),
-    ),
-}
-"""What does nothing by itself, and what turns it on: the key and its flag."""
 
 
-def given(named: Mapping[str, Any]) -> Tree:
+def given(named: Mapping[str, object]) -> Tree:
     """The flags that were given, by dotted key, as a tree of settings."""
-    tree: Tree = {}
-    for key, value in named.items():
-        if value is not None:
-            tree = merge(tree, nest(key, value))
-    return tree
-
-
-def user_layers(
-    configs: Sequence[Path] | None,
-    named: Mapping[str, Any],
-    settings: Sequence[str] | None,
-    groups: Sequence[str] = (),
-) -> tuple[list[Tree], Tree]:
-    """What the user gave: files, and single values over them.
-
-    Args:
-        configs: Values of ``--config``.
-        named: Values of flags, by dotted key.
-        settings: Values of ``--set``.
-        groups: Folders of the presets that the command means by a short name.
-
-    Raises:
-        UsageError: A file cannot be read, or a setting is of another form.
-    """
-    values = merge(given(named), parse_assignments(settings or []))
-    return read_configs(configs or [], groups), values
-
-
-def refuse_idle(layers: Sequence[Tree]) -> None:
-    """Refuse single values that do nothing, since what they belong to is off.
-
-    Args:
-        layers: What the user gave, single values last.
-
-    Raises:
-        UsageError: In one line, the first such value, and what turns it on.
-    """
-    values = dict(flatten(layers[-1]))
-    known = dict(flatten(functools.reduce(merge, layers, {})))
-    for key, (switch, option) in _SWITCHES.items():
-        if key in values and switch not in values and known.get(switch, "none") == "none":
-            raise UsageError(
-                f"{key} = {values[key]} has no effect without {switch}: add {option}, or leave it "
-                "out"
-            )
+    return as_tree(named)
 
 
 @contextmanager
@@ -147,13 +92,13 @@ def resumable(
 
 
 def run_to_end(
-    experiment: "Experiment[Any]",
+    experiment: "AnyExperiment",
     folder: "RunFolder",
     headline: tuple[str, str],
     should_stop: Callable[[], bool],
     title: str | None = None,
     below: RenderableType | None = None,
-) -> dict[str, Any]:
+) -> "Summary":
     """Run an experiment with progress on stderr.
 
     Args:
@@ -167,13 +112,14 @@ def run_to_end(
     Raises:
         StoppedError: It was stopped.
     """
-    from ccfcpp.cli.progress import RunProgress
+    from ccfcpp.cli.progress import RunProgress, shorter
 
     console = progress_console()
     if title is not None:
         console.print(title)
     samples = sum(member.samples for member in experiment.members)
-    progress = RunProgress(console, experiment.algorithm.rounds, headline, samples, below)
+    hint = shorter(experiment, folder.checkpoint.exists())
+    progress = RunProgress(console, experiment.algorithm.rounds, headline, samples, below, hint)
     with progress, followed(progress.pace):
         return experiment.run(folder, progress, should_stop)
 
@@ -236,7 +182,7 @@ def print_rows(title: str, rows: Sequence[Mapping[str, str]]) -> None:
     Console().print(table)
 
 
-def traffic_rows(summary: Mapping[str, Any]) -> dict[str, str]:
+def traffic_rows(summary: "Summary") -> dict[str, str]:
     """The rows that every summary ends with."""
     return {
         "refused": f"{summary['refused_updates']} updates",

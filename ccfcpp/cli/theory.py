@@ -1,4 +1,4 @@
-"""The command ``ccfcpp verify-theory``: it parses, calls and prints."""
+"""The command ``ccfcpp verify-theory``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import typer
 
 from ccfcpp.cli.options import AsJson
 from ccfcpp.cli.terminal import print_rows, progress_console
-from ccfcpp.core.errors import UsageError
+from ccfcpp.runs.paths import refuse_full, writable
 
 if TYPE_CHECKING:
     from ccfcpp.papers.theory.statements import Statement
@@ -33,7 +33,8 @@ def verify_theory(
     from ccfcpp.runs.study import as_csv
 
     if out is not None:
-        _make_folder(out)
+        with writable(out):
+            refuse_full(out)
     use_processors()
     console = progress_console()
     began = time.perf_counter()
@@ -52,17 +53,6 @@ def verify_theory(
     for subject, group in groupby(found.statements, key=lambda each: each.subject):
         print_rows(subject, [_shown(each) for each in group])
     typer.echo(f"seed {seed}, {seconds} s" + ("" if out is None else f"; CSV files in {out}"))
-
-
-def _make_folder(path: Path) -> None:
-    try:
-        if path.is_dir() and any(path.iterdir()):
-            raise UsageError(f"output folder {path} is not empty: give another --out")
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UsageError(
-            f"output folder {path} cannot be written ({error.strerror}): give another --out"
-        ) from error
 
 
 def _shown(statement: Statement) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""What a system of federated clustering must give, and what it may give."""
+"""The interface of a system of federated clustering: what it must define, and what it may."""
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
@@ -17,13 +17,13 @@ from ccfcpp.models.state import ModelState
 
 @dataclass(frozen=True)
 class Problem:
-    """What an algorithm is made for, at the server and at each client alike.
+    """The setting for which the server and each client make an algorithm.
 
     Attributes:
-        config: The run's configuration.
+        config: Configuration of the run.
         image_shape: Channels, height and width of an image.
         clusters: Number of clusters k.
-        device: Where the computation runs.
+        device: Device of the computation.
         samples: Images of all clients that take part in the run; 0 where nothing is trained.
     """
 
@@ -35,7 +35,7 @@ class Problem:
 
 
 class ClusteringState(Protocol):
-    """What the server of a clustering system knows: a dataclass that has centroids."""
+    """State of a clustering system's server: a dataclass with centroids."""
 
     @property
     def centroids(self) -> Tensor | None:
@@ -48,12 +48,12 @@ Clustered = TypeVar("Clustered", bound=ClusteringState)
 
 @dataclass(frozen=True)
 class ModelComparison(Generic[State]):
-    """How local models are compared with the global one, where there are models.
+    """Functions by which local models are compared with the global one.
 
     Attributes:
-        global_model: The model in a state.
-        represent: What a model makes of uint8 images (images, channels, height, width): floats of
-            shape (images, dimensions).
+        global_model: Returns the model of a state.
+        represent: Maps uint8 images (images, channels, height, width) by a model to floats of shape
+            (images, dimensions).
     """
 
     global_model: Callable[[State], ModelState]
@@ -63,27 +63,28 @@ class ModelComparison(Generic[State]):
 class ClusteringAlgorithm(Algorithm[Clustered]):
     """An algorithm that clusters images.
 
-    Beside the rounds it assigns any image to a cluster, by what the server knows. What it offers
-    beyond that has a default here which offers nothing.
+    Besides the rounds it defines how the server's state assigns an image to a cluster. Everything
+    beyond that is optional.
 
     Attributes:
-        by_angle: Whether images belong to the centroid of the nearest direction, whatever its
-            length; else to the nearest one.
-        by_pixels: Whether centroids lie among the pixels: an average of one image is that image.
-        comparison: How local models are compared with the global one; None without models.
+        by_angle: Whether images belong to the centroid with the highest cosine similarity; else to
+            the nearest one.
+        by_pixels: Whether centroids are means of pixels, so that the mean of a single image reveals
+            it.
+        comparison: Functions that compare local models with the global one; None without models.
     """
 
     by_angle: bool = False
     by_pixels: bool = False
-    comparison: ModelComparison[Any] | None = None
+    comparison: ModelComparison[Clustered] | None = None
 
     def knows_clusters(self, state: Clustered) -> bool:
-        """Whether images can be assigned yet."""
+        """Whether the state has centroids, so that images can be assigned."""
         return state.centroids is not None
 
     @abstractmethod
     def assign(self, state: Clustered, holder: Client) -> Tensor:
-        """The cluster of each image of a holder, int64 of shape (samples,).
+        """Assign each image of a holder to a cluster, int64 of shape (samples,).
 
         Raises:
             FederationError: The state has no centroids.
@@ -91,23 +92,23 @@ class ClusteringAlgorithm(Algorithm[Clustered]):
 
     @abstractmethod
     def represent(self, state: Clustered, holder: Client) -> Tensor | None:
-        """A holder's images as points in the centroids' space.
+        """Map a holder's images to points in the space of the centroids.
 
         Returns:
-            Floats of shape (samples, dimensions); None where the state knows of no such space yet.
+            Floats of shape (samples, dimensions); None before there are centroids.
         """
 
     @abstractmethod
     def delivery(self, state: Clustered) -> object:
-        """What clients receive in the end, to assign their images: a dataclass of tensors."""
+        """The dataclass of tensors by which clients assign their images after the run."""
 
     @property
-    def delivery_type(self) -> type[Any]:
-        """The dataclass that ``delivery`` gives."""
+    def delivery_type(self) -> type[object]:
+        """Type of what ``delivery`` returns."""
         return self.state_type
 
     def assign_delivered(self, delivery: Any, holder: Client) -> Tensor:
-        """The cluster of each image of a holder by what was delivered, as ``assign`` has it.
+        """Assign each image of a holder by a delivery, as ``assign`` does by the state.
 
         Raises:
             FederationError: The delivery has no centroids.
@@ -115,9 +116,9 @@ class ClusteringAlgorithm(Algorithm[Clustered]):
         return self.assign(delivery, holder)
 
     def pictures(self, state: Clustered) -> Mapping[str, Tensor]:
-        """What there is to look at by name, each uint8 of shape (height, width, 3)."""
+        """Pictures of the run by name, each uint8 of shape (height, width, 3)."""
         return {}
 
     def describe(self) -> dict[str, object]:
-        """What a summary says of the system, beside the configuration."""
+        """Facts for the summary that are not in the configuration."""
         return {}

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from ccfcpp.clustering.methods import METHODS
+from ccfcpp.core.conditions import Affects, When
 from ccfcpp.core.config import DataConfig, Heeding, MethodConfig, Positive, Section, Share
 from ccfcpp.hostility.config import AttackConfig, DefenceConfig
 from ccfcpp.privacy.config import PrivacyConfig
@@ -28,13 +29,13 @@ class PartitionConfig(Section):
     kind: Literal["skew", "dirichlet", "iid", "folders"] = "skew"
     """``skew``: the CCFC++ paper's p-skew; ``dirichlet``: shares of each class by Dir(alpha);
     ``iid``: at random; ``folders``: a folder a client."""
-    p: Share = 0.0
+    p: Annotated[Share, When("partition.kind", "skew")] = 0.0
     """Degree of ``skew``: 0 gives shares at random, 1 one class a client."""
-    alpha: Annotated[float, Field(gt=0)] = 0.5
+    alpha: Annotated[float, Field(gt=0), When("partition.kind", "dirichlet")] = 0.5
     """Concentration of ``dirichlet``: heterogeneous where it is small; ``inf`` is ``iid``."""
     clients: Positive | None = None
     """Number of clients; one a class (or a folder) where it is null."""
-    min_samples: Positive = 10
+    min_samples: Annotated[Positive, When("partition.kind", "dirichlet")] = 10
     """``dirichlet`` is drawn again until each client holds so many."""
 
     @property
@@ -61,7 +62,7 @@ class ClusterConfig(MethodConfig):
 
     method: str = "fed-scan"
     """``ccfc`` is ``ccfc++`` without the decorrelation term."""
-    preset: Literal["default", "published"] = "default"
+    preset: Annotated[Literal["default", "published"], Affects("other settings")] = "default"
     """``default``: what does best here; ``published``: CCFC and CCFC++ as their papers and code
     have them, which is what stands beside published values."""
     clusters: Positive | None = None

@@ -1,27 +1,23 @@
 """Federated clustering with scikit-learn's interface, for images that are in memory."""
 
 from collections.abc import Mapping
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.base import BaseEstimator, ClusterMixin
+from sklearn.base import ClusterMixin
 
-from ccfcpp.clustering.config import ClusterConfig
-from ccfcpp.clustering.experiment import ClusteringExperiment
 from ccfcpp.clustering.kmeans.centroids import required_centroids
-from ccfcpp.clustering.methods import METHODS, refuse_unused
+from ccfcpp.clustering.methods import METHODS
 from ccfcpp.clustering.own_images import settings_for
-from ccfcpp.core.config import Tree
-from ccfcpp.core.config_layers import flatten, resolve
-from ccfcpp.core.errors import UsageError
+from ccfcpp.clustering.running import CLUSTERING
 from ccfcpp.core.randomness import SERVER
-from ccfcpp.data import ImageData
-from ccfcpp.data.npz import from_arrays, index_names
+from ccfcpp.data.npz import from_arrays
 from ccfcpp.engine.client import Client
+from ccfcpp.runs.estimator import FederatedEstimator, Names
 
 
-class FederatedClustering(ClusterMixin, BaseEstimator):  # type: ignore[misc] # no types there
+class FederatedClustering(ClusterMixin, FederatedEstimator):  # type: ignore[misc] # no types there
     """Fed-SCAN, or another system, over clients that hold the images given.
 
     Args:
@@ -31,7 +27,7 @@ class FederatedClustering(ClusterMixin, BaseEstimator):  # type: ignore[misc] # 
         device: ``auto``, ``cpu`` or ``cuda``.
         settings: Other sections of the configuration, as a nested mapping such as
             ``{"scan": {"steps": 60}}``, over what follows from the images, as for
-            ``ccfcpp cluster`` on images of one's own.
+            ``ccfcpp cluster`` on a user's own images.
 
     Attributes:
         labels_: Cluster of each image, int64 of shape (n_samples,).
@@ -47,20 +43,17 @@ class FederatedClustering(ClusterMixin, BaseEstimator):  # type: ignore[misc] # 
         method: str = "fed-scan",
         random_state: int = 0,
         device: str = "auto",
-        settings: Mapping[str, Any] | None = None,
+        settings: Mapping[str, object] | None = None,
     ) -> None:
+        super().__init__(method=method, random_state=random_state, device=device, settings=settings)
         self.n_clusters = n_clusters
-        self.method = method
-        self.random_state = random_state
-        self.device = device
-        self.settings = settings
 
     def fit(
         self,
         X: NDArray[np.uint8],  # noqa: N803 - scikit-learn's name
         y: None = None,
         *,
-        clients: NDArray[Any],
+        clients: Names,
     ) -> Self:
         """Learn an encoder and centroids.
 
@@ -73,33 +66,12 @@ class FederatedClustering(ClusterMixin, BaseEstimator):  # type: ignore[misc] # 
             UsageError: The arrays or the settings do not fit.
         """
         data = from_arrays("images", np.asarray(X), None, "X")
-        owners, names = index_names(np.asarray(clients), len(data), "fit", "clients")
-        fixed: Tree = {
-            "dataset": "./images",
-            "method": self.method,
-            "clusters": self.n_clusters,
-            "seed": self.random_state,
-            "device": self.device,
-            "partition": {"kind": "folders"},
-        }
-        settings = dict(self.settings or {})
-        if taken := sorted(settings.keys() & fixed.keys()):
-            raise UsageError(
-                f"settings hold {', '.join(taken)}: give them by the arguments instead"
-            )
-        fitted = settings_for(len(data), data.images.shape[1:])
-        config = resolve(ClusterConfig, "cluster", fitted, settings | fixed)
-        refuse_unused([key for key, _ in flatten(settings)], [self.method])
-        owned = ImageData("images", data.images, None, (), owners, names)
-        experiment = ClusteringExperiment(config, owned)
-        state = experiment.algorithm.initial_state(experiment.randomness)
-        self.n_iter_ = 0
-        for after, _ in experiment.federation().run(state):
-            state = after
-            self.n_iter_ += 1
-        self.cluster_centers_ = required_centroids(state.centroids).cpu().numpy()
+        fixed = {"clusters": self.n_clusters, "partition": {"kind": "folders"}}
+        suited = settings_for(len(data), data.images.shape[1:])
+        experiment = self._experiment(CLUSTERING, data, clients, fixed, suited)
+        self._state, self.n_iter_ = experiment.trained()
         self._problem = experiment.problem
-        self._state = state
+        self.cluster_centers_ = required_centroids(self._state.centroids).cpu().numpy()
         self.labels_ = self.predict(X)
         return self
 
@@ -109,14 +81,9 @@ class FederatedClustering(ClusterMixin, BaseEstimator):  # type: ignore[misc] # 
         Raises:
             UsageError: The images differ in shape from those of ``fit``.
         """
-        images = from_arrays("images", np.asarray(X), None, "X").images
-        if tuple(images.shape[1:]) != self._problem.image_shape:
-            raise UsageError(
-                f"images of shape {tuple(images.shape[1:])} do not fit the model, which was made "
-                f"for {self._problem.image_shape} (channels, height, width): resize them"
-            )
+        data = self._images(X, self._problem.image_shape)
         # Made anew: an algorithm may hold what it made of images, and a fitted model must not.
         algorithm = METHODS[self._problem.config.method].make(self._problem)
-        holder = Client(SERVER, "predict", images.to(self._problem.device))
+        holder = Client(SERVER, "predict", data.images.to(self._problem.device))
         labels: NDArray[np.int64] = algorithm.assign(self._state, holder).cpu().numpy()
         return labels

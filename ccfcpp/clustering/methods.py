@@ -10,13 +10,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ccfcpp.core.config import Section, Tree, fits_always
-from ccfcpp.core.errors import UsageError
+from ccfcpp.core.conditions import Condition
+from ccfcpp.core.config import MethodConfig, Section, Tree, fits_always
 from ccfcpp.core.registry import Registry
 from ccfcpp.core.sending import Kind
 
 if TYPE_CHECKING:
     from ccfcpp.clustering.algorithm import ClusteringAlgorithm, Problem
+
+    Made = ClusteringAlgorithm[Any]
 
 
 @dataclass(frozen=True)
@@ -29,22 +31,32 @@ class System:
         make: Makes the algorithm for a problem.
         sections: The parts of the configuration that it heeds, by name, beside those of every run.
         fixed: Settings that it brings where it is named.
+        ignores: Keys and sections that it never looks at, of those that it shares with others,
+            such as ``compute.cohort``.
+        needs: When keys and sections count for it, beside what their fields declare.
         check: Raises ``ValueError`` with one line where a configuration does not fit it.
         centralised: Whether the division among clients means nothing to it.
         summary: What it does, in one line of help.
         kinds: What leaves a client, in kinds that its owner must allow. A system that does not say
             is taken to send images.
+        rounds: The dotted key of its number of rounds, which ``--rounds`` sets; empty where that
+            number is fixed.
+        round_steps: The dotted key of the steps in a round, where ``rounds`` counts steps.
     """
 
     title: str
     sends: str
-    make: Callable[[Problem], ClusteringAlgorithm[Any]]
+    make: Callable[[Problem], Made]
     sections: Mapping[str, type[Section]] = field(default_factory=dict)
     fixed: Tree = field(default_factory=dict)
-    check: Callable[[Any], None] = fits_always
+    ignores: tuple[str, ...] = ()
+    needs: Mapping[str, Sequence[Condition]] = field(default_factory=dict)
+    check: Callable[[MethodConfig], None] = fits_always
     centralised: bool = False
     summary: str = ""
     kinds: tuple[Kind, ...] = ("images",)
+    rounds: str = ""
+    round_steps: str = ""
 
 
 METHODS: Registry[System] = Registry(
@@ -66,26 +78,3 @@ METHODS: Registry[System] = Registry(
     "ccfcpp.clustering.methods:System",
 )
 """All of them: those of the CCFC++ paper's tables in their order, ours, and those of packages."""
-
-
-def refuse_unused(keys: Sequence[str], methods: Sequence[str]) -> None:
-    """Refuse settings that no system of a run heeds.
-
-    Args:
-        keys: Dotted keys that the user gave.
-        methods: Names of the systems.
-
-    Raises:
-        UsageError: One of the keys has no effect.
-    """
-    known = {name: METHODS[name] for name in dict.fromkeys([*METHODS.own(), *methods])}
-    special = {section for system in known.values() for section in system.sections}
-    heeded = {section for name in methods for section in known[name].sections}
-    for key in keys:
-        part = key.partition(".")[0]
-        if part in special - heeded:
-            users = [name for name, system in known.items() if part in system.sections]
-            raise UsageError(
-                f"{key} has no effect on {', '.join(methods)}: leave it out, or take one of "
-                f"{', '.join(users)}"
-            )

@@ -1,4 +1,4 @@
-"""Settings of Fed-SCAN for images of one's own, by their size, colour and number.
+"""Settings of Fed-SCAN for a user's own images, by their size, colour and number.
 
 The numbers are those of the presets, put in between: the digits' for few images of few pixels,
 MNIST's for many grey ones, CIFAR-10's for many in colour.
@@ -6,16 +6,11 @@ MNIST's for many grey ones, CIFAR-10's for many in colour.
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.scan.config import ScanConfig
-from ccfcpp.clustering.setup import load_data
 from ccfcpp.core.config import Tree
-from ccfcpp.core.config_layers import merge, resolve
-from ccfcpp.data import ImageData
-from ccfcpp.data.registry import DATASETS
-from ccfcpp.runs.opening import Opening
+from ccfcpp.core.config_layers import merge
 
 _FEW, _MANY = 2000, 20_000
 _STEPS_OVER_A_NETWORK = 60
@@ -24,29 +19,6 @@ _SMALLEST_FOR_GRADIENTS = 16
 """Pixels a side: histograms of gradients need cells of some pixels."""
 _WIDTHS = (8, 8, 8, 16, 32, 64, 128)
 """Channels of the last convolutions: the smaller the resolution, the more."""
-
-
-def fitted(
-    opening: Opening[ClusterConfig], *layers: Tree
-) -> tuple[Opening[ClusterConfig], ImageData | None]:
-    """A run with the settings that its images ask for, under those that the user gave.
-
-    Args:
-        opening: The run. One that goes on, or that is on a named data set, stays as it is.
-        layers: What the user gave.
-
-    Returns:
-        The run, and its images where they were read.
-
-    Raises:
-        UsageError: The images cannot be read.
-    """
-    if opening.goes_on or opening.config.dataset in DATASETS:
-        return opening, None
-    data = load_data(opening.config)
-    settings = settings_for(len(data), data.images.shape[1:])
-    config = resolve(ClusterConfig, "cluster", settings, *layers)
-    return replace(opening, config=config), data
 
 
 def settings_for(count: int, shape: Sequence[int]) -> Tree:

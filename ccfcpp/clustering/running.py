@@ -1,24 +1,30 @@
-"""What ``ccfcpp cluster`` does, from Python."""
+"""Runs of federated clustering: what stands behind ``ccfcpp cluster`` and ``ccfcpp.run``."""
+
+from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from ccfcpp.clustering.config import ClusterConfig
-from ccfcpp.clustering.experiment import ClusteringExperiment
-from ccfcpp.clustering.methods import refuse_unused
-from ccfcpp.clustering.own_images import fitted
-from ccfcpp.core.config import Tree
-from ccfcpp.core.config_layers import flatten, merge, nest, resolve
-from ccfcpp.runs.opening import Opening, new_path, required_out
+from ccfcpp.clustering.methods import METHODS
+from ccfcpp.clustering.own_images import settings_for
+from ccfcpp.data.registry import DATASETS
+from ccfcpp.runs.pipeline import Pipeline
+
+if TYPE_CHECKING:
+    from ccfcpp.clustering.experiment import ClusteringExperiment
+    from ccfcpp.core.config import Tree
+    from ccfcpp.data import ImageData
+    from ccfcpp.runs.paths import Summary
 
 
 def run(
-    settings: Mapping[str, Any] | None = None,
+    settings: Mapping[str, object] | None = None,
     *,
     out: str | Path | None = None,
     resume: bool = False,
-) -> dict[str, Any]:
+) -> Summary:
     """Run a system of federated clustering on a data set, and write the folder of the run.
 
     Args:
@@ -33,17 +39,29 @@ def run(
     Raises:
         UsageError: A key is unknown, a value does not fit, or the folder is taken.
     """
-    tree: Tree = {}
-    for key, value in (settings or {}).items():
-        tree = merge(tree, nest(key, value))
-    if resume:
-        place = required_out(None if out is None else Path(out))
-        opening = Opening.going_on(place, ClusterConfig, tree)
-    else:
-        config = resolve(ClusterConfig, "cluster", tree)
-        refuse_unused([key for key, _ in flatten(tree)], [config.method])
-        path = new_path(config.method, config.dataset) if out is None else Path(out)
-        opening = Opening.new(path, config)
-    opening, data = fitted(opening, tree)
-    experiment, folder = opening.open(lambda config: ClusteringExperiment(config, data))
-    return experiment.run(folder)
+    return CLUSTERING.run(settings, out, resume)
+
+
+def _experiment(config: ClusterConfig, data: ImageData | None = None) -> ClusteringExperiment:
+    from ccfcpp.clustering.experiment import ClusteringExperiment
+
+    return ClusteringExperiment(config, data)
+
+
+def _rounds(config: ClusterConfig) -> tuple[str, str]:
+    system = METHODS[config.method]
+    return system.rounds, system.round_steps
+
+
+def _suited(config: ClusterConfig) -> tuple[ImageData, Tree] | None:
+    if config.dataset in DATASETS:
+        return None
+    from ccfcpp.clustering.setup import load_data
+
+    data = load_data(config)
+    return data, settings_for(len(data), data.images.shape[1:])
+
+
+CLUSTERING = Pipeline(
+    "cluster", ClusterConfig, _experiment, lambda config: config.method, _rounds, _suited
+)

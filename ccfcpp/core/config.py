@@ -1,17 +1,21 @@
 """The configuration: what every run has, and the types of which configurations are made."""
 
+import difflib
 import functools
 import re
-from collections.abc import Mapping
-from typing import Annotated, Any, Literal, Protocol, Self, TypeVar
+from collections.abc import Collection, Mapping, Sequence
+from typing import Annotated, Any, Literal, Protocol, Self, TypeVar, cast
 
 from pydantic import BaseModel, ConfigDict, Field, create_model, field_validator, model_validator
 
+from ccfcpp.core.conditions import Affects, Condition, Unless
 from ccfcpp.core.errors import UsageError
 
 Tree = dict[str, Any]
 """Settings by key; a section is a tree of its own."""
 S = TypeVar("S", bound="Section")
+_SIMILAR = 0.4
+"""How alike a name must be to be proposed, by ``difflib``'s ratio."""
 
 # The upper bounds only keep numbers that no run can mean from overflowing deep inside a library.
 Count = Annotated[int, Field(ge=0, le=10**6)]
@@ -32,7 +36,7 @@ class Section(BaseModel):
 class DataConfig(Section):
     """Where the images come from."""
 
-    root: str | None = None
+    root: Annotated[str | None, Affects("where the data set is looked for")] = None
     """Folder of the data sets; ``$CCFCPP_DATA`` where it is null."""
     image_size: Annotated[int, Field(ge=1, le=4096)] | None = None
     """Resize images to this many pixels a side."""
@@ -47,7 +51,7 @@ class ViewsConfig(Section):
     """Range of the crop's width over its height."""
     rotation: Weight = 10.0
     """Largest rotation in either direction, in degrees."""
-    blur: tuple[Weight, Weight] = (0.1, 2.0)
+    blur: Annotated[tuple[Weight, Weight], Unless("views.blur_probability", 0)] = (0.1, 2.0)
     """Range of the Gaussian blur's standard deviation, in pixels."""
     blur_probability: Share = 0.5
     flip_probability: Share = 0.0
@@ -109,26 +113,26 @@ class RunConfig(Section):
     dataset: Annotated[str, Field(min_length=1)] = "digits"
     """A data set's name, or a path to an image folder, an archive of one, or an ``.npz`` file."""
     seed: int = 0
-    device: Literal["auto", "cpu", "cuda"] = "auto"
+    device: Annotated[Literal["auto", "cpu", "cuda"], Affects("the machine")] = "auto"
     evaluate_every: Positive = 1
     """Score the global model after each so many rounds."""
-    tensorboard: bool = False
+    tensorboard: Annotated[bool, Affects("files")] = False
     """Log the rounds for TensorBoard too, which is an extra to install."""
     availability: AvailabilityConfig = AvailabilityConfig()
     compute: ComputeConfig = ComputeConfig()
 
     @classmethod
-    def kind_for(cls, tree: Mapping[str, Any]) -> type[Self]:
+    def kind_for(cls, tree: Mapping[str, object]) -> type[Self]:
         """The kind of configuration that a tree of settings asks for."""
         return cls
 
     @classmethod
-    def fixed_by(cls, tree: Mapping[str, Any]) -> Tree:
+    def fixed_by(cls, tree: Mapping[str, object]) -> Tree:
         """What a layer of settings fixes by naming a method."""
         return {}
 
 
-def fits_always(config: Any) -> None:
+def fits_always(config: object) -> None:
     """The check of a method that any configuration fits."""
 
 
@@ -145,7 +149,17 @@ class Heeding(Protocol):
         """Settings that it brings where it is named."""
         ...
 
-    def check(self, config: Any) -> None:
+    @property
+    def ignores(self) -> Sequence[str]:
+        """Keys and sections that it never looks at, of the sections that it shares with others."""
+        ...
+
+    @property
+    def needs(self) -> Mapping[str, Sequence[Condition]]:
+        """When keys and sections count, beside the conditions that their fields declare."""
+        ...
+
+    def check(self, config: "MethodConfig") -> None:
         """Raise ``ValueError`` where a configuration does not fit it."""
         ...
 
@@ -170,16 +184,19 @@ class MethodConfig(RunConfig):
         raise NotImplementedError
 
     @classmethod
-    def kind_for(cls, tree: Mapping[str, Any]) -> type[Self]:
-        """With the sections of the method that is named."""
-        name = str(tree.get("method", cls.model_fields["method"].default))
-        base: Any = cls._declared()
-        added = name in base.methods() and name not in base.own_methods()
-        kind: type[Self] = _with_sections(base, name if added else None)
-        return kind
+    def common_fields(cls) -> Collection[str]:
+        """Names of the keys and sections that a run of each method has."""
+        return cls._declared().model_fields
 
     @classmethod
-    def fixed_by(cls, tree: Mapping[str, Any]) -> Tree:
+    def kind_for(cls, tree: Mapping[str, object]) -> type[Self]:
+        """With the sections of the method that is named."""
+        name = str(tree.get("method", cls.model_fields["method"].default))
+        added = name in cls.methods() and name not in cls.own_methods()
+        return cast(type[Self], _with_sections(cls._declared(), name if added else None))
+
+    @classmethod
+    def fixed_by(cls, tree: Mapping[str, object]) -> Tree:
         """What the named method brings."""
         methods, name = cls.methods(), str(tree.get("method"))
         return methods[name].fixed if name in methods else {}
@@ -197,8 +214,9 @@ class MethodConfig(RunConfig):
     def _method_is_known(cls, value: str) -> str:
         known = list(cls.methods())
         if value not in known:
-            listed = ", ".join(map(repr, known[:-1]))
-            raise ValueError(f"method = {value} is refused: it should be {listed} or {known[-1]!r}")
+            near = difflib.get_close_matches(value.lower(), known, n=1, cutoff=_SIMILAR)
+            hint = f"did you mean {near[0]!r}? Known: " if near else "it should be one of "
+            raise ValueError(f"method = {value} is refused: {hint}{', '.join(known)}")
         return value
 
     @model_validator(mode="after")
@@ -207,17 +225,17 @@ class MethodConfig(RunConfig):
         return self
 
     @classmethod
-    def _declared(cls) -> type[Any]:
+    def _declared(cls) -> "type[MethodConfig]":
         """The class that a module declares: its sections are added while the program runs."""
         return cls if cls.__base__ is MethodConfig else cls.__mro__[1]
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         # Another process makes the class with its sections anew.
         return _restored, (self._declared(), self.model_dump(mode="json"))
 
 
 @functools.lru_cache
-def _with_sections(base: type[Any], added: str | None) -> type[Any]:
+def _with_sections(base: type[MethodConfig], added: str | None) -> type[MethodConfig]:
     """A configuration with the sections of all own methods, and of one that a package adds."""
     methods = base.methods()
     # The flagship's sections come first in a file, the baselines' behind them.

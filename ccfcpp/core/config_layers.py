@@ -8,7 +8,7 @@ the method fixes.
 import difflib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import yaml
 from pydantic import BaseModel, ValidationError
@@ -34,13 +34,18 @@ def resolve(kind: type[C], presets: str, *layers: Tree) -> C:
     Raises:
         UsageError: A key is unknown or a value is out of its range.
     """
-    given = stack(kind, *layers)
+    below = presets_below(presets, stack(kind, *layers))
+    return validate(kind, stack(kind, *below, *layers))
+
+
+def presets_below(presets: str, given: Mapping[str, object]) -> list[Tree]:
+    """The presets on which settings lie: of their data set, and the one that they name."""
     dataset = str(given.get("dataset", "digits"))
     below = [preset(presets, dataset)]
     named = str(given.get("preset", DEFAULT_PRESET))
     if named in variants(presets):
         below.append(preset(f"{presets}/{named}", dataset))
-    return validate(kind, stack(kind, *below, *layers))
+    return below
 
 
 def stack(kind: type[RunConfig], *layers: Tree) -> Tree:
@@ -125,17 +130,18 @@ def nest(key: str, value: object) -> Tree:
     return value
 
 
-def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> Tree:
+def merge(base: Mapping[str, object], over: Mapping[str, object]) -> Tree:
     """Lay one tree over another."""
     merged = dict(base)
     for key, value in over.items():
         below = merged.get(key)
-        both = isinstance(below, Mapping) and isinstance(value, Mapping)
-        merged[key] = merge(below, value) if both else value  # type: ignore[arg-type]
+        if isinstance(below, Mapping) and isinstance(value, Mapping):
+            value = merge(below, value)
+        merged[key] = value
     return merged
 
 
-def flatten(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def flatten(tree: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:
     """The leaves of a tree with their dotted keys."""
     for key, value in tree.items():
         if isinstance(value, Mapping):
@@ -144,7 +150,7 @@ def flatten(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, An
             yield prefix + key, value
 
 
-def values_of(config: BaseModel) -> dict[str, Any]:
+def values_of(config: BaseModel) -> dict[str, object]:
     """The values of a configuration, as JSON has them, by dotted key."""
     return dict(flatten(config.model_dump(mode="json")))
 

@@ -1,17 +1,17 @@
-"""Errors that a user can mend."""
+"""Errors that a user sees as one line."""
 
 
 class UsageError(ValueError):
-    """What was asked for cannot be done.
+    """The user has asked for something that cannot be done.
 
-    The message is one line that names the value, the rule and the mend. The command line prints it
-    without a traceback and exits with code 2.
+    The message is one line that names the value, the rule and the remedy. The command line prints
+    it without a traceback and exits with code 2.
     """
 
 
 class FederationError(RuntimeError):
-    """A run cannot go on, though nothing that the user asked for was wrong."""
+    """A run cannot continue, although everything that the user asked for is valid."""
 
 
 class StoppedError(Exception):
-    """A run was asked to stop, and did after a checkpoint."""
+    """A run was asked to stop, and has stopped after a checkpoint."""

@@ -1,4 +1,4 @@
-"""Files that appear whole."""
+"""Atomic writing of files."""
 
 import os
 from collections.abc import Iterator, Mapping
@@ -10,11 +10,11 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 TEMPORARY = ".*.tmp"
-"""Pattern of the files that a crash may leave behind; they are never read."""
+"""Pattern of the temporary files that a crash may leave behind; they are never read."""
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Write a file so that a reader, or a crash, sees all of it or none of it."""
+    """Write a file atomically: a reader, or a crash, sees all of it or none of it."""
     with _whole_file(path) as temporary:
         temporary.write_bytes(content)
 
@@ -26,15 +26,15 @@ def save_tensors(
     *,
     durable: bool = True,
 ) -> None:
-    """Write tensors from any device as one safetensors file, which appears whole.
+    """Write tensors from any device atomically to a safetensors file.
 
     Args:
         path: The file.
         tensors: The tensors, by name.
-        header: Strings that go with them.
-        durable: Whether the file must outlast a power failure from now on.
+        header: Strings in the header of the file.
+        durable: Whether to wait until the file would survive a power failure.
     """
-    # Imported where they are needed: other files can be written without PyTorch.
+    # Imported where they are needed, since other files do not need PyTorch.
     from safetensors import SafetensorError
     from safetensors.torch import save_file
 
@@ -42,18 +42,18 @@ def save_tensors(
     with _whole_file(path, durable) as temporary:
         try:
             save_file(contiguous, temporary, metadata=header)
-        except SafetensorError as error:  # as where the disk is full
+        except SafetensorError as error:  # For example, the disk is full.
             raise OSError(f"{path} cannot be written: {error}") from error
 
 
 def make_durable(path: Path) -> None:
-    """Wait until a file is safe on the disk."""
+    """Wait until a file is on the disk."""
     with path.open("rb+") as file:
         os.fsync(file.fileno())
 
 
 def make_names_durable(folder: Path) -> None:
-    """Wait until the names of a folder's files are safe on the disk, where a system can."""
+    """Wait until the names of a folder's files are on the disk, if the system supports this."""
     if os.name == "posix":
         number = os.open(folder, os.O_RDONLY)
         try:
@@ -64,7 +64,7 @@ def make_names_durable(folder: Path) -> None:
 
 @contextmanager
 def _whole_file(path: Path, durable: bool = True) -> Iterator[Path]:
-    """A temporary path; what is written there stands at ``path`` in the end."""
+    """Yield a temporary path; its file is moved to ``path`` at the end."""
     temporary = path.with_name(f".{path.name}.tmp")
     try:
         yield temporary

@@ -1,4 +1,4 @@
-"""How well clusters agree with classes, and how representations are spread."""
+"""Agreement of clusters with classes, and the spectrum of representations."""
 
 import numpy as np
 import torch
@@ -9,17 +9,17 @@ Integers = NDArray[np.int64]
 
 
 def match_clusters(classes: Integers, clusters: Integers) -> Integers:
-    """Rename the clusters to the classes they fit best (Hungarian method).
+    """Rename each cluster to the class it is matched with (Hungarian method).
 
     Args:
         classes: True classes, shape (samples,).
         clusters: Cluster of each sample, shape (samples,); any integers, in any number.
 
     Returns:
-        Shape (samples,): for each sample the class its cluster is matched with. Where there are
+        Shape (samples,): the class that each sample's cluster is matched with. Where there are
         more clusters than classes, the samples of an unmatched cluster get the label -1.
     """
-    # Imported where they are needed, here and below: a run begins without them.
+    # Imported here and below, where they are needed: a run starts faster without them.
     from scipy.optimize import linear_sum_assignment
     from sklearn.metrics.cluster import contingency_matrix
 
@@ -32,7 +32,7 @@ def match_clusters(classes: Integers, clusters: Integers) -> Integers:
 
 
 def clustering_scores(classes: Integers, clusters: Integers) -> dict[str, float]:
-    """All scores of a clustering against the true classes.
+    """Compute all scores of a clustering against the true classes.
 
     Args:
         classes: True classes, shape (samples,), at least one sample.
@@ -44,38 +44,43 @@ def clustering_scores(classes: Integers, clusters: Integers) -> dict[str, float]
         (Strehl and Ghosh 2002, which the paper cites), ``kappa`` (Cohen's) and ``accuracy`` after
         Hungarian matching, and ``ari``.
     """
-    from sklearn.metrics import adjusted_rand_score
+    from sklearn.metrics import (
+        adjusted_rand_score,
+        cohen_kappa_score,
+        normalized_mutual_info_score,
+    )
 
     matched = match_clusters(classes, clusters)
+    # With one class in one cluster, chance agreement is 1 as well, and kappa would be 0/0.
+    kappa = 1.0 if np.array_equal(classes, matched) else cohen_kappa_score(classes, matched)
+    geometric = normalized_mutual_info_score(classes, clusters, average_method="geometric")
     return {
-        "nmi": _nmi(classes, clusters, "arithmetic"),
-        "nmi_geometric": _nmi(classes, clusters, "geometric"),
-        "kappa": _kappa(classes, matched),
+        "nmi": float(normalized_mutual_info_score(classes, clusters)),
+        "nmi_geometric": float(geometric),
+        "kappa": float(kappa),
         "accuracy": float(np.mean(classes == matched)),
         "ari": float(adjusted_rand_score(classes, clusters)),
     }
 
 
-def _nmi(classes: Integers, clusters: Integers, average: str) -> float:
-    from sklearn.metrics import normalized_mutual_info_score
-
-    return float(normalized_mutual_info_score(classes, clusters, average_method=average))
-
-
-def _kappa(classes: Integers, matched: Integers) -> float:
-    # One class, found as one cluster: chance agreement is 1 as well and kappa would be 0/0.
-    if np.array_equal(classes, matched):
-        return 1.0
-    from sklearn.metrics import cohen_kappa_score
-
-    return float(cohen_kappa_score(classes, matched))
-
-
-def spectrum(representations: Tensor) -> Tensor:
-    """Singular values of the covariance Σ = 1/N Σᵢ(zᵢ − z̄)(zᵢ − z̄)ᵀ of representations.
+def covariance(points: Tensor) -> Tensor:
+    """Σ = 1/N Σᵢ(zᵢ − z̄)(zᵢ − z̄)ᵀ.
 
     Source: Shi et al., *Understanding and Mitigating Dimensional Collapse in Federated Learning*,
     Section 3.1.
+
+    Args:
+        points: Floats of shape (points, dimensions), at least one point.
+
+    Returns:
+        float64 of shape (dimensions, dimensions).
+    """
+    centred = points.double() - points.double().mean(dim=0)
+    return centred.T @ centred / len(points)
+
+
+def spectrum(representations: Tensor) -> Tensor:
+    """Singular values of the ``covariance`` of representations.
 
     Args:
         representations: Float tensor of shape (samples, dimensions).
@@ -87,35 +92,34 @@ def spectrum(representations: Tensor) -> Tensor:
     z = representations.double()
     if not torch.isfinite(z).all():
         return torch.full((z.shape[1],), torch.nan, dtype=torch.float64)
-    centred = z - z.mean(dim=0)
-    values: Tensor = torch.linalg.eigvalsh(centred.T @ centred / len(z))
+    values: Tensor = torch.linalg.eigvalsh(covariance(z))
     # Rounding may bring an eigenvalue of 0 below it.
     return values.flip(0).clamp(min=0).cpu()
 
 
 ROUNDING = 1e-12
-"""Of the largest singular value: what lies below is a rounding error."""
+"""Singular values below this share of the largest one are rounding errors."""
 
 
 def above_rounding(singular_values: Tensor) -> Tensor:
-    """Singular values for a logarithm: rounding errors count as the largest of them, above 0."""
+    """Raise rounding errors to the largest of them, above 0, so that logarithms exist."""
     least = max(ROUNDING * float(singular_values.max()), 1e-300)
     return singular_values.clamp(min=least)
 
 
 def spectral_gap(local_values: Tensor, global_values: Tensor) -> float:
-    """How far a local model's singular values lie above the global one's: R of Eq. (1).
+    """Gap R of Eq. (1) between a local model's singular values and the global model's.
 
     Source: Shi et al., *Understanding and Mitigating Dimensional Collapse in Federated Learning*
     (TPAMI), Section 3.3: R = 1/K Σₖ log(λₖ⁽ˡ⁾ / λₖ⁽ᵍ⁾), here over all K dimensions.
 
     Args:
         local_values: Singular values of a covariance, descending, shape (dimensions,).
-        global_values: The same, of the global model's representations of the same images.
+        global_values: Those of the global model's representations of the same images.
 
     Returns:
         Above 0 where averaging has made singular values smaller. Values below 10⁻¹² of the largest
-        one are rounding errors and count as that; NaN where a spectrum has NaN.
+        one are rounding errors and are raised to that bound; NaN where a spectrum has NaN.
     """
     local_values, global_values = local_values.double(), global_values.double()
     least = (ROUNDING * torch.maximum(local_values, global_values).max()).clamp(min=1e-300)
@@ -124,13 +128,13 @@ def spectral_gap(local_values: Tensor, global_values: Tensor) -> float:
 
 
 def tail_share(singular_values: Tensor) -> float:
-    """What the smaller half of the singular values has of their sum.
+    """Share of the smaller half of the singular values in their sum.
 
     Args:
         singular_values: Not negative, descending, shape (dimensions,).
 
     Returns:
-        From 0, where half of the dimensions are collapsed, to about ½, where all are equal.
+        From 0, where half of the dimensions have collapsed, to about ½, where all are equal.
     """
     total = singular_values.sum()
     if total == 0:
@@ -139,7 +143,7 @@ def tail_share(singular_values: Tensor) -> float:
 
 
 def effective_rank(singular_values: Tensor) -> float:
-    """Effective rank (Roy and Vetterli 2007): e to the entropy of the values' shares.
+    """Effective rank (Roy and Vetterli 2007): exp of the entropy of the values' shares.
 
     Args:
         singular_values: Not negative, shape (dimensions,).

@@ -1,6 +1,6 @@
-"""How much of a round is done: long work tells, and a display follows.
+"""Progress within a round: long computations report it, and a display follows it.
 
-To tell costs next to nothing where nobody follows.
+Reporting costs next to nothing where no display follows.
 """
 
 from collections.abc import Callable, Iterator
@@ -9,15 +9,15 @@ from contextvars import ContextVar
 
 
 class Pace:
-    """How much of the present round is done.
+    """Progress within the current round.
 
     Args:
-        samples: Images of all clients together.
+        samples: Number of images of all clients together.
         moved: Called after each change.
 
     Attributes:
-        round: The round's number, from 0.
-        share: What is done of it, from 0 to 1.
+        round: Number of the round, from 0.
+        share: Share of the round that is done, from 0 to 1.
     """
 
     def __init__(self, samples: int, moved: Callable[[], None]) -> None:
@@ -28,17 +28,17 @@ class Pace:
         self._shown = 0
 
     def begin(self, number: int) -> None:
-        """A round begins."""
+        """Begin a round."""
         self.round, self.share, self._shown = number, 0.0, 0
 
     def images(self, count: int, epochs: int) -> None:
-        """Images were shown to models; in a round each image is shown ``epochs`` times."""
+        """Count images shown to models; each image is shown ``epochs`` times in a round."""
         self._shown += count
         self._reach(self._shown / (epochs * self.samples))
 
     def exchanges(self, done: int, of: int) -> None:
-        """So many of the round's exchanges are over."""
-        # Images say more, where they are counted: a training takes longer than all else.
+        """Set the number of the round's exchanges that are done."""
+        # Images are more accurate where they are counted, since training takes the longest.
         if self._shown == 0:
             self._reach(done / of)
 
@@ -52,7 +52,7 @@ _current: ContextVar[Pace | None] = ContextVar("pace", default=None)
 
 @contextmanager
 def followed(pace: Pace) -> Iterator[None]:
-    """Have ``pace`` told of all work in this block."""
+    """Report the work in this block to ``pace``."""
     token = _current.set(pace)
     try:
         yield
@@ -61,18 +61,18 @@ def followed(pace: Pace) -> Iterator[None]:
 
 
 def tell_round(number: int) -> None:
-    """Tell that a round begins."""
+    """Report that a round begins."""
     if pace := _current.get():
         pace.begin(number)
 
 
 def tell_exchanges(done: int, of: int) -> None:
-    """Tell how many of the round's exchanges are over."""
+    """Report how many of the round's exchanges are done."""
     if pace := _current.get():
         pace.exchanges(done, of)
 
 
 def tell_images(count: int, epochs: int) -> None:
-    """Tell of images that were shown; see ``Pace``."""
+    """Report images that were shown to models; see ``Pace.images``."""
     if pace := _current.get():
         pace.images(count, epochs)

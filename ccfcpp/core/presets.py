@@ -16,6 +16,10 @@ _END_OF_SENTENCE = re.compile(r"(?<! al)\. ")
 """Not behind the names of several authors."""
 
 
+ITEMS_OF_PAPERS = "reproduce/papers"
+"""The folder of what ``ccfcpp reproduce`` makes: those files are no presets."""
+
+
 def preset_folder() -> Path:
     """Where the presets lie: in the installed package, or beside it in a source tree."""
     package = Path(__file__).parent.parent
@@ -31,7 +35,8 @@ def preset_file(name: str) -> Path:
 def preset_names() -> list[str]:
     """Names of all presets: first those of the commands' data sets, then those of tables."""
     folder = preset_folder()
-    names = [path.relative_to(folder).with_suffix("") for path in folder.rglob("*.yaml")]
+    files = (path for path in folder.rglob("*.yaml") if path.parent != folder / ITEMS_OF_PAPERS)
+    names = [path.relative_to(folder).with_suffix("") for path in files]
     first = ("cluster", "classify")
     return sorted(map(Path.as_posix, names), key=lambda n: (_place(n, first), n.count("/"), n))
 

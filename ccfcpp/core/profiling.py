@@ -1,6 +1,6 @@
-"""Where the time of a run goes.
+"""Time of the sections of a run.
 
-``section`` marks a part of the work. It costs next to nothing until ``profiling`` is on.
+``section`` marks a part of the work. It costs next to nothing outside of ``profiling``.
 """
 
 import time
@@ -14,11 +14,11 @@ import torch
 
 @dataclass
 class Profile:
-    """Seconds by section; a section's own time is without the sections inside it.
+    """Seconds by section; the time of a section excludes the sections inside it.
 
     Attributes:
         seconds: Wall-clock time of each section.
-        calls: How often each was entered.
+        calls: Number of times that each section was entered.
     """
 
     seconds: dict[str, float] = field(default_factory=dict)
@@ -27,7 +27,7 @@ class Profile:
 
     @contextmanager
     def measure(self, name: str) -> Iterator[None]:
-        """Count the time until the end of the block to ``name``."""
+        """Add the time of the block to the section ``name``."""
         self._inner.append(0.0)
         began = _now()
         try:
@@ -46,7 +46,7 @@ _current: ContextVar[Profile | None] = ContextVar("profile", default=None)
 
 @contextmanager
 def section(name: str) -> Iterator[None]:
-    """Mark a part of the work."""
+    """Mark the block as a section of the work."""
     profile = _current.get()
     if profile is None:
         yield
@@ -57,7 +57,7 @@ def section(name: str) -> Iterator[None]:
 
 @contextmanager
 def profiling() -> Iterator[Profile]:
-    """Measure the sections of this block; what lies outside of all is under ``other``."""
+    """Measure the sections of this block; the time outside of sections is under ``other``."""
     profile = Profile()
     token = _current.set(profile)
     try:
@@ -68,7 +68,7 @@ def profiling() -> Iterator[Profile]:
 
 
 def _now() -> float:
-    # An accelerator works on after a call has returned.
+    # An accelerator continues after a call has returned.
     if torch.cuda.is_available():
         torch.cuda.synchronize()
     return time.perf_counter()

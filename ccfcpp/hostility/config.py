@@ -4,6 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from ccfcpp.core.conditions import Unless, When
 from ccfcpp.core.config import PositiveNumber, Section, Share
 from ccfcpp.core.errors import UsageError
 
@@ -18,9 +19,9 @@ class AttackConfig(Section):
     ``noise``: normal numbers of ``scale`` times its size; ``constant``: one number everywhere, the
     same for all attackers; ``false-sizes``: ``scale`` times as many images as the client has;
     ``one-point``: all centroids at one place."""
-    attackers: Share = 0.3
+    attackers: Annotated[Share, Unless("attack.kind", "none")] = 0.3
     """Share of the connected clients that are hostile, in whole clients, halves up."""
-    scale: PositiveNumber = 10.0
+    scale: Annotated[PositiveNumber, When("attack.kind", "scaled", "noise", "false-sizes")] = 10.0
     """Of ``scaled``, ``noise`` and ``false-sizes``."""
 
     @property
@@ -49,12 +50,12 @@ class DefenceConfig(Section):
     ] = "none"
     """How updates become one: ``none``: the mean or sum of the system; ``bound``: the same, with a
     client's part bounded; the others take the place of the mean, and of the server's k-means."""
-    hostile: Annotated[float, Field(ge=0, lt=0.5)] = 0.3
+    hostile: Annotated[float, Field(ge=0, lt=0.5), Unless("defence.rule", "none", "bound")] = 0.3
     """The largest share of clients that may be hostile, in whole clients, rounded up: for
     ``trimmed-mean``, ``krum`` and ``multi-krum``; and for centroids by each rule but ``bound``."""
-    norm: PositiveNumber = 1.0
+    norm: Annotated[PositiveNumber, When("defence.rule", "bound")] = 1.0
     """Of ``bound``: the longest change or sum of a client, by the median over the clients."""
-    weight: PositiveNumber = 2.0
+    weight: Annotated[PositiveNumber, When("defence.rule", "bound")] = 2.0
     """Of ``bound``: the most images that a client may count for, by the median over the clients."""
 
     @property

@@ -1,16 +1,16 @@
-"""Systems side by side: which runs a comparison has, and its tables."""
+"""Comparisons of systems: which runs they have, and their tables."""
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from ccfcpp.clustering.config import ClusterConfig, ClusterDataConfig
 from ccfcpp.clustering.methods import METHODS
 from ccfcpp.core.config import Tree
 from ccfcpp.core.config_layers import resolve, values_of
-from ccfcpp.papers.tables import published_score
-from ccfcpp.runs.study import Axes, Planned, Row, as_markdown, as_tree, cell_rows
+from ccfcpp.papers.reproduction.published import published_score
+from ccfcpp.runs.given import as_tree
+from ccfcpp.runs.study import Axes, Planned, Row, as_markdown, cell_rows
 
 SCORES = {"nmi": "NMI", "kappa": "Kappa"}
 _BESIDE_PUBLISHED = {"nmi_geometric": "NMI by the geometric mean"}
@@ -21,7 +21,7 @@ _BY_PRESENCE = {
     for score, title in SCORES.items()
 }
 DEGREES = ("p", "alpha")
-"""How much clients differ: the columns of a table of scores."""
+"""Axes of how much clients differ, which are the columns of a table of scores."""
 _COSTS = {
     "communication_rounds": ("rounds", "{:.4g}"),
     "mb_up": ("MB up", "{:,.3f}"),
@@ -41,16 +41,16 @@ def plan_comparison(
     axes: Mapping[str, Sequence[str]],
     seeds: int,
 ) -> list[Planned[ClusterConfig]]:
-    """Every method at every place of the axes with every seed.
+    """Plan every method at every place of the axes with every seed.
 
-    Where all clients are there, a centralised method runs once a seed, whatever the partition.
+    Where no client is absent, a centralised method runs once a seed, whatever the partition.
 
     Args:
         layers: The user's files.
-        values: Single values of the user, over them.
+        values: Single values of the user, over those of the files.
         methods: Names of methods.
         axes: Lists of values by dotted key, all combinations of which are run.
-        seeds: How many seeds each cell has.
+        seeds: Number of seeds of each cell.
 
     Raises:
         UsageError: A value is out of its range.
@@ -69,7 +69,7 @@ def plan_comparison(
 
 
 def _own_axes(config: ClusterConfig, axes: Iterable[str]) -> Axes:
-    """What sets a cell apart, by the last part of its key."""
+    """Return what sets a cell apart, by the last part of its key."""
     own: Axes = {"method": config.method}
     # Images of clients that are absent are missing, and those depend on the partition.
     if not (METHODS[config.method].centralised and config.availability.is_perfect):
@@ -81,10 +81,10 @@ def _own_axes(config: ClusterConfig, axes: Iterable[str]) -> Axes:
 
 @dataclass(frozen=True)
 class Entry:
-    """What a table has in one place.
+    """An entry of a table.
 
     Attributes:
-        score: Mean and, of several runs, deviation.
+        score: The mean and, of several runs, the deviation.
         published: The paper's value, in parentheses; empty where there is none.
         best: Whether no other method's mean is higher.
     """
@@ -95,17 +95,17 @@ class Entry:
 
 
 class Comparison:
-    """The tables of the runs that are finished.
+    """The tables of finished runs.
 
     Args:
-        runs: What is planned, one run at least.
+        runs: The planned runs, one at least.
         results: Axes and summary of each finished run.
 
     Attributes:
         methods: Names of the systems.
-        rates: Shares of absent clients by which cells differ: names of columns.
-        scores: What the scores are called, by their names in ``rows``.
-        rows: Numbers of each cell of which a run is finished.
+        rates: Names of the rates of absent clients by which cells differ.
+        scores: Titles of the scores by their keys in ``rows``.
+        rows: Numbers of each cell that has a finished run.
     """
 
     def __init__(
@@ -135,17 +135,17 @@ class Comparison:
         self._cells = {self._key(row): row for row in self.rows}
 
     def _known(self, *keys: str) -> bool:
-        """Whether some cell has a value of one of them."""
+        """Return whether some cell has a value under one of the keys."""
         return any(row.get(key) is not None for row in self.rows for key in keys)
 
-    def _rates_of(self, axes: Mapping[str, Any]) -> tuple[float, ...]:
+    def _rates_of(self, axes: Axes) -> tuple[float, ...]:
         return tuple(axes[name] for name in self.rates)
 
-    def _key(self, axes: Mapping[str, Any]) -> tuple[str, _Degree, tuple[float, ...]]:
+    def _key(self, axes: Axes) -> tuple[str, _Degree, tuple[float, ...]]:
         return axes["method"], _degree(axes), self._rates_of(axes)
 
     def table(self, score: str) -> list[dict[str, Entry | str]]:
-        """A row for each method at each rate of failures, with an entry for each degree of skew.
+        """Return a row for each method and rate of failures, with an entry for each skew.
 
         A centralised method may have the same entry in all of them. Of scores of connected and of
         absent clients, rows without any are left out.
@@ -171,7 +171,7 @@ class Comparison:
         return rows
 
     def published(self, axes: Axes, score: str) -> float | None:
-        """The papers' value of a cell; None where there is none, or no run is finished.
+        """Return the papers' value of a cell; None where there is none, or no run is finished.
 
         Args:
             axes: What sets the cell apart.
@@ -190,7 +190,7 @@ class Comparison:
         return max(means, default=None)
 
     def costs(self) -> list[dict[str, str]]:
-        """What each method sends, and what it takes: means over all its cells.
+        """Return what each method sends and how long it takes, means over all its cells.
 
         Megabytes are 10⁶ bytes of a client in the whole run, with what it receives in the end to
         assign its images; seconds are those of all clients and the server.
@@ -208,17 +208,14 @@ class Comparison:
         return rows
 
     def titles(self) -> dict[str, str]:
-        """What each score's table is called, which says what stands in parentheses.
-
-        Beside the paper's values there is a table of NMI by the geometric mean, too.
-        """
+        """Return the title of each score's table, which says what stands in parentheses."""
         return {
             score: title + " (published)" * self._known(f"{score} published")
             for score, title in self.scores.items()
         }
 
     def as_markdown(self) -> str:
-        """All tables, the best of each column in bold, the published value in parentheses."""
+        """Write all tables, the best of each column in bold, published values in parentheses."""
         parts = []
         for score, title in self.titles().items():
             shown = [
@@ -230,20 +227,20 @@ class Comparison:
         return "\n".join(parts)
 
 
-def _degree(axes: Mapping[str, Any]) -> _Degree:
-    """How much clients differ; None where it means nothing."""
+def _degree(axes: Axes) -> _Degree:
+    """Return how much clients differ; None where it means nothing."""
     return next((axes[name] for name in DEGREES if axes.get(name) is not None), None)
 
 
 def _heading(degree: _Degree, partition: str) -> str:
-    """Of a column: the partition, or p alone."""
+    """Return the heading of a column: the partition, or p alone."""
     if not partition.startswith("skew"):
         return partition
     return _ALL_SKEWS if degree is None else f"p = {degree:g}"
 
 
 def by_presence(summary: Row) -> Row:
-    """With the scores over the images of connected and of absent clients, where there are any."""
+    """Add the scores over the images of connected and of absent clients, where there are any."""
     scores = [
         (f"{score}_{who}", found[score])
         for who in ("connected", "absent")
@@ -259,7 +256,7 @@ def _with_costs(summary: Row) -> Row:
 
 
 def _fits_the_tables(config: ClusterConfig) -> bool:
-    """Whether a run has the images, clients and availability of the CCFC++ paper's tables."""
+    """Return whether a run is like those of the CCFC++ paper's tables in all but its method."""
     whole = config.data == ClusterDataConfig(root=config.data.root)
     ten = {config.partition.clients, config.clusters} <= {None, 10}
     return whole and ten and config.partition.kind == "skew" and config.availability.is_perfect

@@ -1,16 +1,15 @@
-"""Figures of a study: scores by what its runs differ in, and what they cost."""
+"""Figures of a study: scores along its axes, and costs."""
 
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from matplotlib.ticker import LogLocator, NullFormatter
 
 from ccfcpp.clustering.methods import METHODS
 from ccfcpp.papers.reproduction.drawing import draw_scores
-from ccfcpp.papers.reproduction.labels import images
-from ccfcpp.papers.reproduction.results import ANY, Result, ScoreTable, plain, tabulate
+from ccfcpp.papers.reproduction.results import Result, images
+from ccfcpp.papers.reproduction.scores import ANY, ScoreTable, mean_scores, plain
 from ccfcpp.report.contents import Contents
 from ccfcpp.report.drawing import Drawn, legend_above, paper
 from ccfcpp.report.drawing import plain as in_full
@@ -20,11 +19,11 @@ from ccfcpp.runs.study import Axes
 from supervised.classifiers import title_of
 
 _NO_LABEL = ("method", "dataset", "decorrelation.kind")
-"""What a name of a system, or of images, says already."""
+"""Axes that the names of systems and images say already."""
 _FIRST = ("p", "alpha", "partition.alpha")
 """Axes that stand before others."""
 _FAR = 100
-"""Times the least cost, from which on only powers of ten are named."""
+"""Ratio of the largest cost to the least above which only powers of ten are named."""
 
 
 @dataclass(frozen=True)
@@ -33,9 +32,9 @@ class Cells:
 
     Attributes:
         results: Runs, each with what sets its cell apart.
-        scores: What scores are called, by their keys.
-        value: A run's score of a key; None where it has none.
-        published: The papers' score of a key in a cell; None where there is none.
+        scores: Titles of scores by their keys.
+        value: From a run and a key to a score; None where there is none.
+        published: From a cell and a key to the papers' score; None where there is none.
     """
 
     results: Sequence[tuple[Axes, Result]]
@@ -56,15 +55,15 @@ class Cells:
 
     @property
     def systems(self) -> list[str]:
-        """What is compared, in the order of the runs."""
+        """Names of what is compared, in the order of the runs."""
         return list(dict.fromkeys(self.system(*run) for run in self.results))
 
     def images_of(self, result: Result) -> list[str]:
-        """What images a run was on, where the study has several."""
+        """Name the images of a run where the study has several."""
         return [images(result)] if len({images(own) for _, own in self.results}) > 1 else []
 
     def system(self, axes: Axes, result: Result) -> str:
-        """What is compared: the method, and what else has no number."""
+        """Name what is compared: the method, and what else is no number."""
         method = result.settings["method"]
         if method in METHODS:
             title = METHODS[method].title
@@ -83,7 +82,7 @@ def _is_number(value: object) -> bool:
 
 
 def in_words(key: str) -> str:
-    """What people call an axis."""
+    """Name an axis."""
     return key.removesuffix(".kind").rpartition(".")[2].replace("_", " ")
 
 
@@ -92,7 +91,7 @@ def _begun(heading: str) -> str:
 
 
 def study_figures(cells: Cells) -> Contents:
-    """All figures of a study, in sections."""
+    """Draw all figures of a study, in sections."""
     found = Contents()
     for axis in cells.numbers:
         rows = [_by(cells, axis, score) for score in cells.scores]
@@ -110,7 +109,7 @@ def study_figures(cells: Cells) -> Contents:
 
 
 def _by(cells: Cells, axis: str, score: str) -> list[Drawn]:
-    """A score by the values of one axis: a figure for each place on the others."""
+    """Draw a score along one axis, a figure for each place on the others."""
     title, name = cells.scores[score], in_words(axis)
     others = {key: values for key, values in cells.numbers.items() if key != axis}
     drawn = []
@@ -149,28 +148,20 @@ def _table(
     whose: str = "value",
     beside: Sequence[str] = (),
 ) -> ScoreTable:
-    """Means over seeds, by images, place on the axis, and system."""
-    axes_of = {result.path: axes for axes, result in runs}
-
-    def measure(result: Result) -> float | None:
-        if whose == "published":
-            return cells.published(axes_of[result.path], score)
-        return cells.value(result, score)
-
-    table = tabulate(
-        [result for _, result in runs],
-        cells.scores[score],
-        measure,
-        axis=in_words(axis),
-        panel=lambda result: ", ".join([*cells.images_of(result), *beside]),
-        place=lambda result: plain(axes_of[result.path].get(axis, ANY)),
-        system=lambda result: cells.system(axes_of[result.path], result),
-    )
-    return replace(table, first=cells.systems)
+    """Return means over seeds, by images, place on the axis and system."""
+    values = []
+    for axes, result in runs:
+        panel = ", ".join([*cells.images_of(result), *beside])
+        place = panel, plain(axes.get(axis, ANY)), cells.system(axes, result)
+        published = whose == "published"
+        values.append(
+            (place, cells.published(axes, score) if published else cells.value(result, score))
+        )
+    return ScoreTable(cells.scores[score], in_words(axis), mean_scores(values), cells.systems)
 
 
 def _dots(cells: Cells, score: str) -> Drawn:
-    """A score of each system, where no axis is a number."""
+    """Draw a score of each system, where no axis is a number."""
     title = cells.scores[score]
     table = _table(cells, cells.results, "", score)
     by_name = {
@@ -179,7 +170,7 @@ def _dots(cells: Cells, score: str) -> Drawn:
     }
     with paper(1.1 + 0.3 * max(2, len(by_name))) as (figure, axes):
         for number, one in enumerate(by_name.values()):
-            look: dict[str, Any] = line_style(number)
+            look = line_style(number)
             axes.errorbar(
                 one.mean, number, xerr=one.deviation or 0, capsize=2, markersize=6, **look
             )
@@ -194,7 +185,7 @@ def _dots(cells: Cells, score: str) -> Drawn:
 
 
 def _megabytes(result: Result) -> float:
-    """What a client sends and receives in the whole run, in 10⁶ bytes."""
+    """Return what a client sends and receives in the whole run, in 10⁶ bytes."""
     summary = result.summary
     travelled = (summary["bytes_up"] + summary["bytes_down"]) / summary["connected"]
     return float(travelled + summary.get("bytes_delivered", 0)) / 1e6
@@ -205,7 +196,7 @@ def _seconds(result: Result) -> float:
 
 
 def _costs(cells: Cells, score: str, name: str, cost: Callable[[Result], float]) -> Drawn:
-    """A score by what it costs: a mark for each cell, of one shape and colour a system."""
+    """Draw a score by what it costs, a mark for each cell of the study."""
     of_cells: dict[str, list[tuple[Axes, Result]]] = {}
     for run in cells.results:
         of_cells.setdefault(str(run[0]), []).append(run)
@@ -222,7 +213,7 @@ def _costs(cells: Cells, score: str, name: str, cost: Callable[[Result], float])
         rows.append({"system": system} | runs[0][0] | {name: price, cells.scores[score]: mean})
     with paper() as (figure, axes):
         for number, (system, found) in enumerate(marks.items()):
-            look: dict[str, Any] = line_style(number) | {"linestyle": "none"}
+            look = line_style(number) | {"linestyle": "none"}
             axes.plot(*zip(*found, strict=True), label=system, markersize=6, alpha=0.8, **look)
         axes.set(xlabel=name, ylabel=cells.scores[score], xscale="log")
         spent = [one for found in marks.values() for one, _ in found]

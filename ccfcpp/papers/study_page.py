@@ -1,40 +1,40 @@
-"""A study as a page: scores by what its runs differ in, what they cost, and its tables."""
+"""The page of a study: its tables and settings; ``study_figures`` draws its figures."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import yaml
 from markupsafe import Markup
 
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.methods import METHODS
+from ccfcpp.core.config import RunConfig
 from ccfcpp.core.config_layers import read_yaml, values_of
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.units import counted
 from ccfcpp.papers.comparison import COSTS_TITLE, Comparison, Entry, by_presence
-from ccfcpp.papers.reproduction.labels import images
-from ccfcpp.papers.reproduction.results import Result, plain
+from ccfcpp.papers.reproduction.results import Result, images
+from ccfcpp.papers.reproduction.scores import plain
 from ccfcpp.papers.reproduction.writing import made_by
 from ccfcpp.papers.study_figures import Cells, in_words
 from ccfcpp.runs.paths import MAY_CHANGE
-from ccfcpp.runs.study import Row, Study
+from ccfcpp.runs.study import Planned, Row, Study
 from supervised.config import ClassifyConfig
 from supervised.table import scores, tabulate
 
-Tables = dict[str, list[dict[str, Any]]]
+Tables = dict[str, list[dict[str, str]]]
 _SCORES = {"accuracy": "accuracy", "effective_rank": "effective rank"}
 
 
 @dataclass(frozen=True)
 class Examined:
-    """A study, as far as it is finished.
+    """The finished part of a study.
 
     Attributes:
         cells: Its finished runs.
         rows: Numbers of each cell.
-        facts: What the page shows beside the figures.
+        facts: The contents of the page beside the figures.
     """
 
     cells: Cells
@@ -43,12 +43,12 @@ class Examined:
 
 
 def is_study(path: Path) -> bool:
-    """Whether a folder holds the runs of ``compare``, or of a ``classify`` with several."""
+    """Return whether a folder holds several runs, of ``compare`` or of ``classify``."""
     return Study.plan_of(path).is_file()
 
 
 def examine_study(path: Path) -> Examined:
-    """Read the folder of a study, without a change to it.
+    """Read the folder of a study without changing it.
 
     Raises:
         UsageError: Its plan or a result is damaged, or none of its runs is finished.
@@ -62,8 +62,11 @@ def examine_study(path: Path) -> Examined:
         )
     runs = [(planned.axes, Result(planned.config, study.folder(planned))) for planned in done]
     results = [(axes, result.summary) for axes, result in runs]
-    if isinstance(study.runs[0].config, ClusterConfig):
-        comparison = Comparison(study.runs, results)
+    clustered = [
+        Planned(run.axes, run.config) for run in study.runs if isinstance(run.config, ClusterConfig)
+    ]
+    if clustered:
+        comparison = Comparison(clustered, results)
         rows, tables = comparison.rows, _tables_of(comparison)
         cells = Cells(runs, comparison.scores, _clustering_score, comparison.published)
     else:
@@ -74,7 +77,7 @@ def examine_study(path: Path) -> Examined:
     return Examined(cells, rows, _facts(study, cells, tables))
 
 
-def _reopened(path: Path) -> Study[Any]:
+def _reopened(path: Path) -> Study[RunConfig]:
     plan = read_yaml(Study.plan_of(path))
     try:
         method = plan["runs"][0]["config"]["method"]
@@ -82,9 +85,8 @@ def _reopened(path: Path) -> Study[Any]:
         raise UsageError(
             f"{Study.plan_of(path)} is damaged ({error!r}): there is nothing to show"
         ) from error
-    if method in METHODS:
-        return Study.reopen(path, ClusterConfig, {})
-    return Study.reopen(path, ClassifyConfig, {})
+    kind: type[RunConfig] = ClusterConfig if method in METHODS else ClassifyConfig
+    return Study.reopen(path, kind, {})
 
 
 def _summarised(result: Result, score: str) -> float | None:
@@ -108,7 +110,7 @@ def _tables_of(comparison: Comparison) -> Tables:
 
 
 def _marked(entry: Entry | str) -> str:
-    """A cell of a table: the best of a column is bold."""
+    """Write a cell of a table, in bold where it is the best of its column."""
     if isinstance(entry, str):
         return entry
     score = Markup("<b>{}</b>").format(entry.score) if entry.best else entry.score
@@ -119,8 +121,8 @@ def _titled(row: Mapping[str, str]) -> dict[str, str]:
     return {in_words(key): value for key, value in row.items()}
 
 
-def _facts(study: Study[Any], cells: Cells, tables: Tables) -> dict[str, object]:
-    """What the page says in words."""
+def _facts(study: Study[RunConfig], cells: Cells, tables: Tables) -> dict[str, object]:
+    """Return what the page says in words."""
     results = [result for _, result in cells.results]
     systems = list(dict.fromkeys(cells.system(axes, result) for axes, result in cells.results))
     names = list(dict.fromkeys(map(images, results)))
@@ -150,8 +152,8 @@ def _facts(study: Study[Any], cells: Cells, tables: Tables) -> dict[str, object]
     }
 
 
-def _shared(settings: Sequence[Mapping[str, Any]]) -> Row:
-    """Settings that all runs have with the same value, by dotted key."""
+def _shared(settings: Sequence[Row]) -> Row:
+    """Return the settings that have the same value in all runs, by dotted key."""
     first, *others = settings
     return {
         key: value

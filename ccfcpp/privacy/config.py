@@ -4,7 +4,11 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
+from ccfcpp.core.conditions import When
 from ccfcpp.core.config import Count, PositiveNumber, Section
+
+_SECURE = When("privacy.secure_sums")
+_PRIVATE = When("privacy.level", "client", "image")
 
 
 class PrivacyConfig(Section):
@@ -12,32 +16,32 @@ class PrivacyConfig(Section):
 
     secure_sums: bool = False
     """Whether the server learns sums over clients alone, and no client's part of them."""
-    threshold: Annotated[int, Field(ge=2, le=10**6)] | None = None
+    threshold: Annotated[Annotated[int, Field(ge=2, le=10**6)] | None, _SECURE] = None
     """Of secure sums: how many clients must be there at every stage; fewer learn nothing together
     with the server. null: two thirds of those that are asked, and one."""
-    bits: Literal[32, 64] = 64
+    bits: Annotated[Literal[32, 64], _SECURE] = 64
     """Of a number in a secure sum, modulo 2 to that power."""
-    fraction_bits: Annotated[int, Field(ge=1, le=62)] | None = None
+    fraction_bits: Annotated[Annotated[int, Field(ge=1, le=62)] | None, _SECURE] = None
     """Of these, bits behind the point; null: half of them."""
     smallest_count: Count = 0
     """A client sends no centroid, mean or sum over fewer of its images."""
     level: Literal["none", "client", "image"] = "none"
     """Differential privacy: ``client`` hides whether a client took part at all, ``image`` whether
     any one image did."""
-    epsilon: PositiveNumber = 8.0
+    epsilon: Annotated[PositiveNumber, _PRIVATE] = 8.0
     """ε: the budget. The run ends before the round that would spend more."""
-    delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5
+    delta: Annotated[float, Field(gt=0, lt=1), _PRIVATE] = 1e-5
     """δ: with about this probability there is no promise."""
-    noise: PositiveNumber | None = None
+    noise: Annotated[PositiveNumber | None, _PRIVATE] = None
     """Standard deviation of a sum's noise, by what one client, or one image, can change it; null:
     as much as lets all rounds stay within the budget."""
-    clip: PositiveNumber = 1.0
+    clip: Annotated[PositiveNumber, _PRIVATE] = 1.0
     """How large a client's, or an image's, part of a sum may be, by the Euclidean norm; what is
     larger is scaled down to it."""
-    clips: dict[str, PositiveNumber] = Field(default_factory=dict)
+    clips: Annotated[dict[str, PositiveNumber], _PRIVATE] = Field(default_factory=dict)
     """The same for parts of updates that have a bound of their own, such as ``gradient``, ``model``
     or ``counts``; or for one sum, such as ``sums/predictions``."""
-    reproducible_noise: bool = False
+    reproducible_noise: Annotated[bool, _PRIVATE] = False
     """Draw noise and samples from the run's seed. It then protects nothing."""
 
     @property

@@ -1,4 +1,4 @@
-"""Figures of clusters and clients beside the true classes."""
+"""Figures that compare clusters and clients with the true classes."""
 
 import torch
 from matplotlib.axes import Axes
@@ -12,27 +12,27 @@ from ccfcpp.report.numbers import counts_by
 from ccfcpp.report.palette import ink_on
 
 _MOST_DIGITS, _MOST_NUMBERED = 40, 25
-"""Of a row, and rows, of a table in which each cell has room for its number."""
+"""Most digits in a row, and most rows, of a table whose cells have room for their numbers."""
 
 
 def cluster_names(run: Run) -> list[str]:
-    """Names of the clusters, which are numbers, or of the predicted classes."""
+    """Names of the predicted classes; clusters are named by their numbers."""
     if not run.clusters_images:
         return list(run.seen.class_names)
     return [str(number) for number in range(run.groups)]
 
 
 def cluster_order(run: Run) -> list[int]:
-    """The clusters in the order of the classes they are matched with, those without one last."""
+    """Sort clusters by the classes they are matched with; clusters without a class come last."""
     matched = run.matched.tolist()
     return sorted(range(run.groups), key=lambda number: (matched[number] < 0, matched[number]))
 
 
 def confusion(run: Run) -> Drawn:
-    """True classes beside clusters, or predicted classes.
+    """Draw the table of true classes by clusters, or by predicted classes.
 
     Raises:
-        CannotDrawError: One of the two is not known.
+        CannotDrawError: Classes or clusters are not known.
     """
     classes, found = run.classes, run.found
     names, order = run.seen.class_names, cluster_order(run)
@@ -42,15 +42,15 @@ def confusion(run: Run) -> Drawn:
     across = "cluster" if run.clusters_images else "predicted class"
     figure = _table(counts, shares, list(names), columns, ("class", across), "share of the class")
     caption = (
-        "Images of each true class (row) by cluster (column). Clusters stand in the order of the "
+        "Images of each true class (row) by cluster (column). Clusters are in the order of the "
         "classes they match best, so that agreement lies on the diagonal."
         if run.clusters_images
         else "Test images of each true class (row) by the class predicted (column)."
     )
     if not run.clusters_images and run.seen.representations is None:
         caption += (
-            " Clients have models of their own: where several were tested on the same images, the "
-            "first one's predictions are shown."
+            " Each client has its own model: where several were tested on the same images, the "
+            "predictions of the first one are shown."
         )
     matched = run.matched[order].tolist()
     rows = [
@@ -69,7 +69,7 @@ def confusion(run: Run) -> Drawn:
 
 
 def holdings(run: Run) -> Drawn:
-    """Images by client and class.
+    """Draw the table of the numbers of images by client and class.
 
     Raises:
         CannotDrawError: The images have no labels.
@@ -86,7 +86,7 @@ def holdings(run: Run) -> Drawn:
         for number, name in enumerate(run.clients)
         for j, label in enumerate(classes)
     ]
-    caption = "How the images lie with the clients: a row a client, a column a class."
+    caption = "The number of images by client (row) and class (column)."
     return Drawn("client-classes", "Clients and classes", caption, figure, rows)
 
 
@@ -98,7 +98,7 @@ def _table(
     axes_names: tuple[str, str],
     scale: str,
 ) -> Figure:
-    """A heat map of ``values``, numbered by ``counts``, both of shape (rows, columns)."""
+    """Draw a heat map of ``values`` with ``counts`` in its cells, both of shape (rows, columns)."""
     height = min(6.5, max(2.4, 1.5 + 0.24 * len(rows)))
     with plate(height) as (figure, axes):
         picture = axes.imshow(values.numpy(), cmap="cividis", aspect="auto", vmin=0)

@@ -1,33 +1,41 @@
-"""What a report holds, section by section."""
+"""Contents of a report by section."""
 
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Generic, Protocol
 
 from ccfcpp.report import classes, pictures, planes, rounds, spectra, spread
 from ccfcpp.report.drawing import Drawn, LeftOut
 from ccfcpp.report.errors import CannotDrawError
 from ccfcpp.report.examination import Run
-from ccfcpp.report.runs import Gathered
+from ccfcpp.report.runs import Gathered, T
+
+
+class Entry(Protocol):
+    """Figures of a section, for one run or several."""
+
+    def outcomes(self, runs: Sequence[Run]) -> tuple[list[Drawn], list[LeftOut]]:
+        """Draw the figures; a run without the numbers for a figure is left out with a reason."""
+        ...
 
 
 @dataclass(frozen=True)
-class Overlaid:
+class Overlaid(Generic[T]):
     """Figures in which all runs are drawn together.
 
     Attributes:
-        title: What they show.
-        gather: The numbers of a run.
-        draw: The figures of those runs that have them.
+        title: Title of the figures.
+        gather: Reads the numbers of a run.
+        draw: Draws the figures of the runs that have such numbers.
     """
 
     title: str
-    gather: Callable[[Run], Any]
-    draw: Callable[[Gathered[Any]], list[Drawn]]
+    gather: Callable[[Run], T]
+    draw: Callable[[Gathered[T]], list[Drawn]]
 
     def outcomes(self, runs: Sequence[Run]) -> tuple[list[Drawn], list[LeftOut]]:
-        """The figures, and the runs that are not in them."""
+        """Draw the runs that have the numbers together."""
         gathered, left_out = [], []
         for run in runs:
             try:
@@ -39,18 +47,18 @@ class Overlaid:
 
 @dataclass(frozen=True)
 class Single:
-    """A figure of each run.
+    """One figure for each run.
 
     Attributes:
-        title: What it shows.
-        draw: The figure of a run.
+        title: Title of the figure.
+        draw: Draws the figure of a run.
     """
 
     title: str
     draw: Callable[[Run], Drawn]
 
     def outcomes(self, runs: Sequence[Run]) -> tuple[list[Drawn], list[LeftOut]]:
-        """The figures, and the runs that have none."""
+        """Draw the figure of each run that has the numbers."""
         drawn, left_out = [], []
         for number, run in enumerate(runs, start=1):
             try:
@@ -67,7 +75,7 @@ def _titled(title: str, run: Run) -> str:
     return f"{title}: {run.label}" if run.label else title
 
 
-_SECTIONS: dict[str, tuple[Overlaid | Single, ...]] = {
+_SECTIONS: dict[str, tuple[Entry, ...]] = {
     "Rounds": (
         Overlaid("Scores by round", rounds.scores, rounds.draw_scores),
         Overlaid("Loss and progress by round", rounds.losses, rounds.draw_losses),
@@ -98,10 +106,10 @@ _SECTIONS: dict[str, tuple[Overlaid | Single, ...]] = {
 
 @dataclass(frozen=True)
 class Contents:
-    """Figures by section, and what is not there.
+    """Figures by section, and the figures that are missing.
 
     Attributes:
-        sections: Those that have a figure, in groups that stand side by side.
+        sections: Figures of each section that has any, in groups to be shown side by side.
         left_out: Figures that could not be drawn.
     """
 
@@ -121,7 +129,7 @@ def contents(runs: Sequence[Run]) -> Contents:
         rows: dict[int, list[Drawn]] = {}
         for number, entry in enumerate(entries):
             drawn, left_out = entry.outcomes(runs)
-            # The same figure of several runs stands in a row of its own.
+            # The same figure of several runs has its own row.
             alone = len(runs) > 1 and isinstance(entry, Single)
             named = [_under_a_free_name(figure, taken) for figure in drawn]
             rows.setdefault(number if alone else -1, []).extend(named)
@@ -132,7 +140,7 @@ def contents(runs: Sequence[Run]) -> Contents:
 
 
 def _under_a_free_name(figure: Drawn, taken: set[str]) -> Drawn:
-    """A figure whose name no other has, since different titles may come to the same name."""
+    """Give a figure a unique name, since different titles may lead to the same name."""
     names = itertools.chain([figure.name], (f"{figure.name}-{n}" for n in itertools.count(2)))
     name = next(name for name in names if name not in taken)
     taken.add(name)

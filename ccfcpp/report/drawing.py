@@ -1,4 +1,4 @@
-"""What all figures share: what one is, its paper and its axes."""
+"""The type of a figure, and the style, axes and labels that all figures share."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,9 +13,9 @@ from matplotlib.figure import Figure
 from ccfcpp.report.palette import GRID, INK, MUTED, PAPER
 
 WIDTH, HEIGHT = 4.8, 3.3
-"""Inches. Narrow, so that text can be read where the figure is as wide as a phone."""
+"""Size of a figure in inches. It is narrow, so that its text can be read on a phone."""
 MOST_NAMES = 20
-"""More categories than these are not named or numbered in a figure, for they would overlap."""
+"""Most categories that a figure names or numbers; the names of more would overlap."""
 _LONGEST_NAME = 14
 
 _STYLE: Any = {
@@ -59,14 +59,14 @@ Rows = Sequence[Mapping[str, object]]
 
 @dataclass(frozen=True)
 class Drawn:
-    """A figure.
+    """A figure, its texts and its numbers.
 
     Attributes:
-        name: Stem of its files.
-        title: What it shows, in a few words.
-        caption: What one sees, and how to read it, in a sentence or two.
+        name: Stem of the names of its files.
+        title: Title of a few words.
+        caption: Explanation of the figure in a sentence or two.
         figure: The drawing.
-        rows: The numbers behind it.
+        rows: The numbers that the figure shows.
     """
 
     name: str
@@ -81,8 +81,8 @@ class LeftOut:
     """A figure that cannot be drawn.
 
     Attributes:
-        title: What it would have shown.
-        reason: Why it does not.
+        title: Title that the figure would have had.
+        reason: Why it cannot be drawn.
     """
 
     title: str
@@ -94,10 +94,10 @@ Outcome = Drawn | LeftOut
 
 @contextmanager
 def style(name: str = "") -> Iterator[None]:
-    """Draw, or write, in the report's style, whatever the user's own is.
+    """Draw, or write, in the report's style, whatever style the user has set.
 
     Args:
-        name: The figure's, on which the names inside its SVG depend.
+        name: Name of the figure, from which the identifiers in its SVG are derived.
     """
     with mpl.rc_context():
         mpl.rcdefaults()
@@ -108,7 +108,7 @@ def style(name: str = "") -> Iterator[None]:
 
 @contextmanager
 def paper(height: float = HEIGHT) -> Iterator[tuple[Figure, Axes]]:
-    """A new figure of one pair of axes; ``height`` is in inches."""
+    """Make a figure with one pair of axes; ``height`` is in inches."""
     with style():
         figure = Figure(figsize=(WIDTH, height))
         yield figure, figure.add_subplot()
@@ -116,7 +116,7 @@ def paper(height: float = HEIGHT) -> Iterator[tuple[Figure, Axes]]:
 
 @contextmanager
 def plate(height: float = HEIGHT) -> Iterator[tuple[Figure, Axes]]:
-    """The same for what fills its axes: no grid, and no frame."""
+    """Make a figure whose drawing fills the axes: it has no grid and no frame."""
     with paper(height) as (figure, axes):
         axes.grid(visible=False)
         axes.spines[:].set_visible(False)
@@ -125,7 +125,7 @@ def plate(height: float = HEIGHT) -> Iterator[tuple[Figure, Axes]]:
 
 
 def legend_above(axes: Axes, columns: int = 4) -> None:
-    """A legend over the axes, where it covers nothing."""
+    """Add a legend above the axes, where it covers nothing."""
     handles, labels = axes.get_legend_handles_labels()
     # Long names take more room than a quarter of the width.
     columns = min(columns, len(labels), max(1, int(56 / (6 + max(map(len, labels), default=1)))))
@@ -143,29 +143,29 @@ def legend_above(axes: Axes, columns: int = 4) -> None:
 
 
 def plain(value: float, place: float = 0) -> str:
-    """A number at an axis, in full."""
+    """Format a number at an axis without an exponent."""
     return with_minus(f"{value:,.6g}")
 
 
 def with_minus(text: str) -> str:
-    """A number with the sign that is as wide as a digit."""
+    """Replace hyphens by minus signs, which are as wide as digits."""
     return text.replace("-", "\N{MINUS SIGN}")
 
 
 def power(value: float, place: float = 0) -> str:
-    """A power of ten at an axis."""
+    """Format a power of ten at an axis."""
     exponent = str(round(math.log10(value)))
     return "10" + exponent.translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
 
 
 def short(name: str, longest: int = _LONGEST_NAME) -> str:
-    """A name that fits into a figure: its start and its end, by which long names differ."""
+    """Shorten a name to its start and its end, in which long names differ."""
     tail = longest // 3
     return name if len(name) <= longest else f"{name[: longest - tail - 1]}…{name[-tail:]}"
 
 
 def thinned(names: Sequence[str], most: int = MOST_NAMES) -> tuple[list[int], list[str]]:
-    """Places and names of ticks: of all, or of every so many where they would overlap."""
+    """Places and names of ticks: all of them, or every n-th where they would overlap."""
     step = -(-len(names) // most)
     places = list(range(0, len(names), step))
     return places, [short(names[place]) for place in places]

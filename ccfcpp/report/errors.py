@@ -1,5 +1,5 @@
-"""Why a figure is left out."""
+"""The error of a figure that is left out."""
 
 
 class CannotDrawError(Exception):
-    """A figure cannot be drawn; the message says why, for the reader of a report."""
+    """A figure cannot be drawn; the message gives the reason for the reader of a report."""

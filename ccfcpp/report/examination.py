@@ -1,12 +1,12 @@
-"""A run as its folder shows it, finished or not."""
+"""What the folder of a run shows, whether the run has ended or not."""
 
 import os
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,64 +14,65 @@ from torch import Tensor
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.experiment import ClusteringExperiment
 from ccfcpp.clustering.methods import METHODS
-from ccfcpp.core.config import RunConfig
+from ccfcpp.core.config import MethodConfig
 from ccfcpp.core.config_layers import merge, read_yaml, validate
 from ccfcpp.core.errors import UsageError
-from ccfcpp.deployment.gathering import Gathering
-from ccfcpp.report.embedding import Embedding, embed
+from ccfcpp.core.metrics import covariance
+from ccfcpp.deployment.server.enrolment import Enrolment
+from ccfcpp.deployment.server.experiment import DeployedExperiment
 from ccfcpp.report.errors import CannotDrawError
 from ccfcpp.report.numbers import (
+    Embedding,
+    all_finite,
     counts_by,
-    covariance,
     drawn_at_random,
-    has_numbers,
+    embed,
     matched_classes,
 )
 from ccfcpp.report.remote import Told, unconnected
-from ccfcpp.runs.experiment import Experiment, Snapshot
+from ccfcpp.runs.experiment import Snapshot
 from ccfcpp.runs.folder import RunFolder
-from supervised.classifiers import CLASSIFIERS, title_of
+from ccfcpp.runs.study import Row
+from supervised.classifiers import title_of
 from supervised.config import ClassifyConfig
 from supervised.experiment import ClassificationExperiment
 
 _MOST_DIMENSIONS = 2048
-"""Of points whose covariance is shown: more say nothing that can be seen, and take long."""
+"""Most dimensions of a covariance matrix that is shown; a larger one takes long to draw."""
 _MOST_NAMES = 5
-"""Of runs in a message."""
+"""Most runs that a message names."""
 _MOST_POINTS = 10_000
-"""Points from which a covariance is taken."""
-
-Row = dict[str, Any]
+"""Most points from which a covariance is computed."""
 
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """A run, and what its last checkpoint makes of the images.
+    """A run, and the state of its images at its last checkpoint.
 
     Attributes:
-        path: Its folder.
-        config: Its configuration.
-        title: Its system's name in the papers' tables.
-        planned: Number of its rounds, at most.
-        log: A row a round, as in ``metrics.jsonl``.
-        summary: Its results; None where it has not ended.
-        facts: Its setting, as in a summary.
-        sessions: Where it ran.
+        path: Folder of the run.
+        config: Configuration of the run.
+        title: Name of its system in the papers' tables.
+        planned: Largest number of rounds.
+        log: One row for each round, as in ``metrics.jsonl``.
+        summary: Results; None where the run has not ended.
+        facts: The setting, as in a summary.
+        sessions: The environment of each session of the run.
         clients: Name of each client.
-        sizes: Images of each client.
-        connected: Which clients took part and hold images.
+        sizes: Number of images of each client.
+        connected: Numbers of the clients that took part and hold images.
         holdings: Images by client and class, int64 of shape (clients, classes); None without
             labels.
-        clusters_images: Whether images are clustered; else they are classified.
-        snapshot: What the last checkpoint makes of the images; None where there is none.
+        clusters_images: Whether the run clusters images; else it classifies them.
+        snapshot: Images, representations and clusters by the last checkpoint; None without one.
         spectra: Singular values of models, by name, as in ``spectra.npz``.
         remote: Whether the images are with clients on other machines.
-        leakage: What attacks on it came to, as in ``leakage.json``; empty where there were none.
-        label: What sets it apart from other runs in the same report.
+        leakage: Results of attacks on the run, as in ``leakage.json``; empty where there were none.
+        label: Name that distinguishes the run from others in the same report.
     """
 
     path: Path
-    config: RunConfig
+    config: MethodConfig
     title: str
     planned: int
     log: list[Row]
@@ -91,13 +92,13 @@ class Run:
 
     @property
     def seen(self) -> Snapshot:
-        """What the last checkpoint makes of the images.
+        """The snapshot of the last checkpoint.
 
         Raises:
             CannotDrawError: There is no checkpoint.
         """
         if self.snapshot is None and self.remote:
-            raise CannotDrawError("no client has told where its images are")
+            raise CannotDrawError("no client has reported the clusters of its images")
         if self.snapshot is None:
             raise CannotDrawError("the run ended before its first checkpoint")
         return self.snapshot
@@ -107,7 +108,7 @@ class Run:
         """The cluster, or predicted class, of each image, int64 of shape (images,).
 
         Raises:
-            CannotDrawError: None is known.
+            CannotDrawError: No clusters are known yet.
         """
         if self.seen.found is None:
             raise CannotDrawError("no clusters are known yet: the run was interrupted before")
@@ -129,18 +130,18 @@ class Run:
         """Representation of each image, floats of shape (images, dimensions).
 
         Raises:
-            CannotDrawError: There is none, or it has no numbers.
+            CannotDrawError: There are no representations, or they are not finite.
         """
         if self.remote:
             raise CannotDrawError("the images are with the clients, on other machines")
         points = self.seen.representations
         if points is None and not self.clusters_images:
             raise CannotDrawError(
-                "each client has a model of its own: there is no one space in which all images lie"
+                "each client has its own model: there is no common space of all images"
             )
         if points is None:
             raise CannotDrawError("no representation is known yet: the run was interrupted before")
-        if not has_numbers(points):
+        if not all_finite(points):
             raise CannotDrawError("the model has diverged: its representations hold NaN or Inf")
         return points
 
@@ -161,10 +162,10 @@ class Run:
 
     @cached_property
     def covariance(self) -> Tensor:
-        """Of the representations, float64 of shape (dimensions, dimensions).
+        """Covariance of the representations, float64 of shape (dimensions, dimensions).
 
         Raises:
-            CannotDrawError: There are none, or too many dimensions.
+            CannotDrawError: There are no representations, or they have too many dimensions.
         """
         dimensions = self.points.shape[1]
         if dimensions > _MOST_DIMENSIONS:
@@ -175,16 +176,16 @@ class Run:
 
     @cached_property
     def embedding(self) -> Embedding:
-        """The representations in the plane.
+        """Embedding of the representations in the plane.
 
         Raises:
-            CannotDrawError: There are none, or too few.
+            CannotDrawError: There are no representations, or too few.
         """
         return embed(self.points, self.seen.by_angle)
 
 
 def examine(path: Path, data_root: str | None = None) -> Run:
-    """Open the folder of a run, without a change to it.
+    """Open the folder of a run without changing it.
 
     Args:
         path: The folder.
@@ -194,81 +195,91 @@ def examine(path: Path, data_root: str | None = None) -> Run:
         UsageError: It is not the folder of a run, or the run's images cannot be loaded.
     """
     folder = RunFolder(path)
-    kind, config = _config(folder)
-    if folder.deployment.exists():
-        return _deployed(folder, kind, config)
-    experiment = kind.make(_here(config, data_root, _recorded_root(folder)))
-    names = {client.id: client.name for client in experiment.clients}
-    clients = range(len(experiment.parts))
+    config = _config(folder)
+    remote = folder.deployment.exists()
+    known = _told(folder, config) if remote else _opened(folder, config, data_root)
     summary = folder.read_summary() if folder.summary.is_file() else None
+    # Another machine may have made the run: the recorded setting counts, and so does the number of
+    # clients trained side by side, which is known only where they were trained.
+    facts = known.experiment.describe()
+    recorded = {*facts, "cohort"}
+    facts |= {key: value for key, value in (summary or {}).items() if key in recorded}
     return Run(
         path,
         config,
-        kind.title(config),
-        experiment.algorithm.rounds,
+        _title(config),
+        known.experiment.algorithm.rounds,
         folder.read_log(),
         summary,
-        _facts(experiment, summary),
+        facts,
         folder.read_sessions(),
-        [names.get(number, f"client {number}") for number in clients],
+        known.clients,
+        known.sizes,
+        known.connected,
+        known.holdings,
+        isinstance(config, ClusterConfig),
+        known.snapshot,
+        folder.read_arrays("spectra"),
+        remote,
+        folder.read_leakage(),
+    )
+
+
+class _Known(NamedTuple):
+    """The experiment of a run, and what is known of its clients and images; see ``Run``."""
+
+    experiment: ClusteringExperiment | ClassificationExperiment | DeployedExperiment
+    clients: list[str]
+    sizes: list[int]
+    connected: frozenset[int]
+    holdings: Tensor | None
+    snapshot: Snapshot | None
+
+
+def _opened(folder: RunFolder, config: MethodConfig, data_root: str | None) -> _Known:
+    """A run whose images are on this machine."""
+    experiment = _experiment(_here(config, data_root, _recorded_root(folder)))
+    names = {client.id: client.name for client in experiment.clients}
+    return _Known(
+        experiment,
+        [names.get(number, f"client {number}") for number in range(len(experiment.parts))],
         list(map(len, experiment.parts)),
         frozenset(names),
         _holdings(experiment),
-        kind is _CLUSTERING,
         _as_recorded(experiment.last_snapshot(folder), folder),
-        folder.read_arrays("spectra"),
-        leakage=folder.read_leakage(),
     )
 
 
-def _deployed(folder: RunFolder, kind: "_Kind", config: RunConfig) -> Run:
-    """A run whose images are with clients on other machines, by what they have told."""
-    gathering = Gathering.load(folder.deployment)
-    experiment = unconnected(gathering, _here(config, None, None))
-    told = Told.read(folder.read_arrays("counts"), gathering.charter)
-    summary = folder.read_summary() if folder.summary.is_file() else None
-    return Run(
-        folder.path,
-        config,
-        kind.title(config),
-        experiment.algorithm.rounds,
-        folder.read_log(),
-        summary,
-        _facts(experiment, summary),
-        folder.read_sessions(),
-        [member.name for member in gathering.members],
-        [member.samples for member in gathering.members],
+def _told(folder: RunFolder, config: MethodConfig) -> _Known:
+    """A run whose images are with clients on other machines, by what these have reported."""
+    enrolment = Enrolment.load(folder.deployment)
+    experiment = unconnected(enrolment, _here(config, None, None))
+    told = Told.read(folder.read_arrays("counts"), enrolment.spec)
+    return _Known(
+        experiment,
+        [member.name for member in enrolment.members],
+        [member.samples for member in enrolment.members],
         frozenset(member.id for member in experiment.members),
-        told.holdings(gathering.members),
-        kind is _CLUSTERING,
+        told.holdings(enrolment.members),
         told.snapshot,
-        folder.read_arrays("spectra"),
-        remote=True,
     )
 
 
-@dataclass(frozen=True)
-class _Kind:
-    """A kind of runs: its methods, its configurations, what makes one and what one is called."""
-
-    methods: Mapping[str, object]
-    config: type[RunConfig]
-    make: Callable[[Any], Experiment[Any]]
-    title: Callable[[Any], str]
+def _experiment(config: MethodConfig) -> ClusteringExperiment | ClassificationExperiment:
+    if isinstance(config, ClusterConfig):
+        return ClusteringExperiment(config)
+    assert isinstance(config, ClassifyConfig)
+    return ClassificationExperiment(config)
 
 
-_CLUSTERING = _Kind(
-    METHODS, ClusterConfig, ClusteringExperiment, lambda config: METHODS[config.method].title
-)
-_CLASSIFICATION = _Kind(
-    CLASSIFIERS,
-    ClassifyConfig,
-    ClassificationExperiment,
-    lambda config: title_of(config.method, config.decorrelation.kind),
-)
+def _title(config: MethodConfig) -> str:
+    if isinstance(config, ClusterConfig):
+        return METHODS[config.method].title
+    assert isinstance(config, ClassifyConfig)
+    return title_of(config.method, config.decorrelation.kind)
 
 
-def _config(folder: RunFolder) -> tuple[_Kind, RunConfig]:
+def _config(folder: RunFolder) -> MethodConfig:
     if not folder.config.is_file():
         inside = sorted({each.parent for each in folder.path.glob("*/config.yaml")})
         inside = inside or sorted({each.parent for each in folder.path.glob("*/*/config.yaml")})
@@ -277,9 +288,10 @@ def _config(folder: RunFolder) -> tuple[_Kind, RunConfig]:
         raise UsageError(f"{folder.path} holds no run (no config.yaml): give the folder of a run")
     tree = read_yaml(folder.config)
     method = str(tree.get("method"))
-    for kind in (_CLUSTERING, _CLASSIFICATION):
-        if method in kind.methods:
-            return kind, validate(kind.config, tree)
+    kinds: tuple[type[MethodConfig], ...] = (ClusterConfig, ClassifyConfig)
+    for kind in kinds:
+        if method in kind.methods():
+            return validate(kind, tree)
     raise UsageError(
         f"{folder.config} names no known method ({method}): give the folder of a run, or install "
         "the package that adds the method"
@@ -287,7 +299,7 @@ def _config(folder: RunFolder) -> tuple[_Kind, RunConfig]:
 
 
 def _several(path: Path, runs: list[Path]) -> str:
-    """That a folder holds runs, which, and how to see them side by side."""
+    """The message for a folder of several runs: which they are, and how to compare them."""
     if not runs:
         return f"{path} holds several runs: give the folders of runs inside"
     names = ", ".join(str(run.relative_to(path)) for run in runs[:_MOST_NAMES])
@@ -300,7 +312,7 @@ def _several(path: Path, runs: list[Path]) -> str:
 
 
 def _recorded_root(folder: RunFolder) -> str | None:
-    """Where the run's last session found the data sets by ``$CCFCPP_DATA``, if nothing says now."""
+    """Folder of the data sets in the run's last session; None where ``$CCFCPP_DATA`` is set now."""
     sessions = folder.read_sessions()
     root = sessions[-1].get("data_root") if sessions else None
     if os.environ.get("CCFCPP_DATA") or not isinstance(root, str) or not Path(root).is_dir():
@@ -308,18 +320,10 @@ def _recorded_root(folder: RunFolder) -> str | None:
     return root
 
 
-def _facts(experiment: Experiment[Any], summary: Row | None) -> Row:
-    """The setting: as the run has recorded it, which another machine may have made."""
-    facts = experiment.describe()
-    # How many clients were trained side by side is known where they were.
-    recorded = {*facts, "cohort"}
-    return facts | {key: value for key, value in (summary or {}).items() if key in recorded}
-
-
 def _as_recorded(snapshot: Snapshot | None, folder: RunFolder) -> Snapshot | None:
-    """With the clusters, or predicted classes, that a finished run has recorded.
+    """Replace the clusters, or predicted classes, by those that a finished run has recorded.
 
-    On another device or number of threads the model would put a few images elsewhere.
+    On another device or number of threads the model would assign a few images differently.
     """
     recorded = folder.read_arrays("assignments").get("cluster")
     if recorded is None:
@@ -329,23 +333,23 @@ def _as_recorded(snapshot: Snapshot | None, folder: RunFolder) -> Snapshot | Non
     return replace(snapshot, found=recorded[: len(snapshot.images)])
 
 
-def _here(config: RunConfig, data_root: str | None, recorded: str | None) -> RunConfig:
-    """The configuration for this machine, which may have no GPU, and its data elsewhere.
+def _here(config: MethodConfig, data_root: str | None, recorded: str | None) -> MethodConfig:
+    """Adapt a configuration to this machine, which may lack a GPU or keep its data elsewhere.
 
     Args:
-        config: The run's.
+        config: The run's configuration.
         data_root: Folder of the data sets, if the user names one.
-        recorded: Where they were, if the run's configuration does not say.
+        recorded: Their folder in the run, if its configuration does not name one.
     """
     changes: Row = {"device": "auto", "tensorboard": False}
-    if config.compute.precision == "tf32":  # which only GPUs have, and only training needs
+    if config.compute.precision == "tf32":  # Only GPUs have it, and only training needs it.
         changes["compute"] = {"precision": "float32"}
     values = config.model_dump(mode="json")
     changes["data"] = {"root": data_root or values["data"]["root"] or recorded}
     return validate(type(config), merge(values, changes))
 
 
-def _holdings(experiment: Experiment[Any]) -> Tensor | None:
+def _holdings(experiment: ClusteringExperiment | ClassificationExperiment) -> Tensor | None:
     labels = experiment.data.labels
     if labels is None:
         return None

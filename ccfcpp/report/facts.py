@@ -1,4 +1,4 @@
-"""What a page says in words: setting, results, environment."""
+"""Texts and tables of a page: setting, results, environment."""
 
 import shlex
 from collections.abc import Mapping, Sequence
@@ -7,8 +7,9 @@ from pathlib import Path
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.units import bytes_in_words
 from ccfcpp.privacy.in_words import trust_rows
-from ccfcpp.report.examination import Row, Run
+from ccfcpp.report.examination import Run
 from ccfcpp.report.runs import differences
+from ccfcpp.runs.study import Row
 
 Table = list[dict[str, str]]
 """Rows of text, all with the same columns."""
@@ -41,12 +42,12 @@ _VERSIONS = ("ccfcpp", "python", "torch", "torchvision", "numpy", "scipy", "scik
 
 
 def heading(run: Run) -> str:
-    """The run in a few words."""
+    """Title of a run: its system and its data set."""
     return f"{run.title} on {Path(run.config.dataset).name}"
 
 
 def progress_note(run: Run) -> str | None:
-    """What a reader must know of a run that has not ended."""
+    """Note for the reader of a run that has not ended; None for a finished run."""
     if run.summary is not None:
         return None
     name = f"The run {run.label}" if run.label else "This run"
@@ -64,7 +65,7 @@ def progress_note(run: Run) -> str | None:
 
 
 def setting(run: Run) -> dict[str, str]:
-    """The setting in words."""
+    """Setting of a run, by the name of each value."""
     facts = {"method": run.title, "rounds": f"{len(run.log)} of {run.planned}"}
     facts |= {
         title(key): shown(value, key)
@@ -75,7 +76,7 @@ def setting(run: Run) -> dict[str, str]:
 
 
 def results(run: Run) -> dict[str, str]:
-    """Scores and costs: those of the summary, or of the last round that was scored."""
+    """Scores and costs from the summary, or from the last round that was scored."""
     scored = [row["scores"] for row in run.log if row.get("scores")]
     found: Row = run.summary or (scored[-1] if scored else {})
     scores = {title(key): f"{found[key]:.4g}" for key in _RESULTS if found.get(key) is not None}
@@ -91,7 +92,7 @@ def results(run: Run) -> dict[str, str]:
 
 
 def _scores_by_presence(summary: Row) -> dict[str, str]:
-    """Scores over the images of connected and of absent clients, where there are absent ones."""
+    """Scores of connected and of absent clients' images; empty where no client is absent."""
     if summary.get("scores_absent") is None:
         return {}
     return {
@@ -102,14 +103,14 @@ def _scores_by_presence(summary: Row) -> dict[str, str]:
 
 
 def results_table(runs: Sequence[Run]) -> Table:
-    """A row a run."""
+    """Table of results with one row for each run."""
     of_runs = [{"run": run.label} | results(run) for run in runs]
     columns = dict.fromkeys(column for row in of_runs for column in row)
     return [{column: row.get(column, _NONE) for column in columns} for row in of_runs]
 
 
 def differences_table(runs: Sequence[Run]) -> Table:
-    """A row for each setting in which runs differ."""
+    """Table with one row for each setting in which runs differ."""
     return [
         {column: _NONE if value is None else shown(value, column) for column, value in row.items()}
         for row in differences(runs)
@@ -117,17 +118,17 @@ def differences_table(runs: Sequence[Run]) -> Table:
 
 
 def leakage_tables(found: Row) -> dict[str, Table]:
-    """What attacks on a run came to, by caption; empty where there were none.
+    """Tables of the results of attacks on a run, by caption; empty where there were none.
 
     Raises:
-        UsageError: The file says something else.
+        UsageError: The file has another content.
     """
     if not found:
         return {}
     try:
         told = found["membership"]
         caption = (
-            f"Leakage: {told['members']:,} images of the training told from {told['others']:,} "
+            f"Leakage: {told['members']:,} training images distinguished from {told['others']:,} "
             "others by their loss"
         )
         tables = {
@@ -164,7 +165,7 @@ def _range(least: int, most: int | None) -> str:
 
 
 def environment(session: Row) -> dict[str, str]:
-    """Where and how a run, or a part of it, took place."""
+    """Command, versions and machine of a session of a run."""
     command = session.get("command", [])
     versions = [f"{name} {session[name]}" for name in _VERSIONS if session.get(name)]
     facts: Mapping[str, object] = {
@@ -180,12 +181,12 @@ def environment(session: Row) -> dict[str, str]:
 
 
 def title(key: str) -> str:
-    """What people call a value."""
+    """Readable name of a key."""
     return _TITLES.get(key, key.replace("_", " "))
 
 
 def shown(value: object, key: str = "") -> str:
-    """A value for people."""
+    """Readable form of a value."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, int) and key != "seed":

@@ -1,30 +1,21 @@
-"""The numbers behind figures that no other part of the package has."""
+"""Computations that only figures need."""
 
 import math
+from dataclasses import dataclass
 
+import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
+from sklearn.manifold import TSNE
 from torch import Tensor
 
 from ccfcpp.core.metrics import match_clusters
+from ccfcpp.report.errors import CannotDrawError
 
 _POINTS_AT_A_TIME = 4096
-
-
-def covariance(points: Tensor) -> Tensor:
-    """Σ = 1/N Σᵢ(zᵢ − z̄)(zᵢ − z̄)ᵀ.
-
-    Source: Shi et al., *Understanding and Mitigating Dimensional Collapse in Federated Learning*,
-    Section 3.1.
-
-    Args:
-        points: Floats of shape (points, dimensions), at least one point.
-
-    Returns:
-        float64 of shape (dimensions, dimensions).
-    """
-    centred = points.double() - points.double().mean(dim=0)
-    return centred.T @ centred / len(points)
+_MOST_POINTS, _FEWEST_POINTS = 1_500, 8
+"""Most and fewest points of an embedding: more hide each other, fewer have no neighbourhoods."""
 
 
 def pair_correlations(of_covariance: Tensor) -> Tensor:
@@ -35,7 +26,7 @@ def pair_correlations(of_covariance: Tensor) -> Tensor:
 
     Returns:
         Shape (pairs,), from −1 to 1. A dimension whose variance is below 10⁻¹² of the largest one
-        is a constant up to rounding and takes no part.
+        is constant up to rounding and is left out.
     """
     variances = of_covariance.diagonal()
     varies = variances > 1e-12 * variances.max().clamp(min=1e-300)
@@ -47,7 +38,7 @@ def pair_correlations(of_covariance: Tensor) -> Tensor:
 
 
 def counts_by(rows: Tensor, columns: Tensor, height: int, width: int) -> Tensor:
-    """How often each pair occurs.
+    """Count how often each pair (row, column) occurs.
 
     Args:
         rows: Integers below ``height``, shape (samples,).
@@ -62,7 +53,7 @@ def counts_by(rows: Tensor, columns: Tensor, height: int, width: int) -> Tensor:
 
 
 def matched_classes(classes: Tensor, found: Tensor, clusters: int) -> Tensor:
-    """The class that each cluster is matched with (Hungarian method).
+    """Match each cluster with a class (Hungarian method).
 
     Args:
         classes: True classes, int64 of shape (samples,).
@@ -78,18 +69,18 @@ def matched_classes(classes: Tensor, found: Tensor, clusters: int) -> Tensor:
 
 
 def distances(points: Tensor, found: Tensor, centroids: Tensor, by_angle: bool) -> Tensor:
-    """How far each point lies from the centroid of its cluster.
+    """Distance of each point from the centroid of its cluster.
 
     Args:
         points: Floats of shape (points, dimensions).
         found: Cluster of each point, int64 of shape (points,).
         centroids: Floats of shape (clusters, dimensions).
-        by_angle: Whether lengths count for nothing.
+        by_angle: Whether to measure angles; else Euclidean distances.
 
     Returns:
         Euclidean distances, or angles in degrees, of shape (points,).
     """
-    # A part at a time: pixels of large images in double precision take much memory.
+    # In parts: the pixels of large images in double precision take much memory.
     parts = zip(
         torch.split(points, _POINTS_AT_A_TIME), torch.split(found, _POINTS_AT_A_TIME), strict=True
     )
@@ -107,16 +98,16 @@ def _apart(points: Tensor, own: Tensor, by_angle: bool) -> Tensor:
 
 
 def extremes(distance: Tensor, members: Tensor, count: int, farthest: bool) -> Tensor:
-    """The members of a cluster that lie nearest to its centroid, or farthest from it.
+    """Find the members of a cluster nearest to its centroid, or farthest from it.
 
     Args:
-        distance: Of each point from its centroid, shape (points,).
-        members: Which points are the cluster's, bool of shape (points,).
-        count: At most so many.
-        farthest: Which end.
+        distance: Distance of each point from its centroid, shape (points,).
+        members: Which points belong to the cluster, bool of shape (points,).
+        count: Largest number of members to return.
+        farthest: Whether to return the farthest members; else the nearest.
 
     Returns:
-        Indices of points, the most extreme first; of equal ones that with the lower index first.
+        Indices of points, the most extreme first; ties are in the order of the indices.
     """
     index: Tensor = members.nonzero().flatten()
     order: Tensor = torch.argsort(distance[index], descending=farthest, stable=True)
@@ -124,13 +115,67 @@ def extremes(distance: Tensor, members: Tensor, count: int, farthest: bool) -> T
 
 
 def drawn_at_random(count: int, most: int) -> Tensor:
-    """At most ``most`` of ``count`` indices, ascending: the same ones at every call."""
+    """Draw at most ``most`` of ``count`` indices; they ascend, and are the same at every call."""
     if count <= most:
         return torch.arange(count)
     generator = torch.Generator().manual_seed(0)
     return torch.randperm(count, generator=generator)[:most].sort().values
 
 
-def has_numbers(points: Tensor) -> bool:
+def all_finite(points: Tensor) -> bool:
     """Whether all values are finite."""
     return math.isfinite(float(points.abs().max())) if points.numel() else True
+
+
+@dataclass(frozen=True, eq=False)
+class Embedding:
+    """Some of the points and their places in the plane.
+
+    Attributes:
+        index: Indices of these points, int64 of shape (points,), ascending.
+        places: Coordinates, float64 of shape (points, 2).
+    """
+
+    index: Tensor
+    places: NDArray[np.float64]
+
+
+def embed(points: Tensor, by_angle: bool) -> Embedding:
+    """Compute t-SNE of at most 1,500 points; the result is the same at every call.
+
+    Source: van der Maaten and Hinton 2008, *Visualizing Data using t-SNE*.
+
+    Args:
+        points: Floats of shape (points, dimensions).
+        by_angle: Whether to normalise the points to length 1.
+
+    Raises:
+        CannotDrawError: There are too few points, or all are the same.
+    """
+    index = drawn_at_random(len(points), _MOST_POINTS)
+    if len(index) < _FEWEST_POINTS:
+        raise CannotDrawError(f"{len(index)} images are too few to have neighbourhoods")
+    chosen = points[index].double()
+    chosen = F.normalize(chosen, dim=1) if by_angle else chosen
+    rank = _rank(chosen, torch.finfo(points.dtype).eps)
+    if rank == 0:
+        raise CannotDrawError("all representations are the same" + " in direction" * by_angle)
+    method = TSNE(
+        # PCA cannot give the second coordinate of points on a line.
+        init="pca" if rank > 1 else "random",
+        perplexity=min(30.0, (len(index) - 1) / 3),
+        random_state=0,
+    )
+    return Embedding(index, np.asarray(method.fit_transform(chosen.numpy()), dtype=np.float64))
+
+
+def _rank(points: Tensor, epsilon: float) -> int:
+    """Count the directions in which points differ by more than rounding errors.
+
+    Args:
+        points: Of shape (points, dimensions).
+        epsilon: Relative rounding error of the coordinates.
+    """
+    centred = points - points.mean(dim=0)
+    least = epsilon * math.sqrt(points.numel()) * float(points.abs().max())
+    return int((torch.linalg.svdvals(centred) > least).sum())

@@ -1,4 +1,4 @@
-"""Figures and facts as one HTML page."""
+"""HTML page of figures and facts."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -23,22 +23,22 @@ _TEMPLATES = Environment(
 
 
 def study_page(figures: Contents, svgs: Mapping[str, str], facts: Mapping[str, object]) -> str:
-    """The page of many runs as tables and curves, likewise.
+    """Render the page of a study: one file that needs nothing else and runs no script.
 
     Args:
         figures: The figures.
         svgs: The SVG of each figure, by its name.
-        facts: What ``study.html`` shows beside them.
+        facts: The other values that ``study.html`` shows.
     """
     return _TEMPLATES.get_template("study.html").render(sections=_sections(figures, svgs), **facts)
 
 
 def page(runs: Sequence[Run], found: Contents, svgs: Mapping[str, str]) -> str:
-    """The page: one file that needs nothing else, and runs no script.
+    """Render the page of runs: one file that needs nothing else and runs no script.
 
     Args:
-        runs: The runs, labelled where they are several.
-        found: What it holds.
+        runs: The runs, labelled where there are several.
+        found: The figures.
         svgs: The SVG of each figure, by its name.
     """
     several = len(runs) > 1
@@ -82,6 +82,6 @@ def _inlined(drawn: Drawn, svg: str) -> dict[str, object]:
         "name": drawn.name,
         "title": drawn.title,
         "caption": drawn.caption,
-        # Matplotlib escapes the texts inside.
+        # Matplotlib has escaped the texts inside.
         "svg": Markup(for_page(svg, drawn.name, str(escape(drawn.title)))),  # noqa: S704
     }

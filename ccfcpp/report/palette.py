@@ -1,4 +1,4 @@
-"""Colours that colour-blind readers can tell apart, and inks that a page can change."""
+"""Colours that colour-blind readers can distinguish, and colours that a page can replace."""
 
 from itertools import cycle, islice
 from typing import Any
@@ -15,7 +15,7 @@ CATEGORIES = (
     "#717581",
     "#92dadd",
 )
-"""Ten categories. Source: Petroff 2021, *Accessible Color Sequences for Data Visualization*."""
+"""Colours of ten categories (Petroff 2021, *Accessible Color Sequences for Data Visualization*)."""
 
 _MARKERS = "os^DvPX<>h"
 _DASHES: tuple[tuple[int, tuple[float, ...]], ...] = (
@@ -26,20 +26,20 @@ _DASHES: tuple[tuple[int, tuple[float, ...]], ...] = (
 )
 
 INK, MUTED, GRID, PAPER = "#1d2127", "#5b626d", "#e3e5e9", "#fffffe"
-"""Inks of a figure on white: text, lesser lines, grids, ground. Nothing else has these colours, so
-that a page can put its own in their place."""
+"""Colours of text, minor lines, grids and background. Nothing else in a figure has them, so that a
+page can replace them by its own."""
 
 INKS = {INK: "ink", MUTED: "muted", GRID: "grid", PAPER: "paper"}
-"""Their names, which are those of the page's variables."""
+"""Names of these colours, which are the names of the page's CSS variables."""
 
 
 def colours(count: int) -> list[str]:
-    """Colours of ``count`` categories; beyond ten they come again."""
+    """Colours of ``count`` categories; they repeat after ten."""
     return list(islice(cycle(CATEGORIES), count))
 
 
 def marker(number: int) -> str:
-    """The marker of a category: another one where its colour comes again.
+    """Marker of a category; it changes where colours repeat.
 
     Args:
         number: The category, from 0.
@@ -48,7 +48,7 @@ def marker(number: int) -> str:
 
 
 def line_style(number: int) -> dict[str, Any]:
-    """How the line of a category differs from the others: colour, dash and marker."""
+    """Colour, dash and marker of a category's line, as Matplotlib's keyword arguments."""
     return {
         "color": CATEGORIES[number % len(CATEGORIES)],
         "linestyle": _DASHES[number % len(_DASHES)],
@@ -57,12 +57,12 @@ def line_style(number: int) -> dict[str, Any]:
 
 
 def ink_on(red: float, green: float, blue: float) -> str:
-    """Black or white, whichever is the more legible on a colour.
+    """Choose black or white, whichever is more legible on a colour.
 
     Args:
-        red: Its shares, from 0 to 1.
-        green: The same.
-        blue: The same.
+        red: Share of red, from 0 to 1.
+        green: Share of green.
+        blue: Share of blue.
 
     Source: WCAG 2.2, relative luminance, at which both contrasts are equal.
     """

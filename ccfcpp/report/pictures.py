@@ -1,4 +1,4 @@
-"""Figures of images: those nearest to each centroid, and those farthest from it."""
+"""Figures of the images nearest to each centroid, and of those farthest from it."""
 
 import numpy as np
 import torch
@@ -17,29 +17,29 @@ from ccfcpp.runs.sheets import sheet
 _EACH, _MOST_CLUSTERS = 8, 40
 _INCHES_A_LETTER = 0.088
 _LARGEST = 64
-"""Pixels a side of an image in a figure, at most."""
+"""Largest height and width of an image in a figure, in pixels."""
 
 
 def nearest(run: Run) -> Drawn:
-    """The images nearest to each centroid."""
+    """Draw the images nearest to each centroid."""
     caption = (
-        "Each cluster's images nearest to its centroid, the nearest one first: what the cluster "
-        "stands for."
+        "The images of each cluster nearest to its centroid, the nearest one first: these are "
+        "typical of the cluster."
     )
     return _drawn(run, "nearest", "Nearest to the centroids", caption, farthest=False)
 
 
 def farthest(run: Run) -> Drawn:
-    """The images of each cluster that lie farthest from its centroid."""
+    """Draw the images of each cluster farthest from its centroid."""
     caption = (
-        "Each cluster's images farthest from its centroid, the farthest one first: where the "
-        "cluster is least sure."
+        "The images of each cluster farthest from its centroid, the farthest one first: their "
+        "assignment is the least certain."
     )
     return _drawn(run, "farthest", "Farthest from the centroids", caption, farthest=True)
 
 
 def _drawn(run: Run, name: str, title: str, caption: str, farthest: bool) -> Drawn:
-    """A row of images for each cluster.
+    """Draw a row of images for each cluster.
 
     Raises:
         CannotDrawError: There are no centroids, or no points.
@@ -47,7 +47,7 @@ def _drawn(run: Run, name: str, title: str, caption: str, farthest: bool) -> Dra
     if not run.clusters_images:
         raise CannotDrawError("a classifier has no centroids")
     found, centroids = run.found, run.seen.centroids
-    assert centroids is not None  # else no cluster is known
+    assert centroids is not None  # Without centroids no cluster is known.
     distance = distances(run.points, found, centroids, run.seen.by_angle)
     chosen = {
         cluster: extremes(distance, found == cluster, _EACH, farthest)
@@ -74,7 +74,7 @@ def _figure(run: Run, shown: dict[int, Tensor]) -> Figure:
     margin = _INCHES_A_LETTER * max(len(line) for name in names for line in name.splitlines())
     height = (WIDTH - margin) * down / across
     with plate(height) as (figure, axes):
-        # Places of axes whose pixels are square are not found well by themselves.
+        # The layout engine does not place axes with square pixels well.
         figure.set_layout_engine("none")
         axes.set_position((margin / WIDTH, 0, 1 - margin / WIDTH, 1))
         axes.imshow(picture)
@@ -85,11 +85,11 @@ def _figure(run: Run, shown: dict[int, Tensor]) -> Figure:
 
 
 def picture_of(images: dict[int, Tensor], shown: dict[int, Tensor]) -> NDArray[np.uint8]:
-    """Rows of images, with nothing where there is none.
+    """Arrange images in rows; places without an image are transparent.
 
     Args:
-        images: By number, uint8 of shape (1 or 3 channels, height, width).
-        shown: The numbers of each row, at most 8.
+        images: Images by number, uint8 of shape (1 or 3 channels, height, width).
+        shown: Numbers of the images of each row, at most 8.
 
     Returns:
         RGBA of shape (pixels down, pixels across, 4).
@@ -110,7 +110,7 @@ def picture_of(images: dict[int, Tensor], shown: dict[int, Tensor]) -> NDArray[n
 
 
 def _small(images: Tensor, shown: dict[int, Tensor]) -> dict[int, Tensor]:
-    """The images that are shown, by number, each small enough for a figure."""
+    """Scale the images that are shown to the size of a figure; they are returned by number."""
     index = torch.cat(list(shown.values()))
     chosen = images[index]
     scale = _LARGEST / max(chosen.shape[-2:])

@@ -1,4 +1,4 @@
-"""Figures of the representations in the plane."""
+"""Figures of the t-SNE embedding of the representations."""
 
 import numpy as np
 from torch import Tensor
@@ -12,7 +12,7 @@ _READING = "Points that lie close together are neighbours; distances between gro
 
 
 def by_cluster(run: Run) -> Drawn:
-    """Coloured by cluster, or by predicted class.
+    """Draw the embedding coloured by cluster, or by predicted class.
 
     Raises:
         CannotDrawError: There are no points, or no clusters.
@@ -27,7 +27,7 @@ def by_cluster(run: Run) -> Drawn:
 
 
 def by_class(run: Run) -> Drawn:
-    """Coloured by true class.
+    """Draw the embedding coloured by true class.
 
     Raises:
         CannotDrawError: There are no points, or no labels.
@@ -39,7 +39,7 @@ def by_class(run: Run) -> Drawn:
 
 
 def _cluster_inks(run: Run) -> list[int]:
-    """The number of each cluster's colour: its class's, or one that no class has."""
+    """Number of each cluster's colour: that of its class, or one that no class has."""
     matched = run.matched.tolist()
     free = iter(range(len(run.seen.class_names), len(run.seen.class_names) + run.groups))
     return [number if number >= 0 else next(free) for number in matched]

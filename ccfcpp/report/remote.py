@@ -1,4 +1,4 @@
-"""Runs whose images are with clients on other machines: what is known of them here."""
+"""Runs whose images are with clients on other machines, as far as they are known here."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -7,43 +7,45 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from ccfcpp.core.config import MethodConfig, RunConfig
-from ccfcpp.deployment.charter import Charter
-from ccfcpp.deployment.experiment import DeployedExperiment, make_experiment, sum_of
-from ccfcpp.deployment.gathering import Gathering
-from ccfcpp.deployment.transport import Deployed, Link
+from ccfcpp.core.config import MethodConfig
+from ccfcpp.deployment.link.packet import Link
+from ccfcpp.deployment.link.run_spec import RunSpec
+from ccfcpp.deployment.server.enrolment import Enrolment
+from ccfcpp.deployment.server.experiment import DeployedExperiment, sum_of
 from ccfcpp.engine.client import Member
 from ccfcpp.runs.experiment import Snapshot
 
 
 @dataclass(frozen=True, eq=False)
 class Told:
-    """What clients have told of their images: how many of each class are in which cluster.
+    """Numbers that clients have reported: their images by class and cluster.
 
     Attributes:
-        tables: By the client's number, int64 of shape (classes, clusters or predicted classes).
-        charter: What the clients were told.
+        tables: Table of each client by its number, int64 of shape (classes, clusters or predicted
+            classes).
+        spec: Description of the run, as sent to the clients.
     """
 
     tables: Mapping[int, Tensor]
-    charter: Charter
+    spec: RunSpec
 
     @staticmethod
-    def read(counts: Mapping[str, Tensor], charter: Charter) -> "Told":
-        """From the arrays of ``counts.npz``; nothing where there are none."""
+    def read(counts: Mapping[str, Tensor], spec: RunSpec) -> "Told":
+        """Read the arrays of ``counts.npz``; there are no tables where these are empty."""
         if not counts:
-            return Told({}, charter)
+            return Told({}, spec)
         numbers = counts["client"].tolist()
-        return Told(dict(zip(numbers, counts["table"], strict=True)), charter)
+        return Told(dict(zip(numbers, counts["table"], strict=True)), spec)
 
     def holdings(self, members: Sequence[Member]) -> Tensor | None:
-        """Images by client and class, int64 of shape (clients, classes); 0 for who did not tell.
+        """Images by client and class, int64 of shape (clients, classes).
 
-        None where nobody told, and in classification, where clients count test images.
+        A client that has reported nothing has zeros. None where no client has reported anything,
+        and in classification, where clients count test images.
         """
-        if not self.tables or self.charter.command == "classify":
+        if not self.tables or self.spec.command == "classify":
             return None
-        held = torch.zeros(len(members), len(self.charter.classes), dtype=torch.int64)
+        held = torch.zeros(len(members), len(self.spec.classes), dtype=torch.int64)
         for row, member in enumerate(members):
             if member.id in self.tables:
                 held[row] = self.tables[member.id].sum(dim=1)
@@ -51,31 +53,23 @@ class Told:
 
     @property
     def snapshot(self) -> Snapshot | None:
-        """The numbers as class and cluster of each image, without the images."""
+        """Class and cluster of each image, restored from the counts; there are no images."""
         table = sum_of(self.tables)
         if table is None:
             return None
         classes, found = table.nonzero(as_tuple=True)
         times = table[classes, found]
-        charter = self.charter
+        spec = self.spec
         return Snapshot(
-            images=torch.empty(0, *charter.image_shape, dtype=torch.uint8),
+            images=torch.empty(0, *spec.image_shape, dtype=torch.uint8),
             representations=None,
             found=found.repeat_interleave(times),
             classes=classes.repeat_interleave(times),
-            class_names=charter.classes,
-            centroids=torch.empty(charter.clusters, 0) if charter.clusters else None,
+            class_names=spec.classes,
+            centroids=torch.empty(spec.clusters, 0) if spec.clusters else None,
         )
 
 
-def unconnected(gathering: Gathering, config: RunConfig) -> DeployedExperiment:
-    """The experiment of a deployed run, to ask for its setting alone: it reaches no client."""
-    assert isinstance(config, MethodConfig)
-    nobody = cast(Link, None)
-    charter = gathering.charter
-    return make_experiment(
-        config,
-        charter,
-        gathering.members,
-        lambda exchanges, device: Deployed(nobody, charter, gathering.run, exchanges, device),
-    )
+def unconnected(enrolment: Enrolment, config: MethodConfig) -> DeployedExperiment:
+    """Make the experiment of a deployed run without clients: it serves to read its setting."""
+    return enrolment.experiment(config, cast(Link, None))

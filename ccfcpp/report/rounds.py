@@ -1,6 +1,7 @@
-"""Figures of what happened round by round."""
+"""Figures of scores, losses, bytes and participation by round."""
 
 from collections.abc import Mapping
+from functools import partial
 
 import numpy as np
 from matplotlib.colors import to_rgba
@@ -15,7 +16,7 @@ from ccfcpp.report.palette import CATEGORIES, MUTED, line_style
 from ccfcpp.report.runs import Gathered, slug
 
 Curve = list[tuple[int, float]]
-"""Values by round, counted from 1."""
+"""Pairs of a round, counted from 1, and a value."""
 Curves = dict[str, Curve]
 
 SCORE_TITLES = {"nmi": "NMI", "kappa": "Kappa", "accuracy": "accuracy", "ari": "ARI"}
@@ -23,21 +24,17 @@ _MOST_CURVES = 10
 
 
 def scores(run: Run) -> Curves:
-    """Each score by round.
+    """Collect each score by round.
 
     Raises:
         CannotDrawError: No round was scored.
     """
     logged = {str(key) for row in run.log for key in row.get("scores", {})}
     single = sorted(key for key in logged if key.startswith("accuracy "))
-    # The scores of many domains, or of many clients' own models, would hide each other.
+    # The curves of many domains, or of many clients' own models, would hide each other.
     keys = [*SCORE_TITLES, *(single if len(single) < _MOST_CURVES else [])]
     found = {
-        SCORE_TITLES.get(key, key): [
-            (row["round"] + 1, row["scores"][key]) for row in run.log if key in row["scores"]
-        ]
-        for key in keys
-        if key in logged
+        SCORE_TITLES.get(key, key): _logged(run, "scores", key) for key in keys if key in logged
     }
     if not found:
         labelled = run.holdings is not None
@@ -48,26 +45,25 @@ def scores(run: Run) -> Curves:
 
 
 def losses(run: Run) -> Curves:
-    """What the exchanges report, by round; what single clients report is left to ``metrics.jsonl``.
+    """Collect the figures of the exchanges by round, without those of single clients.
 
     Raises:
         CannotDrawError: Nothing was reported.
     """
     reported = (key for row in run.log for key in row.get("figures", {}))
     keys = dict.fromkeys(key for key in reported if "/" not in key)
-    found = {
-        key.replace("_", " "): [
-            (row["round"] + 1, row["figures"][key]) for row in run.log if key in row["figures"]
-        ]
-        for key in keys
-    }
+    found = {key.replace("_", " "): _logged(run, "figures", key) for key in keys}
     if not found:
         raise CannotDrawError("no round reported a loss")
     return found
 
 
+def _logged(run: Run, kind: str, key: str) -> Curve:
+    return [(row["round"] + 1, row[kind][key]) for row in run.log if key in row[kind]]
+
+
 def traffic(run: Run) -> Curves:
-    """Megabytes that all clients received, and sent, up to each round.
+    """Collect the megabytes that all clients received, and sent, up to each round.
 
     Raises:
         CannotDrawError: No round was run.
@@ -82,31 +78,10 @@ def traffic(run: Run) -> Curves:
     }
 
 
-def draw_scores(gathered: Gathered[Curves]) -> list[Drawn]:
-    """Scores by round."""
-    caption = "Agreement of the global model with the true classes, round by round; 1 is best."
-    return _curves("scores", "Scores", "score", caption, gathered)
-
-
-def draw_losses(gathered: Gathered[Curves]) -> list[Drawn]:
-    """Losses by round."""
-    caption = (
-        "What the rounds report: the mean loss over the clients that took part, or how far "
-        "centroids still move."
-    )
-    return _curves("loss", "Loss and progress", "value", caption, gathered)
-
-
-def draw_traffic(gathered: Gathered[Curves]) -> list[Drawn]:
-    """Bytes by round."""
-    caption = "What all clients together received from the server, and sent to it, up to a round."
-    return _curves("bytes", "Bytes", "MB so far", caption, gathered)
-
-
 def _curves(
     stem: str, title: str, unit: str, caption: str, gathered: Gathered[Curves]
 ) -> list[Drawn]:
-    """One figure of a run's curves; of several runs one figure a curve."""
+    """Draw all curves of one run in one figure; several runs have one figure for each curve."""
     if len(gathered) == 1:
         ((run, curves),) = gathered
         return [_drawn(stem, f"{title} by round", unit, caption, curves, _phase(run))]
@@ -121,8 +96,31 @@ def _curves(
     return figures
 
 
+draw_scores = partial(
+    _curves,
+    "scores",
+    "Scores",
+    "score",
+    "Agreement of the global model with the true classes, round by round; 1 is best.",
+)
+draw_losses = partial(
+    _curves,
+    "loss",
+    "Loss and progress",
+    "value",
+    "Mean loss over the clients that took part in a round, or the movement of the centroids.",
+)
+draw_traffic = partial(
+    _curves,
+    "bytes",
+    "Bytes",
+    "MB so far",
+    "Bytes that all clients together received from the server and sent to it so far.",
+)
+
+
 def _phase(run: Run) -> int | None:
-    """After which round pre-training ended, where a run has had both phases."""
+    """Last round of pre-training; None for a run that has not had both phases."""
     rounds: int = run.facts.get("pretrain_rounds", 0)
     return rounds if 0 < rounds < len(run.log) else None
 
@@ -139,7 +137,7 @@ def _drawn(
         for number, (series, curve) in enumerate(curves.items()):
             rounds, values = zip(*curve, strict=True)
             spacing = max(1, len(curve) // 12)
-            # Markers of different lines stand at different rounds, so that none hides another.
+            # Markers of different lines are at different rounds, so that none hides another.
             start = number * spacing // len(curves)
             axes.plot(
                 rounds,
@@ -175,11 +173,11 @@ STATES: Mapping[str, str | None] = {
     "refused": CATEGORIES[2],
     "never there": CATEGORIES[3],
 }
-"""What a client was in a round, with its colour; None for the paper's."""
+"""States of a client in a round, with their colours; None is the background's."""
 
 
 def participation(run: Run) -> Drawn:
-    """Who took part in which round.
+    """Draw which clients took part in which round.
 
     Raises:
         CannotDrawError: No round was run.
@@ -206,7 +204,7 @@ def participation(run: Run) -> Drawn:
     return Drawn(
         "participation",
         "Who took part",
-        "A row a client, a column a round. A client whose update the server refused is marked.",
+        "Clients (rows) by round (columns). A client whose update the server refused is marked.",
         figure,
         _participation_rows(run, states),
     )
@@ -235,5 +233,5 @@ def _participation_rows(run: Run, states: NDArray[np.int64]) -> Rows:
 
 
 def _height(rows: int) -> float:
-    """Inches of a figure with so many rows of names."""
+    """Height in inches of a figure with so many rows of names."""
     return min(6.5, max(2.2, 1.2 + 0.2 * rows))

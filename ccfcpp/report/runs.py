@@ -1,4 +1,4 @@
-"""Several runs in one report: what they are called, and what sets them apart."""
+"""Labels of several runs in one report, and the settings in which they differ."""
 
 import os
 import re
@@ -9,18 +9,19 @@ from typing import TypeVar
 
 from ccfcpp.core.config import RunConfig, Tree
 from ccfcpp.core.config_layers import flatten, values_of
-from ccfcpp.report.examination import Row, Run
+from ccfcpp.report.examination import Run
 from ccfcpp.runs.paths import MAY_CHANGE
+from ccfcpp.runs.study import Row
 
 T = TypeVar("T")
 Gathered = Sequence[tuple[Run, T]]
-"""Numbers of those runs that have them."""
+"""Runs, each with its numbers; runs without such numbers are left out."""
 
 _LONGEST_LABEL = 32
 
 
 def labelled(runs: Sequence[Run]) -> list[Run]:
-    """The runs, each with a label of its own: its system, what differs, or else its folder."""
+    """Label each run by its system, by the settings that differ, or else by its folder."""
     if len(runs) == 1:
         return list(runs)
     labels = [run.title for run in runs]
@@ -33,9 +34,9 @@ def labelled(runs: Sequence[Run]) -> list[Run]:
 
 
 def differences(runs: Sequence[Run]) -> list[Row]:
-    """A row for each setting in which runs differ: its dotted key, and its value by run.
+    """Make a row for each setting in which runs differ: its dotted key, and its value by run.
 
-    Settings that a run does not have are None.
+    A setting that a run does not have is None.
     """
     settings = [values_of(run.config) for run in runs]
     keys = dict.fromkeys(key for each in settings for key in each)
@@ -48,17 +49,17 @@ def differences(runs: Sequence[Run]) -> list[Row]:
 
 
 def of_run(run: Run) -> Row:
-    """The first column of a table of several runs; none where there is only one."""
+    """Make the first column of a table of several runs; a single run has none."""
     return {"run": run.label} if run.label else {}
 
 
 def slug(text: str) -> str:
-    """A text as part of a file's name."""
+    """Turn a text into part of a file's name."""
     return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-") or "x"
 
 
 def _telling_keys(runs: Sequence[Run]) -> list[str]:
-    """Keys that all runs have and in which they differ, but for what their methods fix."""
+    """Keys that all runs have and in which they differ, without those that their methods fix."""
     settings = [values_of(run.config) for run in runs]
     fixed = {key for run in runs for key, _ in flatten(_fixed(run.config))}
     by_method = len({each["method"] for each in settings}) > 1
@@ -86,7 +87,7 @@ def _label(run: Run, keys: Sequence[str]) -> str:
 
 
 def _folders(paths: Sequence[Path]) -> list[str]:
-    """Names of folders, with as much of their paths as tells them apart."""
+    """Names of folders, with as much of their paths as distinguishes them."""
     whole = [path.resolve() for path in paths]
     common = Path(os.path.commonpath(whole))
     return [str(path.relative_to(common)) for path in whole]

@@ -1,4 +1,4 @@
-"""Figures of singular values of the representations' covariance, and what they come to.
+"""Figures of the singular values of the representations' covariance, and of their measures.
 
 Source: Shi et al., *Understanding and Mitigating Dimensional Collapse in Federated Learning*
 (TPAMI), Sections 3.1 and 3.3.
@@ -18,14 +18,17 @@ from ccfcpp.report.examination import Run
 from ccfcpp.report.palette import CATEGORIES, MUTED, line_style
 from ccfcpp.report.runs import Gathered, of_run
 
+_MAIN = {"global model", "representations", "mean"}
+"""Names of the bars that stand out."""
+
 
 @dataclass(frozen=True, eq=False)
 class Spectra:
     """Singular values of covariances, descending.
 
     Attributes:
-        of_all: Of the global model, or of the points themselves; shape (dimensions,).
-        local: Of each local model that was compared with it, by client.
+        of_all: Those of the global model, or of the points themselves; shape (dimensions,).
+        local: Those of each local model that was compared with the global one, by client.
     """
 
     of_all: Tensor
@@ -38,15 +41,15 @@ class Spectra:
 
     @property
     def gaps(self) -> dict[int, float]:
-        """R of Eq. (1) of each local model."""
+        """Gap R (Eq. 1) of each local model."""
         return {client: spectral_gap(own, self.of_all) for client, own in self.local.items()}
 
 
 def spectra(run: Run) -> Spectra:
-    """Those of the last round; where there are none, of what the last checkpoint makes of images.
+    """Read the spectra of the last round, or compute them from the last checkpoint.
 
     Raises:
-        CannotDrawError: There are none.
+        CannotDrawError: There are no representations, or they are not finite.
     """
     if "global" not in run.spectra:
         return Spectra(torch.linalg.eigvalsh(run.covariance).flip(0).clamp(min=0), {})
@@ -58,10 +61,10 @@ def spectra(run: Run) -> Spectra:
 
 
 def local_spectra(run: Run) -> Spectra:
-    """The same, where there are local models to compare.
+    """Read the spectra of a run whose local models were compared with the global one.
 
     Raises:
-        CannotDrawError: There are none.
+        CannotDrawError: No local models were compared.
     """
     found = spectra(run)
     if found.local:
@@ -72,7 +75,7 @@ def local_spectra(run: Run) -> Spectra:
 
 
 def draw_spectra(gathered: Gathered[Spectra]) -> list[Drawn]:
-    """Singular values in descending order."""
+    """Draw the singular values in descending order."""
     rows: list[Mapping[str, object]] = []
     with paper() as (figure, axes):
         for number, (run, found) in enumerate(gathered):
@@ -92,14 +95,14 @@ def draw_spectra(gathered: Gathered[Spectra]) -> list[Drawn]:
         legend_above(axes, columns=2)
     caption = (
         "Singular values of the covariance of the representations, on a logarithmic scale. A curve "
-        "that falls off early means that few dimensions carry everything: dimensional collapse."
+        "that drops early shows that few dimensions carry the variance: dimensional collapse."
     )
     return [Drawn("spectra", "Singular values", caption, figure, rows)]
 
 
 def draw_ranks(gathered: Gathered[Spectra]) -> list[Drawn]:
-    """Effective ranks as bars."""
-    bars, rows = [], []
+    """Draw the effective ranks as bars."""
+    values = []
     for run, found in gathered:
         ranks = found.ranks
         own = {"global model" if ranks else "representations": effective_rank(found.of_all)}
@@ -107,32 +110,30 @@ def draw_ranks(gathered: Gathered[Spectra]) -> list[Drawn]:
             own |= {run.clients[client]: rank for client, rank in ranks.items()}
         elif ranks:
             own["mean of local models"] = sum(ranks.values()) / len(ranks)
-        rows += [of_run(run) | {"model": m, "effective rank": rank} for m, rank in own.items()]
-        bars += [(_bar_name(run, model), rank) for model, rank in own.items()]
+        values.append((run, own))
+    dimensions = " or ".join(str(d) for d in sorted({len(found.of_all) for _, found in gathered}))
     caption = (
-        "Effective rank of the covariance, e to the entropy of its singular values' shares: how "
-        f"many dimensions are in use, of {_dimensions(gathered)}."
+        "Effective rank of the covariance, exp of the entropy of its singular values' shares: the "
+        f"number of dimensions in use, of {dimensions}."
     )
-    figure = _bars(bars, "effective rank", "{:.1f}", wide=[_is_global(n) for n, _ in bars])
+    figure, rows = _bars(values, "effective rank", "{:.1f}")
     return [Drawn("effective-rank", "Effective rank", caption, figure, rows)]
 
 
 def draw_gaps(gathered: Gathered[Spectra]) -> list[Drawn]:
-    """R of local models as bars."""
-    bars, rows = [], []
+    """Draw the gap R of local models as bars."""
+    values = []
     for run, found in gathered:
         gaps = found.gaps
-        mean = sum(gaps.values()) / len(gaps)
-        own = {"mean": mean}
+        own = {"mean": sum(gaps.values()) / len(gaps)}
         if len(gathered) == 1:
             own |= {run.clients[client]: gap for client, gap in gaps.items()}
-        rows += [of_run(run) | {"model": model, "R": gap} for model, gap in own.items()]
-        bars += [(_bar_name(run, model), gap) for model, gap in own.items()]
+        values.append((run, own))
     caption = (
         "R of Eq. (1) of the TPAMI paper: the mean logarithm of a local model's singular values "
-        "over the global model's, on the same images. Above 0, averaging has shrunk them."
+        "over the global model's, on the same images. Above 0, averaging has reduced them."
     )
-    figure = _bars(bars, "R", "{:.3f}", wide=[len(gathered) > 1 or n == "mean" for n, _ in bars])
+    figure, rows = _bars(values, "R", "{:.3f}")
     return [Drawn("gap", "Gap between local and global spectra", caption, figure, rows)]
 
 
@@ -141,7 +142,7 @@ def _curve(values: Tensor) -> tuple[range, list[float]]:
 
 
 def _drawable(values: Tensor) -> list[float]:
-    """The values for a logarithmic scale."""
+    """Prepare values for a logarithmic scale."""
     found: list[float] = above_rounding(values).tolist()
     return found
 
@@ -153,24 +154,28 @@ def _rows(run: Run, model: str, values: Tensor) -> Rows:
     ]
 
 
-def _dimensions(gathered: Gathered[Spectra]) -> str:
-    return " or ".join(str(d) for d in sorted({len(found.of_all) for _, found in gathered}))
+def _bars(
+    values: Sequence[tuple[Run, dict[str, float]]], unit: str, form: str
+) -> tuple[Figure, Rows]:
+    """Draw horizontal bars by run and model, those of ``_MAIN`` in full colour.
 
-
-def _bar_name(run: Run, model: str) -> str:
-    return f"{short(run.label, 22)}\n{model}" if run.label else short(model, 22)
-
-
-def _is_global(name: str) -> bool:
-    return name.splitlines()[-1] in {"global model", "representations"}
-
-
-def _bars(bars: Sequence[tuple[str, float]], unit: str, form: str, wide: Sequence[bool]) -> Figure:
-    """Bars that lie, so that their names can be read; the main ones in full colour."""
+    Returns:
+        The figure and its rows.
+    """
+    rows = [
+        of_run(run) | {"model": model, unit: value}
+        for run, own in values
+        for model, value in own.items()
+    ]
+    bars = [
+        (f"{short(run.label, 22)}\n{model}" if run.label else short(model, 22), value)
+        for run, own in values
+        for model, value in own.items()
+    ]
+    inks = [CATEGORIES[0 if model in _MAIN else 3] for _, own in values for model in own]
     lines = sum(1.6 if "\n" in name else 1 for name, _ in bars)
     with paper(max(1.6, 0.9 + 0.26 * lines)) as (figure, axes):
         places = range(len(bars))
-        inks = [CATEGORIES[0] if main else CATEGORIES[3] for main in wide]
         drawn = axes.barh(places, [value for _, value in bars], color=inks, height=0.68)
         axes.bar_label(
             drawn,
@@ -187,4 +192,4 @@ def _bars(bars: Sequence[tuple[str, float]], unit: str, form: str, wide: Sequenc
         axes.set(xlabel=unit)
         if any(value < 0 for _, value in bars):
             axes.axvline(0, color=MUTED, linewidth=0.8)
-    return figure
+    return figure, rows

@@ -1,4 +1,4 @@
-"""Figures of how dimensions of the representations go together."""
+"""Figures of the covariance and correlations of the representations' dimensions."""
 
 import numpy as np
 from matplotlib.ticker import FuncFormatter
@@ -13,11 +13,11 @@ from ccfcpp.report.runs import Gathered, of_run
 
 _BINS = 40
 _QUANTILE = 0.995
-"""Of a covariance's entries, where its colours end: a few variances would outshine the rest."""
+"""Quantile of the entries at which the colour scale ends, since a few variances are very large."""
 
 
 def covariance(run: Run) -> Drawn:
-    """The covariance matrix.
+    """Draw the covariance matrix of the representations.
 
     Raises:
         CannotDrawError: There are no points, or too many dimensions.
@@ -37,18 +37,18 @@ def covariance(run: Run) -> Drawn:
         for number, row in enumerate(matrix.tolist())
     ]
     caption = (
-        "Covariance of each pair of dimensions of the representations; white is none. Blocks off "
-        f"the diagonal are dimensions that say the same. Colours end at ±{limit:.2g}, which "
-        f"{_QUANTILE:.1%} of the entries stay within."
+        "Covariance of each pair of dimensions of the representations; white is 0. Blocks off "
+        f"the diagonal are redundant dimensions. Colours end at ±{limit:.2g}: {_QUANTILE:.1%} of "
+        "the entries are within this range."
     )
     return Drawn("covariance", "Covariance matrix", caption, figure, rows)
 
 
 def correlations(run: Run) -> Tensor:
-    """Of all pairs of dimensions, shape (pairs,).
+    """Compute the correlations of all pairs of dimensions, of shape (pairs,).
 
     Raises:
-        CannotDrawError: There are none.
+        CannotDrawError: There is no pair of dimensions that vary.
     """
     found = pair_correlations(run.covariance)
     if len(found) == 0:
@@ -57,7 +57,7 @@ def correlations(run: Run) -> Tensor:
 
 
 def draw_correlations(gathered: Gathered[Tensor]) -> list[Drawn]:
-    """How often which correlation occurs."""
+    """Draw the histogram of the correlations."""
     edges = np.linspace(-1, 1, _BINS + 1)
     rows = []
     with paper() as (figure, axes):
@@ -68,7 +68,7 @@ def draw_correlations(gathered: Gathered[Tensor]) -> list[Drawn]:
                 shares,
                 edges,
                 fill=len(gathered) == 1,
-                color=str(look["color"]),
+                color=look["color"],
                 linestyle=look["linestyle"],
                 linewidth=1.6,
                 label=short(run.label, 32),
@@ -83,7 +83,7 @@ def draw_correlations(gathered: Gathered[Tensor]) -> list[Drawn]:
         if len(gathered) > 1:
             legend_above(axes)
     caption = (
-        "Correlations between dimensions of the representations. The more of them lie around 0, "
-        "the less the dimensions repeat each other."
+        "Correlations between dimensions of the representations. The more of them are close to 0, "
+        "the less redundant the dimensions are."
     )
     return [Drawn("correlations", "Correlations between dimensions", caption, figure, rows)]

@@ -1,11 +1,10 @@
-"""Figures as files: PNG, SVG, and their numbers as CSV."""
+"""Files of a figure: PNG, SVG, and its numbers as CSV."""
 
 import io
 import re
 import warnings
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from ccfcpp.core.files import write_whole
 from ccfcpp.report.drawing import Drawn, style
@@ -17,30 +16,31 @@ _PNG_DPI = 200
 
 
 def write_figure(folder: Path, drawn: Drawn, svg: str) -> None:
-    """Write a figure's three files, each of which appears whole.
+    """Write the three files of a figure, each of them atomically.
 
     Args:
-        folder: Where to.
+        folder: Folder of the files.
         drawn: The figure.
-        svg: What ``as_svg`` makes of it.
+        svg: The figure as ``as_svg`` returns it.
     """
     write_whole(folder / f"{drawn.name}.svg", svg.encode())
-    write_whole(folder / f"{drawn.name}.png", _saved(drawn, "png", dpi=_PNG_DPI))
+    write_whole(folder / f"{drawn.name}.png", _saved(drawn, "png", _PNG_DPI))
     write_whole(folder / f"{drawn.name}.csv", as_csv(drawn.rows).encode())
 
 
 def as_svg(drawn: Drawn) -> str:
-    """A figure as an SVG file, the same at every call."""
-    return _saved(drawn, "svg", metadata=_NO_METADATA).decode()
+    """Render a figure as SVG; equal figures give equal files."""
+    return _saved(drawn, "svg").decode()
 
 
 def for_page(svg: str, name: str, label: str) -> str:
-    """An SVG to stand in a page among others, in the page's inks.
+    """Prepare an SVG to be embedded in a page, in the page's colours.
 
     Args:
-        svg: The content of a file.
-        name: The figure's, which its parts' names get so that they differ from other figures'.
-        label: What readers hear who do not see it; HTML.
+        svg: Content of an SVG file.
+        name: Name of the figure. It prefixes the identifiers inside, so that those of several
+            figures differ.
+        label: Text for screen readers, as HTML.
     """
     element = svg[svg.index("<svg") :]
     element = re.sub(r'(\bid="|url\(#|href="#)', partial(_prefixed, name), element)
@@ -57,10 +57,11 @@ def _prefixed(name: str, found: re.Match[str]) -> str:
     return f"{found[0]}{name}-"
 
 
-def _saved(drawn: Drawn, form: str, **options: Any) -> bytes:
+def _saved(drawn: Drawn, form: str, dpi: float | None = None) -> bytes:
     buffer = io.BytesIO()
+    metadata = _NO_METADATA if form == "svg" else None
     with style(drawn.name), warnings.catch_warnings():
-        # A name in a script that the font does not have is drawn as boxes, without a complaint.
+        # Letters that the font lacks are drawn as boxes, without a warning.
         warnings.filterwarnings("ignore", message="Glyph .* missing")
-        drawn.figure.savefig(buffer, format=form, **options)
+        drawn.figure.savefig(buffer, format=form, dpi=dpi or "figure", metadata=metadata)
     return buffer.getvalue()

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import torch
 
-import ccfcpp
 from ccfcpp.core.errors import UsageError
+from ccfcpp.core.version import VERSION
 from ccfcpp.data.places import root_folder
 
 _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4
@@ -89,7 +89,7 @@ def describe_environment(device: torch.device) -> dict[str, object]:
     cuda_name = torch.cuda.get_device_name(device) if device.type == "cuda" else None
     return {
         "command": sys.argv,
-        "ccfcpp": ccfcpp.__version__,
+        "ccfcpp": VERSION,
         "revision": _source_revision(),
         "python": platform.python_version(),
         **versions,

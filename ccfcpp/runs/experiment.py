@@ -2,10 +2,10 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Generic
+from typing import Any, ClassVar, Generic
 
 from torch import Tensor
 
@@ -33,7 +33,8 @@ from ccfcpp.privacy.protection import Protection, check_fits
 from ccfcpp.runs.environment import check_precision, choose_device, describe_environment
 from ccfcpp.runs.folder import RunFolder
 from ccfcpp.runs.local_spectra import LocalSpectra
-from ccfcpp.runs.store import RunStore
+from ccfcpp.runs.paths import Json, Summary
+from ccfcpp.runs.store import History, RunStore
 from ccfcpp.runs.tensorboard import check_tensorboard
 
 Scores = dict[str, float]
@@ -67,62 +68,6 @@ class Snapshot:
     by_angle: bool = False
 
 
-@dataclass
-class History:
-    """What a summary says of all rounds together; kept in the checkpoint.
-
-    Attributes:
-        rounds: How many were run.
-        communication_rounds: In how many of them something travelled.
-        seconds: Wall-clock time of the rounds, without evaluation and checkpoints.
-        bytes_down: Bytes that all clients received.
-        bytes_up: Bytes that all clients sent.
-        rounds_by_client: How many rounds each client took part in, by its number.
-        refused: How many updates were refused.
-        local_spectra: Singular values of the last round's local models, by the client's number.
-    """
-
-    rounds: int = 0
-    communication_rounds: int = 0
-    seconds: float = 0.0
-    bytes_down: int = 0
-    bytes_up: int = 0
-    rounds_by_client: dict[str, int] = field(default_factory=dict)
-    refused: int = 0
-    local_spectra: dict[str, list[float]] = field(default_factory=dict)
-
-    def add(self, report: RoundReport) -> None:
-        """Count a round in."""
-        self.rounds += 1
-        self.communication_rounds += report.bytes_down + report.bytes_up > 0
-        self.seconds += report.seconds
-        self.bytes_down += report.bytes_down
-        self.bytes_up += report.bytes_up
-        self.refused += sum(map(len, report.refused.values()))
-        for client in map(str, report.clients):
-            self.rounds_by_client[client] = self.rounds_by_client.get(client, 0) + 1
-
-    def describe(self, clients: Sequence[Member]) -> dict[str, object]:
-        """What a summary says of the rounds and of the clients that took part."""
-        return {
-            "participants": [
-                {
-                    "client": client.id,
-                    "name": client.name,
-                    "samples": client.samples,
-                    "rounds": self.rounds_by_client.get(str(client.id), 0),
-                }
-                for client in clients
-            ],
-            "rounds": self.rounds,
-            "communication_rounds": self.communication_rounds,
-            "seconds": round(self.seconds, 3),
-            "bytes_down": self.bytes_down,
-            "bytes_up": self.bytes_up,
-            "refused_updates": self.refused,
-        }
-
-
 class Experiment(ABC, Generic[State]):
     """Clients and an algorithm, and the run of its rounds.
 
@@ -146,8 +91,10 @@ class Experiment(ABC, Generic[State]):
         absent_names: What the clients are called that are absent for the whole run.
         clients: The connected clients that hold images.
         algorithm: The system.
+        images_key: The key of how many of the images are used for training.
     """
 
+    images_key: ClassVar[str] = "data.images"
     data: ImageData
     parts: list[Tensor]
     absent_names: list[str]
@@ -174,7 +121,7 @@ class Experiment(ABC, Generic[State]):
     @abstractmethod
     def results(
         self, state: State, memories: ClientMemories, local: LocalSpectra
-    ) -> tuple[dict[str, Any], Arrays]:
+    ) -> tuple[Summary, Arrays]:
         """What the last state comes to: the summary's part of it, and arrays to save.
 
         Args:
@@ -204,7 +151,7 @@ class Experiment(ABC, Generic[State]):
         return {}
 
     @abstractmethod
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> Json:
         """The setting, for the summary."""
 
     def model_facts(self) -> dict[str, str]:
@@ -216,7 +163,7 @@ class Experiment(ABC, Generic[State]):
         folder: RunFolder,
         observe: Observer = lambda report, scores: None,
         should_stop: Callable[[], bool] = lambda: False,
-    ) -> dict[str, Any]:
+    ) -> Summary:
         """Run all rounds, or those that are left, and write the results.
 
         Args:
@@ -235,7 +182,12 @@ class Experiment(ABC, Generic[State]):
         memories = self._memories(folder.checkpoint.parent)
         transport = self.transport(memories)
         store = RunStore(folder, transport, self.algorithm.state_type, self.device)
-        state, history, first_round = self._start(store)
+        checkpoint = store.restore()
+        if checkpoint is None:
+            state, history, first_round = self._initial_state, History(), 0
+        else:
+            state, history = checkpoint.state, History(**checkpoint.facts)
+            first_round = checkpoint.next_round
         if self.protection is not None:
             self.protection.open(folder.path / "privacy.jsonl", goes_on=first_round > 0)
         last_round = self.algorithm.rounds - 1
@@ -264,6 +216,13 @@ class Experiment(ABC, Generic[State]):
         summary["out"] = str(folder.path)
         folder.write_results(summary, state, arrays, self.pictures(state), self.model_facts())
         return summary
+
+    def trained(self) -> tuple[State, int]:
+        """Run all rounds in memory, and give the last state and the number of rounds."""
+        state, rounds = self._initial_state, 0
+        for after, report in self.federation().run(state):
+            state, rounds = after, report.round + 1
+        return state, rounds
 
     def last_snapshot(self, folder: RunFolder) -> Snapshot | None:
         """What the last checkpoint's state makes of the images, without a change to the folder.
@@ -374,8 +333,10 @@ class Experiment(ABC, Generic[State]):
     def _memories(self, folder: Path | None) -> ClientMemories:
         return ClientMemories(self.device, memory_budget(self.device), folder)
 
-    def _start(self, store: RunStore[State]) -> tuple[State, History, int]:
-        checkpoint = store.restore()
-        if checkpoint is None:
-            return self.algorithm.initial_state(self.randomness), History(), 0
-        return checkpoint.state, History(**checkpoint.facts), checkpoint.next_round
+    @property
+    def _initial_state(self) -> State:
+        return self.algorithm.initial_state(self.randomness)
+
+
+AnyExperiment = Experiment[Any]
+"""An experiment of whatever state."""

@@ -6,7 +6,6 @@ import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
-from typing import Any
 
 import numpy as np
 import torch
@@ -14,6 +13,7 @@ from torch import Tensor
 
 from ccfcpp.core.files import make_durable, save_tensors, write_whole
 from ccfcpp.engine.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from ccfcpp.engine.exchange import State
 from ccfcpp.engine.payload import pack
 from ccfcpp.runs.paths import RunPaths, damaged, row_of
 from ccfcpp.runs.sheets import as_png
@@ -35,8 +35,8 @@ class RunFolder(RunPaths):
     """The files of a run, tensors and all."""
 
     def load_checkpoint(
-        self, state_type: type[Any], device: torch.device
-    ) -> Checkpoint[Any] | None:
+        self, state_type: type[State], device: torch.device
+    ) -> Checkpoint[State] | None:
         """The last checkpoint, or None where the run ended before its first."""
         checkpoint = None
         if self.checkpoint.exists():
@@ -67,7 +67,7 @@ class RunFolder(RunPaths):
         with self.metrics.open("a") as file:
             file.write(json.dumps(line) + "\n")
 
-    def save_checkpoint(self, checkpoint: Checkpoint[Any]) -> None:
+    def save_checkpoint(self, checkpoint: Checkpoint[State]) -> None:
         """Save what the next round depends on; the round's line must be in the log."""
         make_durable(self.metrics)
         save_checkpoint(self.checkpoint, checkpoint)
@@ -120,8 +120,8 @@ class RunFolder(RunPaths):
         save_tensors(self.model, pack(state), model_facts)
         for file, named in arrays.items():
             buffer = io.BytesIO()
-            content: dict[str, Any] = {name: t.cpu().numpy() for name, t in named.items()}
-            np.savez_compressed(buffer, **content)
+            content = {name: tensor.cpu().numpy() for name, tensor in named.items()}
+            np.savez_compressed(buffer, **content)  # type: ignore[arg-type] # names are no options
             write_whole(self.path / f"{file}.npz", buffer.getvalue())
         for name, picture in pictures.items():
             self.figures.mkdir(exist_ok=True)

@@ -4,8 +4,8 @@ Source: Shi et al., *Understanding and Mitigating Dimensional Collapse in Federa
 (TPAMI), Section 3.3; Yan et al., *CCFC++*, Section III-C.
 """
 
+import math
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -83,5 +83,5 @@ def describe_spectra(arrays: Mapping[str, Tensor]) -> dict[str, float | None]:
 
 def mean(figures: list[float]) -> float | None:
     """Their mean; None where there are none or one is NaN, which JSON does not have."""
-    total: Any = torch.tensor(figures, dtype=torch.float64).mean()
-    return None if total.isnan() else float(total)
+    found = float(torch.tensor(figures, dtype=torch.float64).mean())
+    return None if math.isnan(found) else found

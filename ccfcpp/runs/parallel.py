@@ -11,13 +11,12 @@ from contextlib import contextmanager
 from multiprocessing.synchronize import Event
 from pathlib import Path
 from types import FrameType
-from typing import Any
 
 import torch
 
 from ccfcpp.core.errors import FederationError, StoppedError, UsageError
 from ccfcpp.runs.environment import keep_freed_memory, use_processors
-from ccfcpp.runs.experiment import Experiment
+from ccfcpp.runs.experiment import AnyExperiment
 from ccfcpp.runs.paths import C
 from ccfcpp.runs.study import Planned, Study
 
@@ -37,7 +36,7 @@ _stop: Event
 
 def run_in_processes(
     study: Study[C],
-    make: Callable[[C], Experiment[Any]],
+    make: Callable[[C], AnyExperiment],
     jobs: int,
     look: Callable[[], None],
     should_stop: Callable[[], bool],
@@ -165,7 +164,7 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
-def _run(path: Path, planned: Planned[C], make: Callable[[C], Experiment[Any]]) -> None:
+def _run(path: Path, planned: Planned[C], make: Callable[[C], AnyExperiment]) -> None:
     if _stop.is_set():
         raise StoppedError
     experiment, folder = Study(path, [planned]).opened(planned, make)

@@ -2,15 +2,22 @@
 
 import itertools
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
 from ccfcpp.core.config import RunConfig
-from ccfcpp.core.config_layers import differing_keys, dump_yaml, read_yaml, validate
+from ccfcpp.core.config_layers import differing_keys, dump_yaml, read_yaml, validate, values_of
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.files import TEMPORARY, write_whole
 
 C = TypeVar("C", bound=RunConfig)
+Json = dict[str, Any]
+"""A JSON object."""
+Summary = Json
+"""The results of a run, as they stand in ``summary.json``."""
 
 MAY_CHANGE = frozenset({"device", "data.root", "compute.cohort", "tensorboard"})
 """What may differ when a run goes on: where it takes place, how many clients are trained at a time,
@@ -35,6 +42,7 @@ class RunPaths:
         self.checkpoint = path / "checkpoint" / "latest.safetensors"
         self.leakage = path / "leakage.json"
         self.deployment = path / "deployment.json"
+        self.study = path / "study.yaml"
 
     @classmethod
     def create(cls, path: Path, config: RunConfig) -> Self:
@@ -45,13 +53,8 @@ class RunPaths:
         """
         folder = cls(path)
         folder.refuse_if_taken()
-        try:
-            path.mkdir(parents=True, exist_ok=True)
+        with writable(path):
             write_whole(folder.config, dump_yaml(config).encode())
-        except OSError as error:
-            raise UsageError(
-                f"output folder {path} cannot be written ({error.strerror}): give another --out"
-            ) from error
         return folder
 
     @classmethod
@@ -78,16 +81,12 @@ class RunPaths:
                 f"output folder {self.path} holds another run: add --resume to go on with it, or "
                 "give another --out"
             )
-        if (self.path / "study.yaml").exists():
+        if self.study.exists():
             raise UsageError(
                 f"output folder {self.path} holds several runs: add --resume to go on with them, "
                 "or give another --out"
             )
-        if self.path.exists() and not self.path.is_dir():
-            raise UsageError(f"output folder {self.path} is a file: give another --out")
-        leftovers = set(self.path.glob(TEMPORARY))
-        if self.path.exists() and set(self.path.iterdir()) - leftovers:
-            raise UsageError(f"output folder {self.path} is not empty: give another --out")
+        refuse_full(self.path)
 
     def refuse_deployed(self) -> None:
         """Raise ``UsageError`` where the images of a run are with clients on other machines."""
@@ -106,14 +105,17 @@ class RunPaths:
 
         What ``MAY_CHANGE`` may change.
         """
-        differing = set(differing_keys(self.saved_config(type(config)), config)) - MAY_CHANGE
+        saved = self.saved_config(type(config))
+        differing = sorted(set(differing_keys(saved, config)) - MAY_CHANGE)
         if differing:
+            values = values_of(saved)
+            before = ", ".join(f"{key} = {values.get(key)}" for key in differing)
             raise UsageError(
-                f"the run in {self.path} was started with other values of "
-                f"{', '.join(sorted(differing))}: leave them out to resume, or give another --out"
+                f"the run in {self.path} was started with {before}: leave "
+                f"{'it' if len(differing) == 1 else 'them'} out to resume, or give another --out"
             )
 
-    def read_summary(self) -> dict[str, Any]:
+    def read_summary(self) -> Summary:
         """The results of a finished run.
 
         Raises:
@@ -127,11 +129,11 @@ class RunPaths:
             raise damaged(self.summary, "no object")
         return summary
 
-    def write_leakage(self, found: dict[str, Any]) -> None:
+    def write_leakage(self, found: Json) -> None:
         """Record what attacks on the finished run came to."""
         write_whole(self.leakage, json.dumps(found, indent=2).encode())
 
-    def read_leakage(self) -> dict[str, Any]:
+    def read_leakage(self) -> Json:
         """What attacks came to; empty where there were none.
 
         Raises:
@@ -145,12 +147,12 @@ class RunPaths:
             raise damaged(self.leakage, error) from error
         return found
 
-    def read_log(self) -> list[dict[str, Any]]:
+    def read_log(self) -> list[Json]:
         """A row for each logged round; a crash can leave anything in the last line."""
         text = self.metrics.read_text(errors="replace") if self.metrics.is_file() else ""
         return list(itertools.takewhile(lambda row: "round" in row, map(row_of, text.splitlines())))
 
-    def read_sessions(self) -> list[dict[str, Any]]:
+    def read_sessions(self) -> list[Json]:
         """The machines that the run has seen; none where it has not begun.
 
         Raises:
@@ -169,7 +171,7 @@ def damaged(path: Path, reason: object) -> UsageError:
     return UsageError(f"{path} is damaged ({reason}): delete it to run this again")
 
 
-def _sessions_in(environment: Path) -> list[dict[str, Any]]:
+def _sessions_in(environment: Path) -> list[Json]:
     try:
         sessions = json.loads(environment.read_bytes())["sessions"]
         if not all(isinstance(session, dict) for session in sessions):
@@ -179,10 +181,51 @@ def _sessions_in(environment: Path) -> list[dict[str, Any]]:
     return list(sessions)
 
 
-def row_of(line: str) -> dict[str, Any]:
+def row_of(line: str) -> Json:
     """A logged line; without a round where a crash cut it short."""
     try:
         row = json.loads(line)
     except ValueError:
         return {}
     return row if isinstance(row, dict) else {}
+
+
+def refuse_full(folder: Path) -> None:
+    """Raise ``UsageError`` where a new folder is a file, or holds something."""
+    if folder.exists() and not folder.is_dir():
+        raise UsageError(f"output folder {folder} is a file: give another --out")
+    if folder.exists() and set(folder.iterdir()) - set(folder.glob(TEMPORARY)):
+        raise UsageError(f"output folder {folder} is not empty: give another --out")
+
+
+@contextmanager
+def writable(folder: Path) -> Iterator[None]:
+    """Make a folder, and write into it.
+
+    Raises:
+        UsageError: The folder cannot be made, or a file in it cannot be written.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        yield
+    except OSError as error:
+        raise UsageError(
+            f"output folder {folder} cannot be written ({error.strerror}): give another --out"
+        ) from error
+
+
+def new_path(method: str, dataset: str) -> Path:
+    """The folder of a new run, where none is given."""
+    name = Path(dataset).name.partition(".")[0]
+    return Path("runs") / f"{datetime.now():%Y%m%d-%H%M%S-%f}-{method}-{name}"
+
+
+def required_out(out: Path | None) -> Path:
+    """The folder to resume in.
+
+    Raises:
+        UsageError: None was given.
+    """
+    if out is None:
+        raise UsageError("--resume needs the folder of the run: give --out")
+    return out

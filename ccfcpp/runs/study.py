@@ -11,23 +11,24 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic
+from typing import TYPE_CHECKING, Generic, cast
 
 import yaml
 
 from ccfcpp.core.config import Tree
-from ccfcpp.core.config_layers import flatten, merge, nest, read_yaml, resolve, validate
+from ccfcpp.core.config_layers import flatten, merge, read_yaml, resolve, validate
 from ccfcpp.core.errors import StoppedError, UsageError
 from ccfcpp.core.files import write_whole
 from ccfcpp.runs.folder import RunFolder
-from ccfcpp.runs.paths import MAY_CHANGE, C
+from ccfcpp.runs.given import as_tree, without_grids
+from ccfcpp.runs.paths import MAY_CHANGE, C, Json, RunPaths, writable
 
 if TYPE_CHECKING:
-    from ccfcpp.runs.experiment import Experiment
+    from ccfcpp.runs.experiment import AnyExperiment
 
-Axes = dict[str, Any]
+Axes = Json
 """What sets a cell of the grid apart: values by dotted key."""
-Row = dict[str, Any]
+Row = Json
 
 
 @dataclass(frozen=True)
@@ -62,11 +63,7 @@ def grid_cells(grid: object, values: Tree) -> list[Axes]:
     Raises:
         UsageError: The grid is not made of lists.
     """
-    grids: list[Any] = grid if isinstance(grid, list) and grid else [grid]
-    if not all(map(_is_grid, grids)):
-        raise UsageError(
-            "grid must hold lists by dotted key, such as 'partition.alpha: [0.05, 0.1]'"
-        )
+    grids = _grids(grid)
     given = dict(flatten(values))
     chosen = [one for one in grids if _has_values(one, given)] or grids
     cells: list[Axes] = []
@@ -80,15 +77,21 @@ def grid_cells(grid: object, values: Tree) -> list[Axes]:
 
 
 def _with_axes(grid: object, axes: Mapping[str, Sequence[object]]) -> object:
-    grids: list[Any] = grid if isinstance(grid, list) and grid else [grid]
-    return [one | dict(axes) if isinstance(one, dict) else one for one in grids]
+    return [one | dict(axes) for one in _grids(grid)]
 
 
-def _is_grid(grid: object) -> bool:
-    return isinstance(grid, dict) and all(
-        isinstance(key, str) and isinstance(choices, list) and choices
-        for key, choices in grid.items()
-    )
+def _grids(grid: object) -> list[Axes]:
+    """The grids of a list, or the one that there is."""
+    grids: list[object] = grid if isinstance(grid, list) and grid else [grid]
+    for one in grids:
+        if not isinstance(one, dict) or not all(
+            isinstance(key, str) and isinstance(choices, list) and choices
+            for key, choices in one.items()
+        ):
+            raise UsageError(
+                "grid must hold lists by dotted key, such as 'partition.alpha: [0.05, 0.1]'"
+            )
+    return cast(list[Axes], grids)
 
 
 def _has_values(grid: Mapping[str, Sequence[object]], given: Mapping[str, object]) -> bool:
@@ -105,14 +108,6 @@ def _is_same(value: object, text: object) -> bool:
         return float(str(value)) == float(str(text))
     except ValueError:
         return str(value) == str(text)
-
-
-def as_tree(axes: Axes) -> Tree:
-    """A cell as a tree of settings."""
-    tree: Tree = {}
-    for key, value in axes.items():
-        tree = merge(tree, nest(key, value))
-    return tree
 
 
 def plan_grid(
@@ -146,11 +141,6 @@ def plan_grid(
     return planned
 
 
-def without_grids(layers: Sequence[Tree]) -> list[Tree]:
-    """Layers without their grids."""
-    return [{key: value for key, value in layer.items() if key != "grid"} for layer in layers]
-
-
 class Study(Generic[C]):
     """Runs in one folder.
 
@@ -166,7 +156,7 @@ class Study(Generic[C]):
     @staticmethod
     def plan_of(path: Path) -> Path:
         """The file in which a study's folder holds its plan."""
-        return path / "study.yaml"
+        return RunPaths(path).study
 
     @classmethod
     def create(cls, path: Path, runs: Sequence[Planned[C]]) -> "Study[C]":
@@ -177,14 +167,9 @@ class Study(Generic[C]):
         """
         RunFolder(path).refuse_if_taken()
         listed = [{"axes": run.axes, "config": run.config.model_dump(mode="json")} for run in runs]
-        try:
-            path.mkdir(parents=True, exist_ok=True)
+        with writable(path):
             text = yaml.safe_dump({"runs": listed}, sort_keys=False, allow_unicode=True)
             write_whole(cls.plan_of(path), text.encode())
-        except OSError as error:
-            raise UsageError(
-                f"output folder {path} cannot be written ({error.strerror}): give another --out"
-            ) from error
         return cls(path, runs)
 
     @classmethod
@@ -211,8 +196,8 @@ class Study(Generic[C]):
 
     def run(
         self,
-        make: Callable[[C], "Experiment[Any]"],
-        run_one: Callable[[str, "Experiment[Any]", RunFolder], object],
+        make: Callable[[C], "AnyExperiment"],
+        run_one: Callable[[str, "AnyExperiment", RunFolder], object],
         finished: Callable[[], None],
         should_stop: Callable[[], bool],
     ) -> None:
@@ -246,8 +231,8 @@ class Study(Generic[C]):
         return self.folder(planned).summary.is_file()
 
     def opened(
-        self, planned: Planned[C], make: Callable[[C], "Experiment[Any]"]
-    ) -> "tuple[Experiment[Any], RunFolder]":
+        self, planned: Planned[C], make: Callable[[C], "AnyExperiment"]
+    ) -> "tuple[AnyExperiment, RunFolder]":
         """A run's experiment and its folder, which is made, or taken up where it was left."""
         experiment = make(planned.config)
         folder = self.folder(planned)
@@ -289,7 +274,7 @@ def cell_rows(results: Sequence[tuple[Axes, Row]], measures: Sequence[str]) -> l
     return [{**axes, **_means(of_cell, measures)} for axes, of_cell in of_cells]
 
 
-def _means(summaries: Sequence[Mapping[str, Any]], measures: Sequence[str]) -> Row:
+def _means(summaries: Sequence[Row], measures: Sequence[str]) -> Row:
     row: Row = {"runs": len(summaries)}
     for measure in measures:
         known = [s[measure] for s in summaries if s.get(measure) is not None]

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ccfcpp.core.errors import UsageError
+from ccfcpp.runs.paths import Json
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
 
-Line = Mapping[str, Any]
+Line = Json
 """A round's report, and its scores under ``scores``."""
 RoundLog = Callable[[Line], None]
 

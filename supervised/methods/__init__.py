@@ -1,1 +1,1 @@
-"""The methods of federated classification, a module each."""
+"""Methods of federated classification."""

@@ -1,4 +1,4 @@
-"""What a method does at the server: how local models become the next global one."""
+"""Aggregation at the server: from local models to the next global model."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -13,15 +13,15 @@ Known = TypeVar("Known", bound=ServerState)
 
 
 class Aggregation(Generic[Known]):
-    """FedAvg (McMahan et al. 2017): the mean of the local models, by their numbers of samples.
+    """FedAvg (McMahan et al. 2017): mean of the local models, weighted by their samples.
 
-    One object serves a round; updates are added one by one and none is kept. Batch normalisation's
-    running statistics are always the plain mean: a server optimizer moves parameters only.
+    One object serves one round. Updates are added one by one and are not kept. The running
+    statistics of batch normalisation are always averaged: server optimizers move parameters only.
 
     Args:
-        state: The server's state before the round.
-        trained: Names of the parameters; what else a model has are statistics.
-        config: The run's configuration.
+        state: State of the server before the round.
+        trained: Names of the parameters; the other entries of a model are statistics.
+        config: Configuration of the run.
         population: Number of connected clients, whether they take part in this round or not.
 
     Attributes:
@@ -42,15 +42,15 @@ class Aggregation(Generic[Known]):
 
     @property
     def before(self) -> ModelState:
-        """The global parameters before the round."""
+        """Global parameters before the round."""
         return {name: self.state.model[name] for name in self._trained}
 
     def weight(self, update: LocalUpdate) -> float:
-        """The weight of a client's parameters in the mean."""
+        """Weight of a client's parameters in the mean."""
         return update.samples
 
     def add(self, update: LocalUpdate) -> None:
-        """Count an update in."""
+        """Add an update to the mean."""
         parameters = {name: update.model[name] for name in self._trained}
         statistics = {name: e for name, e in update.model.items() if name not in parameters}
         self._parameters.add(parameters, self.weight(update))
@@ -58,26 +58,26 @@ class Aggregation(Generic[Known]):
         self._samples += update.samples
 
     def result(self) -> Known:
-        """The server's next state."""
+        """Return the next state of the server."""
         moved = self.step(self._parameters.result())
         return replace(moved, model=moved.model | self._statistics.result())
 
     def step(self, mean: ModelState) -> Known:
-        """The state with the next parameters, from the mean of the clients'."""
+        """Return the state with the next parameters, by the mean of the clients' parameters."""
         return replace(self.state, model=mean)
 
     def change(self, mean: ModelState) -> ModelState:
-        """Δ: how far the mean is from the parameters before the round."""
+        """Difference Δ of the mean from the parameters before the round."""
         return {name: mean[name] - entry for name, entry in self.before.items()}
 
 
 def decayed(known: ModelState | None, change: ModelState, decay: float, share: float) -> ModelState:
-    """Decay · known + share · change, from 0 on."""
+    """Compute decay · known + share · change, where ``known`` is 0 at first."""
     if known is None:
         return {name: share * entry for name, entry in change.items()}
     return {name: decay * known[name] + share * entry for name, entry in change.items()}
 
 
 def squared_norm(model: ModelState) -> float:
-    """‖w‖² over all entries."""
+    """Squared norm ‖w‖² over all entries."""
     return float(sum(entry.double().square().sum() for entry in model.values()))

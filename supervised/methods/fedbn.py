@@ -9,11 +9,11 @@ from supervised.sharing import PersonalNormalisation, hold
 
 
 class KeptNormalisation(LocalMethod):
-    """A client keeps the normalisations just trained, which its model of the next round has."""
+    """Local training after which a client keeps its normalisations for the next round."""
 
     def finish(self, index: int, client: Client, update: LocalUpdate) -> LocalUpdate:
-        """Keep copies: a view would hold the whole model."""
-        model, shared = self.place.models.state(index), update.model
+        """Keep copies of the normalisations; a view would keep the whole model in memory."""
+        model, shared = self.models.state(index), update.model
         client.memory = hold({n: entry.clone() for n, entry in model.items() if n not in shared})
         return update
 

@@ -1,8 +1,7 @@
-"""What methods may change of local training.
+"""Hooks by which methods change local training.
 
-There is one training loop (``supervised.local_training``); a method changes what the hooks of
-``LocalMethod`` let it change. Everything has a leading axis of clients: a cohort is trained side by
-side.
+There is one training loop (``supervised.local_training``), and a method overrides the hooks of
+``LocalMethod``. Tensors have a leading axis of clients, since a cohort is trained side by side.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,16 +20,16 @@ from supervised.sharing import Sharing
 
 
 @dataclass(frozen=True)
-class Workplace:
-    """What a method may use.
+class LocalContext:
+    """Objects of local training that a method may use.
 
     Attributes:
-        config: The run's configuration.
-        models: The stack in which a cohort is trained.
+        config: Configuration of the run.
+        models: Stack in which a cohort is trained.
         make_model: Builds a network.
-        sharing: Which entries of a model travel.
+        sharing: Rule for the entries of a model that are sent.
         classes: Number of classes.
-        device: Where the computation runs.
+        device: Device of the computation.
     """
 
     config: ClassifyConfig
@@ -42,35 +41,36 @@ class Workplace:
 
 
 class LocalMethod:
-    """FedAvg (McMahan et al. 2017): SGD on the loss, and nothing else.
+    """FedAvg (McMahan et al. 2017): plain SGD on the loss.
 
     One object serves a process, cohort after cohort.
 
     Args:
-        place: What it may use.
+        context: Objects of local training.
     """
 
-    def __init__(self, place: Workplace) -> None:
-        self.place = place
+    def __init__(self, context: LocalContext) -> None:
+        self.context = context
+        self.config, self.models = context.config, context.models
 
     def start(self, message: Broadcast, client: Client) -> ModelState:
-        """The model a client starts from."""
-        return self.place.sharing.personal(message.model, client.memory)
+        """Return the model that a client starts from."""
+        return self.context.sharing.personal(message.model, client.memory)
 
     def begin(self, message: Broadcast, clients: Sequence[Client]) -> None:
-        """A cohort begins; the models are loaded."""
+        """Prepare for a cohort, whose models have been loaded."""
 
     def logits(self, logits: Tensor) -> Tensor:
         """Change the logits (clients, batch, classes) before the loss."""
         return logits
 
     def penalty(self, images: Tensor, representations: Tensor, batch: CohortBatch) -> Tensor | None:
-        """A term to add to the loss, of shape (clients,).
+        """Compute a term to add to the loss, of shape (clients,); None for no term.
 
         Args:
-            images: What the models saw, float of shape (clients · batch, channels, height, width).
-            representations: What they made of it, of shape (clients, batch, features).
-            batch: Which samples count.
+            images: Input of the models, float of shape (clients · batch, channels, height, width).
+            representations: Representations of shape (clients, batch, features).
+            batch: Indices and mask of the samples.
         """
         return None
 
@@ -78,30 +78,30 @@ class LocalMethod:
         """Set the gradients for a step.
 
         Args:
-            backward: One forward and backward pass with the weights as they are; it sets the
-                gradients and gives the losses, of shape (clients,).
+            backward: Runs a forward and a backward pass with the current weights: it sets the
+                gradients and returns the losses, of shape (clients,).
         """
         return backward()
 
     def after_step(self) -> None:
-        """The optimizer has moved the active models."""
+        """Change the active models after the optimizer's step."""
 
     def finish(self, index: int, client: Client, update: LocalUpdate) -> LocalUpdate:
-        """The cohort has ended.
+        """Complete the update of a client after training.
 
         Args:
-            index: The client's place in the cohort.
-            client: The client; what it keeps for its next round is set as its ``memory``.
-            update: What it sends.
+            index: Place of the client in the cohort.
+            client: The client, whose ``memory`` is set to what it keeps for its next round.
+            update: Update of the client.
 
         Returns:
-            The update, with what the method adds to it.
+            The update with the fields that the method adds.
         """
         return update
 
 
 def class_counts(clients: Sequence[Client], classes: int) -> Tensor:
-    """How many samples of each class each client has, float of shape (clients, classes)."""
+    """Count each client's samples of each class, float of shape (clients, classes)."""
     counts = []
     for client in clients:
         assert client.labels is not None

@@ -1,4 +1,4 @@
-"""A method of federated classification: all that has to be said to add one."""
+"""Definition of a method of federated classification."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -6,20 +6,25 @@ from typing import Any
 
 from torch import Tensor
 
+from ccfcpp.core.conditions import Condition, When
 from ccfcpp.core.config import Section, Tree, fits_always
 from ccfcpp.engine.parts import Form, Part
 from ccfcpp.models.state import ModelState
+from supervised.config import ClassifyConfig
 from supervised.messages import Broadcast, LocalUpdate, ServerState
 from supervised.methods.aggregation import Aggregation
 from supervised.methods.local import LocalMethod
 from supervised.sharing import Sharing
+
+# Only votes for centroids are counted by the other rules, too.
+_NEEDS = {"defence.hostile": (When("defence.rule", "trimmed-mean", "krum", "multi-krum"),)}
 
 
 def _model_alone(model: ModelState, weights: Tensor) -> ServerState:
     return ServerState(model)
 
 
-def _no_projection(config: Any) -> Sequence[int]:
+def _no_projection(config: ClassifyConfig) -> Sequence[int]:
     return ()
 
 
@@ -27,32 +32,34 @@ def _no_more(message: Any) -> Form:
     return {}
 
 
-def _model_of(state: Any) -> Broadcast:
+def _model_of(state: ServerState) -> Broadcast:
     return Broadcast(state.model)
 
 
 @dataclass(frozen=True)
 class Method:
-    """One method.
+    """Everything that defines a method of federated classification.
 
     Attributes:
-        title: What tables call it.
-        local: What it adds to local training.
-        aggregation: What it does at the server.
-        sharing: Which entries of a model travel.
-        remembers: Whether clients keep something from round to round.
-        personal: Whether each client has a model of its own to predict with.
-        state: Type of what the server knows.
-        message: Type of what goes down.
-        update: Type of what comes up.
-        parts: What parts of an update mean that are this method's own.
-        form: The form of these parts, from what went down.
-        begin: The first state, from a model and a flat vector of zeros of the weights' shape.
-        broadcast: What goes down, from a state.
-        projection: From a configuration to the widths of a projection head between the backbone
-            and the classifier; empty for none.
-        sections: The sections of the configuration that are its own, by name.
-        fixed: Settings that it brings where it is named.
+        title: Name in tables.
+        local: Local training at the clients.
+        aggregation: Aggregation at the server.
+        sharing: Rule for the entries of a model that clients send.
+        remembers: Whether clients have a memory from round to round.
+        personal: Whether each client predicts with its own model.
+        state: Type of the server's state.
+        message: Type of the server's message.
+        update: Type of a client's update.
+        parts: What the parts of an update mean that only this method has, by field.
+        form: Form of these parts, from the server's message.
+        begin: Makes the first state of a model and a flat vector of zeros of the weights' size.
+        broadcast: Makes the message of a state.
+        projection: Maps a configuration to the widths of a projection head between backbone and
+            classifier; empty for none.
+        sections: Sections of the configuration that only this method reads, by name.
+        fixed: Settings that naming the method changes.
+        ignores: Keys and sections that it never reads, of those that it shares with others.
+        needs: When keys and sections count for it, beside what their fields declare.
         check: Raises ``ValueError`` with one line where a configuration does not fit it.
     """
 
@@ -69,7 +76,13 @@ class Method:
     form: Callable[[Any], Form] = _no_more
     begin: Callable[[ModelState, Tensor], ServerState] = _model_alone
     broadcast: Callable[[Any], Broadcast] = _model_of
-    projection: Callable[[Any], Sequence[int]] = _no_projection
+    projection: Callable[[ClassifyConfig], Sequence[int]] = _no_projection
     sections: Mapping[str, type[Section]] = field(default_factory=dict)
     fixed: Tree = field(default_factory=dict)
+    ignores: tuple[str, ...] = ("privacy.smallest_count",)
+    needs: Mapping[str, Sequence[Condition]] = field(default_factory=lambda: _NEEDS)
     check: Callable[[Any], None] = fits_always
+
+
+FEDAVG = Method("FedAvg")
+"""FedAvg (McMahan et al. 2017): local SGD and the mean of the models."""

@@ -1,4 +1,4 @@
-"""MOON (Li, He and Song 2021)."""
+"""MOON (Li, He and Song 2021): model-contrastive local training."""
 
 from collections.abc import Sequence
 
@@ -12,13 +12,13 @@ from ccfcpp.models.stack.stacked import ModelStack
 from supervised.config import ClassifyConfig
 from supervised.losses import model_contrast
 from supervised.messages import Broadcast, LocalUpdate
-from supervised.methods.local import LocalMethod, Workplace
+from supervised.methods.local import LocalContext, LocalMethod
 from supervised.methods.method import Method
 from supervised.sharing import held, hold
 
 
 class MoonConfig(Section):
-    """MOON."""
+    """Model-contrastive term of MOON."""
 
     mu: Weight = 1.0
     temperature: PositiveNumber = 1.0
@@ -33,26 +33,25 @@ def _projection(config: ClassifyConfig) -> Sequence[int]:
 
 
 class ModelContrast(LocalMethod):
-    """MOON (Li, He and Song 2021): representations near the global model's, off the last local's.
+    """MOON: attracts representations to the global model's, and repels them from the previous ones.
 
-    Both frozen models are in evaluation mode, as in the authors' code. A client that takes part for
-    the first time has no last model: the global one takes its place, and the term has no gradient.
+    Both frozen models are in evaluation mode, as in the authors' code. A client without a previous
+    model uses the global one in its place, and the term has no gradient.
     """
 
-    def __init__(self, place: Workplace) -> None:
-        super().__init__(place)
-        precision = place.config.compute.precision
-        capacity = len(place.models.parameters)
+    def __init__(self, context: LocalContext) -> None:
+        super().__init__(context)
+        make, device, precision = context.make_model, context.device, self.config.compute.precision
         self._global, self._previous = (
-            ModelStack(place.make_model, count, place.device, trained=False, precision=precision)
-            for count in (1, capacity)
+            ModelStack(make, count, device, trained=False, precision=precision)
+            for count in (1, len(self.models.parameters))
         )
 
     def begin(self, message: Broadcast, clients: Sequence[Client]) -> None:
-        """Load the frozen models."""
+        """Load the global and the previous models."""
         self._global.load(0, message.model)
         for index, client in enumerate(clients):
-            self._previous.load(index, held(client.memory, self.place.device) or message.model)
+            self._previous.load(index, held(client.memory, self.context.device) or message.model)
 
     @torch.no_grad()
     def _frozen(self, images: Tensor, clients: int) -> tuple[Tensor, Tensor]:
@@ -62,8 +61,8 @@ class ModelContrast(LocalMethod):
         return of_global.view(of_previous.shape)[:, 0], of_previous[:, 0]
 
     def penalty(self, images: Tensor, representations: Tensor, batch: CohortBatch) -> Tensor | None:
-        """μ times the model-contrastive loss."""
-        settings = self.place.config.section(MoonConfig)
+        """Compute μ times the model-contrastive loss."""
+        settings = self.config.section(MoonConfig)
         of_global, of_previous = self._frozen(images, len(batch))
         loss = model_contrast(
             representations, of_global, of_previous, settings.temperature, batch.mask
@@ -71,8 +70,8 @@ class ModelContrast(LocalMethod):
         return settings.mu * loss
 
     def finish(self, index: int, client: Client, update: LocalUpdate) -> LocalUpdate:
-        """Keep the model just trained."""
-        client.memory = hold(self.place.models.state(index))
+        """Store the trained model in the client's memory."""
+        client.memory = hold(self.models.state(index))
         return update
 
 

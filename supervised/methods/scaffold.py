@@ -1,8 +1,8 @@
-"""SCAFFOLD (Karimireddy et al. 2020)."""
+"""SCAFFOLD (Karimireddy et al. 2020): control variates at server and clients."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -10,7 +10,6 @@ from torch import Tensor
 from ccfcpp.engine.client import Client
 from ccfcpp.engine.parts import Sum, form_of
 from ccfcpp.models.state import ModelState
-from supervised.config import ClassifyConfig
 from supervised.messages import Broadcast, LocalUpdate, ServerState
 from supervised.methods.aggregation import Aggregation
 from supervised.methods.local import LocalMethod
@@ -19,10 +18,10 @@ from supervised.methods.method import Method
 
 @dataclass(frozen=True)
 class ControlledState(ServerState):
-    """What the server knows.
+    """State of the server.
 
     Attributes:
-        control: Its control variate c, of shape (size of a model,).
+        control: Control variate c of the server, of shape (size of a model,).
     """
 
     control: Tensor
@@ -30,10 +29,10 @@ class ControlledState(ServerState):
 
 @dataclass(frozen=True)
 class ControlledBroadcast(Broadcast):
-    """What goes down to a client.
+    """Message of the server to a client.
 
     Attributes:
-        control: The server's control variate c, of shape (size of a model,).
+        control: Control variate c of the server, of shape (size of a model,).
     """
 
     control: Tensor
@@ -41,73 +40,67 @@ class ControlledBroadcast(Broadcast):
 
 @dataclass(frozen=True, kw_only=True)
 class ControlledUpdate(LocalUpdate):
-    """What comes up after local training.
+    """Update of a client after local training.
 
     Attributes:
-        control_change: How much the client's control variate has changed, of shape (size of a
-            model,).
+        control_change: Change of the client's control variate, of shape (size of a model,).
     """
 
     control_change: Tensor
 
 
 class ControlVariates(LocalMethod):
-    """SCAFFOLD (Karimireddy et al. 2020), option II.
+    """Local training of SCAFFOLD, option II.
 
-    Steps are corrected by −η(c − c_i) after the optimizer's, so that momentum does not multiply the
-    correction: the control variates (x − y_i)/(Kη) hold its factor already.
+    The correction −η(c − c_i) follows the optimizer's step, so that momentum does not multiply it:
+    the control variates (x − y_i)/(Kη) contain that factor already.
     """
 
-    def begin(self, message: Any, clients: Sequence[Client]) -> None:
-        """Take up the server's and the clients' control variates."""
-        models = self.place.models
-        self._start = models.weights.clone()
-        self._server: Tensor = message.control
+    def begin(self, message: Broadcast, clients: Sequence[Client]) -> None:
+        """Load the control variates of the server and of the clients."""
+        assert isinstance(message, ControlledBroadcast)
+        self._start = self.models.weights.clone()
+        self._server = message.control
         self._own = torch.stack(
             [c.memory.get("control", torch.zeros_like(self._server)) for c in clients]
         )
-        rate = self.place.config.training.learning_rate
+        rate = self.config.training.learning_rate
         self._correction = rate * (self._server - self._own)
 
     def after_step(self) -> None:
-        """Correct the step."""
-        weights = self.place.models.weights
+        """Correct the step by the control variates."""
+        weights = self.models.weights
         weights.sub_(self._correction[: len(weights)])
 
     def finish(self, index: int, client: Client, update: LocalUpdate) -> ControlledUpdate:
-        """c_i⁺ − c_i = (x − y_i)/(Kη) − c; 0 for a client that made no step."""
+        """Add c_i⁺ − c_i = (x − y_i)/(Kη) − c; 0 for a client without a step."""
         change = torch.zeros_like(self._server)
         if update.steps:
-            moved = self._start[index] - self.place.models.weights[index]
-            rate = self.place.config.training.learning_rate
+            moved = self._start[index] - self.models.weights[index]
+            rate = self.config.training.learning_rate
             change = moved / (update.steps * rate) - self._server
         client.memory = {"control": self._own[index] + change}
         return ControlledUpdate(**vars(update), control_change=change)
 
 
 class ControlledMean(Aggregation[ControlledState]):
-    """SCAFFOLD (Karimireddy et al. 2020) with a global step of 1: c moves by Σ (c_i⁺ − c_i)/N.
+    """Aggregation of SCAFFOLD with a global step of 1: c moves by Σ (c_i⁺ − c_i)/N.
 
-    Models are averaged by samples, as everywhere here; in the paper all clients count alike.
+    Models are weighted by samples, as in all methods here; in the paper all clients count equally.
     """
 
-    def __init__(
-        self,
-        state: ControlledState,
-        trained: Sequence[str],
-        config: ClassifyConfig,
-        population: int,
-    ) -> None:
-        super().__init__(state, trained, config, population)
-        self._control = state.control.double()
+    @cached_property
+    def _control(self) -> Tensor:
+        return self.state.control.to(torch.float64, copy=True)
 
-    def add(self, update: Any) -> None:
-        """Count an update in."""
+    def add(self, update: LocalUpdate) -> None:
+        """Add an update to the mean, and its change to the control variate."""
+        assert isinstance(update, ControlledUpdate)
         super().add(update)
-        self._control = self._control + update.control_change / self.population
+        self._control.add_(update.control_change / self.population)
 
     def step(self, mean: ModelState) -> ControlledState:
-        """Take the mean, and move the control variate."""
+        """Return the mean and the new control variate."""
         control = self._control.to(self.state.control.dtype)
         return replace(self.state, model=mean, control=control)
 

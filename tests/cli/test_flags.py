@@ -1,11 +1,13 @@
 """The table of flags: each sets a key that there is, and its help says what holds without it."""
 
 import re
+from pathlib import Path
 
 import pytest
 
 from ccfcpp.cli import classify, cluster, compare, flags
 from ccfcpp.clustering.config import ClusterConfig
+from ccfcpp.clustering.methods import METHODS
 from ccfcpp.core.config import RunConfig, Tree
 from ccfcpp.core.config_layers import resolve, values_of
 from ccfcpp.core.errors import UsageError
@@ -14,9 +16,9 @@ from tests.support.command import ccfcpp
 
 PUBLISHED: Tree = {"preset": "published"}
 CASES = [
-    ("cluster", cluster._FLAGS, ClusterConfig, "cluster", {}),
-    ("compare", compare._FLAGS, ClusterConfig, "cluster", PUBLISHED),
-    ("classify", classify._FLAGS, ClassifyConfig, "classify", {}),
+    ("cluster", cluster.FLAGS, ClusterConfig, "cluster", {}),
+    ("compare", compare.FLAGS, ClusterConfig, "cluster", PUBLISHED),
+    ("classify", classify.FLAGS, ClassifyConfig, "classify", {}),
     ("report", (flags.DATA_ROOT,), ClusterConfig, "cluster", {}),
     ("datasets", (flags.DATA_ROOT,), ClusterConfig, "cluster", {}),
     ("reproduce", flags.MACHINE, ClusterConfig, "cluster", PUBLISHED),
@@ -34,11 +36,11 @@ def test_each_flag_shows_what_holds_for_the_default_data_set(
     base: Tree,
 ) -> None:
     monkeypatch.setenv("COLUMNS", "400")
-    values = values_of(resolve(kind, presets, base))
+    values = values_of(resolve(kind, presets, base)) | {"rounds": 12}
     shown = ccfcpp(command, "--help").stdout
     for flag in table:
         (line,) = [line for line in shown.splitlines() if re.search(rf" {flag.option} ", line)]
-        value = values[flag.key]
+        value = flag.default or values[flag.key]
         default = flag.unset if value is None else "off" if value is False else str(value)
         assert flag.help in line
         assert f"(default: {default})" in line
@@ -53,6 +55,73 @@ def test_no_command_has_two_flags_of_one_name(
     base: Tree,
 ) -> None:
     assert len({flag.option for flag in table}) == len(table)
+
+
+@pytest.mark.parametrize(
+    ("message", "shown"),
+    [
+        ("loss.lam = 3 has no effect on km: take", "--lam 3 has no effect on km: take"),
+        ("seed = x is refused: it should be", "--seed x is refused: it should be"),
+        ("leave out loss.lam, or give", "leave out --lam, or give"),
+        # What is no key, or not the one that was typed:
+        ("did you mean 'loss.lam'?", "did you mean 'loss.lam'?"),
+        ("such as loss.lam=0", "such as loss.lam=0"),
+        ("loss.lamda = 1 is unknown", "loss.lamda = 1 is unknown"),
+        ("the seed of run.seed = 3", "the seed of run.seed = 3"),
+        ("loss.eta = 1 is refused", "loss.eta = 1 is refused"),
+    ],
+)
+def test_a_refusal_names_the_flag_that_was_typed(message: str, shown: str) -> None:
+    assert flags.by_flags(message, {"loss.lam": "--lam", "seed": "--seed"}) == shown
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (("cluster", "--lam", 3), "--lam 3 has no effect on fed-scan: leave it out, or take one"),
+        (("cluster", "--set", "loss.lam=3"), "loss.lam = 3 has no effect on fed-scan"),
+        (("cluster", "--method", "km", "--rounds", 3), "--rounds 3 has no effect on km, whose"),
+        (("cluster", "--rounds", "many"), "--rounds many is refused: it should be a valid integer"),
+        (("classify", "--beta", -1), "--beta -1 is refused"),
+        (("classify", "--epsilon", 3), "--epsilon 3 has no effect without privacy.level: add "),
+        (("classify", "--set", "moon.mu=1"), "moon.mu = 1 has no effect on fedavg"),
+        (("compare", "--p", "0,2"), "--p 2 is refused"),
+        (("compare", "--methods", "km,kn"), "--methods kn is refused"),
+        (("compare", "--set", "attack.scale=2"), "attack.scale = 2 has no effect without attack"),
+        (("serve", "--epsilon", 3), "--epsilon 3 has no effect without privacy.level: add --priv"),
+        (("serve", "--seed", "x"), "--seed x is refused"),
+    ],
+)
+def test_every_command_refuses_by_flags(
+    arguments: tuple[object, ...], complaint: str, tmp_path: Path
+) -> None:
+    result = ccfcpp(*arguments, "--out", tmp_path / "run")
+    assert result.code == 2
+    assert result.stderr.startswith(f"error: {complaint}")
+    assert not (tmp_path / "run").exists()
+
+
+def test_help_has_each_flag_under_the_systems_that_have_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
+    panels: dict[str, list[str]] = {}
+    for line in ccfcpp("cluster", "--help").stdout.splitlines():
+        if line.startswith("╭─"):
+            found = panels.setdefault(line.strip("╭─╮ "), [])
+        elif option := re.match(r"│ +(--[\w-]+)", line):
+            found.append(option[1])
+    assert panels["CCFC, CCFC++"] == ["--pretrain-rounds", "--eta", "--lam"]
+    (several,) = [title for title, options in panels.items() if options == ["--rounds"]]
+    assert several == ", ".join(s.title for s in METHODS.values() if s.rounds)
+    assert {"--dataset", "--method", "--p", "--seed"} <= {*panels["All systems"]}
+    assert "--epsilon" in panels["Privacy"]
+    assert "--dropout-rate" in panels["Absent clients"]
+    assert "--out" in panels["Options"]
+    # Those of the other command are called methods, whatever section their keys are in.
+    shown = ccfcpp("classify", "--help").stdout
+    assert "All methods" in shown
+    assert "CCFC++" not in shown
 
 
 @pytest.mark.parametrize(

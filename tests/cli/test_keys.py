@@ -1,6 +1,7 @@
 """What a user of ``ccfcpp keys`` sees."""
 
 import importlib.util
+import sys
 from pathlib import Path
 
 import pytest
@@ -41,7 +42,9 @@ def test_what_is_wrong_takes_one_line(tmp_path: Path) -> None:
 
 
 def test_without_the_extra_it_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    for name in ("making", "certificates"):
+        monkeypatch.delitem(sys.modules, f"ccfcpp.deployment.keys.{name}", raising=False)
+    monkeypatch.setitem(sys.modules, "cryptography", None)
     for arguments in (("authority",), ("server", "a.org"), ("client", "a")):
         result = ccfcpp("keys", *arguments, "--out", tmp_path / "keys")
         assert result.code == 2

@@ -5,12 +5,17 @@ import itertools
 from collections.abc import Callable
 
 import pytest
+import torch
 from rich.console import Console
 
-from ccfcpp.cli.progress import RunProgress
+from ccfcpp.cli.progress import RunProgress, shorter
 from ccfcpp.clustering.experiment import ClusteringExperiment
+from ccfcpp.core.config_layers import validate
 from ccfcpp.core.pace import Pace, followed, tell_exchanges, tell_images, tell_round
+from ccfcpp.data import ImageData
 from ccfcpp.engine.federation import RoundReport
+from supervised.config import ClassifyConfig
+from supervised.experiment import ClassificationExperiment
 from tests.support.clustering import tiny
 
 SAMPLES = 100
@@ -21,7 +26,8 @@ def lines(monkeypatch: pytest.MonkeyPatch, first: int, rounds: int, seconds: flo
     clock = iter(range(10**6))
     monkeypatch.setattr("ccfcpp.cli.progress.time.monotonic", lambda: next(clock) * seconds / 3)
     output = io.StringIO()
-    with RunProgress(Console(file=output, width=100), rounds, ("nmi", "NMI"), SAMPLES) as progress:
+    console, headline = Console(file=output, width=100), ("nmi", "NMI")
+    with RunProgress(console, rounds, headline, SAMPLES, hint="shorter: less") as progress:
         for number in range(first, rounds):
             progress(RoundReport(number, [0]), {"nmi": 0.5})
     return output.getvalue().splitlines()
@@ -49,6 +55,40 @@ def test_where_it_takes_long_it_says_what_is_shorter(monkeypatch: pytest.MonkeyP
     assert not any(line.startswith("shorter: ") for line in lines(monkeypatch, 0, 3, 60))
 
 
+@pytest.mark.parametrize(
+    ("images", "side", "proposed", "not_proposed"),
+    [
+        (70_000, 28, ["data.images=2000", "fewer rounds"], ["image_size"]),
+        (70_000, 96, ["data.images=2000", "data.image_size=32"], []),
+        (1797, 64, ["data.image_size=32"], ["data.images"]),
+        (1797, 8, ["fewer rounds"], ["data.images", "image_size"]),
+    ],
+)
+def test_only_what_makes_a_run_shorter_is_proposed(
+    images: int, side: int, proposed: list[str], not_proposed: list[str]
+) -> None:
+    experiment = ClusteringExperiment(tiny("ccfc++"))
+    pixels = torch.zeros(1, 1, side, side, dtype=torch.uint8)
+    experiment.data = ImageData("mine", pixels, None, ())
+    experiment.parts = [torch.arange(images)]
+    hint = shorter(experiment)
+    assert hint.startswith("shorter: ")
+    assert all(way in hint for way in proposed)
+    assert not any(way in hint for way in not_proposed)
+    # A run that goes on has its settings.
+    begun = "Ctrl-C keeps what is done, and --resume goes on"
+    assert shorter(experiment, begun=True) == begun
+    experiment.algorithm.rounds = 1
+    assert "rounds" not in shorter(experiment)
+
+
+def test_classification_is_shorter_with_fewer_training_images() -> None:
+    few = {"data": {"test_images": 10}, "partition": {"kind": "iid"}, "device": "cpu"}
+    experiment = ClassificationExperiment(validate(ClassifyConfig, few))
+    experiment.parts = [torch.arange(5000)]
+    assert "--set data.train_images=2000" in shorter(experiment)
+
+
 def during_the_first_round(
     monkeypatch: pytest.MonkeyPatch, seconds: float, tell: Callable[[], None]
 ) -> list[str]:
@@ -56,7 +96,8 @@ def during_the_first_round(
     now = [0.0]
     monkeypatch.setattr("ccfcpp.cli.progress.time.monotonic", lambda: now[0])
     output = io.StringIO()
-    progress = RunProgress(Console(file=output, width=100), 130, ("nmi", "NMI"), SAMPLES)
+    console, headline = Console(file=output, width=100), ("nmi", "NMI")
+    progress = RunProgress(console, 130, headline, SAMPLES, hint="shorter: less")
     with progress, followed(progress.pace):
         tell_round(0)
         now[0] = 50

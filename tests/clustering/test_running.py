@@ -25,7 +25,7 @@ def test_it_takes_the_presets_of_the_command(tmp_path: Path) -> None:
     few = {"training": {"rounds": 1, "pretrain_rounds": 1}, "data.images": 60}
     summary = ccfcpp.run({"preset": "published", **few}, out=tmp_path / "published")
     assert (summary["method"], summary["rounds"]) == ("ccfc++", 2)
-    with pytest.raises(UsageError, match=r"training\..*rounds has no effect on fed-scan"):
+    with pytest.raises(UsageError, match=r"training\..*rounds = 1 has no effect on fed-scan"):
         ccfcpp.run(few, out=tmp_path / "default")
 
 

@@ -2,6 +2,7 @@
 
 import csv
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,10 @@ from ccfcpp.core.errors import UsageError
 from ccfcpp.core.metrics import clustering_scores
 from ccfcpp.core.sending import ALWAYS
 from ccfcpp.data import ImageData
-from ccfcpp.deployment.charter import Charter
-from ccfcpp.deployment.experiment import DeployedExperiment, make_experiment
-from ccfcpp.deployment.gathering import Gathering
-from ccfcpp.deployment.meeting import first_charter, full_charter, meet, members_of
-from ccfcpp.deployment.transport import Deployed
+from ccfcpp.deployment.link.run_spec import RunSpec
+from ccfcpp.deployment.server.enrolment import Enrolment, enrol
+from ccfcpp.deployment.server.experiment import DeployedExperiment
+from ccfcpp.deployment.server.handshake import first_spec
 from ccfcpp.engine.client import Client
 from ccfcpp.runs.folder import RunFolder
 from ccfcpp.runs.paths import RunPaths
@@ -35,17 +35,8 @@ CLASSES = [str(number) for number in range(10)]
 def experiment_on(
     grid: Grid, config: MethodConfig, command: str = "cluster", least: int | None = None
 ) -> DeployedExperiment:
-    first = first_charter(command, config.model_dump(mode="json"))
-    names = list(grid.workers)
-    facts, _ = meet(grid, names, first, RUN, least or len(names), AT_ONCE)
-    charter = full_charter(first, facts.values(), getattr(config, "clusters", None))
-    members = members_of(facts, {name: number for number, name in enumerate(names)})
-    return make_experiment(
-        config,
-        charter,
-        members,
-        lambda exchanges, device: Deployed(grid, charter, RUN, exchanges, device, AT_ONCE),
-    )
+    enrolment = enrol(grid, config, command, list(grid.workers), least, AT_ONCE)
+    return replace(enrolment, run=RUN).experiment(config, grid, AT_ONCE)
 
 
 def grid_of(clients: list[Client], folder: Path, tested: bool = False) -> Grid:
@@ -53,7 +44,7 @@ def grid_of(clients: list[Client], folder: Path, tested: bool = False) -> Grid:
     if not tested:
         for client in clients:
             data = ImageData(client.name, client.images, client.labels, tuple(CLASSES))
-            workers[client.name].load = lambda charter, data=data: data  # type: ignore[misc]
+            workers[client.name].load = lambda spec, data=data: data  # type: ignore[misc]
     return Grid(workers)
 
 
@@ -84,7 +75,7 @@ def test_the_server_and_each_client_keep_a_model(method: str, tmp_path: Path) ->
     config = tiny(method, {"dataset": "the clients' own images", "clusters": 3, "device": "cpu"})
     run(experiment_on(grid, config), tmp_path / "run")
     for worker in grid.workers.values():
-        images = worker.load(Charter(command="cluster", config={})).images
+        images = worker.load(RunSpec(command="cluster", config={})).images
         found = np.load(worker.folder / "found.npz")["found"].tolist()
         for folder in (tmp_path / "run", worker.folder):
             assert load_model(folder, "cpu").assign(images).tolist() == found
@@ -98,7 +89,7 @@ def test_who_comes_after_the_start_is_not_part_of_the_run(tmp_path: Path) -> Non
     experiment = experiment_on(grid, config, least=2)
     grid.away.clear()
     summary = run(experiment, tmp_path / "run")
-    assert late not in {name for name, _ in grid.orders}
+    assert late not in {name for name, _ in grid.requests}
     assert (summary["clients"], summary["held"]) == (2, 60)
     assert [each["client"] for each in summary["participants"]] == [0, 2]
 
@@ -147,7 +138,7 @@ def _stop_in_round_1(report: Any, scores: dict[str, float]) -> None:
 def test_charters_say_nothing_of_the_servers_files() -> None:
     config = tiny("ffcm-km").model_dump(mode="json") | {"dataset": "/srv/secret"}
     config["data"]["root"] = "/srv/secret"
-    assert "secret" not in first_charter("cluster", config).model_dump_json()
+    assert "secret" not in first_spec("cluster", config).model_dump_json()
 
 
 def test_a_run_needs_clients_that_may_take_part(tmp_path: Path) -> None:
@@ -167,8 +158,8 @@ def test_a_report_shows_what_clients_have_told(method: str, tmp_path: Path) -> N
     command = "classify" if method == "fedavg" else "cluster"
     experiment = experiment_on(grid, config, command)
     summary = run(experiment, tmp_path / "run")
-    gathering = Gathering(RUN, experiment.charter, tuple(experiment.members), 1.0)
-    gathering.save(RunPaths(tmp_path / "run").deployment)
+    enrolment = Enrolment(RUN, experiment.spec, tuple(experiment.members), 1.0)
+    enrolment.save(RunPaths(tmp_path / "run").deployment)
     found = report(tmp_path / "run")
     assert {"scores", "bytes", "participation", "confusion"} <= set(found["figures"])
     reasons = {each["figure"]: each["reason"] for each in found["left_out"]}
@@ -189,11 +180,11 @@ def test_a_report_before_the_end_shows_the_rounds(tmp_path: Path) -> None:
     folder = RunFolder.create(tmp_path / "run", config)
     with pytest.raises(KeyboardInterrupt):
         experiment.run(folder, _stop_in_round_1)
-    Gathering(RUN, experiment.charter, tuple(experiment.members), 1.0).save(folder.deployment)
+    Enrolment(RUN, experiment.spec, tuple(experiment.members), 1.0).save(folder.deployment)
     found = report(tmp_path / "run")
     assert "participation" in found["figures"]
     reasons = {each["figure"]: each["reason"] for each in found["left_out"]}
-    assert reasons["Confusion matrix"] == "no client has told where its images are"
+    assert reasons["Confusion matrix"] == "no client has reported the clusters of its images"
     assert "2 of" in (tmp_path / "run" / "report.html").read_text()
 
 

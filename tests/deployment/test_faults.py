@@ -13,14 +13,15 @@ from torch import Tensor
 
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.core.sending import ALWAYS
-from ccfcpp.deployment.envelope import Answer
-from ccfcpp.deployment.parcel import MOST_HEAD_BYTES, Parcel
-from ccfcpp.deployment.transport import Deployed, Undelivered
+from ccfcpp.deployment.link import messages
+from ccfcpp.deployment.link.messages import Response
+from ccfcpp.deployment.link.packet import MOST_HEADER_BYTES, Packet, Undelivered
+from ccfcpp.deployment.server.transport import Deployed
 from ccfcpp.engine.client import Client
 from ccfcpp.engine.federation import Federation, RoundReport
 from tests.support.classification import labelled_clients, small_algorithm, small_config
 from tests.support.clustering import clients_of_sizes, made, tiny
-from tests.support.deployment import Grid, charter_of, deployed, one_by_one
+from tests.support.deployment import Grid, deployed, one_by_one, spec_of
 from tests.support.federation import assert_same_bits
 
 CLASSES = [str(number) for number in range(10)]
@@ -31,8 +32,8 @@ def scaffold(folder: Path, rounds: int = 2) -> tuple[Federation[Any, Deployed], 
     """Three clients that remember control variates."""
     clients = labelled_clients(20, 15, 12)
     config = small_config("method=scaffold", f"training.rounds={rounds}", "compute.cohort=1")
-    charter = charter_of(config, clients, classes=CLASSES)
-    return *deployed(charter, small_algorithm(config, 3), clients, folder), clients
+    spec = spec_of(config, clients, classes=CLASSES)
+    return *deployed(spec, small_algorithm(config, 3), clients, folder), clients
 
 
 def begin(federation: Federation[Any, Any]) -> Any:
@@ -45,12 +46,12 @@ def without_the_victim(folder: Path, rounds: int) -> list[tuple[Any, RoundReport
     return list(federation.run(begin(federation)))
 
 
-def tensors(change: Callable[[dict[str, Tensor]], dict[str, Tensor]]) -> Callable[[Parcel], Parcel]:
-    def tampered(parcel: Parcel) -> Parcel:
+def tensors(change: Callable[[dict[str, Tensor]], dict[str, Tensor]]) -> Callable[[Packet], Packet]:
+    def tampered(packet: Packet) -> Packet:
         # Where a client has declined there is nothing to change.
-        if not parcel.payload:
-            return parcel
-        return parcel._replace(payload=save(change(load(parcel.payload))))
+        if not packet.payload:
+            return packet
+        return packet._replace(payload=save(change(load(packet.payload))))
 
     return tampered
 
@@ -64,15 +65,15 @@ def renamed(content: dict[str, Tensor]) -> dict[str, Tensor]:
     return {name: t for name, t in content.items() if name != first}
 
 
-def twice(parcel: Parcel) -> Parcel:
-    length = int.from_bytes(parcel.payload[:8], "little")
-    names, rest = parcel.payload[8 : 8 + length].rstrip(), parcel.payload[8 + length :]
+def twice(packet: Packet) -> Packet:
+    length = int.from_bytes(packet.payload[:8], "little")
+    names, rest = packet.payload[8 : 8 + length].rstrip(), packet.payload[8 + length :]
     first = json.dumps(next(iter(json.loads(names).items())))[1:-1].replace(",", ":", 1)
     more = names[:-1] + b"," + first.encode() + b"}"
-    return parcel._replace(payload=len(more).to_bytes(8, "little") + more + rest)
+    return packet._replace(payload=len(more).to_bytes(8, "little") + more + rest)
 
 
-FAULTS: dict[str, tuple[Callable[[Parcel], Any], str]] = {
+FAULTS: dict[str, tuple[Callable[[Packet], Any], str]] = {
     "NaN": (tensors(nan), "loss holds NaN or Inf"),
     "another shape": (
         tensors(lambda c: c | {"samples": c["samples"].unsqueeze(0)}), "'samples' is torch.int64"),
@@ -88,14 +89,15 @@ FAULTS: dict[str, tuple[Callable[[Parcel], Any], str]] = {
     "no safetensors file": (lambda p: p._replace(payload=b"x" * 100), "its list of tensors"),
     "code": (lambda p: p._replace(payload=b"\x80\x04cos\nsystem\n."), "its list of tensors"),
     "half of it": (lambda p: p._replace(payload=p.payload[:-7]), "it is no safetensors file"),
-    "nothing": (lambda p: Parcel(p.head), "is of another form"),
-    "no head": (lambda p: Parcel(b"", p.payload), "its head is of another form"),
-    "a head too long": (lambda p: Parcel(b" " * (MOST_HEAD_BYTES + 1)), "its head has"),
-    "a deep head": (lambda p: Parcel(b"[" * 100_000), "its head is of another form"),
+    "nothing": (lambda p: Packet(p.header), "is of another form"),
+    "no header": (lambda p: Packet(b"", p.payload), "its header is of another form"),
+    "a header too long": (lambda p: Packet(b" " * (MOST_HEADER_BYTES + 1)), "its header has"),
+    "a deep header": (lambda p: Packet(b"[" * 100_000), "its header is of another form"),
     "an unknown field": (
-        lambda p: p._replace(head=b'{"nonce":"' + b"0" * 32 + b'","x":1}'), "of another form"),
+        lambda p: p._replace(header=b'{"nonce":"' + b"0" * 32 + b'","x":1}'), "of another form"),
     "another nonce": (
-        lambda p: p._replace(head=Answer(nonce="0" * 32).written()), "it answers another order"),
+        lambda p: p._replace(header=Response(nonce="0" * 32).written()),
+        "it answers another request"),
 }  # fmt: skip
 
 
@@ -113,9 +115,16 @@ def test_the_round_goes_on(fault: str, tmp_path: Path) -> None:
     assert all(torch.equal(state.model[name], expected.model[name]) for name in state.model)
 
 
-def test_what_is_too_large_is_not_parsed(tmp_path: Path) -> None:
-    federation, _, _ = scaffold(tmp_path, rounds=1)
-    federation.transport.most_bytes = 100
+def test_what_is_too_large_is_not_parsed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    federation, grid, clients = scaffold(tmp_path, rounds=1)
+
+    def limit(packet: Packet) -> Packet:
+        """From the last answer on, so that no worker refuses what the server sends."""
+        assert all(name in grid.answers for name in ("1", "2"))
+        monkeypatch.setattr(messages, "MOST_PAYLOAD_BYTES", 100)
+        return packet
+
+    grid.tampering[clients[-1].name] = limit
     ((_, report),) = federation.run(begin(federation))
     assert all("bytes, over 100" in said for (said,) in report.refused.values())
     assert len(report.refused) == 3
@@ -123,16 +132,16 @@ def test_what_is_too_large_is_not_parsed(tmp_path: Path) -> None:
 
 def test_an_answer_that_was_given_before_is_refused(tmp_path: Path) -> None:
     federation, grid, _ = scaffold(tmp_path)
-    first: list[Parcel] = []
+    first: list[Packet] = []
 
-    def replay(parcel: Parcel) -> Parcel:
-        first.append(parcel)
+    def replay(packet: Packet) -> Packet:
+        first.append(packet)
         return first[0]
 
     grid.tampering[VICTIM] = replay
     (_, one), (_, two) = federation.run(begin(federation))
     assert one.refused == {}
-    assert two.refused == {1: ["training: it answers another order"]}
+    assert two.refused == {1: ["training: it answers another request"]}
 
 
 @pytest.mark.parametrize(
@@ -146,7 +155,7 @@ def test_who_does_not_answer_is_absent(
     answer: Undelivered | None, reason: str, tmp_path: Path
 ) -> None:
     federation, grid, _ = scaffold(tmp_path / "a")
-    grid.tampering[VICTIM] = lambda parcel: answer
+    grid.tampering[VICTIM] = lambda packet: answer
     found = list(federation.run(begin(federation)))
     assert found[0][1].absent == {1: [reason]}
     assert [report.refused for _, report in found] == [{}, {}]
@@ -160,8 +169,8 @@ def test_an_answer_that_comes_late_is_dropped_and_its_client_asked_again(tmp_pat
     federation, grid, _ = scaffold(tmp_path, rounds=3)
     transport, late = federation.transport, []
 
-    def hold(parcel: Parcel) -> None:
-        late.append((str(len(grid.orders)), parcel))
+    def hold(packet: Packet) -> None:
+        late.append((str(len(grid.requests)), packet))
 
     grid.tampering[VICTIM] = hold
     rounds = federation.run(begin(federation))
@@ -169,7 +178,7 @@ def test_an_answer_that_comes_late_is_dropped_and_its_client_asked_again(tmp_pat
     assert transport.standings == {0: "waiting", 1: "late", 2: "waiting"}
     busy = next(rounds)[1]
     assert busy.absent == {1: ["training: it is still at work on what it was asked before"]}
-    assert [name for name, _ in grid.orders].count(VICTIM) == 1
+    assert [name for name, _ in grid.requests].count(VICTIM) == 1
     del grid.tampering[VICTIM]
     grid.answers.update(late)
     last = next(rounds)[1]
@@ -185,13 +194,13 @@ def test_a_memory_whose_update_was_not_taken_is_forgotten(tmp_path: Path) -> Non
     federation, grid, clients = scaffold(tmp_path, rounds=3)
     rounds = federation.run(begin(federation))
     found = [next(rounds)]
-    grid.tampering[VICTIM] = lambda parcel: Undelivered("its node is not reached")
+    grid.tampering[VICTIM] = lambda packet: Undelivered("its node is not reached")
     found.append(next(rounds))
     del grid.tampering[VICTIM]
     found.append(next(rounds))
     config = small_config("method=scaffold", "training.rounds=3", "compute.cohort=1")
     here = one_by_one(
-        charter_of(config, clients, classes=CLASSES), small_algorithm(config, 3), clients
+        spec_of(config, clients, classes=CLASSES), small_algorithm(config, 3), clients
     )
     state = begin(here)
     everybody = dict(here.members)
@@ -227,11 +236,11 @@ def test_a_server_that_was_killed_goes_on_from_its_checkpoint(tmp_path: Path) ->
     # The killed server's tasks are those of another process now.
     federation.transport = Deployed(
         grid,
-        federation.transport.charter,
+        federation.transport.spec,
         federation.transport.run,
         federation.transport.exchanges,
         federation.transport.device,
-        federation.transport.patience,
+        federation.transport.timeouts,
     )
     federation.transport.restore(versions)
     assert_same_bits(list(federation.run(state, 1)), expected[1:])
@@ -252,37 +261,37 @@ def test_only_versions_that_may_be_wanted_are_kept(tmp_path: Path) -> None:
 # --- the worker's side --------------------------------------------------------------------------
 
 
-def orders_of_a_run(folder: Path) -> tuple[Grid, list[Parcel]]:
+def requests_of_a_run(folder: Path) -> tuple[Grid, list[Packet]]:
     federation, grid, _ = scaffold(folder, rounds=1)
     list(federation.run(begin(federation)))
-    return grid, [parcel for name, parcel in grid.orders if name == VICTIM]
+    return grid, [packet for name, packet in grid.requests if name == VICTIM]
 
 
-def test_a_worker_refuses_an_order_that_has_come_before(tmp_path: Path) -> None:
-    grid, (order,) = orders_of_a_run(tmp_path)
-    again = Answer.read(grid.workers[VICTIM].answer(order).head)
-    assert (again.status, again.reason) == ("refused", "this order has come before")
+def test_a_worker_refuses_a_request_that_has_come_before(tmp_path: Path) -> None:
+    grid, (request,) = requests_of_a_run(tmp_path)
+    again = Response.read(grid.workers[VICTIM].answer(request).header)
+    assert (again.status, again.reason) == ("refused", "this request has come before")
 
 
-@pytest.mark.parametrize("head", [b"", b"{}", b"[" * 10**5, b"\xff\x00", b'{"kind":"work"}'])
-def test_a_worker_answers_whatever_comes(head: bytes, tmp_path: Path) -> None:
-    grid, _ = orders_of_a_run(tmp_path)
-    answer = Answer.read(grid.workers[VICTIM].answer(Parcel(head, b"")).head)
+@pytest.mark.parametrize("header", [b"", b"{}", b"[" * 10**5, b"\xff\x00", b'{"kind":"work"}'])
+def test_a_worker_answers_whatever_comes(header: bytes, tmp_path: Path) -> None:
+    grid, _ = requests_of_a_run(tmp_path)
+    answer = Response.read(grid.workers[VICTIM].answer(Packet(header, b"")).header)
     assert answer.status == "failed"
 
 
 @pytest.mark.parametrize("version", ["../../x", "1.0", "1.0." + "0" * 31 + "/", "a"])
-def test_no_order_leads_to_another_file(version: str, tmp_path: Path) -> None:
-    grid, (order,) = orders_of_a_run(tmp_path)
-    head = json.loads(order.head) | {"remembered": version, "nonce": "1" * 32}
-    parcel = order._replace(head=json.dumps(head).encode())
-    assert Answer.read(grid.workers[VICTIM].answer(parcel).head).status == "failed"
+def test_no_request_leads_to_another_file(version: str, tmp_path: Path) -> None:
+    grid, (request,) = requests_of_a_run(tmp_path)
+    header = json.loads(request.header) | {"remembered": version, "nonce": "1" * 32}
+    packet = request._replace(header=json.dumps(header).encode())
+    assert Response.read(grid.workers[VICTIM].answer(packet).header).status == "failed"
 
 
 def test_the_text_of_an_error_stays_with_the_client(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    grid, (order,) = orders_of_a_run(tmp_path)
+    grid, (request,) = requests_of_a_run(tmp_path)
     worker = grid.workers[VICTIM]
     said: list[str] = []
     worker.say = said.append
@@ -291,10 +300,10 @@ def test_the_text_of_an_error_stays_with_the_client(
         raise RuntimeError("/home/someone/photos")
 
     monkeypatch.setattr(worker, "_work", fail)
-    head = json.loads(order.head) | {"nonce": "1" * 32}
-    answer = worker.answer(order._replace(head=json.dumps(head).encode()))
-    assert Answer.read(answer.head).status == "failed"
-    assert b"photos" not in answer.head + answer.payload
+    header = json.loads(request.header) | {"nonce": "1" * 32}
+    answer = worker.answer(request._replace(header=json.dumps(header).encode()))
+    assert Response.read(answer.header).status == "failed"
+    assert b"photos" not in answer.header + answer.payload
     assert "photos" in said[0]
 
 
@@ -307,7 +316,7 @@ def test_a_worker_sends_nothing_that_its_owner_does_not_allow(
     clients = clients_of_sizes(20, 10)
     config = tiny(method)
     federation, grid = deployed(
-        charter_of(config, clients, clusters=3), made(config), clients, tmp_path
+        spec_of(config, clients, clusters=3), made(config), clients, tmp_path
     )
     for worker in grid.workers.values():
         worker.allowed = ALWAYS
@@ -340,13 +349,13 @@ def test_nothing_that_a_client_sends_ends_a_run(method: str, spoiled: str, tmp_p
     clients = clients_of_sizes(20, 14, 9)
     config = tiny(method, {"gan": {"epochs": 1}})
     federation, grid = deployed(
-        charter_of(config, clients, clusters=3), made(config, samples=43), clients, tmp_path
+        spec_of(config, clients, clusters=3), made(config, samples=43), clients, tmp_path
     )
     names: dict[str, None] = {}
 
-    def look(parcel: Parcel) -> Parcel:
-        names.update(dict.fromkeys(load(parcel.payload) if parcel.payload else ()))
-        return parcel
+    def look(packet: Packet) -> Packet:
+        names.update(dict.fromkeys(load(packet.payload) if packet.payload else ()))
+        return packet
 
     grid.tampering[VICTIM] = look
     state = begin(federation)
@@ -365,7 +374,7 @@ def test_nothing_that_a_client_sends_ends_a_run(method: str, spoiled: str, tmp_p
 def test_a_client_says_a_line_a_round(tmp_path: Path) -> None:
     clients, config = clients_of_sizes(20, 15), tiny("fed-scan")
     federation, grid = deployed(
-        charter_of(config, clients, clusters=3), made(config, samples=35), clients, tmp_path
+        spec_of(config, clients, clusters=3), made(config, samples=35), clients, tmp_path
     )
     said: list[str] = []
     grid.workers[VICTIM].say = said.append
@@ -373,4 +382,4 @@ def test_a_client_says_a_line_a_round(tmp_path: Path) -> None:
     counted = [re.fullmatch(r"round (\d+), (\d+) exchanges: [\d.]+ s, .+ sent", s) for s in said]
     found = [tuple(map(int, each.groups())) for each in counted if each]
     assert [number for number, _ in found] == [1 + number for number in range(len(rounds))]
-    assert sum(exchanges for _, exchanges in found) == len(grid.orders) // 2
+    assert sum(exchanges for _, exchanges in found) == len(grid.requests) // 2

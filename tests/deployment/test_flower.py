@@ -21,17 +21,16 @@ from flwr.supercore.task_identity import TaskIdentity
 
 from ccfcpp.core.errors import FederationError
 from ccfcpp.core.randomness import Randomness
-from ccfcpp.deployment import server_app
-from ccfcpp.deployment.client_app import exchange
-from ccfcpp.deployment.flower import parcel_of, record_of
-from ccfcpp.deployment.gathering import Gathering
-from ccfcpp.deployment.parcel import Parcel
-from ccfcpp.deployment.server_app import relay
-from ccfcpp.deployment.serving import wait_for_clients
-from ccfcpp.deployment.sockets import FlowerLink, answer_forever, listen
-from ccfcpp.deployment.transport import Deployed, Undelivered
+from ccfcpp.deployment.client.app import exchange
+from ccfcpp.deployment.link.flower import packet_of, record_of
+from ccfcpp.deployment.link.packet import Packet, Undelivered
+from ccfcpp.deployment.link.sockets import FlowerLink, answer_forever, listen
+from ccfcpp.deployment.server import app as server_app
+from ccfcpp.deployment.server.app import relay
+from ccfcpp.deployment.server.enrolment import Enrolment, wait_for_clients
+from ccfcpp.deployment.server.transport import Deployed
 from tests.support.classification import labelled_clients, small_algorithm, small_config
-from tests.support.deployment import charter_of, deployed
+from tests.support.deployment import deployed, spec_of
 from tests.support.federation import assert_same_bits
 
 CLASSES = [str(number) for number in range(10)]
@@ -93,11 +92,11 @@ def linked(nodes: Any, place: Path) -> Iterator[FlowerLink]:
 def test_a_run_through_flowers_messages_has_the_same_bits(tmp_path: Path) -> None:
     clients = labelled_clients(20, 15, 12)
     config = small_config("method=scaffold", "training.rounds=2", "compute.cohort=1")
-    charter = charter_of(config, clients, classes=CLASSES)
-    plain, grid = deployed(charter, small_algorithm(config, 3), clients, tmp_path / "a")
+    spec = spec_of(config, clients, classes=CLASSES)
+    plain, grid = deployed(spec, small_algorithm(config, 3), clients, tmp_path / "a")
     state = plain.algorithm.initial_state(Randomness(0))
     expected = list(plain.run(state))
-    there, grid = deployed(charter, small_algorithm(config, 3), clients, tmp_path / "b")
+    there, grid = deployed(spec, small_algorithm(config, 3), clients, tmp_path / "b")
     sockets = {}
     for number, (name, worker) in enumerate(grid.workers.items()):
         sockets[name] = tmp_path / str(number) / "socket"
@@ -112,16 +111,16 @@ def test_a_run_through_flowers_messages_has_the_same_bits(tmp_path: Path) -> Non
 def test_where_there_is_no_worker_an_empty_parcel_comes_and_no_error(tmp_path: Path) -> None:
     nodes = Nodes({"a": tmp_path / "nowhere"})
     with linked(nodes, tmp_path) as link:
-        ticket = link.push(link.online()["a"], Parcel(b"{}", b"abc"), 60.0)
+        ticket = link.push(link.online()["a"], Packet(b"{}", b"abc"), 60.0)
         assert ticket is not None
-        assert link.pull(ticket) == Parcel(b"", b"")
+        assert link.pull(ticket) == Packet(b"", b"")
         assert link.pull(ticket) is None
 
 
 def test_the_text_of_an_error_goes_no_further(tmp_path: Path) -> None:
     nodes = Nodes({"a": tmp_path / "nowhere"})
     with linked(nodes, tmp_path) as link:
-        ticket = link.push(10, Parcel(b"{}"), 60.0)
+        ticket = link.push(10, Packet(b"{}"), 60.0)
         assert ticket is not None
         asked = nodes.replies[ticket]
         asked.__dict__["_error"] = None
@@ -136,19 +135,19 @@ def test_a_node_that_is_started_again_is_not_waited_for(
     monkeypatch.setattr(server_app, "_LOOK", 0.0)
     nodes = Nodes({"a": tmp_path / "nowhere"})
     with linked(nodes, tmp_path) as link:
-        tickets = [link.push(10, Parcel(b"{}"), 60.0) for _ in range(2)]
+        tickets = [link.push(10, Packet(b"{}"), 60.0) for _ in range(2)]
         answered, asked = [ticket for ticket in tickets if ticket is not None]
         del nodes.replies[asked]
         assert link.pull(asked) is None
         nodes.started = "later"
-        assert link.pull(answered) == Parcel(b"", b"")
+        assert link.pull(answered) == Packet(b"", b"")
         assert link.pull(asked) == Undelivered("its node has been started again")
 
 
 def test_other_records_are_no_parcel() -> None:
-    assert parcel_of(SimpleNamespace(content=record_of(Parcel(b"a", b"b")))) == (b"a", b"b")  # type: ignore[arg-type]
+    assert packet_of(SimpleNamespace(content=record_of(Packet(b"a", b"b")))) == (b"a", b"b")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="other records"):
-        parcel_of(SimpleNamespace(content=RecordDict({})))  # type: ignore[arg-type]
+        packet_of(SimpleNamespace(content=RecordDict({})))  # type: ignore[arg-type]
 
 
 def test_a_server_app_that_ends_is_said(tmp_path: Path) -> None:
@@ -159,7 +158,7 @@ def test_a_server_app_that_ends_is_said(tmp_path: Path) -> None:
             link.online()
 
 
-@pytest.mark.parametrize("module", ["client_app", "server_app"])
+@pytest.mark.parametrize("module", ["client.app", "server.app"])
 def test_what_flower_starts_imports_no_torch(module: str) -> None:
     program = f"import sys, ccfcpp.deployment.{module}; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
@@ -170,9 +169,9 @@ def test_a_run_that_goes_on_waits_for_all_who_took_part(tmp_path: Path) -> None:
     """Else its next round would be without those that come a second later."""
     clients = labelled_clients(20, 15, 12)
     config = small_config("method=fedavg")
-    charter = charter_of(config, clients, classes=CLASSES)
-    gathering = Gathering("a" * 32, charter, tuple(client.member for client in clients), 1.0)
-    names = [member.name for member in gathering.members]
+    spec = spec_of(config, clients, classes=CLASSES)
+    enrolment = Enrolment("a" * 32, spec, tuple(client.member for client in clients), 1.0)
+    names = [member.name for member in enrolment.members]
     coming: list[dict[str, int]] = [{}, {"stranger": 9}, {names[0]: 1}, {names[0]: 1, names[1]: 2}]
     everybody = {name: number for number, name in enumerate(names)}
     for least, looks in ((None, 5), (3, 5), (9, 5), (2, 4), (1, 3)):
@@ -182,5 +181,5 @@ def test_a_run_that_goes_on_waits_for_all_who_took_part(tmp_path: Path) -> None:
             seen.append([*coming, everybody][len(seen)])
             return seen[-1]
 
-        wait_for_clients(SimpleNamespace(online=online), gathering, least, pause=0.0)
+        wait_for_clients(SimpleNamespace(online=online), enrolment, least, pause=0.0)
         assert len(seen) == looks

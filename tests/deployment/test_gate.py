@@ -24,10 +24,11 @@ from starlette.responses import RedirectResponse, Response, StreamingResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ccfcpp.core.errors import UsageError
-from ccfcpp.deployment import gate, gate_server
-from ccfcpp.deployment.gate import MOST_BYTES, OPEN
-from ccfcpp.deployment.gate_server import GateSetting, open_gate
-from ccfcpp.deployment.keys import make_authority
+from ccfcpp.deployment.keys.files import ServerKeys
+from ccfcpp.deployment.keys.making import make_authority
+from ccfcpp.deployment.server import gate, gate_server
+from ccfcpp.deployment.server.gate import MOST_BYTES, OPEN
+from ccfcpp.deployment.server.gate_server import GateSetting, open_gate
 
 PULL, PUSH = "/v1/fleet/pull-messages", "/v1/fleet/push-object"
 MOST = 1000
@@ -78,9 +79,7 @@ def upstream(keys: Path) -> Iterator[tuple[FakeSuperLink, int]]:
 
 @pytest.fixture(scope="module")
 def setting(keys: Path, upstream: tuple[FakeSuperLink, int]) -> GateSetting:
-    return GateSetting(
-        "127.0.0.1", 0, keys / "server.crt", keys / "server.key", keys / "ca.crt", upstream[1], MOST
-    )
+    return GateSetting("127.0.0.1", 0, ServerKeys.of(keys), upstream[1], MOST)
 
 
 @pytest.fixture(scope="module")
@@ -469,8 +468,8 @@ def test_a_superlink_that_does_not_answer(
 def test_a_superlink_of_another_authority_is_not_trusted(
     keys: Path, tmp_path: Path, setting: GateSetting, link: FakeSuperLink
 ) -> None:
-    other = make_authority(tmp_path, 1).certificate
-    with open_gate(replace(setting, authority=other)) as port, client_of(keys, port) as client:
+    other = replace(setting.keys, authority=make_authority(tmp_path, 1).certificate)
+    with open_gate(replace(setting, keys=other)) as port, client_of(keys, port) as client:
         assert client.post(PULL, content=b"a").status_code == 502
     assert link.seen == []
 
@@ -561,7 +560,11 @@ def test_a_setting_that_does_not_serve(
     refused(rf"cannot listen on port {port} of 127\.0\.0\.1", port=port)
     refused("cannot listen on port 70000", port=70000)
     refused("cannot listen on port 1 of nowhere", host="nowhere.invalid", port=1)
-    refused("cannot be used for TLS .*No such file", certificate=tmp_path / "none")
-    refused("cannot be used for TLS .*No such file", authority=tmp_path / "none")
-    refused("cannot be used for TLS .*make them with ccfcpp keys", key=keys / "ca.key")
-    refused("cannot be used for TLS .*make them with ccfcpp keys", certificate=keys / "ca.key")
+    none, mend = "No such file", "make them with ccfcpp keys"
+    for reason, changes in (
+        (none, {"certificate": tmp_path / "none"}),
+        (none, {"authority": tmp_path / "none"}),
+        (mend, {"key": keys / "ca.key"}),
+        (mend, {"certificate": keys / "ca.key"}),
+    ):
+        refused(f"cannot be used for TLS .*{reason}", keys=replace(setting.keys, **changes))

@@ -16,9 +16,10 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
 
 from ccfcpp.core.errors import UsageError
-from ccfcpp.deployment.keys import make_authority, make_client, make_server
-from ccfcpp.deployment.names import check_client_name, host_of
-from ccfcpp.deployment.roster import read_roster
+from ccfcpp.deployment.keys.certificates import host_of
+from ccfcpp.deployment.keys.files import check_client_name
+from ccfcpp.deployment.keys.making import make_authority, make_client, make_server
+from ccfcpp.deployment.keys.roster import read_roster
 
 
 def rights(path: Path) -> int:

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 import torch
 from ccfcpp.deployment.masked_sums import SummingOverNetwork
+from ccfcpp.deployment.parcel import Parcel
+from ccfcpp.deployment.transport import Deployed, Undelivered
 from safetensors.torch import load, load_file, save
 
 from ccfcpp.core.config import MethodConfig, Tree
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.randomness import Randomness
-from ccfcpp.deployment.parcel import Parcel
-from ccfcpp.deployment.transport import Deployed, Undelivered
 from ccfcpp.engine.algorithm import Crew
 from ccfcpp.engine.availability import Availability
 from ccfcpp.engine.client import Client

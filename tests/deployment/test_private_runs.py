@@ -14,9 +14,9 @@ from ccfcpp.core.config import Tree
 from ccfcpp.core.config_layers import merge
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.randomness import Randomness
-from ccfcpp.deployment.charter import PrivacyLimit
-from ccfcpp.deployment.experiment import DeployedExperiment
-from ccfcpp.deployment.parcel import Parcel
+from ccfcpp.deployment.link.packet import Packet
+from ccfcpp.deployment.link.run_spec import PrivacyLimit
+from ccfcpp.deployment.server.experiment import DeployedExperiment
 from ccfcpp.engine.payload import pack
 from ccfcpp.privacy.config import PrivacyConfig
 from ccfcpp.privacy.noise.levels import client_bounds
@@ -86,7 +86,7 @@ def test_a_run_ends_in_the_bits_of_one_process(
     assert beside.protection is not None
     mechanism: Any = beside.protection.mechanism
     clients = labelled_clients(*SIZES)
-    alone = one_by_one(beside.charter, beside.algorithm, clients, mechanism=mechanism)
+    alone = one_by_one(beside.spec, beside.algorithm, clients, mechanism=mechanism)
     rounds = list(alone.run(first_state(beside)))
     found, expected = load_file(tmp_path / "run" / "model.safetensors"), pack(rounds[-1][0])
     assert found.keys() == expected.keys()
@@ -116,27 +116,27 @@ def test_what_a_client_sends_is_within_its_bounds(system: str, tmp_path: Path) -
     assert max(norms) > 0.999 * clip  # something was clipped
 
 
-def noting(sent: list[dict[str, torch.Tensor]]) -> Callable[[Parcel], Parcel]:
-    def noted(parcel: Parcel) -> Parcel:
-        content = load(parcel.payload)
+def noting(sent: list[dict[str, torch.Tensor]]) -> Callable[[Packet], Packet]:
+    def noted(packet: Packet) -> Packet:
+        content = load(packet.payload)
         # What else there is are dtypes, without a number.
         assert all(name.startswith(("parts/", "like/")) for name in content)
         assert not any(t.numel() for name, t in content.items() if name.startswith("like/"))
         sent.append({n.removeprefix("parts/"): t for n, t in content.items() if n[:5] == "parts"})
-        return parcel
+        return packet
 
     return noted
 
 
-def changed(do: Callable[[dict[str, torch.Tensor]], Any]) -> Callable[[Parcel], Parcel]:
+def changed(do: Callable[[dict[str, torch.Tensor]], Any]) -> Callable[[Packet], Packet]:
     """Send other tensors."""
 
-    def done(parcel: Parcel) -> Parcel:
-        content = load(parcel.payload) if parcel.payload else {}
+    def done(packet: Packet) -> Packet:
+        content = load(packet.payload) if packet.payload else {}
         if not any(name.startswith("parts/") for name in content):
-            return parcel
+            return packet
         do(content)
-        return parcel._replace(payload=save(content))
+        return packet._replace(payload=save(content))
 
     return done
 
@@ -246,7 +246,7 @@ def test_clients_are_drawn_by_the_server(tmp_path: Path) -> None:
     experiment = experiment_on(grid, config)
     federation = experiment.federation()
     assert isinstance(federation.availability, ReproducibleSampling)
-    assert "availability" not in experiment.charter.config
+    assert "availability" not in experiment.spec.config
     summing: Any = federation.transport
     assert summing.divisor == 0.99 * len(SIZES)
 
@@ -289,11 +289,11 @@ def test_a_server_that_goes_on_has_spent_what_it_spent(tmp_path: Path) -> None:
 def test_a_run_within_bounds_can_be_asked_for_nothing_else(tmp_path: Path) -> None:
     experiment, grid = started(tmp_path)
     experiment.federation().run_round(first_state(experiment), 0)
-    name, order = next((n, p) for n, p in grid.orders if b"within bounds" in p.head)
-    head = json.loads(order.head)
+    name, order = next((n, p) for n, p in grid.requests if b"within bounds" in p.header)
+    head = json.loads(order.header)
     plain = head | {"nonce": "c" * 32, "exchange": head["exchange"].removesuffix(" within bounds")}
-    answer = grid.workers[name].answer(order._replace(head=json.dumps(plain).encode()))
-    assert json.loads(answer.head)["status"] == "refused"
+    answer = grid.workers[name].answer(order._replace(header=json.dumps(plain).encode()))
+    assert json.loads(answer.header)["status"] == "refused"
 
 
 def test_images_and_clients_are_drawn_by_nobodys_seed(tmp_path: Path) -> None:
@@ -339,10 +339,10 @@ def test_an_insisting_client_refuses_orders_whose_charter_has_changed(tmp_path: 
     experiment, grid = started(tmp_path, **ENOUGH)
     for worker in grid.workers.values():
         worker.only_private = PrivacyLimit(8.0, 1e-5)
-    plain = experiment.charter.model_copy(
-        update={"config": {**experiment.charter.config, "privacy": {"level": "none"}}}
+    plain = experiment.spec.model_copy(
+        update={"config": {**experiment.spec.config, "privacy": {"level": "none"}}}
     )
-    experiment.transport.charter = plain
+    experiment.transport.spec = plain
     _, report = experiment.federation().run_round(first_state(experiment), 0)
     assert report.refused.keys() == {0, 1, 2}
     assert "no differential privacy" in report.refused[0][0]

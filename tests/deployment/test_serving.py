@@ -15,9 +15,10 @@ from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.methods import METHODS
 from ccfcpp.clustering.scan.config import ScanConfig
 from ccfcpp.core.config_layers import resolve
-from ccfcpp.deployment.charter import Charter
+from ccfcpp.deployment.link.run_spec import RunSpec
 from ccfcpp.engine.client import Member
-from ccfcpp.runs.opening import Opening
+from ccfcpp.runs.given import Given
+from ccfcpp.runs.pipeline import Opening
 from tests.deployment.test_experiment import experiment_on, grid_of
 from tests.support.classification import labelled_clients
 from tests.support.clustering import tiny
@@ -28,10 +29,10 @@ MEMBERS = [Member(0, "ward-a", 1200), Member(1, "ward-b", 60)]
 
 def fitted_to(samples: int, shape: tuple[int, ...], *layers: Mapping[str, Any]) -> ScanConfig:
     given = [{"dataset": "somewhere/else"}, *map(dict, layers)]
-    opening = Opening(Path("run"), resolve(ClusterConfig, "cluster", *given), goes_on=False)
-    charter = Charter(command="cluster", config={}, image_shape=shape, samples=samples)
-    config: ClusterConfig = fitted(opening, charter, given).config
-    return config.section(ScanConfig)
+    config = resolve(ClusterConfig, "cluster", *given)
+    opening = Opening(Path("run"), config, given=Given(tuple(given)))
+    spec = RunSpec(command="cluster", config={}, image_shape=shape, samples=samples)
+    return fitted(opening, spec).config.section(ScanConfig)
 
 
 def test_steps_over_a_network_are_few_and_large() -> None:
@@ -49,12 +50,12 @@ def test_the_header_counts_exchanges(method: str, tmp_path: Path) -> None:
     clients = labelled_clients(40, 30)
     grid = grid_of(clients, tmp_path)
     experiment = experiment_on(grid, tiny(method, {"clusters": 3, "device": "cpu"}))
-    grid.orders.clear()
+    grid.requests.clear()
     said = header(experiment, seconds=30.0)
     federation = experiment.federation()
     for _, _report in federation.run(experiment.algorithm.initial_state(experiment.randomness), 0):
         pass
-    exchanges = len(grid.orders) // len(clients)
+    exchanges = len(grid.requests) // len(clients)
     assert "70 images of 8x8 pixels; 2 clients" in said
     found = re.search(r"about (\d+) exchanges?: (\d+):(\d+) min", said)
     assert found is not None
@@ -121,8 +122,8 @@ def test_many_clients_fit_a_terminal() -> None:
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (["--rounds", 3], "training.rounds"),
-        (["--method", "fedavg"], "method"),
+        (["--method", "k-fed", "--rounds", 3], "--rounds 3 has no effect on k-fed"),
+        (["--method", "fedavg"], "--method fedavg is refused"),
         (["--task", "classify", "--clusters", 3], "clusters"),
         (["--listen", "9092"], "HOST:PORT"),
     ],

@@ -13,11 +13,12 @@ pytest.importorskip("flwr")
 import httpx
 from flwr.supercore.protobuf.translation import PROTOBUF_REQUEST_TYPES
 
-from ccfcpp.deployment.gate import OPEN
-from ccfcpp.deployment.keys import make_authority, make_client
-from ccfcpp.deployment.processes import free_port, kept_running, super_node
-from ccfcpp.deployment.serving import open_server
-from ccfcpp.deployment.sockets import FlowerLink
+from ccfcpp.deployment.client.super_node import kept_running, super_node
+from ccfcpp.deployment.keys.making import make_authority, make_client
+from ccfcpp.deployment.link.processes import free_port
+from ccfcpp.deployment.link.sockets import FlowerLink
+from ccfcpp.deployment.server.gate import OPEN
+from ccfcpp.deployment.server.serving import open_server
 from tests.deployment.test_gate import trusting
 
 SECONDS = 60

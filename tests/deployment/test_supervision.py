@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from ccfcpp.deployment import processes
-from ccfcpp.deployment.processes import kept_running, running, why_it_ended
+from ccfcpp.deployment.client import super_node
+from ccfcpp.deployment.client.super_node import kept_running, why_it_ended
+from ccfcpp.deployment.link.processes import running
 
 PYTHON = sys.executable, "-I", "-S", "-c"
 STARTED = "import os; print(os.getpid(), flush=True); import time; time.sleep(60)"
@@ -23,7 +24,7 @@ time.sleep(60)
 PARENT = """
 import os, sys, time
 from pathlib import Path
-from ccfcpp.deployment.processes import running
+from ccfcpp.deployment.link.processes import running
 with running(sys.argv[2:], dict(os.environ), Path(sys.argv[1])):
     time.sleep(60)
 """
@@ -85,8 +86,8 @@ def test_why_a_node_has_ended(printed: str, said: str, tmp_path: Path) -> None:
 
 
 def test_the_same_reason_is_said_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(processes, "_LOOK", 0.01)
-    monkeypatch.setattr(processes, "_AGAIN", 0.01)
+    monkeypatch.setattr(super_node, "_LOOK", 0.01)
+    monkeypatch.setattr(super_node, "_AGAIN", 0.01)
     log, said = tmp_path / "log", list[str]()
     with kept_running([*PYTHON, "print('[code: 2004]')"], dict(os.environ), log, said.append):
         until = time.monotonic() + 20

@@ -12,7 +12,7 @@ from supervised.classifiers import CLASSIFIERS
 from tests.clustering.test_exchanges import CASES, TWO_ROUNDS
 from tests.support.classification import labelled_clients, small_algorithm, small_config
 from tests.support.clustering import clients_of_sizes, made, tiny
-from tests.support.deployment import charter_of, deployed, one_by_one
+from tests.support.deployment import deployed, one_by_one, spec_of
 from tests.support.federation import assert_same_bits
 
 SOME_ABSENT = Availability(dropout_rate=0.3)
@@ -22,9 +22,9 @@ SOME_ABSENT = Availability(dropout_rate=0.3)
 def test_a_system_is_the_same(method: str, other: Tree, tmp_path: Path) -> None:
     clients = clients_of_sizes(30, 21, 12)
     config = tiny(method, TWO_ROUNDS, other, {"seed": 5})
-    charter = charter_of(config, clients, clusters=3)
-    there, _ = deployed(charter, made(config, samples=63), clients, tmp_path)
-    here = one_by_one(charter, made(config, samples=63), clients)
+    spec = spec_of(config, clients, clusters=3)
+    there, _ = deployed(spec, made(config, samples=63), clients, tmp_path)
+    here = one_by_one(spec, made(config, samples=63), clients)
     state = here.algorithm.initial_state(Randomness(5))
     found, expected = list(there.run(state)), list(here.run(state))
     assert_same_bits(found, expected)
@@ -36,9 +36,9 @@ def test_a_method_is_the_same(method: str, tmp_path: Path) -> None:
     clients = labelled_clients(40, 31, 24)
     config = small_config(f"method={method}", "seed=5", "compute.cohort=1")
     classes = [str(number) for number in range(10)]
-    charter = charter_of(config, clients, classes=classes)
-    there, _ = deployed(charter, small_algorithm(config, 3), clients, tmp_path, SOME_ABSENT)
-    here = one_by_one(charter, small_algorithm(config, 3), clients, SOME_ABSENT)
+    spec = spec_of(config, clients, classes=classes)
+    there, _ = deployed(spec, small_algorithm(config, 3), clients, tmp_path, SOME_ABSENT)
+    here = one_by_one(spec, small_algorithm(config, 3), clients, SOME_ABSENT)
     state = here.algorithm.initial_state(Randomness(5))
     found, expected = list(there.run(state)), list(here.run(state))
     assert_same_bits(found, expected)

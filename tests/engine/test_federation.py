@@ -80,7 +80,7 @@ def test_the_order_of_the_clients_does_not_matter() -> None:
         (torch.tensor([float("inf"), 0.0]), "vote: value holds NaN or Inf"),
         (
             torch.zeros(3),
-            r"vote: vote value is torch.float32 \(3,\), expected torch.float32 \(2,\)",
+            r"vote: 'value' is torch.float32 \(3,\), expected torch.float32 \(2,\)",
         ),
         (torch.zeros(2, dtype=torch.int64), "torch.int64"),
     ],
@@ -169,7 +169,7 @@ def test_a_look_at_a_local_model_is_no_part_of_the_rounds_time(
     election = Election(2)
     election.voting = Slow({1: torch.full((2,), torch.nan)})
     federation = federated("election", election, voters(0, 1, 2, HOPELESS))
-    federation.on_local_model = look
+    federation.observer = look
     reports = [report for _, report in federation.run(Mean(torch.zeros(2)))]
     # Client 1 and the hopeless one are refused; round 1 holds two exchanges, of two cohorts each.
     assert seen == [(0, 0), (0, 2), (1, 0), (1, 2), (1, 0), (1, 2)]
@@ -184,7 +184,7 @@ def test_updates_without_a_local_model_are_not_shown() -> None:
     election = Election(1)
     election.counting = Secret()
     federation = federated("election", election, voters(0, 1))
-    federation.on_local_model = lambda number, client, model: pytest.fail("shown")
+    federation.observer = lambda number, client, model: pytest.fail("shown")
     list(federation.run(Mean(torch.zeros(2))))
 
 

@@ -132,7 +132,7 @@ def run(
         (not_finite, "vote: value holds NaN or Inf"),
         (
             of_wrong_shape,
-            "vote: vote value is torch.float32 (1, 2), expected torch.float32 (2,)",
+            "vote: 'value' is torch.float32 (1, 2), expected torch.float32 (2,)",
         ),
         (of_wrong_type, "vote: it is a Gibberish, expected a Vote"),
     ],

@@ -19,7 +19,7 @@ from ccfcpp.clustering.shallow.config import PixelsConfig
 from ccfcpp.core.config import Tree
 from ccfcpp.core.errors import UsageError
 from ccfcpp.papers.comparison import Comparison, Entry, plan_comparison
-from ccfcpp.papers.tables import SYSTEMS, published_score
+from ccfcpp.papers.reproduction.published import SYSTEMS, published_score
 from ccfcpp.runs.study import Axes, Planned, Row
 from tests.support.command import ccfcpp, succeeded
 
@@ -117,7 +117,7 @@ def test_another_partition_than_the_skew_has_one_column(
 
 
 def test_unknown_methods_and_skews_are_refused() -> None:
-    with pytest.raises(UsageError, match="method = dbscan is refused"):
+    with pytest.raises(UsageError, match="--methods dbscan is refused"):
         plan_comparison([], {}, ["dbscan"], skews("0"), seeds=1)
     with pytest.raises(UsageError, match=r"partition.p = 2"):
         plan_comparison([], {}, ["k-fed"], skews("2"), seeds=1)
@@ -394,22 +394,22 @@ def wait_for_rounds(metrics: Path, process: subprocess.Popen[Any]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (("--methods", "km,dbscan"), "method = dbscan is refused"),
+        (("--methods", "km,dbscan"), "--methods dbscan is refused"),
         (("--methods", "km,"), "--methods 'km,' holds an empty value"),
-        (("--p", "0,x"), "partition.p = x is refused"),
-        (("--p", "0,1.5"), "partition.p = 1.5 is refused"),
-        (("--dropout-rate", "0,2"), "availability.dropout_rate = 2 is refused"),
+        (("--p", "0,x"), "--p x is refused"),
+        (("--p", "0,1.5"), "--p 1.5 is refused"),
+        (("--dropout-rate", "0,2"), "--dropout-rate 2 is refused"),
         (("--dropout-rate", "0,"), "--dropout-rate '0,' holds an empty value"),
         (("--dropout-rate", "0,0.1", "--set", "availability.dropout_rate=0"), "--dropout-rate"),
         (("--set", "partition.p=0"), "give --p"),
         (("--set", "method=km"), "give --methods"),
-        (("--methods", "km", "--set", "gan.epochs=3"), "gan.epochs has no effect on km"),
+        (("--methods", "km", "--set", "gan.epochs=3"), "gan.epochs = 3 has no effect on km"),
         (("--partition", "iid", "--p", "0"), "--p has no effect"),
         (("--alpha", "1", "--p", "0"), "--p has no effect on partition.kind = 'dirichlet'"),
         (("--set", "partition=3"), "partition = 3 is refused"),
         (("--methods", "k-fed", "--set", "kfed.local_clusters=11"), "more than the 10 clusters"),
         (("--dataset", "nothing.npz"), "nothing.npz"),
-        (("--preset", "paper"), "preset = paper is refused: it should be 'default' or 'pub"),
+        (("--preset", "paper"), "--preset paper is refused: it should be 'default' or 'pub"),
         (("--resume",), "--resume needs the folder"),
     ],
 )
@@ -444,7 +444,7 @@ def test_rates_of_failures_are_swept_with_scores_of_connected_and_absent(tmp_pat
     # Where nobody is absent, the connected clients' images are all that clients hold.
     assert float(rows["k-fed", "0.0"]["nmi_connected"]) > 0
     again = ccfcpp("compare", "--disconnection-rate", "0,0.5", "--out", out, "--resume")
-    assert (again.code, "leave out availability.disconnection_rate" in again.stderr) == (2, True)
+    assert (again.code, "leave out --disconnection-rate" in again.stderr) == (2, True)
 
 
 def test_what_was_planned_cannot_be_changed_on_resumption(tmp_path: Path) -> None:

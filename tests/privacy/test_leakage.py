@@ -134,7 +134,7 @@ def test_an_average_of_one_image_is_that_image(pixel_run: Path) -> None:
     assert "advantage" in shown
     assert "that are an image" in shown
     html = page([examine(pixel_run)], Contents(), {})
-    assert "120 images of the training told from 1,677 others" in html
+    assert "120 training images distinguished from 1,677 others" in html
     assert "averages of pixels that clients sent" in html
 
 

@@ -1,12 +1,12 @@
-"""Representations in the plane: points that have fewer than two dimensions, or none."""
+"""Embeddings of points with fewer than two dimensions, or with none."""
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
-from ccfcpp.report.embedding import Embedding, embed
 from ccfcpp.report.errors import CannotDrawError
+from ccfcpp.report.numbers import Embedding, embed
 
 COUNT = 40
 STEPS = torch.arange(1.0, COUNT + 1)
@@ -16,7 +16,7 @@ BY_ANGLE = pytest.mark.parametrize("by_angle", [False, True])
 
 
 def assert_in_the_plane(found: Embedding) -> None:
-    """All points have a place, and not all of them on a line along an axis."""
+    """All points have finite places, which are not on a line along an axis."""
     assert found.index.tolist() == list(range(COUNT))
     assert found.places.shape == (COUNT, 2)
     assert np.isfinite(found.places).all()
@@ -24,7 +24,7 @@ def assert_in_the_plane(found: Embedding) -> None:
 
 
 def test_points_in_one_direction_have_no_places_by_angle() -> None:
-    """This once ended the interpreter."""
+    """Such points once crashed the interpreter."""
     with pytest.raises(CannotDrawError, match=r"^all representations are the same in direction$"):
         embed(STEPS[:, None] * VECTOR, by_angle=True)
 

@@ -1,4 +1,4 @@
-"""Each figure's CSV holds what is drawn."""
+"""The CSV file of each figure contains the numbers that are drawn."""
 
 import json
 import shutil
@@ -55,7 +55,7 @@ def columns(drawn: Drawn, *names: str) -> list[list[Any]]:
 
 
 def curves(drawn: Drawn, series: str, x: str, y: str) -> list[tuple[list[float], list[float]]]:
-    """The curves that the rows describe, in their order."""
+    """Curves that the rows describe, in their order."""
     found: dict[object, tuple[list[float], list[float]]] = defaultdict(lambda: ([], []))
     for row in drawn.rows:
         found[row[series]][0].append(float(str(row[x])))
@@ -64,7 +64,7 @@ def curves(drawn: Drawn, series: str, x: str, y: str) -> list[tuple[list[float],
 
 
 def lines(drawn: Drawn) -> list[tuple[list[float], list[float]]]:
-    """The curves that are drawn."""
+    """Curves in the figure."""
     data = [line.get_data() for line in drawn.figure.axes[0].get_lines()]
     return [(np.asarray(x).tolist(), np.asarray(y).tolist()) for x, y in data]
 
@@ -293,7 +293,7 @@ def test_titles_that_come_to_the_same_name_have_files_of_their_own(
 
 
 def rewritten(folder: Path, file: str, **changes: object) -> None:
-    """Give a run's arrays other values."""
+    """Replace values in the arrays of a run."""
     with np.load(folder / file) as arrays:
         known = {name: arrays[name] for name in arrays.files}
     assert set(changes) <= set(known)
@@ -304,7 +304,7 @@ def rewritten(folder: Path, file: str, **changes: object) -> None:
 def test_the_clusters_of_a_finished_run_are_those_it_has_recorded(
     digits_run: Path, run: Run, tmp_path: Path, finished: bool
 ) -> None:
-    """Even where the model puts images elsewhere, as it may on another machine."""
+    """The recorded clusters count, even where this machine's model assigns images differently."""
     copy = tmp_path / "run"
     shutil.copytree(digits_run, copy)
     others = np.random.default_rng(0).integers(0, 10, 160)

@@ -1,4 +1,4 @@
-"""Numbers behind figures beside their slow, obvious versions."""
+"""Computations for figures against slow, obvious versions."""
 
 import itertools
 import math
@@ -7,13 +7,13 @@ import pytest
 import torch
 from torch import Tensor
 
+from ccfcpp.core.metrics import covariance
 from ccfcpp.report.numbers import (
+    all_finite,
     counts_by,
-    covariance,
     distances,
     drawn_at_random,
     extremes,
-    has_numbers,
     matched_classes,
     pair_correlations,
 )
@@ -109,6 +109,6 @@ def test_a_part_drawn_at_random_is_the_same_each_time() -> None:
 
 
 def test_what_is_not_finite_is_found() -> None:
-    assert has_numbers(torch.ones(2, 2))
-    assert not has_numbers(torch.tensor([[1.0, torch.nan]]))
-    assert not has_numbers(torch.tensor([[1.0, -torch.inf]]))
+    assert all_finite(torch.ones(2, 2))
+    assert not all_finite(torch.tensor([[1.0, torch.nan]]))
+    assert not all_finite(torch.tensor([[1.0, -torch.inf]]))

@@ -1,4 +1,4 @@
-"""The page, as a file and in a browser."""
+"""The HTML page as a file and in a browser."""
 
 import json
 import re
@@ -26,7 +26,7 @@ FIGURES = {
 
 
 def text_of(page: str) -> str:
-    """What stands on the page, without figures."""
+    """Text of the page without its figures."""
     return re.sub(r"<svg.*?</svg>", "", page, flags=re.DOTALL)
 
 
@@ -63,7 +63,7 @@ def test_the_page_is_dark_where_the_system_is(reported: Path, tmp_path: Path) ->
 
 
 def brightness(found: dict[str, Any]) -> int:
-    """Of the page's ground: red, green and blue together."""
+    """Brightness of the page's background: the sum of red, green and blue."""
     return sum(map(int, re.findall(r"\d+", found["background"])[:3]))
 
 

@@ -1,4 +1,4 @@
-"""Colours, as readers see them."""
+"""Colours as readers with and without colour blindness see them."""
 
 import itertools
 

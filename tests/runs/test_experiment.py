@@ -16,9 +16,10 @@ from ccfcpp.core.errors import StoppedError
 from ccfcpp.engine.federation import RoundReport
 from ccfcpp.engine.memories import ClientMemories
 from ccfcpp.models.state import ModelState
-from ccfcpp.runs.experiment import Arrays, Experiment, History, Scores, Snapshot
+from ccfcpp.runs.experiment import Arrays, Experiment, Scores, Snapshot
 from ccfcpp.runs.folder import RunFolder
 from ccfcpp.runs.local_spectra import LocalSpectra
+from ccfcpp.runs.store import History
 from tests.support.election import HOPELESS, Election, Mean, voters
 
 

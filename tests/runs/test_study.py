@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.core.config_layers import nest
 from ccfcpp.core.errors import UsageError
+from ccfcpp.runs.given import as_tree
 from ccfcpp.runs.study import (
     Axes,
     Planned,
     Row,
     Study,
     as_markdown,
-    as_tree,
     cell_rows,
     display,
     grid_cells,

@@ -7,13 +7,13 @@ import pytest
 pytest.importorskip("flwr")
 
 from ccfcpp.core.errors import FederationError
-from ccfcpp.deployment.parcel import Parcel
+from ccfcpp.deployment.link.packet import Packet
 from scripts.deployed import _ask, peak_memory
 
 
 @pytest.mark.parametrize("answer", [b"payload", b"another"])
 def test_an_exchange_that_brings_something_else_back_is_none(answer: bytes) -> None:
-    found = [None, Parcel(b"{}", answer)] * 2
+    found = [None, Packet(b"{}", answer)] * 2
     link = SimpleNamespace(push=lambda *_: "ticket", pull=lambda _: found.pop(0))
     if answer == b"payload":
         _ask(link, [1, 2], b"payload")  # type: ignore[arg-type]

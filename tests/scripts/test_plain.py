@@ -5,7 +5,7 @@ import torch
 
 from ccfcpp.clustering.ccfc.config import LossConfig, TrainingConfig
 from ccfcpp.clustering.ccfc.local_training import pretraining_loss
-from ccfcpp.clustering.ccfc.messages import CENTROIDS, CLUSTER_CONTRAST
+from ccfcpp.clustering.ccfc.messages import CENTROIDS
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.models.initialisation import build
 from ccfcpp.models.stack.adam import StackedAdam
@@ -43,7 +43,7 @@ def test_a_cluster_contrastive_round_is_the_plain_one() -> None:
     updates = [
         update
         for client in clients
-        for update in answers(algorithm, CLUSTER_CONTRAST, centroids, [client], now)
+        for update in answers(algorithm, algorithm.contrast, centroids, [client], now)
     ]
     ours, _ = train.aggregate(centroids, updates, now)
 

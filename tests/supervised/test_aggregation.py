@@ -1,4 +1,4 @@
-"""What methods do at the server, against the recurrences of their papers."""
+"""Aggregation of each method against the recurrences of its paper."""
 
 from collections.abc import Callable, Sequence
 
@@ -35,7 +35,7 @@ def model(seed: int) -> ModelState:
 
 
 def updates_of(seed: int, clients: Sequence[tuple[int, int]]) -> list[LocalUpdate]:
-    """One of each client, which is given by its samples and steps."""
+    """An update of each client, which is given by its samples and steps."""
     updates = []
     for number, (samples, steps) in enumerate(clients):
         own = 100 * seed + 10 * number
@@ -48,12 +48,12 @@ def rounds_of(seed: int, clients: Sequence[tuple[int, int]]) -> list[list[LocalU
 
 
 def start(seed: int, method: str = "fedavg") -> ServerState:
-    """The method's first state, of some model."""
+    """First state of the method, for some model."""
     return CLASSIFIERS[method].begin(model(100 * seed + 70), normal(seed, CONTROL))
 
 
 def controlled(seed: int, updates: Sequence[LocalUpdate]) -> list[LocalUpdate]:
-    """With changes of control variates, as SCAFFOLD sends them."""
+    """Updates with changes of control variates, as SCAFFOLD sends them."""
     return [
         ControlledUpdate(**vars(update), control_change=normal(100 * seed + 10 * n + 5, CONTROL))
         for n, update in enumerate(updates)
@@ -246,7 +246,7 @@ def test_fednova_of_equal_steps_is_fedavg(samples: list[int], steps: int, seed: 
 def test_in_fednova_a_client_without_a_step_brings_no_direction(
     clients: list[tuple[int, int]], seed: int
 ) -> None:
-    """It has its share p_i, with ‖a_i‖₁ = 0 and d_i = 0."""
+    """The client has its share p_i, with ‖a_i‖₁ = 0 and d_i = 0."""
     updates, other = updates_of(seed, clients), updates_of(seed, [*clients, (7, 0)])
     total = sum(update.samples for update in updates)
     without = aggregated("fednova", start(seed), updates).model

@@ -1,4 +1,4 @@
-"""Clients of every method could be in another process: what reaches them is bytes."""
+"""Clients of every method can be in another process, since messages and updates are bytes."""
 
 from contextlib import nullcontext
 
@@ -16,7 +16,7 @@ from tests.support.federation import assert_same_bits, federated, over_a_wire
 
 @pytest.mark.parametrize("method", ["fedavg", "scaffold", "fedbn"])
 def test_terms_by_epoch_travel_and_are_logged_by_client(method: str) -> None:
-    """Also of a client that cannot train, which sends none."""
+    """This includes a client that cannot train, which sends no loss."""
     settings = ("decorrelation.log_epochs=true", "training.local_epochs=2", "training.rounds=1")
     config = small_config(f"method={method}", *settings)
     sizes = (19, 12, 1)
@@ -42,7 +42,7 @@ def test_terms_of_another_number_of_epochs_are_refused() -> None:
 
 @pytest.mark.parametrize("method", CLASSIFIERS.own())
 def test_over_a_wire_every_bit_is_that_of_one_process(method: str) -> None:
-    """The clients' algorithm is made for itself, from the same configuration."""
+    """The clients' algorithm is made separately, from the same configuration."""
     config = small_config(f"method={method}", "compute.cohort=1", "training.rounds=2")
     sizes = (19, 12, 9)
     here, far, near = (small_algorithm(config, len(sizes)) for _ in range(3))

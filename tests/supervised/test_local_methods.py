@@ -19,10 +19,8 @@ from supervised.algorithm import LocalTraining
 from supervised.config import ClassifyConfig
 from supervised.local_training import LocalTrainer
 from supervised.messages import Broadcast
-from supervised.methods.fedlc import CalibrationConfig
-from supervised.methods.fedprox import ProximalConfig
-from supervised.methods.fedrs import RestrictedConfig
-from supervised.methods.fedsam import SharpnessConfig
+from supervised.methods.class_logits import CalibrationConfig, RestrictedConfig
+from supervised.methods.gradients import ProximalConfig, SharpnessConfig
 from supervised.methods.moon import MoonConfig
 from supervised.methods.scaffold import ControlledBroadcast, ControlledUpdate
 from supervised.networks import Classifier
@@ -63,7 +61,7 @@ def new_model(config: ClassifyConfig, seed: int) -> Classifier:
 
 @dataclass
 class PlainClient:
-    """One client with all it has to know, and what a round left.
+    """A client, its setting, and the results of a round.
 
     Attributes:
         client: Its images.
@@ -160,7 +158,7 @@ class PlainClient:
         seen: Classifier,
         last: Classifier,
     ) -> Tensor:
-        """What is minimised, but for FedProx's term."""
+        """Loss without FedProx's term."""
         assert self.client.labels is not None
         labels = self.client.labels[batch]
         z, logits = model(images)
@@ -203,7 +201,7 @@ class PlainClient:
         return torch.stack(terms).mean()
 
     def take_up_normalisations(self, model: Classifier) -> None:
-        """FedBN: those of the round before, new ones before the first."""
+        """Normalisations of FedBN: those of the previous round, or new ones."""
         before = dict((self.previous or model).named_modules())
         for name, module in model.named_modules():
             if isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d):
@@ -245,7 +243,7 @@ def climb(model: Classifier, radius: float) -> None:
 
 
 def control_of(layout: FlatLayout, number: int) -> tuple[Tensor, ModelState]:
-    """Some control variate of the server, flat and by parameter."""
+    """A control variate of the server, flat and by parameter."""
     flat = torch.zeros(layout.size)
     for name, view in layout.views(flat).items():
         generator = Randomness(number).generator(f"control of {name}")
@@ -254,7 +252,7 @@ def control_of(layout: FlatLayout, number: int) -> tuple[Tensor, ModelState]:
 
 
 def trainer_of(config: ClassifyConfig, cohort: int) -> LocalTrainer:
-    """What trains clients of ``SIZES``, so many of them together."""
+    """Trainer of clients of ``SIZES`` in cohorts of a given size."""
     together = config.model_copy(update={"compute": ComputeConfig(cohort=cohort)})
     side = small_algorithm(together, len(SIZES)).client_side(Crew(max(SIZES), len(SIZES)))
     work = side.works["training"]
@@ -271,7 +269,7 @@ def assert_same(found: ModelState, expected: ModelState) -> None:
 
 
 def compare(*settings: str) -> None:
-    """Rounds that start from any models: alone in the plain loop, and in cohorts."""
+    """Rounds from random models, in the plain loop and in cohorts."""
     config = small_config("training.local_epochs=2", *settings)
     make = classifier_maker(config, SHAPE, CLASSES)
     layout = FlatLayout(make().named_parameters())

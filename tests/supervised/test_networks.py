@@ -1,4 +1,4 @@
-"""The networks of the FedDecorr papers, by what is published of them."""
+"""Networks of the FedDecorr papers against their published properties."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""Whole federations of every method: what must come out the same, and what travels."""
+"""Complete runs of every method: results that must be equal, and what is sent."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -34,7 +34,7 @@ SCAFFOLD, FEDBN = "method=scaffold", "method=fedbn"
 
 @dataclass
 class Run:
-    """What a run left: the server's state, what clients remember, and each round's report."""
+    """Results of a run: the server's state, the clients' memories, and the rounds' reports."""
 
     state: ServerState
     memories: dict[int, Memory]
@@ -71,7 +71,7 @@ def assert_same(found: Run, expected: Run, atol: float) -> None:
 @pytest.mark.usefixtures("double_precision")
 @pytest.mark.parametrize("method", CLASSIFIERS)
 def test_neither_the_order_of_the_clients_nor_the_cohort_matters(method: str) -> None:
-    """With augmentation, whose numbers are each client's too."""
+    """Runs with augmentation, whose random numbers also depend on the client alone."""
     settings = (f"method={method}", "augmentation.flip=true", "augmentation.crop_padding=1")
     alone = run_small(small_config("compute.cohort=1", *settings), labelled_clients(*SIZES))
     together = small_config("compute.cohort=4", *settings)
@@ -80,7 +80,7 @@ def test_neither_the_order_of_the_clients_nor_the_cohort_matters(method: str) ->
 
 @pytest.mark.parametrize("method", CLASSIFIERS)
 def test_interrupted_and_resumed_is_uninterrupted(method: str, tmp_path: Path) -> None:
-    """Not all clients take part in each round: some memories are older than others."""
+    """Not all clients take part in each round, so that some memories are older than others."""
     config = small_config(f"method={method}", "availability.sample_fraction=0.6")
     whole = run_small(config, labelled_clients(*SIZES))
 
@@ -103,7 +103,7 @@ def test_interrupted_and_resumed_is_uninterrupted(method: str, tmp_path: Path) -
 
 
 def test_every_method_takes_effect() -> None:
-    """Each gives finite numbers, and another model than all others."""
+    """Each method gives finite numbers, and a model different from all others."""
     heads: list[Tensor] = []
     for method in CLASSIFIERS:
         run = run_small(small_config(f"method={method}"), labelled_clients(*SIZES))
@@ -154,14 +154,14 @@ def test_scaffolds_server_control_is_the_mean_of_all_clients(fraction: float) ->
 
 @dataclass
 class Wire:
-    """All that went down and came up."""
+    """All messages and updates."""
 
     messages: list[Broadcast] = field(default_factory=list)
     updates: list[LocalUpdate] = field(default_factory=list)
 
 
 class Observed:
-    """A transport that notes what travels.
+    """A transport that records messages and updates.
 
     Args:
         whole: One that carries it.
@@ -245,7 +245,7 @@ def test_fedbn_sends_less_than_fedavg_and_scaffold_about_twice_as_much() -> None
 
 @pytest.mark.parametrize("method", CLASSIFIERS)
 def test_what_clients_remember_is_all_that_is_held(method: str) -> None:
-    """No view into a whole model: memory would grow by more than what is counted."""
+    """Updates are no views into a whole model, which would take more memory than is counted."""
     memories = ClientMemories(CPU, 10**9)
     federation = small_federation(
         small_config(f"method={method}"), labelled_clients(9, 9), memories

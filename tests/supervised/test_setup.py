@@ -1,4 +1,4 @@
-"""From a configuration to training and test images, clients and what networks see."""
+"""Training and test images, clients and network inputs of a configuration."""
 
 from pathlib import Path
 
@@ -144,12 +144,12 @@ def _domains_of(chosen: ClassifyConfig) -> LabelPartitionConfig:
 
 
 SIZES = {"amazon": (10, 7), "caltech": (9, 4), "dslr": (6, 2), "webcam": (8, 3)}
-"""Images for training and for testing."""
+"""Numbers of images for training and for testing."""
 
 
 @pytest.fixture
 def listed_domains(tmp_path: Path) -> Path:
-    """A folder as that of Office-Caltech10, with lists as FedBN has them, in text."""
+    """A folder such as Office-Caltech10's, with FedBN's lists as text."""
     for domain, sizes in SIZES.items():
         number = 0
         for which, size in zip(("train", "test"), sizes, strict=True):

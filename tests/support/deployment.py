@@ -10,10 +10,10 @@ import torch
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.core.sending import KINDS
 from ccfcpp.data import ImageData
-from ccfcpp.deployment.charter import Charter
-from ccfcpp.deployment.parcel import Parcel
-from ccfcpp.deployment.transport import Deployed, Patience, Undelivered
-from ccfcpp.deployment.worker import Worker
+from ccfcpp.deployment.client.worker import Worker
+from ccfcpp.deployment.link.packet import Packet, Undelivered
+from ccfcpp.deployment.link.run_spec import RunSpec
+from ccfcpp.deployment.server.transport import Deployed, Timeouts
 from ccfcpp.engine.algorithm import Algorithm, Crew
 from ccfcpp.engine.availability import Availability
 from ccfcpp.engine.client import Client
@@ -30,10 +30,10 @@ from tests.support.federation import CPU
 
 RUN = "a" * 32
 TESTED = 4
-AT_ONCE = Patience(answer=0.0, poll=0.0, grace=60.0)
+AT_ONCE = Timeouts(answer=0.0, poll=0.0, grace=60.0)
 """Nothing is waited for: in memory an answer is there, or will not be."""
 
-Tampering = Callable[[Parcel], Parcel | Undelivered | None]
+Tampering = Callable[[Packet], Packet | Undelivered | None]
 
 
 @dataclass
@@ -45,35 +45,35 @@ class Grid:
         away: Names of the nodes that are not online.
         tampering: What happens to answers on their way, by the node's name; None for one that does
             not come.
-        orders: All parcels that went down, by the node's name.
+        requests: All packets that went down, by the node's name.
     """
 
     workers: Mapping[str, Worker]
     away: set[str] = field(default_factory=set)
     tampering: dict[str, Tampering] = field(default_factory=dict)
-    orders: list[tuple[str, Parcel]] = field(default_factory=list)
-    answers: dict[str, Parcel | Undelivered] = field(default_factory=dict)
+    requests: list[tuple[str, Packet]] = field(default_factory=list)
+    answers: dict[str, Packet | Undelivered] = field(default_factory=dict)
 
     def online(self) -> dict[str, int]:
         return {n: i for i, n in enumerate(self.workers) if n not in self.away}
 
-    def push(self, node: int, parcel: Parcel, seconds: float) -> str | None:
+    def push(self, node: int, packet: Packet, seconds: float) -> str | None:
         name = list(self.workers)[node]
         if name in self.away:
             return None
         # What arrives are other bytes.
-        arrived = Parcel(bytes(bytearray(parcel.head)), bytes(bytearray(parcel.payload)))
-        self.orders.append((name, arrived))
-        answer: Parcel | Undelivered | None = self.workers[name].answer(arrived)
+        arrived = Packet(bytes(bytearray(packet.header)), bytes(bytearray(packet.payload)))
+        self.requests.append((name, arrived))
+        answer: Packet | Undelivered | None = self.workers[name].answer(arrived)
         if name in self.tampering:
-            assert isinstance(answer, Parcel)
+            assert isinstance(answer, Packet)
             answer = self.tampering[name](answer)
-        ticket = str(len(self.orders))
+        ticket = str(len(self.requests))
         if answer is not None:
             self.answers[ticket] = answer
         return ticket
 
-    def pull(self, ticket: str) -> Parcel | Undelivered | None:
+    def pull(self, ticket: str) -> Packet | Undelivered | None:
         return self.answers.pop(ticket, None)
 
 
@@ -87,11 +87,11 @@ def worker_of(client: Client, folder: Path, classes: Sequence[str] = ()) -> Work
         again = torch.cat([torch.arange(len(client)), torch.arange(min(len(client), TESTED))])
         test = torch.arange(len(again)) >= len(client)
         data = replace(data, images=client.images[again], labels=client.labels[again], test=test)
-    return Worker(lambda charter: data, folder / client.name, frozenset(KINDS))
+    return Worker(lambda spec: data, folder / client.name, frozenset(KINDS))
 
 
 def deployed(
-    charter: Charter,
+    spec: RunSpec,
     algorithm: Algorithm[Any],
     clients: Sequence[Client],
     folder: Path,
@@ -100,25 +100,25 @@ def deployed(
     """A server, and a worker for each client.
 
     Args:
-        charter: What the clients are told.
+        spec: What the clients are told.
         algorithm: The server's.
-        clients: Images, names and, where the charter has classes, labels.
+        clients: Images, names and, where the spec has classes, labels.
         folder: For the workers' files.
         availability: Who takes part.
     """
-    grid = Grid({c.name: worker_of(c, folder, charter.classes) for c in clients})
+    grid = Grid({c.name: worker_of(c, folder, spec.classes) for c in clients})
     largest = max(map(len, clients))
     works = algorithm.client_side(Crew(largest, 1)).works
     exchanges = {name: work.exchange for name, work in works.items()}
-    transport = Deployed(grid, charter, RUN, exchanges, CPU, AT_ONCE)
+    transport = Deployed(grid, spec, RUN, exchanges, CPU, AT_ONCE)
     members = [client.member for client in clients]
-    seed = Randomness(int(charter.config["seed"]))
+    seed = Randomness(int(spec.config["seed"]))
     who = availability or Availability()
-    return Federation(charter.method, algorithm, members, who, seed, transport), grid
+    return Federation(spec.method, algorithm, members, who, seed, transport), grid
 
 
 def one_by_one(
-    charter: Charter,
+    spec: RunSpec,
     algorithm: Algorithm[Any],
     clients: Sequence[Client],
     availability: Availability | None = None,
@@ -128,25 +128,25 @@ def one_by_one(
 
     Arguments are those of ``deployed``; secure sums and noise are the charter's.
     """
-    seed = Randomness(int(charter.config["seed"]))
+    seed = Randomness(int(spec.config["seed"]))
     alone = [Client(c.id, c.name, c.images, c.labels) for c in clients]
-    privacy = PrivacyConfig.model_validate(charter.config.get("privacy", {}))
+    privacy = PrivacyConfig.model_validate(spec.config.get("privacy", {}))
     crew = Crew(max(map(len, clients)), 1, bounding_of(privacy), privacy.smallest_count)
     side, stages = algorithm.client_side(crew), list[Stage]()
     if privacy.is_on:
         exchanges = [work.exchange for work in side.works.values()]
-        protection = Protection(privacy, charter.method, exchanges, len(clients), mechanism)
+        protection = Protection(privacy, spec.method, exchanges, len(clients), mechanism)
         side, stages = ClientSide(protection.works(side.works), side.cohort), [protection.stage]
     transport = InProcess(alone, side, ClientMemories(CPU, 10**9), seed, merges=False)
     members = [client.member for client in clients]
     who = availability or Availability()
-    return Federation(charter.method, algorithm, members, who, seed, transport, stages, mechanism)
+    return Federation(spec.method, algorithm, members, who, seed, transport, stages, mechanism)
 
 
-def charter_of(config: Any, clients: Sequence[Client], **facts: Any) -> Charter:
+def spec_of(config: Any, clients: Sequence[Client], **facts: Any) -> RunSpec:
     """What clients are told of a run."""
     command = "cluster" if hasattr(config, "clusters") else "classify"
-    return Charter.model_validate(
+    return RunSpec.model_validate(
         {
             "command": command,
             "config": config.model_dump(mode="json"),

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.algorithm import Algorithm, Crew
-from ccfcpp.engine.client import Client, Member
+from ccfcpp.engine.client import Client
 from ccfcpp.engine.exchange import (
     ClientSide,
     ClientWork,
@@ -18,7 +18,8 @@ from ccfcpp.engine.exchange import (
     ServerWork,
     Task,
 )
-from ccfcpp.engine.payload import check_same_shapes, pack
+from ccfcpp.engine.parts import Form, form_of
+from ccfcpp.engine.payload import pack
 
 
 @dataclass(frozen=True)
@@ -74,8 +75,8 @@ class Counting(ServerWork[Mean, Mean, Vote]):
     def broadcast(self, state: Mean) -> Mean:
         return state
 
-    def check(self, message: Mean, update: Vote, senders: Sequence[Member]) -> None:
-        check_same_shapes(pack(message), pack(update), "vote")
+    def form(self, message: Mean) -> Form:
+        return form_of(pack(message))
 
     def aggregate(
         self, state: Mean, updates: Iterable[Vote], randomness: Randomness

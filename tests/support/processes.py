@@ -17,9 +17,9 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from ccfcpp.core.randomness import Randomness
-from ccfcpp.deployment.gathering import Gathering
-from ccfcpp.deployment.halves import load_for, make_half
-from ccfcpp.deployment.processes import free_port
+from ccfcpp.deployment.client.run import load_for, make_client_run
+from ccfcpp.deployment.link.processes import free_port
+from ccfcpp.deployment.server.enrolment import Enrolment
 from ccfcpp.engine.client import Client
 from ccfcpp.engine.payload import pack
 from tests.support.clustering import digits
@@ -124,7 +124,7 @@ class Place(Processes):
     """
 
     def __init__(self, folder: Path, *names: str) -> None:
-        from ccfcpp.deployment.keys import make_authority, make_client, make_server
+        from ccfcpp.deployment.keys.making import make_authority, make_client, make_server
 
         super().__init__(folder)
         self.keys = folder / "keys"
@@ -156,7 +156,11 @@ class Place(Processes):
         """End a client's SuperNode at once; the client stays."""
         key = str(self.keys / "clients" / f"{name}.key")
         for pid, command in processes_with(str(self.folder)):
-            if key in command and "flower-supernode" in command and "leash.py" not in command:
+            if (
+                key in command
+                and "flower-supernode" in command
+                and "process_guard.py" not in command
+            ):
                 os.kill(pid, signal.SIGKILL)
                 return
         raise AssertionError(f"{name} has no node")
@@ -207,17 +211,17 @@ def tensors_of(run: Path) -> dict[str, Tensor]:
 
 def in_one_process(here: Processes) -> dict[str, Tensor]:
     """The state that the same run ends with in one process, with the same clients in each round."""
-    gathering = Gathering.load(here.out / "deployment.json")
-    charter = gathering.charter
+    enrolment = Enrolment.load(here.out / "deployment.json")
+    spec = enrolment.spec
     clients = []
-    for member in gathering.members:
-        data = load_for(charter, str(here.images(member.name)))
-        half = make_half(charter, data, torch.device("cpu"))
-        half.begin()
-        clients.append(Client(member.id, member.name, half.images, half.labels))
-    federation = one_by_one(charter, half.algorithm, clients)
+    for member in enrolment.members:
+        data = load_for(spec, str(here.images(member.name)))
+        run = make_client_run(spec, data, torch.device("cpu"))
+        run.prepare()
+        clients.append(Client(member.id, member.name, run.images, run.labels))
+    federation = one_by_one(spec, run.algorithm, clients)
     everybody = dict(federation.members)
-    state = half.algorithm.initial_state(Randomness(int(charter.config["seed"])))
+    state = run.algorithm.initial_state(Randomness(int(spec.config["seed"])))
     for number, report in enumerate(here.rounds()):
         refused = {int(client) for client in report.get("refused", {})}
         federation.members = {

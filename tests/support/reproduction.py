@@ -14,9 +14,8 @@ from matplotlib.figure import Figure
 
 from ccfcpp.core.config_layers import preset
 from ccfcpp.papers.reproduction import drawing
-from ccfcpp.papers.reproduction.catalogue import ITEMS
-from ccfcpp.papers.reproduction.items import Item
-from ccfcpp.papers.reproduction.plan import Block, Stored, plan_blocks
+from ccfcpp.papers.reproduction.items import ITEMS, Block, Item
+from ccfcpp.papers.reproduction.plan import Stored, plan_item
 from ccfcpp.papers.reproduction.results import Result
 from ccfcpp.runs.folder import RunFolder
 
@@ -41,31 +40,24 @@ class Plans:
 
     def __init__(self, folder: Path, data_root: Path) -> None:
         self._folder, self._data_root = folder, data_root
-        self._known: dict[int, Plan] = {}
+        self._known: list[tuple[Sequence[Block], Plan]] = []
 
     def of(self, name: str, quick: bool) -> Plan:
         """The runs of an item."""
         item = ITEMS[name]
         blocks = item.quick if quick else item.full
-        if id(blocks) not in self._known:
-            self._known[id(blocks)] = self.planned(item, blocks, {})
-        return self._known[id(blocks)]
+        known = next((plan for own, plan in self._known if own == blocks), None)
+        if known is None:
+            known = self.planned(item, blocks, {})
+            self._known.append((blocks, known))
+        return known
 
     def planned(self, item: Item, blocks: Sequence[Block], values: dict[str, Any]) -> Plan:
         """Some blocks' runs, planned now."""
-        kind, presets = item.command.config, item.command.presets
+        asked = item.model_copy(update={"quick": tuple(blocks)})
         # A preset is read once a cell.
         with patch("ccfcpp.core.config_layers.preset", _read_once):
-            return plan_blocks(
-                kind,
-                presets,
-                blocks,
-                values,
-                self._folder,
-                self._data_root,
-                None,
-                item.command.base,
-            )
+            return plan_item(asked, True, values, self._folder, self._data_root)
 
 
 _read_once = cache(preset)

@@ -12,35 +12,35 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from ccfcpp.cli.app import main
-from ccfcpp.deployment.parcel import Parcel
-from ccfcpp.deployment.worker import Worker
+from ccfcpp.deployment.client.worker import Worker
+from ccfcpp.deployment.link.packet import Packet
 
 LATE, NEVER = 90.0, 3600.0
 """Seconds that an answer takes."""
 
 
-def _changed(change: Callable[[Tensor], Tensor]) -> Callable[[Parcel], Parcel]:
-    def tampered(parcel: Parcel) -> Parcel:
-        return parcel._replace(
-            payload=save({name: change(tensor) for name, tensor in load(parcel.payload).items()})
+def _changed(change: Callable[[Tensor], Tensor]) -> Callable[[Packet], Packet]:
+    def tampered(packet: Packet) -> Packet:
+        return packet._replace(
+            payload=save({name: change(tensor) for name, tensor in load(packet.payload).items()})
         )
 
     return tampered
 
 
-def _slow(seconds: float) -> Callable[[Parcel], Parcel]:
-    def tampered(parcel: Parcel) -> Parcel:
+def _slow(seconds: float) -> Callable[[Packet], Packet]:
+    def tampered(packet: Packet) -> Packet:
         time.sleep(seconds)
-        return parcel
+        return packet
 
     return tampered
 
 
-FAULTS: dict[str, Callable[[Parcel], Parcel]] = {
+FAULTS: dict[str, Callable[[Packet], Packet]] = {
     "nan": _changed(lambda t: t * float("nan") if t.is_floating_point() else t),
     "shape": _changed(lambda t: torch.zeros(*t.shape, 3, dtype=t.dtype)),
     # A safetensors file begins with the length of what comes first.
-    "huge": lambda parcel: parcel._replace(payload=(2 << 30).to_bytes(8, "little") + b"{}"),
+    "huge": lambda packet: packet._replace(payload=(2 << 30).to_bytes(8, "little") + b"{}"),
     "late": _slow(LATE),
     "never": _slow(NEVER),
 }
@@ -50,8 +50,8 @@ def spoil(fault: str) -> None:
     """Let the first update that this client sends go wrong; ``never`` is for all of them."""
     honest, left = Worker.answer, [1]
 
-    def answer(worker: Worker, parcel: Parcel) -> Parcel:
-        found = honest(worker, parcel)
+    def answer(worker: Worker, packet: Packet) -> Packet:
+        found = honest(worker, packet)
         if not found.payload or (not left and fault != "never"):
             return found
         left.clear()

@@ -5,8 +5,6 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
-from ccfcpp.clustering.scan.batches import drawn_neighbours
-from ccfcpp.engine.synchronised.turns import turn
 from torch import Tensor, nn
 
 from ccfcpp.clustering.algorithm import ClusteringAlgorithm, Problem
@@ -15,6 +13,7 @@ from ccfcpp.clustering.scan.algorithm import FedScan
 from ccfcpp.clustering.scan.config import AffineViewsConfig, IntensityViewsConfig, ScanConfig
 from ccfcpp.clustering.scan.features import FEATURES
 from ccfcpp.clustering.scan.messages import ScanState
+from ccfcpp.clustering.scan.neighbours import drawn_neighbours
 from ccfcpp.clustering.scan.network import ScanNetwork
 from ccfcpp.core.config import Tree
 from ccfcpp.core.config_layers import merge, parse_assignments, validate
@@ -29,6 +28,7 @@ from ccfcpp.engine.client import Client, Member
 from ccfcpp.engine.exchange import Task
 from ccfcpp.engine.federation import Federation
 from ccfcpp.engine.memories import ClientMemories
+from ccfcpp.engine.synchronised.descent import turn
 from ccfcpp.engine.transport import InProcess, Reply
 from tests.support.clustering import digits, made
 from tests.support.federation import CPU

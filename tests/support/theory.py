@@ -1,14 +1,14 @@
-"""Random small networks and data of the theory's tests."""
+"""Random small networks and data of the theory's tests, and losses whose gradients they check."""
 
 import torch
 from torch import Tensor
 
+from ccfcpp.clustering.ccfc.losses import cluster_contrast
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.papers.theory.classification import LabelledData
 from ccfcpp.papers.theory.contrast import ClusteredData
-from ccfcpp.papers.theory.linear_networks import random_layers
+from ccfcpp.papers.theory.linear_networks import SplitNetwork, product, random_layers
 from ccfcpp.papers.theory.problems import one_hot
-from ccfcpp.papers.theory.singular_values import SplitNetwork
 
 INPUTS, LATENT, OUTPUTS, SAMPLES = 6, 4, 5, 12
 
@@ -41,4 +41,24 @@ def clustered(seed: int, lam: float, clusters: int = 3) -> ClusteredData:
         one_hot(labels(seed, clusters), clusters),
         normal(seed, "global", LATENT, SAMPLES),
         lam,
+    )
+
+
+def cross_entropy_sum(network: SplitNetwork, data: LabelledData) -> Tensor:
+    """Return the loss of Eq. (35), the sum over samples and not the mean; shape (…)."""
+    logits = product(network.layers) @ data.inputs
+    return -(data.labels * torch.log_softmax(logits, dim=-2)).sum(dim=(-2, -1))
+
+
+def contrastive_loss(network: SplitNetwork, data: ClusteredData) -> Tensor:
+    """Return Eq. (2) as the library computes it, over all clusters with a sample; shape (…)."""
+    latents = network.encoder @ data.inputs
+    return cluster_contrast(
+        (network.head @ latents).mT,
+        latents.mT,
+        data.global_predictions.mT,
+        data.members.argmax(dim=-2),
+        data.members.shape[-2],
+        data.lam,
+        min_cluster_size=1,
     )

@@ -1,15 +1,17 @@
 """CCFC and CCFC++, described."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ccfcpp.clustering.ccfc.config import LossConfig, ModelConfig, TrainingConfig
 from ccfcpp.clustering.kmeans.config import CentroidConfig
 from ccfcpp.clustering.methods import System
 from ccfcpp.clustering.scan.systems import SECTIONS as SCAN_SECTIONS
-from ccfcpp.core.config import Section, ViewsConfig
+from ccfcpp.core.conditions import Unless, When
+from ccfcpp.core.config import MethodConfig, Section, ViewsConfig
 
 if TYPE_CHECKING:
-    from ccfcpp.clustering.algorithm import ClusteringAlgorithm, Problem
+    from ccfcpp.clustering.algorithm import Problem
+    from ccfcpp.clustering.methods import Made
 
 _SECTIONS: dict[str, type[Section]] = {
     "model": ModelConfig,
@@ -19,15 +21,37 @@ _SECTIONS: dict[str, type[Section]] = {
     "views": ViewsConfig,
     **SCAN_SECTIONS,
 }
+_LOCAL = When("training.steps", "local")
+_NEIGHBOURS = When("training.pretraining", "neighbours")
+_SIAMESE = When("training.pretraining", "siamese")
+_PRETRAINED = Unless("training.pretrain_rounds", 0)
+_POINTS = When("centroids.search", "k-means")
+_NEEDS = {
+    **dict.fromkeys(SCAN_SECTIONS, (_NEIGHBOURS,)),
+    "views": (_SIAMESE, _PRETRAINED),
+    "compute.cohort": (_LOCAL,),
+    "centroids.encoder": (_LOCAL,),
+    "centroids.restarts": (_POINTS,),
+    "centroids.iterations": (_POINTS,),
+    "centroids.first_encoder": (_LOCAL, _SIAMESE, _PRETRAINED),
+}
+# Fed-SCAN's objective is on this model's encoder, with a head of k clusters.
+_IGNORES = tuple(
+    f"scan.{key}"
+    for key in (
+        "stem", "widths", "hidden", "latent", "normalisation", "heads", "overclustering",
+        "holder_weight",
+    )
+)  # fmt: skip
 
 
-def _make(problem: "Problem") -> "ClusteringAlgorithm[Any]":
+def _make(problem: "Problem") -> "Made":
     from ccfcpp.clustering.ccfc import algorithm
 
     return algorithm.CCFC(problem)
 
 
-def _has_first_centroids(config: Any) -> None:
+def _has_first_centroids(config: MethodConfig) -> None:
     centroids, training = config.section(CentroidConfig), config.section(TrainingConfig)
     if centroids.search == "lloyd" and training.pretraining != "neighbours":
         raise ValueError(
@@ -41,7 +65,7 @@ def _has_first_centroids(config: Any) -> None:
         )
 
 
-def _without_decorrelation(config: Any) -> None:
+def _without_decorrelation(config: MethodConfig) -> None:
     _has_first_centroids(config)
     loss = config.section(LossConfig)
     if loss.eta > 0 or loss.pretrain_eta > 0:
@@ -57,8 +81,11 @@ CCFC = System(
     kinds=("models", "centroids", "sums"),
     make=_make,
     sections=_SECTIONS,
+    ignores=_IGNORES,
+    needs=_NEEDS,
     fixed={"loss": {"eta": 0.0, "pretrain_eta": 0.0}},
     check=_without_decorrelation,
+    rounds="training.rounds",
     summary="cluster-contrastive training from global centroids",
 )
 CCFC_PLUS_PLUS = System(
@@ -67,6 +94,9 @@ CCFC_PLUS_PLUS = System(
     kinds=("models", "centroids", "sums"),
     make=_make,
     sections=_SECTIONS,
+    ignores=_IGNORES,
+    needs=_NEEDS,
     check=_has_first_centroids,
+    rounds="training.rounds",
     summary="CCFC with decorrelated representations",
 )

@@ -1,4 +1,4 @@
-"""Centroids that arrive, or that must be there."""
+"""Checks of centroids that clients send or that must exist."""
 
 from torch import Tensor
 
@@ -6,24 +6,24 @@ from ccfcpp.core.errors import FederationError
 from ccfcpp.engine.exchange import RefusedUpdateError
 
 _FARTHEST = 1e15
-"""Squared distances of many dimensions are far from float32's largest number."""
+"""Largest coordinate: squared distances in many dimensions stay far below float32's maximum."""
 
 
 def check_near(centroids: Tensor) -> None:
-    """Refuse centroids whose distances may not be finite: there faiss ends the whole process.
+    """Refuse centroids whose distances may not be finite, since faiss would end the process.
 
     Raises:
-        RefusedUpdateError: A coordinate is out of all proportion.
+        RefusedUpdateError: A coordinate is too large.
     """
     if bool(((centroids.abs() > _FARTHEST) & centroids.isfinite()).any()):
         raise RefusedUpdateError(f"centroids lie beyond {_FARTHEST:g}")
 
 
 def required_centroids(centroids: Tensor | None) -> Tensor:
-    """The centroids, where some client has delivered them.
+    """Return the centroids, which must exist.
 
     Raises:
-        FederationError: None has.
+        FederationError: No client has delivered any.
     """
     if centroids is None:
         raise FederationError(

@@ -1,7 +1,7 @@
-"""k-means of many clients and all its restarts at once.
+"""k-means of many clients with all restarts at once.
 
-The distances of all points to all centroids of all restarts are one matrix product, and so are the
-sums of their members.
+One matrix product gives the distances of all points to all centroids of all restarts; another gives
+the sums of the clusters' members.
 """
 
 import math
@@ -16,31 +16,31 @@ from ccfcpp.clustering.kmeans.server import Clustering, own_points, owned_cluste
 from ccfcpp.core.randomness import generator_of
 
 _HOST_DISTANCES, _DEVICE_DISTANCES = 1 << 20, 1 << 26
-"""Distances that are computed at a time, of one client at least: on a host those that its caches
-hold, on an accelerator enough to keep it busy."""
+"""Number of distances that are computed at a time, at least those of one client. On a host they fit
+into the caches; on an accelerator they keep it busy."""
 
 _TOLERANCE = 1e-4
-"""A start ends where its centroids move, squared and in sum, by less than this share of the points'
-mean variance a dimension: scikit-learn's rule."""
+"""A start ends where the sum of its centroids' squared movements is below this share of the points'
+variance, averaged over dimensions, as in scikit-learn."""
 
 
 def kmeans_each(
     points: Sequence[Tensor], k: int, *, seeds: Sequence[int], restarts: int, iterations: int
 ) -> list[Clustering]:
-    """Lloyd's k-means (1982) of several clients, each by itself, the best of several restarts.
+    """Run Lloyd's k-means (1982) for several clients separately, and keep each one's best restart.
 
     Starts are drawn by greedy k-means++ (Arthur and Vassilvitskii 2007), as in scikit-learn.
 
     Args:
         points: A float tensor of shape (samples, dimensions) for each client, none empty.
-        k: Number of clusters. With no more than ``k`` points, each point is a cluster of its own.
-        seeds: A seed for each client. What a client finds depends, up to rounding, on its points
-            and its seed alone.
+        k: Number of clusters. With no more than ``k`` points, each point is its own cluster.
+        seeds: A seed for each client. A client's result depends, up to rounding, only on its points
+            and its seed.
         restarts: Number of starts.
-        iterations: Iterations of each start at most.
+        iterations: Largest number of iterations of each start.
 
     Returns:
-        For each client at most ``k`` clusters: one that no point belongs to is left out.
+        At most ``k`` clusters for each client; empty clusters are left out.
 
     Raises:
         ValueError: A client has no point.
@@ -62,9 +62,9 @@ def kmeans_each(
 
 
 def _batches(sizes: Sequence[int], k: int, room: int) -> Iterator[list[int]]:
-    """Clients of similar sizes, largest first, that have no more than ``room`` points together.
+    """Batch clients of similar sizes, largest first, up to ``room`` points in a batch.
 
-    Those with no more points than clusters are left out.
+    Clients with no more points than clusters are left out.
     """
     batch: list[int] = []
     for client in sorted(range(len(sizes)), key=lambda client: (-sizes[client], client)):
@@ -80,17 +80,17 @@ def _batches(sizes: Sequence[int], k: int, room: int) -> Iterator[list[int]]:
 
 
 def _draws(seed: int, k: int, restarts: int) -> Tensor:
-    """Numbers in [0, 1) that choose the candidates for each start's centroids."""
+    """Draw the numbers in [0, 1) that choose the candidates for each start's centroids."""
     candidates = 2 + int(math.log(k))
     return torch.rand(restarts, k, candidates, generator=generator_of(seed), dtype=torch.float64)
 
 
 def _best_starts(own: list[Tensor], k: int, draws: Tensor, iterations: int) -> Tensor:
-    """Centroids of the best restart of each client, of shape (clients, k, dimensions)."""
+    """Compute the centroids of each client's best restart, of shape (clients, k, dimensions)."""
     points = pad_sequence(own, batch_first=True)
     mask = pad_sequence([torch.ones_like(some[:, 0]) for some in own], batch_first=True)
     counts = mask.sum(dim=1)
-    # Around the mean, so that distances keep their digits.
+    # Centring keeps distances precise.
     means = (points.sum(dim=1) / counts.unsqueeze(1)).unsqueeze(1)
     points = (points - means) * mask.unsqueeze(2)
     variances = points.square().sum(dim=(1, 2)) / (counts * points.shape[2])
@@ -101,11 +101,11 @@ def _best_starts(own: list[Tensor], k: int, draws: Tensor, iterations: int) -> T
 
 
 def _greedy_starts(points: Tensor, mask: Tensor, draws: Tensor) -> Tensor:
-    """Greedy k-means++: of several candidates, drawn by their squared distance, the best.
+    """Greedy k-means++: draw several candidates by squared distance, and keep the best.
 
     Args:
         points: Shape (clients, samples, dimensions).
-        mask: 1 for each point that is one, shape (clients, samples).
+        mask: 1 for each point, 0 for padding, shape (clients, samples).
         draws: Numbers in [0, 1), shape (clients, restarts, k, candidates).
 
     Returns:
@@ -113,11 +113,11 @@ def _greedy_starts(points: Tensor, mask: Tensor, draws: Tensor) -> Tensor:
     """
     clients, restarts, k, _ = draws.shape
     squares = points.square().sum(dim=2)
-    closest = mask.unsqueeze(1).expand(-1, restarts, -1)  # the first is drawn uniformly
+    closest = mask.unsqueeze(1).expand(-1, restarts, -1)  # The first centroid is drawn uniformly.
     chosen = []
     for step in range(k):
         cumulated = closest.double().cumsum(dim=2)
-        # Where every point is a centroid already, any will do.
+        # Where every point is a centroid already, any point may be drawn.
         targets = draws[:, :, step] * cumulated[:, :, -1:]
         drawn = torch.searchsorted(cumulated, targets, right=True)
         drawn = torch.minimum(drawn, (mask.sum(dim=1).long() - 1).view(-1, 1, 1))
@@ -143,7 +143,7 @@ def _as_rows(index: Tensor, dimensions: int) -> Tensor:
 
 
 def _squared_distances(points: Tensor, squares: Tensor, centroids: Tensor) -> Tensor:
-    """Shape (clients, centroids, samples), none below 0."""
+    """Squared distances of shape (clients, centroids, samples), clamped at 0."""
     own = centroids.square().sum(dim=2, keepdim=True)
     cross = torch.baddbmm(own + squares.unsqueeze(1), centroids, points.mT, alpha=-2)
     return cross.clamp_(min=0)
@@ -151,18 +151,18 @@ def _squared_distances(points: Tensor, squares: Tensor, centroids: Tensor) -> Te
 
 @dataclass
 class _Starts:
-    """Restarts that still move, each a problem of its own.
+    """Restarts that have not converged; each is a separate problem.
 
     Attributes:
-        client: Which client's points a problem has, int64 of shape (problems,).
-        index: Its place among all problems, int64 of shape (problems,).
+        client: The client whose points a problem has, int64 of shape (problems,).
+        index: Index among the problems at the start, int64 of shape (problems,).
         centroids: Shape (problems, k, dimensions).
         labels: The centroid of each point, int64 of shape (problems, samples).
-        upper: At least a point's distance to its centroid, shape (problems, samples).
-        lower: At most its distance to each centroid, infinite for its own, shape
+        upper: Upper bound of each point's distance to its centroid, shape (problems, samples).
+        lower: Lower bound of its distance to each centroid, infinite for its own, shape
             (problems, k, samples).
         sums: Sum of each cluster's members, float64 of shape (problems, k, dimensions).
-        sizes: Their number, float64 of shape (problems, k).
+        sizes: Number of each cluster's members, float64 of shape (problems, k).
     """
 
     client: Tensor
@@ -175,24 +175,24 @@ class _Starts:
     sizes: Tensor
 
     def some(self, chosen: Tensor) -> "_Starts":
-        """Those at ``chosen``."""
+        """Select the problems at ``chosen``."""
         return _Starts(*(getattr(self, part.name)[chosen] for part in fields(self)))
 
 
 def _descend(
     points: Tensor, mask: Tensor, centroids: Tensor, tolerances: Tensor, iterations: int
 ) -> tuple[Tensor, Tensor]:
-    """Lloyd's iterations of all restarts; one that has settled is not computed any more.
+    """Run Lloyd's iterations of all restarts; restarts that have converged are left out.
 
-    Distances are computed anew only where a point may have come nearer to another centroid, by the
-    bounds of Elkan (2003): the assignments are those of the full computation.
+    By the bounds of Elkan (2003), distances are recomputed only where a point may have come nearer
+    to another centroid. The assignments equal those of the full computation.
 
     Args:
-        points: Shape (clients, samples, dimensions), 0 where there is no point.
-        mask: 1 for each point that is one, shape (clients, samples).
+        points: Shape (clients, samples, dimensions), 0 for padding.
+        mask: 1 for each point, 0 for padding, shape (clients, samples).
         centroids: Shape (clients, restarts, k, dimensions).
-        tolerances: Squared movement that ends a restart, shape (clients,).
-        iterations: Iterations at most.
+        tolerances: Squared movement below which a restart ends, shape (clients,).
+        iterations: Largest number of iterations.
 
     Returns:
         Centroids of the input's shape, and inertias of shape (clients, restarts).
@@ -236,13 +236,13 @@ def _descend(
 def _reassign(
     starts: _Starts, points: Tensor, squares: Tensor, mask: Tensor, current: Tensor
 ) -> None:
-    """Bring labels, bounds, sums and sizes up to date with the centroids.
+    """Update labels, bounds, sums and sizes to the current centroids.
 
     Args:
-        starts: The restarts that still move.
-        points: All clients' points.
-        squares: Their squared lengths.
-        mask: Which of them are points.
+        starts: The restarts that have not converged.
+        points: Points of all clients.
+        squares: Squared lengths of the points.
+        mask: 1 for each point, 0 for padding.
         current: Centroids of all restarts, of shape (clients · restarts, k, dimensions).
     """
     doubtful = (starts.upper > starts.lower.amin(dim=1)) & (mask[starts.client] > 0)
@@ -256,7 +256,7 @@ def _reassign(
 def _reassign_all(
     starts: _Starts, points: Tensor, squares: Tensor, mask: Tensor, current: Tensor
 ) -> None:
-    # Settled restarts are computed along: there are few while so many points change sides.
+    # Converged restarts are included: there are few while many points change clusters.
     k, clients = current.shape[1], len(points)
     by_client = current.view(clients, -1, current.shape[2])
     distances = _squared_distances(points, squares, by_client).view(len(current), k, -1)
@@ -265,16 +265,16 @@ def _reassign_all(
     members = members.view(clients, -1, points.shape[1]) * mask.unsqueeze(1)
     sums = torch.bmm(members, points).view(current.shape)
     sizes = members.view(len(current), k, -1).sum(dim=2)
-    for name, found in (("labels", labels), ("upper", upper), ("lower", lower)):
-        setattr(starts, name, found[starts.index])
-    starts.sums, starts.sizes = sums[starts.index].double(), sizes[starts.index].double()
+    moving = starts.index
+    starts.labels, starts.upper, starts.lower = labels[moving], upper[moving], lower[moving]
+    starts.sums, starts.sizes = sums[moving].double(), sizes[moving].double()
 
 
 def _reassign_some(
     starts: _Starts, points: Tensor, squares: Tensor, doubtful: Tensor, most: int
 ) -> None:
     problem, sample = doubtful.nonzero(as_tuple=True)
-    # The doubtful points of each problem side by side, padded with its first point.
+    # The doubtful points of each problem in a row, padded with its first point.
     place = torch.arange(len(problem), device=points.device)
     counts = doubtful.sum(dim=1)
     place = place - (counts.cumsum(dim=0) - counts)[problem]
@@ -299,14 +299,14 @@ def _reassign_some(
 
 
 def _bounds(distances: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Labels, and exact bounds: the distance to the nearest centroid, and those to the others.
+    """Compute labels and exact bounds: the distances to the nearest centroid and to the others.
 
     Args:
         distances: Squared distances of shape (problems, k, samples).
 
     Returns:
-        Two tensors of shape (problems, samples), and one of the distances' shape, infinite at the
-        nearest centroid.
+        Two tensors of shape (problems, samples), and one of the distances' shape that is infinite
+        at the nearest centroid.
     """
     nearest, labels = distances.min(dim=1)
     others = distances.scatter(1, labels.unsqueeze(1), torch.inf)

@@ -4,18 +4,23 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from ccfcpp.core.conditions import When
 from ccfcpp.core.config import Count, Positive, Section, Weight
+
+_POINTS = When("centroids.search", "k-means")
 
 
 class CentroidConfig(Section):
     """From representations to global centroids."""
 
-    encoder: Literal["local", "global"] = "local"
+    encoder: Annotated[Literal["local", "global"], _POINTS] = "local"
     """Whose representations a client clusters: its own trained model's, or the global model's."""
-    first_encoder: Literal["local", "global"] = "local"
+    first_encoder: Annotated[
+        Literal["local", "global"], _POINTS, When("centroids.encoder", "local")
+    ] = "local"
     """The same for the first centroids, after pre-training, where ``encoder`` is ``local``. The
     authors' code: ``global``."""
-    server_weights: Literal["none", "sizes"] = "none"
+    server_weights: Annotated[Literal["none", "sizes"], _POINTS] = "none"
     """Whether the server's k-means weighs an uploaded centroid by its cluster's size."""
     assignment: Literal["cosine", "euclidean"] = "cosine"
     """``cosine``: on normalised representations; ``euclidean``: Eq. (1) as printed."""
@@ -27,6 +32,15 @@ class CentroidConfig(Section):
     """Federated Lloyd steps after the search."""
     restarts: Positive = 10
     iterations: Positive = 100
+
+
+FOR_REPRESENTATIONS = tuple(
+    f"centroids.{key}"
+    for key in (
+        "encoder", "first_encoder", "server_weights", "assignment", "search", "refine_steps",
+    )
+)  # fmt: skip
+"""Keys that systems ignore whose centroids are not of a federated network's representations."""
 
 
 class FuzzyConfig(Section):

@@ -1,4 +1,4 @@
-"""Fuzzy c-means: every sample belongs to every cluster, by degrees."""
+"""Fuzzy c-means, in which every sample has a degree of membership in every cluster."""
 
 import math
 from dataclasses import dataclass
@@ -9,13 +9,13 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class FuzzyClustering:
-    """What fuzzy c-means found.
+    """Result of fuzzy c-means.
 
     Attributes:
-        centroids: Of the starts' shape and dtype, (k, dimensions).
+        centroids: Shape (k, dimensions), with the dtype of the starts.
         supports: float64 of shape (k,): the sum of the memberships in each cluster.
-        objective: Σᵢⱼ uᵢⱼᵐ ‖xᵢ − cⱼ‖², which the algorithm lowers.
-        iterations: How many it took.
+        objective: Σᵢⱼ uᵢⱼᵐ ‖xᵢ − cⱼ‖², which the algorithm minimises.
+        iterations: Number of iterations.
     """
 
     centroids: Tensor
@@ -27,14 +27,14 @@ class FuzzyClustering:
 def fuzzy_c_means(
     points: Tensor, starts: Tensor, *, m: float, tolerance: float, iterations: int
 ) -> FuzzyClustering:
-    """Fuzzy c-means (Bezdek 1981) from given centroids, by alternating optimisation.
+    """Run fuzzy c-means (Bezdek 1981) from given centroids, by alternating optimisation.
 
     Args:
         points: Float tensor of shape (samples, dimensions), at least one sample.
-        starts: Centroids of shape (k, dimensions) to start from, of the points' dtype.
-        m: Fuzzifier, above 1: towards 1 memberships become those of k-means.
-        tolerance: It ends where no coordinate of a centroid moves further than this.
-        iterations: Most iterations, 1 at least.
+        starts: Initial centroids of shape (k, dimensions), of the points' dtype.
+        m: Fuzzifier above 1. As it approaches 1, memberships approach those of k-means.
+        tolerance: Largest movement of a coordinate of a centroid at which the algorithm ends.
+        iterations: Largest number of iterations, at least 1.
 
     Raises:
         ValueError: There is no point, or ``m`` or ``iterations`` is out of its range.
@@ -43,7 +43,7 @@ def fuzzy_c_means(
         raise ValueError("fuzzy c-means needs at least one point")
     if m <= 1 or iterations < 1:
         raise ValueError(f"m must be above 1 and iterations at least 1, got {m} and {iterations}")
-    # Around the mean, so that distances keep their digits.
+    # Centring keeps distances precise.
     mean = points.mean(dim=0)
     centred = points - mean
     squares = centred.square().sum(dim=1, keepdim=True)
@@ -62,9 +62,9 @@ def fuzzy_c_means(
 
 
 def memberships(squared_distances: Tensor, m: float) -> Tensor:
-    """uᵢⱼ = 1 / Σₗ (dᵢⱼ / dᵢₗ)^(2 / (m − 1)): how far each sample belongs to each cluster.
+    """Memberships uᵢⱼ = 1 / Σₗ (dᵢⱼ / dᵢₗ)^(2 / (m − 1)) of samples in clusters.
 
-    A sample that lies on centroids belongs to these alone, in equal parts.
+    A sample that coincides with centroids belongs to these alone, in equal parts.
 
     Args:
         squared_distances: dᵢⱼ², not negative, of shape (samples, k).
@@ -77,7 +77,7 @@ def memberships(squared_distances: Tensor, m: float) -> Tensor:
 
 
 def _log_memberships(squared_distances: Tensor, m: float) -> Tensor:
-    # Logarithms all the way, so that no power overflows where m is close to 1.
+    # Logarithms prevent overflow of the powers where m is close to 1.
     degrees = torch.log_softmax(squared_distances.log() / (1 - m), dim=1)
     met = squared_distances == 0
     shared = (met.to(degrees.dtype) / met.sum(dim=1, keepdim=True)).log()
@@ -85,23 +85,26 @@ def _log_memberships(squared_distances: Tensor, m: float) -> Tensor:
 
 
 def _weights(squared_distances: Tensor, m: float) -> Tensor:
-    """uᵢⱼᵐ over the largest of its cluster, which a mean does not see, so that none vanishes."""
+    """Weights uᵢⱼᵐ divided by the largest of their cluster, so that they do not underflow.
+
+    The division does not change weighted means.
+    """
     logs = _log_memberships(squared_distances, m)
     largest = logs.amax(dim=0).clamp(min=torch.finfo(logs.dtype).min)
     return torch.exp(m * (logs - largest))
 
 
 def _squared_distances(points: Tensor, squares: Tensor, centroids: Tensor) -> Tensor:
-    """‖x‖² − 2xᵀc + ‖c‖² of shape (samples, k); what rounding alone can explain is 0."""
+    """Squared distances ‖x‖² − 2xᵀc + ‖c‖² of shape (samples, k); rounding errors are set to 0."""
     sizes = squares + centroids.square().sum(dim=1)
-    # Few rows, many columns: this product is faster than its transpose.
+    # With few rows and many columns this product is faster than its transpose.
     distances = torch.addmm(sizes.T, centroids, points.T, alpha=-2).T
     rounding = 4 * torch.finfo(points.dtype).eps
     return distances.masked_fill_(distances <= rounding * sizes, 0)
 
 
 def _means(points: Tensor, weights: Tensor, before: Tensor) -> Tensor:
-    """The weighted mean of all points for each cluster; one without any weight stays."""
+    """Weighted mean of all points for each cluster; a cluster without weight keeps its centroid."""
     totals = weights.sum(dim=0).unsqueeze(1)
-    means = weights.T @ points / totals.clamp(min=1)  # a weight of 1 is among those of each
+    means = weights.T @ points / totals.clamp(min=1)  # The largest weight of each is 1.
     return torch.where(totals > 0, means, before)

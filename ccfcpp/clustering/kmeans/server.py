@@ -1,4 +1,4 @@
-"""The server's k-means, on faiss, and the assignment of samples to centroids."""
+"""k-means on faiss, as the server runs it, and the assignment of samples to centroids."""
 
 from dataclasses import dataclass
 
@@ -11,11 +11,11 @@ from torch.nn import functional as F
 
 @dataclass(frozen=True)
 class Clustering:
-    """What k-means found.
+    """Centroids, sizes and inertia of a k-means clustering.
 
     Attributes:
         centroids: float32 tensor of shape (found, dimensions), with 1 ≤ found ≤ k.
-        sizes: float64 tensor of shape (found,), the weight of each cluster's points, none of it 0.
+        sizes: float64 tensor of shape (found,), the positive total weight of each cluster's points.
         inertia: Weighted sum of the squared distances of the points to their centroids.
     """
 
@@ -34,21 +34,21 @@ def kmeans(
     weights: Tensor | None = None,
     starts: Tensor | None = None,
 ) -> Clustering:
-    """Lloyd's k-means (1982) from k-means++ seeds, the best of several restarts.
+    """Run Lloyd's k-means (1982) from k-means++ seeds, and keep the best of several restarts.
 
-    All points are used: faiss by itself takes a sample of 256 points for each centroid.
+    It uses all points, whereas faiss by default samples 256 points for each centroid.
 
     Args:
         points: Float tensor of shape (samples, dimensions), at least one sample.
-        k: Number of clusters. With no more than ``k`` points, each point is a cluster of its own.
+        k: Number of clusters. With no more than ``k`` points, each point is its own cluster.
         seed: Seed of the restarts; equal seeds give equal clusterings.
         restarts: Number of starts.
-        iterations: Iterations of each start at most; a start ends early where nothing improves.
+        iterations: Largest number of iterations of each start; a start ends where it converges.
         weights: Positive weight of each point, shape (samples,); all 1 by default.
-        starts: Centroids of shape (k, dimensions) for a single start; drawn where it is None.
+        starts: Initial centroids of shape (k, dimensions) for a single start; None draws them.
 
     Returns:
-        At most ``k`` clusters: one that no point belongs to is left out.
+        At most ``k`` clusters; empty clusters are left out.
 
     Raises:
         ValueError: There is no point.
@@ -58,7 +58,7 @@ def kmeans(
     weights = _weights_of(points, weights)
     if len(points) <= k:
         return own_points(points, weights)
-    # Imported where it is needed: it takes a while, and many runs begin without it.
+    # Imported where it is needed, since the import is slow and many runs start without it.
     import faiss
 
     faiss.omp_set_num_threads(torch.get_num_threads())
@@ -87,7 +87,7 @@ def _as_array(points: Tensor) -> NDArray[np.float32]:
 
 
 def own_points(points: Tensor, weights: Tensor | None = None) -> Clustering:
-    """Each point as a cluster of its own."""
+    """Make each point its own cluster."""
     return Clustering(points.float(), _weights_of(points, weights), 0.0)
 
 
@@ -98,7 +98,7 @@ def _weights_of(points: Tensor, weights: Tensor | None) -> Tensor:
 
 
 def owned_clusters(points: Tensor, weights: Tensor | None, centroids: Tensor) -> Clustering:
-    """The clusters that own a point; duplicates among the points can leave some without."""
+    """Keep the clusters that have a point; duplicate points can leave clusters empty."""
     weights = _weights_of(points, weights)
     labels = nearest(points, centroids)
     sizes = torch.zeros(len(centroids), dtype=torch.float64, device=points.device)
@@ -118,7 +118,7 @@ def nearest(points: Tensor, centroids: Tensor) -> Tensor:
     Returns:
         int64 tensor of shape (samples,).
     """
-    # ‖x − c‖² without ‖x‖², which is the same for every centroid.
+    # The term ‖x‖² of ‖x − c‖² is the same for every centroid and is left out.
     scores = centroids.square().sum(dim=1) - 2 * points.to(centroids.dtype) @ centroids.T
     return scores.argmin(dim=1)
 

@@ -4,6 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
+from ccfcpp.core.conditions import Either, Unless, When
 from ccfcpp.core.config import Count, Positive, PositiveNumber, Section, Share, Weight
 
 Rate = Annotated[float, Field(gt=0, le=1000)]
@@ -11,6 +12,10 @@ Rate = Annotated[float, Field(gt=0, le=1000)]
 
 Amount = Annotated[float, Field(ge=0, le=3)]
 """A logarithm of a factor; beyond the bound images would be black or white."""
+
+
+_MERGED = Unless("scan.overclustering", 1)
+_MINED = Either(When("scan.pairs", "neighbours"), _MERGED)
 
 
 class ScanConfig(Section):
@@ -30,7 +35,7 @@ class ScanConfig(Section):
     overclustering: Positive = 1
     """Clusters that a head learns for each one that is asked for. With more than one they are
     merged by how they go with those of neighbours and of other images of the same client."""
-    holder_weight: Weight = 3.0
+    holder_weight: Annotated[Weight, _MERGED] = 3.0
     """In merges: of other images of the same client, beside the neighbours' 1."""
     steps: Positive = 120
     """Steps of the whole run; MNIST's 70,000 images in 120 steps of 2,300 are four epochs."""
@@ -41,19 +46,21 @@ class ScanConfig(Section):
     """``muon``: for the encoder's matrices, and Adam for the rest; ``adam``: for all."""
     learning_rate: Rate = 1.5e-3
     """Of Adam in the first step; it falls along a cosine to 0."""
-    matrix_rate: Rate = 0.007
-    """Of Muon, likewise."""
+    matrix_rate: Annotated[Rate, When("scan.optimizer", "muon")] = 0.007
+    """Of Muon in the first step; it falls in the same way."""
     lagged: bool = False
     """Whether a step takes the mean prediction and the gradient at the latents' statistics from the
     step before: two trips a step instead of four."""
-    exact_steps: Positive = 1
+    exact_steps: Annotated[Positive, When("scan.lagged")] = 1
     """Of lagged steps: so many at first are exact, while the model still changes fast."""
-    precision: Literal["full", "bfloat16"] = "bfloat16"
+    precision: Annotated[Literal["full", "bfloat16"], When("privacy.level", "none", "client")] = (
+        "bfloat16"
+    )
     """Of gradients on their way to the server: as they are, or in 16 bits."""
-    first_neighbours: Literal["pixels", "centred", "gradients"] = "pixels"
+    first_neighbours: Annotated[Literal["pixels", "centred", "gradients"], _MINED] = "pixels"
     """By what the first neighbours are alike: the pixels, the pixels without their mean over the
     client, or histograms of oriented gradients."""
-    first_weight: Weight = 0.0
+    first_weight: Annotated[Weight, _MINED] = 0.0
     """Of these beside the latents when neighbours are found anew; 0: of the latents alone."""
     pairs: Literal["neighbours", "views"] = "neighbours"
     """What an image is paired with: one of its neighbours, or another view of itself, so that an
@@ -62,12 +69,12 @@ class ScanConfig(Section):
     """Pairs of an image in a step; its loss is their mean. More of them make steps slower, and what
     an image adds steadier (Hoffer et al. 2020), which helps where it is clipped and gets noise (De
     et al. 2022)."""
-    views_first: Count = 0
+    views_first: Annotated[Count, When("scan.pairs", "neighbours")] = 0
     """In so many steps at first an image is paired with another view of itself; then neighbours are
     found among the latents. For images whose first features make poor neighbours."""
-    neighbours: Positive = 10
+    neighbours: Annotated[Positive, _MINED] = 10
     """How many of the nearest images of the same client an image is paired with, one at a time."""
-    mine_every: Positive = 30
+    mine_every: Annotated[Positive, _MINED] = 30
     """After so many steps neighbours are found anew, among the latents."""
     balance: Weight = 3.0
     """λ: weight of the entropy of the mean prediction, which keeps all clusters in use."""

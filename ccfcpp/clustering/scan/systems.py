@@ -1,13 +1,14 @@
 """Fed-SCAN, described."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ccfcpp.clustering.methods import System
 from ccfcpp.clustering.scan.config import AffineViewsConfig, IntensityViewsConfig, ScanConfig
 from ccfcpp.core.config import Section
 
 if TYPE_CHECKING:
-    from ccfcpp.clustering.algorithm import ClusteringAlgorithm, Problem
+    from ccfcpp.clustering.algorithm import Problem
+    from ccfcpp.clustering.methods import Made
 
 SECTIONS: dict[str, type[Section]] = {
     "scan": ScanConfig,
@@ -16,7 +17,7 @@ SECTIONS: dict[str, type[Section]] = {
 }
 
 
-def _make(problem: "Problem") -> "ClusteringAlgorithm[Any]":
+def _make(problem: "Problem") -> "Made":
     from ccfcpp.clustering.scan.algorithm import FedScan
 
     return FedScan(problem)
@@ -28,5 +29,8 @@ FED_SCAN = System(
     kinds=("sums",),
     make=_make,
     sections=SECTIONS,
+    ignores=("compute",),
+    rounds="scan.steps",
+    round_steps="scan.steps_per_round",
     summary="neighbours inside each client, synchronised steps",
 )

@@ -2,7 +2,7 @@
 
 Source: Stallmann and Wilbik, *Towards Federated Clustering: A Federated Fuzzy c-Means Algorithm
 (FFCM)* (2022). In each round clients run fuzzy c-means from the global centroids and send their
-centroids and the sums of their memberships; the server combines them, by one of two rules.
+centroids and the sums of their memberships; the server combines these by one of two rules.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -37,7 +37,7 @@ from ccfcpp.engine.payload import pack
 
 @dataclass(frozen=True)
 class FuzzyUpdate:
-    """A client's fuzzy clusters.
+    """Fuzzy clusters of a client.
 
     Attributes:
         centroids: float32 of shape (k, pixels), in the order of the global ones.
@@ -49,12 +49,12 @@ class FuzzyUpdate:
 
 
 Combination = Callable[[Tensor, Tensor, Tensor, int], Tensor]
-"""From centroids (clients, k, pixels), supports (clients, k), the global centroids so far and a
-seed to new global centroids, each in the place of the one it follows."""
+"""Maps centroids (clients, k, pixels), supports (clients, k), the previous global centroids and a
+seed to new global centroids in the order of the previous ones."""
 
 
 def support_weighted_mean(local: Tensor, supports: Tensor, before: Tensor, seed: int) -> Tensor:
-    """FFCM-avg: index by index, each client by its support; without any a centroid stays."""
+    """FFCM-avg: mean of each centroid over clients by support; without support it stays."""
     weights = supports.unsqueeze(2)
     totals = weights.sum(dim=0)
     means = (weights * local.double()).sum(dim=0) / totals.clamp(min=torch.finfo(totals.dtype).tiny)
@@ -64,8 +64,8 @@ def support_weighted_mean(local: Tensor, supports: Tensor, before: Tensor, seed:
 def clustered_centroids(local: Tensor, supports: Tensor, before: Tensor, seed: int) -> Tensor:
     """FFCM-km: k-means over all centroids that have support.
 
-    The new centroids take the places of the old ones that they lie closest to (Hungarian method);
-    an old one that none is left for stays.
+    New centroids replace the nearest old ones (Hungarian method); an old centroid that is matched
+    with none stays.
     """
     from scipy.optimize import linear_sum_assignment
 
@@ -91,9 +91,9 @@ class LocalFuzzyCMeans(ClientWork[CentroidState, FuzzyUpdate]):
     """Fuzzy c-means at each client, from the global centroids to convergence.
 
     Attributes:
-        rule: How images become points.
-        choices: Of fuzzy c-means.
-        least: The smallest support with which a client sends a centroid.
+        rule: Rule that maps images to points.
+        choices: Parameters of fuzzy c-means.
+        least: Smallest support with which a client sends a centroid.
     """
 
     rule: PixelRule
@@ -104,7 +104,7 @@ class LocalFuzzyCMeans(ClientWork[CentroidState, FuzzyUpdate]):
     def local_updates(
         self, task: Task, message: CentroidState, clients: Sequence[Client], randomness: Randomness
     ) -> list[FuzzyUpdate]:
-        """Each client's centroids and their supports."""
+        """Compute each client's centroids and their supports."""
         return [self._local(required_centroids(message.centroids), client) for client in clients]
 
     def _local(self, centroids: Tensor, client: Client) -> FuzzyUpdate:
@@ -117,17 +117,17 @@ class LocalFuzzyCMeans(ClientWork[CentroidState, FuzzyUpdate]):
                 iterations=self.choices.iterations,
             )
         enough = found.supports >= self.least
-        # Without support a centroid counts for nothing; in its place goes the one that came down.
+        # A centroid without support has no weight; the client returns the global one in its place.
         sent = torch.where(enough.unsqueeze(1), found.centroids, centroids)
         return FuzzyUpdate(sent, found.supports * enough)
 
 
 class FFCM(PixelClustering[CentroidState], ServerWork[CentroidState, CentroidState, FuzzyUpdate]):
-    """The algorithm: one exchange a round, in which centroids go down and come up.
+    """FFCM, with one exchange of centroids in each round.
 
     Args:
-        problem: What it is made for.
-        combine: What the server makes of the clients' centroids.
+        problem: The setting.
+        combine: Rule by which the server combines the clients' centroids.
     """
 
     state_type = CentroidState
@@ -142,29 +142,29 @@ class FFCM(PixelClustering[CentroidState], ServerWork[CentroidState, CentroidSta
     def has_converged(self, state: CentroidState) -> bool:
         """Whether the global centroids have moved no further than the tolerance.
 
-        Where clients may be absent, standing still says nothing: others may move them on.
+        Where clients may be absent, it is always False: other clients may still move the centroids.
         """
         if state.moved is None or self.problem.config.availability.varies:
             return False
         return state.moved <= self.choices.tolerance
 
     def initial_state(self, randomness: Randomness) -> CentroidState:
-        """Centroids drawn uniformly from [0, 1] in each coordinate."""
+        """Draw each coordinate of the centroids uniformly from [0, 1]."""
         shape = (self.problem.clusters, self.rule.dimensions)
         drawn = torch.rand(shape, generator=randomness.generator("centroids"))
         return CentroidState(drawn.to(self.problem.device))
 
     def exchanges(self, number: int, state: CentroidState) -> Sequence["FFCM"]:
-        """One a round."""
+        """One exchange in each round."""
         return [self]
 
     def client_side(self, crew: Crew) -> ClientSide:
-        """Local fuzzy c-means."""
+        """Fuzzy c-means at each client."""
         choices = self.problem.config.section(FuzzyConfig)
         return ClientSide.of(LocalFuzzyCMeans(self.rule, choices, crew.least))
 
     def broadcast(self, state: CentroidState) -> CentroidState:
-        """The global centroids."""
+        """Send the global centroids to the clients."""
         return CentroidState(state.centroids)
 
     def form(self, message: CentroidState) -> Form:
@@ -177,7 +177,7 @@ class FFCM(PixelClustering[CentroidState], ServerWork[CentroidState, CentroidSta
         if bool((update.supports < 0).any()) or float(update.supports.sum()) <= 0:
             raise RefusedUpdateError("supports must not be negative, nor all of them 0")
         held = sum(sender.samples for sender in senders)
-        # Memberships of an image add up to 1, and their powers to no more.
+        # The memberships of an image sum to 1, and their powers to no more.
         if float(update.supports.sum()) > held * (1 + 1e-6):
             raise RefusedUpdateError(f"supports add up to more than the client's {held} samples")
         check_near(update.centroids)
@@ -185,7 +185,7 @@ class FFCM(PixelClustering[CentroidState], ServerWork[CentroidState, CentroidSta
     def aggregate(
         self, state: CentroidState, updates: Iterable[FuzzyUpdate], randomness: Randomness
     ) -> tuple[CentroidState, Figures]:
-        """Combine the local centroids; the figures say how far the global ones moved."""
+        """Combine the local centroids; the figures report how far the global ones moved."""
         before = required_centroids(state.centroids)
         received = list(updates)
         local = torch.stack([update.centroids for update in received])

@@ -36,24 +36,24 @@ from ccfcpp.engine.exchange import (
 from ccfcpp.engine.parts import Form, Rows, Spec, Votes
 
 _SEPARATION = 3
-"""A point is kept where it lies so many times closer to one seed than to any other."""
+"""A point is kept where it is this many times closer to one seed than to any other."""
 
 
 def separated_kmeans(points: Tensor, k: int, *, seed: int, iterations: int) -> Clustering:
-    """Lloyd's k-means from well separated starts (Awasthi and Sheffet 2012; k-FED, Algorithm 1).
+    """Run Lloyd's k-means from separated means (Awasthi and Sheffet 2012; k-FED, Algorithm 1).
 
-    Points are projected on their top k singular vectors, without centring. Those that lie three
-    times closer to one of k k-means++ seeds than to any other give, in all their dimensions, the
-    means from which Lloyd's iterations start; a seed without such points stands for itself.
+    Points are projected on their top k singular vectors, without centring. Lloyd's iterations start
+    from the means, in the original space, of the points that are three times closer to one of k
+    k-means++ seeds than to any other; a seed without such points is itself a start.
 
     Args:
         points: Float tensor of shape (samples, dimensions), at least one sample.
-        k: Number of clusters. With no more than ``k`` points, each point is a cluster of its own.
+        k: Number of clusters. With no more than ``k`` points, each point is its own cluster.
         seed: Seed of the draw.
-        iterations: Iterations at most.
+        iterations: Largest number of iterations.
 
     Returns:
-        At most ``k`` clusters: one that no point belongs to is left out.
+        At most ``k`` clusters; empty clusters are left out.
 
     Raises:
         ValueError: There is no point.
@@ -62,7 +62,7 @@ def separated_kmeans(points: Tensor, k: int, *, seed: int, iterations: int) -> C
         raise ValueError("k-means needs at least one point")
     if len(points) <= k:
         return own_points(points)
-    # Imported where it is needed: scikit-learn takes most of a second.
+    # Imported where it is needed, since scikit-learn takes most of a second.
     from sklearn.cluster import kmeans_plusplus
 
     projected = _on_top_singular_vectors(points, k)
@@ -75,8 +75,8 @@ def separated_kmeans(points: Tensor, k: int, *, seed: int, iterations: int) -> C
 
 
 def _on_top_singular_vectors(points: Tensor, k: int) -> Tensor:
-    """Coordinates of the projection, float64 of shape (samples, at most k)."""
-    # By the smaller of both Gram matrices, whose eigenvectors are the singular vectors.
+    """Compute the coordinates of the projection, float64 of shape (samples, at most k)."""
+    # The eigenvectors of the smaller Gram matrix are the singular vectors.
     double = points.double()
     samples, dimensions = points.shape
     if dimensions <= samples:
@@ -87,12 +87,12 @@ def _on_top_singular_vectors(points: Tensor, k: int) -> Tensor:
 
 
 def _means_of_separated(points: Tensor, distances: Tensor, seeds: Tensor) -> Tensor:
-    """The mean of the points that lie much closer to one seed than to the others, for each.
+    """Compute for each seed the mean of the points that are much closer to it than to the others.
 
     Args:
         points: Shape (samples, dimensions).
-        distances: Of each point to each seed, shape (samples, k).
-        seeds: The points that are the seeds, int64 of shape (k,).
+        distances: Distance of each point to each seed, shape (samples, k).
+        seeds: Indices of the seeds among the points, int64 of shape (k,).
     """
     nearest, labels = distances.min(dim=1)
     others = distances.scatter(1, labels.unsqueeze(1), torch.inf).amin(dim=1)
@@ -100,17 +100,17 @@ def _means_of_separated(points: Tensor, distances: Tensor, seeds: Tensor) -> Ten
     members = F.one_hot(labels, len(seeds)).double() * kept.unsqueeze(1)
     counts = members.sum(dim=0).unsqueeze(1)
     means = (members.T @ points.double() / counts.clamp(min=1)).to(points.dtype)
-    # A seed keeps itself, but for one that coincides with another.
+    # Each seed counts its own point, unless it coincides with another seed.
     return torch.where(counts > 0, means, points[seeds])
 
 
 def farthest_first(points: Tensor, first: Tensor, k: int) -> Tensor:
-    """Centroids from ``first`` on, each next one the point farthest from all before it.
+    """Extend the centroids ``first`` by the point farthest from all before it, again and again.
 
     Args:
         points: Shape (samples, dimensions).
         first: Shape (at most k, dimensions).
-        k: How many are wanted; there are fewer where no point is left that differs from them.
+        k: Number of centroids; there are fewer where all points coincide with one.
 
     Returns:
         Tensor of shape (at most k, dimensions).
@@ -126,7 +126,7 @@ def farthest_first(points: Tensor, first: Tensor, k: int) -> Tensor:
 
 @dataclass(frozen=True)
 class LocalCentroids:
-    """What a client sends.
+    """Centroids that a client sends.
 
     Attributes:
         centroids: float32 of shape (at most k', pixels).
@@ -147,11 +147,11 @@ class SeparatedCentroids(ClientWork[Nothing, LocalCentroids]):
     """k-means with k′ clusters at each client.
 
     Attributes:
-        exchange: In which they are sent.
-        rule: How images become points.
-        clusters: k′.
-        iterations: Of k-means, at most.
-        least: The fewest images over which a client sends a centroid.
+        exchange: Exchange in which the centroids are sent.
+        rule: Rule that maps images to points.
+        clusters: Number of clusters k′.
+        iterations: Largest number of iterations of k-means.
+        least: Smallest number of images over which a client sends a centroid.
     """
 
     exchange: Exchange[Nothing, LocalCentroids]
@@ -163,7 +163,7 @@ class SeparatedCentroids(ClientWork[Nothing, LocalCentroids]):
     def local_updates(
         self, task: Task, message: Nothing, clients: Sequence[Client], randomness: Randomness
     ) -> list[LocalCentroids | RefusedUpdateError]:
-        """Each client's centroids, from well separated starts."""
+        """Compute each client's centroids from separated means."""
         return [self._local(client, randomness.of_client(client.id)) for client in clients]
 
     def _local(self, client: Client, randomness: Randomness) -> LocalCentroids | RefusedUpdateError:
@@ -181,13 +181,13 @@ class SeparatedCentroids(ClientWork[Nothing, LocalCentroids]):
 
 
 class KFed(PixelClustering[CentroidState], ServerWork[CentroidState, Nothing, LocalCentroids]):
-    """The algorithm, of a single round with a single exchange.
+    """k-FED, with a single round of a single exchange.
 
     Args:
-        problem: What it is made for.
+        problem: The setting.
 
     Raises:
-        UsageError: Clients are to find more clusters than there are.
+        UsageError: ``kfed.local_clusters`` exceeds the number of clusters.
     """
 
     state_type = CentroidState
@@ -205,11 +205,11 @@ class KFed(PixelClustering[CentroidState], ServerWork[CentroidState, Nothing, Lo
         self.exchange = local_centroids(partial=self.local_clusters < problem.clusters)
 
     def initial_state(self, randomness: Randomness) -> CentroidState:
-        """Without centroids."""
+        """A state without centroids."""
         return CentroidState()
 
     def exchanges(self, number: int, state: CentroidState) -> Sequence["KFed"]:
-        """The one there is."""
+        """One exchange, in the single round."""
         return [self]
 
     def client_side(self, crew: Crew) -> ClientSide:
@@ -220,11 +220,11 @@ class KFed(PixelClustering[CentroidState], ServerWork[CentroidState, Nothing, Lo
         return ClientSide.of(works)
 
     def describe(self) -> dict[str, object]:
-        """What a summary says of the system."""
+        """Number of local clusters, for the summary."""
         return {"local_clusters": self.local_clusters}
 
     def broadcast(self, state: CentroidState) -> Nothing:
-        """Nothing: clients begin by themselves."""
+        """Send nothing: clients need no message."""
         return Nothing()
 
     def form(self, message: Nothing) -> Form:
@@ -238,7 +238,7 @@ class KFed(PixelClustering[CentroidState], ServerWork[CentroidState, Nothing, Lo
     def aggregate(
         self, state: CentroidState, updates: Iterable[LocalCentroids], randomness: Randomness
     ) -> tuple[CentroidState, Figures]:
-        """Farthest-first from the centroids of the largest client, then k-means over all."""
+        """Run k-means over all centroids, farthest-first from those of the largest client."""
         local = [update.centroids for update in updates]
         points = torch.cat(local)
         starts = farthest_first(points, local[0], self.problem.clusters)

@@ -1,4 +1,4 @@
-"""Images as points: what the systems without a network cluster."""
+"""Images as points in the space of pixels, for the systems without a network."""
 
 from dataclasses import dataclass
 from math import prod
@@ -20,11 +20,11 @@ _IMAGES_AT_A_TIME = 4096
 
 @dataclass(frozen=True)
 class CentroidState:
-    """What the server of a system without a network knows.
+    """State of the server of a system without a network.
 
     Attributes:
         centroids: Global centroids of shape (at most k, pixels); None before the first ones.
-        moved: How far they have moved in the last round; None before there were two.
+        moved: Distance that they moved in the last round; None before the second round.
     """
 
     centroids: Tensor | None = None
@@ -33,10 +33,10 @@ class CentroidState:
 
 @dataclass(frozen=True)
 class PixelRule:
-    """How images become points, and points labels.
+    """Rule that maps images to points, and points to clusters.
 
     Attributes:
-        config: The choices.
+        config: Parameters of the rule.
         image_shape: Channels, height and width of an image.
     """
 
@@ -45,21 +45,21 @@ class PixelRule:
 
     @staticmethod
     def of(problem: Problem) -> "PixelRule":
-        """As a problem's configuration has it."""
+        """Make the rule of a problem's configuration."""
         return PixelRule(problem.config.section(PixelsConfig), problem.image_shape)
 
     @property
     def dimensions(self) -> int:
-        """Of a point."""
+        """Number of dimensions of a point."""
         return prod(self.image_shape)
 
     @property
     def by_angle(self) -> bool:
-        """Whether a centroid's direction alone counts."""
+        """Whether images are assigned by cosine similarity."""
         return self.config.assignment == "cosine"
 
     def points(self, images: Tensor) -> Tensor:
-        """Pixels in [0, 1], or those of each image as a vector of length 1.
+        """Scale pixels to [0, 1], or each image to a vector of length 1.
 
         Args:
             images: uint8 of shape (samples, channels, height, width).
@@ -71,7 +71,7 @@ class PixelRule:
         return F.normalize(pixels, dim=1) if self.config.normalise else pixels
 
     def assign(self, images: Tensor, centroids: Tensor) -> Tensor:
-        """The centroid of each image, int64 of shape (samples,)."""
+        """Assign each image to a centroid, int64 of shape (samples,)."""
         rule = most_similar if self.by_angle else nearest
         parts = torch.split(images, _IMAGES_AT_A_TIME)
         return torch.cat([rule(self.points(part), centroids) for part in parts])
@@ -81,10 +81,10 @@ Known = TypeVar("Known", bound=ClusteringState)
 
 
 class PixelClustering(ClusteringAlgorithm[Known]):
-    """What systems whose centroids lie among the pixels have in common.
+    """Base class of systems whose centroids are points in the space of pixels.
 
     Args:
-        problem: What the algorithm is made for.
+        problem: The setting.
     """
 
     by_pixels = True
@@ -95,13 +95,13 @@ class PixelClustering(ClusteringAlgorithm[Known]):
         self.by_angle = self.rule.by_angle
 
     def assign(self, state: Known, holder: Client) -> Tensor:
-        """The nearest or most similar centroid of each image, int64 of shape (samples,)."""
+        """Assign each image to its nearest or most similar centroid, int64 of shape (samples,)."""
         return self.rule.assign(holder.images, required_centroids(state.centroids))
 
     def represent(self, state: Known, holder: Client) -> Tensor | None:
-        """Images as points, of shape (samples, pixels); None before there are centroids."""
+        """Map images to points, of shape (samples, pixels); None before there are centroids."""
         return None if state.centroids is None else self.rule.points(holder.images)
 
     def delivery(self, state: Known) -> CentroidState:
-        """The global centroids."""
+        """Deliver the global centroids."""
         return CentroidState(state.centroids)

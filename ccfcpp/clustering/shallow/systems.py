@@ -1,14 +1,15 @@
 """k-FED and both variants of FFCM, described."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from ccfcpp.clustering.kmeans.config import CentroidConfig, FuzzyConfig
+from ccfcpp.clustering.kmeans.config import FOR_REPRESENTATIONS, CentroidConfig, FuzzyConfig
 from ccfcpp.clustering.methods import System
 from ccfcpp.clustering.shallow.config import FFCMConfig, KFedConfig, PixelsConfig
 from ccfcpp.core.config import Section
 
 if TYPE_CHECKING:
-    from ccfcpp.clustering.algorithm import ClusteringAlgorithm, Problem
+    from ccfcpp.clustering.algorithm import Problem
+    from ccfcpp.clustering.methods import Made
 
 _FUZZY: dict[str, type[Section]] = {
     "pixels": PixelsConfig,
@@ -17,19 +18,19 @@ _FUZZY: dict[str, type[Section]] = {
 }
 
 
-def _k_fed(problem: "Problem") -> "ClusteringAlgorithm[Any]":
+def _k_fed(problem: "Problem") -> "Made":
     from ccfcpp.clustering.shallow.k_fed import KFed
 
     return KFed(problem)
 
 
-def _ffcm_avg(problem: "Problem") -> "ClusteringAlgorithm[Any]":
+def _ffcm_avg(problem: "Problem") -> "Made":
     from ccfcpp.clustering.shallow.ffcm import FFCM, support_weighted_mean
 
     return FFCM(problem, support_weighted_mean)
 
 
-def _ffcm_km(problem: "Problem") -> "ClusteringAlgorithm[Any]":
+def _ffcm_km(problem: "Problem") -> "Made":
     from ccfcpp.clustering.shallow.ffcm import FFCM, clustered_centroids
 
     return FFCM(problem, clustered_centroids)
@@ -41,6 +42,7 @@ K_FED = System(
     kinds=("centroids",),
     make=_k_fed,
     sections={"pixels": PixelsConfig, "centroids": CentroidConfig, "kfed": KFedConfig},
+    ignores=(*FOR_REPRESENTATIONS, "centroids.restarts", "compute", "defence.weight"),
     summary="one-shot k-means of clients that hold few clusters each",
 )
 FFCM_AVG = System(
@@ -49,6 +51,8 @@ FFCM_AVG = System(
     kinds=("centroids", "sums"),
     make=_ffcm_avg,
     sections=_FUZZY,
+    ignores=("fuzzy.restarts", "compute"),
+    rounds="ffcm.rounds",
     summary="fuzzy c-means at the clients; the server takes means",
 )
 FFCM_KM = System(
@@ -57,5 +61,7 @@ FFCM_KM = System(
     kinds=("centroids", "sums"),
     make=_ffcm_km,
     sections=_FUZZY,
+    ignores=("fuzzy.restarts", "compute", "defence.weight"),
+    rounds="ffcm.rounds",
     summary="fuzzy c-means at the clients; the server runs k-means",
 )

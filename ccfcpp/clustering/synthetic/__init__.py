@@ -1,1 +1,1 @@
-"""Systems in which images go up, clients' own or synthetic ones, and the server clusters them."""
+"""Systems whose clients send images, their own or synthetic ones, which the server clusters."""

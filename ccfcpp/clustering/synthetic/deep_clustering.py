@@ -1,8 +1,8 @@
-"""The deep clustering network (DCN), with which PPFC-GAN's server clusters synthetic images.
+"""The deep clustering network (DCN), by which PPFC-GAN's server clusters synthetic images.
 
 Source: Yang, Fu, Sidiropoulos and Hong, *Towards K-means-friendly Spaces: Simultaneous Deep
 Learning and Clustering* (ICML 2017), "the paper" below. An autoencoder learns to reconstruct the
-images and, at the same time, to bring their latents close to centroids, which follow the latents.
+images and to bring their latents close to centroids, while the centroids follow the latents.
 """
 
 import math
@@ -17,8 +17,8 @@ from torch.nn import functional as F
 from ccfcpp.clustering.algorithm import Problem
 from ccfcpp.clustering.kmeans.config import CentroidConfig
 from ccfcpp.clustering.kmeans.server import kmeans, nearest
-from ccfcpp.clustering.synthetic.autoencoder import Autoencoder, FlatEncoder
 from ccfcpp.clustering.synthetic.config import DCNConfig
+from ccfcpp.clustering.synthetic.networks import Autoencoder, FlatEncoder
 from ccfcpp.core.errors import FederationError
 from ccfcpp.core.profiling import section
 from ccfcpp.core.randomness import Randomness
@@ -32,15 +32,15 @@ from ccfcpp.models.state import ModelState
 
 @dataclass(frozen=True)
 class DeepClusters:
-    """What deep clustering found.
+    """Result of deep clustering.
 
     Attributes:
-        model: The autoencoder's weights: entries of the encoder and of the decoder.
+        model: Weights of the autoencoder, that is of encoder and decoder.
         centroids: float32 of shape (found, latent), with 1 ≤ found ≤ k. An image belongs to the
-            one nearest to its latent.
+            centroid nearest to its latent.
         figures: ``reconstruction`` and ``clustering``, the means over the samples of the last epoch
-            of ‖g(f(x)) − x‖² and ‖f(x) − Ms‖², before the weights they have in the loss. What no
-            epoch was trained on is missing.
+            of ‖g(f(x)) − x‖² and ‖f(x) − Ms‖², without their weights in the loss. A term that no
+            epoch trained is missing.
     """
 
     model: ModelState
@@ -54,7 +54,7 @@ def squared_distances(first: Tensor, second: Tensor) -> Tensor:
 
 
 def deep_clustering_loss(reconstruction: Tensor, clustering: Tensor, weight: float) -> Tensor:
-    """The paper's network loss, ‖g(f(x)) − x‖² + (λ/2)‖f(x) − Ms‖², as mean over the batch.
+    """Network loss of the paper, ‖g(f(x)) − x‖² + (λ/2)‖f(x) − Ms‖², averaged over the batch.
 
     Args:
         reconstruction: ‖g(f(x)) − x‖² of each sample, of shape (batch,).
@@ -70,7 +70,7 @@ def deep_clustering_loss(reconstruction: Tensor, clustering: Tensor, weight: flo
 def move_centroids(
     centroids: Tensor, counts: Tensor, latents: Tensor, labels: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """The paper's centroid updates of a batch, sample after sample, in closed form.
+    """Apply the paper's centroid updates of a batch, sample after sample, in closed form.
 
     For each sample with latent h and label k, c_k ← c_k + 1 and m_k ← m_k − (m_k − h)/c_k. Each
     update adds h to c_k·m_k, so n samples of a cluster lead from m and c to
@@ -83,9 +83,9 @@ def move_centroids(
         labels: int64 of shape (batch,).
 
     Returns:
-        The new centroids and counts. A cluster that no sample belongs to keeps both.
+        The new centroids and counts. A cluster without samples keeps both.
     """
-    # A product rather than index_add, whose order of summation on an accelerator is random.
+    # A product is deterministic; index_add sums in random order on an accelerator.
     members = F.one_hot(labels, len(centroids)).to(latents.dtype)
     pulls = members.T @ (latents - centroids[labels])
     counts = counts + members.sum(dim=0)
@@ -94,7 +94,7 @@ def move_centroids(
 
 @dataclass
 class _MovingClusters:
-    """Centroids and assignments while the network is trained.
+    """Centroids and assignments during the training of the network.
 
     Attributes:
         centroids: Shape (k, latent).
@@ -107,11 +107,11 @@ class _MovingClusters:
     counts: Tensor
 
     def follow(self, batch: Tensor, latents: Tensor) -> None:
-        """Assign a batch's samples to their nearest centroids, and move these.
+        """Assign the samples of a batch to their nearest centroids, and move these.
 
         Args:
             batch: Indices of the samples, int64 of shape (batch,).
-            latents: Their latents, of shape (batch, latent).
+            latents: Latents of the samples, of shape (batch, latent).
         """
         labels = nearest(latents, self.centroids)
         self.labels[batch] = labels
@@ -121,11 +121,11 @@ class _MovingClusters:
 class DeepClustering:
     """A deep clustering network and its training.
 
-    It holds nothing from one ``fit`` to the next. What trains is made by ``fit``: to ``encode``
-    takes the encoder alone.
+    It keeps nothing from one ``fit`` to the next. Only ``fit`` makes the whole network; ``encode``
+    uses the encoder alone.
 
     Args:
-        problem: What the algorithm is made for.
+        problem: The setting.
     """
 
     def __init__(self, problem: Problem) -> None:
@@ -135,33 +135,33 @@ class DeepClustering:
         self.clusters = problem.clusters
         self.device = problem.device
         self.precision = problem.config.compute.precision
-        # Latents are needed far more often than reconstructions.
+        # Latents are computed far more often than reconstructions.
         self._encoder = self._stack(self._make_encoder, trained=False)
 
     def _stack(self, make: Callable[[], nn.Module], trained: bool) -> ModelStack:
         return ModelStack(make, 1, self.device, trained=trained, precision=self.precision)
 
     def make_model(self) -> Autoencoder:
-        """The autoencoder whose weights ``fit`` returns."""
+        """Make the autoencoder whose weights ``fit`` returns."""
         return Autoencoder(self.image_shape, self.config.widths, self.config.latent)
 
     def _make_encoder(self) -> nn.Module:
-        # Named as in the autoencoder, so that a whole model's weights can be loaded.
+        # The name is that in the autoencoder, so that its weights can be loaded.
         encoder = FlatEncoder(self.image_shape, self.config.widths, self.config.latent)
         return nn.Sequential(OrderedDict(encoder=encoder))
 
     def fit(self, images: Tensor, randomness: Randomness) -> DeepClusters:
-        """Pre-train the autoencoder, cluster its latents, then train both in turns.
+        """Pre-train the autoencoder, cluster its latents, then train both alternately.
 
-        Adam, and its moments, go through both phases.
+        Adam keeps its moments through both phases.
 
         Args:
             images: uint8 of shape (samples, channels, height, width), at least one.
             randomness: The source, set to the round and to the server.
 
         Returns:
-            The network and the centroids: at most ``clusters``, fewer where there are fewer images,
-            or fewer different ones.
+            The network and at most ``clusters`` centroids; there are fewer where there are fewer
+            distinct images.
 
         Raises:
             ValueError: There is no image.
@@ -192,10 +192,10 @@ class DeepClustering:
         return DeepClusters(self._network.state(0), clusters.centroids.float(), figures)
 
     def encode(self, model: ModelState, images: Tensor) -> Tensor:
-        """Latents of images, a chunk at a time.
+        """Compute the latents of images in chunks.
 
         Args:
-            model: The autoencoder's weights, or its encoder's alone.
+            model: Weights of the autoencoder, or of its encoder alone.
             images: uint8 of shape (samples, channels, height, width), at least one, on the device.
 
         Returns:
@@ -207,18 +207,18 @@ class DeepClustering:
 
     @torch.no_grad()
     def _latents(self, shown: Tensor) -> Tensor:
-        """Latents of float images by the weights that the encoder was loaded with."""
+        """Compute the latents of float images by the encoder's current weights."""
         (latents,) = self._encoder(shown)
         return latents[0, 0]
 
     def _batches(self, samples: int, randomness: Randomness, epoch: int) -> Sequence[Tensor]:
-        """Indices of all samples in random order; the last batch may be shorter."""
+        """Shuffle the indices of all samples into batches; the last one may be shorter."""
         generator = randomness.generator(f"deep clustering: batches {epoch}")
         order = torch.randperm(samples, generator=generator).to(self.device)
         return torch.split(order, self.config.batch_size)
 
     def _first_clusters(self, images: Tensor, randomness: Randomness) -> _MovingClusters:
-        """k-means on the latents of all images."""
+        """Run k-means on the latents of all images."""
         with section("deep clustering: k-means"):
             latents = self.encode(self._network.state(0), images)
             self._check_finite(latents)
@@ -230,7 +230,7 @@ class DeepClustering:
                 iterations=self.kmeans.iterations,
             )
             centroids = found.centroids.to(latents.dtype)
-            # Counted in float64: float32 could not count beyond 2²⁴.
+            # float64, since float32 cannot count beyond 2²⁴.
             counts = centroids.new_full(
                 (len(centroids),), self.config.initial_count, dtype=torch.float64
             )
@@ -243,7 +243,7 @@ class DeepClustering:
         optimizer: StackedAdam,
         clusters: _MovingClusters | None,
     ) -> dict[str, float]:
-        """One epoch with the reconstruction alone, or with clusters that move along."""
+        """Train an epoch on the reconstruction alone, or together with the clusters."""
         totals = torch.zeros(2, dtype=torch.float64, device=self.device)
         for batch in batches:
             shown = to_float(images[batch])
@@ -261,15 +261,16 @@ class DeepClustering:
         return {"reconstruction": reconstruction, "clustering": clustering}
 
     def _step(self, shown: Tensor, own: Tensor | None, optimizer: StackedAdam) -> Tensor:
-        """One step of the network.
+        """Train the network for one step.
 
         Args:
             shown: Float images.
-            own: The centroid of each, of shape (batch, latent); None for the reconstruction alone.
-            optimizer: Moves the network.
+            own: Centroid of each image, of shape (batch, latent); None for the reconstruction
+                alone.
+            optimizer: Optimizer of the network.
 
         Returns:
-            Sums over the batch of both squared distances, of shape (2,).
+            Sums of both squared distances over the batch, of shape (2,).
         """
         with section("deep clustering: forward"):
             latents, reconstructed = (part[0, 0] for part in self._network(shown))

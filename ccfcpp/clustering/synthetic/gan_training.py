@@ -1,16 +1,15 @@
-"""Clients' own GANs, a cohort of them side by side, and the synthetic images that they make.
+"""Training of the clients' GANs, a cohort side by side, and the synthetic images that they draw.
 
 Source: SDA-FC's public code, whose choices for MNIST are the defaults of ``GANConfig``: standard
-normal noise, and images drawn in evaluation mode. Ours are PyTorch's initial weights (there normal
-with a deviation of 0.02), one draw of noise for both steps of a batch (there the generator's step
-has its own), and codes at random (there as many of each in a batch).
+normal noise, and images drawn in evaluation mode. Three choices differ: initial weights are
+PyTorch's (there normal with a deviation of 0.02), both steps of a batch share one draw of noise
+(there the generator's step has its own), and codes are random (there balanced in each batch).
 """
 
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -32,7 +31,7 @@ from ccfcpp.models.stack.adam import StackedAdam
 from ccfcpp.models.stack.stacked import ModelStack, training_bytes
 
 _BETAS = (0.5, 0.999)
-"""Of Adam, in the published system."""
+"""Adam's β₁ and β₂ in the published system."""
 
 _DIVERGED = (
     "its GAN has diverged, losses or images are not finite: lower gan.generator_rate or "
@@ -42,12 +41,12 @@ _DIVERGED = (
 
 @dataclass(frozen=True)
 class GANLosses:
-    """What an epoch came to at a client.
+    """Losses of a client's epoch.
 
     Attributes:
-        samples: Images that the client holds.
-        generator: The generator's mean loss over the batches; None where there is no batch.
-        discriminator: The discriminator's.
+        samples: Number of images that the client holds.
+        generator: Mean loss of the generator over the batches; None where there is no batch.
+        discriminator: Mean loss of the discriminator.
     """
 
     samples: int
@@ -59,7 +58,7 @@ def discriminator_losses(logits: Tensor, mask: Tensor | None) -> Tensor:
     """Binary cross-entropy of real images with 1, plus that of generated ones with 0.
 
     Args:
-        logits: Of shape (clients, 2, batch): of the real images, and of the generated ones.
+        logits: Logits of the real images and of the generated ones, of shape (clients, 2, batch).
         mask: Which samples count, of shape (clients, batch); None where all do.
 
     Returns:
@@ -73,7 +72,7 @@ def generator_losses(logits: Tensor, mask: Tensor | None) -> Tensor:
     """Binary cross-entropy of generated images with 1 (Goodfellow et al. 2014, Section 3).
 
     Args:
-        logits: Of shape (clients, batch).
+        logits: Logits of the generated images, of shape (clients, batch).
         mask: Which samples count, of the same shape; None where all do.
 
     Returns:
@@ -85,17 +84,17 @@ def generator_losses(logits: Tensor, mask: Tensor | None) -> Tensor:
 def gan_training_bytes(
     config: GANConfig, image_shape: Sequence[int], codes: int, samples: int
 ) -> int:
-    """Memory that the training of one more client of a cohort takes.
+    """Memory for the training of one more client of a cohort.
 
     Args:
         config: The GAN's configuration.
         image_shape: Channels, height and width of an image.
         codes: Number of codes.
-        samples: Images that the client holds.
+        samples: Number of images that the client holds.
 
     Returns:
-        Bytes of both networks and of what their forward passes keep: the generator's is still
-        there while the discriminator sees real and generated images.
+        Bytes of both networks and of the activations of their forward passes, which are held at the
+        same time.
     """
     batch = min(config.batch_size, samples)
     generator = partial(Generator, image_shape, codes, config)
@@ -106,24 +105,19 @@ def gan_training_bytes(
     )
 
 
-class _Optimizers(NamedTuple):
-    generators: StackedAdam
-    discriminators: StackedAdam
-
-
 class GANTrainer:
-    """A stack of generators and one of discriminators.
+    """Trains a stack of generators and one of discriminators.
 
-    One trainer serves all clients of a process, cohort after cohort: it holds nothing of a client
-    once the next cohort begins. The networks are the client's memory, from epoch to epoch; the
-    optimizers' moments are not, as in the published system.
+    One trainer serves all clients of a process, cohort after cohort, and keeps nothing of a cohort.
+    Each client remembers its networks from epoch to epoch, but not the optimizers' moments, as in
+    the published system.
 
     Args:
         config: The GAN's configuration.
         image_shape: Channels, height and width of an image.
-        codes: Number of codes, which the generator sees one-hot.
-        cohort: How many clients are trained together at most.
-        device: Where the networks live.
+        codes: Number of codes; the generator's input is one-hot.
+        cohort: Largest number of clients that are trained together.
+        device: Device of the networks.
         precision: ``float32``, or ``tf32`` or ``bfloat16`` for rounded matrix products.
 
     Raises:
@@ -144,25 +138,28 @@ class GANTrainer:
         self.cohort = cohort
         self.device = device
         self._forward_batch = forward_batch(image_shape[1] * image_shape[2])
-        self._make_generator = partial(Generator, image_shape, codes, config)
-        self._make_discriminator = partial(Discriminator, image_shape, config)
-        self._generators = ModelStack(self._make_generator, cohort, device, precision=precision)
-        self._discriminators = ModelStack(
-            self._make_discriminator, cohort, device, precision=precision
-        )
+        self._makers: dict[str, Callable[[], nn.Module]] = {
+            "generator": partial(Generator, image_shape, codes, config),
+            "discriminator": partial(Discriminator, image_shape, config),
+        }
+        self._stacks = {
+            name: ModelStack(make, cohort, device, precision=precision)
+            for name, make in self._makers.items()
+        }
+        self._generators, self._discriminators = self._stacks.values()
 
     def train_epoch(
         self, clients: Sequence[Client], randomness: Randomness
     ) -> list[GANLosses | RefusedUpdateError]:
-        """Train each client's GAN for an epoch, from what it remembers or from weights of its own.
+        """Train each client's GAN for an epoch, from its memory or from new weights.
 
         Args:
-            clients: The cohort, in descending order of size. What each remembers is replaced.
-            randomness: The source, set to the round, which is the epoch's number.
+            clients: The cohort, in descending order of size; their memories are replaced.
+            randomness: The source, set to the round, which is the number of the epoch.
 
         Returns:
-            The losses of each client; or a refusal for one whose GAN has diverged. None depends, up
-            to rounding, on who else is there.
+            The losses of each client, or a refusal for a client whose GAN has diverged. They do not
+            depend, up to rounding, on the other clients of the cohort.
         """
         self._load(clients, randomness)
         generators, discriminators = self._descend(clients, randomness)
@@ -176,62 +173,56 @@ class GANTrainer:
     def draw(
         self, clients: Sequence[Client], randomness: Randomness
     ) -> list[Tensor | RefusedUpdateError]:
-        """Synthetic images of the GANs that clients remember.
+        """Draw synthetic images by the GANs that clients remember.
 
         Args:
             clients: The cohort.
             randomness: The source, set to the round.
 
         Returns:
-            uint8 of shape (images, channels, height, width) for each client, as many as the
-            configuration has it, or as the client holds; image i has the code i mod the number of
-            codes. Or why there are none: the client holds one image alone, or its GAN has diverged.
+            uint8 of shape (images, channels, height, width) for each client: ``gan.images`` of
+            them, or as many as the client holds; image i has the code i mod the number of codes. A
+            refusal for a client that holds a single image, or whose GAN has diverged.
         """
         return [self._drawn(client, randomness.of_client(client.id)) for client in clients]
 
     def _load(self, clients: Sequence[Client], randomness: Randomness) -> None:
-        """The networks that clients remember, or new ones, which depend on no round."""
+        """Load the networks that clients remember, or new ones that do not depend on the round."""
         for index, client in enumerate(clients):
             own = randomness.at_round(SETUP).of_client(client.id)
-            for name, stack, make in self._networks():
+            for name, stack in self._stacks.items():
                 remembered = memory_of(client.memory, name)
-                state = remembered or build(make, own.generator(name)).state_dict()
+                state = remembered or build(self._makers[name], own.generator(name)).state_dict()
                 stack.load(index, state)
         self._generators.train()
         self._discriminators.train()
 
-    def _networks(self) -> list[tuple[str, ModelStack, Callable[[], nn.Module]]]:
-        return [
-            ("generator", self._generators, self._make_generator),
-            ("discriminator", self._discriminators, self._make_discriminator),
-        ]
-
     def _kept(
         self, index: int, client: Client, losses: GANLosses
     ) -> GANLosses | RefusedUpdateError:
-        """Let the client remember the networks just trained."""
+        """Store the trained networks in the client's memory, unless they have diverged."""
         if losses.generator is None or losses.discriminator is None:
             return losses
         networks = {
             f"{name}/{entry}": tensor
-            for name, stack, _ in self._networks()
+            for name, stack in self._stacks.items()
             for entry, tensor in stack.state(index).items()
         }
         if not_finite(networks) or not all(
             map(math.isfinite, (losses.generator, losses.discriminator))
         ):
-            return RefusedUpdateError(f"{_DIVERGED}; it stays as it was before this epoch")
+            return RefusedUpdateError(f"{_DIVERGED}; it keeps the networks of the previous epoch")
         client.memory = networks
         return losses
 
     def _descend(
         self, clients: Sequence[Client], randomness: Randomness
     ) -> tuple[list[float | None], list[float | None]]:
-        """One epoch of the networks that are loaded.
+        """Train the loaded networks for an epoch.
 
         Returns:
-            Each client's mean loss of the generator, and that of the discriminator; None for a
-            client that has no batch of two images.
+            Each client's mean losses of the generator and of the discriminator; None for a client
+            without a batch of two images.
         """
         images = torch.cat([client.images for client in clients])
         of_clients = [randomness.of_client(client.id) for client in clients]
@@ -241,7 +232,11 @@ class GANTrainer:
                 for client, own in zip(clients, of_clients, strict=True)
             ]
         ).to(self.device)
-        optimizers = self._new_optimizers(len(clients), epoch=randomness.round)
+        decay = self.config.rate_decay**randomness.round
+        optimizers = (
+            _adam(self._generators, len(clients), self.config.generator_rate * decay),
+            _adam(self._discriminators, len(clients), self.config.discriminator_rate * decay),
+        )
         generators, discriminators = (MeanLosses(len(clients), self.device) for _ in range(2))
         batches = cohort_batches(
             [len(client) for client in clients],
@@ -250,29 +245,28 @@ class GANTrainer:
             self.device,
         )
         for batch in batches:
-            generating, discriminating = self._step(batch, images, inputs, optimizers)
+            generating, discriminating = self._step(batch, images, inputs, *optimizers)
             generators.add(generating)
             discriminators.add(discriminating)
             tell_images(batch.index.numel(), 1)
         return generators.means(), discriminators.means()
 
-    def _new_optimizers(self, count: int, epoch: int) -> _Optimizers:
-        decay = self.config.rate_decay**epoch
-        return _Optimizers(
-            _adam(self._generators, count, self.config.generator_rate * decay),
-            _adam(self._discriminators, count, self.config.discriminator_rate * decay),
-        )
-
     def _step(
-        self, batch: CohortBatch, images: Tensor, inputs: Tensor, optimizers: _Optimizers
+        self,
+        batch: CohortBatch,
+        images: Tensor,
+        inputs: Tensor,
+        of_generators: StackedAdam,
+        of_discriminators: StackedAdam,
     ) -> tuple[Tensor, Tensor]:
-        """Move the discriminators, then the generators, which face the discriminators moved.
+        """Train the discriminators for a step, then the generators against them.
 
         Args:
-            batch: The batch. With each real image goes the generator's input of the same index.
+            batch: The batch; a real image and a generator's input have the same index.
             images: uint8 tensor of shape (samples of the cohort, channels, height, width).
             inputs: Float tensor of shape (samples of the cohort, noise + codes).
-            optimizers: Of both networks.
+            of_generators: Optimizer of the generators.
+            of_discriminators: Optimizer of the discriminators.
 
         Returns:
             The generators' losses and the discriminators', each of shape (clients,).
@@ -289,18 +283,18 @@ class GANTrainer:
             discriminating = discriminator_losses(logits.squeeze(-1), batch.mask)
             self._discriminators.backward(discriminating.sum())
         with section("GAN: optimizers"):
-            optimizers.discriminators.step(count)
+            of_discriminators.step(count)
         with section("GAN: generator"):
             with self._discriminators.frozen():
                 (logits,) = self._discriminators(generated.flatten(0, 2), mask=batch.mask)
             generating = generator_losses(logits[:, 0, :, 0], batch.mask)
             self._generators.backward(generating.sum())
         with section("GAN: optimizers"):
-            optimizers.generators.step(count)
+            of_generators.step(count)
         return generating, discriminating
 
     def _random_inputs(self, count: int, generator: torch.Generator) -> Tensor:
-        """Noise with codes at random, of shape (count, noise + codes), on the CPU."""
+        """Draw noise and codes, of shape (count, noise + codes), on the CPU."""
         noise = torch.randn(count, self.config.noise, generator=generator)
         return self._with_codes(noise, torch.randint(self.codes, (count,), generator=generator))
 
@@ -310,10 +304,10 @@ class GANTrainer:
     @torch.no_grad()
     def _drawn(self, client: Client, randomness: Randomness) -> Tensor | RefusedUpdateError:
         if len(client) < 2:
-            return RefusedUpdateError("it holds one image, and a GAN needs two at least")
+            return RefusedUpdateError("it holds one image, and a GAN needs at least two")
         remembered = memory_of(client.memory, "generator")
         if not remembered:
-            return RefusedUpdateError("its GAN has come through no epoch")
+            return RefusedUpdateError("its GAN has not been trained for an epoch")
         self._generators.load(0, remembered)
         self._generators.activate(1)
         self._generators.train(False)
@@ -330,5 +324,5 @@ class GANTrainer:
 
 
 def _adam(models: ModelStack, count: int, learning_rate: float) -> StackedAdam:
-    """Of the first ``count`` models of a stack."""
+    """Make an optimizer of the first ``count`` models of a stack."""
     return StackedAdam(models.parameters[:count], models.gradients[:count], learning_rate, _BETAS)

@@ -1,9 +1,10 @@
-"""Generator and discriminator of the clients' GANs.
+"""The networks: generator and discriminator of the clients' GANs, and the server's autoencoder.
 
-Source: the networks of SDA-FC's published system for 28×28 images, of which PPFC-GAN has the same;
-other sizes take as many doublings and halvings.
+Source of the GANs: SDA-FC's published system for 28×28 images, whose networks PPFC-GAN shares.
+Other sizes have the same number of doublings and halvings.
 """
 
+import math
 from collections.abc import Sequence
 from itertools import pairwise
 
@@ -15,10 +16,11 @@ from ccfcpp.models.encoders import ConvBackbone
 
 
 class Generator(nn.Module):
-    """From noise and a code to an image.
+    """Maps noise and a code to an image.
 
-    Two linear layers, and transposed convolutions 4×4 with stride 2 that double the resolution.
-    Images whose size is no multiple of what is doubled are cut from the middle of larger ones.
+    It has two linear layers, and transposed convolutions 4×4 with stride 2 that double the
+    resolution. Where the image size is not a multiple of 2 to the number of doublings, the image is
+    the centre of a larger one.
 
     Args:
         image_shape: Channels, height and width of an image.
@@ -26,7 +28,7 @@ class Generator(nn.Module):
         config: The GAN's configuration.
 
     Raises:
-        UsageError: There is no doubling at all.
+        UsageError: ``gan.generator_channels`` is empty.
     """
 
     def __init__(self, image_shape: Sequence[int], codes: int, config: GANConfig) -> None:
@@ -34,7 +36,7 @@ class Generator(nn.Module):
         channels, self.height, self.width = image_shape
         before = config.generator_channels
         if not before:
-            raise UsageError("gan.generator_channels = [] is refused: give one number at least")
+            raise UsageError("gan.generator_channels = [] is refused: give at least one number")
         scale = 2 ** len(before)
         start = (before[0], -(-self.height // scale), -(-self.width // scale))
         features = start[0] * start[1] * start[2]
@@ -60,7 +62,7 @@ class Generator(nn.Module):
 
 
 class Discriminator(nn.Sequential):
-    """From images (batch, channels, height, width) to logits (batch, 1): is the image real?
+    """Maps images (batch, channels, height, width) to logits (batch, 1) of being real.
 
     It does not see the code.
 
@@ -87,3 +89,57 @@ class Discriminator(nn.Sequential):
 
 def _doubling(inputs: int, outputs: int) -> nn.ConvTranspose2d:
     return nn.ConvTranspose2d(inputs, outputs, kernel_size=4, stride=2, padding=1)
+
+
+def _linear_layers(widths: Sequence[int]) -> list[nn.Module]:
+    """Make linear layers from each width to the next, with ReLUs between them."""
+    layers: list[nn.Module] = []
+    for inputs, outputs in pairwise(widths):
+        layers += [nn.Linear(inputs, outputs), nn.ReLU()]
+    return layers[:-1]
+
+
+class FlatEncoder(nn.Sequential):
+    """Maps images to latents by linear layers with ReLUs between them.
+
+    Args:
+        image_shape: Channels, height and width of an image.
+        widths: Hidden widths; empty for a single linear layer.
+        latent: Dimensions of the latent space.
+    """
+
+    def __init__(self, image_shape: Sequence[int], widths: Sequence[int], latent: int) -> None:
+        super().__init__(nn.Flatten(), *_linear_layers([math.prod(image_shape), *widths, latent]))
+
+
+class Autoencoder(nn.Module):
+    """Encoder f and decoder g, which mirrors it; both have linear outputs.
+
+    With ``widths`` (500, 500, 2000) and ``latent`` 10 this is the network for MNIST of Yang, Fu,
+    Sidiropoulos and Hong, *Towards K-means-friendly Spaces* (ICML 2017).
+
+    Args:
+        image_shape: Channels, height and width of an image.
+        widths: Hidden widths of the encoder; the decoder has them in reverse order.
+        latent: Dimensions of the latent space.
+    """
+
+    def __init__(self, image_shape: Sequence[int], widths: Sequence[int], latent: int) -> None:
+        super().__init__()
+        self.encoder = FlatEncoder(image_shape, widths, latent)
+        mirrored = [latent, *reversed(widths), math.prod(image_shape)]
+        self.decoder = nn.Sequential(*_linear_layers(mirrored))
+
+    def encode(self, images: Tensor) -> Tensor:
+        """Latents f(x): floats (batch, channels, height, width) to (batch, latent)."""
+        latents: Tensor = self.encoder(images)
+        return latents
+
+    def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """Latents f(x), and reconstructions g(f(x)) of shape (batch, channels · height · width).
+
+        Args:
+            images: Floats in [0, 1] of shape (batch, channels, height, width).
+        """
+        latents = self.encode(images)
+        return latents, self.decoder(latents)

@@ -1,15 +1,15 @@
-"""Systems in which images go up, once, and the server clusters them.
+"""Systems whose clients send images once, which the server clusters.
 
-``km`` and ``fcm``, the tables' centralised systems, send the clients' own images. SDA-FC (Yan, Liu,
-Qi and Zhang, *Federated Clustering with GAN-based Data Synthesis*, 2022) and PPFC-GAN (the same,
-*Privacy-Preserving Federated Deep Clustering Based on GAN*, 2022) send synthetic ones, which a
-generative adversarial network makes at each client. The server's clustering is k-means, fuzzy
-c-means or a deep clustering network.
+In ``km`` and ``fcm``, the centralised systems of the tables, clients send their own images. In
+SDA-FC (Yan, Liu, Qi and Zhang, *Federated Clustering with GAN-based Data Synthesis*, 2022) and
+PPFC-GAN (same authors, *Privacy-Preserving Federated Deep Clustering Based on GAN*, 2022) they send
+synthetic images of a generative adversarial network. The server runs k-means, fuzzy c-means or a
+deep clustering network.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -45,16 +45,16 @@ from ccfcpp.models.state import ModelState
 from ccfcpp.runs.sheets import sheet
 
 _SHEET_ROWS = 8
-"""Samples of each code that the server keeps of a client's synthetic images."""
+"""Number of each client's synthetic images of each code that the server keeps."""
 
 
 @dataclass(frozen=True)
 class PooledState:
-    """What the server knows.
+    """State of the server.
 
     Attributes:
         centroids: Global centroids of shape (at most k, dimensions); None before there are images.
-        encoder: The network in whose latent space they lie; None where that is the pixels'.
+        encoder: Network whose latent space contains the centroids; None where they are pixels.
         images: Some synthetic images of each client by its number, uint8 of shape
             (images, channels, height, width).
     """
@@ -66,7 +66,7 @@ class PooledState:
 
 @dataclass(frozen=True)
 class ImagesUpdate:
-    """A client's images.
+    """Images that a client sends.
 
     Attributes:
         client: The client's number.
@@ -77,64 +77,63 @@ class ImagesUpdate:
     images: Tensor
 
 
-class ServerClustering(Protocol):
-    """From pooled images to centroids."""
+class ServerClustering(ABC):
+    """A clustering of the pooled images.
 
-    @property
-    def by_angle(self) -> bool:
-        """Whether images belong to the centroid of the nearest direction."""
-        ...
+    Attributes:
+        by_angle: Whether images are assigned by cosine similarity.
+    """
 
+    by_angle = False
+
+    @abstractmethod
     def fit(self, images: Tensor, randomness: Randomness) -> tuple[PooledState, Figures]:
         """Cluster uint8 images of shape (images, channels, height, width)."""
-        ...
 
+    @abstractmethod
     def represent(self, state: PooledState, images: Tensor) -> Tensor:
-        """Images as points in the centroids' space, of shape (images, dimensions)."""
-        ...
+        """Map images to points in the centroids' space, of shape (images, dimensions)."""
 
     def assign(self, state: PooledState, images: Tensor) -> Tensor:
-        """The cluster of each image, int64 of shape (images,)."""
-        ...
+        """Assign each image to its nearest centroid, int64 of shape (images,)."""
+        return nearest(self.represent(state, images), required_centroids(state.centroids))
 
 
-class _OfPixels:
-    """What clusterings of the pixels have in common.
+class _OfPixels(ServerClustering):
+    """Base class of clusterings of pixels.
 
     Args:
-        problem: What the algorithm is made for.
+        problem: The setting.
     """
 
     def __init__(self, problem: Problem) -> None:
+        self.config = problem.config
         self.rule = PixelRule.of(problem)
         self.clusters = problem.clusters
         self.by_angle = self.rule.by_angle
 
     def represent(self, state: PooledState, images: Tensor) -> Tensor:
-        """Images as points, of shape (images, pixels)."""
+        """Map images to points, of shape (images, pixels)."""
         return self.rule.points(images)
 
     def assign(self, state: PooledState, images: Tensor) -> Tensor:
-        """The nearest or most similar centroid; it has the largest membership, too."""
+        """Assign each image to its nearest or most similar centroid, of largest membership."""
         return self.rule.assign(images, required_centroids(state.centroids))
 
 
 class PixelKMeans(_OfPixels):
     """k-means of the pixels."""
 
-    def __init__(self, problem: Problem) -> None:
-        super().__init__(problem)
-        self.choices = problem.config.section(CentroidConfig)
-
     def fit(self, images: Tensor, randomness: Randomness) -> tuple[PooledState, Figures]:
-        """The best of several restarts."""
+        """Keep the best of several restarts."""
+        choices = self.config.section(CentroidConfig)
         with section("k-means: server"):
             found = kmeans(
                 self.rule.points(images),
                 self.clusters,
                 seed=randomness.integer("k-means"),
-                restarts=self.choices.restarts,
-                iterations=self.choices.iterations,
+                restarts=choices.restarts,
+                iterations=choices.iterations,
             )
         return PooledState(found.centroids), {"inertia": found.inertia}
 
@@ -142,16 +141,12 @@ class PixelKMeans(_OfPixels):
 class PixelFuzzyCMeans(_OfPixels):
     """Fuzzy c-means of the pixels."""
 
-    def __init__(self, problem: Problem) -> None:
-        super().__init__(problem)
-        self.choices = problem.config.section(FuzzyConfig)
-
     def fit(self, images: Tensor, randomness: Randomness) -> tuple[PooledState, Figures]:
-        """The best of several restarts, each from randomly chosen images."""
+        """Keep the best of several restarts, each from randomly chosen images."""
         points = self.rule.points(images)
         if len(points) <= self.clusters:
             return PooledState(own_points(points).centroids), {}
-        choices = self.choices
+        choices = self.config.section(FuzzyConfig)
         generator = randomness.generator("fuzzy c-means")
         with section("fuzzy c-means: server"):
             found = [
@@ -168,31 +163,25 @@ class PixelFuzzyCMeans(_OfPixels):
         return PooledState(best.centroids), {"objective": best.objective}
 
 
-class LatentKMeans:
-    """A deep clustering network, as PPFC-GAN has it.
+class LatentKMeans(ServerClustering):
+    """The deep clustering network of PPFC-GAN.
 
     Args:
-        problem: What the algorithm is made for.
+        problem: The setting.
     """
-
-    by_angle = False
 
     def __init__(self, problem: Problem) -> None:
         self.network = DeepClustering(problem)
 
     def fit(self, images: Tensor, randomness: Randomness) -> tuple[PooledState, Figures]:
-        """Autoencoder and centroids, trained together."""
+        """Train the autoencoder together with the centroids."""
         found = self.network.fit(images, randomness)
         return PooledState(found.centroids, found.model), found.figures
 
     def represent(self, state: PooledState, images: Tensor) -> Tensor:
-        """Latents, of shape (images, latent)."""
+        """Map images to latents, of shape (images, latent)."""
         assert state.encoder is not None
         return self.network.encode(state.encoder, images)
-
-    def assign(self, state: PooledState, images: Tensor) -> Tensor:
-        """The nearest centroid in the latent space."""
-        return nearest(self.represent(state, images), required_centroids(state.centroids))
 
 
 _MOST_IMAGES = 10**9
@@ -204,22 +193,22 @@ GAN_EPOCH = Exchange("GAN epoch", Nothing, GANLosses, uses_memory=True, travels=
 
 
 class OwnImages(ClientWork[Nothing, ImagesUpdate]):
-    """Clients send their own images."""
+    """Work of clients that send their own images."""
 
     exchange = OWN_IMAGES
 
     def local_updates(
         self, task: Task, message: Nothing, clients: Sequence[Client], randomness: Randomness
     ) -> list[ImagesUpdate]:
-        """All of them, as they are."""
+        """Return all images of each client."""
         return [ImagesUpdate(client.id, client.images) for client in clients]
 
 
 class GANEpoch(ClientWork[Nothing, GANLosses]):
-    """Clients train their GANs for an epoch, each by itself.
+    """Work of clients that train their GANs for an epoch.
 
     Args:
-        trainer: What trains them.
+        trainer: Trainer of the GANs.
     """
 
     exchange = GAN_EPOCH
@@ -231,26 +220,25 @@ class GANEpoch(ClientWork[Nothing, GANLosses]):
     def local_updates(
         self, task: Task, message: Nothing, clients: Sequence[Client], randomness: Randomness
     ) -> list[GANLosses | RefusedUpdateError]:
-        """The losses of each client; its networks stay with it."""
+        """Train, and return the losses of each client; its networks stay with it."""
         return self.trainer.train_epoch(clients, randomness)
 
 
+@dataclass(frozen=True)
 class SyntheticImages(ClientWork[Nothing, ImagesUpdate]):
-    """Clients send images that their GANs make, and forget the networks.
+    """Work of clients that send images of their GANs, and then forget the networks.
 
-    Args:
-        trainer: What makes them.
+    Attributes:
+        trainer: Trainer of the GANs.
     """
 
+    trainer: GANTrainer
     exchange = SYNTHETIC_IMAGES
-
-    def __init__(self, trainer: GANTrainer) -> None:
-        self.trainer = trainer
 
     def local_updates(
         self, task: Task, message: Nothing, clients: Sequence[Client], randomness: Randomness
     ) -> list[ImagesUpdate | RefusedUpdateError]:
-        """As many as the configuration has it."""
+        """Draw the images of each client."""
         drawn = self.trainer.draw(clients, randomness)
         for client in clients:
             client.memory = {}
@@ -262,12 +250,12 @@ class SyntheticImages(ClientWork[Nothing, ImagesUpdate]):
 
 @dataclass(frozen=True)
 class MeanGANLosses(ServerWork[PooledState, Nothing, GANLosses]):
-    """The report of an epoch in which nothing travels."""
+    """Report of an epoch of the GANs, in which nothing is sent."""
 
     exchange = GAN_EPOCH
 
     def broadcast(self, state: PooledState) -> Nothing:
-        """Nothing."""
+        """Send nothing: clients need no message."""
         return Nothing()
 
     def form(self, message: Nothing) -> Form:
@@ -282,7 +270,7 @@ class MeanGANLosses(ServerWork[PooledState, Nothing, GANLosses]):
     def aggregate(
         self, state: PooledState, updates: Iterable[GANLosses], randomness: Randomness
     ) -> tuple[PooledState, Figures]:
-        """The mean losses over the images of the clients that could train."""
+        """Average the losses over the images of the clients that could train."""
         trained, figures = 0, {"generator_loss": 0.0, "discriminator_loss": 0.0}
         for update in updates:
             if update.generator is not None and update.discriminator is not None:
@@ -294,13 +282,13 @@ class MeanGANLosses(ServerWork[PooledState, Nothing, GANLosses]):
 
 @dataclass(frozen=True)
 class Pooling(ServerWork[PooledState, Nothing, ImagesUpdate]):
-    """Images come up, and the server clusters them.
+    """The server's work: it collects the images and clusters them.
 
     Attributes:
-        exchange: In which they come.
-        clustering: What the server does with them.
+        exchange: Exchange in which the clients send images.
+        clustering: Clustering of the images.
         image_shape: Channels, height and width of an image.
-        kept: How many images of each client the server keeps, to be looked at.
+        kept: Number of each client's images that the server keeps for inspection.
     """
 
     exchange: Exchange[Nothing, ImagesUpdate]
@@ -309,7 +297,7 @@ class Pooling(ServerWork[PooledState, Nothing, ImagesUpdate]):
     kept: int = 0
 
     def broadcast(self, state: PooledState) -> Nothing:
-        """Nothing: clients need nothing."""
+        """Send nothing: clients need no message."""
         return Nothing()
 
     def form(self, message: Nothing) -> Form:
@@ -336,11 +324,11 @@ class Pooling(ServerWork[PooledState, Nothing, ImagesUpdate]):
 
 
 class PooledClustering(ClusteringAlgorithm[PooledState]):
-    """The centralised systems: one round, in which the clients' own images go up.
+    """The centralised systems: in a single round clients send their own images.
 
     Args:
-        problem: What it is made for.
-        clustering: What the server does with the images.
+        problem: The setting.
+        clustering: Clustering at the server.
     """
 
     state_type = PooledState
@@ -352,32 +340,30 @@ class PooledClustering(ClusteringAlgorithm[PooledState]):
         self.by_angle = clustering.by_angle
 
     def initial_state(self, randomness: Randomness) -> PooledState:
-        """Without centroids."""
+        """A state without centroids."""
         return PooledState()
 
-    def exchanges(
-        self, number: int, state: PooledState
-    ) -> Sequence[ServerWork[PooledState, Any, Any]]:
-        """Images."""
+    def exchanges(self, number: int, state: PooledState) -> Sequence[Pooling | MeanGANLosses]:
+        """One exchange, in which clients send images."""
         return [Pooling(OWN_IMAGES, self.clustering, self.problem.image_shape)]
 
     def client_side(self, crew: Crew) -> ClientSide:
-        """Images."""
+        """Clients send their own images."""
         return ClientSide.of(OwnImages())
 
     def assign(self, state: PooledState, holder: Client) -> Tensor:
-        """The cluster of each image, int64 of shape (samples,)."""
+        """Assign each image to a cluster, int64 of shape (samples,)."""
         required_centroids(state.centroids)
         return self.clustering.assign(state, holder.images)
 
     def represent(self, state: PooledState, holder: Client) -> Tensor | None:
-        """Images as points in the centroids' space; None before there are centroids."""
+        """Map images to points in the centroids' space; None before there are centroids."""
         if state.centroids is None:
             return None
         return self.clustering.represent(state, holder.images)
 
     def delivery(self, state: PooledState) -> PooledState:
-        """The centroids, and the encoder where there is one; decoders stay at the server."""
+        """Deliver the centroids and the encoder, if any; the decoder stays at the server."""
         encoder = state.encoder and {
             name: entry for name, entry in state.encoder.items() if name.startswith("encoder.")
         }
@@ -385,11 +371,13 @@ class PooledClustering(ClusteringAlgorithm[PooledState]):
 
 
 class SyntheticClustering(PooledClustering):
-    """Synthetic images: a round for each epoch of the clients' GANs; images go up in the last one.
+    """Systems of synthetic images, which clients send in the last epoch of their GANs.
+
+    Each round is an epoch.
 
     Args:
-        problem: What it is made for.
-        clustering: What the server does with the images.
+        problem: The setting.
+        clustering: Clustering at the server.
 
     Raises:
         UsageError: The images do not fit the clients' networks.
@@ -399,16 +387,14 @@ class SyntheticClustering(PooledClustering):
         super().__init__(problem, clustering)
         self.gan = problem.config.section(GANConfig)
         self.rounds = self.gan.epochs
-        # Images that do not fit the clients' networks are refused before a run begins.
+        # A run whose images do not fit the networks is refused before it begins.
         with torch.device("meta"):
             Generator(problem.image_shape, problem.clusters, self.gan)
             Discriminator(problem.image_shape, self.gan)
 
-    def exchanges(
-        self, number: int, state: PooledState
-    ) -> Sequence[ServerWork[PooledState, Any, Any]]:
-        """Training; in the last round images, too."""
-        works: list[ServerWork[PooledState, Any, Any]] = [MeanGANLosses()]
+    def exchanges(self, number: int, state: PooledState) -> Sequence[Pooling | MeanGANLosses]:
+        """Train the GANs; in the last round clients also send images."""
+        works: list[Pooling | MeanGANLosses] = [MeanGANLosses()]
         if number == self.rounds - 1:
             kept = _SHEET_ROWS * self.problem.clusters
             shape = self.problem.image_shape
@@ -416,7 +402,7 @@ class SyntheticClustering(PooledClustering):
         return works
 
     def client_side(self, crew: Crew) -> ClientSide:
-        """GANs, and what they draw."""
+        """Clients train GANs and send the images that these draw."""
         problem, codes = self.problem, self.problem.clusters
         bytes_of_one = gan_training_bytes(self.gan, problem.image_shape, codes, crew.largest)
         compute = problem.config.compute
@@ -427,7 +413,7 @@ class SyntheticClustering(PooledClustering):
         return ClientSide.of(GANEpoch(trainer), SyntheticImages(trainer), cohort=cohort)
 
     def pictures(self, state: PooledState) -> Mapping[str, Tensor]:
-        """A sheet of each client's synthetic images, a column for each code of its generator."""
+        """Arrange each client's synthetic images on a sheet with a column for each code."""
         return {
             f"synthetic-client-{number}": sheet(images, self.problem.clusters)
             for number, images in (state.images or {}).items()

@@ -1,47 +1,49 @@
 """The systems in which images go up, described."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from ccfcpp.clustering.kmeans.config import CentroidConfig, FuzzyConfig
+from ccfcpp.clustering.kmeans.config import FOR_REPRESENTATIONS, CentroidConfig, FuzzyConfig
 from ccfcpp.clustering.methods import System
 from ccfcpp.clustering.shallow.config import PixelsConfig
 from ccfcpp.clustering.synthetic.config import DCNConfig, GANConfig
 from ccfcpp.core.config import Section, Tree
 
 if TYPE_CHECKING:
-    from ccfcpp.clustering.algorithm import ClusteringAlgorithm, Problem
+    from ccfcpp.clustering.algorithm import Problem
+    from ccfcpp.clustering.methods import Made
 
 _K_MEANS: dict[str, type[Section]] = {"pixels": PixelsConfig, "centroids": CentroidConfig}
 _FUZZY: dict[str, type[Section]] = {"pixels": PixelsConfig, "fuzzy": FuzzyConfig}
+_IGNORES = (*FOR_REPRESENTATIONS, "privacy.smallest_count")
 # SDA-FC's clients know the directions of the server's centroids.
 _DIRECTIONS: Tree = {"pixels": {"assignment": "cosine"}}
 
 
-def _km(problem: "Problem") -> "ClusteringAlgorithm[Any]":
+def _km(problem: "Problem") -> "Made":
     from ccfcpp.clustering.synthetic import pooled
 
     return pooled.PooledClustering(problem, pooled.PixelKMeans(problem))
 
 
-def _fcm(problem: "Problem") -> "ClusteringAlgorithm[Any]":
+def _fcm(problem: "Problem") -> "Made":
     from ccfcpp.clustering.synthetic import pooled
 
     return pooled.PooledClustering(problem, pooled.PixelFuzzyCMeans(problem))
 
 
-def _sda_fc_km(problem: "Problem") -> "ClusteringAlgorithm[Any]":
+def _sda_fc_km(problem: "Problem") -> "Made":
     from ccfcpp.clustering.synthetic import pooled
 
     return pooled.SyntheticClustering(problem, pooled.PixelKMeans(problem))
 
 
-def _sda_fc_fcm(problem: "Problem") -> "ClusteringAlgorithm[Any]":
+def _sda_fc_fcm(problem: "Problem") -> "Made":
     from ccfcpp.clustering.synthetic import pooled
 
     return pooled.SyntheticClustering(problem, pooled.PixelFuzzyCMeans(problem))
 
 
-def _ppfc_gan(problem: "Problem") -> "ClusteringAlgorithm[Any]":
+def _ppfc_gan(problem: "Problem") -> "Made":
     from ccfcpp.clustering.synthetic import pooled
 
     return pooled.SyntheticClustering(problem, pooled.LatentKMeans(problem))
@@ -53,6 +55,7 @@ KM = System(
     kinds=("images",),
     make=_km,
     sections=_K_MEANS,
+    ignores=(*_IGNORES, "compute"),
     centralised=True,
     summary="k-means of all clients' images in one place",
 )
@@ -62,6 +65,7 @@ FCM = System(
     kinds=("images",),
     make=_fcm,
     sections=_FUZZY,
+    ignores=(*_IGNORES, "compute"),
     centralised=True,
     summary="fuzzy c-means of all clients' images in one place",
 )
@@ -71,7 +75,9 @@ SDA_FC_KM = System(
     kinds=("synthetic",),
     make=_sda_fc_km,
     sections=_K_MEANS | {"gan": GANConfig},
+    ignores=_IGNORES,
     fixed=_DIRECTIONS,
+    rounds="gan.epochs",
     summary="k-means of images that the clients' GANs make",
 )
 SDA_FC_FCM = System(
@@ -80,7 +86,9 @@ SDA_FC_FCM = System(
     kinds=("synthetic",),
     make=_sda_fc_fcm,
     sections=_FUZZY | {"gan": GANConfig},
+    ignores=_IGNORES,
     fixed=_DIRECTIONS,
+    rounds="gan.epochs",
     summary="fuzzy c-means of images that the clients' GANs make",
 )
 PPFC_GAN = System(
@@ -89,5 +97,7 @@ PPFC_GAN = System(
     kinds=("synthetic",),
     make=_ppfc_gan,
     sections={"gan": GANConfig, "dcn": DCNConfig, "centroids": CentroidConfig},
+    ignores=_IGNORES,
+    rounds="gan.epochs",
     summary="a deep clustering network of images that the clients' GANs make",
 )

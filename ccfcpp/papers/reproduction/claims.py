@@ -1,16 +1,34 @@
 """Statements of the papers, held against numbers: in how many places they are true."""
 
-import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
-from ccfcpp.papers.reproduction.results import Place, Score, ScoreTable
+from ccfcpp.core.config import Section
+from ccfcpp.papers.reproduction.scores import Pairs, ScoreTable
 
 Count = tuple[int, int]
 """In how many places a statement holds, and of how many."""
 Counting = Callable[[ScoreTable], Count]
-Pairs = Sequence[tuple[str, str]]
-"""Systems of which the first is said to have the higher value."""
+Systems = Sequence[str] | Literal["all"]
+
+
+class Range(Section):
+    """Bounds of a number."""
+
+    above: float | None = None
+    at_least: float | None = None
+    below: float | None = None
+    at_most: float | None = None
+
+    def holds(self, value: float) -> bool:
+        """Return whether a number is within the bounds."""
+        return (
+            (self.above is None or value > self.above)
+            and (self.at_least is None or value >= self.at_least)
+            and (self.below is None or value < self.below)
+            and (self.at_most is None or value <= self.at_most)
+        )
 
 
 @dataclass(frozen=True)
@@ -22,7 +40,7 @@ class Claim:
         held: In how many places it held in our runs.
         of: Of how many.
         paper: The same two numbers for the paper's own table, where it has been published.
-        stated: Whether the paper has it; else it is our reading of it.
+        stated: Whether the paper states it; else it is our reading.
     """
 
     text: str
@@ -32,7 +50,7 @@ class Claim:
     stated: bool = True
 
     def __str__(self) -> str:
-        """In one clause."""
+        """Write the claim as one clause."""
         published = "" if self.paper is None else " (in the paper {} of {})".format(*self.paper)
         return f"{self.text}: {self.held} of {self.of}{published}"
 
@@ -50,11 +68,14 @@ def claim(
         text: The statement.
         count: In how many places of a table it holds, and of how many.
         ours: Our values.
-        paper: The paper's values. Of these the ones for our images count, where there are some.
-        stated: Whether the paper has the statement.
+        paper: The paper's values. Those for our images count, where there are some.
+        stated: Whether the paper states it.
     """
     published = None if paper is None else count(paper.beside(ours))
     return Claim(text, *count(ours), published, stated)
+
+
+# --- ways of counting ---
 
 
 def _counted(tests: Sequence[bool]) -> Count:
@@ -62,21 +83,12 @@ def _counted(tests: Sequence[bool]) -> Count:
 
 
 def higher(pairs: Pairs) -> Counting:
-    """One system has a higher value than another, under each condition."""
-
-    def count(table: ScoreTable) -> Count:
-        return _counted([gain > 0 for _, gain in _differences(table, pairs)])
-
-    return count
+    """Count where the first system of a pair has a higher value than the second."""
+    return lambda table: _counted([gain > 0 for _, gain in table.differences(pairs)])
 
 
-def highest(system: str) -> Counting:
-    """A system has the highest value of all, under each condition."""
-    return led_by([system])
-
-
-def led_by(systems: Sequence[str]) -> Counting:
-    """One of some systems has the highest value of all, under each condition."""
+def highest(systems: Sequence[str]) -> Counting:
+    """Count the conditions under which one of some systems has a higher value than all others."""
 
     def count(table: ScoreTable) -> Count:
         tests = []
@@ -91,97 +103,70 @@ def led_by(systems: Sequence[str]) -> Counting:
     return count
 
 
-def rises(systems: Sequence[str]) -> Counting:
-    """A system's value rises from each place on the axis to the next."""
+def everywhere(bounds: Range) -> Counting:
+    """Count the values that are within bounds."""
+    return lambda table: _counted([bounds.holds(score.mean) for score in table.scores.values()])
+
+
+def somewhere(bounds: Range) -> Counting:
+    """Ask whether one value at least is within bounds: one place, where anything is known."""
 
     def count(table: ScoreTable) -> Count:
-        return _counted([change > 0 for change in _changes(table, systems)])
+        held, known = everywhere(bounds)(table)
+        return min(held, 1), min(known, 1)
 
     return count
 
 
-def falls(systems: Sequence[str]) -> Counting:
-    """A system's value falls from each place on the axis to the next."""
+def _of_systems(
+    view: Callable[[ScoreTable], ScoreTable], bounds: Range
+) -> Callable[[Systems], Counting]:
+    """Make a check that counts values of some systems in a table made from the given one."""
 
-    def count(table: ScoreTable) -> Count:
-        return _counted([change < 0 for change in _changes(table, systems)])
+    def check(systems: Systems) -> Counting:
+        return lambda table: everywhere(bounds)(
+            view(table).where(lambda at: systems == "all" or at[2] in systems)
+        )
 
-    return count
-
-
-def _changes(table: ScoreTable, systems: Sequence[str]) -> list[float]:
-    """From each place on the axis to the next one that has a value."""
-    changes: list[float] = []
-    for panel, system in itertools.product(table.panels, systems):
-        found = [table.scores.get((panel, place, system)) for place in table.places(panel)]
-        means = [score.mean for score in found if score is not None]
-        changes += [after - before for before, after in itertools.pairwise(means)]
-    return changes
+    return check
 
 
-def ends_lower(systems: Sequence[str]) -> Counting:
-    """A system's value is lower at the last place on the axis than at the first."""
-
-    def count(table: ScoreTable) -> Count:
-        lost = table.losses().scores
-        return _counted([loss.mean > 0 for (_, _, name), loss in lost.items() if name in systems])
-
-    return count
-
-
-def ends_higher(systems: Sequence[str]) -> Counting:
-    """A system's value is higher at the last place on the axis than at the first."""
-
-    def count(table: ScoreTable) -> Count:
-        lost = table.losses().scores
-        return _counted([loss.mean < 0 for (_, _, name), loss in lost.items() if name in systems])
-
-    return count
+rises = _of_systems(ScoreTable.steps, Range(above=0))
+"""Count where a system's value rises from a place on the axis to the next."""
+falls = _of_systems(ScoreTable.steps, Range(below=0))
+"""Count where a system's value falls from a place on the axis to the next."""
+ends_lower = _of_systems(ScoreTable.losses, Range(above=0))
+"""Count where a system's value is lower at the last place on the axis than at the first."""
+ends_higher = _of_systems(ScoreTable.losses, Range(below=0))
+"""Count where a system's value is higher at the last place on the axis than at the first."""
 
 
-def everywhere(test: Callable[[float], bool]) -> Counting:
-    """All values pass a test."""
-
-    def count(table: ScoreTable) -> Count:
-        return _counted([test(score.mean) for score in table.scores.values()])
-
-    return count
-
-
-def somewhere(test: Callable[[float], bool]) -> Counting:
-    """One value at least passes a test: one place, where anything is known."""
-
-    def count(table: ScoreTable) -> Count:
-        tests = [test(score.mean) for score in table.scores.values()]
-        return int(any(tests)), int(bool(tests))
-
-    return count
+def best_differs(system: str) -> Counting:
+    """Ask whether a system has its highest value at another place in one panel than in another."""
+    return lambda table: (
+        int(len({table.best_place(panel, system) for panel in table.panels}) > 1),
+        1,
+    )
 
 
-def gains(table: ScoreTable, pairs: Pairs) -> ScoreTable:
-    """What the first of each pair has over the second, as a table under the first one's name.
+CHECKS: Mapping[str, Callable[..., Counting]] = {
+    "higher": higher,
+    "highest": highest,
+    "rises": rises,
+    "falls": falls,
+    "ends_lower": ends_lower,
+    "ends_higher": ends_higher,
+    "everywhere": everywhere,
+    "somewhere": somewhere,
+    "best_differs": best_differs,
+}
+"""Ways of counting by name; each takes what an item's claim has under that name."""
 
-    Each system is the first one of a single pair.
-    """
-    scores = {place: Score(gain) for place, gain in _differences(table, pairs)}
-    return ScoreTable(f"gain in {table.measure}", table.axis, scores)
-
-
-def _differences(table: ScoreTable, pairs: Pairs) -> list[tuple[Place, float]]:
-    """What the first of each pair has over the second, wherever both are known."""
-    found: list[tuple[Place, float]] = []
-    for panel, place in table.conditions:
-        values = table.under(panel, place)
-        found += [
-            ((panel, place, first), values[first] - values[second])
-            for first, second in pairs
-            if first in values and second in values
-        ]
-    return found
+# --- text ---
 
 
 def verdict(scale: str, claims: Sequence[Claim]) -> str:
-    """A paragraph on what held.
+    """Write a paragraph on what held.
 
     Args:
         scale: What was run, in a sentence.

@@ -12,7 +12,7 @@ from ccfcpp.core.randomness import Randomness
 from ccfcpp.data import load
 
 NAME = "digit-domains"
-"""Of their folder."""
+"""The name of their folder."""
 
 _DOMAINS: dict[str, Callable[[Image.Image], Image.Image]] = {
     "plain": lambda image: image,
@@ -48,5 +48,5 @@ def write_digit_domains(folder: Path) -> Path:
 
 
 def _as_image(pixels: Tensor) -> Image.Image:
-    """A grey image of shape (1, height, width)."""
+    """Turn pixels of shape (1, height, width) into a grey image."""
     return Image.fromarray(np.asarray(pixels[0]))

@@ -1,23 +1,22 @@
-"""Lines by condition: scores with their deviations beside the papers', and spectra."""
+"""Figures of scores with their deviations beside the papers', and of singular values."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from matplotlib.ticker import NullFormatter
 
-from ccfcpp.papers.reproduction.results import Score, ScoreTable
+from ccfcpp.papers.reproduction.scores import ScoreTable
 from ccfcpp.report.drawing import Drawn, legend_above, paper, power
 from ccfcpp.report.palette import line_style
 from ccfcpp.report.runs import slug
 
 _MOST_MARKED = 30
-"""Places on an axis; of more, which are rounds, none is marked."""
-_SHIFT = 0.03
-"""Of the way from place to place."""
+"""Largest number of places on an axis that are marked; more are rounds."""
+_APART = 0.03
+"""Distance of the marks of two systems, as a share of that of two places."""
 
 
 def draw_scores(table: ScoreTable, published: ScoreTable | None = None) -> list[Drawn]:
-    """A figure for each of the images: our values, and the paper's for the same images.
+    """Draw a figure for each panel: our values, and the paper's for the same images.
 
     The paper's values for other images have figures of their own where it has none of ours.
 
@@ -36,27 +35,23 @@ def _draw_panel(
 ) -> Drawn:
     places = table.places(panel)
     rows: list[dict[str, object]] = []
-    deviates = any(score.deviation for score in table.scores.values())
-    middle = (len(table.systems) - 1) / 2
-
-    def shift(number: int) -> float:
-        """Of a system's marks, so that deviations do not hide each other."""
-        return _SHIFT * (number - middle) if deviates else 0.0
-
+    # Marks stand beside each other, so that deviations do not hide each other.
+    apart = _APART if any(score.deviation for score in table.scores.values()) else 0.0
     with paper() as (figure, axes):
         for number, system in enumerate(table.systems):
-            look: dict[str, Any] = line_style(number)
-            own = {place: table.get(panel, place, system) for place in places}
-            known = {place: score for place, score in own.items() if score is not None}
+            known = {at: one for at in places if (one := table.get(panel, at, system))}
             if not known:
                 continue
-            at = [places.index(place) + shift(number) for place in known]
-            means = [score.mean for score in known.values()]
-            if len(places) > _MOST_MARKED:
-                look |= {"marker": ""}
+            theirs = {
+                at: one.mean
+                for at in places
+                if published is not None and (one := published.get(panel, at, system))
+            }
+            shift = apart * (number - (len(table.systems) - 1) / 2)
+            look = line_style(number) | ({"marker": ""} if len(places) > _MOST_MARKED else {})
             axes.errorbar(
-                at,
-                means,
+                [places.index(at) + shift for at in known],
+                [score.mean for score in known.values()],
                 [score.deviation or 0 for score in known.values()],
                 label=system,
                 capsize=2,
@@ -64,16 +59,17 @@ def _draw_panel(
                 elinewidth=0.8,
                 **look,
             )
-            theirs = _published(published, panel, places, system)
             hollow = look | {"linestyle": "none", "markerfacecolor": "none", "markersize": 9}
-            axes.plot(
-                [places.index(place) + shift(number) for place in theirs],
-                list(theirs.values()),
-                **hollow,
-            )
+            axes.plot([places.index(at) + shift for at in theirs], list(theirs.values()), **hollow)
             rows += [
-                _row(table, place, system, score, theirs.get(place))
-                for place, score in known.items()
+                {
+                    table.axis or "place": at,
+                    "system": system,
+                    table.measure: score.mean,
+                    "deviation": score.deviation,
+                    "the paper": theirs.get(at),
+                }
+                for at, score in known.items()
             ]
         step = -(-len(places) // 10)
         axes.set_xticks(range(0, len(places), step), places[::step])
@@ -82,42 +78,20 @@ def _draw_panel(
     beside = ", hollow marks are the paper's" if any(row["the paper"] for row in rows) else ""
     by = f" by {table.axis}" if table.axis else ""
     caption = f"{table.measure}{by}; means and deviations over seeds{beside}."
-    name = slug(f"{table.measure}-{whose}{panel}")
-    return Drawn(name, f"{whose}{panel}", caption, figure, rows)
-
-
-def _published(
-    published: ScoreTable | None, panel: str, places: Sequence[str], system: str
-) -> dict[str, float]:
-    if published is None:
-        return {}
-    found = {place: published.get(panel, place, system) for place in places}
-    return {place: score.mean for place, score in found.items() if score is not None}
-
-
-def _row(
-    table: ScoreTable, place: str, system: str, score: Score, published: float | None
-) -> dict[str, object]:
-    return {
-        table.axis or "place": place,
-        "system": system,
-        table.measure: score.mean,
-        "deviation": score.deviation,
-        "the paper": published,
-    }
+    return Drawn(slug(f"{table.measure}-{whose}{panel}"), f"{whose}{panel}", caption, figure, rows)
 
 
 def draw_spectra(title: str, curves: Mapping[str, Sequence[float]]) -> Drawn:
-    """Singular values in descending order, on a logarithmic scale.
+    """Draw singular values in descending order, on a logarithmic scale.
 
     Args:
-        title: Whose they are.
-        curves: By name; above 0.
+        title: The figure's title.
+        curves: Singular values by the name of their line, all above 0.
     """
     rows: list[dict[str, object]] = []
     with paper() as (figure, axes):
         for number, (name, values) in enumerate(curves.items()):
-            look: dict[str, Any] = line_style(number) | {"marker": ""}
+            look = line_style(number) | {"marker": ""}
             axes.plot(range(1, len(values) + 1), values, label=name, linewidth=1.8, **look)
             rows += [
                 {"curve": name, "dimension": place, "singular value": value}

@@ -1,21 +1,27 @@
-"""What a table or a figure came to, and the numbers of single runs that several need."""
+"""What the finished runs of an item came to: its tables, claims and figures."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-import torch
-from torch import Tensor
-
 from ccfcpp.core.metrics import above_rounding
-from ccfcpp.papers.reproduction.claims import Claim
-from ccfcpp.papers.reproduction.drawing import draw_scores
-from ccfcpp.papers.reproduction.results import Label, Measure, Result, ScoreTable
+from ccfcpp.papers.reproduction.claims import Claim, claim
+from ccfcpp.papers.reproduction.drawing import draw_scores, draw_spectra
+from ccfcpp.papers.reproduction.items import ClaimSpec, Item, PictureSpec, SpectraSpec, TableSpec
+from ccfcpp.papers.reproduction.measures import SPECTRA, read
+from ccfcpp.papers.reproduction.published import published_scores
+from ccfcpp.papers.reproduction.results import Result, by_label, first_seeds, label
+from ccfcpp.papers.reproduction.scores import ANY, Place, ScoreTable, mean_scores
+from ccfcpp.report import classes, planes, spread
 from ccfcpp.report.drawing import Drawn
 from ccfcpp.report.errors import CannotDrawError
+from ccfcpp.report.examination import Run
 from ccfcpp.report.runs import slug
 
-_COLLAPSED = 0.01
-"""Of the largest singular value: what lies below counts as collapsed."""
+_PICTURES: Mapping[str, Callable[[Run], Drawn]] = {
+    "holdings": classes.holdings,
+    "covariance": spread.covariance,
+    "plane": planes.by_class,
+}
 
 
 @dataclass(frozen=True)
@@ -24,8 +30,8 @@ class Findings:
 
     Attributes:
         tables: Our values, each with the paper's where they are published.
-        claims: The paper's statements, and where they held.
-        figures: The pictures.
+        claims: The statements, and where they held.
+        figures: The figures.
         left_out: Figures that could not be drawn, with the reasons.
     """
 
@@ -34,105 +40,125 @@ class Findings:
     figures: Sequence[Drawn]
     left_out: Sequence[str] = ()
 
-    def joined(self, other: "Findings") -> "Findings":
-        """These and others."""
-        return Findings(
-            [*self.tables, *other.tables],
-            [*self.claims, *other.claims],
-            [*self.figures, *other.figures],
-            [*self.left_out, *other.left_out],
-        )
 
-
-def found(
-    tables: Sequence[ScoreTable], claims: Sequence[Claim], figures: Sequence[Drawn]
-) -> Findings:
-    """Findings for which the paper has no numbers; the tables are drawn after the figures."""
-    drawn = [figure for table in tables for figure in draw_scores(table)]
-    return Findings([(table, None) for table in tables], claims, [*figures, *drawn])
-
-
-Spectrum = Callable[[Result], Tensor | None]
-"""Singular values of a run's model, of shape (dimensions,); None where it has diverged."""
-
-
-def global_spectrum(result: Result) -> Tensor | None:
-    """Of the global model's representations."""
-    return _finite(result.folder.read_arrays("spectra").get("global"))
-
-
-def local_spectrum(result: Result, index: int = 0) -> Tensor | None:
-    """Of one of the last round's local models, by the clients' numbers; of the first."""
-    local = result.folder.read_arrays("spectra").get("local")
-    return None if local is None or len(local) <= index else _finite(local[index])
-
-
-def _finite(values: Tensor | None) -> Tensor | None:
-    return None if values is None or not torch.isfinite(values).all() else values
-
-
-def of_spectrum(spectrum: Spectrum, measure: Callable[[Tensor], float]) -> Measure:
-    """A measure of a spectrum; None where there is none.
+def find_in(item: Item, results: Sequence[Result]) -> Findings:
+    """Make the tables and figures of an item, and hold its claims against the tables.
 
     Args:
-        spectrum: Whose.
-        measure: From singular values to a number.
+        item: The table or figure of a paper.
+        results: Its finished runs.
     """
-
-    def measured(result: Result) -> float | None:
-        values = spectrum(result)
-        return None if values is None else measure(values)
-
-    return measured
-
-
-def collapsed_share(values: Tensor) -> float:
-    """Which share of singular values is below a hundredth of the largest."""
-    return float((values < _COLLAPSED * values[0]).double().mean())
-
-
-def curves(results: Sequence[Result], label: Label, spectrum: Spectrum) -> dict[str, list[float]]:
-    """Singular values for a logarithmic scale, of the first seed under each label."""
-    found: dict[str, list[float]] = {}
-    for result in results:
-        values = spectrum(result)
-        if values is not None and label(result) not in found:
-            found[label(result)] = above_rounding(values).tolist()
-    return found
-
-
-def drawn_of(draw: Callable[[], Drawn], labels: Sequence[str], left_out: list[str]) -> list[Drawn]:
-    """A figure of a run, or a line on why there is none.
-
-    Args:
-        draw: Draws it.
-        labels: What sets the run apart.
-        left_out: Takes the line.
-    """
-    try:
-        return [titled(draw(), *labels)]
-    except CannotDrawError as error:
-        left_out.append(f"{', '.join(labels)}: {error}")
-        return []
-
-
-def titled(drawn: Drawn, *labels: str) -> Drawn:
-    """A figure with labels in its name and title."""
-    text = ", ".join(labels)
-    return replace(
-        drawn, name=f"{drawn.name}-{slug(text.replace('+', 'p'))}", title=f"{drawn.title}: {text}"
+    tables = {
+        name: (_table(item, spec, results), _published(spec)) for name, spec in item.tables.items()
+    }
+    left_out: list[str] = []
+    figures = [
+        *(drawn for spec in item.spectra for drawn in _spectra(item, spec, results)),
+        *(drawn for spec in item.pictures for drawn in _pictures(item, spec, results, left_out)),
+        *(
+            drawn
+            for name, pair in tables.items()
+            if item.tables[name].drawn
+            for drawn in draw_scores(*pair)
+        ),
+    ]
+    return Findings(
+        [pair for name, pair in tables.items() if item.tables[name].tabulated],
+        [one for spec in item.claims for one in _claims(item, spec, results)],
+        figures,
+        left_out,
     )
 
 
-def by_label(results: Sequence[Result], label: Label) -> dict[str, list[Result]]:
-    """Results in groups."""
-    groups: dict[str, list[Result]] = {}
-    for result in results:
-        groups.setdefault(label(result), []).append(result)
-    return groups
+def _table(item: Item, spec: TableSpec, results: Sequence[Result]) -> ScoreTable:
+    """Means over the seeds."""
+
+    def place(result: Result, facts: Mapping[str, str]) -> Place:
+        system = label(spec.system, result, facts)
+        at = ANY if system in spec.anywhere else label(spec.place, result, facts)
+        return label(spec.panel or item.panels, result, facts), at, system
+
+    readings = read(results, spec.measured)
+    scores = mean_scores((place(result, facts), value) for result, facts, value in readings)
+    table = ScoreTable(spec.title, spec.axis, scores)
+    if spec.over:
+        table = table.over(spec.over, spec.title)
+    return table.at(table.places(table.panels[0])[-1]) if spec.last else table
 
 
-def first_seeds(results: Sequence[Result]) -> list[Result]:
-    """Those with the lowest seed."""
-    lowest = min(result.config.seed for result in results)
-    return [result for result in results if result.config.seed == lowest]
+def _published(spec: TableSpec) -> ScoreTable | None:
+    if not spec.published:
+        return None
+    return ScoreTable(spec.title, spec.axis, published_scores(spec.published))
+
+
+def _claims(item: Item, spec: ClaimSpec, results: Sequence[Result]) -> list[Claim]:
+    """Hold a claim against the table of all runs, or of each group of them."""
+    table = item.tables[spec.table or next(iter(item.tables))]
+    published = _published(table)
+    paper = None if published is None else spec.view(published)
+    groups = by_label(results, spec.each) if spec.each else {"": results}
+    return [
+        claim(
+            label(spec.say, group[0]),
+            spec.check,
+            spec.view(_table(item, table, group)),
+            paper,
+            spec.stated,
+        )
+        for group in groups.values()
+    ]
+
+
+def _spectra(item: Item, spec: SpectraSpec, results: Sequence[Result]) -> list[Drawn]:
+    """Singular values for a logarithmic scale, of the first run of each line."""
+    # What stands side by side is of one run.
+    chosen = first_seeds(results) if spec.of == "both" else results
+    figures: dict[str, dict[str, list[float]]] = {}
+    for result, facts, values in read(chosen, SPECTRA[spec.of]):
+        lines = figures.setdefault(label(spec.title or item.panels, result, facts), {})
+        name = label(spec.line, result, facts)
+        if values is not None and name not in lines:
+            lines[name] = above_rounding(values).tolist()
+    return [draw_spectra(title, lines) for title, lines in figures.items()]
+
+
+def _pictures(
+    item: Item, spec: PictureSpec, results: Sequence[Result], left_out: list[str]
+) -> list[Drawn]:
+    """Figures of single runs, or of several; ``left_out`` takes a line on each that fails."""
+    chosen = [
+        result
+        for result in first_seeds(results)
+        if all(result.settings[key] in values for key, values in spec.only.items())
+    ]
+    drawn = []
+    for title, group in by_label(chosen, spec.title or item.panels).items():
+        try:
+            if spec.show == "correlations":
+                figures = _correlations(spec, group)
+            else:
+                figures = [_PICTURES[spec.show](result.examined) for result in group]
+        except CannotDrawError as error:
+            left_out.append(f"{title}: {error}")
+        else:
+            drawn += [_titled(figure, title) for figure in figures]
+    return drawn
+
+
+def _correlations(spec: PictureSpec, group: Sequence[Result]) -> list[Drawn]:
+    """Correlations of several runs in one figure, without the runs that have none."""
+    gathered = []
+    for result in group:
+        run = replace(result.examined, label=label(spec.line, result))
+        try:
+            gathered.append((run, spread.correlations(run)))
+        except CannotDrawError:
+            continue
+    return list(spread.draw_correlations(gathered)) if gathered else []
+
+
+def _titled(drawn: Drawn, text: str) -> Drawn:
+    """Add a label to a figure's name and title."""
+    name = f"{drawn.name}-{slug(text.replace('+', 'p'))}"
+    return replace(drawn, name=name, title=f"{drawn.title}: {text}")

@@ -1,57 +1,257 @@
-"""All tables and figures, by name."""
+"""Tables and figures of the papers, as the files ``configs/reproduce/papers`` describe them."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Literal
 
-from ccfcpp.clustering.config import ClusterConfig
-from ccfcpp.clustering.experiment import ClusteringExperiment
-from ccfcpp.core.config import RunConfig, Tree
-from ccfcpp.papers.reproduction.findings import Findings
-from ccfcpp.papers.reproduction.plan import Block
-from ccfcpp.papers.reproduction.results import Result
-from ccfcpp.runs.experiment import Experiment
-from supervised.config import ClassifyConfig
-from supervised.experiment import ClassificationExperiment
+from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
+from ccfcpp.core.config import Positive, Section, Tree
+from ccfcpp.core.config_layers import read_yaml
+from ccfcpp.core.errors import UsageError
+from ccfcpp.core.presets import ITEMS_OF_PAPERS, preset_file
+from ccfcpp.papers.reproduction.claims import CHECKS, Counting, Range, Systems
+from ccfcpp.papers.reproduction.measures import MEASURES, OF_SPECTRA, Measure, Whose, of_spectra
+from ccfcpp.papers.reproduction.scores import Pairs, ScoreTable, plain
 
-@dataclass(frozen=True)
-class Command:
-    """What runs are made by.
-
-    Attributes:
-        config: The kind of their configurations.
-        presets: Folder of the data sets' presets.
-        make: Makes a run.
-        base: Settings of all runs, under those of a table.
-    """
-
-    config: type[RunConfig]
-    presets: str
-    make: Callable[[Any], Experiment[Any]]
-    base: Tree = field(default_factory=dict)
+PAPERS = ("ccfcpp", "feddecorr")
+"""Names of the files."""
+Text = Annotated[str, BeforeValidator(plain)]
+"""A place on an axis: a number as papers print it, or a name."""
 
 
-CLUSTER = Command(ClusterConfig, "cluster", ClusteringExperiment, {"preset": "published"})
-CLASSIFY = Command(ClassifyConfig, "classify", ClassificationExperiment)
+class Block(Section):
+    """Runs over some shipped settings."""
+
+    files: tuple[str, ...] = ()
+    """Names of shipped configuration files, such as ``feddecorr/table1``."""
+    settings: Tree = Field(default_factory=dict)
+    """Settings over those of the files."""
+    grid: tuple[dict[str, list[object]], ...] = ()
+    """Grids of values by dotted key; where there is none, that of the last file that has one."""
+    seeds: Positive = 1
+    """Seeds of each cell."""
+    images: str | None = None
+    """A folder of images for which the settings have no name: ``digit-domains``, which is made, or
+    a folder among the data sets."""
 
 
-@dataclass(frozen=True)
-class Item:
-    """A table or a figure of a paper.
-
-    Attributes:
-        title: What it shows, and where.
-        command: What its runs are made by.
-        full: Its runs at the paper's size.
-        quick: Its runs on little data.
-        find: From finished runs to tables, figures and statements that held or did not.
-        timed: Whether it measures time, so that its runs have the machine for themselves.
-    """
+class TableSpec(Section):
+    """A table of scores. ``panel``, ``place`` and ``system`` are templates of labels."""
 
     title: str
-    command: Command
-    full: Sequence[Block]
-    quick: Sequence[Block]
-    find: Callable[[Sequence[Result]], Findings]
+    """The name of the measure in the table."""
+    measure: str
+    """One of ``MEASURES``, or of ``OF_SPECTRA`` where ``spectrum`` is given."""
+    spectrum: Whose | None = None
+    axis: str = ""
+    panel: str = ""
+    """The item's where it is empty."""
+    place: str
+    system: str
+    anywhere: tuple[str, ...] = ()
+    """Systems to which the axis means nothing."""
+    over: str = ""
+    """The system by whose values all are divided."""
+    last: bool = False
+    """Whether only the last place on the axis is kept."""
+    published: str = ""
+    """The paper's table beside it, by its name in ``published.py``."""
+    tabulated: bool = True
+    """Whether the table is shown."""
+    drawn: bool = True
+    """Whether figures show it."""
+
+    @property
+    def measured(self) -> Measure:
+        """The measure of a run."""
+        if self.spectrum is None:
+            return MEASURES[self.measure]
+        return of_spectra(OF_SPECTRA[self.measure], self.spectrum)
+
+    @model_validator(mode="after")
+    def _measure_is_known(self) -> "TableSpec":
+        known = MEASURES if self.spectrum is None else OF_SPECTRA
+        if self.measure not in known:
+            raise ValueError(f"measure {self.measure!r} is none of {', '.join(known)}")
+        return self
+
+
+class SpectraSpec(Section):
+    """Figures of singular values."""
+
+    of: Whose
+    title: str = ""
+    """Template of the figure's title; the item's panel where it is empty."""
+    line: str
+    """Template of a line's name. A line is that of the first run of its name."""
+
+
+class PictureSpec(Section):
+    """Figures of the models and images of runs with the first seed."""
+
+    show: Literal["holdings", "covariance", "correlations", "plane"]
+    title: str = ""
+    """Template of the figure's title; the item's panel where it is empty."""
+    line: str = ""
+    """Template of a line's name, where a figure has several runs."""
+    only: dict[str, tuple[object, ...]] = Field(default_factory=dict)
+    """Values by dotted key that the runs must have."""
+
+
+class ClaimSpec(Section):
+    """A statement: it holds a check against a table, or against a table made from it.
+
+    The table is made in the order of the fields: each that is given takes what the one before left.
+    """
+
+    say: str
+    stated: bool = True
+    """Whether the paper states it; else it is our reading."""
+    each: str = ""
+    """A template: the claim is made for each group of runs of the same label, which ``say`` may
+    name."""
+    table: str = ""
+    """The name of the table; the item's first where it is empty."""
+
+    places_to_last_of: str | None = None
+    below_best: str | None = None
+    gains: Pairs | None = None
+    losses: bool = False
+    steps: bool = False
+    ratios: bool = False
+    """As ``steps``, by quotients."""
+    by_place: bool = False
+    at: tuple[Text, ...] = ()
+    without: Text | None = None
+    of: str | None = None
+
+    higher: Pairs | None = None
+    highest: tuple[str, ...] | None = None
+    rises: Systems | None = None
+    falls: Systems | None = None
+    ends_higher: Systems | None = None
+    ends_lower: Systems | None = None
+    everywhere: Range | None = None
+    somewhere: Range | None = None
+    best_differs: str | None = None
+
+    @property
+    def check(self) -> Counting:
+        """The check, one of ``CHECKS``."""
+        (name,) = self._checks
+        return CHECKS[name](getattr(self, name))
+
+    @property
+    def _checks(self) -> list[str]:
+        return [name for name in CHECKS if getattr(self, name) is not None]
+
+    def view(self, table: ScoreTable) -> ScoreTable:
+        """Return the table that the check is held against."""
+        if self.places_to_last_of is not None:
+            table = table.places_to_last_of(self.places_to_last_of)
+        if self.below_best is not None:
+            table = table.below_best(self.below_best)
+        if self.gains is not None:
+            table = table.gains(self.gains)
+        if self.losses:
+            table = table.losses()
+        if self.steps:
+            table = table.steps()
+        if self.ratios:
+            table = table.steps(lambda after, before: after / before)
+        if self.by_place:
+            table = table.by_place()
+        if self.at:
+            table = table.at(*self.at)
+        if self.without is not None:
+            table = table.without(self.without)
+        return table if self.of is None else table.of(self.of)
+
+    @model_validator(mode="after")
+    def _one_check(self) -> "ClaimSpec":
+        if len(self._checks) != 1:
+            raise ValueError(f"{self.say!r} must have one of {', '.join(CHECKS)}")
+        return self
+
+
+class Item(Section):
+    """A table or a figure of a paper."""
+
+    title: str
+    command: Literal["cluster", "classify"]
+    """The command that makes the runs."""
+    base: Tree = Field(default_factory=dict)
+    """Settings of all runs, under those of a block."""
+    full: tuple[Block, ...]
+    """Its runs at the paper's size."""
+    quick: tuple[Block, ...]
+    """Its runs on little data, in minutes."""
     timed: bool = False
+    """Whether it measures time, so that its runs have the machine for themselves."""
+    panels: str = "{images}"
+    """Template of the panels' labels."""
+    spectra: tuple[SpectraSpec, ...] = ()
+    pictures: tuple[PictureSpec, ...] = ()
+    tables: dict[str, TableSpec]
+    claims: tuple[ClaimSpec, ...]
+
+    @model_validator(mode="after")
+    def _claims_have_tables(self) -> "Item":
+        for claim in self.claims:
+            if claim.table not in ("", *self.tables):
+                raise ValueError(f"{claim.say!r} is about a table {claim.table!r}: there is none")
+        return self
+
+
+class Paper(Section):
+    """A file: the items of a paper."""
+
+    paper: str
+    """The name with which the items' titles begin."""
+    command: Literal["cluster", "classify"]
+    base: Tree = Field(default_factory=dict)
+    shared: object = None
+    """Anchors of what several items have."""
+    items: dict[str, Tree]
+
+
+def load_items() -> dict[str, Item]:
+    """Read the items of all papers by name, in the papers' order.
+
+    Raises:
+        UsageError: In one line, the first key or value that does not fit.
+    """
+    items: dict[str, Item] = {}
+    for name in PAPERS:
+        where = f"{ITEMS_OF_PAPERS}/{name}"
+        items |= read_paper(read_yaml(preset_file(where)), where)
+    return items
+
+
+def read_paper(tree: Tree, where: str) -> dict[str, Item]:
+    """Read the items of one paper.
+
+    Args:
+        tree: The content of the file.
+        where: What to call the file in an error.
+
+    Raises:
+        UsageError: In one line, the first key or value that does not fit.
+    """
+    place = where
+    try:
+        paper = Paper.model_validate(tree)
+        items = {}
+        for name, item in paper.items.items():
+            place = f"{where}: {name}"
+            common = {"command": paper.command, "base": paper.base}
+            read = Item.model_validate(common | item)
+            items[name] = read.model_copy(update={"title": f"{paper.paper}, {read.title}"})
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(map(str, first["loc"]))
+        raise UsageError(f"{place}: {key}: {first['msg']}") from error
+    return items
+
+
+ITEMS = load_items()
+"""All tables and figures by name."""

@@ -2,54 +2,34 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ccfcpp.clustering.config import ClusterConfig
+from ccfcpp.clustering.experiment import ClusteringExperiment
 from ccfcpp.core.config import RunConfig, Tree
 from ccfcpp.core.config_layers import read_yaml, values_of
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.presets import preset_file
 from ccfcpp.data.places import root_folder
+from ccfcpp.papers.reproduction import digit_domains
+from ccfcpp.papers.reproduction.items import Block, Item
+from ccfcpp.papers.reproduction.results import dataset_name
+from ccfcpp.runs.experiment import Experiment
 from ccfcpp.runs.paths import MAY_CHANGE, C
 from ccfcpp.runs.study import Planned, plan_grid
+from supervised.config import ClassifyConfig
+from supervised.experiment import ClassificationExperiment
 
-Cells = Mapping[str, Sequence[Any]]
-"""Values by dotted key, all combinations of which are run."""
-Grid = Sequence[Cells]
-"""One after the other."""
-
-
-@dataclass(frozen=True)
-class ImageFolder:
-    """Images that no name of a data set stands for.
-
-    Attributes:
-        name: What to call them.
-        find: Where they are: from a folder into which they may be written first, and the folder of
-            the data sets, which is that of ``$CCFCPP_DATA`` where it is None.
-    """
-
-    name: str
-    find: Callable[[Path, Path | None], Path]
-
-
-@dataclass(frozen=True)
-class Block:
-    """Runs over some shipped settings.
-
-    Attributes:
-        layers: Names of shipped configuration files, such as ``feddecorr/table1``.
-        grid: What is run; the grid of the last file that has one where it is empty.
-        seeds: How many seeds each cell has.
-        images: The images, where the settings name none.
-    """
-
-    layers: tuple[str, ...] = ()
-    grid: Grid = ()
-    seeds: int = 1
-    images: ImageFolder | None = None
+Make = Callable[..., Experiment[Any]]
+"""From a configuration to its experiment."""
+KINDS: dict[str, tuple[type[RunConfig], Make]] = {
+    "cluster": (ClusterConfig, ClusteringExperiment),
+    "classify": (ClassifyConfig, ClassificationExperiment),
+}
+"""Configurations and experiments of the commands that make runs."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +38,7 @@ class Stored(Planned[C]):
 
     @property
     def folder(self) -> Path:
-        """Its folder inside the runs'."""
+        """The path of its folder inside that of all runs."""
         facts = values_of(self.config)
         heeded = {key: value for key, value in facts.items() if key not in MAY_CHANGE}
         # A folder of images may be moved, as data sets' folders may.
@@ -67,50 +47,40 @@ class Stored(Planned[C]):
         return Path(f"{heeded['method']}-{name}-{digest[:12]}")
 
 
-def dataset_name(config: RunConfig) -> str:
-    """The name of a data set, or of the folder of its images."""
-    return Path(config.dataset).name
-
-
-def plan_blocks(
-    kind: type[C],
-    presets: str,
-    blocks: Sequence[Block],
+def plan_item(
+    item: Item,
+    quick: bool,
     values: Tree,
     folder: Path,
     data_root: Path | None,
     dataset: str | None = None,
-    base: Tree | None = None,
-) -> list[Stored[C]]:
-    """All runs of some blocks, or those on one data set.
+) -> list[Stored[RunConfig]]:
+    """Plan all runs of an item, or those on one data set.
 
     Args:
-        kind: The kind of their configurations.
-        presets: Folder of the data sets' presets.
-        blocks: What is to be run.
+        item: The table or figure.
+        quick: Whether the runs are those on little data.
         values: Single values over everything.
-        folder: Where images that a block makes are put.
+        folder: The folder for images that are made.
         data_root: Folder of the data sets; ``$CCFCPP_DATA`` where it is None.
         dataset: The name of the only data set.
-        base: Settings of all runs, under those of a block.
 
     Raises:
         UsageError: A value is out of its range, images are missing, or no run is on the data set.
     """
-    runs: list[Stored[C]] = []
+    kind, _ = KINDS[item.command]
+    runs: list[Stored[RunConfig]] = []
     names: list[str] = []
-    for block in blocks:
-        layers = [base or {}]
-        layers += [read_yaml(preset_file(layer)) for layer in block.layers]
+    for block in item.quick if quick else item.full:
+        layers = [item.base, *(read_yaml(preset_file(file)) for file in block.files)]
         if block.images is not None:
-            names.append(block.images.name)
-            if dataset not in (None, block.images.name):
+            names.append(block.images)
+            if dataset not in (None, block.images):
                 continue
-            layers.append({"dataset": str(block.images.find(folder, data_root).resolve())})
-        if block.grid:
-            lists = [{key: list(choices) for key, choices in grid.items()} for grid in block.grid]
-            layers.append({"grid": lists})
-        planned = plan_grid(kind, presets, layers, values, block.seeds)
+            path = images_folder(block.images, folder, data_root)
+            layers.append({"dataset": str(path.resolve())})
+        layers.append(block.settings | _grid(block))
+        planned = plan_grid(kind, item.command, layers, values, block.seeds)
         runs += [Stored(run.axes, run.config) for run in planned]
     names += [dataset_name(run.config) for run in runs]
     if dataset is not None and dataset not in names:
@@ -120,16 +90,28 @@ def plan_blocks(
     return list({run.folder: run for run in wanted}.values())
 
 
-def data_folder(name: str) -> ImageFolder:
-    """Images that nobody may hand on: a folder of that name among the data sets."""
+def _grid(block: Block) -> Tree:
+    return {"grid": list(block.grid)} if block.grid else {}
 
-    def find(made: Path, data_root: Path | None) -> Path:
-        path = root_folder(data_root) / name
-        if not path.is_dir():
-            raise UsageError(
-                f"{path} is missing, which this table needs: put the folder of the domains there, "
-                "or give another --data-root"
-            )
-        return path
 
-    return ImageFolder(name, find)
+def images_folder(name: str, made: Path, data_root: Path | None) -> Path:
+    """Return the folder of images that no name of a data set stands for.
+
+    Args:
+        name: ``digit-domains``, which is written first; or images that nobody may hand on, which
+            lie among the data sets.
+        made: The folder for images that are made.
+        data_root: Folder of the data sets; ``$CCFCPP_DATA`` where it is None.
+
+    Raises:
+        UsageError: The folder is missing.
+    """
+    if name == digit_domains.NAME:
+        return digit_domains.write_digit_domains(made)
+    path = root_folder(data_root) / name
+    if not path.is_dir():
+        raise UsageError(
+            f"{path} is missing, which this table needs: put the folder of the domains there, "
+            "or give another --data-root"
+        )
+    return path

@@ -1,82 +1,123 @@
-"""The papers' tables in the shape of ours."""
+"""The papers' tables of results as their authors printed them, in the shape of ours."""
 
-from collections.abc import Sequence
+import csv
+from functools import cache
+from pathlib import Path
 
 from ccfcpp.clustering.methods import METHODS
-from ccfcpp.papers.reproduction.results import ANY, Place, Score, ScoreTable, plain
-from ccfcpp.papers.tables import (
-    SYSTEMS,
-    PublishedAccuracy,
-    published_accuracies,
-    published_clustering,
-    published_minutes,
-)
+from ccfcpp.papers.reproduction.scores import ANY, Place, Score, plain
 
-ACCURACY = "accuracy in %"
-_AXES = {
-    1: "alpha",
-    2: "classes a client",
-    3: "domain",
-    4: "clients",
-    5: "local epochs",
-    7: "alpha",
-    8: "network",
+_FOLDER = Path(__file__).parent.parent / "tables"
+_CLUSTERING = {"nmi": "ccfcpp_table1_nmi", "kappa": "ccfcpp_table2_kappa"}
+_ACCURACIES = {"tpami": "feddecorr_accuracy", "iclr": "feddecorr_iclr_accuracy"}
+_BY_ALPHA = ("tpami 4", "tpami 5", "tpami 8", "iclr 3")
+"""Tables with a panel for each alpha."""
+DATASETS = {
+    "mnist": "MNIST",
+    "fashion-mnist": "Fashion-MNIST",
+    "cifar10": "CIFAR-10",
+    "stl10": "STL-10",
 }
+"""The data sets of Tables I and II of the CCFC++ paper."""
 _TITLES = {"Scaffold": "SCAFFOLD"}
+SYSTEMS = {
+    "km": "KM",
+    "fcm": "FCM",
+    "k-fed": "k-FED",
+    # The paper does not say which of FFCM's variants it has.
+    "ffcm-avg": "FFCM",
+    "ffcm-km": "FFCM",
+    "sda-fc-km": "SDA-FC-KM",
+    "sda-fc-fcm": "SDA-FC-FCM",
+    "ppfc-gan": "PPFC-GAN",
+    "ccfc": "CCFC",
+    "ccfc++": "CCFC++",
+}
+"""The systems of Tables I and II of the CCFC++ paper: our name, and that of their column. A system
+that is added to the library, or by a package, is in no published table."""
 
 
-def clustering_table(measure: str, title: str) -> ScoreTable:
-    """Table I or II of the CCFC++ paper.
+@cache
+def _rows(file: str) -> list[dict[str, str]]:
+    with (_FOLDER / f"{file}.csv").open(newline="") as lines:
+        return list(csv.DictReader(lines))
+
+
+def published_score(measure: str, dataset: str, p: float | None, method: str) -> float | None:
+    """Return a value of Table I or II of the CCFC++ paper; None where the tables have none.
 
     Args:
         measure: ``nmi`` or ``kappa``.
-        title: Its name.
+        dataset: A data set's name.
+        p: Degree of skew; None for a centralised method.
+        method: A method's name, as ``ccfcpp cluster --method`` takes it.
     """
-    values = published_clustering(measure)
-    scores: dict[Place, Score] = {}
-    for name, printed in SYSTEMS.items():
-        for (dataset, p, method), value in values.items():
-            if method == printed:
-                place = dataset, ANY if p is None else plain(p), METHODS[name].title
-                scores[place] = Score(value)
-    return ScoreTable(title, "p", scores)
+    if dataset not in DATASETS or method not in SYSTEMS:
+        return None
+    place = DATASETS[dataset], ANY if p is None else plain(p), METHODS[method].title
+    score = published_scores(measure).get(place)
+    return None if score is None else score.mean
 
 
-def accuracy_table(number: int) -> ScoreTable:
-    """Table 1 to 5, 7 or 8 of the FedDecorr paper (TPAMI), with its deviations."""
-    return _accuracies(number, published_accuracies(number))
+@cache
+def published_scores(name: str) -> dict[Place, Score]:
+    """Return a table of a paper.
+
+    Args:
+        name: ``nmi`` or ``kappa``, Tables I and II of the CCFC++ paper; ``tpami 4``, that table of
+            accuracies of the FedDecorr paper; ``iclr 3``, of the ICLR version; or ``minutes``,
+            Table 6 of the former, relative to FedAvg.
+    """
+    paper, _, number = name.partition(" ")
+    if paper in _CLUSTERING:
+        return _clustering(paper)
+    return _accuracies(name) if number else _times()
 
 
-def iclr_table(number: int) -> ScoreTable:
-    """Table 3 or 10 of the ICLR paper, in the shape of Tables 4 and 2 of the other."""
-    return _accuracies({3: 4, 10: 2}[number], published_accuracies(number, "iclr"))
+def _clustering(measure: str) -> dict[Place, Score]:
+    return {
+        (row["dataset"], plain(float(row["p"])) if row["p"] else ANY, METHODS[name].title): Score(
+            float(row[measure])
+        )
+        for name, column in SYSTEMS.items()
+        for row in _rows(_CLUSTERING[measure])
+        if row["method"] == column
+    }
 
 
-def _accuracies(number: int, entries: Sequence[PublishedAccuracy]) -> ScoreTable:
-    scores = {_place(number, one): Score(one.accuracy, one.deviation) for one in entries}
-    return ScoreTable(ACCURACY, _AXES[number], scores)
+def _accuracies(name: str) -> dict[Place, Score]:
+    paper, _, number = name.partition(" ")
+    return {
+        _place(name, row): Score(
+            float(row["accuracy_percent"]), float(row["std"]) if row["std"] else None
+        )
+        for row in _rows(_ACCURACIES[paper])
+        if row["table"] == number
+    }
 
 
-def _place(number: int, one: PublishedAccuracy) -> Place:
-    value = "∞" if one.value == "inf" else one.value
-    setting = one.settings.partition("=")[2]
-    if number in (4, 5, 8):
-        return f"{one.dataset}, alpha = {value}", setting, with_term(one.method, one.feddecorr)
-    if number == 7:
-        return one.dataset, value, "FedAvg" if setting == "none" else setting
-    return one.dataset, value, with_term(_TITLES.get(one.method, one.method), one.feddecorr)
+def _place(name: str, row: dict[str, str]) -> Place:
+    value = "∞" if row["value"] == "inf" else row["value"]
+    setting = row["setting"].partition("=")[2]
+    system = with_term(_TITLES.get(row["method"], row["method"]), row["feddecorr"] == "1")
+    if name in _BY_ALPHA:
+        return f"{row['dataset']}, alpha = {value}", setting, system
+    if name == "tpami 7":
+        system = "FedAvg" if setting == "none" else setting
+    return row["dataset"], value, system
 
 
-def with_term(method: str, feddecorr: bool) -> str:
-    """A system's name."""
-    return f"{method} + FedDecorr" if feddecorr else method
-
-
-def minutes_table() -> ScoreTable:
-    """Table 6 of the FedDecorr paper, relative to FedAvg."""
-    minutes = published_minutes()
-    scores = {
+def _times() -> dict[Place, Score]:
+    minutes = {
+        (row["dataset"], row["method"]): float(row["minutes_one_round"])
+        for row in _rows("feddecorr_minutes_per_round_v100")
+    }
+    return {
         (dataset, "a round", method): Score(value / minutes[dataset, "FedAvg"])
         for (dataset, method), value in minutes.items()
     }
-    return ScoreTable("time of a round over FedAvg's", "", scores)
+
+
+def with_term(method: str, feddecorr: bool) -> str:
+    """Name a method with FedDecorr or without it."""
+    return f"{method} + FedDecorr" if feddecorr else method

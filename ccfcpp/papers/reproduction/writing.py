@@ -1,4 +1,4 @@
-"""What a table or a figure came to, as files and as text."""
+"""Findings as files and as text."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -6,19 +6,19 @@ from pathlib import Path
 from ccfcpp.core.files import write_whole
 from ccfcpp.papers.reproduction.claims import verdict
 from ccfcpp.papers.reproduction.findings import Findings
-from ccfcpp.papers.reproduction.labels import images
-from ccfcpp.papers.reproduction.results import Place, Result, ScoreTable
+from ccfcpp.papers.reproduction.results import Result, images
+from ccfcpp.papers.reproduction.scores import Place, ScoreTable
 from ccfcpp.report.writing import as_svg, write_figure
 from ccfcpp.runs.study import Row, as_csv, as_markdown
 
 _OF_A_SESSION = ("revision", "processor", "threads", "device", "cuda_device")
 
 _MOST_PLACES = 12
-"""Columns of a table for people."""
+"""Largest number of columns of a table for people."""
 
 
 def scale(results: Sequence[Result]) -> str:
-    """What was run, in a sentence."""
+    """Say in a sentence what was run."""
     names = ", ".join(dict.fromkeys(map(images, results)))
     rounds = sorted({int(result.summary["rounds"]) for result in results})
     seeds = sorted({result.config.seed for result in results})
@@ -35,7 +35,7 @@ def _range(numbers: Sequence[int]) -> str:
 
 
 def shown_tables(ours: ScoreTable, paper: ScoreTable | None) -> list[tuple[str, list[Row]]]:
-    """Tables for people by title: a row a system, and the paper's values in parentheses.
+    """Return tables for people by title, with the paper's values in parentheses.
 
     Where the paper has other images than we, its tables follow ours.
     """
@@ -67,7 +67,7 @@ def _cell(table: ScoreTable, paper: ScoreTable | None, where: Place) -> str:
 
 
 def numbers(ours: ScoreTable, paper: ScoreTable | None) -> list[Row]:
-    """All values of a table, a row each."""
+    """Return all values of a table, a row each."""
     return [
         {
             "images": panel,
@@ -84,7 +84,7 @@ def numbers(ours: ScoreTable, paper: ScoreTable | None) -> list[Row]:
 
 
 def as_text(title: str, command: str, results: Sequence[Result], findings: Findings) -> str:
-    """A page of Markdown."""
+    """Write the findings as a page of Markdown."""
     parts = [f"# {title}\n", f"`{command}`\n", verdict(scale(results), findings.claims) + "\n"]
     for ours, paper in findings.tables:
         for name, rows in shown_tables(ours, paper):
@@ -96,7 +96,7 @@ def as_text(title: str, command: str, results: Sequence[Result], findings: Findi
 
 
 def made_by(results: Sequence[Result]) -> list[str]:
-    """By what source on which machines the runs were made."""
+    """Name the sources and machines that made the runs."""
     sessions = [session for result in results for session in result.folder.read_sessions()]
     return sorted({_session(session) for session in sessions})
 

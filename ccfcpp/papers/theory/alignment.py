@@ -1,4 +1,4 @@
-"""How well the papers' alignment assumption holds while a network learns the digits.
+"""The papers' alignment assumption while a network learns the digits.
 
 FedDecorr's Assumption 2 and CCFC++'s Assumption III.2: |u_k · v'_k'| is 1 where k = k' and else 0,
 for the left singular vectors of the encoder and the right ones of the layer above it. The ICLR
@@ -15,10 +15,15 @@ from torch import Tensor
 
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.papers.theory.classification import LabelledData, class_mean_drive, exact_drive
-from ccfcpp.papers.theory.linear_networks import Layers, balanced_chain, flow, orthonormal_columns
-from ccfcpp.papers.theory.problems import one_hot
-from ccfcpp.papers.theory.singular_values import (
+from ccfcpp.papers.theory.linear_networks import (
     SplitNetwork,
+    balanced_chain,
+    flow,
+    orthonormal_columns,
+)
+from ccfcpp.papers.theory.problems import one_hot
+from ccfcpp.papers.theory.simulation import Row
+from ccfcpp.papers.theory.singular_values import (
     exact_rates,
     offsets,
     paired_vectors,
@@ -61,9 +66,24 @@ class HeatMap:
         """|u_k · v'_k|, of shape (k,)."""
         return self.cosines.diagonal()
 
+    @property
+    def rows(self) -> list[Row]:
+        """Each pixel as a row of a table."""
+        return [
+            {
+                "start": self.start,
+                "time": self.time,
+                "k_head": row + 1,
+                "k_encoder": column + 1,
+                "cosine": cosine,
+            }
+            for row, of_row in enumerate(self.cosines.tolist())
+            for column, cosine in enumerate(of_row)
+        ]
+
 
 def alignment_statements(randomness: Randomness) -> tuple[list[Statement], list[HeatMap]]:
-    """Alignment on the digits from several starts, and what it does to Theorem 1."""
+    """State the alignment on the digits from several starts, and what it does to Theorem 1."""
     maps = heat_maps(randomness)
     at = {(each.start, each.time): each for each in maps}
     default, end = STARTS[0], TIMES[-1]
@@ -79,7 +99,7 @@ def alignment_statements(randomness: Randomness) -> tuple[list[Statement], list[
 
 
 def heat_maps(randomness: Randomness, times: tuple[int, ...] = TIMES) -> list[HeatMap]:
-    """The heat maps of all starts at given times.
+    """Draw the heat maps of all starts at given times.
 
     Args:
         randomness: Source of the starting weights.
@@ -88,29 +108,29 @@ def heat_maps(randomness: Randomness, times: tuple[int, ...] = TIMES) -> list[He
     data = digits()
     samples = data.inputs.shape[-1]
 
-    def drive(layers: Layers) -> Tensor:
+    def drive(network: SplitNetwork) -> Tensor:
         # Of the mean over samples, which is what networks are trained with.
-        return exact_drive(layers, data) / samples
+        return exact_drive(network, data) / samples
 
-    layers = _starts(randomness)
-    constants = offsets(SplitNetwork(layers, 2))
-    maps = _maps_at(times[0], layers, data, constants)
+    network = _starts(randomness)
+    constants = offsets(network)
+    maps = _maps_at(times[0], network, data, constants)
     for before, time in pairwise(times):
-        path = flow(layers, drive, _STEP, round((time - before) / _STEP))
-        layers = tuple(layer[-1] for layer in path)
-        maps += _maps_at(time, layers, data, constants)
+        path = flow(network, drive, _STEP, round((time - before) / _STEP))
+        network = path.at_times(-1)
+        maps += _maps_at(time, network, data, constants)
     return maps
 
 
 def digits() -> LabelledData:
-    """scikit-learn's digits with pixels in [0, 1], as columns."""
+    """Load scikit-learn's digits with pixels in [0, 1], as columns."""
     images, labels = load_digits(return_X_y=True)
     inputs = torch.from_numpy(images / 16).double().mT
     return LabelledData(inputs, one_hot(torch.from_numpy(labels).long(), _CLASSES))
 
 
-def _starts(randomness: Randomness) -> Layers:
-    """The layers of all starts, stacked along a leading axis."""
+def _starts(randomness: Randomness) -> SplitNetwork:
+    """Make the networks of all starts, stacked along a leading axis."""
     generator = randomness.generator("alignment")
     pixels = 64
     widths = (pixels, _WIDTH, _WIDTH, _CLASSES)
@@ -127,27 +147,28 @@ def _starts(randomness: Randomness) -> Layers:
     balanced = balanced_chain(left, low, right, 2)
     head = of_head * kept.sqrt() @ left[:, :_CLASSES].mT
     starts = (default, small, (*encoder, default[2]), (*balanced, head))
-    return tuple(torch.stack(layer) for layer in zip(*starts, strict=True))
+    return SplitNetwork(tuple(torch.stack(layer) for layer in zip(*starts, strict=True)), 2)
 
 
 def _uniform(after: int, before: int, generator: torch.Generator) -> Tensor:
-    """PyTorch's weights of a linear layer."""
+    """Draw the weights with which PyTorch begins a linear layer."""
     numbers = torch.rand(after, before, generator=generator, dtype=torch.float64)
     weights: Tensor = (2 * numbers - 1) / before**0.5
     return weights
 
 
-def _maps_at(time: int, layers: Layers, data: LabelledData, constants: Tensor) -> list[HeatMap]:
-    network = SplitNetwork(layers, 2)
+def _maps_at(
+    time: int, network: SplitNetwork, data: LabelledData, constants: Tensor
+) -> list[HeatMap]:
     cosines = paired_vectors(network).alignment
-    driving = exact_drive(layers, data)
+    driving = exact_drive(network, data)
     exact = exact_rates(network, driving)
 
     def errors(matrix: Tensor) -> list[float]:
         difference = theorem_rates(network, constants, matrix) - exact
         return [float(each) for each in difference.norm(dim=-1) / exact.norm(dim=-1)]
 
-    derived, printed = errors(driving), errors(class_mean_drive(layers, data))
+    derived, printed = errors(driving), errors(class_mean_drive(network, data))
     return [
         HeatMap(name, time, cosines[n], derived[n], printed[n]) for n, name in enumerate(STARTS)
     ]
@@ -162,7 +183,7 @@ def _diagonal(heat_map: HeatMap, first: int, last: int) -> Statement:
 
 def _error(heat_map: HeatMap, error: float, equation: str) -> Statement:
     text = f"relative error of {equation}: {_setting(heat_map)}"
-    return Statement(SUBJECT, text, 0.0, error, "=", error)
+    return equal(SUBJECT, text, 0.0, error, error)
 
 
 def _setting(heat_map: HeatMap) -> str:

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ccfcpp.papers.theory.linear_networks import Layers, product
+from ccfcpp.papers.theory.linear_networks import SplitNetwork, product
 
 
 @dataclass(frozen=True)
 class LabelledData:
-    """A client's training data.
+    """Training data of a client.
 
     Attributes:
         inputs: X, float64 of shape (…, inputs, samples).
@@ -25,28 +25,22 @@ class LabelledData:
     labels: Tensor
 
 
-def cross_entropy_sum(layers: Layers, data: LabelledData) -> Tensor:
-    """The loss of Eq. (35): the sum over samples, not the mean; shape (…)."""
-    logits = product(layers) @ data.inputs
-    return -(data.labels * torch.log_softmax(logits, dim=-2)).sum(dim=(-2, -1))
+def residuals(network: SplitNetwork, data: LabelledData) -> Tensor:
+    """Return y − γ with the softmax outputs γ of Eq. (34), of shape (…, classes, samples)."""
+    return data.labels - torch.softmax(product(network.layers) @ data.inputs, dim=-2)
 
 
-def residuals(layers: Layers, data: LabelledData) -> Tensor:
-    """The residuals y − γ, with the softmax outputs γ of Eq. (34): (…, classes, samples)."""
-    return data.labels - torch.softmax(product(layers) @ data.inputs, dim=-2)
-
-
-def exact_drive(layers: Layers, data: LabelledData) -> Tensor:
-    """(y − γ) Xᵀ of Eqs. (36) and (37), which is −∂ℓ/∂(head · encoder).
+def exact_drive(network: SplitNetwork, data: LabelledData) -> Tensor:
+    """Return (y − γ) Xᵀ of Eqs. (36) and (37), which is −∂ℓ/∂(head · encoder).
 
     Returns:
         Tensor of shape (…, classes, inputs).
     """
-    return residuals(layers, data) @ data.inputs.mT
+    return residuals(network, data) @ data.inputs.mT
 
 
-def class_mean_drive(layers: Layers, data: LabelledData) -> Tensor:
-    """N · G of Eqs. (32) and (33), G = Σ_c μ_c (e_c − γ̄_c) X̄_cᵀ, with means over each class.
+def class_mean_drive(network: SplitNetwork, data: LabelledData) -> Tensor:
+    """Return N · G of Eqs. (32) and (33), G = Σ_c μ_c (e_c − γ̄_c) X̄_cᵀ, with means of each class.
 
     Eq. (45) says that this is (y − γ) Xᵀ. It is that matrix without the covariance, within each
     class, of outputs and inputs.
@@ -56,6 +50,6 @@ def class_mean_drive(layers: Layers, data: LabelledData) -> Tensor:
     """
     samples_of = data.labels.sum(dim=-1)  # (…, classes)
     averaging = data.labels / samples_of.clamp(min=1).unsqueeze(-1)
-    mean_residuals = residuals(layers, data) @ averaging.mT  # column c: e_c − γ̄_c
+    mean_residuals = residuals(network, data) @ averaging.mT  # column c: e_c − γ̄_c
     mean_inputs = data.inputs @ averaging.mT  # column c: X̄_c
     return (mean_residuals * samples_of.unsqueeze(-2)) @ mean_inputs.mT

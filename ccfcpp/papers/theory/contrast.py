@@ -11,12 +11,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ccfcpp.clustering.ccfc.losses import cluster_contrast
-from ccfcpp.papers.theory.linear_networks import product
-from ccfcpp.papers.theory.singular_values import SplitNetwork
+from ccfcpp.papers.theory.linear_networks import SplitNetwork, product
 
 Jacobian = Literal["diagonal", "full"]
-"""Of the normalisation p ↦ p / ‖p‖: what Eq. (15) keeps of it, or all of it."""
+"""Jacobian of the normalisation p ↦ p / ‖p‖: what Eq. (15) keeps of it, or all of it."""
 
 LatentWeight = Literal["appendix", "main text"]
 """Eq. (15) weighs a cluster's sum of ẑ with 1/n_c², what stands below Eq. (8) with 1/n_c."""
@@ -24,7 +22,7 @@ LatentWeight = Literal["appendix", "main text"]
 
 @dataclass(frozen=True)
 class ClusteredData:
-    """A client's data with pseudo-labels, and what the frozen global model says of it.
+    """Data of a client with pseudo-labels, and the outputs of the frozen global model.
 
     Attributes:
         inputs: X, float64 of shape (…, inputs, samples).
@@ -39,32 +37,18 @@ class ClusteredData:
     lam: float
 
 
-def contrastive_loss(network: SplitNetwork, data: ClusteredData) -> Tensor:
-    """Eq. (2), as the library computes it, over all clusters that have a sample; shape (…)."""
-    latents = network.encoder @ data.inputs
-    return cluster_contrast(
-        (network.head @ latents).mT,
-        latents.mT,
-        data.global_predictions.mT,
-        data.members.argmax(dim=-2),
-        data.members.shape[-2],
-        data.lam,
-        min_cluster_size=1,
-    )
-
-
 def contrastive_drive(
     network: SplitNetwork,
     data: ClusteredData,
     jacobian: Jacobian = "full",
     latent_weight: LatentWeight = "appendix",
 ) -> Tensor:
-    """Q̄ of Eqs. (8) and (15); with the full Jacobian it is −∂ℓ/∂(predictor · encoder).
+    """Return Q̄ of Eqs. (8) and (15); with the full Jacobian it is −∂ℓ/∂(predictor · encoder).
 
     Args:
         network: Encoder and predictor.
         data: The client's data.
-        jacobian: ``diagonal`` as printed: factors (1 − p̂²) / ‖p‖, entry by entry; or ``full``.
+        jacobian: ``diagonal`` as printed, with factors (1 − p̂²) / ‖p‖ for each entry, or ``full``.
         latent_weight: Where the weight of a cluster's ẑ is read off; Eq. (2) gives the appendix's.
 
     Returns:
@@ -85,7 +69,7 @@ def contrastive_drive(
 
 
 def _pulls(latents: Tensor, data: ClusteredData, latent_weight: LatentWeight) -> Tensor:
-    """−k ∂ℓ/∂p̂ of Eq. (16), a column a sample: (1/n_c²) Σ_j ẑ_j + (λ/n_c) p̂ᵍ."""
+    """Return −k ∂ℓ/∂p̂ of Eq. (16), a column a sample: (1/n_c²) Σ_j ẑ_j + (λ/n_c) p̂ᵍ."""
     sizes = data.members.sum(dim=-1, keepdim=True).clamp(min=1)
     weights = 1 / sizes**2 if latent_weight == "appendix" else 1 / sizes
     sums = F.normalize(latents, dim=-2) @ (data.members * weights).mT  # column c: Σ_j ẑ_j, weighed
@@ -95,6 +79,6 @@ def _pulls(latents: Tensor, data: ClusteredData, latent_weight: LatentWeight) ->
 
 
 def predictions_of(network: SplitNetwork, inputs: Tensor) -> Tensor:
-    """P = Φ Π X, of shape (…, representation, samples), without a gradient."""
+    """Return P = Φ Π X, of shape (…, representation, samples), without a gradient."""
     with torch.no_grad():
         return product(network.layers) @ inputs

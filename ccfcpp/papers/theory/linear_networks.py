@@ -1,11 +1,11 @@
 """Deep linear networks under gradient flow, in float64 on the CPU.
 
-A network is a tuple of weight matrices, first layer first: layer j of shape (…, width after, width
-before). Leading axes are independent networks. Its loss depends on the layers only through their
-product, so that one matrix, the *drive* −∂ℓ/∂(W_n ⋯ W_1), gives the velocity of every layer.
+The loss depends on the layers only through their product, so that one matrix, the *drive*
+−∂ℓ/∂(W_n ⋯ W_1), gives the velocity of every layer. Leading axes are independent networks.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import reduce
 from itertools import pairwise
 
@@ -13,32 +13,54 @@ import torch
 from torch import Tensor
 
 Layers = tuple[Tensor, ...]
-"""Weight matrices, first layer first."""
+"""Weight matrices of shape (…, width after, width before), first layer first."""
 
-Drive = Callable[[Layers], Tensor]
-"""From the layers to the loss's negative gradient by their product, of the product's shape."""
+
+@dataclass(frozen=True)
+class SplitNetwork:
+    """A network of an encoder and a head, which is a classifier or a predictor.
+
+    Attributes:
+        layers: All layers. Along a path of gradient flow they have a leading axis of times.
+        depth: Number of the encoder's layers, L.
+    """
+
+    layers: Layers
+    depth: int
+
+    @property
+    def encoder(self) -> Tensor:
+        """The product of the encoder's layers, of shape (…, representation, inputs)."""
+        return product(self.layers[: self.depth])
+
+    @property
+    def head(self) -> Tensor:
+        """The product of the head's layers, of shape (…, outputs, representation)."""
+        return product(self.layers[self.depth :])
+
+    def at_clients(self, clients: int) -> "SplitNetwork":
+        """Return the same weights at several clients, along a new leading axis."""
+        layers = tuple(layer.expand(clients, *layer.shape) for layer in self.layers)
+        return SplitNetwork(layers, self.depth)
+
+    def at_times(self, chosen: int | slice) -> "SplitNetwork":
+        """Return the network at one point of a path, or at several."""
+        return SplitNetwork(tuple(layer[chosen] for layer in self.layers), self.depth)
+
+
+Drive = Callable[[SplitNetwork], Tensor]
+"""From a network to its drive, of shape (…, outputs, inputs)."""
 
 
 def product(layers: Sequence[Tensor]) -> Tensor:
-    """The matrix W_n ⋯ W_1 that the layers are together.
-
-    Args:
-        layers: At least one, each of shape (…, width after, width before).
-    """
+    """Return W_n ⋯ W_1 of at least one layer."""
     return reduce(lambda done, layer: layer @ done, layers)
 
 
 def layer_velocities(layers: Layers, drive: Tensor) -> Layers:
-    """Gradient flow of each layer, dW_j/dt = (W_n ⋯ W_{j+1})ᵀ drive (W_{j−1} ⋯ W_1)ᵀ.
+    """Return dW_j/dt = (W_n ⋯ W_{j+1})ᵀ drive (W_{j−1} ⋯ W_1)ᵀ of each layer.
 
-    Eq. (16) of the FedDecorr paper (ICLR).
-
-    Args:
-        layers: The network.
-        drive: −∂ℓ/∂(W_n ⋯ W_1), of shape (…, outputs, inputs).
-
-    Returns:
-        A matrix of each layer's shape.
+    Eq. (16) of the FedDecorr paper (ICLR). ``drive`` has the shape (…, outputs, inputs).
     """
     velocities = []
     for number in range(len(layers)):
@@ -51,51 +73,49 @@ def layer_velocities(layers: Layers, drive: Tensor) -> Layers:
     return tuple(velocities)
 
 
-def flow(layers: Layers, drive: Drive, step: float, steps: int) -> Layers:
-    """Gradient flow from given layers by the classical Runge-Kutta method of order four.
+def flow(start: SplitNetwork, drive: Drive, step: float, steps: int) -> SplitNetwork:
+    """Follow gradient flow by the classical Runge-Kutta method of order four.
 
     Args:
-        layers: The network at time 0.
+        start: The network at time 0.
         drive: What moves it.
         step: Time between two points, positive.
         steps: Number of steps, at least 1.
 
     Returns:
-        Each layer at the times 0, step, …, steps · step: shape (steps + 1, …, width after, width
-        before).
+        The path at the times 0, step, …, steps · step: layers of shape (steps + 1, …, width after,
+        width before).
 
     Raises:
         ValueError: The step is not positive, or there are no steps.
     """
     if step <= 0 or steps < 1:
         raise ValueError(f"a flow needs a positive step and at least one of them, not {steps}")
-    path = [layers]
+
+    def slope(layers: Layers) -> Layers:
+        return layer_velocities(layers, drive(SplitNetwork(layers, start.depth)))
+
+    path = [start.layers]
     for _ in range(steps):
-        path.append(_runge_kutta(path[-1], drive, step))
-    return tuple(torch.stack(layer) for layer in zip(*path, strict=True))
+        path.append(_runge_kutta(path[-1], slope, step))
+    layers = tuple(torch.stack(layer) for layer in zip(*path, strict=True))
+    return SplitNetwork(layers, start.depth)
 
 
-def _runge_kutta(layers: Layers, drive: Drive, step: float) -> Layers:
-    def slope(at: Layers) -> Layers:
-        return layer_velocities(at, drive(at))
+def _runge_kutta(layers: Layers, slope: Callable[[Layers], Layers], step: float) -> Layers:
+    def moved(velocities: Layers, time: float) -> Layers:
+        return tuple(w + time * v for w, v in zip(layers, velocities, strict=True))
 
     first = slope(layers)
-    second = slope(_moved(layers, first, step / 2))
-    third = slope(_moved(layers, second, step / 2))
-    fourth = slope(_moved(layers, third, step))
+    second = slope(moved(first, step / 2))
+    third = slope(moved(second, step / 2))
+    fourth = slope(moved(third, step))
     slopes = zip(layers, first, second, third, fourth, strict=True)
     return tuple(w + step / 6 * (a + 2 * b + 2 * c + d) for w, a, b, c, d in slopes)
 
 
-def _moved(layers: Layers, velocities: Layers, time: float) -> Layers:
-    return tuple(w + time * v for w, v in zip(layers, velocities, strict=True))
-
-
 def imbalance(layers: Layers) -> Tensor:
-    """How far neighbours are from W_j W_jᵀ = W_{j+1}ᵀ W_{j+1}, the papers' Assumption 1.
-
-    Args:
-        layers: At least two.
+    """Return how far neighbours are from W_j W_jᵀ = W_{j+1}ᵀ W_{j+1}, the papers' Assumption 1.
 
     Returns:
         The largest absolute entry of all differences, of shape (…).
@@ -110,7 +130,7 @@ def imbalance(layers: Layers) -> Tensor:
 def orthonormal_columns(
     shape: Sequence[int], rows: int, columns: int, generator: torch.Generator
 ) -> Tensor:
-    """Random matrices of shape (*shape, rows, columns) with orthonormal columns.
+    """Draw matrices of shape (*shape, rows, columns) with orthonormal columns.
 
     Raises:
         ValueError: There are more columns than rows.
@@ -123,21 +143,17 @@ def orthonormal_columns(
 
 
 def balanced_chain(left: Tensor, values: Tensor, right: Tensor, depth: int) -> Layers:
-    """Balanced layers, W_j W_jᵀ = W_{j+1}ᵀ W_{j+1}, whose product is left · diag(values) · rightᵀ.
+    """Make balanced layers whose product is left · diag(values) · rightᵀ.
 
-    Between them lies the basis of the singular vectors: layers in the middle are diagonal.
+    Layers in the middle are diagonal: the basis between layers is that of the singular vectors.
 
     Args:
         left: Orthonormal columns, of shape (…, outputs, rank).
         values: Singular values, positive, of shape (…, rank).
         right: Orthonormal columns, of shape (…, inputs, rank).
         depth: Number of layers, at least 1.
-
-    Returns:
-        The layers; widths between them are the rank.
     """
-    roots = values ** (1 / depth)
-    inner = torch.diag_embed(roots)
+    inner = torch.diag_embed(values ** (1 / depth))
     if depth == 1:
         return (left @ inner @ right.mT,)
     return (inner @ right.mT, *[inner] * (depth - 2), left @ inner)
@@ -146,7 +162,7 @@ def balanced_chain(left: Tensor, values: Tensor, right: Tensor, depth: int) -> L
 def random_layers(
     shape: Sequence[int], widths: Sequence[int], scale: float, generator: torch.Generator
 ) -> Layers:
-    """Layers of independent normal entries of standard deviation scale / sqrt(width before).
+    """Draw layers of independent normal entries of deviation scale / sqrt(width before).
 
     Args:
         shape: Leading axes.

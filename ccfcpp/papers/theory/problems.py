@@ -8,47 +8,45 @@ from torch.nn import functional as F
 
 from ccfcpp.papers.theory.classification import LabelledData
 from ccfcpp.papers.theory.contrast import ClusteredData, predictions_of
-from ccfcpp.papers.theory.linear_networks import balanced_chain, orthonormal_columns, random_layers
-from ccfcpp.papers.theory.singular_values import SplitNetwork
+from ccfcpp.papers.theory.linear_networks import (
+    SplitNetwork,
+    balanced_chain,
+    orthonormal_columns,
+    random_layers,
+)
 
 INPUTS, REPRESENTATION, CLASSES, SAMPLES = 8, 5, 6, 60
-"""Sizes of the problems of classification: no more dimensions than classes, so that each singular
+"""Sizes of the problems of classification. No more dimensions than classes, so that each singular
 vector of the encoder has one of the classifier beside it."""
-
 CLUSTERS = 5
 """Clusters of the problems of clustering."""
 
 
 def one_hot(labels: Tensor, count: int) -> Tensor:
-    """One-hot columns: from int64 (…, samples) to float64 (…, count, samples)."""
+    """Turn labels, int64 of shape (…, samples), into columns, float64 (…, count, samples)."""
     return F.one_hot(labels, count).double().mT
 
 
-def points(means: Tensor, members: Tensor, spread: float, generator: torch.Generator) -> Tensor:
-    """Normal points around the means of their classes.
-
-    Args:
-        means: Of shape (…, inputs, classes).
-        members: One-hot classes, of shape (…, classes, samples).
-        spread: Standard deviation within a class.
-        generator: Source of the numbers.
-
-    Returns:
-        Tensor of shape (…, inputs, samples).
-    """
+def _points(means: Tensor, members: Tensor, spread: float, generator: torch.Generator) -> Tensor:
+    """Draw normal points around the means (…, inputs, classes) of their classes."""
     centres = means @ members
     noise = torch.randn(centres.shape, generator=generator, dtype=torch.float64)
     return centres + spread * noise
 
 
+def _members(labels: Tensor, count: int, draws: int) -> Tensor:
+    """One-hot labels of each client, the same for all draws: (clients, draws, count, samples)."""
+    return one_hot(labels, count).unsqueeze(1).expand(-1, draws, -1, -1)
+
+
 def labelled_data(
     draws: int, classes_held: Sequence[int], spread: float, generator: torch.Generator
 ) -> LabelledData:
-    """Clients that hold samples of the first classes only, in equal parts.
+    """Draw clients that hold samples of the first classes only, in equal parts.
 
     Args:
-        draws: Random problems.
-        classes_held: For each client, how many classes it holds, 1 to ``CLASSES``.
+        draws: Number of random problems.
+        classes_held: How many classes each client holds, 1 to ``CLASSES``.
         spread: Standard deviation within a class.
         generator: Source of the numbers.
 
@@ -57,8 +55,8 @@ def labelled_data(
     """
     means = torch.randn(draws, INPUTS, CLASSES, generator=generator, dtype=torch.float64)
     labels = torch.stack([torch.arange(SAMPLES) % held for held in classes_held])
-    members = one_hot(labels, CLASSES).unsqueeze(1).expand(-1, draws, -1, -1)
-    return LabelledData(points(means, members, spread, generator), members)
+    members = _members(labels, CLASSES, draws)
+    return LabelledData(_points(means, members, spread, generator), members)
 
 
 def aligned_start(
@@ -69,10 +67,10 @@ def aligned_start(
     constants: Tensor | float,
     generator: torch.Generator,
 ) -> SplitNetwork:
-    """Balanced layers, and a head whose right singular vectors are the encoder's left ones.
+    """Make balanced layers, and a head whose right singular vectors are the encoder's left ones.
 
     Args:
-        draws: Random networks.
+        draws: Number of random networks.
         depths: Layers of the encoder, L, and of the head, L'.
         outputs: Outputs of the network, no fewer than singular values.
         values: The encoder's singular values, positive, descending, of shape (k,).
@@ -92,13 +90,13 @@ def aligned_start(
 
 
 def random_start(draws: int, depth: int, outputs: int, generator: torch.Generator) -> SplitNetwork:
-    """Independent normal weights, neither balanced nor aligned."""
+    """Draw independent normal weights, neither balanced nor aligned."""
     widths = [INPUTS, *[REPRESENTATION] * depth, outputs]
     return SplitNetwork(random_layers((draws,), widths, 1.0, generator), depth)
 
 
 def with_random_head(start: SplitNetwork, generator: torch.Generator) -> SplitNetwork:
-    """The same encoder under a head of one random layer: balanced but not aligned."""
+    """Return the same encoder under a head of one random layer: balanced but not aligned."""
     draws, outputs, rank = start.head.shape
     head = random_layers((draws,), [rank, outputs], 1.0, generator)
     return SplitNetwork((*start.layers[: start.depth], *head), start.depth)
@@ -111,7 +109,7 @@ def clustered_data(
     lam: float,
     generator: torch.Generator,
 ) -> ClusteredData:
-    """Clients by CCFC++'s degree of skew p, with pseudo-labels by the global model, Eq. (1).
+    """Draw clients by CCFC++'s degree of skew p, with pseudo-labels by the global model, Eq. (1).
 
     A client draws the share p of its samples from one true cluster and the rest from all. The
     global model is the one that local training starts from, and its centroids are the
@@ -131,8 +129,7 @@ def clustered_data(
     means = torch.randn(draws, INPUTS, CLUSTERS, generator=generator, dtype=torch.float64)
     own = [round(p * SAMPLES) for p in skews]
     truth = torch.stack([(torch.arange(SAMPLES) - n).clamp(min=0) % CLUSTERS for n in own])
-    members = one_hot(truth, CLUSTERS).unsqueeze(1).expand(-1, draws, -1, -1)
-    inputs = points(means, members, spread, generator)
+    inputs = _points(means, _members(truth, CLUSTERS, draws), spread, generator)
     distances = torch.cdist((start.encoder @ inputs).mT, (start.encoder @ means).mT)
     labels = distances.argmin(dim=-1)
     return ClusteredData(inputs, one_hot(labels, CLUSTERS), predictions_of(start, inputs), lam)

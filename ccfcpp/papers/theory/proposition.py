@@ -16,18 +16,21 @@ _SHAPES = ((64, 16), (64, 48), (16, 32))
 
 
 def squared_deviations(matrix: Tensor) -> float:
-    """Σ_i (λ_i − mean λ)² over the singular values of a matrix, the left side of Eq. (7)."""
+    """Return Σ_i (λ_i − mean λ)² over a matrix's singular values, the left side of Eq. (7)."""
     values = torch.linalg.svdvals(matrix)
     return float((values - values.mean()).square().sum())
 
 
 def squared_norm(matrix: Tensor) -> float:
-    """‖K‖²_F."""
+    """Return ‖K‖²_F."""
     return float(matrix.square().sum())
 
 
 def correlations(z: Tensor) -> Tensor:
-    """Correlation matrix of representations (samples, dimensions), 0 for a constant dimension."""
+    """Return the correlation matrix of representations (samples, dimensions).
+
+    Correlations of a constant dimension are 0.
+    """
     centred = z - z.mean(dim=0)
     norms = centred.norm(dim=0)
     scored = centred / torch.where(norms == 0, 1.0, norms)
@@ -35,7 +38,7 @@ def correlations(z: Tensor) -> Tensor:
 
 
 def proposition_statements(randomness: Randomness) -> list[Statement]:
-    """Proposition 1 over random representations, for both scales of the loss and at its limits."""
+    """State Proposition 1 of random representations, for both scales of the loss and at limits."""
     generator = randomness.generator("proposition 1")
     drawn = [_representations(*shape, generator) for shape in _SHAPES]
     return [

@@ -1,14 +1,15 @@
 """A simulated path of singular values, and how far a formula for their rates is from it."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from ccfcpp.papers.theory.linear_networks import Layers, flow
-from ccfcpp.papers.theory.singular_values import SplitNetwork, paired_vectors
+from ccfcpp.papers.theory.linear_networks import Drive, SplitNetwork, flow
+from ccfcpp.papers.theory.singular_values import offsets, paired_vectors, theorem_rates
 
+Row = dict[str, object]
 _RESOLUTION = 1e-7
 """Two difference quotients that differ by a larger share do not resolve the path."""
 
@@ -20,10 +21,10 @@ class Simulation:
     Attributes:
         start: The network at time 0.
         network: The network at the inner times: layers (times, …, width after, width before).
-        times: Of shape (times,).
+        times: Shape (times,).
         values: The encoder's singular values, of shape (times, …, k).
         rates: dσ_k/dt by differences of order four, of the same shape.
-        resolved: bool of shape (times, …): whether steps twice as long give the same rates. Where
+        resolved: Whether steps twice as long give the same rates, bool of shape (times, …). Where
             two singular values almost meet, they turn faster than any fixed step can follow.
     """
 
@@ -34,27 +35,25 @@ class Simulation:
     rates: Tensor
     resolved: Tensor
 
+    def theorem(self, driving: Tensor, head_depth: int = 1) -> Tensor:
+        """Return ``theorem_rates`` along the path, with M_k of its start."""
+        constants = offsets(self.start, head_depth)
+        return theorem_rates(self.network, constants, driving, head_depth)
 
-def simulate(
-    start: SplitNetwork, drive: Callable[[SplitNetwork], Tensor], step: float, steps: int
-) -> Simulation:
+
+def simulate(start: SplitNetwork, drive: Drive, step: float, steps: int) -> Simulation:
     """Follow the gradient flow from a start.
 
     Args:
         start: The network at time 0.
-        drive: −∂ℓ/∂(head · encoder) of a network.
+        drive: What moves it.
         step: Time between two points.
         steps: At least 8.
 
     Raises:
         ValueError: There are too few steps for the differences.
     """
-    depth = start.depth
-
-    def of_layers(layers: Layers) -> Tensor:
-        return drive(SplitNetwork(layers, depth))
-
-    path = SplitNetwork(flow(start.layers, of_layers, step, steps), depth)
+    path = flow(start, drive, step, steps)
     values = paired_vectors(path).values
     fine, coarse = differences(values, step), differences(values[::2], 2 * step)
     # The coarse quotients stand at every second time, from the fifth on: compare them there.
@@ -63,7 +62,7 @@ def simulate(
     inner = slice(4, 4 + 2 * len(coarse), 2)
     return Simulation(
         start=start,
-        network=SplitNetwork(tuple(layer[inner] for layer in path.layers), depth),
+        network=path.at_times(inner),
         times=step * torch.arange(len(values), dtype=torch.float64)[inner],
         values=values[inner],
         rates=at_both,
@@ -72,14 +71,14 @@ def simulate(
 
 
 def differences(values: Tensor, step: float) -> Tensor:
-    """d/dt by central differences of order four.
+    """Return d/dt by central differences of order four.
 
     Args:
         values: At consecutive times, of shape (times, …), five times or more.
         step: Time between two of them.
 
     Returns:
-        Tensor of shape (times − 4, …): without the first two and the last two.
+        Tensor of shape (times − 4, …), without the first two and the last two.
 
     Raises:
         ValueError: There are fewer than five times.
@@ -91,22 +90,17 @@ def differences(values: Tensor, step: float) -> Tensor:
 
 
 def relative_error(predicted: Tensor, simulation: Simulation) -> float:
-    """‖predicted − simulated‖ / ‖simulated‖ over all resolved times, networks and singular values.
+    """Return ‖predicted − simulated‖ / ‖simulated‖ over all resolved rates; NaN if there are none.
 
-    Args:
-        predicted: dσ_k/dt of a formula, of the shape of ``simulation.rates``.
-        simulation: What it is held against.
-
-    Returns:
-        Not negative; NaN where no time is resolved.
+    ``predicted`` is dσ_k/dt of a formula, of the shape of ``simulation.rates``.
     """
     simulated = simulation.rates[simulation.resolved]
     difference = predicted[simulation.resolved] - simulated
     return float(difference.norm() / simulated.norm())
 
 
-def path_rows(simulation: Simulation, formulas: Mapping[str, Tensor]) -> list[dict[str, object]]:
-    """The path of the first network as rows of a table, at every fourth time.
+def path_rows(simulation: Simulation, formulas: Mapping[str, Tensor]) -> list[Row]:
+    """Return the path of the first network as rows of a table, at every fourth time.
 
     Args:
         simulation: A path with leading axes (times, clients, draws).

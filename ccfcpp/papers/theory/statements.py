@@ -5,7 +5,7 @@ from typing import Literal
 
 from torch import Tensor
 
-from ccfcpp.papers.theory.simulation import Simulation, relative_error
+from ccfcpp.papers.theory.simulation import Row, Simulation, relative_error
 
 Verdict = Literal["holds", "roughly", "fails"]
 
@@ -18,12 +18,12 @@ class Statement:
     """One statement beside its simulation.
 
     Attributes:
-        subject: Which theorem it belongs to.
+        subject: The theorem that it belongs to.
         text: What is said.
-        predicted: The number that it predicts; with ``relation`` ``<`` a bound.
+        predicted: The number that it predicts; with the relation ``<`` a bound.
         simulated: The number that came out.
         relation: ``=``, or ``<`` where the papers say only that something is smaller.
-        relative_error: Of ``=``; None for ``<``.
+        relative_error: The error of ``=``; None for ``<``.
     """
 
     subject: str
@@ -44,39 +44,41 @@ class Statement:
             return "holds"
         return "roughly" if error is not None and error <= ROUGHLY else "fails"
 
-    def as_json(self) -> dict[str, object]:
-        """All fields and the verdict."""
+    def as_json(self) -> Row:
+        """Return all fields and the verdict."""
         return {**asdict(self), "verdict": self.verdict}
 
 
-def equal(subject: str, text: str, predicted: float, simulated: float) -> Statement:
-    """A statement about one number; its error is relative to the simulated one."""
-    error = abs(predicted - simulated) / abs(simulated)
+def equal(
+    subject: str, text: str, predicted: float, simulated: float, error: float | None = None
+) -> Statement:
+    """State that a number is another one.
+
+    The error is relative to the simulated number, unless it is given.
+    """
+    if error is None:
+        error = abs(predicted - simulated) / abs(simulated)
     return Statement(subject, text, predicted, simulated, "=", error)
 
 
 def smaller(subject: str, text: str, bound: float, simulated: float) -> Statement:
-    """A statement that a number lies below another."""
+    """State that a number lies below another."""
     return Statement(subject, text, bound, simulated, "<")
 
 
 def about_rates(subject: str, text: str, predicted: Tensor, simulation: Simulation) -> Statement:
-    """A statement about dσ_k/dt; shown are the numbers of the fastest k, half-way.
+    """State a formula for dσ_k/dt, and show the numbers of the fastest k, half-way.
 
-    Args:
-        subject: Which theorem.
-        text: What is said.
-        predicted: The formula, of the shape of ``simulation.rates``.
-        simulation: What it is held against.
+    ``predicted`` has the shape of ``simulation.rates``.
     """
     middle = len(simulation.rates) // 2
     simulated = simulation.rates[middle].flatten()
     fastest = int(simulated.abs().argmax())
     shown = float(predicted[middle].flatten()[fastest])
     error = relative_error(predicted, simulation)
-    return Statement(subject, text, shown, float(simulated[fastest]), "=", error)
+    return equal(subject, text, shown, float(simulated[fastest]), error)
 
 
 def worst(statements: list[Statement]) -> Statement:
-    """Of the same statement in several settings, the one that is farthest off."""
+    """Return that one which is farthest off, of the same statement in several settings."""
     return max(statements, key=lambda each: each.relative_error or 0.0)

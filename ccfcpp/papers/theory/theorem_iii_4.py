@@ -10,22 +10,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ccfcpp.core.randomness import Randomness
-from ccfcpp.papers.theory.contrast import (
-    ClusteredData,
-    Jacobian,
-    LatentWeight,
-    contrastive_drive,
-)
+from ccfcpp.papers.theory.contrast import ClusteredData, contrastive_drive
 from ccfcpp.papers.theory.linear_networks import flow
 from ccfcpp.papers.theory.problems import REPRESENTATION, aligned_start, clustered_data
-from ccfcpp.papers.theory.simulation import Simulation, path_rows, simulate
-from ccfcpp.papers.theory.singular_values import (
-    SplitNetwork,
-    mean_effective_rank,
-    offsets,
-    paired_vectors,
-    theorem_rates,
-)
+from ccfcpp.papers.theory.simulation import Row, Simulation, path_rows, simulate
+from ccfcpp.papers.theory.singular_values import mean_effective_rank, mean_growing, paired_vectors
 from ccfcpp.papers.theory.statements import Statement, about_rates, equal, smaller, worst
 from ccfcpp.papers.theory.theorem_1 import DEPTHS, starting_values
 
@@ -37,74 +26,57 @@ _LAM = 0.5  # the paper's 0.001 would not show a slip in its term
 _STEP, _STEPS = 4e-3, 240
 _CONSTANT = 0.5  # C
 
+_rates = partial(about_rates, SUBJECT)
+_equal = partial(equal, SUBJECT)
+_smaller = partial(smaller, SUBJECT)
 
-def theorem_iii_4_statements(
-    randomness: Randomness,
-) -> tuple[list[Statement], list[dict[str, object]]]:
-    """Theorem III.4 as printed, with the full Jacobian, and its conclusions.
+
+def theorem_iii_4_statements(randomness: Randomness) -> tuple[list[Statement], list[Row]]:
+    """Hold Theorem III.4, printed and with the full Jacobian, and its conclusions to simulations.
 
     Returns:
         The statements, and rows of a path for each depth of the encoder, under a predictor of one
         layer.
     """
-    simulations, data = {}, {}
+    paths: list[Simulation] = []
+    printed: list[Tensor] = []
+    full: list[Tensor] = []
+    other: list[Tensor] = []
     for depth in DEPTHS:
-        simulations[depth], data[depth] = _simulation((depth, 1), randomness)
-    deep, deep_data = _simulation((2, 2), randomness)
-    depths = "worst of L1 = 1, 2, 3"
+        path, data = _simulated((depth, 1), randomness)
+        paths.append(path)
+        printed.append(path.theorem(contrastive_drive(path.network, data, "diagonal")))
+        full.append(path.theorem(contrastive_drive(path.network, data)))
+        of_text = contrastive_drive(path.network, data, latent_weight="main text")
+        other.append(path.theorem(of_text))
+        if depth == 2:
+            gradients = _gradients(path, data)
+    deep, deep_data = _simulated((2, 2), randomness)
+    drive = contrastive_drive(deep.network, deep_data)
+    two_layers = "Eq. (7), full Jacobian, predictor of 2 layers, "
 
-    printed = {n: rates(simulations[n], data[n], "diagonal") for n in DEPTHS}
-    full = {n: rates(simulations[n], data[n]) for n in DEPTHS}
-    other = {n: rates(simulations[n], data[n], latent_weight="main text") for n in DEPTHS}
-
-    def of_all(text: str, formula: dict[int, Tensor]) -> Statement:
-        return worst([about_rates(SUBJECT, text, formula[n], simulations[n]) for n in DEPTHS])
+    def of_all(text: str, formula: list[Tensor]) -> Statement:
+        text = f"{text}; worst of L1 = 1, 2, 3"
+        return worst([_rates(text, *pair) for pair in zip(formula, paths, strict=True)])
 
     statements = [
-        of_all(f"Eq. (7) as printed (diagonal Jacobian, 1/n_c^2 of Eq. 15); {depths}", printed),
-        of_all(f"Eq. (7) with the full Jacobian; {depths}", full),
-        of_all(f"the same with 1/n_c, as below Eq. (8); {depths}", other),
-        about_rates(
-            SUBJECT,
-            "Eq. (7), full Jacobian, predictor of 2 layers, as printed: power 1/2",
-            rates(deep, deep_data),
-            deep,
-        ),
-        about_rates(
-            SUBJECT,
-            "Eq. (7), full Jacobian, predictor of 2 layers, with power L2/2",
-            rates(deep, deep_data, head_depth=2),
-            deep,
-        ),
-        *_gradients(simulations[2], data[2]),
+        of_all("Eq. (7) as printed (diagonal Jacobian, 1/n_c^2 of Eq. 15)", printed),
+        of_all("Eq. (7) with the full Jacobian", full),
+        of_all("the same with 1/n_c, as below Eq. (8)", other),
+        _rates(two_layers + "as printed: power 1/2", deep.theorem(drive), deep),
+        _rates(two_layers + "with power L2/2", deep.theorem(drive, head_depth=2), deep),
+        *gradients,
         *_conclusions(randomness),
     ]
     rows = [
         row
-        for n in DEPTHS
-        for row in path_rows(
-            simulations[n], {"equation_7": printed[n], "equation_7_full_jacobian": full[n]}
-        )
+        for path, by_7, by_full in zip(paths, printed, full, strict=True)
+        for row in path_rows(path, {"equation_7": by_7, "equation_7_full_jacobian": by_full})
     ]
     return statements, rows
 
 
-def rates(
-    simulation: Simulation,
-    data: ClusteredData,
-    jacobian: Jacobian = "full",
-    latent_weight: LatentWeight = "appendix",
-    head_depth: int = 1,
-) -> Tensor:
-    """Eq. (7), with the options of ``contrastive_drive`` and L' of ``theorem_rates``."""
-    driving = contrastive_drive(simulation.network, data, jacobian, latent_weight)
-    constants = offsets(simulation.start, head_depth)
-    return theorem_rates(simulation.network, constants, driving, head_depth)
-
-
-def _simulation(
-    depths: tuple[int, int], randomness: Randomness
-) -> tuple[Simulation, ClusteredData]:
+def _simulated(depths: tuple[int, int], randomness: Randomness) -> tuple[Simulation, ClusteredData]:
     generator = randomness.generator(f"theorem III.4, depths {depths}")
     start = aligned_start(_DRAWS, depths, REPRESENTATION, starting_values(), _CONSTANT, generator)
     data = clustered_data(start, [0.0], _SPREAD, _LAM, generator)
@@ -112,9 +84,9 @@ def _simulation(
     return simulate(start.at_clients(1), drive, _STEP, _STEPS), data
 
 
-def _gradients(simulation: Simulation, data: ClusteredData) -> list[Statement]:
-    """The printed Q̄ beside the loss's gradient: its direction, and what it would do to norms."""
-    network = simulation.network
+def _gradients(path: Simulation, data: ClusteredData) -> list[Statement]:
+    """Compare the printed Q̄ with the loss's gradient: its direction, and what it does to norms."""
+    network = path.network
     printed = contrastive_drive(network, data, "diagonal")
     full = contrastive_drive(network, data)
     cosine = F.cosine_similarity(printed.flatten(-2), full.flatten(-2), dim=-1).mean()
@@ -128,24 +100,13 @@ def _gradients(simulation: Simulation, data: ClusteredData) -> list[Statement]:
     norms = paired_vectors(network).head_values.square().sum(dim=-1)
     change = float((norms[-1] / norms[0] - 1).abs().max())
     speed = float((full @ network.encoder.mT).norm(dim=(-2, -1)).mean())
+    grown, true = head_growth(printed), head_growth(full)
+    beside = "d|predictor|/dt by the printed Q, beside that of the loss; error: share of |dW/dt|"
+    conserved = "full Jacobian: |predictor|^2 is conserved, relative change"
     return [
-        equal(SUBJECT, "cosine of the printed Q and the true one", 1.0, float(cosine)),
-        Statement(
-            SUBJECT,
-            "d|predictor|/dt by the printed Q, beside that of the loss; error: share of |dW/dt|",
-            head_growth(printed),
-            head_growth(full),
-            "=",
-            abs(head_growth(printed) - head_growth(full)) / speed,
-        ),
-        Statement(
-            SUBJECT,
-            "full Jacobian: |predictor|^2 is conserved, relative change",
-            0.0,
-            change,
-            "=",
-            change,
-        ),
+        _equal("cosine of the printed Q and the true one", 1.0, float(cosine)),
+        _equal(beside, grown, true, abs(grown - true) / speed),
+        _equal(conserved, 0.0, change, change),
     ]
 
 
@@ -155,51 +116,32 @@ def _conclusions(randomness: Randomness) -> list[Statement]:
     draws = 4 * _DRAWS
     start = aligned_start(draws, (2, 1), REPRESENTATION, starting_values(), _CONSTANT, generator)
     data = clustered_data(start, SKEWS, _SPREAD, 0.001, generator)
-    layers = start.at_clients(len(SKEWS)).layers
-
-    def drive(at: tuple[Tensor, ...]) -> Tensor:
-        return contrastive_drive(SplitNetwork(at, 2), data)
-
-    path = SplitNetwork(flow(layers, drive, 0.05, 400), 2)
-    first = drive(layers)
+    at_clients = start.at_clients(len(SKEWS))
+    path = flow(at_clients, partial(contrastive_drive, data=data), 0.05, 400)
+    of_drive = [mean_effective_rank(each) for each in contrastive_drive(at_clients, data)]
     values = torch.linalg.svdvals(path.encoder)
-    growth = values[-1] - values[0]
-    grown = (growth > 0.1 * growth.amax(dim=-1, keepdim=True)).double().sum(dim=-1).mean(dim=-1)
-    ends = path.encoder[-1]
+    grown = mean_growing(values)
+    of_end = [mean_effective_rank(each) for each in path.encoder[-1]]
     minor = (values[-1, 0, :, -2:] / values[0, 0, :, -2:]).mean()
     return [
-        smaller(
-            SUBJECT,
-            "effective rank of Q at the start: p = 0.75 below p = 0",
-            mean_effective_rank(first[0]),
-            mean_effective_rank(first[-2]),
+        _smaller(
+            "effective rank of Q at the start: p = 0.75 below p = 0", of_drive[0], of_drive[-2]
         ),
-        smaller(
-            SUBJECT,
-            "effective rank of Q at the start: p = 1 below p = 0",
-            mean_effective_rank(first[0]),
-            mean_effective_rank(first[-1]),
-        ),
-        smaller(
-            SUBJECT,
+        _smaller("effective rank of Q at the start: p = 1 below p = 0", of_drive[0], of_drive[-1]),
+        _smaller(
             f"singular values (of {REPRESENTATION}) that grow markedly: p = 1 below p = 0",
             float(grown[0]),
             float(grown[-1]),
         ),
-        smaller(
-            SUBJECT,
-            "effective rank of the encoder in the end: p = 1 below p = 0",
-            mean_effective_rank(ends[0]),
-            mean_effective_rank(ends[-1]),
+        _smaller(
+            "effective rank of the encoder in the end: p = 1 below p = 0", of_end[0], of_end[-1]
         ),
-        smaller(
-            SUBJECT,
+        _smaller(
             "collapse within training, p = 0: effective rank in the end below that at the start",
             mean_effective_rank(path.encoder[0, 0]),
-            mean_effective_rank(ends[0]),
+            of_end[0],
         ),
-        equal(
-            SUBJECT,
+        _equal(
             "the other singular values stay: the two least at p = 0, end over start",
             1.0,
             float(minor),

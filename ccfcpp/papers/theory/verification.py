@@ -1,21 +1,20 @@
 """All statements, and the numbers behind them as tables."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from ccfcpp.core.randomness import Randomness
-from ccfcpp.papers.theory.alignment import HeatMap, alignment_statements
+from ccfcpp.papers.theory.alignment import alignment_statements
 from ccfcpp.papers.theory.proposition import proposition_statements
+from ccfcpp.papers.theory.simulation import Row
 from ccfcpp.papers.theory.statements import Statement
 from ccfcpp.papers.theory.theorem_1 import theorem_1_statements
 from ccfcpp.papers.theory.theorem_iii_4 import theorem_iii_4_statements
 
-Row = dict[str, object]
-
 
 @dataclass(frozen=True)
 class Verification:
-    """What was found.
+    """All statements, and the numbers behind them.
 
     Attributes:
         statements: All statements, in the order of the papers.
@@ -31,7 +30,7 @@ def verify(seed: int, note: Callable[[str], None] = lambda _: None) -> Verificat
 
     Args:
         seed: Seed of all data and weights.
-        note: Told what is looked at next.
+        note: Called with the subject that comes next.
     """
     randomness = Randomness(seed)
     note("Proposition 1")
@@ -47,24 +46,8 @@ def verify(seed: int, note: Callable[[str], None] = lambda _: None) -> Verificat
         statements,
         {
             "statements": [each.as_json() for each in statements],
-            "alignment": alignment_rows(maps),
+            "alignment": [row for each in maps for row in each.rows],
             "theorem-1-singular-values": of_classification,
             "theorem-iii-4-singular-values": of_contrast,
         },
     )
-
-
-def alignment_rows(maps: Sequence[HeatMap]) -> list[Row]:
-    """Each pixel of each heat map."""
-    return [
-        {
-            "start": each.start,
-            "time": each.time,
-            "k_head": row + 1,
-            "k_encoder": column + 1,
-            "cosine": float(each.cosines[row, column]),
-        }
-        for each in maps
-        for row in range(each.cosines.shape[0])
-        for column in range(each.cosines.shape[1])
-    ]

@@ -4,12 +4,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from ccfcpp.clustering.ccfc.messages import (
-    CLUSTER_CONTRAST,
-    PRETRAINING,
-    CCFCState,
-    TrainingUpdate,
-)
+from ccfcpp.clustering.ccfc.messages import CCFCState, TrainingUpdate
 from ccfcpp.clustering.ccfc.representations import represent
 from ccfcpp.clustering.kmeans.clients import kmeans_each
 from ccfcpp.core.errors import FederationError
@@ -25,7 +20,7 @@ def pretrained(
     settings: tuple[str, ...], state: CCFCState, client: Client, randomness: Randomness
 ) -> TrainingUpdate:
     algorithm = small_algorithm(small_config(*settings))
-    (update,) = answers(algorithm, PRETRAINING, state, [client], randomness)
+    (update,) = answers(algorithm, algorithm.pretraining, state, [client], randomness)
     assert isinstance(update, TrainingUpdate)
     return update
 
@@ -37,7 +32,7 @@ def initial_state() -> CCFCState:
 def test_without_centroids_cluster_training_says_so() -> None:
     algorithm = small_algorithm(small_config())
     with pytest.raises(FederationError, match="no client has delivered centroids"):
-        answers(algorithm, CLUSTER_CONTRAST, CCFCState({}), clients_of_sizes(5), Randomness(0, 3))
+        answers(algorithm, algorithm.contrast, CCFCState({}), clients_of_sizes(5), Randomness(0, 3))
 
 
 @pytest.mark.parametrize("initialization", ["common", "separate"])

@@ -83,7 +83,7 @@ def test_cluster_contrast_is_the_mean_over_all_pairs_of_all_clients(
     assert_gradients(
         model,
         loss,
-        lambda own: contrast_program(model, images[own], labels[own], CLUSTERS, weights),
+        lambda own: contrast_program(model, CLUSTERS, weights, images[own], labels[own]),
         parts,
     )
 
@@ -105,7 +105,7 @@ def test_the_siamese_loss_is_the_one_over_all_views_of_all_clients(
     assert_gradients(
         model,
         loss,
-        lambda own: siamese_program(model, torch.cat([first[own], second[own]]), weights),
+        lambda own: siamese_program(model, weights, torch.stack([first[own], second[own]], dim=1)),
         parts,
     )
 
@@ -122,8 +122,8 @@ def test_sums_that_no_batch_can_have_are_told_apart() -> None:
     model, weights = model_of(0), LossConfig(eta=0.1, pretrain_eta=0.1)
     images, labels = torch.rand(6, 1, 4, 4), torch.tensor([0, 1, 2, 0, 1, 2])
     for program, last in (
-        (contrast_program(model, images, labels, CLUSTERS, weights), "clusters"),
-        (siamese_program(model, images, weights), "siamese"),
+        (contrast_program(model, CLUSTERS, weights, images, labels), "clusters"),
+        (siamese_program(model, weights, images.view(3, 2, 1, 4, 4)), "siamese"),
     ):
         tape, _ = first_sums(program, model)
         pools = {pool.name: pool for pool in tape.pools}
@@ -145,8 +145,8 @@ def test_sums_with_noise_become_some_that_a_batch_can_have(seed: int, noise: flo
     images = torch.rand(6, 1, 4, 4, generator=generator)
     labels = torch.tensor([0, 1, 2, 0, 1, 2])
     for program in (
-        contrast_program(model, images, labels, CLUSTERS, weights),
-        siamese_program(model, images, weights),
+        contrast_program(model, CLUSTERS, weights, images, labels),
+        siamese_program(model, weights, images.view(3, 2, 1, 4, 4)),
     ):
         tape, _ = first_sums(program, model)
         for pool in (pool for pool in tape.pools if pool.common):
@@ -169,7 +169,7 @@ def test_resnet_18_goes_through_a_pooled_step() -> None:
     expected = torch.autograd.grad(loss, list(moved.values()))
     parts = list(torch.split(torch.arange(5), [2, 3]))
     last, trips = driven(
-        lambda own: contrast_program(model, images[own], labels[own], CLUSTERS, weights),
+        lambda own: contrast_program(model, CLUSTERS, weights, images[own], labels[own]),
         parts,
         moved,
     )

@@ -5,14 +5,9 @@ import torch
 from torch import Tensor
 
 from ccfcpp.clustering.ccfc.centroids import CentroidUpdate
-from ccfcpp.clustering.ccfc.messages import (
-    PRETRAINING,
-    REFINEMENT,
-    CCFCState,
-    LloydUpdate,
-    TrainingUpdate,
-)
+from ccfcpp.clustering.ccfc.messages import CCFCState, TrainingUpdate, refinement_exchange
 from ccfcpp.clustering.ccfc.server import LloydAggregation
+from ccfcpp.clustering.kmeans.sums import ClusterSums
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.client import Client
 from ccfcpp.engine.exchange import ServerWork
@@ -32,10 +27,10 @@ def lloyd(centroids: Tensor, sizes: tuple[int, ...]) -> tuple[CCFCState, Tensor]
     """One federated Lloyd step, and all clients' points."""
     algorithm = small_algorithm(small_config())
     state = CCFCState(algorithm.initial_state(Randomness(0)).model, centroids=centroids)
-    step, clients = LloydAggregation(), clients_of_sizes(*sizes)
+    step, clients = LloydAggregation(algorithm.refinement), clients_of_sizes(*sizes)
     updates = []
-    for update in answers(algorithm, REFINEMENT, state, clients, Randomness(0)):
-        assert isinstance(update, LloydUpdate)
+    for update in answers(algorithm, algorithm.refinement, state, clients, Randomness(0)):
+        assert isinstance(update, ClusterSums)
         assert refusal(step, state, update) is None
         updates.append(update)
     everything = Client(-1, "all", digits()[0][: sum(sizes)])
@@ -67,14 +62,15 @@ def test_a_cluster_that_nobody_assigns_to_keeps_its_centroid() -> None:
 @pytest.mark.parametrize(
     "update",
     [
-        LloydUpdate(torch.zeros(2, 12).double(), torch.zeros(3).double()),
-        LloydUpdate(torch.zeros(3, 12), torch.zeros(3).double()),
-        LloydUpdate(torch.zeros(3, 12).double(), torch.zeros(2).double()),
+        ClusterSums(torch.zeros(2, 12).double(), torch.zeros(3).double()),
+        ClusterSums(torch.zeros(3, 12), torch.zeros(3).double()),
+        ClusterSums(torch.zeros(3, 12).double(), torch.zeros(2).double()),
     ],
 )
-def test_sums_of_a_wrong_shape_are_refused(update: LloydUpdate) -> None:
+def test_sums_of_a_wrong_shape_are_refused(update: ClusterSums) -> None:
     state = CCFCState({}, centroids=torch.ones(3, 12))
-    assert "refinement: refinement " in (refusal(LloydAggregation(), state, update) or "")
+    step = LloydAggregation(refinement_exchange(unit_length=True))
+    assert (refusal(step, state, update) or "").startswith("refinement: '")
 
 
 # --- updates that must be refused --------------------------------------------------------------
@@ -86,7 +82,9 @@ def good_update() -> tuple[
     """In the round whose pre-training ends with centroids."""
     algorithm = small_algorithm(small_config())
     state = algorithm.initial_state(Randomness(0))
-    (update,) = answers(algorithm, PRETRAINING, state, clients_of_sizes(40), Randomness(0, 1))
+    (update,) = answers(
+        algorithm, algorithm.pretraining, state, clients_of_sizes(40), Randomness(0, 1)
+    )
     assert isinstance(update, TrainingUpdate)
     (work,) = algorithm.exchanges(1, state)
     return work, state, update
@@ -96,11 +94,11 @@ def spoilt(update: TrainingUpdate, what: str) -> TrainingUpdate:
     assert update.local is not None
     model, centroids, sizes = update.model, update.local.centroids, update.local.sizes
     samples = update.samples
-    if what == "model entry":
+    if what == "'model/projector":
         model = model | {"projector.0.bias": torch.zeros(3)}
     elif what == "NaN":
         model = model | {"projector.0.bias": torch.full((16,), float("nan"))}
-    elif what == "centroids are":
+    elif what == "centroids' is":
         centroids = centroids[:, :5]
     elif what == "sizes":
         sizes = sizes * 0
@@ -111,7 +109,7 @@ def spoilt(update: TrainingUpdate, what: str) -> TrainingUpdate:
 
 
 @pytest.mark.parametrize(
-    "what", ["model entry", "NaN", "centroids are", "sizes", "samples", "missing"]
+    "what", ["'model/projector", "NaN", "centroids' is", "sizes", "samples", "missing"]
 )
 def test_an_update_that_would_spoil_the_average_is_refused(what: str) -> None:
     work, state, update = good_update()

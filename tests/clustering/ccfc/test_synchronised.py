@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-from ccfcpp.engine.synchronised.turns import turn
 from safetensors.torch import load_file
 from torch import Tensor
 from torch.nn import functional as F
@@ -28,6 +27,7 @@ from ccfcpp.data.augmentation import draw_views, render_views
 from ccfcpp.engine.availability import Availability
 from ccfcpp.engine.client import Client
 from ccfcpp.engine.payload import pack
+from ccfcpp.engine.synchronised.descent import turn
 from ccfcpp.runs.folder import RunFolder
 from tests.clustering.ccfc.test_pooled_losses import IDLE, all_pairs, covariance_term, d
 from tests.support.clustering import digits

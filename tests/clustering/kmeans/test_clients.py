@@ -32,7 +32,7 @@ def test_inertia_is_scikit_learns() -> None:
 
 
 def test_one_start_descends_as_scikit_learns_from_the_same_start() -> None:
-    """Also where clusters lose all members on the way: then neither may have fewer centroids."""
+    """Clusters may lose all members on the way; neither result may then have fewer centroids."""
     points = normal(3, 500, 8)
     start = points[:7].clone()
     mask = torch.ones(1, len(points))

@@ -27,13 +27,13 @@ DISTANCES = st.integers(1, 6).flatmap(
 
 
 def normal(seed: int, *shape: int) -> Tensor:
-    """In float64, so that what differs from an oracle is no rounding."""
+    """Use float64, so that differences from an oracle are not rounding errors."""
     drawn = torch.randn(*shape, generator=Randomness(seed).generator("points"))
     return drawn.double()
 
 
 def blobs(seed: int, k: int, each: int, dimensions: int) -> tuple[Tensor, Tensor]:
-    """Well separated groups around centres 10 apart at least, and these centres."""
+    """Well separated groups around centres that are at least 10 apart, and these centres."""
     centres = 10 * torch.eye(k, dimensions, dtype=torch.float64)
     return centres.repeat_interleave(each, dim=0) + normal(seed, k * each, dimensions), centres
 
@@ -43,7 +43,7 @@ def book_memberships(distances: Rows, m: float) -> Rows:
 
 
 def book_iteration(points: Rows, centroids: Rows, m: float) -> tuple[Rows, Rows]:
-    """The next centroids, and the memberships that give them."""
+    """Next centroids, and the memberships from which they are computed."""
     degrees = book_memberships([[math.dist(x, c) for c in centroids] for x in points], m)
     moved = []
     for j in range(len(centroids)):
@@ -231,7 +231,7 @@ def test_far_from_the_origin_distances_keep_their_digits(seed: int) -> None:
 
 @pytest.mark.parametrize("shift", [0.0, FAR])
 def test_a_sample_on_a_centroid_counts_for_no_other(shift: float) -> None:
-    """By the formula alone 0 / 0 would be here."""
+    """The formula alone would give 0 / 0 here."""
     points = torch.tensor([[0.0, 0.0], [4.0, 0.0], [0.0, 4.0], [4.0, 4.0]]) + shift
     found = iterate(points, points.clone(), 1.5)
     assert torch.equal(found.centroids, points)
@@ -249,7 +249,7 @@ def test_coincident_centroids_share_what_lies_on_them(shift: float) -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_a_sample_is_on_a_centroid_in_spite_of_rounding(seed: int) -> None:
-    """With m = 10 a distance of 1e-4 in place of 0 would leave the others a third."""
+    """With m = 10, a distance of 1e-4 in place of 0 would give the others a third."""
     points = normal(seed, 4, 50).float()
     found = iterate(points, points[[0, 1, 2, 3, 3]], 10)
     torch.testing.assert_close(found.centroids, points[[0, 1, 2, 3, 3]], atol=1e-6, rtol=0)
@@ -271,7 +271,7 @@ def test_a_centroid_without_any_weight_stays() -> None:
 def test_a_far_centroid_goes_where_exact_arithmetic_sends_it_or_stays(
     m: float, distance: float
 ) -> None:
-    """Its weights get smaller than float32 has numbers, and less precise before they do."""
+    """The weights would underflow in float32, and lose precision before."""
     points = normal(0, 50, 2)
     starts = torch.tensor([[0.0, 0.0], [distance, distance]], dtype=torch.float64)
     exact = iterate(points, starts, m).centroids
@@ -286,7 +286,7 @@ def test_a_far_centroid_goes_where_exact_arithmetic_sends_it_or_stays(
 
 @pytest.mark.parametrize("m", [20.0, 60.0, 100.0])
 def test_small_powers_of_memberships_are_weights_too(m: float) -> None:
-    """About 1 / 10 each, whose 60th power float32 does not have."""
+    """The memberships are about 1 / 10, whose 60th power underflows in float32."""
     points, starts = normal(0, 40, 3), normal(1, 10, 3)
     exact, found = iterate(points, starts, m), iterate(points.float(), starts.float(), m)
     torch.testing.assert_close(found.centroids.double(), exact.centroids, atol=1e-3, rtol=0)

@@ -43,7 +43,7 @@ def test_weights_move_centroids_as_repetition_does() -> None:
 
 
 def lloyd(points: Tensor, starts: Tensor, weights: Tensor) -> Tensor:
-    """To convergence, one point after the other."""
+    """Lloyd's k-means to convergence, by loops over the points."""
     centroids, before = starts.tolist(), None
     while centroids != before:
         before = centroids
@@ -76,7 +76,7 @@ def test_from_given_starts_it_ends_where_lloyds_algorithm_does(
 
 @given(st.integers(0, 10**6))
 def test_the_order_of_the_points_does_not_matter(seed: int) -> None:
-    """From given starts; those that are drawn depend on it, but not where groups are apart."""
+    """Drawn starts depend on the order, but results of separated groups or given starts do not."""
     points = normal(seed, 60, 3)
     order = torch.randperm(60, generator=Randomness(seed).generator("order"))
     starts = points[:4].clone()
@@ -90,7 +90,7 @@ def test_the_order_of_the_points_does_not_matter(seed: int) -> None:
 
 
 def test_given_starts_leave_no_draw() -> None:
-    """From a bad start no restart comes to help."""
+    """A single bad start is not replaced by restarts."""
     points = torch.tensor([[0.0], [1.0], [50.0], [51.0], [90.0], [91.0]])
     starts = torch.tensor([[0.0], [1.0], [70.0]])
     for seed in range(5):

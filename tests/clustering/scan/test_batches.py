@@ -3,12 +3,12 @@
 from collections import Counter
 
 import torch
-from ccfcpp.clustering.scan.batches import drawn_neighbours
-from ccfcpp.engine.synchronised.turns import turn
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ccfcpp.clustering.scan.neighbours import drawn_neighbours
 from ccfcpp.core.randomness import Randomness
+from ccfcpp.engine.synchronised.descent import turn
 
 
 @given(st.integers(1, 30), st.floats(0.01, 40), st.integers(1, 40))

@@ -70,10 +70,10 @@ def dealt(network: ScanNetwork, views: Tensor, owners: list[int]) -> dict[str, T
     places = [
         torch.tensor([n for n, o in enumerate(owners) if o == owner]) for owner in set(owners)
     ]
-    batches = [torch.cat([firsts[own], seconds[own]]) for own in places]
+    batches = [torch.stack([firsts[own], seconds[own]], dim=1) for own in places]
     shares = torch.full((CLUSTERS,), 1 / CLUSTERS)
     parameters = dict(network.named_parameters())
-    last, trips = driven(lambda batch: program(network, batch, 3.0, shares), batches, parameters)
+    last, trips = driven(lambda batch: program(network, 3.0, shares, batch), batches, parameters)
     assert trips == 4
     return last.gradient
 

@@ -1,4 +1,4 @@
-"""Federated fuzzy c-means: both rules of the server, and whole runs."""
+"""Federated fuzzy c-means: both rules of the server, and complete runs."""
 
 from dataclasses import replace
 from itertools import pairwise
@@ -79,7 +79,7 @@ def start_of(config: ClusterConfig) -> Tensor:
 
 
 def ordered(centroids: Tensor) -> NDArray[np.float32]:
-    """Which number a cluster has means nothing."""
+    """The numbers of clusters have no meaning."""
     order = (centroids.double() @ torch.arange(centroids.shape[1]).double()).argsort()
     return centroids[order].numpy()
 
@@ -127,7 +127,7 @@ def test_a_centroid_without_support_stays() -> None:
 def test_clusters_of_centroids_keep_their_places(
     first: list[int], second: list[int], seed: int
 ) -> None:
-    """Whatever place a client's centroid has, and however large the client is."""
+    """The result does not depend on the order of a client's centroids or on its size."""
     before = 10 * torch.eye(4)
     near = before + 0.5 * normal(seed, 2, 4, 4)
     local = torch.stack([near[0][first], near[1][second]])
@@ -137,7 +137,7 @@ def test_clusters_of_centroids_keep_their_places(
 
 
 def test_places_are_given_for_the_least_distance_in_total() -> None:
-    """Both old centroids are closer to 6."""
+    """Both previous centroids are closer to 6."""
     before, local = torch.tensor([[0.0], [10.0]]), torch.tensor([[[100.0], [6.0]]])
     found = clustered_centroids(local, torch.ones(1, 2, dtype=torch.float64), before, 0)
     assert found.tolist() == [[6.0], [100.0]]
@@ -250,7 +250,7 @@ def test_clients_that_drop_out_do_not_stop_a_run(method: str) -> None:
 
 @BOTH
 def test_while_others_are_absent_a_client_alone_does_not_end_the_run(method: str) -> None:
-    """Two rounds in a row with the same client move nothing, but others would."""
+    """Two consecutive rounds with the same client move nothing, but other clients would."""
     config = config_of(method, rounds=8, dropout=0.6)
     whole = federation(config, clients_of_sizes(30, 40, 35))
     present = [
@@ -324,11 +324,11 @@ SUPPORTS = torch.tensor([1.0, 0.0, 2.0, 1.0], dtype=torch.float64)
 @pytest.mark.parametrize(
     ("update", "message"),
     [
-        (FuzzyUpdate(torch.zeros(2, PIXELS), SUPPORTS), "fuzzy centroids"),
-        (FuzzyUpdate(torch.zeros(CLUSTERS, 4), SUPPORTS), "fuzzy centroids"),
-        (FuzzyUpdate(CENTROIDS.double(), SUPPORTS), "fuzzy centroids"),
-        (FuzzyUpdate(CENTROIDS, SUPPORTS[:2]), "fuzzy supports"),
-        (FuzzyUpdate(CENTROIDS, SUPPORTS.float()), "fuzzy supports"),
+        (FuzzyUpdate(torch.zeros(2, PIXELS), SUPPORTS), "'centroids' is"),
+        (FuzzyUpdate(torch.zeros(CLUSTERS, 4), SUPPORTS), "'centroids' is"),
+        (FuzzyUpdate(CENTROIDS.double(), SUPPORTS), "'centroids' is"),
+        (FuzzyUpdate(CENTROIDS, SUPPORTS[:2]), "'supports' is"),
+        (FuzzyUpdate(CENTROIDS, SUPPORTS.float()), "'supports' is"),
         (FuzzyUpdate(CENTROIDS, SUPPORTS - 0.5), "must not be negative"),
         (FuzzyUpdate(CENTROIDS, 0 * SUPPORTS), "nor all of them 0"),
         (FuzzyUpdate(CENTROIDS, SUPPORTS * torch.nan), "supports holds NaN"),

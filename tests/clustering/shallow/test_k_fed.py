@@ -1,4 +1,4 @@
-"""k-FED: each step against an obvious version, and the whole on clusters that it must find."""
+"""k-FED: each step against an obvious version, and complete runs on clusters that it must find."""
 
 import math
 
@@ -43,7 +43,7 @@ def normal(seed: int, *shape: int) -> Tensor:
 
 
 def ordered(centroids: Tensor | Points) -> Points:
-    """Which number a cluster has means nothing."""
+    """The numbers of clusters have no meaning."""
     rows = np.asarray(centroids, dtype=np.float64)
     return rows[np.argsort(rows[:, 0])]
 
@@ -52,7 +52,7 @@ def ordered(centroids: Tensor | Points) -> Points:
 
 
 def book_projection(points: Points, k: int) -> Points:
-    """In the original dimensions: points on the span of the top k right singular vectors."""
+    """Projections on the span of the top k right singular vectors, in the original dimensions."""
     _, _, vectors = np.linalg.svd(points, full_matrices=False)
     top = vectors[:k]
     projected: Points = points @ top.T @ top
@@ -90,7 +90,7 @@ def book_lloyd(points: Points, centroids: Points, iterations: int) -> Points:
 def test_the_projection_is_on_the_top_singular_vectors(
     samples: int, dimensions: int, k: int, seed: int
 ) -> None:
-    """Of the points as they are, which are not centred; by either of both Gram matrices."""
+    """The points are not centred, and either Gram matrix gives the same projection."""
     points = normal(seed, samples, dimensions) + 2 * normal(seed + 1, dimensions)
     values = np.linalg.svd(points.double().numpy(), compute_uv=False)
     # Else the subspace itself is a matter of rounding.
@@ -226,7 +226,7 @@ DIMENSIONS = 16
 
 
 def k_fed_of(dimensions: int, clusters: int, local: int, iterations: int = 100) -> KFed:
-    """For images of one row, which are not normalised."""
+    """Configuration for images of one row, without normalisation."""
     settings: Tree = {
         "method": "k-fed",
         "pixels": {"normalise": False},
@@ -238,14 +238,14 @@ def k_fed_of(dimensions: int, clusters: int, local: int, iterations: int = 100) 
 
 
 def images_of(label: int, count: int, seed: int) -> Tensor:
-    """A Gaussian cluster in images of one row."""
+    """Images of one row that form a Gaussian cluster."""
     centre = torch.rand(DIMENSIONS, generator=Randomness(label).generator("centre")) * 175 + 40
     pixels = centre + 3 * normal(seed, count, DIMENSIONS)
     return pixels.round().clamp(0, 255).to(torch.uint8).reshape(count, 1, 1, DIMENSIONS)
 
 
 def labels_of(client: int) -> tuple[int, int]:
-    """Each class is at three clients, which share no second one."""
+    """Each class is at three clients, which have no other class in common."""
     return client % CLASSES, (client + 1 + client // CLASSES) % CLASSES
 
 
@@ -269,7 +269,7 @@ def run(whole: Federation[CentroidState, InProcess]) -> tuple[CentroidState, Rou
 
 
 def accuracy(whole: Federation[CentroidState, InProcess], state: CentroidState) -> float:
-    """On images that no client holds."""
+    """Scores on images that no client holds."""
     assert isinstance(whole.algorithm, KFed)
     images = torch.cat([images_of(label, 25, 10**6 + label) for label in range(CLASSES)])
     found = whole.algorithm.assign(state, Client(-1, "all", images))
@@ -305,7 +305,7 @@ def test_without_some_clients_the_others_are_enough() -> None:
 def test_a_client_whose_centroids_are_not_finite_is_left_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It is the largest one, whose centroids would be the first."""
+    """The client is the largest one, whose centroids would be the first."""
     clients = clients_of_two_clusters()
 
     def failing(points: Tensor, k: int, *, seed: int, iterations: int) -> Clustering:

@@ -1,4 +1,4 @@
-"""Images as points, and their assignment to centroids."""
+"""Mapping of images to points, and their assignment to centroids."""
 
 import math
 
@@ -29,7 +29,7 @@ def rule(normalise: bool = False, assignment: str = "euclidean") -> PixelRule:
 
 
 def book_points(images: Tensor, normalise: bool) -> list[list[float]]:
-    """Channel after channel, row after row."""
+    """Pixels are ordered by channel, then by row."""
     points = []
     for image in images.tolist():
         values = [value / 255 for channel in image for row in channel for value in row]

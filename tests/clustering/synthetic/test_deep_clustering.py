@@ -1,4 +1,4 @@
-"""Deep clustering against its slow, obvious version."""
+"""Deep clustering against a slow, obvious version."""
 
 import math
 from dataclasses import dataclass, field
@@ -13,7 +13,6 @@ from torch import Tensor
 from ccfcpp.clustering.algorithm import Problem
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.kmeans.server import kmeans, nearest
-from ccfcpp.clustering.synthetic.autoencoder import Autoencoder
 from ccfcpp.clustering.synthetic.config import DCNConfig
 from ccfcpp.clustering.synthetic.deep_clustering import (
     DeepClustering,
@@ -22,6 +21,7 @@ from ccfcpp.clustering.synthetic.deep_clustering import (
     move_centroids,
     squared_distances,
 )
+from ccfcpp.clustering.synthetic.networks import Autoencoder
 from ccfcpp.core.config import Tree
 from ccfcpp.core.config_layers import validate
 from ccfcpp.core.errors import FederationError
@@ -34,7 +34,7 @@ from tests.support.federation import CPU
 TINY = DCNConfig(
     widths=(12, 8), latent=3, pretrain_epochs=2, epochs=2, batch_size=7, learning_rate=0.01
 )
-"""A network and a fit of some milliseconds."""
+"""Configuration whose fit takes some milliseconds."""
 
 SERVER = Randomness(3).at_round(0)
 
@@ -65,7 +65,7 @@ def squared_norm(vector: Tensor) -> Tensor:
 
 @dataclass
 class PlainDCN:
-    """The paper's algorithm word by word: PyTorch's Adam, and a loop over the samples."""
+    """The paper's algorithm as written: PyTorch's Adam, and a loop over the samples."""
 
     model: Autoencoder
     config: DCNConfig

@@ -1,4 +1,4 @@
-"""GANs of a cohort against an obvious loop, against each other, and against their purpose."""
+"""GANs of a cohort against an obvious loop, against each other, and by their images."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -40,7 +40,7 @@ RANDOMNESS = Randomness(3)
 
 @dataclass
 class Trained:
-    """What a client's training came to."""
+    """Result of a client's training."""
 
     losses: GANLosses
     images: Tensor
@@ -54,7 +54,7 @@ def trainer(config: GANConfig = SMALL, cohort: int = 3, device: torch.device = C
 
 
 def train(gans: GANTrainer, clients: Sequence[Client], source: Randomness) -> list[Result]:
-    """All epochs of a cohort that remembers nothing, and the images after the last one."""
+    """Train all epochs of a cohort without memories, and draw images after the last epoch."""
     group = [replace(client, memory={}) for client in clients]
     losses: list[GANLosses | RefusedUpdateError] = []
     for epoch in range(gans.config.epochs):
@@ -72,7 +72,7 @@ def train(gans: GANTrainer, clients: Sequence[Client], source: Randomness) -> li
 
 
 def train_all(clients: list[Client], cohort: int, device: torch.device = CPU) -> dict[int, Result]:
-    """One trainer for all cohorts, as in a run."""
+    """Use one trainer for all cohorts, as in a run."""
     gans = trainer(cohort=cohort, device=device)
     there = [replace(client, images=client.images.to(device)) for client in clients]
     return {
@@ -147,7 +147,7 @@ def test_training_is_the_published_loop(device: torch.device) -> None:
 
 @pytest.mark.usefixtures("double_precision")
 def test_cohorts_of_any_size_and_order_give_the_same_images(device: torch.device) -> None:
-    """Whole epochs, last batches of 1, 2 and 5, sizes in common, and one that cannot train."""
+    """Sizes with last batches of 0, 1, 2 and 5, equal sizes, and a client that cannot train."""
     clients = clients_of_sizes(16, 10, 21, 17, 10, 1)
     expected = train_all(clients, 1)
     for cohort, order in ((2, clients), (3, clients[::-1]), (6, clients)):
@@ -196,7 +196,7 @@ def test_a_client_of_one_image_has_no_gan() -> None:
 
 
 def test_networks_stay_with_their_client_from_epoch_to_epoch() -> None:
-    """Another trainer, as after an interruption, goes on where the first one was."""
+    """A new trainer, as after an interruption, continues where the first one stopped."""
     (client,) = clients_of_sizes(12)
     (expected,) = train(trainer(), [client], RANDOMNESS)
     trainer().train_epoch([client], RANDOMNESS.at_round(0))
@@ -214,13 +214,13 @@ def test_networks_stay_with_their_client_from_epoch_to_epoch() -> None:
 def test_a_gan_that_came_through_no_epoch_has_no_images() -> None:
     (refused,) = trainer().draw(clients_of_sizes(12), RANDOMNESS)
     assert isinstance(refused, RefusedUpdateError)
-    assert "has come through no epoch" in str(refused)
+    assert "has not been trained for an epoch" in str(refused)
 
 
 def test_the_configuration_can_say_how_many_images_there_are(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """More than one forward pass of them; how many go into one changes nothing."""
+    """Images need several forward passes; the size of a pass does not change them."""
     config = SMALL.model_copy(update={"images": 20, "epochs": 1})
     (whole,) = train(trainer(config), clients_of_sizes(9), RANDOMNESS)
     monkeypatch.setattr("ccfcpp.clustering.synthetic.gan_training.forward_batch", lambda size: 8)
@@ -256,13 +256,13 @@ def test_a_gan_that_diverges_is_no_concern_of_others(monkeypatch: pytest.MonkeyP
 
 
 def nearest_distance(images: Tensor, real: Tensor) -> float:
-    """Mean distance of an image from the real one that is most like it, in grey levels a pixel."""
+    """Mean distance of images from the most similar real image, in grey levels per pixel."""
     apart = torch.cdist(images.flatten(1).double(), real.flatten(1).double(), p=1)
     return apart.min(dim=1).values.mean().item() / images[0].numel()
 
 
 def test_gans_learn_what_their_clients_hold() -> None:
-    """Images with a bright upper or lower half; eight GANs, as one alone may well fail."""
+    """Images with a bright upper or lower half; eight GANs, since a single one may fail."""
     draws = Randomness(0).generator("images")
     upper = (torch.arange(8) < 4).view(1, 1, 8, 1).expand(60, 1, 8, 8)
     bright = torch.cat([upper, ~upper])

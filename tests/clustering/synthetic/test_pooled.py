@@ -1,4 +1,4 @@
-"""Systems in which images go up: what travels, what is refused, and what is kept."""
+"""Systems whose clients send images: updates, refusals and kept images."""
 
 import pytest
 import torch

@@ -11,20 +11,20 @@ from ccfcpp.papers.reproduction.claims import (
     Claim,
     Count,
     Counting,
+    Range,
+    best_differs,
     claim,
     ends_higher,
     ends_lower,
     everywhere,
     falls,
-    gains,
     higher,
     highest,
-    led_by,
     rises,
     somewhere,
     verdict,
 )
-from ccfcpp.papers.reproduction.results import ANY, Place, Score, ScoreTable
+from ccfcpp.papers.reproduction.scores import ANY, Place, Score, ScoreTable
 
 PANELS, PLACES, SYSTEMS = ("digits", "MNIST"), ("0", "0.5", "1"), ("ours", "theirs", "KM")
 PAIRS = [("ours", "theirs"), ("ours", "KM"), ("KM", "theirs")]
@@ -81,14 +81,14 @@ def test_a_higher_value_is_counted_place_by_place_and_a_tie_is_none() -> None:
 def test_a_system_to_which_the_axis_means_nothing_is_compared_at_every_place() -> None:
     table = table_of({("digits", ANY, "KM"): 2.0} | line("ours", 3, None, 1))
     assert higher([("ours", "KM")])(table) == (1, 2)
-    assert highest("ours")(table) == (1, 2)
+    assert highest(["ours"])(table) == (1, 2)
     assert table.get("digits", "0", "KM") == table.get("digits", "0.5", "KM") == Score(2.0)
 
 
 def test_where_a_value_is_missing_nothing_is_said() -> None:
     table = table_of(line("ours", None, 2, 3) | line("theirs", 1, None, 2))
     assert higher([("ours", "theirs")])(table) == (1, 1)
-    assert highest("ours")(table) == (1, 1)
+    assert highest(["ours"])(table) == (1, 1)
     assert higher([("ours", "KM")])(table) == (0, 0)
     assert higher([])(table) == (0, 0)
 
@@ -101,10 +101,10 @@ def test_pairs_with_the_same_first_system_are_all_counted() -> None:
 
 def test_the_highest_of_several_must_be_above_all_others() -> None:
     table = table_of(line("ours", 3, 2, 1) | line("theirs", 2, 2, 0) | line("KM", 1, 1, 2))
-    assert highest("ours")(table) == (1, 3)
-    assert highest("KM")(table) == (1, 3)
+    assert highest(["ours"])(table) == (1, 3)
+    assert highest(["KM"])(table) == (1, 3)
     # Alone, a system is no highest one.
-    assert highest("ours")(table.of("ours")) == (0, 0)
+    assert highest(["ours"])(table.of("ours")) == (0, 0)
 
 
 def test_rises_and_falls_are_counted_from_each_known_place_to_the_next() -> None:
@@ -131,23 +131,52 @@ def test_a_single_place_has_no_ends() -> None:
 
 def test_a_test_of_all_values() -> None:
     table = table_of(line("ours", 1, 2, 3))
-    assert everywhere(lambda value: value > 1)(table) == (2, 3)
+    assert everywhere(Range(above=1))(table) == (2, 3)
+
+
+@pytest.mark.parametrize(
+    ("bounds", "inside"),
+    [
+        (Range(above=1, below=3), [2.0]),
+        (Range(at_least=1, at_most=3), [1.0, 2.0, 3.0]),
+        (Range(at_least=2), [2.0, 3.0, 4.0]),
+        (Range(below=1), [0.0]),
+        (Range(), [0.0, 1.0, 2.0, 3.0, 4.0]),
+    ],
+)
+def test_a_range_has_bounds_within_and_without(bounds: Range, inside: list[float]) -> None:
+    assert [value for value in map(float, range(5)) if bounds.holds(value)] == inside
+
+
+def test_the_best_place_differs_where_two_panels_have_other_ones() -> None:
+    table = table_of(line("ours", 1, 2, 1) | {("MNIST", "0.5", "ours"): 3.0})
+    assert best_differs("ours")(table) == (0, 1)
+    other = table_of(
+        {**{at: own.mean for at, own in table.scores.items()}, ("MNIST", "1", "ours"): 4.0}
+    )
+    assert best_differs("ours")(other) == (1, 1)
+
+
+def test_all_systems_are_those_of_the_table() -> None:
+    table = table_of(line("ours", 1, 2, 2) | line("theirs", 3, None, 1))
+    for way in (rises, falls, ends_higher, ends_lower):
+        assert way("all")(table) == way(["ours", "theirs"])(table)
 
 
 def test_one_value_is_enough_for_somewhere() -> None:
     table = table_of(line("ours", 1, 2, 3))
-    assert somewhere(lambda value: value > 2)(table) == (1, 1)
-    assert somewhere(lambda value: value > 3)(table) == (0, 1)
-    assert somewhere(lambda value: True)(table_of({})) == (0, 0)
+    assert somewhere(Range(above=2))(table) == (1, 1)
+    assert somewhere(Range(above=3))(table) == (0, 1)
+    assert somewhere(Range())(table_of({})) == (0, 0)
 
 
 def test_one_of_several_systems_must_be_above_all_others() -> None:
     table = table_of(line("ours", 3, 1, 1) | line("theirs", 2, 3, 2) | line("KM", 1, 2, 2))
-    assert led_by(["ours", "theirs"])(table) == (2, 3)
-    assert led_by(["KM"])(table) == (0, 3)
+    assert highest(["ours", "theirs"])(table) == (2, 3)
+    assert highest(["KM"])(table) == (0, 3)
     # Where all are among them, or none is, nothing is said.
-    assert led_by(["ours", "theirs", "KM"])(table) == (0, 0)
-    assert led_by(["nobody"])(table) == (0, 0)
+    assert highest(["ours", "theirs", "KM"])(table) == (0, 0)
+    assert highest(["nobody"])(table) == (0, 0)
 
 
 def test_the_paper_is_counted_where_we_have_runs() -> None:
@@ -203,7 +232,7 @@ def test_gains_are_differences(values: dict[Place, float]) -> None:
         first, second = (at(values, panel, place, system) for system in pair)
         if first is not None and second is not None:
             expected[panel, place, "ours"] = first - second
-    gained = gains(table_of(values), [pair])
+    gained = table_of(values).gains([pair])
     assert {place: score.mean for place, score in gained.scores.items()} == expected
     assert gained.axis == "p"
 
@@ -216,7 +245,7 @@ def test_at_most_one_system_is_the_highest(values: dict[Place, float]) -> None:
         known = [at(values, panel, place, system) for system in SYSTEMS]
         found = sorted(value for value in known if value is not None)
         expected += len(found) > 1 and found[-1] > found[-2]
-    assert sum(highest(system)(table)[0] for system in SYSTEMS) == expected
+    assert sum(highest([system])(table)[0] for system in SYSTEMS) == expected
 
 
 Comparison = Callable[[float, float], bool]

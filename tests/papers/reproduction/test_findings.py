@@ -13,10 +13,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ccfcpp.papers.reproduction.catalogue import ITEMS
 from ccfcpp.papers.reproduction.claims import Claim
-from ccfcpp.papers.reproduction.findings import Findings
-from ccfcpp.papers.reproduction.results import ANY, Place, Result, ScoreTable
+from ccfcpp.papers.reproduction.findings import Findings, find_in
+from ccfcpp.papers.reproduction.items import ITEMS
+from ccfcpp.papers.reproduction.measures import MEASURES
+from ccfcpp.papers.reproduction.results import Result
+from ccfcpp.papers.reproduction.scores import ANY, Place, ScoreTable
 from ccfcpp.papers.reproduction.writing import scale
 from ccfcpp.runs.folder import RunFolder
 from tests.support.reproduction import ROUNDS, Fakes, chosen, score, spectrum, undrawn
@@ -44,7 +46,7 @@ def find(fakes: Fakes) -> Find:
     @cache
     def find_undrawn(name: str) -> Findings:
         with undrawn():
-            return ITEMS[name].find(fakes.of(name))
+            return find_in(ITEMS[name], fakes.of(name))
 
     return find_undrawn
 
@@ -130,7 +132,7 @@ def test_findings_do_not_depend_on_what_the_preset_is_called(fakes: Fakes, name:
         for result in results
     ]
     with undrawn():
-        found, again = (ITEMS[name].find(runs) for runs in (results, others))
+        found, again = (find_in(ITEMS[name], runs) for runs in (results, others))
     assert found.tables == again.tables
     assert found.claims == again.claims
     titles, same_titles = ([figure.title for figure in each.figures] for each in (found, again))
@@ -150,7 +152,7 @@ FULL_TABLES = [
 def test_at_full_size_every_place_of_the_papers_table_is_filled(fakes: Fakes, name: str) -> None:
     results = fakes.of(name, quick=False)
     with undrawn():
-        found = ITEMS[name].find(results)
+        found = find_in(ITEMS[name], results)
     ((ours, paper),) = [tables for tables in found.tables if tables[1] is not None]
     assert paper is not None
     assert set(ours.scores) == set(paper.scores)
@@ -273,13 +275,13 @@ def test_claims_of_device_failures(fakes: Fakes, find: Find) -> None:
 def test_failures_help_where_they_raise_the_nmi_of_either_system(
     fakes: Fakes, monkeypatch: pytest.MonkeyPatch, rising: str | None
 ) -> None:
-    def nmi(result: Result) -> float:
+    def nmi(result: Result) -> list[tuple[dict[str, str], float]]:
         rate = float(result.settings["availability.disconnection_rate"])
-        return rate if result.settings["method"].upper() == rising else -rate
+        return [({}, rate if result.settings["method"].upper() == rising else -rate)]
 
-    monkeypatch.setattr("ccfcpp.papers.reproduction.clustering_items.summarised", lambda key: nmi)
+    monkeypatch.setitem(MEASURES, "nmi", nmi)
     with undrawn():
-        found = ITEMS["ccfcpp-figure7"].find(fakes.of("ccfcpp-figure7"))
+        found = find_in(ITEMS["ccfcpp-figure7"], fakes.of("ccfcpp-figure7"))
     text = "occasionally more failures improve a system's NMI"
     assert found.claims[-1] == Claim(text, int(rising is not None), 1)
 
@@ -444,7 +446,7 @@ def test_the_other_clients_models_are_looked_at_one_by_one(fakes: Fakes) -> None
     """Fakes keep the models of three clients, of which the first is in Figure 3."""
     results = fakes.of("feddecorr-iclr-figure10")
     with undrawn():
-        found = ITEMS["feddecorr-iclr-figure10"].find(results)
+        found = find_in(ITEMS["feddecorr-iclr-figure10"], results)
     rising = []
     for (table, _), measure in zip(found.tables, (count_significant, rank_of), strict=True):
         values: dict[Place, float] = {}
@@ -490,7 +492,7 @@ def test_terms_are_told_by_client_and_epoch(fakes: Fakes, tmp_path: Path) -> Non
     ]
     folder.metrics.write_text("".join(json.dumps(line) + "\n" for line in lines_))
     with undrawn():
-        found = ITEMS["feddecorr-iclr-figure11"].find([replace(result, folder=folder)])
+        found = find_in(ITEMS["feddecorr-iclr-figure11"], [replace(result, folder=folder)])
     ((table, paper),) = found.tables
     assert paper is None
     assert means(table) == {
@@ -618,7 +620,7 @@ def test_the_papers_other_images_have_figures_of_their_own(find: Find) -> None:
 
 
 def test_lines_and_hollow_marks_are_drawn_where_the_rows_say(fakes: Fakes) -> None:
-    found = ITEMS["feddecorr-table8"].find(fakes.of("feddecorr-table8", quick=False))
+    found = find_in(ITEMS["feddecorr-table8"], fakes.of("feddecorr-table8", quick=False))
     figure = found.figures[0]
     (axes,) = figure.figure.axes
     # Of each system a line with its error bars' caps, and marks without a line.
@@ -679,7 +681,7 @@ def test_what_diverged_is_in_no_table_and_no_curve(fakes: Fakes, tmp_path: Path,
             sound.append(each)
     assert len(sound) == len(results) - 4
     with undrawn():
-        found, without = (ITEMS[name].find(runs) for runs in (broken, sound))
+        found, without = (find_in(ITEMS[name], runs) for runs in (broken, sound))
     assert [means(table) for table, _ in found.tables] == [means(t) for t, _ in without.tables]
     rows = {figure.title: figure.rows for figure in found.figures if figure.rows}
     assert rows == {figure.title: figure.rows for figure in without.figures if figure.rows}

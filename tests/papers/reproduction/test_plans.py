@@ -1,6 +1,8 @@
 """Which runs each table and figure needs, and where they lie."""
 
 import math
+import subprocess
+import sys
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,9 +16,9 @@ from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.core.config import RunConfig
 from ccfcpp.core.config_layers import flatten
 from ccfcpp.core.errors import UsageError
-from ccfcpp.papers.reproduction.catalogue import ITEMS
-from ccfcpp.papers.reproduction.plan import Block, Stored, plan_blocks
-from ccfcpp.papers.tables import SYSTEMS
+from ccfcpp.papers.reproduction.items import ITEMS, Block, load_items, read_paper
+from ccfcpp.papers.reproduction.plan import Stored, images_folder, plan_item
+from ccfcpp.papers.reproduction.published import SYSTEMS
 from ccfcpp.runs.paths import MAY_CHANGE
 from supervised.config import ClassifyConfig
 from tests.support.reproduction import Plan, Plans
@@ -82,10 +84,57 @@ def test_all_items_of_both_papers_are_there() -> None:
     assert [name for name, item in ITEMS.items() if item.timed] == ["feddecorr-table6"]
 
 
+def test_items_have_the_names_and_titles_of_their_files() -> None:
+    assert load_items() == ITEMS
+    assert ITEMS["ccfcpp-table1"].title == "CCFC++, Table I: NMI"
+    assert ITEMS["feddecorr-iclr-table3"].title == "FedDecorr, ICLR, Table 3: number of clients"
+
+
+CLAIM = {"say": "it rises", "rises": "all"}
+TABLE = {"title": "NMI", "measure": "nmi", "place": "{partition.p}", "system": "{method}"}
+PLAIN: dict[str, Any] = {
+    "title": "Table I",
+    "full": [{}],
+    "quick": [{}],
+    "tables": {"nmi": TABLE},
+    "claims": [CLAIM],
+}
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({}, None),
+        ({"title": None}, "title: Input should be a valid string"),
+        ({"tabels": {}}, "tabels: Extra inputs are not permitted"),
+        ({"quick": [{"seeds": 0}]}, "quick.0.seeds: Input should be greater than or equal to 1"),
+        ({"tables": {"nmi": TABLE | {"measure": "nim"}}}, "measure 'nim' is none of nmi, "),
+        ({"claims": [CLAIM | {"table": "kappa"}]}, "'it rises' is about a table 'kappa'"),
+        ({"claims": [{"say": "it rises"}]}, "'it rises' must have one of higher, highest, rises"),
+        ({"claims": [CLAIM | {"falls": "all"}]}, "'it rises' must have one of "),
+        ({"spectra": [{"of": "all", "line": ""}]}, "spectra.0.of: Input should be 'global', "),
+    ],
+)
+def test_what_is_wrong_in_a_file_is_one_line(changes: dict[str, Any], said: str | None) -> None:
+    tree = {"paper": "A", "command": "cluster", "items": {"table1": PLAIN | changes}}
+    if said is None:
+        assert read_paper(tree, "here")["table1"].title == "A, Table I"
+        return
+    with pytest.raises(UsageError) as caught:
+        read_paper(tree, "here")
+    assert str(caught.value).startswith("here: table1: ")
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
 def test_the_nightly_check_runs_all_items() -> None:
     script = (Path(__file__).parents[3] / ".ci" / "nightly").read_text()
-    _, _, rest = script.partition("\nitems=(\n")
-    assert rest.partition("\n)\n")[0].split() == list(ITEMS)
+    command = script.partition(" -c '")[2].partition("'")[0]
+    printed = subprocess.run(
+        [sys.executable, "-c", command], capture_output=True, text=True, check=True
+    )
+    assert printed.stdout.split() == list(ITEMS)
+    assert "for item in $items; do" in script
 
 
 @EVERY_ITEM
@@ -242,17 +291,16 @@ def test_without_a_data_root_domains_are_sought_where_data_sets_lie(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     images = ITEMS["feddecorr-table3"].full[0].images
-    assert images is not None
-    assert images.name == "office-caltech10"
+    assert images == "office-caltech10"
     (tmp_path / "office-caltech10").mkdir()
     monkeypatch.setenv("CCFCPP_DATA", str(tmp_path))
-    assert images.find(tmp_path / "made", None) == tmp_path / "office-caltech10"
+    assert images_folder(images, tmp_path / "made", None) == tmp_path / "office-caltech10"
 
 
 def planned_on(dataset: str, data_root: Path, made: Path) -> Plan:
     """The runs of Table 3 on one of its data sets."""
     item = ITEMS["feddecorr-table3"]
-    return plan_blocks(ClassifyConfig, "classify", item.full, {}, made, data_root, dataset)
+    return plan_item(item, False, {}, made, data_root, dataset)
 
 
 def test_one_data_set_needs_no_folder_of_another(tmp_path: Path) -> None:
@@ -270,8 +318,7 @@ def test_a_data_set_that_an_item_does_not_have_is_refused_with_those_it_has(
     known = "--dataset mnist is none of this item's: take office-caltech10 or domainnet$"
     with pytest.raises(UsageError, match=known):
         planned_on("mnist", tmp_path, tmp_path / "made")
-    tables = ITEMS["ccfcpp-table1"].full
-    plan = plan_blocks(ClusterConfig, "cluster", tables, {}, tmp_path, None, "stl10")
+    plan = plan_item(ITEMS["ccfcpp-table1"], False, {}, tmp_path, None, "stl10")
     assert datasets(plan) == {"stl10"}
     assert len(plan) == FULL["ccfcpp-table1"] // 4
 
@@ -311,8 +358,8 @@ def test_values_go_over_all_runs(plans: Plans) -> None:
 
 
 def test_equal_cells_of_several_grids_are_one_run(plans: Plans) -> None:
-    grid = {"dataset": ("digits",), "method": ("km",)}
-    blocks = [Block(grid=(grid,), seeds=2), Block(grid=({**grid, "method": ("km", "k-fed")},))]
+    grid: dict[str, list[object]] = {"dataset": ["digits"], "method": ["km"]}
+    blocks = [Block(grid=(grid,), seeds=2), Block(grid=({**grid, "method": ["km", "k-fed"]},))]
     plan = plans.planned(ITEMS["ccfcpp-table1"], blocks, {})
     assert [(run.config.method, run.config.seed) for run in plan] == [
         ("km", 0), ("km", 1), ("k-fed", 0),

@@ -11,41 +11,39 @@ import pytest
 import torch
 
 from ccfcpp.clustering.config import ClusterConfig, ClusterDataConfig
-from ccfcpp.papers.reproduction.catalogue import ITEMS
-from ccfcpp.papers.reproduction.findings import Findings
-from ccfcpp.papers.reproduction.items import Item
-from ccfcpp.papers.reproduction.plan import Block, Cells
+from ccfcpp.papers.reproduction.findings import Findings, find_in
+from ccfcpp.papers.reproduction.items import ITEMS, Block, Item
+from ccfcpp.papers.reproduction.plan import KINDS
 from ccfcpp.papers.reproduction.results import Result
 from ccfcpp.report.examination import Run as OpenedRun
 from ccfcpp.report.examination import examine
 from ccfcpp.runs.folder import RunFolder
 from tests.support.reproduction import SCORES, Plans, chosen, score, spectrum, undrawn
 
-SMALL: Cells = {
-    "dataset": ("digits",),
-    "data.images": (160,),
-    "partition.clients": (4,),
-    "training.pretrain_rounds": (1,),
-    "training.rounds": (2,),
-    "model.widths": ([4, 6],),
-    "model.projector_width": (12,),
-    "model.latent": (8,),
-    "model.predictor_width": (4,),
-    "centroids.restarts": (1,),
-    "partition.p": (0.0, 1.0),
+Grid = dict[str, list[object]]
+SMALL: Grid = {
+    "dataset": ["digits"],
+    "data.images": [160],
+    "partition.clients": [4],
+    "training.pretrain_rounds": [1],
+    "training.rounds": [2],
+    "model.widths": [[4, 6]],
+    "model.projector_width": [12],
+    "model.latent": [8],
+    "model.predictor_width": [4],
+    "centroids.restarts": [1],
+    "partition.p": [0.0, 1.0],
 }
-CLUSTERED = Block(grid=({"method": ("ccfc", "ccfc++"), **SMALL},))
-CLASSIFIED: Cells = {
-    "method": ("fedavg", "fedbn"),
-    "decorrelation.kind": ("none", "feddecorr"),
-    "model.widths": ([4, 6],),
-    "model.representation": (10,),
-    "training.rounds": (2,),
-    "data.train_images": (240,),
+CLUSTERED = Block(grid=({"method": ["ccfc", "ccfc++"], **SMALL},))
+CLASSIFIED: Grid = {
+    "method": ["fedavg", "fedbn"],
+    "decorrelation.kind": ["none", "feddecorr"],
+    "model.widths": [[4, 6]],
+    "model.representation": [10],
+    "training.rounds": [2],
+    "data.train_images": [240],
 }
-DOMAINS = Block(
-    ("reproduce/digit-domains",), (CLASSIFIED,), images=ITEMS["feddecorr-table3"].quick[0].images
-)
+DOMAINS = Block(files=("reproduce/digit-domains",), grid=(CLASSIFIED,), images="digit-domains")
 Run = Callable[[Item, Block], list[Result]]
 
 
@@ -57,7 +55,7 @@ def run(plans: Plans, tmp_path_factory: pytest.TempPathFactory) -> Run:
         results = []
         for planned in plans.planned(item, [block], {}):
             folder = RunFolder.create(root / planned.folder, planned.config)
-            item.command.make(planned.config).run(folder)
+            KINDS[item.command][1](planned.config).run(folder)
             results.append(Result(planned.config, folder))
         return results
 
@@ -76,35 +74,35 @@ def classified(run: Run) -> list[Result]:
 
 @pytest.fixture(scope="module")
 def figure_2(clustered: list[Result]) -> Findings:
-    return ITEMS["ccfcpp-figure2"].find(chosen(clustered, {"method": "ccfc"}))
+    return find_in(ITEMS["ccfcpp-figure2"], chosen(clustered, {"method": "ccfc"}))
 
 
 @pytest.fixture(scope="module")
 def figure_5(clustered: list[Result]) -> Findings:
-    return ITEMS["ccfcpp-figure5"].find(clustered)
+    return find_in(ITEMS["ccfcpp-figure5"], clustered)
 
 
-SKEWED: Cells = {
-    "dataset": ("digits",),
-    "model.widths": ([4, 6],),
-    "model.representation": (10,),
-    "training.rounds": (1,),
-    "data.train_images": (240,),
-    "data.test_images": (80,),
+SKEWED: Grid = {
+    "dataset": ["digits"],
+    "model.widths": [[4, 6]],
+    "model.representation": [10],
+    "training.rounds": [1],
+    "data.train_images": [240],
+    "data.test_images": [80],
 }
 GLANCE = Block(
     grid=(
-        {**SKEWED, "partition.alpha": (0.5,), "decorrelation.kind": ("none", "feddecorr")},
-        {**SKEWED, "partition.alpha": (math.inf,), "decorrelation.kind": ("none",)},
+        {**SKEWED, "partition.alpha": [0.5], "decorrelation.kind": ["none", "feddecorr"]},
+        {**SKEWED, "partition.alpha": [math.inf], "decorrelation.kind": ["none"]},
     )
 )
 BY_EPOCH = Block(
     grid=(
         {
             **SKEWED,
-            "partition.alpha": (0.5,),
-            "training.local_epochs": (3,),
-            "decorrelation.log_epochs": (True,),
+            "partition.alpha": [0.5],
+            "training.local_epochs": [3],
+            "decorrelation.log_epochs": [True],
         },
     )
 )
@@ -113,7 +111,7 @@ BY_EPOCH = Block(
 def test_figure_1_draws_holdings_and_representations(run: Run) -> None:
     item = ITEMS["feddecorr-figure1"]
     results = run(item, GLANCE)
-    found = item.find(results)
+    found = find_in(item, results)
     assert found.left_out == []
     ((table, _),) = found.tables
     ranks = [score("effective_rank")(result) for result in results]
@@ -131,7 +129,7 @@ def test_figure_1_draws_holdings_and_representations(run: Run) -> None:
 def test_figure_11_has_a_line_for_each_client(run: Run) -> None:
     item = ITEMS["feddecorr-iclr-figure11"]
     with undrawn():
-        found = item.find(run(item, BY_EPOCH))
+        found = find_in(item, run(item, BY_EPOCH))
     ((table, _),) = found.tables
     assert table.systems == [f"client {number}" for number in range(1, 11)]
     assert table.places("digits, alpha = 0.5") == ["1", "2", "3"]
@@ -176,6 +174,11 @@ def test_figure_2_draws_holdings_covariances_and_correlations(figure_2: Findings
     assert figure_2.left_out == []
 
 
+def afresh(results: list[Result]) -> list[Result]:
+    """The same runs, of which none has been opened."""
+    return [replace(result) for result in results]
+
+
 @pytest.fixture
 def diverged(monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs at p = 1, as they would be opened, have representations of NaN."""
@@ -188,13 +191,13 @@ def diverged(monkeypatch: pytest.MonkeyPatch) -> None:
         lost = replace(opened.seen, representations=torch.full((160, 8), torch.nan))
         return replace(opened, snapshot=lost)
 
-    monkeypatch.setattr("ccfcpp.papers.reproduction.clustering_items.examine", examined)
+    monkeypatch.setattr("ccfcpp.papers.reproduction.results.examine", examined)
 
 
 @pytest.mark.usefixtures("diverged")
 def test_figure_2_leaves_out_what_cannot_be_drawn(clustered: list[Result]) -> None:
     with undrawn():
-        found = ITEMS["ccfcpp-figure2"].find(chosen(clustered, {"method": "ccfc"}))
+        found = find_in(ITEMS["ccfcpp-figure2"], chosen(afresh(clustered), {"method": "ccfc"}))
     reason = "the model has diverged: its representations hold NaN or Inf"
     assert list(found.left_out) == [f"digits (160 images), p = 1: {reason}"]
     ((table, _),) = found.tables
@@ -209,7 +212,7 @@ def test_figure_2_leaves_out_what_cannot_be_drawn(clustered: list[Result]) -> No
 @pytest.mark.usefixtures("diverged")
 def test_figure_5_leaves_out_what_cannot_be_drawn(clustered: list[Result]) -> None:
     with undrawn():
-        found = ITEMS["ccfcpp-figure5"].find(clustered)
+        found = find_in(ITEMS["ccfcpp-figure5"], afresh(clustered))
     reason = "the model has diverged: its representations hold NaN or Inf"
     assert list(found.left_out) == [
         f"{system}, digits (160 images), p = 1: {reason}" for system in ("CCFC", "CCFC++")
@@ -265,7 +268,7 @@ def test_runs_leave_what_fakes_imitate(clustered: list[Result], classified: list
 
 
 def test_table_3_holds_the_domains_of_real_runs(classified: list[Result]) -> None:
-    ((table, _),) = ITEMS["feddecorr-table3"].find(classified).tables
+    ((table, _),) = find_in(ITEMS["feddecorr-table3"], classified).tables
     assert set(table.places("digit-domains")) == {"Avg", "plain", "inverted", "turned", "blurred"}
     assert table.systems == ["FedAvg", "FedAvg + FedDecorr", "FedBN", "FedBN + FedDecorr"]
     for system in table.systems:
@@ -289,12 +292,12 @@ def test_runs_are_opened_where_the_data_is_now(
         asked.append(data_root)
         return examine(path)
 
-    monkeypatch.setattr("ccfcpp.papers.reproduction.clustering_items.examine", examined)
+    monkeypatch.setattr("ccfcpp.papers.reproduction.results.examine", examined)
     elsewhere = ClusterDataConfig(images=160, root=str(tmp_path))
     moved = [
         replace(each, config=each.config.model_copy(update={"data": elsewhere}))
         for each in chosen(clustered, {"method": "ccfc"})
     ]
     with undrawn():
-        ITEMS["ccfcpp-figure2"].find(moved)
+        find_in(ITEMS["ccfcpp-figure2"], moved)
     assert set(asked) == {str(tmp_path)}

@@ -2,7 +2,6 @@
 
 import json
 import math
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -10,17 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ccfcpp.clustering.config import ClusterConfig, PartitionConfig
-from ccfcpp.papers.reproduction.results import (
-    ANY,
-    Place,
-    Result,
-    Score,
-    ScoreTable,
-    plain,
-    setting,
-    summarised,
-    tabulate,
-)
+from ccfcpp.papers.reproduction.measures import MEASURES, Measure, read, summarised
+from ccfcpp.papers.reproduction.results import Result, label
+from ccfcpp.papers.reproduction.scores import ANY, Place, Score, ScoreTable, mean_scores, plain
 from ccfcpp.runs.folder import RunFolder
 
 PLACES, SYSTEMS = ("0", "0.5", "1"), ("a", "b")
@@ -34,10 +25,13 @@ def finished(folder: Path, p: float, seed: int, nmi: float | None) -> Result:
     return Result(config, RunFolder(path))
 
 
-by_p = partial(
-    tabulate, axis="p", panel=setting("dataset"), place=setting("partition.p"),
-    system=setting("method"),
-)  # fmt: skip
+def by_p(runs: list[Result], title: str, measure: Measure) -> ScoreTable:
+    def place(result: Result) -> Place:
+        dataset, p, method = (label(t, result) for t in ("{dataset}", "{partition.p}", "{method}"))
+        return dataset, p, method
+
+    readings = read(runs, measure)
+    return ScoreTable(title, "p", mean_scores((place(run), value) for run, _, value in readings))
 
 
 def test_a_table_holds_means_and_sample_deviations_over_seeds(tmp_path: Path) -> None:
@@ -47,10 +41,10 @@ def test_a_table_holds_means_and_sample_deviations_over_seeds(tmp_path: Path) ->
         for p, of_seeds in values.items()
         for seed, nmi in enumerate(of_seeds)
     ]
-    table = by_p(runs, "NMI", summarised("nmi"))
+    table = by_p(runs, "NMI", MEASURES["nmi"])
     assert (table.measure, table.axis) == ("NMI", "p")
     # In the order of the runs, not of the numbers.
-    assert list(table.scores) == [("digits", "0.5", "ccfc++"), ("digits", "0", "ccfc++")]
+    assert list(table.scores) == [("digits", "0.5", "CCFC++"), ("digits", "0", "CCFC++")]
     first, second = table.scores.values()
     assert first.mean == pytest.approx(0.5)
     assert first.deviation == pytest.approx(math.sqrt((0.3**2 + 0.1**2 + 0.4**2) / 2))
@@ -59,15 +53,15 @@ def test_a_table_holds_means_and_sample_deviations_over_seeds(tmp_path: Path) ->
 
 def test_runs_without_the_measure_are_left_out(tmp_path: Path) -> None:
     runs = [finished(tmp_path, *run) for run in ((0.0, 0, 0.2), (0.0, 1, None), (1.0, 0, None))]
-    table = by_p(runs, "NMI", summarised("nmi"))
-    assert table.scores == {("digits", "0", "ccfc++"): Score(0.2)}
-    assert by_p(runs, "gap", summarised("gap")).scores == {}
+    table = by_p(runs, "NMI", MEASURES["nmi"])
+    assert table.scores == {("digits", "0", "CCFC++"): Score(0.2)}
+    assert by_p(runs, "gap", MEASURES["gap"]).scores == {}
 
 
 def test_a_measure_may_be_in_percent(tmp_path: Path) -> None:
     run = finished(tmp_path, 0.0, 0, 0.25)
-    assert summarised("nmi", factor=100)(run) == 25.0
-    assert summarised("nothing", factor=100)(run) is None
+    assert summarised("nmi", run, factor=100) == [({}, 25.0)]
+    assert summarised("nothing", run, factor=100) == [({}, None)]
     assert run.settings["partition.p"] == 0.0
     assert run.path == tmp_path / "0.0-0"
 

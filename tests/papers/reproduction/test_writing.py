@@ -10,11 +10,12 @@ import pytest
 from PIL import Image
 
 from ccfcpp.clustering.config import ClusterConfig
-from ccfcpp.papers.reproduction.catalogue import ITEMS
 from ccfcpp.papers.reproduction.claims import Claim
 from ccfcpp.papers.reproduction.drawing import draw_spectra
-from ccfcpp.papers.reproduction.findings import Findings
-from ccfcpp.papers.reproduction.results import ANY, Result, Score, ScoreTable
+from ccfcpp.papers.reproduction.findings import Findings, find_in
+from ccfcpp.papers.reproduction.items import ITEMS
+from ccfcpp.papers.reproduction.results import Result
+from ccfcpp.papers.reproduction.scores import ANY, Score, ScoreTable
 from ccfcpp.papers.reproduction.writing import as_text, numbers, scale, shown_tables, write
 from ccfcpp.report.writing import as_svg
 from ccfcpp.runs.folder import RunFolder
@@ -80,7 +81,7 @@ def test_the_scale_names_images_rounds_and_seeds(fakes: Fakes) -> None:
 def test_a_page_has_title_command_verdict_tables_and_machines(fakes: Fakes, name: str) -> None:
     results = fakes.of(name)
     with undrawn():
-        tables_of_item = ITEMS[name].find(results).tables
+        tables_of_item = find_in(ITEMS[name], results).tables
     found = Findings(tables_of_item, [Claim("it holds", 1, 2)], [])
     title = ITEMS[name].title
     text = as_text(title, f"ccfcpp reproduce {name} --quick", results, found)
@@ -121,7 +122,7 @@ def test_a_page_names_all_machines_and_what_is_left_out(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["feddecorr-figure2", "feddecorr-table6"])
 def test_files_can_be_read(fakes: Fakes, tmp_path: Path, name: str) -> None:
-    found = ITEMS[name].find(fakes.of(name))
+    found = find_in(ITEMS[name], fakes.of(name))
     write(tmp_path, "the text", found)
     assert (tmp_path / "result.md").read_text() == "the text"
     for number, (ours, paper) in enumerate(found.tables, start=1):

@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.papers.theory.classification import exact_drive
-from ccfcpp.papers.theory.contrast import contrastive_drive
+from ccfcpp.papers.theory.contrast import Jacobian, contrastive_drive
 from ccfcpp.papers.theory.linear_networks import (
     Layers,
+    SplitNetwork,
     balanced_chain,
     flow,
     imbalance,
@@ -19,7 +20,7 @@ from ccfcpp.papers.theory.linear_networks import (
     product,
 )
 from ccfcpp.papers.theory.simulation import differences, relative_error, simulate
-from ccfcpp.papers.theory.singular_values import SplitNetwork, exact_rates
+from ccfcpp.papers.theory.singular_values import exact_rates
 from tests.support.theory import INPUTS, LATENT, clustered, labelled, network, normal
 
 
@@ -46,8 +47,8 @@ def balanced_network(depth: int) -> Layers:
 
 @pytest.mark.parametrize("depth", [2, 3])
 def test_the_flow_conserves_balance_whatever_the_head(depth: int) -> None:
-    layers = (*balanced_network(depth), normal(0, "head", 5, LATENT))
-    path = flow(layers, partial(exact_drive, data=labelled(0)), 1e-3, 100)
+    start = SplitNetwork((*balanced_network(depth), normal(0, "head", 5, LATENT)), depth)
+    path = flow(start, partial(exact_drive, data=labelled(0)), 1e-3, 100).layers
     assert imbalance(path[:depth]).max() < 1e-7
     # a difference that is not 0 is conserved as well
     ends = [
@@ -61,12 +62,10 @@ def test_the_contrastive_flow_conserves_each_layers_norm_and_the_printed_one_doe
     start = network(0, 2, 1, LATENT)
     data = clustered(0, 0.5)
 
-    def growth(jacobian: str) -> float:
-        def drive(layers: Layers) -> torch.Tensor:
-            return contrastive_drive(SplitNetwork(layers, 2), data, jacobian)  # type: ignore[arg-type]
-
-        path = flow(start.layers, drive, 0.01, 50)
-        return max(abs(float(w[-1].norm() / w[0].norm()) - 1) for w in path)
+    def growth(jacobian: Jacobian) -> float:
+        drive = partial(contrastive_drive, data=data, jacobian=jacobian)
+        path = flow(start, drive, 0.01, 50)
+        return max(abs(float(w[-1].norm() / w[0].norm()) - 1) for w in path.layers)
 
     assert growth("full") < 1e-9
     assert growth("diagonal") > 1e-2
@@ -76,8 +75,8 @@ def test_halving_the_step_divides_the_error_by_sixteen() -> None:
     start, data = network(0, 2, 1), labelled(0)
 
     def end(steps: int) -> torch.Tensor:
-        path = flow(start.layers, partial(exact_drive, data=data), 0.2 / steps, steps)
-        return product([layer[-1] for layer in path])
+        path = flow(start, partial(exact_drive, data=data), 0.2 / steps, steps)
+        return product(path.at_times(-1).layers)
 
     reference = end(640)
     errors = [float((end(steps) - reference).norm()) for steps in (40, 80)]
@@ -92,10 +91,7 @@ def test_differences_are_exact_for_polynomials_of_order_four() -> None:
 def test_measured_rates_are_the_exact_ones_and_a_wrong_formula_is_far_off() -> None:
     data = labelled(0)
     start = network(0, 2, 1).at_clients(1)
-
-    def drive(at: SplitNetwork) -> torch.Tensor:
-        return exact_drive(at.layers, data)
-
+    drive = partial(exact_drive, data=data)
     simulation = simulate(start, drive, 1e-3, 100)
     assert simulation.resolved.any()
     exact = exact_rates(simulation.network, drive(simulation.network))
@@ -104,10 +100,7 @@ def test_measured_rates_are_the_exact_ones_and_a_wrong_formula_is_far_off() -> N
     assert relative_error(-exact, simulation) == pytest.approx(2, rel=1e-5)
     assert simulation.times[0] == pytest.approx(4e-3)
     torch.testing.assert_close(
-        simulation.network.at_time(0).encoder,
-        product(
-            [layer[4] for layer in flow(start.layers, lambda w: exact_drive(w, data), 1e-3, 4)[:2]]
-        ),
+        simulation.network.at_times(0).encoder, flow(start, drive, 1e-3, 4).at_times(4).encoder
     )
 
 
@@ -126,7 +119,7 @@ def test_a_turn_that_is_faster_than_the_step_is_not_resolved() -> None:
 @pytest.mark.parametrize(("step", "steps"), [(0.0, 5), (-1.0, 5), (0.1, 0)])
 def test_a_flow_without_steps_is_refused(step: float, steps: int) -> None:
     with pytest.raises(ValueError, match="positive step"):
-        flow(network(0, 1, 1).layers, lambda _: torch.zeros(1), step, steps)
+        flow(network(0, 1, 1), lambda _: torch.zeros(1), step, steps)
 
 
 def test_other_awkward_input_is_refused() -> None:

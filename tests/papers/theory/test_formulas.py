@@ -11,15 +11,18 @@ from torch import Tensor
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.papers.theory.classification import (
     class_mean_drive,
-    cross_entropy_sum,
     exact_drive,
     residuals,
 )
-from ccfcpp.papers.theory.contrast import contrastive_drive, contrastive_loss
-from ccfcpp.papers.theory.linear_networks import Layers, layer_velocities, product
+from ccfcpp.papers.theory.contrast import contrastive_drive
+from ccfcpp.papers.theory.linear_networks import (
+    Layers,
+    SplitNetwork,
+    layer_velocities,
+    product,
+)
 from ccfcpp.papers.theory.problems import aligned_start
 from ccfcpp.papers.theory.singular_values import (
-    SplitNetwork,
     exact_rates,
     offsets,
     paired_vectors,
@@ -27,7 +30,16 @@ from ccfcpp.papers.theory.singular_values import (
     theorem_rates,
 )
 from tests.clustering.ccfc.test_losses import equation_2
-from tests.support.theory import LATENT, OUTPUTS, clustered, labelled, network, normal
+from tests.support.theory import (
+    LATENT,
+    OUTPUTS,
+    clustered,
+    contrastive_loss,
+    cross_entropy_sum,
+    labelled,
+    network,
+    normal,
+)
 
 SEEDS = st.integers(0, 10_000)
 DEPTHS = st.integers(1, 3)
@@ -54,8 +66,10 @@ def test_cross_entropy_moves_layers_and_singular_values_as_autograd_says(
     seed: int, depth: int
 ) -> None:
     at, data = network(seed, depth, 1), labelled(seed)
-    expected = descent(lambda layers: cross_entropy_sum(layers, data), at.layers)
-    drive = exact_drive(at.layers, data)
+    expected = descent(
+        lambda layers: cross_entropy_sum(SplitNetwork(layers, depth), data), at.layers
+    )
+    drive = exact_drive(at, data)
     for found, wanted in zip(layer_velocities(at.layers, drive), expected, strict=True):
         torch.testing.assert_close(found, wanted)
     torch.testing.assert_close(
@@ -123,24 +137,22 @@ def test_other_weights_of_the_main_text_are_a_factor_for_equal_clusters() -> Non
 @given(SEEDS)
 def test_class_means_are_the_printed_sum(seed: int) -> None:
     at, data = network(seed, 2, 1), labelled(seed)
-    rest = residuals(at.layers, data)
+    rest = residuals(at, data)
     expected = torch.zeros(OUTPUTS, data.inputs.shape[0], dtype=torch.float64)
     for c in range(OUTPUTS):
         inside = data.labels[c] == 1
         if inside.any():
             means = rest[:, inside].mean(dim=1), data.inputs[:, inside].mean(dim=1)
             expected += inside.sum() * torch.outer(*means)
-    torch.testing.assert_close(class_mean_drive(at.layers, data), expected)
+    torch.testing.assert_close(class_mean_drive(at, data), expected)
 
 
 @given(SEEDS)
 def test_equation_45_holds_where_a_class_has_no_spread_and_else_does_not(seed: int) -> None:
     at = network(seed, 2, 1)
     alike, spread = labelled(seed, 0.0), labelled(seed, 1.0)
-    torch.testing.assert_close(class_mean_drive(at.layers, alike), exact_drive(at.layers, alike))
-    assert not torch.allclose(
-        class_mean_drive(at.layers, spread), exact_drive(at.layers, spread), rtol=1e-3
-    )
+    torch.testing.assert_close(class_mean_drive(at, alike), exact_drive(at, alike))
+    assert not torch.allclose(class_mean_drive(at, spread), exact_drive(at, spread), rtol=1e-3)
 
 
 @given(SEEDS, DEPTHS, st.integers(1, 2), st.floats(0, 2))
@@ -178,6 +190,6 @@ def test_without_balance_the_third_line_of_equation_40_is_wrong_for_more_than_on
     depth: int,
 ) -> None:
     at, data = network(1, depth, 1), labelled(1)
-    drive = exact_drive(at.layers, data)
+    drive = exact_drive(at, data)
     same = torch.allclose(rates_without_alignment(at, drive), exact_rates(at, drive), rtol=1e-2)
     assert same == (depth == 1)

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.papers.theory.alignment import STARTS, heat_maps
+from ccfcpp.papers.theory.linear_networks import SplitNetwork
 from ccfcpp.papers.theory.problems import CLUSTERS, aligned_start, clustered_data, labelled_data
 from ccfcpp.papers.theory.proposition import (
     correlations,
@@ -17,9 +18,7 @@ from ccfcpp.papers.theory.proposition import (
     squared_norm,
 )
 from ccfcpp.papers.theory.simulation import Simulation
-from ccfcpp.papers.theory.singular_values import SplitNetwork
 from ccfcpp.papers.theory.statements import Statement, about_rates, equal, smaller, worst
-from ccfcpp.papers.theory.verification import alignment_rows
 from tests.support.theory import normal
 
 
@@ -80,7 +79,7 @@ def test_heat_maps_start_unaligned_and_become_aligned() -> None:
     assert mean[encoder, 0] < 0.4 < mean[encoder, 10]
     errors = {(m.start, m.time): m.error for m in maps}
     assert errors[everywhere, 10] < 1e-6 < 1e-3 < errors[default, 10] < errors[default, 0]
-    rows = alignment_rows(maps)
+    rows = [row for each in maps for row in each.rows]
     assert len(rows) == len(maps) * 100
     assert all(0 <= float(str(row["cosine"])) <= 1 + 1e-9 for row in rows)
 

@@ -1,0 +1,102 @@
+"""When a setting counts: conditions on other settings, declared beside a field's type.
+
+    threshold: Annotated[Positive | None, When("privacy.secure_sums")] = None
+
+A field with several conditions counts where all of them hold. ``ccfcpp.core.relevance`` refuses a
+setting that a user gave and that does not count. This module imports nothing of the library, so
+that every section, also one of an installed package, can declare conditions.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+Values = Mapping[str, object]
+"""The settings of a run, by dotted key."""
+Spell = Callable[[str, object], str]
+"""From a key and a value of it to what a user types for the two."""
+
+
+class Condition(Protocol):
+    """A condition on the settings of a run."""
+
+    def holds(self, values: Values) -> bool:
+        """Return whether the settings meet the condition."""
+        ...
+
+    def in_words(self, spell: Spell) -> str:
+        """Return what the settings need, such as ``privacy.secure_sums = true``."""
+        ...
+
+
+class When:
+    """A setting counts where another one has one of some values.
+
+    Args:
+        key: Dotted key of the other setting.
+        values: The values, as a file has them; true where none is given.
+    """
+
+    def __init__(self, key: str, *values: object) -> None:
+        self.key = key
+        self.values = values or (True,)
+
+    def holds(self, values: Values) -> bool:
+        """Return whether the other setting has one of the values."""
+        return values.get(self.key) in self.values
+
+    def in_words(self, spell: Spell) -> str:
+        """Return the other setting with its values."""
+        first, *others = self.values
+        return " or ".join([spell(self.key, first), *map(in_file, others)])
+
+
+class Unless(When):
+    """A setting counts where another one has none of some values."""
+
+    def holds(self, values: Values) -> bool:
+        """Return whether the other setting has another value."""
+        return not super().holds(values)
+
+    def in_words(self, spell: Spell) -> str:
+        """Return the values that the other setting must not have."""
+        listed = " or ".join(map(in_file, self.values))
+        return f"{self.key} other than {listed}"
+
+
+class Either:
+    """A setting counts where one of several conditions holds."""
+
+    def __init__(self, *conditions: Condition) -> None:
+        self.conditions = conditions
+
+    def holds(self, values: Values) -> bool:
+        """Return whether one of the conditions holds."""
+        return any(condition.holds(values) for condition in self.conditions)
+
+    def in_words(self, spell: Spell) -> str:
+        """Return all conditions, of which one is enough."""
+        return ", or ".join(condition.in_words(spell) for condition in self.conditions)
+
+
+class Affects:
+    """A setting changes something else than the figures of a run, such as its files.
+
+    Args:
+        what: What changes, in words.
+    """
+
+    def __init__(self, what: str) -> None:
+        self.what = what
+
+
+def in_file(value: object) -> str:
+    """Return a value as a configuration file has it."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float):
+        return f"{value:g}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(in_file, value))}]"
+    return str(value)

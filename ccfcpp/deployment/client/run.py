@@ -1,0 +1,252 @@
+"""A client's side of a run, built from the run's description and the client's own images."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+import torch
+from torch import Tensor
+
+from ccfcpp.clustering.algorithm import ClusteringAlgorithm
+from ccfcpp.clustering.config import ClusterConfig
+from ccfcpp.clustering.methods import METHODS
+from ccfcpp.clustering.model import ModelFacts
+from ccfcpp.core.config import MethodConfig
+from ccfcpp.core.config_layers import dump_yaml, validate
+from ccfcpp.core.errors import UsageError
+from ccfcpp.core.files import save_tensors, write_whole
+from ccfcpp.core.randomness import Randomness
+from ccfcpp.data import ImageData, load
+from ccfcpp.deployment.link.algorithms import (
+    COUNTS,
+    Counts,
+    classification,
+    clustering_problem,
+    counts_exchange,
+)
+from ccfcpp.deployment.link.run_spec import RunSpec
+from ccfcpp.engine.algorithm import Crew
+from ccfcpp.engine.client import Client
+from ccfcpp.engine.exchange import AnyClientWork, ClientWork, Task
+from ccfcpp.engine.payload import pack
+from ccfcpp.privacy.config import PrivacyConfig
+from ccfcpp.privacy.noise.images import bounding_of
+from ccfcpp.privacy.sums.client import works_in_sums
+from ccfcpp.runs.paths import RunPaths
+from supervised.algorithm import FederatedClassification
+from supervised.config import ClassifyConfig
+from supervised.evaluation import Evaluator
+from supervised.messages import ServerState
+from supervised.setup import check_images, split
+
+Model = TypeVar("Model")
+FOUND = "found"
+"""Key in a client's scratch: the cluster, or the predicted class, of each image."""
+
+
+class ClientRun(ABC, Generic[Model]):
+    """A client's side of a run, whose server sends a ``Model`` to count with.
+
+    Args:
+        spec: Description of the run.
+        data: The client's images.
+        device: Where it computes.
+
+    Attributes:
+        config: The run's configuration.
+        algorithm: The system.
+        images: Images for training, uint8 of shape (samples, channels, height, width).
+        labels: Their classes, int64 of shape (samples,); None if the system learns without labels.
+    """
+
+    config: MethodConfig
+    algorithm: ClusteringAlgorithm[Any] | FederatedClassification
+    images: Tensor
+    labels: Tensor | None = None
+
+    def __init__(self, spec: RunSpec, data: ImageData, device: torch.device) -> None:
+        self.spec = spec
+        self.data = data
+        self.device = device
+
+    @abstractmethod
+    def prepare(self) -> None:
+        """Build the algorithm, once the description covers all clients.
+
+        Raises:
+            UsageError: The description does not fit the images.
+        """
+
+    @abstractmethod
+    def assign(self, model: Model, client: Client) -> Tensor:
+        """Return the cluster or predicted class of each test image, int64 of shape (images,)."""
+
+    @property
+    @abstractmethod
+    def test_classes(self) -> Tensor | None:
+        """Class of each test image, int64 of shape (images,); None if they are unknown."""
+
+    def save_model(self, model: Model, folder: Path) -> None:
+        """Save what the client needs to use the model by itself.
+
+        Args:
+            model: What the server has sent.
+            folder: An existing folder of the client.
+        """
+        return
+
+    def client(self, number: int) -> Client:
+        """Return the holder of the images."""
+        images = self.images.to(self.device)
+        labels = None if self.labels is None else self.labels.to(self.device)
+        return Client(number, f"client {number}", images, labels)
+
+    def works(self, tells: bool) -> Mapping[str, AnyClientWork]:
+        """Return all work that the server may ask for, by the exchange's name.
+
+        Args:
+            tells: Whether the owner allows counts.
+        """
+        privacy = self.config.section(PrivacyConfig)
+        crew = Crew(len(self.images), 1, bounding_of(privacy), privacy.smallest_count)
+        works = self.algorithm.client_side(crew).works
+        if privacy.is_on:
+            # Nothing hides what serves a report alone, and would not travel in one process.
+            travelling = {name: work for name, work in works.items() if work.exchange.travels}
+            works = works_in_sums(travelling, privacy, self.spec.clients)
+        return {**works, COUNTS: Counting(self, tells)}
+
+    def _numbered(self, labels: Tensor) -> Tensor:
+        """Return labels in the run's numbering of the classes.
+
+        Raises:
+            UsageError: The run does not know a class of the client.
+        """
+        places = {name: number for number, name in enumerate(self.spec.classes)}
+        if missing := [name for name in self.data.classes if name not in places]:
+            raise UsageError(f"the run knows no class {missing[0]!r}")
+        return torch.tensor([places[name] for name in self.data.classes])[labels]
+
+
+class ClusteringRun(ClientRun[object]):
+    """A client of a clustering system. All of its images are for training and for testing."""
+
+    config: ClusterConfig
+    algorithm: ClusteringAlgorithm[Any]
+
+    def __init__(self, spec: RunSpec, data: ImageData, device: torch.device) -> None:
+        super().__init__(spec, data, device)
+        self.config = validate(ClusterConfig, spec.config)
+        self.images = data.images
+
+    def prepare(self) -> None:
+        """Build the clustering system of the run."""
+        self.problem = clustering_problem(self.config, self.spec, self.device)
+        self.algorithm = METHODS[self.config.method].make(self.problem)
+
+    def assign(self, model: object, client: Client) -> Tensor:
+        """Return the cluster of each image."""
+        return self.algorithm.assign_delivered(model, client)
+
+    def save_model(self, model: object, folder: Path) -> None:
+        """Save the model for ``ccfcpp predict``."""
+        paths = RunPaths(folder)
+        write_whole(paths.config, dump_yaml(self.config).encode())
+        save_tensors(paths.model, pack(model), ModelFacts.of(self.problem).header)
+
+    @property
+    def test_classes(self) -> Tensor | None:
+        """Class of each image; None if the client has no labels."""
+        return None if self.data.labels is None else self._numbered(self.data.labels)
+
+
+class ClassificationRun(ClientRun[ServerState]):
+    """A client of a method of classification. Images that do not train are for testing."""
+
+    config: ClassifyConfig
+    algorithm: FederatedClassification
+
+    def __init__(self, spec: RunSpec, data: ImageData, device: torch.device) -> None:
+        super().__init__(spec, data, device)
+        self.config = validate(ClassifyConfig, spec.config)
+        check_images(self.config, data)
+        self._train, self._test = split(self.config, data)
+        self.images = data.images[self._train]
+        self._test_images = data.images[self._test].to(device)
+
+    def prepare(self) -> None:
+        """Build the method of classification, and what evaluates it."""
+        assert self.data.labels is not None
+        self.labels = self._numbered(self.data.labels[self._train])
+        self.algorithm = classification(self.config, self.spec, self.device)
+        self._evaluator = Evaluator(self.algorithm.make_model, self.config, self.device)
+
+    def assign(self, model: ServerState, client: Client) -> Tensor:
+        """Return the predicted class of each test image."""
+        weights = model.model
+        if counts_exchange(self.algorithm).uses_memory:
+            weights = self.algorithm.sharing.personal(weights, client.memory)
+        return self._evaluator(weights, self._test_images)[1]
+
+    @property
+    def test_classes(self) -> Tensor | None:
+        """Class of each test image."""
+        assert self.data.labels is not None
+        return self._numbered(self.data.labels[self._test])
+
+
+class Counting(ClientWork[Model, Counts]):
+    """A client assigns its images with the server's model and counts them.
+
+    Args:
+        run: The client's side of the run.
+        tells: Whether its owner allows counts.
+    """
+
+    def __init__(self, run: ClientRun[Model], tells: bool) -> None:
+        self.run = run
+        self.tells = tells
+        self.exchange = counts_exchange(run.algorithm)
+
+    def local_updates(
+        self, task: Task, message: Model, clients: Sequence[Client], randomness: Randomness
+    ) -> list[Counts]:
+        """Count images by class and cluster. The assignments stay in the client's scratch."""
+        (client,) = clients
+        found = self.run.assign(message, client).cpu()
+        client.scratch[FOUND] = found
+        classes = self.run.test_classes if self.tells else None
+        if classes is None:
+            return [Counts(torch.zeros(0, 0, dtype=torch.int64))]
+        table = torch.zeros(self.run.spec.table_shape, dtype=torch.int64)
+        ones = torch.ones(len(found), dtype=torch.int64)
+        return [Counts(table.index_put_((classes, found), ones, accumulate=True))]
+
+
+def make_client_run(spec: RunSpec, data: ImageData, device: torch.device) -> ClientRun[Any]:
+    """Return a client's side of a run.
+
+    Raises:
+        UsageError: The configuration cannot be read or does not fit the images.
+    """
+    if spec.command == "cluster":
+        return ClusteringRun(spec, data, device)
+    return ClassificationRun(spec, data, device)
+
+
+def load_for(spec: RunSpec, place: str) -> ImageData:
+    """Load a client's own images, in the size that the run asks for.
+
+    Args:
+        spec: Description of the run; it cannot name another place.
+        place: An image folder, an archive of one, or an ``.npz`` file.
+
+    Raises:
+        UsageError: They cannot be read.
+    """
+    if not Path(place).exists():
+        raise UsageError(f"there are no images at {place}: give another --data")
+    section = spec.config.get("data")
+    settings = section if isinstance(section, dict) else {}
+    return load(place, image_size=settings.get("image_size"))

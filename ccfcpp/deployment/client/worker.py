@@ -1,0 +1,259 @@
+"""The worker of a client: it holds images and does the work that a server asks for."""
+
+import io
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ccfcpp.core.errors import UsageError
+from ccfcpp.core.files import write_whole
+from ccfcpp.core.randomness import Randomness
+from ccfcpp.core.sending import ALWAYS, Kind
+from ccfcpp.core.units import bytes_in_words
+from ccfcpp.data import ImageData
+from ccfcpp.deployment.client.memory_store import LostMemoryError, MemoryStore
+from ccfcpp.deployment.client.run import FOUND, ClientRun, make_client_run
+from ccfcpp.deployment.link.algorithms import COUNTS
+from ccfcpp.deployment.link.messages import (
+    MessageError,
+    Request,
+    Response,
+    deserialize,
+    printable,
+    serialize,
+)
+from ccfcpp.deployment.link.packet import Packet
+from ccfcpp.deployment.link.run_spec import Facts, PrivacyLimit, RunSpec
+from ccfcpp.engine.client import Client
+from ccfcpp.engine.exchange import ClientWork, RefusedUpdateError, Task
+
+_MOST_NONCES = 10_000
+"""Number of nonces that are kept, to recognise a request that comes a second time."""
+_UNREADABLE = "0" * 32
+"""Nonce of the response to a request whose header cannot be read."""
+
+
+class ForbiddenError(Exception):
+    """The owner of the images does not allow what a run would send; the message says what."""
+
+
+class Worker:
+    """A resident client, which keeps what it has loaded and built from one task to the next.
+
+    Args:
+        load: Loads the client's images in the size that a run asks for.
+        folder: Folder for the client's memory, and for the model and the assignments of a run.
+        allowed: Kinds of data that its owner allows to send, beside models, centroids and sums.
+        device: Where it computes.
+        say: Called with a line for the owner.
+        only_secure_sums: Whether its owner refuses runs without secure sums.
+        only_private: The largest privacy loss that its owner allows; None for no limit.
+    """
+
+    def __init__(
+        self,
+        load: Callable[[RunSpec], ImageData],
+        folder: Path,
+        allowed: frozenset[Kind] = frozenset(),
+        device: torch.device | None = None,
+        say: Callable[[str], None] = lambda line: None,
+        only_secure_sums: bool = False,
+        only_private: PrivacyLimit | None = None,
+    ) -> None:
+        self.load = load
+        self.folder = folder
+        self.allowed = allowed | ALWAYS
+        self.device = device or torch.device("cpu")
+        self.say = say
+        self.only_secure_sums = only_secure_sums
+        self.only_private = only_private
+        self.memories = MemoryStore(folder / "memory", self.device)
+        self.tally = Tally()
+        self._seen: dict[str, None] = {}
+        self._active: _ActiveRun | None = None
+
+    def answer(self, packet: Packet) -> Packet:
+        """Do what a request asks for. Every request gets a response, and none raises an error."""
+        try:
+            request = Request.read(packet.header)
+        except MessageError as error:
+            self.say(f"a request was refused: {error}")
+            return Packet(Response(nonce=_UNREADABLE, status="failed").written())
+        payload = b""
+        try:
+            response, payload = self._follow(request, packet.payload)
+        except ForbiddenError as error:
+            response = self._declined(request, "forbidden", str(error))
+        except LostMemoryError:
+            response = self._declined(request, "lost", "what it remembered is gone")
+        except (RefusedUpdateError, MessageError) as error:
+            response = self._declined(request, "refused", str(error))
+        except Exception as error:
+            # The text of an error may quote what only the owner may read, such as a path.
+            response = Response(nonce=request.nonce, status="failed")
+            why = str(error) if isinstance(error, UsageError) else traceback.format_exc()
+            self.say(f"{_described(request)} failed: {why}")
+        return Packet(response.written(), payload)
+
+    def _declined(self, request: Request, status: str, reason: str) -> Response:
+        self.say(f"{_described(request)}: {status}, {reason}")
+        return Response.model_validate(
+            {"nonce": request.nonce, "status": status, "reason": printable(reason)}
+        )
+
+    def _follow(self, request: Request, payload: bytes) -> tuple[Response, bytes]:
+        if request.nonce in self._seen:
+            raise MessageError("this request has come before")
+        self._seen[request.nonce] = None
+        if len(self._seen) > _MOST_NONCES:
+            del self._seen[next(iter(self._seen))]
+        self._check_allowed(request.spec)
+        if request.kind == "hello":
+            return Response(nonce=request.nonce, facts=self._facts(request.spec)), b""
+        return self._work(request, payload)
+
+    def _check_allowed(self, spec: RunSpec) -> None:
+        if wanted := [kind for kind in spec.kinds if kind not in self.allowed]:
+            raise ForbiddenError(f"its owner does not allow {wanted[0]} (--allow {wanted[0]})")
+        if self.only_secure_sums and not spec.privacy.secure_sums:
+            raise ForbiddenError("its owner allows secure sums alone (--only-secure-sums)")
+        if self.only_private and (why := self.only_private.exceeded(spec.privacy)):
+            raise ForbiddenError(f"{why} (--only-private, --delta)")
+
+    def _facts(self, spec: RunSpec) -> Facts:
+        run = make_client_run(spec, self.load(spec), self.device)
+        tells = "counts" in self.allowed
+        # A classifier cannot be trained without the names of the classes.
+        named = tells or spec.command == "classify"
+        return Facts(
+            samples=len(run.images),
+            image_shape=tuple(run.images.shape[1:]),
+            classes=run.data.classes if named else (),
+            counts=tells and run.data.labels is not None,
+        )
+
+    def _work(self, request: Request, payload: bytes) -> tuple[Response, bytes]:
+        began = time.monotonic()
+        active = self._activate(request)
+        work = active.works.get(request.exchange)
+        if work is None:
+            raise RefusedUpdateError(f"there is no exchange {request.exchange!r}")
+        message = deserialize(work.exchange.message, payload, self.device)
+        update, remembers = self._update(active, work, request, message)
+        sent = serialize(update)
+        if request.exchange == COUNTS:
+            self._save_found(active.client.scratch.pop(FOUND))
+            active.run.save_model(message, self.folder)
+        else:
+            self.tally.count(request, time.monotonic() - began, len(sent))
+            if request.last:
+                self.say(self.tally.line())
+        return Response(nonce=request.nonce, remembers=remembers), sent
+
+    def _update(
+        self,
+        active: "_ActiveRun",
+        work: ClientWork[object, object],
+        request: Request,
+        message: object,
+    ) -> tuple[object, bool]:
+        """Return the update of an exchange, and whether the client's memory has changed."""
+        task = Task(active.run.spec.method, request.exchange, request.round, request.index)
+        client, uses_memory = active.client, work.exchange.uses_memory
+        before = self.memories.load(request.run, request.remembered) if uses_memory else {}
+        client.memory = before
+        try:
+            randomness = active.randomness.at_round(request.round)
+            (update,) = work.local_updates(task, message, [client], randomness)
+            memory = client.memory
+        finally:
+            client.memory = {}
+        if isinstance(update, RefusedUpdateError):
+            raise update
+        if remembers := memory is not before:
+            self.memories.save(request.run, request.version, memory)
+        if uses_memory:
+            # Other work, such as a stage of a secure sum, may come before the server has accepted
+            # what is remembered now.
+            self.memories.prune(request.run, request.remembered, request.kept, request.version)
+        return update, remembers
+
+    def _activate(self, request: Request) -> "_ActiveRun":
+        """Return the client's side of the run, built again if the run is another one."""
+        active = self._active
+        if active is None or (active.run.spec, active.client.id) != (request.spec, request.client):
+            # The memory of the old run is free before the new one is built.
+            active = self._active = None
+            run = make_client_run(request.spec, self.load(request.spec), self.device)
+            active = self._active = _ActiveRun(run, request.client, "counts" in self.allowed)
+        return active
+
+    def _save_found(self, found: Tensor) -> None:
+        """Save the assignments of the client's images, which stay with their owner."""
+        buffer = io.BytesIO()
+        np.savez_compressed(buffer, found=found.numpy())
+        self.folder.mkdir(parents=True, exist_ok=True)
+        write_whole(self.folder / "found.npz", buffer.getvalue())
+
+
+class Tally:
+    """What a client has done in a round, for a line when the round is over."""
+
+    def __init__(self) -> None:
+        self._round = ("", -1)
+        self._names: list[str] = []
+        self._seconds, self._sent = 0.0, 0
+
+    def count(self, request: Request, seconds: float, sent: int) -> None:
+        """Add the work of a request; a request of another round starts from zero.
+
+        Args:
+            request: What the server has asked for.
+            seconds: Time that the work took.
+            sent: Bytes of the response.
+        """
+        if self._round != (request.run, request.round):
+            self._round = request.run, request.round
+            self._names, self._seconds, self._sent = [], 0.0, 0
+        self._names.append(request.exchange)
+        self._seconds += seconds
+        self._sent += sent
+
+    def line(self) -> str:
+        """Return the round's exchanges, seconds and bytes as one line."""
+        count = len(self._names)
+        what = printable(self._names[0]) if count == 1 else f"{count} exchanges"
+        sent = bytes_in_words(self._sent)
+        return f"round {self._round[1] + 1}, {what}: {self._seconds:.1f} s, {sent} sent"
+
+
+class _ActiveRun:
+    """All that a client has built for a run.
+
+    Args:
+        run: Its side of the run.
+        number: The client's number.
+        tells: Whether its owner allows counts.
+    """
+
+    def __init__(self, run: ClientRun[object], number: int, tells: bool) -> None:
+        shape = tuple(run.images.shape[1:])
+        if shape != run.spec.image_shape:
+            raise RefusedUpdateError(f"its images are {shape}, not {run.spec.image_shape}")
+        run.prepare()
+        self.run = run
+        self.client: Client = run.client(number)
+        self.works: dict[str, ClientWork[object, object]] = dict(run.works(tells))
+        self.randomness = Randomness(int(run.spec.config.get("seed", 0)))
+
+
+def _described(request: Request) -> str:
+    """Return a request in some words."""
+    if request.kind == "hello":
+        return f"{printable(request.spec.method)} asks for the images' facts"
+    return f"round {request.round + 1}, {printable(request.exchange)}"

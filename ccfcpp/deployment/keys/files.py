@@ -1,0 +1,94 @@
+"""Files of keys: their names, their places and how they are written."""
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from ccfcpp.core.errors import UsageError
+
+ROSTER = "roster"
+"""Folder of the clients' public keys."""
+PUBLIC_SUFFIX = ".pub"
+"""Suffix of a public key's file."""
+PRIVATE, PUBLIC = 0o600, 0o644
+"""File modes: for the owner alone, and readable by all."""
+_OWN_FOLDER = 0o700
+_CLIENT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}")
+
+
+@dataclass(frozen=True)
+class ServerKeys:
+    """Files of a server's keys, as ``ccfcpp keys`` makes them.
+
+    Attributes:
+        certificate: The server's certificate.
+        key: The server's private key.
+        authority: The certificate of the authority that signed the server's.
+    """
+
+    certificate: Path
+    key: Path
+    authority: Path
+
+    @staticmethod
+    def of(folder: Path) -> "ServerKeys":
+        """Return the files in a folder.
+
+        Raises:
+            UsageError: One is missing.
+        """
+        found = ServerKeys(folder / "server.crt", folder / "server.key", folder / "ca.crt")
+        for path in (found.certificate, found.key, found.authority):
+            if not path.is_file():
+                raise UsageError(f"{path} is missing: make keys with ccfcpp keys, or give --keys")
+        return found
+
+
+def check_client_name(name: str) -> None:
+    """Refuse a client's name that is no file name or leads into another folder.
+
+    Raises:
+        UsageError: The name is of another form.
+    """
+    if not _CLIENT.fullmatch(name):
+        raise UsageError(
+            f"client name {name!r} is refused: give 1 to 64 letters (a to z), digits, dashes, "
+            "underscores and dots, the first of them a letter, a digit or an underscore"
+        )
+
+
+def write_new(folder: Path, files: Mapping[Path, tuple[bytes, int]]) -> None:
+    """Write new files, either all or none of them: keys are never replaced.
+
+    Args:
+        folder: Created if it is missing, for its owner alone.
+        files: Content and mode by path, in the folder or in a folder inside.
+
+    Raises:
+        UsageError: One of them exists or cannot be written.
+    """
+    for path in files:
+        if os.path.lexists(path):
+            raise UsageError(
+                f"{path} is there already, and keys are never replaced: give another --out, or "
+                "move it away"
+            )
+    made: list[Path] = []
+    try:
+        folder.mkdir(mode=_OWN_FOLDER, parents=True, exist_ok=True)
+        for path, (content, mode) in files.items():
+            path.parent.mkdir(mode=_OWN_FOLDER, exist_ok=True)
+            # The file has its mode from the moment it exists. O_EXCL refuses every existing path,
+            # even a dangling link.
+            number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+            made.append(path)
+            with os.fdopen(number, "wb") as file:
+                file.write(content)
+    except OSError as error:
+        for path in made:
+            path.unlink(missing_ok=True)
+        raise UsageError(
+            f"{error.filename or folder} cannot be written ({error.strerror}): give another --out"
+        ) from error

@@ -1,0 +1,73 @@
+"""Keys for a test federation on one machine, which are made automatically in one folder.
+
+Messages are encrypted and signed as over a network. But the keys are not separated: whoever may
+read the folder can pretend to be the server or any client.
+"""
+
+import fcntl
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from ccfcpp.core.errors import UsageError
+
+FOLDER = Path("keys") / "trial"
+HOST, PORT = "127.0.0.1", 9092
+_LOOPBACK = {"127.0.0.1", "localhost", "::1"}
+_DAYS = 30
+
+
+def require_this_machine(host: str) -> None:
+    """Raise ``UsageError`` if an address can be reached from other machines."""
+    if host not in _LOOPBACK:
+        raise UsageError(
+            f"--insecure is for clients on this machine, and {host} is not its own address: take "
+            f"{HOST}, or leave --insecure out and make keys with ccfcpp keys"
+        )
+
+
+def make_local_keys(folder: Path, clients: int) -> None:
+    """Make missing keys: the authority's, the server's, and those of some clients.
+
+    Raises:
+        UsageError: The folder cannot be written, or ``cryptography`` is missing.
+    """
+    # The import takes long, and commands need the constants above only.
+    from ccfcpp.deployment.keys.making import make_authority, make_client, make_server
+
+    if not (folder / "ca.crt").exists():
+        make_authority(folder, _DAYS)
+    if not (folder / "server.crt").exists():
+        make_server(folder, HOST, _DAYS)
+    for name in (f"client-{number + 1}" for number in range(clients)):
+        if not (folder / "clients" / f"{name}.key").exists():
+            make_client(folder, name)
+
+
+@contextmanager
+def free_key(folder: Path) -> Iterator[Path]:
+    """Lock a client's key that no other process uses, within the context.
+
+    Raises:
+        UsageError: There are no such keys, or all are in use.
+    """
+    keys = sorted(
+        (folder / "clients").glob("client-*.key"), key=lambda path: (len(path.name), path)
+    )
+    for path in keys:
+        with path.open("rb") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                continue
+            yield path
+            return
+    if keys:
+        raise UsageError(
+            f"all {len(keys)} keys in {folder} are in use: start ccfcpp serve --insecure with more "
+            "--clients"
+        )
+    raise UsageError(
+        f"there are no keys in {folder}: start ccfcpp serve --insecure in this folder first, or "
+        "give the place of its keys with --key"
+    )

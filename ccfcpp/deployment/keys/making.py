@@ -1,0 +1,123 @@
+"""Making the keys of a federation, as files.
+
+There are three kinds, each made where it is needed:
+
+- An **authority**: ``ca.key``, which signs, and ``ca.crt``, by which clients verify what it signed.
+- A **server**: ``server.key`` and ``server.crt``, which the authority signs, for TLS.
+- A **client**: ``clients/NAME.key``, with which it signs its requests, in the format that
+  ``flower-supernode --auth-supernode-private-key`` reads; and ``roster/NAME.pub``. A server admits
+  the clients whose public keys are in its roster, each under the name of its file.
+
+Only its owner may read a private key, and no file is ever replaced. Folders are created if they are
+missing, for their owner alone.
+"""
+
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from ccfcpp.deployment.keys.certificates import (
+    Certificate,
+    PrivateKey,
+    authority_certificate,
+    host_of,
+    new_key,
+    openssh_pair,
+    pem_pair,
+    read_authority,
+    server_certificate,
+)
+from ccfcpp.deployment.keys.files import (
+    PRIVATE,
+    PUBLIC,
+    PUBLIC_SUFFIX,
+    ROSTER,
+    check_client_name,
+    write_new,
+)
+
+_THIS_MACHINE = ("localhost", "127.0.0.1", "::1")
+"""Names by which a server's own processes reach each other, also over TLS."""
+
+
+@dataclass(frozen=True)
+class CertifiedKey:
+    """The files of an authority or of a server.
+
+    Attributes:
+        key: The private key. Whoever has an authority's can pretend to be the server.
+        certificate: The certificate, which is public.
+        ends: When the certificate expires.
+    """
+
+    key: Path
+    certificate: Path
+    ends: datetime
+
+
+@dataclass(frozen=True)
+class ClientKey:
+    """The files of a client.
+
+    Attributes:
+        key: The private key. Whoever has it can pretend to be the client.
+        public: The public key, for the server's roster.
+    """
+
+    key: Path
+    public: Path
+
+
+def make_authority(folder: Path, days: int) -> CertifiedKey:
+    """Make the key of an authority, and a certificate that is valid for some days.
+
+    Raises:
+        UsageError: There is an authority already, or the folder cannot be written.
+    """
+    key = new_key()
+    return _written(folder, "ca", key, authority_certificate(key, days))
+
+
+def make_server(folder: Path, host: str, days: int) -> CertifiedKey:
+    """Make a server's key, and a certificate that the authority in the same folder signs.
+
+    Args:
+        folder: Folder of the authority's and of the server's keys.
+        host: The name or the address by which clients reach the server. The certificate also
+            holds this machine's own names.
+        days: How long the certificate is valid; at most as long as the authority's.
+
+    Raises:
+        UsageError: The host is neither a name nor an address, there is no authority, there is a
+            server's key already, or the folder cannot be written.
+    """
+    hosts = dict.fromkeys(map(host_of, (host, *_THIS_MACHINE)))
+    authority, authority_key = read_authority(folder)
+    key = new_key()
+    certificate = server_certificate(key, list(hosts), days, authority, authority_key)
+    return _written(folder, "server", key, certificate)
+
+
+def make_client(folder: Path, name: str) -> ClientKey:
+    """Make a client's key pair, by which the server recognises it. It needs no authority.
+
+    Raises:
+        UsageError: The name is of another form, there is such a key already, or the folder cannot
+            be written.
+    """
+    check_client_name(name)
+    private, public = openssh_pair(new_key())
+    files = ClientKey(
+        folder / "clients" / f"{name}.key", folder / ROSTER / f"{name}{PUBLIC_SUFFIX}"
+    )
+    line = b"%s %s\n" % (public, name.encode())
+    write_new(folder, {files.key: (private, PRIVATE), files.public: (line, PUBLIC)})
+    return files
+
+
+def _written(folder: Path, stem: str, key: PrivateKey, certificate: Certificate) -> CertifiedKey:
+    ends = certificate.not_valid_after_utc
+    files = CertifiedKey(folder / f"{stem}.key", folder / f"{stem}.crt", ends)
+    private, public = pem_pair(key, certificate)
+    write_new(folder, {files.key: (private, PRIVATE), files.certificate: (public, PUBLIC)})
+    return files

@@ -1,0 +1,1 @@
+"""What both ends share: packets, messages, sockets and processes."""

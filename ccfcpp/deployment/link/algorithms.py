@@ -1,0 +1,64 @@
+"""What server and clients each build from the description of a run: its algorithm, and its counts.
+
+Scores need classes, which only clients have. So clients count their images by class and cluster, in
+an exchange that both sides know.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ccfcpp.clustering.algorithm import ClusteringAlgorithm, Problem
+from ccfcpp.clustering.config import ClusterConfig
+from ccfcpp.deployment.link.run_spec import RunSpec
+from ccfcpp.engine.exchange import Exchange
+from supervised.algorithm import FederatedClassification
+from supervised.classifiers import CLASSIFIERS
+from supervised.config import ClassifyConfig
+from supervised.setup import classifier_maker
+
+COUNTS = "counts"
+"""Name of the exchange. Clients receive the server's model and may answer with a table."""
+
+
+@dataclass(frozen=True)
+class Counts:
+    """How many of a client's images of each class are in which cluster or predicted class.
+
+    Attributes:
+        table: int64 of shape (classes, clusters or predicted classes). Its shape is (0, 0) if the
+            client has no labels or does not tell.
+    """
+
+    table: Tensor
+
+
+def counts_exchange(
+    algorithm: ClusteringAlgorithm[Any] | FederatedClassification,
+) -> Exchange[Any, Counts]:
+    """Return the exchange in which clients receive the model and count."""
+    if isinstance(algorithm, FederatedClassification):
+        # Parts of a personalised classifier are in the clients' memories.
+        personal = CLASSIFIERS[algorithm.config.method].personal
+        return Exchange(COUNTS, algorithm.state_type, Counts, uses_memory=personal)
+    return Exchange(COUNTS, algorithm.delivery_type, Counts)
+
+
+def clustering_problem(config: ClusterConfig, spec: RunSpec, device: torch.device) -> Problem:
+    """Return the problem of clustering that a run describes."""
+    return Problem(config, spec.image_shape, spec.clusters, device, spec.samples)
+
+
+def classification(
+    config: ClassifyConfig, spec: RunSpec, device: torch.device
+) -> FederatedClassification:
+    """Return the algorithm of classification that a run describes.
+
+    Raises:
+        UsageError: The configuration does not fit the images.
+    """
+    shape, classes = spec.image_shape, len(spec.classes)
+    make_model = classifier_maker(config, shape, classes)
+    return FederatedClassification(config, make_model, shape, classes, spec.clients, device)

@@ -1,0 +1,203 @@
+"""Requests and responses: a header, and a payload of tensors.
+
+A header is JSON of a fixed schema and a payload is a safetensors file; neither can hold code. Both
+are limited in size before they are parsed. Anything else is a ``MessageError``, whose text names
+what is wrong and quotes nothing.
+"""
+
+import json
+import secrets
+from typing import Annotated, Literal, Self, TypeVar
+
+import torch
+from pydantic import ConfigDict, Field, ValidationError
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+
+from ccfcpp.core.config import Section
+from ccfcpp.deployment.link.packet import MOST_HEADER_BYTES, MOST_PAYLOAD_BYTES
+from ccfcpp.deployment.link.run_spec import Facts, RunSpec, Text
+from ccfcpp.engine.payload import PayloadError, pack, unpack
+
+T = TypeVar("T")
+_MOST_NAMES_BYTES = 1 << 22
+_LENGTH_BYTES = 8
+"""A safetensors file begins with the length of the list of its tensors."""
+
+
+class MessageError(ValueError):
+    """A message that has arrived cannot be used; the text says why."""
+
+
+Token = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
+Version = Annotated[str, Field(pattern=r"^([0-9]{1,7}\.[0-9]{1,7}\.[0-9a-f]{32})?$")]
+Number = Annotated[int, Field(ge=0, lt=10**7)]
+
+
+def new_token() -> str:
+    """Return an unguessable number, as 32 hexadecimal digits."""
+    return secrets.token_hex(16)
+
+
+class _Header(Section):
+    model_config = ConfigDict(populate_by_name=True)
+
+    @classmethod
+    def read(cls, content: bytes) -> Self:
+        """Parse a header from its JSON.
+
+        Raises:
+            MessageError: It is too long or does not fit the schema.
+        """
+        if len(content) > MOST_HEADER_BYTES:
+            raise MessageError(f"its header has {len(content)} bytes, over {MOST_HEADER_BYTES}")
+        try:
+            return cls.model_validate_json(content)
+        except (ValidationError, RecursionError) as error:
+            raise MessageError("its header is of another form") from error
+
+    def written(self) -> bytes:
+        """Return the header as JSON."""
+        return self.model_dump_json(exclude_defaults=True, by_alias=True).encode()
+
+
+class Request(_Header):
+    """Header of what the server asks of a client.
+
+    Attributes:
+        kind: ``hello`` asks for the facts of its images; ``work`` asks for the work of an exchange.
+        run: Token of the run; a resumed run keeps it.
+        nonce: The response must repeat it.
+        spec: Description of the run.
+        client: Number of the client, which seeds its random numbers.
+        exchange: Name of the exchange.
+        round: Number of the round, from 0.
+        index: Position of the exchange in its round, from 0.
+        last: Whether it is the last exchange of the round.
+        remembered: Version of the client's memory to go on with; empty for none.
+        kept: Version that the server's checkpoint names; it may be needed again.
+    """
+
+    kind: Literal["hello", "work"]
+    run: Token
+    nonce: Token
+    # Messages and the folders of older runs call it a charter.
+    spec: RunSpec = Field(alias="charter")
+    client: Number = 0
+    exchange: Text = ""
+    round: Number = 0
+    index: Number = 0
+    last: bool = False
+    remembered: Version = ""
+    kept: Version = ""
+
+    @property
+    def version(self) -> str:
+        """Version of the client's memory after this work.
+
+        It contains the nonce, so that a round that is run again does not reuse a version.
+        """
+        return f"{self.round}.{self.index}.{self.nonce}"
+
+
+class Response(_Header):
+    """Header of what a client answers.
+
+    Attributes:
+        nonce: That of the request.
+        status: ``done``; ``refused``: the system itself says why there is no update; ``forbidden``:
+            the owner does not allow it; ``lost``: the memory to go on with is missing; ``failed``:
+            anything else, which only the client's own log explains.
+        reason: One line; empty if the work failed, since an error's text may quote anything.
+        remembers: Whether the client's memory has changed to the request's ``version``.
+        facts: The response to ``hello``.
+    """
+
+    nonce: Token
+    status: Literal["done", "refused", "forbidden", "lost", "failed"] = "done"
+    reason: Text = ""
+    remembers: bool = False
+    facts: Facts | None = None
+
+    @classmethod
+    def to(cls, request: Request, content: bytes) -> Self:
+        """Parse the response to a request.
+
+        Raises:
+            MessageError: It does not fit the schema, or belongs to another request.
+        """
+        response = cls.read(content)
+        if response.nonce != request.nonce:
+            raise MessageError("it answers another request")
+        return response
+
+    @property
+    def why(self) -> str:
+        """Why there is no result, in words for the server's log."""
+        if self.status == "lost":
+            return "what it remembered is gone: it starts anew"
+        if self.status in ("refused", "forbidden"):
+            return printable(self.reason) or self.status
+        return "its work failed: its own log says why"
+
+
+def printable(text: str) -> str:
+    """Return text from elsewhere on one line, without control characters for a terminal."""
+    line = " ".join(text.split())
+    return "".join(letter if letter.isprintable() else "?" for letter in line)[:200]
+
+
+def serialize(payload: object) -> bytes:
+    """Return a dataclass of tensors and numbers as the bytes of a safetensors file."""
+    # Tensors may be views into one memory, which safetensors refuses: each is copied.
+    tensors = {
+        name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
+        for name, tensor in pack(payload).items()
+    }
+    return bytes(save(tensors))
+
+
+def deserialize(kind: type[T], content: bytes, device: torch.device) -> T:
+    """Return the dataclass that ``serialize`` has written.
+
+    Args:
+        kind: The type of the dataclass.
+        content: The file, from an untrusted sender.
+        device: Where the tensors are placed.
+
+    Raises:
+        MessageError: The file is too large, cannot be read, or has other fields.
+    """
+    if len(content) > MOST_PAYLOAD_BYTES:
+        raise MessageError(f"it has {len(content)} bytes, over {MOST_PAYLOAD_BYTES}")
+    _check_names(content)
+    try:
+        # The copy is in PyTorch's own memory: rounding may depend on a tensor's alignment.
+        tensors = {name: t.clone().to(device) for name, t in load(content).items()}
+    except (SafetensorError, KeyError, TypeError, ValueError, RuntimeError) as error:
+        raise MessageError("it is no safetensors file") from error
+    try:
+        payload = unpack(kind, tensors)
+    except PayloadError as error:
+        raise MessageError(printable(str(error))) from error
+    if extra := tensors.keys() - pack(payload).keys():
+        raise MessageError(printable(f"{kind.__name__} has no {min(extra)!r}"))
+    return payload
+
+
+def _check_names(content: bytes) -> None:
+    """Refuse a file whose list of tensors is too long or contains a name twice."""
+    length = int.from_bytes(content[:_LENGTH_BYTES], "little")
+    if length > _MOST_NAMES_BYTES:
+        raise MessageError(f"its list of tensors has {length} bytes, over {_MOST_NAMES_BYTES}")
+    try:
+        json.loads(content[_LENGTH_BYTES : _LENGTH_BYTES + length], object_pairs_hook=_unique)
+    except (ValueError, RecursionError) as error:
+        raise MessageError("its list of tensors is of another form") from error
+
+
+def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a name is there twice")
+    return found

@@ -1,0 +1,78 @@
+"""Packets, the link that carries them, and how they pass between processes of one machine.
+
+Flower starts processes that import this module, so it imports nothing that is slow.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import NamedTuple, Protocol
+
+MOST_HEADER_BYTES = 1 << 20
+MOST_PAYLOAD_BYTES = 1 << 30
+"""The largest header and the largest payload, which is more than any model here needs."""
+
+
+class Packet(NamedTuple):
+    """The bytes of one request or one response.
+
+    Attributes:
+        header: JSON of a ``Request`` or a ``Response``.
+        payload: A safetensors file; empty if the header comes alone.
+    """
+
+    header: bytes
+    payload: bytes = b""
+
+
+@dataclass(frozen=True)
+class Undelivered:
+    """Takes the place of a response if a client's node has failed.
+
+    Attributes:
+        reason: A short reason, in words of this side and none of the client's.
+    """
+
+    reason: str
+
+
+class Link(Protocol):
+    """Carrier of packets between the server and the clients' nodes, such as Flower's grid."""
+
+    def online(self) -> Mapping[str, int]:
+        """Return the nodes that are online, by the name under which their key is registered."""
+        ...
+
+    def push(self, node: int, packet: Packet, seconds: float) -> str | None:
+        """Send a packet to a node.
+
+        Args:
+            node: The receiver.
+            packet: What to send.
+            seconds: How long the packet, or the response, may be on its way.
+
+        Returns:
+            A ticket with which to ask for the response; None if the node is gone.
+        """
+        ...
+
+    def pull(self, ticket: str) -> Packet | Undelivered | None:
+        """Return the response to a packet; None if there is none yet."""
+        ...
+
+
+def send(connection: Connection, packet: Packet) -> None:
+    """Send a packet as plain bytes, never as a pickle."""
+    connection.send_bytes(packet.header)
+    connection.send_bytes(packet.payload)
+
+
+def receive(connection: Connection) -> Packet:
+    """Receive a packet that ``send`` has sent.
+
+    Raises:
+        EOFError: The other process is gone.
+        OSError: The packet is too large.
+    """
+    header = connection.recv_bytes(MOST_HEADER_BYTES)
+    return Packet(header, connection.recv_bytes(MOST_PAYLOAD_BYTES))

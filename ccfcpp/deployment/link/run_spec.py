@@ -1,0 +1,117 @@
+"""The description of a run that a client needs in order to work for it."""
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from pydantic import Field, ValidationError
+
+from ccfcpp.clustering.methods import METHODS
+from ccfcpp.core.config import Section, Tree
+from ccfcpp.core.errors import UsageError
+from ccfcpp.core.sending import Kind
+from ccfcpp.privacy.config import PrivacyConfig
+
+Size = Annotated[int, Field(ge=0, le=10**9)]
+Text = Annotated[str, Field(max_length=200)]
+ClassNames = Annotated[tuple[Text, ...], Field(max_length=10**5)]
+
+
+class RunSpec(Section):
+    """Description of a run, which the server sends to its clients as JSON.
+
+    From it and its own images a client builds its side of the algorithm. Of the other clients it
+    says only how many they are and how many images they hold together.
+
+    Attributes:
+        command: What the clients learn: clustering or classification.
+        config: The run's configuration, as settings by key.
+        image_shape: Channels, height and width of an image; empty until clients have been asked.
+        clusters: Number of clusters k; 0 in classification.
+        classes: Names of the classes, in the order of their numbers; empty if none are known.
+        samples: Number of images of all participating clients.
+        clients: Number of participating clients.
+    """
+
+    command: Literal["cluster", "classify"]
+    config: Tree
+    image_shape: tuple[Size, ...] = ()
+    clusters: Size = 0
+    classes: ClassNames = ()
+    samples: Size = 0
+    clients: Size = 0
+
+    @property
+    def method(self) -> str:
+        """Name of the clustering system or of the method of classification."""
+        return str(self.config.get("method"))
+
+    @property
+    def table_shape(self) -> tuple[int, int]:
+        """Number of classes, and number of clusters or of predicted classes."""
+        return len(self.classes), self.clusters or len(self.classes)
+
+    @property
+    def privacy(self) -> PrivacyConfig:
+        """The run's settings for privacy.
+
+        Raises:
+            UsageError: They cannot be read.
+        """
+        try:
+            return PrivacyConfig.model_validate(self.config.get("privacy", {}))
+        except ValidationError as error:
+            raise UsageError("what the run does for privacy cannot be read") from error
+
+    @property
+    def kinds(self) -> tuple[Kind, ...]:
+        """The kinds of data that leave a client, which its owner must allow.
+
+        Raises:
+            UsageError: The system is not installed.
+        """
+        if self.command == "classify":
+            return ("models",)
+        if self.method not in METHODS:
+            raise UsageError(f"there is no system {self.method!r} here: install what brings it")
+        return METHODS[self.method].kinds
+
+
+@dataclass(frozen=True)
+class PrivacyLimit:
+    """The largest privacy loss that the owner of a client allows.
+
+    Attributes:
+        epsilon: The largest ε.
+        delta: The largest δ.
+    """
+
+    epsilon: float
+    delta: float
+
+    def exceeded(self, privacy: PrivacyConfig) -> str | None:
+        """Return why a run exceeds the limit; None if it does not."""
+        if privacy.level == "none":
+            return "the run has no differential privacy"
+        if privacy.reproducible_noise:
+            return "privacy.reproducible_noise protects nothing"
+        if privacy.epsilon > self.epsilon:
+            return f"privacy.epsilon = {privacy.epsilon:g} is more than {self.epsilon:g}"
+        if privacy.delta > self.delta:
+            return f"privacy.delta = {privacy.delta:g} is more than {self.delta:g}"
+        return None
+
+
+class Facts(Section):
+    """What a client says about its images before a run.
+
+    Attributes:
+        samples: Number of images that take part in training.
+        image_shape: Channels, height and width.
+        classes: Names of its classes, if it has labels and may name them.
+        counts: Whether it will tell how many images of each class are in which cluster.
+    """
+
+    samples: Size
+    image_shape: Annotated[tuple[Size, ...], Field(min_length=3, max_length=3)]
+    classes: ClassNames = ()
+    counts: bool = False

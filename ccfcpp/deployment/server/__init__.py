@@ -1,0 +1,1 @@
+"""The server of a federation over several machines."""

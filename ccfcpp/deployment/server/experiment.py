@@ -1,0 +1,296 @@
+"""A run whose images are with clients on other machines, from its description to its results."""
+
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ccfcpp.clustering.algorithm import ClusteringAlgorithm
+from ccfcpp.clustering.config import ClusterConfig
+from ccfcpp.clustering.methods import METHODS
+from ccfcpp.clustering.model import ModelFacts
+from ccfcpp.core.config import MethodConfig
+from ccfcpp.core.errors import UsageError
+from ccfcpp.core.metrics import clustering_scores
+from ccfcpp.deployment.link.algorithms import (
+    COUNTS,
+    Counts,
+    classification,
+    clustering_problem,
+    counts_exchange,
+)
+from ccfcpp.deployment.link.run_spec import RunSpec
+from ccfcpp.deployment.server.transport import Deployed
+from ccfcpp.engine.algorithm import Crew
+from ccfcpp.engine.client import Member, by_size
+from ccfcpp.engine.exchange import Exchange, RefusedUpdateError, Task
+from ccfcpp.engine.memories import ClientMemories
+from ccfcpp.engine.payload import pack, size
+from ccfcpp.models.state import ModelState
+from ccfcpp.runs.experiment import Arrays, Experiment, Scores, Snapshot
+from ccfcpp.runs.local_spectra import LocalSpectra
+from supervised.algorithm import FederatedClassification
+from supervised.config import ClassifyConfig
+
+Exchanges = Mapping[str, Exchange[Any, Any]]
+Connect = Callable[[Exchanges, torch.device], Deployed]
+"""Returns the transport, for the exchanges of a system and the server's device."""
+_AFTER_THE_ROUND = 10**6
+"""Index of the counting, after all exchanges of a round."""
+
+
+class DeployedExperiment(Experiment[Any]):
+    """Clustering or classification of images that the server does not see.
+
+    Args:
+        config: The run's configuration.
+        spec: Description of the run.
+        members: The clients that take part.
+        connect: Returns the transport to them.
+
+    Attributes:
+        deployed: The transport to the clients.
+        no_scores: The part of a summary that holds scores, if no client tells.
+    """
+
+    algorithm: ClusteringAlgorithm[Any] | FederatedClassification
+    no_scores: Mapping[str, None] = {}
+
+    def __init__(
+        self, config: MethodConfig, spec: RunSpec, members: Sequence[Member], connect: Connect
+    ) -> None:
+        super().__init__(config)
+        self.attack.refuse_deployed()
+        self.config = config
+        self.spec = spec
+        connected = self.availability.connected([m.id for m in members], self.randomness)
+        self._members = [member for member in members if member.id in connected]
+        self.absent_names = [member.name for member in members if member.id not in connected]
+        self.prepare()
+        largest = max(member.samples for member in self._members)
+        works = self.algorithm.client_side(Crew(largest, together=1)).works
+        self.exchanges = [work.exchange for work in works.values()]
+        _ = self.hostility, self.protection  # they say before the run what does not fit
+        if self.protection:
+            works = self.protection.works(works)
+        asked = {name: work.exchange for name, work in works.items()}
+        asked[COUNTS] = counts_exchange(self.algorithm)
+        self.deployed = connect(asked, self.device)
+
+    @abstractmethod
+    def prepare(self) -> None:
+        """Build the algorithm of the run."""
+
+    @abstractmethod
+    def sent_to_count(self, state: object) -> object:
+        """Return what clients need of a state in order to count."""
+
+    @abstractmethod
+    def scores_of(self, table: Tensor) -> Scores:
+        """Return scores of a table of counts.
+
+        Args:
+            table: int64 of shape (classes, clusters or predicted classes); not all 0.
+        """
+
+    @property
+    def members(self) -> list[Member]:
+        """The clients that take part."""
+        return self._members
+
+    @property
+    def cohort(self) -> None:
+        """None, since each client trains by itself."""
+        return
+
+    def transport(self, memories: ClientMemories) -> Deployed:
+        """Return the transport to the clients, which keep their own memories."""
+        return self.deployed
+
+    def knows_groups(self, state: object) -> bool:
+        """Return whether images can be assigned yet."""
+        return True
+
+    def scores(self, number: int, state: object, memories: ClientMemories) -> Scores:
+        """Return scores over the images of the clients that tell, in rounds that are scored."""
+        due = (number + 1) % getattr(self.config, "evaluate_every", 1) == 0
+        if not due or not self.spec.classes or not self.knows_groups(state):
+            return {}
+        table = sum_of(self.counts(number, state))
+        return {} if table is None else self.scores_of(table)
+
+    def counts(self, number: int, state: object) -> dict[int, Tensor]:
+        """Return the clients' tables of counts, by their number.
+
+        Clients that do not tell or cannot be reached are left out. Each client keeps the assignment
+        of every one of its images to itself.
+        """
+        task = Task(self.system, COUNTS, number, _AFTER_THE_ROUND)
+        replies = self.deployed.deliver(task, self.sent_to_count(state), by_size(self._members))
+        held = {member.id: member.samples for member in self._members}
+        found = {}
+        for reply in replies:
+            if isinstance(reply.update, Counts):
+                table = reply.update.table
+                if table.numel() and self._is_sound(table, held[reply.client]):
+                    found[reply.client] = table
+            else:
+                assert isinstance(reply.update, RefusedUpdateError)
+        return found
+
+    def _is_sound(self, table: Tensor, samples: int) -> bool:
+        return (
+            table.dtype == torch.int64
+            and table.shape == self.spec.table_shape
+            and bool((table >= 0).all())
+            and bool((table <= 10**9).all())
+            and (self.spec.command == "classify" or int(table.sum()) == samples)
+        )
+
+    def results(
+        self, state: object, memories: ClientMemories, local: LocalSpectra
+    ) -> tuple[dict[str, object], Arrays]:
+        """Return scores over the clients that tell, and their tables."""
+        found = self.counts(self.algorithm.rounds, state)
+        table = sum_of(found)
+        arrays = {}
+        if found:
+            numbers, tables = zip(*sorted(found.items()), strict=True)
+            arrays["counts"] = {"client": torch.tensor(numbers), "table": torch.stack(tables)}
+        scores = self.no_scores if table is None else self.scores_of(table)
+        counted = {"counted_clients": sorted(found)}
+        return {**self.no_scores, **scores, **counted, **self.last_facts(state)}, arrays
+
+    def last_facts(self, state: object) -> dict[str, object]:
+        """Return other entries of the summary about the last state."""
+        return {}
+
+    def local_representations(self, client: int, model: ModelState) -> None:
+        """Return None: the server has no image on which models could be compared."""
+
+    def snapshot(self, state: object, memories: ClientMemories) -> Snapshot:
+        """Refuse: there is no image to show.
+
+        Raises:
+            UsageError: Always.
+        """
+        raise UsageError("the images of this run are with its clients: there is nothing to draw")
+
+    def describe(self) -> dict[str, object]:
+        """Return the setting, for the summary."""
+        config = self.config
+        return {
+            "method": config.method,
+            "dataset": "the clients' own images",
+            "deployed": True,
+            "samples": self.spec.samples,
+            "held": sum(member.samples for member in self._members),
+            "classes": len(self.spec.classes),
+            "seed": config.seed,
+            "clients": len(self._members) + len(self.absent_names),
+            "connected": len(self._members),
+            "disconnected": len(self.absent_names),
+            "kinds": list(self.spec.kinds),
+            "device": str(self.device),
+        }
+
+
+class DeployedClustering(DeployedExperiment):
+    """Clustering of images that the server does not see."""
+
+    algorithm: ClusteringAlgorithm[Any]
+    config: ClusterConfig
+    no_scores = dict.fromkeys(("nmi", "nmi_geometric", "kappa", "accuracy", "ari"))
+
+    def prepare(self) -> None:
+        """Build the clustering system of the run."""
+        self.problem = clustering_problem(self.config, self.spec, self.device)
+        self.algorithm = METHODS[self.config.method].make(self.problem)
+
+    def model_facts(self) -> dict[str, str]:
+        """Return the facts of the problem, for the header of the model's file."""
+        return ModelFacts.of(self.problem).header
+
+    def knows_groups(self, state: object) -> bool:
+        """Return whether there are clusters yet."""
+        return self.algorithm.knows_clusters(state)
+
+    def sent_to_count(self, state: object) -> object:
+        """Return what any client receives at the end."""
+        return self.algorithm.delivery(state)
+
+    def scores_of(self, table: Tensor) -> Scores:
+        """Return the scores of a clustering, equal to those over the images themselves."""
+        classes, clusters = table.nonzero(as_tuple=True)
+        times = table[classes, clusters].numpy()
+        return clustering_scores(
+            np.repeat(classes.numpy(), times), np.repeat(clusters.numpy(), times)
+        )
+
+    def last_facts(self, state: object) -> dict[str, object]:
+        """Return the size of what a client receives to assign its images."""
+        return {
+            "scores_connected": None,
+            "scores_absent": None,
+            "bytes_delivered": size(pack(self.algorithm.delivery(state))),
+        }
+
+    def describe(self) -> dict[str, object]:
+        """Return the setting, for the summary."""
+        return {
+            **super().describe(),
+            "clusters": self.spec.clusters,
+            "sends": METHODS[self.config.method].sends,
+            **self.algorithm.describe(),
+        }
+
+
+class DeployedClassification(DeployedExperiment):
+    """Classification of images that the server does not see."""
+
+    algorithm: FederatedClassification
+    config: ClassifyConfig
+    no_scores: Mapping[str, None] = {"accuracy": None}
+
+    def prepare(self) -> None:
+        """Build the method of classification."""
+        self.algorithm = classification(self.config, self.spec, self.device)
+
+    def sent_to_count(self, state: object) -> object:
+        """Return the whole state: the global model and the server's part of the method."""
+        return state
+
+    def scores_of(self, table: Tensor) -> Scores:
+        """Return the share of test images whose class was predicted."""
+        return {"accuracy": float(table.diagonal().sum() / table.sum())}
+
+    def describe(self) -> dict[str, object]:
+        """Return the setting, for the summary."""
+        training = self.config.training
+        return {
+            **super().describe(),
+            "training_images": self.spec.samples,
+            "model": self.config.model.name,
+            "decorrelation": self.config.decorrelation.kind,
+            "rounds": training.rounds,
+            "local_epochs": training.local_epochs,
+        }
+
+
+def sum_of(counts: Mapping[int, Tensor]) -> Tensor | None:
+    """Return the sum of all clients' tables; None if there are none or the sum is 0."""
+    if not counts:
+        return None
+    table = torch.stack(list(counts.values())).sum(dim=0)
+    return table if int(table.sum()) > 0 else None
+
+
+def make_experiment(
+    config: MethodConfig, spec: RunSpec, members: Sequence[Member], connect: Connect
+) -> DeployedExperiment:
+    """Return the experiment that a description asks for; the arguments are those of the class."""
+    kinds = {"cluster": DeployedClustering, "classify": DeployedClassification}
+    return kinds[spec.command](config, spec, members, connect)

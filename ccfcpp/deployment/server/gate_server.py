@@ -1,0 +1,131 @@
+"""The gate's server: TLS on a port that the network sees, in a thread of this process."""
+
+import asyncio
+import socket
+import ssl
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import httpx
+import uvicorn
+
+from ccfcpp.core.errors import UsageError
+from ccfcpp.deployment.keys.files import ServerKeys
+from ccfcpp.deployment.server.gate import MOST_BYTES, Gate
+
+_TO_FINISH = 5
+"""Seconds that requests have to end when the gate closes."""
+_CONNECT, _ANSWER = 5.0, 60.0
+"""Seconds that the SuperLink, on the same machine, has to accept a connection and to answer."""
+_KEEP = 2.0
+"""Seconds that an idle connection to the SuperLink is kept. The SuperLink closes it after five:
+a request must not use a connection that is just being closed."""
+
+
+@dataclass(frozen=True)
+class GateSetting:
+    """Where a gate listens, and the SuperLink behind it.
+
+    Attributes:
+        host: Address on which it listens; ``0.0.0.0`` is all of IPv4, ``::`` all addresses.
+        port: Port on which it listens; 0 takes a free one.
+        keys: The server's keys. The certificate must be valid for 127.0.0.1, too.
+        superlink: Port of the SuperLink on 127.0.0.1.
+        most_bytes: The largest size of a request's body.
+    """
+
+    host: str
+    port: int
+    keys: ServerKeys
+    superlink: int
+    most_bytes: int = MOST_BYTES
+
+
+@contextmanager
+def open_gate(setting: GateSetting) -> Iterator[int]:
+    """Keep a gate open within the context.
+
+    Yields:
+        The port on which it listens.
+
+    Raises:
+        UsageError: The port is taken, or a file cannot be used.
+    """
+    link = _client(setting)
+    gate = Gate(link, setting.most_bytes)
+    server = _server(setting, gate)
+    with _listening(setting.host, setting.port) as listening:
+        port: int = listening.getsockname()[1]
+
+        async def serve() -> None:
+            async with link:
+                await server.serve(sockets=[listening])
+
+        thread = threading.Thread(target=lambda: asyncio.run(serve()), name="gate", daemon=True)
+        thread.start()
+        try:
+            yield port
+        finally:
+            gate.closing = server.should_exit = True
+            thread.join()
+
+
+def _client(setting: GateSetting) -> httpx.AsyncClient:
+    """Return a client that reaches the SuperLink only: no proxy, no redirections."""
+    authority = setting.keys.authority
+    try:
+        trusted = ssl.create_default_context(cafile=authority)
+    except OSError as error:
+        raise _unusable(authority, error) from error
+    return httpx.AsyncClient(
+        base_url=f"https://127.0.0.1:{setting.superlink}",
+        verify=trusted,
+        # Bodies pass as they are, without decompression.
+        headers={"accept-encoding": "identity"},
+        timeout=httpx.Timeout(_ANSWER, connect=_CONNECT, pool=None),
+        limits=httpx.Limits(max_connections=None, keepalive_expiry=_KEEP),
+        follow_redirects=False,
+        trust_env=False,
+    )
+
+
+def _server(setting: GateSetting, gate: Gate) -> uvicorn.Server:
+    certificate, key = setting.keys.certificate, setting.keys.key
+    config = uvicorn.Config(
+        gate,
+        # The other implementation accepts headers of any length, and hides absolute addresses.
+        http="h11",
+        ws="none",
+        lifespan="off",
+        ssl_certfile=certificate,
+        ssl_keyfile=key,
+        proxy_headers=False,
+        server_header=False,
+        access_log=False,
+        log_config=None,
+        log_level="error",
+        timeout_graceful_shutdown=_TO_FINISH,
+    )
+    try:
+        config.load()
+    except OSError as error:
+        raise _unusable(f"{certificate} with {key}", error) from error
+    return uvicorn.Server(config)
+
+
+def _listening(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family, dualstack_ipv6=host == "::")
+    except (OSError, OverflowError, ValueError) as error:
+        raise UsageError(
+            f"cannot listen on port {port} of {host} ({error}): give another port or address"
+        ) from error
+
+
+def _unusable(what: object, error: OSError) -> UsageError:
+    # OpenSSL's errors are OSErrors, too, and name no file.
+    reason = error.strerror or str(error)
+    return UsageError(f"{what} cannot be used for TLS ({reason}): make them with ccfcpp keys")

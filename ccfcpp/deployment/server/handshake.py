@@ -1,0 +1,134 @@
+"""The handshake before a run: clients tell facts of their images, from which the run follows."""
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+
+from ccfcpp.core.config import Tree
+from ccfcpp.core.errors import UsageError
+from ccfcpp.deployment.link.messages import MessageError, Request, Response, new_token
+from ccfcpp.deployment.link.packet import Link, Packet, Undelivered
+from ccfcpp.deployment.link.run_spec import Facts, RunSpec
+from ccfcpp.deployment.server.transport import Timeouts
+
+_OF_THE_SERVER = ("dataset", "partition", "device", "tensorboard", "availability")
+"""Settings that mean nothing to a client, such as paths on the server."""
+
+Say = Callable[[str, str], None]
+"""Called with a client's name and a line about it."""
+
+
+def first_spec(command: str, config: Tree) -> RunSpec:
+    """Return the description of a run before anything is known of the clients' images.
+
+    Args:
+        command: ``cluster`` or ``classify``.
+        config: The run's configuration, as JSON values.
+    """
+    sent = {key: value for key, value in config.items() if key not in _OF_THE_SERVER}
+    data = {key: value for key, value in sent.get("data", {}).items() if key != "root"}
+    return RunSpec.model_validate({"command": command, "config": {**sent, "data": data}})
+
+
+def collect_facts(
+    link: Link,
+    names: Sequence[str],
+    spec: RunSpec,
+    run: str,
+    least: int,
+    timeouts: Timeouts,
+    say: Say,
+) -> tuple[dict[str, Facts], float]:
+    """Ask clients for the facts of their images, as they come online.
+
+    Args:
+        link: The carrier of packets.
+        names: Names of the admitted clients.
+        spec: Description of the run.
+        run: Token of the run.
+        least: How many clients must have answered.
+        timeouts: How long each response may take. There is no limit for clients to come online.
+        say: Called with news of a client.
+
+    Returns:
+        The facts by name, in the order of the names; and the seconds of the quickest response.
+
+    Raises:
+        UsageError: So many clients have refused that too few are left.
+    """
+    asked: dict[str, tuple[Request, str, float]] = {}
+    quickest = timeouts.answer
+    found: dict[str, Facts] = {}
+    refused: set[str] = set()
+    while len(found) < least:
+        if len(names) - len(refused) < least:
+            raise UsageError(
+                f"{len(refused)} of {len(names)} clients cannot take part, and the run needs "
+                f"{least}: see their reasons above"
+            )
+        online = link.online()
+        for name in names:
+            if name in asked or name in found or name in refused or name not in online:
+                continue
+            request = Request(kind="hello", run=run, nonce=new_token(), spec=spec)
+            ticket = link.push(online[name], Packet(request.written()), timeouts.life)
+            if ticket is not None:
+                asked[name] = request, ticket, time.monotonic()
+        for name, (request, ticket, since) in list(asked.items()):
+            answer, seconds = link.pull(ticket), time.monotonic() - since
+            if answer is None and seconds < timeouts.answer:
+                continue
+            del asked[name]
+            # A client without an answer is asked again.
+            if answer is None or isinstance(answer, Undelivered):
+                continue
+            try:
+                found[name] = _facts(request, answer)
+                quickest = min(quickest, seconds)
+                say(name, f"{found[name].samples:,} images")
+            except MessageError as error:
+                refused.add(name)
+                say(name, f"cannot take part: {error}")
+        if len(found) < least:
+            time.sleep(timeouts.poll)
+    return {name: found[name] for name in names if name in found}, quickest
+
+
+def _facts(request: Request, packet: Packet) -> Facts:
+    response = Response.to(request, packet.header)
+    if response.status != "done" or response.facts is None:
+        raise MessageError(response.why)
+    if response.facts.samples == 0:
+        raise MessageError("it holds no image")
+    return response.facts
+
+
+def full_spec(spec: RunSpec, facts: Iterable[Facts], clusters: int | None) -> RunSpec:
+    """Return the description of a run, completed by what the clients hold.
+
+    Args:
+        spec: The description that the clients were sent first.
+        facts: What each client has answered.
+        clusters: k; the number of classes if it is None. It is not used in classification.
+
+    Raises:
+        UsageError: Their images differ in shape, or k is not known.
+    """
+    known = list(facts)
+    shapes = sorted({each.image_shape for each in known})
+    if len(shapes) != 1:
+        raise UsageError(
+            f"the clients' images are {shapes[0]} and {shapes[1]}: give data.image_size, and let "
+            "all clients have the same number of channels"
+        )
+    classes = sorted({name for each in known for name in each.classes})
+    wanted = 0 if spec.command == "classify" else clusters or len(classes)
+    if spec.command == "cluster" and wanted == 0:
+        raise UsageError("clusters is not given and no client names its classes: give --clusters")
+    completed = {
+        "image_shape": shapes[0],
+        "classes": tuple(classes),
+        "clusters": wanted,
+        "samples": sum(each.samples for each in known),
+        "clients": len(known),
+    }
+    return spec.model_copy(update=completed)

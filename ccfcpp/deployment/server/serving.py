@@ -1,0 +1,40 @@
+"""The server of ``ccfcpp serve``: a SuperLink behind the gate."""
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+from ccfcpp.deployment.keys.files import ServerKeys
+from ccfcpp.deployment.keys.roster import read_roster
+from ccfcpp.deployment.link.sockets import FlowerLink, listen
+from ccfcpp.deployment.server.gate_server import GateSetting, open_gate
+from ccfcpp.deployment.server.super_link import super_link
+
+
+@contextmanager
+def open_server(keys: Path, roster: Path, host: str, port: int, home: Path) -> Iterator[FlowerLink]:
+    """Run a SuperLink behind the gate within the context.
+
+    Args:
+        keys: Folder of the server's keys.
+        roster: Folder of the clients' public keys.
+        host: Address on which the gate listens.
+        port: Port on which the gate listens.
+        home: Folder for the SuperLink's configuration and logs.
+
+    Yields:
+        The link to the clients.
+    """
+    files = ServerKeys.of(keys)
+    read_roster(roster)
+    # The path of a socket must be short.
+    with tempfile.TemporaryDirectory(prefix="ccfcpp-") as place:
+        path = Path(place) / "server"
+        with (
+            listen(path) as listener,
+            super_link(home, files, roster, path) as behind,
+            open_gate(GateSetting(host, port, files, behind)),
+            closing(FlowerLink(listener)) as link,
+        ):
+            yield link

@@ -1,0 +1,211 @@
+"""The engine's transport to clients on other machines."""
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal
+
+import torch
+
+from ccfcpp.deployment.link.messages import (
+    MessageError,
+    Request,
+    Response,
+    deserialize,
+    new_token,
+    serialize,
+)
+from ccfcpp.deployment.link.packet import Link, Packet, Undelivered
+from ccfcpp.deployment.link.run_spec import RunSpec
+from ccfcpp.engine.client import Member
+from ccfcpp.engine.exchange import AbsentClientError, Exchange, RefusedUpdateError, Task
+from ccfcpp.engine.transport import Reply
+
+Standing = Literal["away", "waiting", "training", "late"]
+"""State of a client as the server knows it: not online; online and idle; at work; or at work for
+longer than the time limit."""
+
+Watcher = Callable[[Member, Standing, Standing], None]
+"""Called with a client, its standing before, and its standing now."""
+
+
+@dataclass(frozen=True)
+class Timeouts:
+    """How long the server waits, in seconds.
+
+    Attributes:
+        answer: Time limit for the responses to a task.
+        poll: Time between checks for a response.
+        grace: Time by which a response may be late before it is given up. Until then its client
+            counts as busy and gets no other request.
+    """
+
+    answer: float = 600.0
+    poll: float = 0.2
+    grace: float = 3600.0
+
+    @property
+    def life(self) -> float:
+        """Time after which no response is expected any more."""
+        return self.answer + self.grace
+
+
+_Asked = tuple[Request, str] | AbsentClientError
+"""A request with the ticket for its response, or why nothing was sent."""
+
+
+class Deployed:
+    """Transport to clients on other machines, which work at the same time.
+
+    Their responses are read one by one, in the order of the members. So sums are those of a run in
+    one process, and only one update is in memory at a time.
+
+    Args:
+        link: The carrier of packets.
+        spec: Description of the run.
+        run: Token of the run; a resumed run keeps it.
+        exchanges: All exchanges of the system, by name.
+        device: Where updates are placed.
+        timeouts: How long to wait.
+        watch: Called when a client's standing changes.
+
+    Attributes:
+        standings: The standing of each client, by its number.
+    """
+
+    def __init__(
+        self,
+        link: Link,
+        spec: RunSpec,
+        run: str,
+        exchanges: Mapping[str, Exchange[Any, Any]],
+        device: torch.device,
+        timeouts: Timeouts | None = None,
+        watch: Watcher = lambda member, before, now: None,
+    ) -> None:
+        self.link = link
+        self.spec = spec
+        self.run = run
+        self.exchanges = exchanges
+        self.device = device
+        self.timeouts = timeouts or Timeouts()
+        self.watch = watch
+        self.standings: dict[int, Standing] = {}
+        self._accepted: dict[int, str] = {}
+        self._kept: dict[int, str] = {}
+        self._late: dict[int, tuple[str, float]] = {}
+
+    def deliver(self, task: Task, message: object, members: Sequence[Member]) -> Iterator[Reply]:
+        """Send a task to some clients and yield their replies. Wait while none is online."""
+        exchange, payload = self.exchanges[task.exchange], serialize(message)
+        online = self._online(members)
+        asked = [self._ask(task, member, online.get(member.name), payload) for member in members]
+        until = time.monotonic() + self.timeouts.answer
+        for member, sent in zip(members, asked, strict=True):
+            yield self._reply(exchange, member, sent, until)
+
+    def save(self) -> dict[int, str]:
+        """Return the versions of the memories that the server has accepted."""
+        return dict(self._accepted)
+
+    def restore(self, versions: Mapping[int, str]) -> None:
+        """Go on with other versions. A client that has lost its version starts anew."""
+        self._accepted = dict(versions)
+        self._kept = dict(versions)
+
+    def settle(self) -> None:
+        """Let clients delete the versions of the checkpoint before this one."""
+        self._kept = dict(self._accepted)
+
+    def _online(self, members: Sequence[Member]) -> Mapping[str, int]:
+        """Wait until a member is online, and return the nodes that are."""
+        while True:
+            online = self.link.online()
+            for member in members:
+                there = self.standings.get(member.id, "away") != "away"
+                if there != (member.name in online):
+                    self._stands(member, "away" if there else "waiting")
+            if not members or any(member.name in online for member in members):
+                return online
+            time.sleep(self.timeouts.poll)
+
+    def _ask(self, task: Task, member: Member, node: int | None, payload: bytes) -> _Asked:
+        if self._is_busy(member.id):
+            return AbsentClientError("it is still at work on what it was asked before")
+        request = Request(
+            kind="work",
+            run=self.run,
+            nonce=new_token(),
+            spec=self.spec,
+            client=member.id,
+            exchange=task.exchange,
+            round=task.round,
+            index=task.index,
+            last=task.last,
+            remembered=self._accepted.get(member.id, ""),
+            kept=self._kept.get(member.id, ""),
+        )
+        ticket = None
+        if node is not None:
+            packet = Packet(request.written(), payload)
+            ticket = self.link.push(node, packet, self.timeouts.life)
+        if ticket is None:
+            self._stands(member, "away")
+            return AbsentClientError("it is not online")
+        self._stands(member, "training")
+        return request, ticket
+
+    def _is_busy(self, client: int) -> bool:
+        """Return whether a late response is still awaited; one that has come is dropped."""
+        if client not in self._late:
+            return False
+        ticket, until = self._late[client]
+        if self.link.pull(ticket) is None and time.monotonic() < until:
+            return True
+        del self._late[client]
+        return False
+
+    def _reply(
+        self, exchange: Exchange[Any, Any], member: Member, asked: _Asked, until: float
+    ) -> Reply:
+        if isinstance(asked, AbsentClientError):
+            return Reply(member.id, asked)
+        request, ticket = asked
+        while (found := self.link.pull(ticket)) is None:
+            if time.monotonic() >= until:
+                self._late[member.id] = ticket, time.monotonic() + self.timeouts.grace
+                self._stands(member, "late")
+                reason = f"no answer within {self.timeouts.answer:g} s"
+                return Reply(member.id, AbsentClientError(reason))
+            time.sleep(self.timeouts.poll)
+        if isinstance(found, Undelivered):
+            self._stands(member, "away")
+            return Reply(member.id, AbsentClientError(found.reason))
+        self._stands(member, "waiting")
+        try:
+            return self._read(exchange, member, request, found)
+        except MessageError as error:
+            return Reply(member.id, RefusedUpdateError(str(error)))
+
+    def _read(
+        self, exchange: Exchange[Any, Any], member: Member, request: Request, found: Packet
+    ) -> Reply:
+        response = Response.to(request, found.header)
+        if response.status == "lost":
+            self._accepted.pop(member.id, None)
+        if response.status != "done":
+            raise MessageError(response.why)
+        update = deserialize(exchange.update, found.payload, self.device)
+        if not response.remembers:
+            return Reply(member.id, update)
+        return Reply(member.id, update, partial(self._accept, member.id, request.version))
+
+    def _stands(self, member: Member, now: Standing) -> None:
+        before = self.standings.get(member.id, "away")
+        self.standings[member.id] = now
+        if now != before:
+            self.watch(member, before, now)
+
+    def _accept(self, client: int, version: str) -> None:
+        self._accepted[client] = version

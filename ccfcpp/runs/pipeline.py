@@ -1,0 +1,187 @@
+"""From settings to results: what stands behind a command, its function and its estimator.
+
+A run is opened (its settings are checked, its folder is chosen), fitted to its images, run, and
+ends with a summary. To open a run imports no network library: a command can say at once what it is
+about to do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from ccfcpp.core.config import MethodConfig, Tree
+from ccfcpp.core.config_layers import resolve, stack, validate, values_of
+from ccfcpp.core.errors import UsageError
+from ccfcpp.runs.given import Given, refuse_idle
+from ccfcpp.runs.paths import RunPaths, new_path, required_out
+from ccfcpp.runs.tensorboard import check_tensorboard
+
+if TYPE_CHECKING:
+    from ccfcpp.data import ImageData
+    from ccfcpp.runs.experiment import AnyExperiment
+    from ccfcpp.runs.folder import RunFolder
+    from ccfcpp.runs.paths import Summary
+
+M = TypeVar("M", bound=MethodConfig)
+E = TypeVar("E", bound="AnyExperiment")
+
+
+@dataclass(frozen=True)
+class Opening(Generic[M]):
+    """A run that is about to begin or to go on; all that needs no images has been checked.
+
+    Attributes:
+        path: Its folder.
+        config: Its configuration.
+        goes_on: Whether it has begun before.
+        given: What the user gave.
+    """
+
+    path: Path
+    config: M
+    goes_on: bool = False
+    given: Given = field(default_factory=Given)
+
+    def open(self, make: Callable[[M], E]) -> tuple[E, RunFolder]:
+        """The experiment and its folder.
+
+        Args:
+            make: Makes an experiment, which checks what is left to check; after that the folder is
+                made where it is new.
+        """
+        from ccfcpp.runs.folder import RunFolder
+
+        experiment = make(self.config)
+        if self.goes_on:
+            return experiment, RunFolder(self.path)
+        return experiment, RunFolder.create(self.path, self.config)
+
+
+@dataclass(frozen=True)
+class Pipeline(Generic[M, E]):
+    """One kind of run.
+
+    Attributes:
+        command: Its command, and the folder of the data sets' presets.
+        kind: The kind of its configurations.
+        make: Makes the experiment of a configuration, on the images given or on those that the
+            configuration names.
+        label: What the folder of a new run is called after, beside its data set.
+        rounds: The dotted key of the number of rounds under a configuration, empty where it is
+            fixed; and that of the steps in a round, where the first counts steps, else empty.
+        suited: Reads a user's own images and gives settings that suit them; None for a data set
+            that has a preset.
+    """
+
+    command: str
+    kind: type[M]
+    make: Callable[[M, ImageData | None], E]
+    label: Callable[[M], str]
+    rounds: Callable[[M], tuple[str, str]]
+    suited: Callable[[M], tuple[ImageData, Tree] | None] = lambda config: None
+
+    def resolved(self, given: Given, suited: Tree | None = None) -> M:
+        """The configuration that a user's settings lead to.
+
+        Args:
+            given: What the user gave.
+            suited: Settings under those, which suit the images.
+
+        Raises:
+            UsageError: A setting is unknown, out of its range, or without effect.
+        """
+        config = resolve(self.kind, self.command, suited or {}, *given.layers)
+        if given.rounds is not None:
+            key, value = self._rounds(given, config)
+            try:
+                layers = given.under(key, value).layers
+                config = resolve(self.kind, self.command, suited or {}, *layers)
+            except UsageError as error:
+                text = str(error).replace(f"{key} = {value}", f"rounds = {given.rounds}")
+                raise UsageError(text) from None
+        refuse_idle(given, [config], self.command)
+        return config
+
+    def open(
+        self, given: Given, out: Path | None, resume: bool = False, *, deployed: bool = False
+    ) -> Opening[M]:
+        """A new run, or one that goes on with the values that it was started with.
+
+        Args:
+            given: What the user gave.
+            out: Its folder; a new run without one gets it under ``runs/``.
+            resume: Whether it goes on.
+            deployed: Whether its images are with clients on other machines.
+
+        Raises:
+            UsageError: A setting does not fit, the folder of a new run holds something, or there
+                is no such run to go on with.
+        """
+        if resume:
+            path = required_out(out)
+            config = self._resumed(given, RunPaths.reopen(path), deployed)
+        else:
+            config = self.resolved(given)
+            dataset = "deployed" if deployed else config.dataset
+            path = out or new_path(self.label(config), dataset)
+            RunPaths(path).refuse_if_taken()
+        check_tensorboard(config.tensorboard)
+        return Opening(path, config, resume, given)
+
+    def _resumed(self, given: Given, paths: RunPaths, deployed: bool) -> M:
+        if not deployed:
+            paths.refuse_deployed()
+        saved = paths.saved_config(self.kind)
+        if given.rounds is not None:
+            given = given.under(*self._rounds(given, saved))
+        layers = (saved.model_dump(mode="json"), *given.layers)
+        config = validate(self.kind, stack(self.kind, *layers))
+        paths.refuse_other_config(config)
+        return config
+
+    def fitted(self, opening: Opening[M], suited: Tree) -> Opening[M]:
+        """A run with settings that suit its images, under those that the user gave."""
+        return replace(opening, config=self.resolved(opening.given, suited))
+
+    def start(self, opening: Opening[M]) -> tuple[Opening[M], E, RunFolder]:
+        """The run fitted to its images, its experiment and its folder.
+
+        Raises:
+            UsageError: The images cannot be read, or do not fit the settings.
+        """
+        images = None
+        if not opening.goes_on and (found := self.suited(opening.config)) is not None:
+            images, suited = found
+            opening = self.fitted(opening, suited)
+        experiment, folder = opening.open(lambda config: self.make(config, images))
+        return opening, experiment, folder
+
+    def run(
+        self, settings: Mapping[str, object] | None, out: str | Path | None, resume: bool
+    ) -> Summary:
+        """Run everything, and give the summary."""
+        place = None if out is None else Path(out)
+        _, experiment, folder = self.start(self.open(Given.of(settings), place, resume))
+        return experiment.run(folder)
+
+    def _rounds(self, given: Given, config: M) -> tuple[str, object]:
+        """The method's key for the number of rounds, and the value that the key gets."""
+        key, steps = self.rounds(config)
+        if not key:
+            raise UsageError(
+                f"rounds = {given.rounds} has no effect on {config.method}, whose number of rounds "
+                "is fixed: leave it out"
+            )
+        count = str(given.rounds)
+        if not steps or not count.isdecimal():
+            return key, count
+        in_round = values_of(config)[steps]
+        assert isinstance(in_round, int)
+        return key, int(count) * in_round
+
+
+AnyPipeline = Pipeline[Any, Any]
+"""A pipeline of whatever kind of run."""

@@ -1,0 +1,101 @@
+"""Federated classification with scikit-learn's interface, for images that are in memory."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import ClassifierMixin
+
+from ccfcpp.core.errors import UsageError
+from ccfcpp.data import ImageData
+from ccfcpp.data.npz import from_arrays
+from ccfcpp.runs.environment import choose_device
+from ccfcpp.runs.estimator import FederatedEstimator, Names
+from supervised.classifiers import CLASSIFIERS
+from supervised.config import ClassifyConfig
+from supervised.evaluation import Evaluator
+from supervised.experiment import ClassificationExperiment
+from supervised.running import CLASSIFICATION
+from supervised.setup import classifier_maker
+
+Labels = NDArray[np.generic]
+
+
+class FederatedClassifier(ClassifierMixin, FederatedEstimator):  # type: ignore[misc] # no types there
+    """FedAvg with FedDecorr, or another method, over clients that hold the images given.
+
+    Args:
+        method: A method's name, as ``ccfcpp classify --method`` takes it. Each client's model of a
+            personal method, such as ``fedbn``, fits its own images only: such are refused.
+        random_state: Seed of all random numbers.
+        device: ``auto``, ``cpu`` or ``cuda``.
+        settings: Other sections of the configuration, as a nested mapping such as
+            ``{"training": {"rounds": 5}, "decorrelation": {"kind": "none"}}``.
+
+    Attributes:
+        classes_: The distinct labels, sorted.
+        n_iter_: Number of rounds.
+    """
+
+    def __init__(
+        self,
+        *,
+        method: str = "fedavg",
+        random_state: int = 0,
+        device: str = "auto",
+        settings: Mapping[str, object] | None = None,
+    ) -> None:
+        super().__init__(method=method, random_state=random_state, device=device, settings=settings)
+
+    def fit(
+        self,
+        X: NDArray[np.uint8],  # noqa: N803 - scikit-learn's name
+        y: Labels,
+        *,
+        clients: Names,
+    ) -> Self:
+        """Learn a classifier from all images.
+
+        Args:
+            X: uint8 images of shape (n, h, w), (n, h, w, c) or (n, c, h, w) with c 1 or 3.
+            y: Labels, integers or strings of shape (n,).
+            clients: Integer or string of shape (n,): which client holds each image.
+
+        Raises:
+            UsageError: The arrays or the settings do not fit, or the method is a personal one.
+        """
+        data = from_arrays("images", np.asarray(X), np.asarray(y), "X")
+        pipeline = replace(CLASSIFICATION, make=_trained_on_all)
+        experiment = self._experiment(pipeline, data, clients, {"partition": {"kind": "domain"}})
+        state, self.n_iter_ = experiment.trained()
+        self.classes_ = np.unique(y)
+        self._config, self._model = experiment.config, state.model
+        self._shape = tuple(data.images.shape[1:])
+        return self
+
+    def predict(self, X: NDArray[np.uint8]) -> Labels:  # noqa: N803
+        """The class of each image, as labels of shape (n,).
+
+        Raises:
+            UsageError: The images differ in shape from those of ``fit``.
+        """
+        data = self._images(X, self._shape)
+        device = choose_device(self._config.device)
+        make_model = classifier_maker(self._config, self._shape, len(self.classes_))
+        evaluator = Evaluator(make_model, self._config, device)
+        _, found = evaluator(self._model, data.images.to(device))
+        predicted: Labels = self.classes_[found.cpu().numpy()]
+        return predicted
+
+
+def _trained_on_all(
+    config: ClassifyConfig, data: ImageData | None = None
+) -> ClassificationExperiment:
+    if CLASSIFIERS[config.method].personal:
+        raise UsageError(
+            f"method = {config.method!r} gives each client a model of its own, and an estimator "
+            "has one for all images: take another method"
+        )
+    return ClassificationExperiment(config, data, tested=False)

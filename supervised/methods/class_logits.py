@@ -1,0 +1,67 @@
+"""Changes of the logits by the classes that a client holds: FedRS and FedLC.
+
+Sources: Li and Zhan 2021 (FedRS); Zhang et al. 2022 (FedLC).
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from ccfcpp.core.config import Section, Share, Weight
+from ccfcpp.engine.client import Client
+from supervised.messages import Broadcast
+from supervised.methods.local import LocalMethod, class_counts
+from supervised.methods.method import Method
+
+
+class RestrictedConfig(Section):
+    """Restricted softmax of FedRS."""
+
+    strength: Share = 0.5
+    """Factor of the logits of classes that a client does not hold."""
+
+
+class RestrictedSoftmax(LocalMethod):
+    """FedRS: the logits of classes that a client does not hold are scaled down."""
+
+    def begin(self, message: Broadcast, clients: Sequence[Client]) -> None:
+        """Compute the factors of each client's logits."""
+        strength = self.config.section(RestrictedConfig).strength
+        held = class_counts(clients, self.context.classes) > 0
+        self._factors = torch.where(held, 1.0, strength).unsqueeze(1)
+
+    def logits(self, logits: Tensor) -> Tensor:
+        """Multiply the logits by their factors."""
+        return logits * self._factors[: len(logits)].to(logits.dtype)
+
+
+FEDRS = Method("FedRS", RestrictedSoftmax, sections={"fedrs": RestrictedConfig})
+
+
+class CalibrationConfig(Section):
+    """Calibration of the logits of FedLC."""
+
+    temperature: Weight = 0.1
+    """Factor of the margins n^(-1/4): 0.1 in the FedDecorr authors' code."""
+
+
+class CalibratedLogits(LocalMethod):
+    """FedLC: margins τ·n^(−1/4), where n is the client's number of samples of each class.
+
+    A class that a client does not hold has an infinite margin, which removes it from the softmax.
+    """
+
+    def begin(self, message: Broadcast, clients: Sequence[Client]) -> None:
+        """Compute the margins of each client."""
+        counts = class_counts(clients, self.context.classes)
+        temperature = self.config.section(CalibrationConfig).temperature
+        margins = temperature * counts.clamp(min=1).pow(-0.25)
+        self._margins = torch.where(counts > 0, margins, torch.inf).unsqueeze(1)
+
+    def logits(self, logits: Tensor) -> Tensor:
+        """Subtract the margins from the logits."""
+        return logits - self._margins[: len(logits)].to(logits.dtype)
+
+
+FEDLC = Method("FedLC", CalibratedLogits, sections={"fedlc": CalibrationConfig})

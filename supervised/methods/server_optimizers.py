@@ -1,0 +1,141 @@
+"""Server optimizers: FedAvgM, FedAdam, FedYogi and FedAdagrad.
+
+Sources: Hsu, Qi and Brown 2019 (FedAvgM); Reddi et al. 2021 (FedAdam, FedYogi, FedAdagrad).
+"""
+
+from dataclasses import dataclass, replace
+from typing import Annotated, Literal
+
+import torch
+from torch import Tensor
+
+from ccfcpp.core.conditions import When
+from ccfcpp.core.config import BelowOne, PositiveNumber, Section
+from ccfcpp.models.state import ModelState
+from supervised.messages import ServerState
+from supervised.methods.aggregation import Aggregation, decayed
+from supervised.methods.method import Method
+
+
+class ServerMomentumConfig(Section):
+    """Server momentum of FedAvgM."""
+
+    momentum: BelowOne = 0.5
+    dampening: Literal["none", "momentum"] = "momentum"
+    """Of the change of a round: ``none`` (Hsu et al. 2019), or ``momentum``: times 1 - momentum,
+    as in the FedDecorr authors' code."""
+
+
+@dataclass(frozen=True)
+class MomentumState(ServerState):
+    """State of the server.
+
+    Attributes:
+        momentum: Momentum, by parameter; None before the first round.
+    """
+
+    momentum: ModelState | None = None
+
+
+class ServerMomentum(Aggregation[MomentumState]):
+    """FedAvgM: v ← ρv + Δ, x ← x + v.
+
+    With ``dampening`` it is v ← ρv + (1 − ρ)Δ, as in the FedDecorr authors' code.
+    """
+
+    def step(self, mean: ModelState) -> MomentumState:
+        """Move the parameters by the momentum."""
+        settings = self.config.section(ServerMomentumConfig)
+        share = 1.0 if settings.dampening == "none" else 1 - settings.momentum
+        velocity = decayed(self.state.momentum, self.change(mean), settings.momentum, share)
+        moved = {name: entry + velocity[name] for name, entry in self.before.items()}
+        return replace(self.state, model=moved, momentum=velocity)
+
+
+FEDAVGM = Method(
+    "FedAvgM",
+    aggregation=ServerMomentum,
+    state=MomentumState,
+    begin=lambda model, weights: MomentumState(model),
+    sections={"fedavgm": ServerMomentumConfig},
+)
+
+
+class AdaptiveConfig(Section):
+    """FedAdam, FedYogi and FedAdagrad."""
+
+    learning_rate: PositiveNumber = 0.01
+    beta1: BelowOne = 0.9
+    beta2: Annotated[BelowOne, When("method", "fedadam", "fedyogi")] = 0.99
+    tau: PositiveNumber = 1e-3
+    """Degree of adaptivity; the second moments start at τ²."""
+
+
+@dataclass(frozen=True)
+class AdaptiveState(MomentumState):
+    """State of the server, whose ``momentum`` holds the first moments m.
+
+    Attributes:
+        second_moment: Second moments v, by parameter; None before the first round.
+    """
+
+    second_moment: ModelState | None = None
+
+
+class AdaptiveServer(Aggregation[AdaptiveState]):
+    """FedAdam (Reddi et al. 2021, Algorithm 2): x ← x + η m/(√v + τ).
+
+    The first moment is m ← β₁m + (1 − β₁)Δ, the second v ← β₂v + (1 − β₂)Δ², from τ² on.
+    """
+
+    def step(self, mean: ModelState) -> AdaptiveState:
+        """Move the parameters by the moments."""
+        settings = self.config.section(AdaptiveConfig)
+        change = self.change(mean)
+        first = decayed(self.state.momentum, change, settings.beta1, 1 - settings.beta1)
+        known = self.state.second_moment or {
+            name: torch.full_like(entry, settings.tau**2) for name, entry in change.items()
+        }
+        second = {name: self.second(known[name], change[name].square()) for name in change}
+        moved = {
+            name: entry
+            + settings.learning_rate * first[name] / (second[name].sqrt() + settings.tau)
+            for name, entry in self.before.items()
+        }
+        return replace(self.state, model=moved, momentum=first, second_moment=second)
+
+    def second(self, known: Tensor, square: Tensor) -> Tensor:
+        """Update the second moment by Δ²."""
+        return known.lerp(square, 1 - self.config.section(AdaptiveConfig).beta2)
+
+
+class YogiServer(AdaptiveServer):
+    """FedYogi (Reddi et al. 2021): v ← v − (1 − β₂)Δ² sign(v − Δ²)."""
+
+    def second(self, known: Tensor, square: Tensor) -> Tensor:
+        """Update the second moment by Δ²."""
+        share = 1 - self.config.section(AdaptiveConfig).beta2
+        return known - share * square * (known - square).sign()
+
+
+class AdagradServer(AdaptiveServer):
+    """FedAdagrad (Reddi et al. 2021): v ← v + Δ²."""
+
+    def second(self, known: Tensor, square: Tensor) -> Tensor:
+        """Update the second moment by Δ²."""
+        return known + square
+
+
+def _method(title: str, aggregation: type[AdaptiveServer]) -> Method:
+    return Method(
+        title,
+        aggregation=aggregation,
+        state=AdaptiveState,
+        begin=lambda model, weights: AdaptiveState(model),
+        sections={"adaptive": AdaptiveConfig},
+    )
+
+
+FEDADAM = _method("FedAdam", AdaptiveServer)
+FEDYOGI = _method("FedYogi", YogiServer)
+FEDADAGRAD = _method("FedAdagrad", AdagradServer)

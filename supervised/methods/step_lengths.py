@@ -1,0 +1,91 @@
+"""Step lengths of the server: FedExP and FedNova.
+
+Sources: Jhunjhunwala, Wang and Joshi 2023 (FedExP); Wang et al. 2020 (FedNova).
+"""
+
+from dataclasses import replace
+
+from ccfcpp.core.config import PositiveNumber, Section
+from ccfcpp.models.state import ModelState
+from supervised.messages import LocalUpdate, ServerState
+from supervised.methods.aggregation import Aggregation, squared_norm
+from supervised.methods.method import Method
+
+
+class ExtrapolationConfig(Section):
+    """Step length of FedExP."""
+
+    epsilon: PositiveNumber = 1e-3
+
+
+class Extrapolated(Aggregation[ServerState]):
+    """FedExP: the step length is max(1, Σp_i‖Δ_i‖²/(2(‖Δ‖² + ε))).
+
+    The paper proposes the mean of the last two models as the result; here it is the last model.
+    """
+
+    of_means = False
+    _squares = 0.0
+
+    def add(self, update: LocalUpdate) -> None:
+        """Add an update to the mean, and its squared norm to the numerator."""
+        super().add(update)
+        self._squares += update.samples * squared_norm(self.change(update.model))
+
+    def step(self, mean: ModelState) -> ServerState:
+        """Move the parameters by the step length times Δ."""
+        change = self.change(mean)
+        spread = self._squares / self._samples
+        epsilon = self.config.section(ExtrapolationConfig).epsilon
+        factor = max(1.0, spread / (2 * (squared_norm(change) + epsilon)))
+        moved = {name: x + factor * change[name] for name, x in self.before.items()}
+        return replace(self.state, model=moved)
+
+
+FEDEXP = Method("FedExP", aggregation=Extrapolated, sections={"fedexp": ExtrapolationConfig})
+
+
+class Normalised(Aggregation[ServerState]):
+    """FedNova: each change is divided by the effective number of its local steps.
+
+    Let p_i be the shares of samples, and a_i the ℓ1 norms of the clients' step weights; for SGD
+    with momentum ρ and τ_i steps, a_i = (τ_i − ρ(1 − ρ^τ_i)/(1 − ρ))/(1 − ρ). The server moves by
+    (Σ p_i a_i) Σ p_i Δ_i/a_i, towards the mean of the models weighted by p_i/a_i, or beyond.
+    """
+
+    of_means = False
+    _steps = _weights = 0.0
+
+    def weight(self, update: LocalUpdate) -> float:
+        """Weight proportional to p_i/a_i; 0 for a client without a step."""
+        if update.steps == 0:
+            return 0.0
+        return update.samples / effective_steps(update.steps, self.config.training.momentum)
+
+    def add(self, update: LocalUpdate) -> None:
+        """Add an update to the mean, and its effective steps to their sum."""
+        super().add(update)
+        self._weights += self.weight(update)
+        momentum = self.config.training.momentum
+        self._steps += update.samples * effective_steps(update.steps, momentum)
+
+    def result(self) -> ServerState:
+        """Return the next state of the server, which stays if no client made a step."""
+        if self._weights == 0:
+            return self.state
+        return super().result()
+
+    def step(self, mean: ModelState) -> ServerState:
+        """Move the parameters by the mean effective number of steps."""
+        factor = self._steps * self._weights / self._samples**2
+        change = self.change(mean)
+        moved = {name: x + factor * change[name] for name, x in self.before.items()}
+        return replace(self.state, model=moved)
+
+
+def effective_steps(steps: int, momentum: float) -> float:
+    """Effective number ‖a‖₁ of a number of steps of SGD with momentum."""
+    return (steps - momentum * (1 - momentum**steps) / (1 - momentum)) / (1 - momentum)
+
+
+FEDNOVA = Method("FedNova", aggregation=Normalised)

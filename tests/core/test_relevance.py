@@ -1,0 +1,184 @@
+"""What a user gives and what has no effect is refused in one line."""
+
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Annotated
+
+import pytest
+
+from ccfcpp.clustering.config import ClusterConfig
+from ccfcpp.clustering.methods import METHODS
+from ccfcpp.core import config
+from ccfcpp.core.conditions import Either, Unless, When
+from ccfcpp.core.config import Positive, Section, Tree, fits_always
+from ccfcpp.core.config_layers import merge, parse_assignments, read_yaml, resolve
+from ccfcpp.core.errors import UsageError
+from ccfcpp.core.presets import preset_file, preset_names
+from ccfcpp.core.relevance import refuse_idle
+from supervised.config import ClassifyConfig
+
+FLAGS = {
+    "privacy.epsilon": "--epsilon",
+    "privacy.level": "--privacy",
+    "privacy.secure_sums": "--secure-sums",
+    "loss.eta": "--eta",
+}
+
+
+def checked(
+    methods: Sequence[str], *files: Tree, values: Tree | None = None, flags: bool = False
+) -> None:
+    """Resolve layers for each of some systems, and refuse what is idle in all of them."""
+    layers = [*files, values or {}]
+    configs = [
+        resolve(ClusterConfig, "cluster", *(merge(layer, {"method": name}) for layer in layers))
+        for name in methods
+    ]
+    refuse_idle(configs, "cluster", files, values, FLAGS if flags else None)
+
+
+def complaint(
+    methods: Sequence[str], *files: Tree, values: Tree | None = None, flags: bool = False
+) -> str:
+    with pytest.raises(UsageError) as caught:
+        checked(methods, *files, values=values, flags=flags)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("method", "setting", "expected"),
+    [
+        (
+            "fed-scan",
+            "privacy.threshold=5",
+            "privacy.threshold = 5 has no effect: it needs privacy.secure_sums = true; give that, "
+            "or leave it out",
+        ),
+        (
+            "fed-scan",
+            "privacy.clip=2",
+            "privacy.clip = 2 has no effect: it needs privacy.level = client or image; give that, "
+            "or leave it out",
+        ),
+        (
+            "fed-scan",
+            "scan.holder_weight=2",
+            "scan.holder_weight = 2 has no effect: it needs scan.overclustering other than 1; give "
+            "that, or leave it out",
+        ),
+        (
+            "fed-scan",
+            "compute.cohort=3",
+            "compute.cohort = 3 has no effect on fed-scan: leave it out, or take one of sda-fc-km, "
+            "sda-fc-fcm, ppfc-gan, ccfc, ccfc++",
+        ),
+        (
+            "ccfc++",
+            "scan.steps=9",
+            "scan.steps = 9 has no effect: it needs training.pretraining = neighbours; give that, "
+            "or leave it out",
+        ),
+        (
+            "km",
+            "loss.eta=0.1",
+            "loss.eta = 0.1 has no effect on km: leave it out, or take one of ccfc, ccfc++",
+        ),
+    ],
+)
+def test_a_single_value_that_does_nothing(method: str, setting: str, expected: str) -> None:
+    values = merge({"scan": {"overclustering": 1}}, parse_assignments([setting]))
+    if method != "fed-scan":
+        del values["scan"]["overclustering"]
+    assert complaint([method], values=values) == expected
+
+
+def test_a_single_value_is_refused_also_where_it_is_the_default() -> None:
+    assert "privacy.bits = 64 has no effect" in complaint(["km"], values={"privacy": {"bits": 64}})
+    checked(["km"], {"privacy": {"bits": 64}})
+    assert "privacy.bits = 32 has no effect" in complaint(["km"], {"privacy": {"bits": 32}})
+
+
+def test_what_a_preset_has_is_no_fault_of_a_file() -> None:
+    # The preset of the digits has 1, the default is 0.01.
+    checked(["km"], {"loss": {"eta": 1.0}})
+    assert "loss.eta = 0.01 has no effect on km" in complaint(["km"], {"loss": {"eta": 0.01}})
+
+
+@pytest.mark.parametrize("begun", ["fed-scan", "ccfc++", "k-fed"])
+@pytest.mark.parametrize("method", METHODS.own())
+def test_the_configuration_of_a_run_may_be_taken_for_another(begun: str, method: str) -> None:
+    own: Tree = {"scan": {"steps": 7}, "loss": {"eta": 0.5}, "kfed": {"local_clusters": 2}}
+    whole = resolve(ClusterConfig, "cluster", own, {"method": begun}).model_dump(mode="json")
+    if method == "ccfc":
+        whole["loss"] |= {"eta": 0.0, "pretrain_eta": 0.0}
+    checked([method], whole)
+
+
+def test_a_flag_is_called_by_its_name_and_so_is_what_would_turn_it_on() -> None:
+    values: Tree = {"privacy": {"epsilon": 4}}
+    assert complaint(["fed-scan"], values=values, flags=True) == (
+        "--epsilon 4 has no effect: it needs --privacy client or image; give that, or leave it out"
+    )
+    # What a file holds was not typed.
+    assert complaint(["fed-scan"], values, flags=True).startswith("privacy.epsilon = 4 has no")
+    values = {"privacy": {"threshold": 4}}
+    assert "it needs --secure-sums; give" in complaint(["fed-scan"], values=values, flags=True)
+
+
+def test_in_a_comparison_a_value_counts_where_one_system_heeds_it() -> None:
+    checked(["km", "ccfc++"], values={"loss": {"lam": 0.5}})
+    assert "has no effect on km, k-fed: leave" in complaint(
+        ["km", "k-fed"], values={"loss": {"lam": 0.5}}
+    )
+    synchronised: Tree = {"training": {"steps": "synchronised"}}
+    values = merge(synchronised, {"loss": {"lam": 0.5}})
+    assert "it needs training.steps = local" in complaint(["km", "ccfc++"], values=values)
+
+
+def test_classification_has_the_same_check() -> None:
+    values: Tree = {"decorrelation": {"kind": "none", "beta": 0.5}}
+    made = resolve(ClassifyConfig, "classify", values)
+    with pytest.raises(UsageError, match=r"it needs decorrelation.kind other than none; give"):
+        refuse_idle([made], "classify", values=values)
+    values = {"moon": {"mu": 0.5}}
+    made = resolve(ClassifyConfig, "classify", values)
+    with pytest.raises(UsageError, match=r"moon.mu = 0.5 has no effect on fedavg: .* of moon$"):
+        refuse_idle([made], "classify", values=values)
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in preset_names() if name.startswith(("private/", "feddecorr/"))]
+)
+def test_what_is_shipped_holds_nothing_idle(name: str) -> None:
+    tree = read_yaml(preset_file(name))
+    tree.pop("grid", None)
+    if name.startswith("private/"):
+        checked([tree.get("method", "fed-scan")], tree)
+    else:
+        refuse_idle([resolve(ClassifyConfig, "classify", tree)], "classify", [tree])
+
+
+class OwnConfig(Section):
+    rule: str = "mean"
+    weight: Annotated[
+        Positive, Either(When("own.rule", "bound"), Unless("partition.kind", "skew", "iid"))
+    ] = 3
+
+
+def test_a_strangers_section_declares_conditions_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    stranger = SimpleNamespace(
+        sections={"own": OwnConfig}, fixed={}, check=fits_always, ignores=("compute",), needs={}
+    )
+    known = {**{name: METHODS[name] for name in METHODS.own()}, "stranger": stranger}
+    monkeypatch.setattr(ClusterConfig, "methods", classmethod(lambda cls: known))
+    config._with_sections.cache_clear()
+    checked(["stranger"], values={"own": {"rule": "bound", "weight": 2}})
+    checked(["stranger"], values={"own": {"weight": 2}, "partition": {"kind": "dirichlet"}})
+    assert complaint(["stranger"], values={"own": {"weight": 2}}) == (
+        "own.weight = 2 has no effect: it needs own.rule = bound, or partition.kind other than "
+        "skew or iid; give that, or leave it out"
+    )
+    assert "compute.precision = bfloat16 has no effect on stranger" in complaint(
+        ["stranger"], values={"compute": {"precision": "bfloat16"}}
+    )

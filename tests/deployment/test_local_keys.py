@@ -1,0 +1,86 @@
+"""``--insecure``: a federation on one machine whose keys are made by themselves."""
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from ccfcpp.core.errors import UsageError
+from tests.support.command import assigned, ccfcpp
+
+pytest.importorskip("flwr")
+
+from ccfcpp.deployment.keys.local import free_key, make_local_keys
+from ccfcpp.deployment.keys.roster import read_roster
+from tests.support.processes import Processes, bounded
+
+
+@pytest.mark.parametrize(
+    ("command", "complaint"),
+    [
+        (["serve", "--clients", 2, "--listen", "0.0.0.0:9092"], "0.0.0.0 is not its own address"),
+        (["serve", "--clients", 2, "--listen", "[::]:9092"], ":: is not its own address"),
+        (["serve"], "say how many with --clients N"),
+        (["serve", "--clients", 2, "--roster", "keys/roster"], "leave --roster out"),
+        (["join", "--data", ".", "--server", "10.0.0.1:9092"], "10.0.0.1 is not its own address"),
+        (["join", "--data", "."], "there are no keys in keys/trial"),
+    ],
+)
+def test_it_is_for_this_machine(
+    command: list[object], complaint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = ccfcpp(*command, "--insecure")
+    assert result.code == 2
+    assert complaint in result.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_without_it_keys_are_asked_for(tmp_path: Path) -> None:
+    assert "--server is missing" in ccfcpp("join", "--data", tmp_path).stderr
+    result = ccfcpp("join", "--data", tmp_path, "--server", "127.0.0.1:9092")
+    assert result.code == 2
+    assert "--key is missing" in result.stderr
+
+
+def test_its_keys_are_made_once_and_are_the_owners_alone(tmp_path: Path) -> None:
+    folder = tmp_path / "trial"
+    make_local_keys(folder, 2)
+    before = {path: path.read_bytes() for path in folder.rglob("*.*")}
+    make_local_keys(folder, 12)
+    assert all(path.read_bytes() == content for path, content in before.items())
+    assert len(read_roster(folder / "roster")) == 12
+    private = [*folder.rglob("*.key")]
+    assert len(private) == 2 + 12
+    assert {stat.S_IMODE(path.stat().st_mode) for path in private} == {0o600}
+
+
+def test_each_client_takes_a_key_that_nobody_has(tmp_path: Path) -> None:
+    make_local_keys(tmp_path, 2)
+    with free_key(tmp_path) as first, free_key(tmp_path) as second:
+        assert [first.stem, second.stem] == ["client-1", "client-2"]
+        with pytest.raises(UsageError, match="all 2 keys in"), free_key(tmp_path):
+            pass
+    with free_key(tmp_path) as again:
+        assert again == first
+
+
+@pytest.mark.skipif(
+    "CCFCPP_PROCESSES" not in os.environ, reason="real processes: set CCFCPP_PROCESSES=1"
+)
+def test_two_clients_of_one_folder(tmp_path: Path) -> None:
+    with bounded(Processes(tmp_path)) as here:
+        here.out = tmp_path / "run"
+        where = f"127.0.0.1:{here.port}"
+        small = assigned("method=ffcm-km", "dataset=digits", "device=cpu", "ffcm.rounds=2")
+        serve = ("serve", "--insecure", "--clients", 2, "--listen", where, "--clusters", 10)
+        here.start("serve", "ccfcpp", *serve, "--out", here.out, *small, at=tmp_path)
+        here.wait_for("waiting for 2 of 2 clients")
+        for name in ("a", "b"):
+            here.save_images(here.images(name), "ab".index(name))
+            join = ("join", "--insecure", "--server", where, "--data", here.images(name))
+            here.start(name, "ccfcpp", *join, at=tmp_path)
+            here.wait_for(f"joining {where} as client-{1 + 'ab'.index(name)}", name)
+        summary = here.end()
+        assert (summary["connected"], summary["refused_updates"]) == (2, 0)

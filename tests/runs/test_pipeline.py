@@ -1,0 +1,116 @@
+"""From settings to a run: what is checked before anything is made or written."""
+
+from pathlib import Path
+
+import pytest
+
+from ccfcpp.clustering.config import ClusterConfig
+from ccfcpp.clustering.experiment import ClusteringExperiment
+from ccfcpp.clustering.methods import METHODS
+from ccfcpp.clustering.running import CLUSTERING
+from ccfcpp.core.config_layers import validate
+from ccfcpp.core.errors import UsageError
+from ccfcpp.runs.experiment import AnyExperiment
+from ccfcpp.runs.given import Given
+from ccfcpp.runs.paths import RunPaths, new_path, required_out
+from supervised.running import CLASSIFICATION
+
+FIXED = ("km", "fcm", "k-fed")
+"""Systems that take one round, whatever their settings."""
+
+
+def given(method: str, rounds: object, **values: object) -> Given:
+    return Given(values={"method": method, **values}, rounds=rounds)
+
+
+@pytest.mark.parametrize("method", [name for name in METHODS.own() if name not in FIXED])
+def test_every_system_takes_a_number_of_rounds(method: str) -> None:
+    config = CLUSTERING.resolved(given(method, "7", partition={"clients": 3}))
+    algorithm = ClusteringExperiment(config).algorithm
+    # Of CCFC and CCFC++ they are those after pre-training.
+    before = algorithm.describe().get("pretrain_rounds", 0)
+    assert algorithm.rounds - before == 7  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("method", FIXED)
+def test_a_system_of_one_round_refuses_a_number(method: str) -> None:
+    with pytest.raises(UsageError, match=f"rounds = 3 has no effect on {method}, whose number"):
+        CLUSTERING.resolved(given(method, "3"))
+
+
+def test_a_round_of_fed_scan_is_so_many_steps() -> None:
+    config = CLUSTERING.resolved(given("fed-scan", "4", scan={"steps_per_round": 7}))
+    assert config.model_dump()["scan"]["steps"] == 28
+    # A single value of the key itself lies over it.
+    assert (
+        CLUSTERING.resolved(given("fed-scan", "4", scan={"steps": 5})).model_dump()["scan"]["steps"]
+        == 5
+    )
+    assert CLASSIFICATION.resolved(Given(rounds="6")).training.rounds == 6
+
+
+@pytest.mark.parametrize("rounds", ["0", "-1", "some", "1.5", "100000000"])
+@pytest.mark.parametrize("method", ["fed-scan", "ffcm-km", "ppfc-gan"])
+def test_what_is_no_number_of_rounds_is_refused_as_such(method: str, rounds: str) -> None:
+    with pytest.raises(UsageError, match=rf"^rounds = {rounds} is refused: it should be"):
+        CLUSTERING.resolved(given(method, rounds))
+
+
+def test_a_run_goes_on_with_the_same_number_of_rounds(tmp_path: Path) -> None:
+    opening = CLUSTERING.open(given("fed-scan", "4"), tmp_path / "run")
+    opening.open(lambda config: ClusteringExperiment(config))
+    again = CLUSTERING.open(Given(rounds="4"), tmp_path / "run", resume=True)
+    assert again.goes_on
+    assert again.config == opening.config
+    with pytest.raises(UsageError, match=r"was started with scan.steps = 60: leave it out"):
+        CLUSTERING.open(Given(rounds="5"), tmp_path / "run", resume=True)
+
+
+def test_values_that_change_nothing_are_refused_for_every_kind_of_run() -> None:
+    for values, complaint in (
+        ({"method": "km", "loss": {"eta": 1}}, "loss.eta = 1 has no effect on km: .* ccfc, ccfc"),
+        ({"attack": {"scale": 2}}, "attack.scale = 2 has no effect without attack.kind"),
+    ):
+        with pytest.raises(UsageError, match=complaint):
+            CLUSTERING.resolved(Given(values=values))
+        # What a file holds may wait for a method that a flag names.
+        CLUSTERING.resolved(Given(files=(values,)))
+    with pytest.raises(UsageError, match=r"moon.mu = 1 has no effect on fedavg: .* one of moon"):
+        CLASSIFICATION.resolved(Given(values={"moon": {"mu": 1}}))
+
+
+def test_a_new_run_has_no_folder_before_its_experiment_was_made(tmp_path: Path) -> None:
+    opening = CLUSTERING.open(Given(), tmp_path / "run")
+
+    def refuse(config: ClusterConfig) -> AnyExperiment:
+        raise UsageError("the images do not fit")
+
+    with pytest.raises(UsageError, match="do not fit"):
+        opening.open(refuse)
+    assert not (tmp_path / "run").exists()
+    _, folder = opening.open(ClusteringExperiment)
+    assert folder.saved_config(ClusterConfig) == opening.config
+
+
+def test_a_folder_that_is_taken_is_refused_at_once(tmp_path: Path) -> None:
+    RunPaths.create(tmp_path / "run", validate(ClusterConfig, {}))
+    with pytest.raises(UsageError, match="holds another run"):
+        CLUSTERING.open(Given(), tmp_path / "run")
+
+
+def test_a_run_goes_on_with_its_own_values(tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    RunPaths.create(path, validate(ClusterConfig, {"seed": 3}))
+    opening = CLUSTERING.open(Given.of({"device": "cpu"}), path, resume=True)
+    assert (opening.goes_on, opening.config.seed, opening.config.device) == (True, 3, "cpu")
+    with pytest.raises(UsageError, match="was started with seed = 3: leave it out"):
+        CLUSTERING.open(Given.of({"seed": 4}), path, resume=True)
+    with pytest.raises(UsageError, match="no run to resume"):
+        CLUSTERING.open(Given(), tmp_path / "none", resume=True)
+
+
+def test_a_new_path_names_method_and_images() -> None:
+    assert new_path("ccfc++", "/data/my.photos.zip").name.endswith("-ccfc++-my")
+    assert required_out(Path("x")) == Path("x")
+    with pytest.raises(UsageError, match="give --out"):
+        required_out(None)

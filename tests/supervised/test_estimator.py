@@ -1,0 +1,90 @@
+"""The classifier with scikit-learn's interface."""
+
+import pickle
+
+import numpy as np
+import pytest
+from sklearn.base import clone
+from sklearn.datasets import load_digits
+
+from ccfcpp.core.errors import UsageError
+from supervised import CLASSIFIERS, FederatedClassifier
+
+DIGITS = load_digits()
+IMAGES = (DIGITS.images[:240] * (255 / 16)).astype(np.uint8)
+LABELS = np.array(list("abcdefghij"))[DIGITS.target[:240]]
+CLIENTS = np.array(["north", "south", "west"]).repeat(80)
+SETTINGS = {
+    "training": {"rounds": 2, "local_epochs": 1, "learning_rate": 0.05},
+    "model": {"name": "small", "widths": [8], "representation": 16},
+    "decorrelation": {"kind": "none"},
+}
+
+
+def small(method: str = "fedavg") -> FederatedClassifier:
+    return FederatedClassifier(method=method, settings=SETTINGS)
+
+
+def test_it_learns_from_all_images_and_scores() -> None:
+    settings = SETTINGS | {"training": {"rounds": 6, "local_epochs": 4, "learning_rate": 0.05}}
+    model = FederatedClassifier(settings=settings).fit(IMAGES, LABELS, clients=CLIENTS)
+    assert model.classes_.tolist() == list("abcdefghij")
+    assert model.n_iter_ == 6
+    assert set(model.predict(IMAGES).tolist()) <= set("abcdefghij")
+    assert model.score(IMAGES, LABELS) > 0.5
+
+
+def test_it_follows_scikit_learns_conventions() -> None:
+    model = clone(small("fedprox").set_params(random_state=3))
+    assert model.get_params() == {
+        "method": "fedprox",
+        "random_state": 3,
+        "device": "auto",
+        "settings": SETTINGS,
+    }
+    first = model.fit(IMAGES, LABELS, clients=CLIENTS).predict(IMAGES)
+    again = clone(model).fit(IMAGES[..., None], LABELS, clients=CLIENTS).predict(IMAGES)
+    assert np.array_equal(first, again)
+
+
+def test_labels_may_be_numbers_that_begin_anywhere() -> None:
+    numbers = DIGITS.target[:240] * 3 + 7
+    model = small().fit(IMAGES, numbers, clients=CLIENTS)
+    assert set(model.predict(IMAGES).tolist()) <= set(numbers.tolist())
+    assert model.classes_.dtype == numbers.dtype
+
+
+def test_a_fitted_model_can_be_stored_and_holds_no_images() -> None:
+    model = small().fit(IMAGES, LABELS, clients=CLIENTS)
+    stored = pickle.dumps(model)
+    again = pickle.loads(stored)  # noqa: S301 - written by this test
+    assert np.array_equal(again.predict(IMAGES), model.predict(IMAGES))
+    assert IMAGES[:40].tobytes() not in stored
+
+
+@pytest.mark.parametrize("method", CLASSIFIERS.own())
+def test_it_takes_every_method_with_one_model(method: str) -> None:
+    model = small(method)
+    if CLASSIFIERS[method].personal:
+        with pytest.raises(UsageError, match="gives each client a model of its own"):
+            model.fit(IMAGES, LABELS, clients=CLIENTS)
+    else:
+        assert model.fit(IMAGES, LABELS, clients=CLIENTS).predict(IMAGES[:7]).shape == (7,)
+
+
+def test_what_does_not_fit_is_one_line() -> None:
+    model = small()
+    for images, labels, clients, complaint in (
+        (IMAGES / 255, LABELS, CLIENTS, "must be uint8"),
+        (IMAGES, LABELS[:5], CLIENTS, "one for each image"),
+        (IMAGES, LABELS, CLIENTS[:5], "one for each image"),
+    ):
+        with pytest.raises(UsageError, match=complaint):
+            model.fit(images, labels, clients=clients)
+    with pytest.raises(UsageError, match="settings hold partition, seed"):
+        FederatedClassifier(settings={"partition.kind": "iid", "seed": 1}).fit(
+            IMAGES, LABELS, clients=CLIENTS
+        )
+    fitted = model.fit(IMAGES, LABELS, clients=CLIENTS)
+    with pytest.raises(UsageError, match="do not fit the model"):
+        fitted.predict(np.zeros((2, 28, 28), np.uint8))

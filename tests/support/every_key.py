@@ -1,0 +1,347 @@
+"""What a setting does to a run, found by running it: for the test that goes through every key."""
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, reduce
+from itertools import zip_longest
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args, get_origin
+
+import numpy as np
+import torch
+from sklearn.datasets import load_digits
+from torch import Tensor
+
+from ccfcpp.clustering.config import ClusterConfig
+from ccfcpp.clustering.experiment import ClusteringExperiment
+from ccfcpp.core.conditions import Affects, Condition, Either, Unless, When
+from ccfcpp.core.config import MethodConfig, Tree
+from ccfcpp.core.config_layers import merge, nest, validate
+from ccfcpp.core.errors import UsageError
+from ccfcpp.core.relevance import Heeded, declared
+from ccfcpp.engine.memories import ClientMemories
+from ccfcpp.engine.payload import pack
+from ccfcpp.runs.experiment import Experiment
+from supervised.config import ClassifyConfig
+from supervised.experiment import ClassificationExperiment
+
+Trace = tuple[object, ...]
+"""What can be seen of a run, in the order in which it happens."""
+
+_ROUNDS = 3
+_IMAGES = 60
+
+_OTHER: dict[str, object] = {
+    "attack.attackers": 0.5,
+    "clusters": 4,
+    "compute.cohort": 2,
+    "centroids.restarts": 20,
+    "compute.precision": "bfloat16",
+    "data.classes": ["0", "1"],
+    "data.image_size": 12,
+    "data.images": 50,
+    "data.imbalance": 3.0,
+    "data.mean": [0.5, 0.4, 0.3],
+    "data.std": [0.5, 0.4, 0.3],
+    "data.test_images": 9,
+    "data.train_images": 40,
+    "dcn.batch_size": 8,
+    "decorrelation.groups": 4,
+    "defence.hostile": 0.0,
+    "centroids.iterations": 50,
+    "defence.weight": 1.0,
+    "evaluate_every": 1,
+    "ffcm.tolerance": 10.0,
+    "fuzzy.iterations": 1,
+    "fuzzy.restarts": 20,
+    "fuzzy.tolerance": 10.0,
+    "gan.batch_size": 8,
+    "gan.images": 7,
+    "kfed.local_clusters": 2,
+    "model.backbone": "resnet18",
+    "moon.projection": [6],
+    "partition.clients": 4,
+    "partition.equal_share": 0.5,
+    "partition.min_samples": 9,
+    "privacy.clips": {
+        "sums": 0.3, "slopes": 0.3, "counts": 0.3, "gradient": 0.3, "model": 0.3, "figures": 0.3
+    },
+    "privacy.fraction_bits": 12,
+    "privacy.noise": 30.0,
+    "privacy.smallest_count": 6,
+    "privacy.threshold": 5,
+    "scan.last_balance": 1.0,
+    "scan.shares": [1.0, 2.0, 3.0, 4.0, 5.0],
+    "views.blur": [1.0, 2.0],
+    "views.blur_probability": 1.0,
+}  # fmt: skip
+"""Values other than the default where the type does not tell one that shows."""
+
+_TWO: Tree = {"compute": {"cohort": 1}, "partition": {"clients": 2, "min_samples": 1}}
+_SLOW = merge(_TWO, {"data": {"images": 20}, "training": {"rounds": 0, "pretrain_rounds": 1}})
+_LARGE = merge(_TWO, {"data": {"train_images": 12}, "training": {"rounds": 1}})
+_NOISE: Tree = {"reproducible_noise": True, "noise": 20.0}
+_BESIDE: dict[tuple[str, object], Tree] = {
+    ("model.backbone", "resnet18"): _SLOW,
+    **{("model.name", name): _LARGE for name in ("mobilenetv2", "resnet32", "alexnet")},
+    ("privacy.level", "client"): {"privacy": _NOISE},
+    ("privacy.level", "image"): {"privacy": _NOISE, "scan": {"pairs": "views"}},
+}  # fmt: skip
+"""What a run needs beside a value of a key."""
+
+_TO_SHOW: dict[str, Tree] = {
+    "model.backbone": _SLOW,
+    "model.name": _LARGE,
+    "defence.weight": {"partition": {"kind": "dirichlet"}},
+    "privacy.delta": {"privacy": {"noise": None}},
+    "privacy.epsilon": {"privacy": {"noise": None}},
+    "privacy.threshold": {"availability": {"dropout_rate": 0.4}},
+}
+"""What a key needs beside its conditions for its effect to show in two rounds."""
+
+_DIFFERS = "differs"
+
+_NAMES = ("method", "dataset")
+"""What runs, and on what: not examined."""
+
+
+def write_images(path: Path) -> str:
+    """Write a data set of noisy digits in colour, of three classes, and return its path."""
+    digits = load_digits(n_class=3)
+    source = np.random.default_rng(0)
+    noise = source.integers(0, 120, (_IMAGES, 3, 8, 8))
+    images = digits.images[:_IMAGES, None] * (135 / 16) + noise
+    images *= source.uniform(0.3, 1, (_IMAGES, 1, 1, 1))
+    np.savez(path, images=np.rint(images).astype(np.uint8), labels=digits.target[:_IMAGES])
+    return str(path)
+
+
+def seen(config: MethodConfig) -> Iterator[object]:
+    """Run a configuration, and yield what can be seen of it from its clients to its last round."""
+    experiment: Experiment[Any]
+    if isinstance(config, ClusterConfig):
+        experiment = ClusteringExperiment(config)
+    else:
+        assert isinstance(config, ClassifyConfig)
+        experiment = ClassificationExperiment(config)
+    yield _digest({str(n): part for n, part in enumerate(experiment.parts)})
+    yield _digest({client.name: client.images for client in experiment.clients})
+    yield experiment.algorithm.rounds, experiment.cohort
+    memories = ClientMemories(torch.device("cpu"), 10**9)
+    federation = experiment.federation(memories)
+    state = experiment.algorithm.initial_state(experiment.randomness)
+    yield _digest(pack(state))
+    for after, report in federation.run(state):
+        state = after
+        yield _digest(pack(state))
+        yield str({name: own for name, own in report.line().items() if name != "seconds"})
+        yield str(experiment.scores(report.round, state, memories))
+        if report.round + 1 == _ROUNDS:
+            break
+    found = experiment.snapshot(state, memories).found
+    yield None if found is None else _digest({"found": found})
+
+
+def _digest(tensors: Mapping[str, Tensor]) -> str:
+    digest = hashlib.sha256()
+    for name, tensor in sorted(tensors.items()):
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        digest.update(tensor.contiguous().flatten().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
+
+
+class Variant:
+    """A method with some settings, by which some of its keys count and others do not.
+
+    Args:
+        kind: The kind of its configuration.
+        tree: The settings.
+    """
+
+    def __init__(self, kind: type[MethodConfig], tree: Tree) -> None:
+        self.kind = kind
+        self.tree = tree
+        self.config = validate(kind, tree)
+        self.fields = declared(type(self.config))
+        self.heeded = Heeded(self.config)
+
+    @cached_property
+    def trace(self) -> list[object]:
+        """What can be seen of its run; nothing where it is refused."""
+        try:
+            return list(seen(self.config))
+        except UsageError:
+            return []
+
+    @property
+    def now(self) -> Mapping[str, object]:
+        """Its settings, by dotted key."""
+        return self.heeded.values
+
+    def affects(self, key: str) -> str | None:
+        """Return what a key is declared to change beside the figures."""
+        found = [each.what for each in self.fields[key].metadata if isinstance(each, Affects)]
+        return found[0] if found else None
+
+    def but(self, tree: Tree) -> "Variant":
+        """Return a variant with other settings.
+
+        Raises:
+            UsageError: They do not fit.
+        """
+        return Variant(self.kind, merge(self.tree, tree))
+
+    def other(self, key: str) -> Tree:
+        """Return a setting with another value of a key."""
+        values = (
+            [_OTHER[key]]
+            if key in _OTHER
+            else _candidates(self.fields[key].annotation, self.now[key])
+        )
+        values = [value for value in values if value != self.now[key]]
+        # Where each of them is refused, so is the first.
+        return next(
+            (tree for value in values if self.fits(tree := nest(key, value))), nest(key, values[0])
+        )
+
+    def fits(self, tree: Tree) -> bool:
+        """Return whether the configuration takes other settings."""
+        try:
+            return self.but(tree).now != self.now
+        except UsageError:
+            return False
+
+    def differs(self, tree: Tree) -> str | None:
+        """Return what other settings lead to: a refusal, or ``_DIFFERS``; None for the same run."""
+        try:
+            run = seen(self.but(tree).config)
+            if any(now != before for now, before in zip_longest(run, self.trace)):
+                return _DIFFERS
+        except UsageError as error:
+            return str(error)
+        return None
+
+    def meeting(self, condition: Condition, met: bool = True) -> Iterator["Variant"]:
+        """Yield variants in which a condition is met, or is not."""
+        if isinstance(condition, Either):
+            for each in condition.conditions:
+                yield from self.meeting(each, met)
+            return
+        assert isinstance(condition, When)
+        values = list(condition.values)
+        if met == isinstance(condition, Unless):
+            others = _candidates(self.fields[condition.key].annotation, condition.values[0])
+            # The last is the furthest from the default.
+            values = [value for value in reversed(others) if value not in condition.values]
+        for value in values:
+            try:
+                beside = _BESIDE.get((condition.key, value), {})
+                yield self.but(merge(nest(condition.key, value), beside))
+            except UsageError:
+                continue
+
+
+@dataclass
+class Findings:
+    """What came of going through every key of a method.
+
+    Attributes:
+        effective: Keys that count and change a run.
+        refused: Keys with which there is no run; the line that says so.
+        faults: What is declared and does not hold.
+    """
+
+    effective: set[str] = field(default_factory=set)
+    refused: dict[str, str] = field(default_factory=dict)
+    faults: list[str] = field(default_factory=list)
+
+
+def examine(base: Variant, keys: Iterable[str] | None = None) -> Findings:
+    """Go through the keys of a method.
+
+    A key must change a run where its conditions are met. Where one of them is not met, or the
+    method does not heed the key, it must change nothing.
+
+    Args:
+        base: The method, with settings of a short run.
+        keys: The keys; all where it is None.
+    """
+    found, variants = Findings(), {repr(base.tree): base}
+    chosen = [
+        key
+        for key in (base.fields if keys is None else keys)
+        if key not in _NAMES and not base.affects(key)
+    ]
+    heeded = [key for key in chosen if base.heeded.unmet(key) != ()]
+    for key in heeded:
+        met = _with_all_met(base, key, variants)
+        if met is None:
+            found.refused[key] = "no variant in which it counts runs"
+            continue
+        for condition in base.heeded.conditions(key):
+            _add(variants, met.meeting(condition, met=False))
+        result = met.but(_TO_SHOW.get(key, {})).differs(met.other(key))
+        if result is None:
+            found.faults.append(f"{key} counts, but changes nothing: {met.tree}")
+        elif result == _DIFFERS:
+            found.effective.add(key)
+        else:
+            assert "\n" not in result
+            found.refused[key] = result
+    never = [key for key in chosen if base.heeded.unmet(key) == ()]
+    for variant in (each for each in variants.values() if each.trace):
+        idle = [key for key in heeded if variant.heeded.unmet(key) and key not in found.refused]
+        found.faults += [
+            f"{key} is refused, but changes a run: {variant.tree}"
+            for key in _changing(variant, [*idle, *(never if variant is base else ())])
+        ]
+    return found
+
+
+def _with_all_met(base: Variant, key: str, variants: dict[str, Variant]) -> Variant | None:
+    """Return a variant in which a key counts; None where none runs."""
+    current: Variant | None = base
+    for condition in base.heeded.conditions(key):
+        if current and not condition.holds(current.now):
+            current = _add(variants, current.meeting(condition))
+    return current if current and current.heeded.unmet(key) is None else None
+
+
+def _add(variants: dict[str, Variant], found: Iterable[Variant]) -> Variant | None:
+    """Take the first variant that runs among those that are known."""
+    for variant in found:
+        known = variants.setdefault(repr(variant.tree), variant)
+        if known.trace:
+            return known
+    return None
+
+
+def _changing(variant: Variant, keys: Sequence[str]) -> Sequence[str]:
+    """Return which of some keys change a run; all are changed at once as long as none does."""
+    trees = [variant.other(key) for key in keys]
+    if not keys or variant.differs(reduce(merge, trees, {})) is None:
+        return []
+    if len(keys) == 1:
+        return keys
+    half = len(keys) // 2
+    return [*_changing(variant, keys[:half]), *_changing(variant, keys[half:])]
+
+
+def _candidates(kind: object, now: object) -> list[object]:
+    """Return values that a field may take, other than the one it has."""
+    if get_origin(kind) is Annotated:
+        return _candidates(get_args(kind)[0], now)
+    if get_origin(kind) is Literal:
+        return [value for value in get_args(kind) if value != now]
+    if isinstance(now, bool):
+        return [not now]
+    if isinstance(now, int):
+        return [now + 1, now + 8, now - 1, 1]
+    if isinstance(now, float):
+        return [now / 2, now * 2, 0.5, 0.25, 1.0]
+    if isinstance(now, list | tuple):
+        return [[each * 2 for each in now], [each / 2 for each in now]]
+    if isinstance(now, str):
+        return []
+    raise LookupError(f"no value is known beside {now!r} of {kind}")
