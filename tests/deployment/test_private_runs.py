@@ -17,10 +17,10 @@ from ccfcpp.core.randomness import Randomness
 from ccfcpp.deployment.link.packet import Packet
 from ccfcpp.deployment.link.run_spec import PrivacyLimit
 from ccfcpp.deployment.server.experiment import DeployedExperiment
+from ccfcpp.engine.parts import groups
 from ccfcpp.engine.payload import pack
 from ccfcpp.privacy.config import PrivacyConfig
-from ccfcpp.privacy.noise.levels import client_bounds
-from ccfcpp.privacy.noise.mechanism import groups
+from ccfcpp.privacy.noise.mechanism import client_bounds
 from ccfcpp.privacy.noise.sampling import ReproducibleSampling
 from ccfcpp.runs.folder import RunFolder
 from tests.deployment.test_experiment import experiment_on, grid_of, run

@@ -126,7 +126,7 @@ def one_by_one(
 ) -> Federation[Any, Any]:
     """The same in one process: clients work by themselves, and no sum is formed before the server.
 
-    Arguments are those of ``deployed``; secure sums and noise are the charter's.
+    Arguments are those of ``deployed``; secure sums and noise are the specification's.
     """
     seed = Randomness(int(spec.config["seed"]))
     alone = [Client(c.id, c.name, c.images, c.labels) for c in clients]
