@@ -245,7 +245,7 @@ def test_what_serves_a_report_alone_is_not_sent(privacy: Tree) -> None:
     config = tiny("ppfc-gan", {"privacy": privacy, "device": "cpu"})
     images = ImageData("images", clients[0].images, None, ())
     here = make_client_run(spec_of(config, clients, clusters=3), images, CPU)
-    here.begin()
+    here.prepare()
     kept = here.works(tells=True)
     assert len(kept) > 1
     assert GAN_EPOCH.name not in kept
