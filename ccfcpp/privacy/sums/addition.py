@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ccfcpp.core.errors import UsageError
-from ccfcpp.engine.exchange import AnyExchange
+from ccfcpp.engine.exchange import AnyExchange, RefusedUpdateError
 from ccfcpp.engine.parts import Count, Form, Mean, Opaque, Part, Spec, Votes, part_of
 from ccfcpp.engine.payload import pack, unpack
 
@@ -103,6 +103,9 @@ class Addition:
             form: The form of an update.
             totals: float64 tensors by the names that ``parts`` gave.
             contributors: What a mean is divided by, where all clients count alike.
+
+        Raises:
+            RefusedUpdateError: The weights of a mean are not positive.
         """
         tensors = {}
         totals = {name: total.to(self.device) for name, total in totals.items()}
@@ -127,6 +130,10 @@ class Addition:
         divisor = contributors
         if self.weight is None:
             divisor = float(totals[name + _PRESENT if part.optional else part.weight])
+        if divisor <= 0 and not part.optional:
+            raise RefusedUpdateError(
+                f"the clients' weights in the mean of {name!r} are not positive"
+            )
         if divisor <= 0:
             return None
         mean = totals[name] / divisor
