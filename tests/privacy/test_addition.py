@@ -21,6 +21,8 @@ KINDS: dict[str, tuple[Any, Part]] = {
     "loss": (float | None, Mean("samples", report=True, optional=True)),
     "sums": (dict[str, Tensor], Sum(each=True)),
     "table": (Tensor, Sum()),
+    "centres": (Tensor, Sum(count="held")),
+    "held": (Tensor, Count()),
     "samples": (int, Count()),
     "steps": (int, Count()),
 }
@@ -53,9 +55,13 @@ class Case:
 @st.composite
 def cases(draw: st.DrawFn) -> Case:
     """Any declaration with a part at least; means have a weight, and counters beside floats."""
-    fields = draw(st.sets(st.sampled_from(["model", "loss", "sums", "table", "steps"]), min_size=1))
+    fields = draw(
+        st.sets(st.sampled_from(["model", "loss", "sums", "table", "centres", "steps"]), min_size=1)
+    )
     if fields & {"model", "loss"}:
         fields.add("samples")
+    if "centres" in fields:
+        fields.add("held")
     names = [name for name in KINDS if name in fields]
     update = dataclasses.make_dataclass("Drawn", [(n, KINDS[n][0]) for n in names], frozen=True)
     exchange = Exchange("drawn", Down, update, {name: KINDS[name][1] for name in names})
@@ -77,6 +83,8 @@ def cases(draw: st.DrawFn) -> Case:
         "loss": lambda: draw(st.none() | st.floats(-10, 10)),
         "sums": tensors,
         "table": lambda: torch.randint(0, 99, (2, 2), generator=generator),
+        "centres": lambda: torch.randn(3, 2, generator=generator, dtype=torch.float64),
+        "held": lambda: torch.randint(0, 9, (3,), generator=generator).double(),
         "samples": lambda: draw(st.integers(1, 1000)),
         "steps": lambda: draw(st.integers(0, 1000)),
     }
@@ -152,7 +160,7 @@ def test_where_all_count_alike_means_have_a_fixed_divisor(case: Case, contributo
     assert totals.keys() == addition.zeros(case.form).keys()
     is_sum = not case.exchange.parts.keys() & {"model", "loss"}
     for name, part in case.exchange.parts.items():
-        sent = is_sum if isinstance(part, Count) else name != "loss"
+        sent = is_sum or name == "held" if isinstance(part, Count) else name != "loss"
         assert any(key.split("/")[0] == name for key in totals) == sent
     assert not any("num_batches_tracked" in name or "present" in name for name in totals)
     whole = pack(addition.whole(case.form, totals, contributors))
@@ -162,7 +170,10 @@ def test_where_all_count_alike_means_have_a_fixed_divisor(case: Case, contributo
         if name.startswith("model/") and tensor.is_floating_point():
             change = sum((v.double() - before[name].double() for v in values), torch.zeros(()))
             close(tensor, before[name].double() + change / contributors, values[0])
-        elif name.split("/")[0] in ("sums", "table") and values[0].is_floating_point():
+        elif (
+            name.split("/")[0] in ("sums", "table", "centres", "held")
+            and values[0].is_floating_point()
+        ):
             assert tensor.dtype == torch.float64  # what has noise keeps all its digits
             torch.testing.assert_close(tensor, torch.stack(values).double().sum(dim=0))
     if not is_sum:

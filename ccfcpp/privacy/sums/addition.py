@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ccfcpp.core.errors import UsageError
 from ccfcpp.engine.exchange import AnyExchange, RefusedUpdateError
-from ccfcpp.engine.parts import Count, Form, Mean, Opaque, Part, Spec, Votes, part_of
+from ccfcpp.engine.parts import Count, Form, Mean, Opaque, Part, Spec, Sum, Votes, part_of, sibling
 from ccfcpp.engine.payload import pack, unpack
 
 Parts = dict[str, Tensor]
@@ -50,8 +50,8 @@ class Addition:
         exchange: It has no part of which the server needs each client's.
         message: What went down.
         weight: How much each client counts in a mean where all count alike, since sums have noise.
-            Numbers of images beside a mean, and means that serve the report alone, are then no
-            part. None: a client counts by the part that the exchange names.
+            Numbers of images beside a mean that divide no sum, and means that serve the report
+            alone, are then no part. None: a client counts by the part that the exchange names.
     """
 
     def __init__(self, exchange: AnyExchange, message: object, weight: float | None = None) -> None:
@@ -73,7 +73,7 @@ class Addition:
         for name in [*tensors, *sorted(self._optional - tensors.keys())]:
             part = part_of(self.exchange.parts, name)
             value = tensors.get(name, _NONE).to(self.device)
-            if not self._is_sent(part, value.dtype):
+            if not self._is_sent(name, part, value.dtype):
                 continue
             if not isinstance(part, Mean):
                 found[name] = value.double()
@@ -90,7 +90,7 @@ class Addition:
         found: Parts = {}
         for name, spec in form.items():
             part = part_of(self.exchange.parts, name)
-            if self._is_sent(part, spec.dtype):
+            if self._is_sent(name, part, spec.dtype):
                 found[name] = spec.zeros().double()
                 if isinstance(part, Mean) and part.optional:
                     found[name + _PRESENT] = torch.zeros((), dtype=torch.float64)
@@ -146,21 +146,27 @@ class Addition:
         # The server divides by a weight.
         least = 1 if any(part.weight == name for part in means) else 0
         if name not in totals:
-            return torch.tensor(least * max(1, round(contributors)), dtype=spec.dtype)
+            return spec.zeros() + least * max(1, round(contributors))
         total = totals[name]
         if not spec.dtype.is_floating_point:
             return total.round().clamp(min=least).to(spec.dtype)
         # What has noise keeps all its digits.
         return total if self.weight is not None else total.to(spec.dtype)
 
-    def _is_sent(self, part: Part, dtype: torch.dtype) -> bool:
+    def _is_sent(self, name: str, part: Part, dtype: torch.dtype) -> bool:
         if isinstance(part, Mean) and not dtype.is_floating_point:
             return False
         if self.weight is None:
             return True
         if isinstance(part, Count):
-            return self.exchange.is_sum
+            return self.exchange.is_sum or name in self._divisors
         return not (isinstance(part, Mean) and part.report)
+
+    @property
+    def _divisors(self) -> set[str]:
+        """Counts without which a sum says nothing."""
+        parts = self.exchange.parts.items()
+        return {sibling(n, part.count) for n, part in parts if isinstance(part, Sum) and part.count}
 
     @property
     def _optional(self) -> set[str]:
