@@ -9,11 +9,12 @@ from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.aggregation import ModelAverage
 from ccfcpp.engine.algorithm import Algorithm, Crew
 from ccfcpp.engine.availability import Availability
-from ccfcpp.engine.client import Client, Member
+from ccfcpp.engine.client import Client
 from ccfcpp.engine.exchange import ClientSide, ClientWork, Exchange, Figures, ServerWork, Task
 from ccfcpp.engine.federation import Federation, in_process
 from ccfcpp.engine.memories import ClientMemories
-from ccfcpp.engine.payload import check_same_shapes
+from ccfcpp.engine.parts import Form, form_of
+from ccfcpp.engine.payload import pack
 from ccfcpp.engine.transport import InProcess
 from ccfcpp.models.state import ModelState
 from scripts.timing import Seconds, timed
@@ -73,9 +74,9 @@ class Averaging(Algorithm[Model], ServerWork[Model, Model, Model]):
         """Return the whole state."""
         return state
 
-    def check(self, message: Model, update: Model, senders: Sequence[Member]) -> None:
-        """Compare shapes, as systems with a model do."""
-        check_same_shapes(message.model, update.model, "model entry")
+    def form(self, message: Model) -> Form:
+        """Return the form of the model."""
+        return form_of(pack(message))
 
     def aggregate(
         self, state: Model, updates: Iterable[Model], randomness: Randomness

@@ -253,10 +253,10 @@ class Robust:
 class Bounded:
     """An update for each client, within bounds that follow from the clients' median.
 
-    A model's change, a centroid, or a group of sums for each image, is scaled down to ``norm``
-    times the median of the norms (Sun et al., *Can You Really Backdoor Federated Learning?*, 2019,
-    with a bound that is not given but found); and a client counts for ``weight`` times as many
-    images as the median client at most.
+    A model's change, a centroid, or a group of sums (for each image where they are over images) is
+    scaled down to ``norm`` times the median of the norms (Sun et al., *Can You Really Backdoor
+    Federated Learning?*, 2019, with a bound that is not given but found); and a client counts for
+    ``weight`` times as many images as the median client at most.
 
     Attributes:
         config: The bounds.
@@ -277,9 +277,10 @@ class Bounded:
         if means:
             self._bound_models(pack(message), updates, means)
         self._bound_votes(updates, [n for n, part in known.items() if isinstance(part, Votes)])
-        if not means:
-            sums = [n for n, part in known.items() if isinstance(part, Sum | Count)]
-            self._bound_sums(updates, [n for n in sums if updates[0][n].ndim], samples)
+        # Beside a mean there are sums over clients; else they are over images, and so are counts.
+        kinds, held = (Sum, [1.0] * len(samples)) if means else (Sum | Count, samples)
+        sums = [n for n, part in known.items() if isinstance(part, kinds) and updates[0][n].ndim]
+        self._bound_sums(updates, sums, held)
         for (_, update), tensors, share in zip(received, updates, shares, strict=True):
             yield unpack(type(update), tensors | self._weighed(tensors, known, share))
 

@@ -8,14 +8,16 @@ from typing import Any
 
 import pytest
 import torch
-from ccfcpp.deployment.masked_sums import SummingOverNetwork
-from ccfcpp.deployment.parcel import Parcel
-from ccfcpp.deployment.transport import Deployed, Undelivered
 from safetensors.torch import load, load_file, save
 
+from ccfcpp.clustering.synthetic.pooled import GAN_EPOCH
 from ccfcpp.core.config import MethodConfig, Tree
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.randomness import Randomness
+from ccfcpp.data import ImageData
+from ccfcpp.deployment.client.run import make_client_run
+from ccfcpp.deployment.link.packet import Packet, Undelivered
+from ccfcpp.deployment.server.transport import Deployed
 from ccfcpp.engine.algorithm import Crew
 from ccfcpp.engine.availability import Availability
 from ccfcpp.engine.client import Client
@@ -23,7 +25,8 @@ from ccfcpp.engine.exchange import RefusedUpdateError, Task
 from ccfcpp.engine.federation import Federation
 from ccfcpp.engine.payload import pack
 from ccfcpp.privacy.config import PrivacyConfig
-from ccfcpp.privacy.sums.client import Part, SendKeys, SendShares, works_under_masks
+from ccfcpp.privacy.protection import Protection
+from ccfcpp.privacy.sums.client import Participants, SendKeys, SendShares
 from ccfcpp.privacy.sums.messages import (
     EXCHANGES_OF_A_SUM,
     Begun,
@@ -31,13 +34,12 @@ from ccfcpp.privacy.sums.messages import (
     Keys,
     Listed,
     Shown,
-    exchanges_under_masks,
 )
 from ccfcpp.privacy.sums.protocol import BOX_BYTES, LIMBS, Participant
 from tests.deployment.test_experiment import experiment_on, grid_of, run
 from tests.support.classification import labelled_clients, small_config
 from tests.support.clustering import clients_of_sizes, made, tiny
-from tests.support.deployment import AT_ONCE, RUN, Grid, charter_of, one_by_one, worker_of
+from tests.support.deployment import AT_ONCE, RUN, Grid, one_by_one, spec_of, worker_of
 from tests.support.federation import CPU
 
 SUMS: Tree = {"privacy": {"secure_sums": True}, "compute": {"cohort": 1}, "device": "cpu"}
@@ -64,13 +66,15 @@ def over_network(
     config = tiny(method, SUMS, tree)
     algorithm = made(config, samples=sum(map(len, clients)))
     works = algorithm.client_side(Crew(max(map(len, clients)), 1)).works
-    exchanges = {name: work.exchange for name, work in works.items()}
-    charter = charter_of(config, clients, clusters=3)
+    exchanges = [work.exchange for work in works.values()]
+    protection = Protection(config.section(PrivacyConfig), method, exchanges, len(clients))
+    asked = {name: work.exchange for name, work in protection.works(works).items()}
+    spec = spec_of(config, clients, clusters=3)
     grid = Grid({client.name: worker_of(client, folder) for client in clients})
-    inner = Deployed(grid, charter, RUN, exchanges_under_masks(exchanges), CPU, AT_ONCE)
-    summing = SummingOverNetwork(inner, exchanges, config.section(PrivacyConfig))
+    transport = Deployed(grid, spec, RUN, asked, CPU, AT_ONCE)
     members, seed = [client.member for client in clients], Randomness(config.seed)
-    return Federation(method, algorithm, members, Availability(), seed, summing), grid
+    stages = [protection.stage]
+    return Federation(method, algorithm, members, Availability(), seed, transport, stages), grid
 
 
 def in_one_process(
@@ -78,7 +82,7 @@ def in_one_process(
 ) -> Federation[Any, Any]:
     config = tiny(method, SUMS, tree)
     algorithm = made(config, samples=samples or sum(map(len, clients)))
-    return one_by_one(charter_of(config, clients), algorithm, clients)
+    return one_by_one(spec_of(config, clients), algorithm, clients)
 
 
 def assert_same(state: Any, other: Any) -> None:
@@ -101,7 +105,7 @@ def test_the_result_has_the_bits_of_one_process(system: str, tmp_path: Path) -> 
         assert_same(state, other)
         assert report.figures == beside.figures
         assert not report.refused
-    asked = {json.loads(parcel.head)["exchange"] for _, parcel in grid.orders}
+    asked = {json.loads(packet.header)["exchange"] for _, packet in grid.requests}
     assert all("under masks" in name or "secure sum" in name for name in asked)
 
 
@@ -121,12 +125,12 @@ def test_what_a_client_sends_is_another_number_each_time(tmp_path: Path) -> None
         assert (first == second).float().mean() < 0.01
 
 
-def noting(sent: list[torch.Tensor]) -> Callable[[Parcel], Parcel]:
-    def noted(parcel: Parcel) -> Parcel:
-        content = load(parcel.payload) if parcel.payload else {}
-        names = sorted(name for name in content if name.startswith("words/"))
-        sent.extend(content[name].flatten() for name in names)
-        return parcel
+def noting(sent: list[torch.Tensor]) -> Callable[[Packet], Packet]:
+    def noted(packet: Packet) -> Packet:
+        content = load(packet.payload) if packet.payload else {}
+        if "words" in content:
+            sent.append(content["words"])
+        return packet
 
     return noted
 
@@ -137,7 +141,7 @@ def test_whose_answer_cannot_be_used_is_left_out(stage: str, how: str, tmp_path:
     clients = clients_of_sizes(*SIZES)
     deployed, grid = over_network("fed-scan", {}, clients, tmp_path)
     state = deployed.algorithm.initial_state(Randomness(0))
-    spoilt = {"lost": lambda parcel: Undelivered("its node failed"), "of another form": cut_short}[
+    spoilt = {"lost": lambda packet: Undelivered("its node failed"), "of another form": cut_short}[
         how
     ]
     grid.tampering["client 2"] = at_stage(grid, stage, spoilt)
@@ -154,20 +158,20 @@ def test_whose_answer_cannot_be_used_is_left_out(stage: str, how: str, tmp_path:
     assert_same(after, state_after_a_round(without=2))
 
 
-def at_stage(grid: Grid, stage: str, do: Callable[[Parcel], Any]) -> Callable[[Parcel], Any]:
+def at_stage(grid: Grid, stage: str, do: Callable[[Packet], Any]) -> Callable[[Packet], Any]:
     """Do something to answers of a stage."""
 
-    def done(parcel: Parcel) -> Any:
-        asked = json.loads(grid.orders[-1][1].head)["exchange"]
-        return do(parcel) if stage in asked else parcel
+    def done(packet: Packet) -> Any:
+        asked = json.loads(grid.requests[-1][1].header)["exchange"]
+        return do(packet) if stage in asked else packet
 
     return done
 
 
-def cut_short(parcel: Parcel) -> Parcel:
+def cut_short(packet: Packet) -> Packet:
     """The same tensors without their last numbers, as vectors."""
-    found = {name: each.flatten()[:-1] for name, each in load(parcel.payload).items()}
-    return parcel._replace(payload=save(found))
+    found = {name: each.flatten()[:-1] for name, each in load(packet.payload).items()}
+    return packet._replace(payload=save(found))
 
 
 @cache
@@ -194,19 +198,19 @@ def test_below_the_threshold_there_is_no_sum_and_the_state_stays(tmp_path: Path)
 def test_a_client_does_each_stage_once(stage: str, tmp_path: Path) -> None:
     """A second vector would have the same masks; shares for other clients would take others off."""
     deployed, grid = over_network("fed-scan", {}, clients_of_sizes(*SIZES), tmp_path)
-    again: list[Parcel] = []
+    again: list[Packet] = []
 
-    def twice(parcel: Parcel) -> Parcel:
-        head = json.loads(grid.orders[-1][1].head) | {"nonce": f"{len(again):032x}"}
-        second = grid.orders[-1][1]._replace(head=json.dumps(head).encode())
+    def twice(packet: Packet) -> Packet:
+        head = json.loads(grid.requests[-1][1].header) | {"nonce": f"{len(again):032x}"}
+        second = grid.requests[-1][1]._replace(header=json.dumps(head).encode())
         again.append(grid.workers["client 1"].answer(second))
-        return parcel
+        return packet
 
     grid.tampering["client 1"] = at_stage(grid, stage, twice)
     state = deployed.algorithm.initial_state(Randomness(0))
     after, report = deployed.run_round(state, 0)
-    assert len(again) == len(grid.orders) / len(SIZES) / EXCHANGES_OF_A_SUM
-    assert {json.loads(answer.head)["status"] for answer in again} == {"refused"}
+    assert len(again) == len(grid.requests) / len(SIZES) / EXCHANGES_OF_A_SUM
+    assert {json.loads(answer.header)["status"] for answer in again} == {"refused"}
     assert not any(answer.payload for answer in again)
     assert not report.refused
     assert_same(after, state_after_a_round())
@@ -214,7 +218,7 @@ def test_a_client_does_each_stage_once(stage: str, tmp_path: Path) -> None:
 
 def test_a_client_keeps_to_the_number_of_clients() -> None:
     """The threshold and the size of numbers follow from it."""
-    part = Part(PrivacyConfig(secure_sums=True), clients=4)
+    part = Participants(PrivacyConfig(secure_sums=True), clients=4)
     task, client = Task("fed-scan", "statistics", 0, 0), clients_of_sizes(5)[0]
 
     def answer(stage: Any, message: object) -> Any:
@@ -223,19 +227,28 @@ def test_a_client_keeps_to_the_number_of_clients() -> None:
     for asked in (0, 1, 5):
         assert isinstance(answer(SendKeys, Begun(asked)), RefusedUpdateError)
     own = answer(SendKeys, Begun(3)).read()
-    others = {number: Participant(number, part.of(task).terms).keys() for number in (1, 2, 3)}
+    others = {
+        number: Participant(number, part.of(task, client.id).terms).keys() for number in (1, 2, 3)
+    }
     crowd = answer(SendShares, Listed.of({0: own, **others}))
     assert "more keys than clients were asked" in str(crowd)
     del others[3]
     assert answer(SendShares, Listed.of({0: own, **others})).read().keys() == {1, 2}
 
 
-def test_what_serves_a_report_alone_is_not_sent() -> None:
+@pytest.mark.parametrize("privacy", [{"secure_sums": True}, {"level": "client"}])
+def test_what_serves_a_report_alone_is_not_sent(privacy: Tree) -> None:
     """In one process it does not travel; over a network nothing would hide it."""
-    works = made(tiny("ppfc-gan"), samples=10).client_side(Crew(10, 1)).works
-    silent = {name for name, work in works.items() if not work.exchange.travels}
-    assert silent
-    assert not silent & works_under_masks(works, PrivacyConfig(secure_sums=True), 3).keys()
+    clients = clients_of_sizes(10, 10, 10)
+    plain = made(tiny("ppfc-gan"), samples=30).client_side(Crew(10, 1)).works
+    assert not plain[GAN_EPOCH.name].exchange.travels
+    config = tiny("ppfc-gan", {"privacy": privacy, "device": "cpu"})
+    images = ImageData("images", clients[0].images, None, ())
+    here = make_client_run(spec_of(config, clients, clusters=3), images, CPU)
+    here.prepare()
+    kept = here.works(tells=True)
+    assert len(kept) > 1
+    assert GAN_EPOCH.name not in kept
 
 
 def two(numbers: list[int], dtype: torch.dtype, width: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -269,11 +282,11 @@ def test_answers_of_another_form_are_refused(message: Any) -> None:
 def test_a_run_with_secure_sums_can_be_asked_for_nothing_else(tmp_path: Path) -> None:
     deployed, grid = over_network("fed-scan", {}, clients_of_sizes(*SIZES), tmp_path)
     deployed.run_round(deployed.algorithm.initial_state(Randomness(0)), 0)
-    name, order = next((n, p) for n, p in grid.orders if b"under masks" in p.head)
-    head = json.loads(order.head)
+    name, order = next((n, p) for n, p in grid.requests if b"under masks" in p.header)
+    head = json.loads(order.header)
     plain = head | {"nonce": "c" * 32, "exchange": head["exchange"].removesuffix(" under masks")}
-    answer = grid.workers[name].answer(order._replace(head=json.dumps(plain).encode()))
-    assert json.loads(answer.head)["status"] == "refused"
+    answer = grid.workers[name].answer(order._replace(header=json.dumps(plain).encode()))
+    assert json.loads(answer.header)["status"] == "refused"
 
 
 def test_an_owner_can_allow_secure_sums_alone(tmp_path: Path) -> None:
@@ -316,7 +329,7 @@ def test_a_deployed_run_ends_as_one_in_a_process(
     beside = experiment_on(grid, config, command)
     assert beside.protection is not None
     mechanism: Any = beside.protection.mechanism
-    alone = one_by_one(beside.charter, beside.algorithm, clients, mechanism=mechanism)
+    alone = one_by_one(beside.spec, beside.algorithm, clients, mechanism=mechanism)
     state, _ = list(alone.run(alone.algorithm.initial_state(Randomness(config.seed))))[-1]
     found, expected = load_file(tmp_path / "run" / "model.safetensors"), pack(state)
     assert found.keys() == expected.keys()

@@ -17,10 +17,12 @@ from ccfcpp.core.randomness import Randomness
 from ccfcpp.deployment.link.packet import Packet
 from ccfcpp.deployment.link.run_spec import PrivacyLimit
 from ccfcpp.deployment.server.experiment import DeployedExperiment
+from ccfcpp.engine.exchange import AnyExchange, Exchange
+from ccfcpp.engine.parts import Part, groups
 from ccfcpp.engine.payload import pack
+from ccfcpp.engine.synchronised.contract import PARTS, Contribution, Known
 from ccfcpp.privacy.config import PrivacyConfig
-from ccfcpp.privacy.noise.levels import client_bounds
-from ccfcpp.privacy.noise.mechanism import groups
+from ccfcpp.privacy.noise.mechanism import client_bounds
 from ccfcpp.privacy.noise.sampling import ReproducibleSampling
 from ccfcpp.runs.folder import RunFolder
 from tests.deployment.test_experiment import experiment_on, grid_of, run
@@ -56,6 +58,11 @@ def started(
 ) -> tuple[DeployedExperiment, Grid]:
     grid = grid_of(labelled_clients(*SIZES), folder)
     return experiment_on(grid, config_of(system, **privacy)), grid
+
+
+def parts_of_all(experiment: DeployedExperiment) -> dict[str, Part]:
+    """What the parts of all updates of a system mean; what a step has is bounded by itself."""
+    return {n: part for each in experiment.exchanges for n, part in each.parts.items()} | PARTS
 
 
 def first_state(experiment: DeployedExperiment) -> Any:
@@ -109,7 +116,7 @@ def test_what_a_client_sends_is_within_its_bounds(system: str, tmp_path: Path) -
     norms = [
         torch.cat([parts[name].flatten() for name in names]).norm().item()
         for parts in sent
-        for names in groups(parts).values()
+        for names in groups(parts_of_all(experiment), parts).values()
     ]
     assert len(sent) >= len(SIZES)
     assert max(norms) <= clip
@@ -119,10 +126,8 @@ def test_what_a_client_sends_is_within_its_bounds(system: str, tmp_path: Path) -
 def noting(sent: list[dict[str, torch.Tensor]]) -> Callable[[Packet], Packet]:
     def noted(packet: Packet) -> Packet:
         content = load(packet.payload)
-        # What else there is are dtypes, without a number.
-        assert all(name.startswith(("parts/", "like/")) for name in content)
-        assert not any(t.numel() for name, t in content.items() if name.startswith("like/"))
-        sent.append({n.removeprefix("parts/"): t for n, t in content.items() if n[:5] == "parts"})
+        assert all(name.startswith("parts/") for name in content)
+        sent.append({name.removeprefix("parts/"): tensor for name, tensor in content.items()})
         return packet
 
     return noted
@@ -151,16 +156,17 @@ def test_the_server_clips_what_exceeds_its_bounds(tmp_path: Path) -> None:
     clip = 0.5
     experiment, grid = started(tmp_path, clip=clip)
     federation = experiment.federation()
-    summing: Any = federation.transport
+    assert experiment.protection is not None
+    mechanism: Any = experiment.protection.mechanism
     published: list[dict[str, torch.Tensor]] = []
     inner: list[dict[str, torch.Tensor]] = []
-    noised = summing.mechanism.published
+    noised = mechanism.published
 
-    def watched(task: Any, totals: dict[str, torch.Tensor]) -> Any:
+    def watched(exchange: AnyExchange, totals: dict[str, torch.Tensor]) -> Any:
         published.append(totals)
-        return noised(task, totals)
+        return noised(exchange, totals)
 
-    summing.mechanism.published = watched
+    mechanism.published = watched
     grid.tampering["client 1"] = changed(larger)
     for name in ("client 0", "client 2"):
         grid.tampering[name] = noting(inner)
@@ -168,7 +174,7 @@ def test_the_server_clips_what_exceeds_its_bounds(tmp_path: Path) -> None:
     assert not report.refused
     assert len(published) == len(inner) / 2
     for total, one, other in zip(published, inner[::2], inner[1::2], strict=True):
-        for names in groups(total).values():
+        for names in groups(parts_of_all(experiment), total).values():
             rest = [(total[n] - one[n] - other[n]).flatten() for n in names]
             assert torch.cat(rest).norm() <= clip * (1 + 1e-9)
 
@@ -214,20 +220,6 @@ def test_parts_of_another_form_leave_their_client_out_of_the_run_and_nobody_else
     assert all(report.refused.keys() == {0} for _, report in rounds)
 
 
-def test_dtypes_are_what_the_server_knows(tmp_path: Path) -> None:
-    def as_integers(content: dict[str, torch.Tensor]) -> None:
-        content |= {name: content[name].int() for name in content if name.startswith("like/")}
-
-    states = []
-    for do in (lambda content: None, as_integers):
-        experiment, grid = started(tmp_path / do.__name__)
-        grid.tampering["client 0"] = changed(do)
-        state, report = experiment.federation().run_round(first_state(experiment), 0)
-        assert not report.refused
-        states.append(pack(state))
-    assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])
-
-
 def test_a_round_of_which_nothing_can_be_used_leaves_the_state(tmp_path: Path) -> None:
     experiment, grid = started(tmp_path)
     for name in grid.workers:
@@ -247,8 +239,9 @@ def test_clients_are_drawn_by_the_server(tmp_path: Path) -> None:
     federation = experiment.federation()
     assert isinstance(federation.availability, ReproducibleSampling)
     assert "availability" not in experiment.spec.config
-    summing: Any = federation.transport
-    assert summing.divisor == 0.99 * len(SIZES)
+    assert experiment.protection is not None
+    assert experiment.protection.mechanism is not None
+    assert experiment.protection.mechanism.contributors == 0.99 * len(SIZES)
 
 
 @pytest.mark.parametrize("level", ["client", "image"])
@@ -334,7 +327,7 @@ def test_an_owner_can_insist_on_noise(privacy: Tree, reason: str, tmp_path: Path
     assert all(f"{reason} (--only-private" in line and "\n" not in line for line in said)
 
 
-def test_an_insisting_client_refuses_orders_whose_charter_has_changed(tmp_path: Path) -> None:
+def test_an_insisting_client_refuses_tasks_whose_specification_has_changed(tmp_path: Path) -> None:
     """A server that greets with noise, and then works without."""
     experiment, grid = started(tmp_path, **ENOUGH)
     for worker in grid.workers.values():
@@ -342,7 +335,7 @@ def test_an_insisting_client_refuses_orders_whose_charter_has_changed(tmp_path: 
     plain = experiment.spec.model_copy(
         update={"config": {**experiment.spec.config, "privacy": {"level": "none"}}}
     )
-    experiment.transport.spec = plain
+    experiment.deployed.spec = plain
     _, report = experiment.federation().run_round(first_state(experiment), 0)
     assert report.refused.keys() == {0, 1, 2}
     assert "no differential privacy" in report.refused[0][0]
@@ -368,7 +361,8 @@ def test_limits_that_are_none_are_refused(
 
 def test_clipping_twice_changes_no_bit() -> None:
     """Over lengths and sizes: else a server that clips again would change honest parts."""
-    bounds = client_bounds(PrivacyConfig(level="client", clip=0.7))
+    exchange = Exchange("step", Known, Contribution, PARTS)
+    bounds = client_bounds(PrivacyConfig(level="client", clip=0.7), exchange)
     for number in range(300):
         numbers = Randomness(number).generator("test")
         parts = {

@@ -1,17 +1,16 @@
 """The image level of CCFC and CCFC++ in whole small runs."""
 
 import json
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from ccfcpp.engine.synchronised.clients import TripWork
-from ccfcpp.privacy.cluster_sums import cluster_sums
-from torch import Tensor
+from ccfcpp.clustering.kmeans.centroids import cluster_sums
 
-from ccfcpp.clustering.ccfc.messages import LABELS, REFINEMENT, CCFCState
+from ccfcpp.clustering.ccfc.messages import LABELS, CCFCState, refinement_exchange
 from ccfcpp.clustering.ccfc.server import LloydAggregation
 from ccfcpp.clustering.ccfc.synchronised import CollectSizes
 from ccfcpp.clustering.experiment import ClusteringExperiment
@@ -21,11 +20,13 @@ from ccfcpp.core.config_layers import parse_assignments
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.client import Client
 from ccfcpp.engine.exchange import ServerWork, Task
+from ccfcpp.engine.parts import groups
 from ccfcpp.engine.payload import pack
-from ccfcpp.engine.synchronised.contract import Known
-from ccfcpp.privacy.noise.images import ImageProcess
+from ccfcpp.engine.synchronised.contract import Batch, Known
+from ccfcpp.engine.synchronised.descent import TripWork, Turn
+from ccfcpp.privacy.config import PrivacyConfig
+from ccfcpp.privacy.noise.images import ImageBounding
 from ccfcpp.privacy.noise.levels import ImageLevel
-from ccfcpp.privacy.noise.mechanism import Bounds, groups
 from tests.support.clustering import tiny
 from tests.support.command import assigned, ccfcpp, succeeded
 
@@ -46,6 +47,9 @@ COMMAND = ("cluster", "--clients", "3", *assigned(*SMALL), "--privacy", "image")
 
 def command(method: str, *without: str) -> list[str]:
     return [*COMMAND, "--method", method, *assigned(*(s for s in SETTINGS if s not in without))]
+
+
+REFINEMENT = refinement_exchange(unit_length=True)
 
 
 def entries(folder: Path) -> dict[str, Any]:
@@ -73,7 +77,11 @@ def test_a_run_from_the_command_line_can_be_made_again_and_tells_what_it_spent(
 @pytest.mark.parametrize(
     ("method", "without", "reason"),
     [
-        ("ccfc++", "training.steps=synchronised", "the exchange 'pre-training' what one image"),
+        (
+            "ccfc++",
+            "training.steps=synchronised",
+            "in ccfc++'s exchange 'pre-training' what one image",
+        ),
         ("ccfc", "centroids.search=lloyd", "'centroids' the server needs each client's part"),
         ("ccfc++", "scan.pairs=views", "set scan.pairs=views and scan.overclustering=1"),
     ],
@@ -104,7 +112,7 @@ def test_one_image_changes_what_its_client_sends_by_its_bound_at_most() -> None:
     works: list[tuple[CCFCState, ServerWork[Any, Any, Any]]] = [
         (last, CollectSizes(10)),
         (last, steps[0]),
-        (last, LloydAggregation()),
+        (last, LloydAggregation(REFINEMENT)),
         (states[1], run.algorithm.exchanges(1, states[1])[-2]),
     ]
     assert [w.exchange.name for _, w in works][2:] == [REFINEMENT.name, CENTRES.name]
@@ -121,7 +129,7 @@ def test_one_image_changes_what_its_client_sends_by_its_bound_at_most() -> None:
             for client in clients
         ]
         added = {key: sent[0][key] - sent[1][key] for key in sent[0]}
-        for group, names in groups(added).items():
+        for group, names in groups(work.exchange.parts, added).items():
             norm = float(sum(added[key].square().sum() for key in names)) ** 0.5
             assert norm <= 0.01 * (1 + 1e-9), (name, group)
             assert norm > 0.009 or name not in (LABELS.name, REFINEMENT.name, CENTRES.name)
@@ -133,8 +141,10 @@ def test_what_no_image_exceeds_is_its_bound_where_the_configured_one_is_larger()
     level = run.protection.mechanism
     assert isinstance(level, ImageLevel)
 
+    known = {exchange.name: exchange for exchange in run.exchanges}
+
     def bound(exchange: str, group: str) -> float:
-        return level.bounds(Task("ccfc++", exchange, 0, 0)).of(group)
+        return level.bounds(known[exchange]).of(group)
 
     assert bound(LABELS.name, "counts") == 1
     assert bound(REFINEMENT.name, "sums") == 1  # normalised
@@ -149,14 +159,19 @@ def test_views_follow_from_the_runs_seed_only_where_noise_does(reproducible: boo
     """By views that can be drawn again one could tell how many images of a client are shown."""
     run, sources = experiment(reproducible_noise=reproducible), list[Randomness]()
 
-    def begin(*arguments: Any) -> None:
-        sources.append(arguments[-1])
+    class Seen:
+        """Batches that are never shown."""
+
+        def batch(
+            self, task: Task, known: Known, turns: Sequence[Turn], randomness: Randomness
+        ) -> Batch | None:
+            sources.append(randomness)
+            return None
 
     for work in run.client_side.works.values():
         if isinstance(work, TripWork) and work.number == 0:
-            process = work.process
-            assert isinstance(process, ImageProcess)
-            process.begin_images = begin
+            assert isinstance(work.steps.bounding, ImageBounding)
+            work.steps.batches = Seen()
             for _ in range(2):
                 task = Task("ccfc++", work.exchange.name, 0, 0)
                 work.local_sum(task, Known(0), run.clients, run.randomness)
@@ -168,11 +183,14 @@ def test_sums_of_clusters_are_those_of_a_loop_over_images() -> None:
     generator = torch.Generator().manual_seed(3)
     points = torch.randn(12, 4, generator=generator)
     labels = torch.randint(0, 3, (12,), generator=generator)
-    for bounds in (None, Bounds(0.5, {"sums": 1.5})):
+    config = PrivacyConfig(level="image", clip=0.5, clips={"sums": 1.5})
+    exchange = refinement_exchange(unit_length=False)
+    for bounding in (None, ImageBounding(config)):
         sums, counts = torch.zeros(3, 4).double(), torch.zeros(3).double()
         for point, label in zip(points.double(), labels.tolist(), strict=True):
-            sums[label] += point if bounds is None else point * min(1.0, 1.5 / float(point.norm()))
-            counts[label] += 1.0 if bounds is None else 0.5
-        found: tuple[Tensor, Tensor] = cluster_sums(points, labels, 3, bounds, least=0)
-        torch.testing.assert_close(found[0], sums)
-        torch.testing.assert_close(found[1], counts)
+            within = 1.0 if bounding is None else min(1.0, 1.5 / float(point.norm()))
+            sums[label] += within * point
+            counts[label] += 1.0 if bounding is None else 0.5
+        found = cluster_sums(points, labels, 3, exchange, bounding, least=0)
+        torch.testing.assert_close(found.sums, sums)
+        torch.testing.assert_close(found.counts, counts)

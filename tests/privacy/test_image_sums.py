@@ -5,7 +5,6 @@ from functools import partial
 
 import pytest
 import torch
-from ccfcpp.engine.synchronised.plan import Lags, rehearsed
 from torch import Tensor, nn
 
 from ccfcpp.clustering.ccfc.config import LossConfig, ModelConfig
@@ -20,12 +19,17 @@ from ccfcpp.clustering.scan.config import ScanConfig
 from ccfcpp.clustering.scan.network import ScanNetwork
 from ccfcpp.clustering.scan.objective import PREDICTIONS
 from ccfcpp.clustering.scan.objective import program as scan_program
+from ccfcpp.engine.exchange import Exchange
+from ccfcpp.engine.parts import groups
 from ccfcpp.engine.payload import added_up
-from ccfcpp.engine.synchronised.contract import Contribution
-from ccfcpp.engine.synchronised.tape import Tape
+from ccfcpp.engine.synchronised.contract import PARTS, Batch, Contribution, Known
+from ccfcpp.engine.synchronised.tape import Lags, Tape, rehearsed
 from ccfcpp.models.pooled import Objective, Pool, Program, moved_parameters, through
-from ccfcpp.privacy.noise.images import ImageSums, Make, Shown
-from ccfcpp.privacy.noise.mechanism import Bounds, groups
+from ccfcpp.privacy.noise.images import ImageSums, Shown
+from ccfcpp.privacy.noise.mechanism import Bounds
+
+STEP = Exchange("step", Known, Contribution, PARTS)
+Make = Callable[..., Program]
 
 
 def network() -> nn.Sequential:
@@ -36,9 +40,9 @@ def network() -> nn.Sequential:
     ).double()  # fmt: skip
 
 
-def program(module: nn.Module, views: Tensor) -> Program:
+def program(module: nn.Module, pairs: Tensor) -> Program:
     """Two batch normalisations, a pool that only a common part depends on, and a local part."""
-    z = yield from through(module, views)
+    z = yield from through(module, pairs.flatten(0, 1))
     z, total = yield Pool("mean", z, lambda x: x.sum(dim=0).double(), common=True)
     local = (z**3).sum() / total.square().sum().detach() + (z[0] * z[1]).sum()
     figures = {"cubes": (z**3).sum()}
@@ -48,7 +52,7 @@ def program(module: nn.Module, views: Tensor) -> Program:
 def each_by_itself(module: nn.Module, images: Tensor, bounds: Bounds) -> list[Contribution]:
     """All trips of a step: a tape for each image, and its parts clipped one by one."""
     parameters = moved_parameters(module)
-    tapes = [Tape(program(module, views), parameters) for views in images]
+    tapes = [Tape(program(module, pair), parameters) for pair in images.split(1)]
     known, found = Contribution(), []
     while not known.gradient:
         each = [tape.advance(known.sums, known.slopes) for tape in tapes]
@@ -62,9 +66,9 @@ def clipped(one: Contribution, bounds: Bounds) -> Contribution:
     parts = {
         kind: {name: part.clone() for name, part in vars(one)[kind].items()} for kind in vars(one)
     }
-    groups = [[("sums", n)] for n in one.sums] + [[("slopes", n)] for n in one.slopes]
-    groups += [[("gradient", n) for n in one.gradient], [("figures", n) for n in one.figures]]
-    for group in groups:
+    together = [[("sums", n)] for n in one.sums] + [[("slopes", n)] for n in one.slopes]
+    together += [[("gradient", n) for n in one.gradient], [("figures", n) for n in one.figures]]
+    for group in together:
         norm = sum(float(parts[kind][name].square().sum()) for kind, name in group) ** 0.5
         for kind, name in group:
             bound = bounds.of(f"{kind}/{name}" if kind in ("sums", "slopes") else kind)
@@ -77,13 +81,13 @@ def test_clipped_parts_are_those_of_each_image(clip: float) -> None:
     module = network()
     generator = torch.Generator().manual_seed(1)
     images = torch.rand(6, 2, 1, 8, 8, generator=generator, dtype=torch.float64)
-    bounds = Bounds(clip, {"sums": 10 * clip}, batch=2.0)
+    bounds = Bounds(STEP, clip, {"sums": 10 * clip}, batch=2.0)
     expected = each_by_itself(module, images, bounds)
-    plan, _ = rehearsed(lambda: Tape(program(module, images[0]), moved_parameters(module)), Lags())
+    plan, _ = rehearsed(lambda: Tape(program(module, images[:1]), moved_parameters(module)), Lags())
     assert len(plan.trips) == len(expected)
     parameters = moved_parameters(module)
-    make = partial(program, module)
-    sums = ImageSums(module, make, (images,), parameters, bounds, plan.trips)
+    batch = Batch(partial(program, module), (images,))
+    sums = ImageSums(module, batch, parameters, bounds, plan.trips)
     known = Contribution()
     for other in expected:
         found = sums.advance(known.sums, known.slopes)
@@ -102,23 +106,23 @@ def test_without_clipping_fed_scans_step_is_that_of_one_tape_over_all_images(lag
     module = ScanNetwork(config, (1, 8, 8), 4).double()
     parameters, shares = moved_parameters(module), torch.tensor([0.1, 0.2, 0.3, 0.4]).double()
     images = torch.rand(7, 4, 1, 8, 8, dtype=torch.float64)
-    together = images.transpose(0, 1).flatten(0, 1)
+    make = partial(scan_program, module, 30.0, shares)
 
-    def tape(shown: Tensor) -> Tape:
-        return Tape(scan_program(module, shown, 30.0, shares), parameters)
+    def tape() -> Tape:
+        return Tape(make(images), parameters)
 
     lags = Lags(frozenset({PREDICTIONS}), frozenset({"encoder.8"})) if lagged else Lags()
-    make = partial(scan_program, module, balance=30.0, shares=shares)
-    check_steps(lambda: tape(together), make, (images,), module, lags)
+    check_steps(tape, make, (images,), module, lags)
 
 
 def check_steps(
     tape: Callable[[], Tape], make: Make, shown: Shown, module: nn.Module, lags: Lags | None = None
 ) -> None:
     """Two steps, of which the second may take something from the first."""
-    parameters, bounds, before = moved_parameters(module), Bounds(1e12, {}), Contribution()
+    parameters, bounds, before = moved_parameters(module), Bounds(STEP, 1e12, {}), Contribution()
     for plan in rehearsed(tape, lags or Lags()):
-        whole, each = tape(), ImageSums(module, make, shown, parameters, bounds, plan.trips)
+        whole = tape()
+        each = ImageSums(module, Batch(make, shown), parameters, bounds, plan.trips)
         totals = {pool: before.sums[pool] for pool in plan.lags.totals}
         slopes = {pool: 0.9 * before.slopes[pool] for pool in plan.lags.slopes}
         for trip in plan.trips:
@@ -146,11 +150,10 @@ LOSS = LossConfig(eta=3.0, pretrain_eta=2.0)
 def test_without_clipping_a_step_of_pre_training_is_that_of_one_tape(eta: float) -> None:
     module, loss = contrastive(), LossConfig(pretrain_eta=eta)
     images = torch.rand(7, 2, 1, 8, 8, dtype=torch.float64)
-    together = images.transpose(0, 1).flatten(0, 1)
-    make = partial(siamese_program, module, weights=loss)
+    make = partial(siamese_program, module, loss)
 
     def tape() -> Tape:
-        return Tape(siamese_program(module, together, loss), moved_parameters(module))
+        return Tape(make(images), moved_parameters(module))
 
     check_steps(tape, make, (images,), module)
 
@@ -159,26 +162,24 @@ def test_without_clipping_a_step_of_pre_training_is_that_of_one_tape(eta: float)
 def test_without_clipping_a_step_of_cluster_contrast_is_that_of_one_tape(eta: float) -> None:
     """With labels of each image by itself, a cluster of one image, and one of none."""
     module, loss = contrastive(), LossConfig(eta=eta)
-    images = torch.rand(7, 1, 1, 8, 8, dtype=torch.float64)
+    images = torch.rand(7, 1, 8, 8, dtype=torch.float64)
     labels = torch.tensor([0, 1, 1, 3, 3, 3, 1])
-    make = partial(contrast_program, module, clusters=4, weights=loss)
+    make = partial(contrast_program, module, 4, loss)
 
     def tape() -> Tape:
-        shown = images.flatten(0, 1), labels
-        return Tape(contrast_program(module, *shown, 4, loss), moved_parameters(module))
+        return Tape(make(images, labels), moved_parameters(module))
 
-    check_steps(tape, make, (images, labels.unsqueeze(1)), module)
+    check_steps(tape, make, (images, labels), module)
 
 
 def steps_of(phase: str, module: ContrastiveModel) -> tuple[Make, Shown]:
     """What makes programs, and what is shown of eight images."""
     generator = torch.Generator().manual_seed(7)
-    shape = (8, 2 if phase == "siamese" else 1, 1, 8, 8)
-    images = torch.rand(shape, generator=generator, dtype=torch.float64)
+    pairs = torch.rand(8, 2, 1, 8, 8, generator=generator, dtype=torch.float64)
     if phase == "siamese":
-        return partial(siamese_program, module, weights=LOSS), (images,)
-    labels = torch.arange(8).remainder(3).unsqueeze(1)
-    return partial(contrast_program, module, clusters=3, weights=LOSS), (images, labels)
+        return partial(siamese_program, module, LOSS), (pairs,)
+    labels = torch.arange(8).remainder(3)
+    return partial(contrast_program, module, 3, LOSS), (pairs[:, 0], labels)
 
 
 @pytest.mark.parametrize("phase", ["siamese", "contrast"])
@@ -187,10 +188,13 @@ def test_one_image_changes_the_sums_of_a_phase_by_its_bound_at_most(phase: str) 
     module = contrastive()
     make, shown = steps_of(phase, module)
     parameters = moved_parameters(module)
-    bounds = Bounds(0.05, {"sums": 2.0, "slopes": 1e-3}, batch=8.0)
-    plan, _ = rehearsed(lambda: Tape(make(*(of[0] for of in shown)), parameters), Lags())
+    bounds = Bounds(STEP, 0.05, {"sums": 2.0, "slopes": 1e-3}, batch=8.0)
+    plan, _ = rehearsed(lambda: Tape(make(*(of[:1] for of in shown)), parameters), Lags())
     without = tuple(of[:-1] for of in shown)
-    both = [ImageSums(module, make, s, parameters, bounds, plan.trips) for s in (shown, without)]
+    both = [
+        ImageSums(module, Batch(make, of), parameters, bounds, plan.trips)
+        for of in (shown, without)
+    ]
     known, reached = Contribution(), set[str]()
     for _ in plan.trips:
         one, other = (each.advance(known.sums, known.slopes) for each in both)
@@ -199,7 +203,7 @@ def test_one_image_changes_the_sums_of_a_phase_by_its_bound_at_most(phase: str) 
             for kind, parts in vars(one).items()
             for name, part in parts.items()
         }
-        for group, names in groups(added).items():
+        for group, names in groups(PARTS, added).items():
             norm = float(sum(added[name].square().sum() for name in names)) ** 0.5
             assert norm <= bounds.of(group) * (1 + 1e-9)
             if norm > bounds.of(group) * (1 - 1e-9):
@@ -215,7 +219,7 @@ def test_pools_have_the_largest_parts_that_are_said(phase: str) -> None:
     module = contrastive()
     make, shown = steps_of(phase, module)
     for number in range(8):
-        tape, known = Tape(make(*(of[number] for of in shown)), {}), Contribution()
+        tape, known = Tape(make(*(of[number : number + 1] for of in shown)), {}), Contribution()
         seen: dict[str, Tensor] = {}
         while group not in seen:
             known = tape.advance(known.sums, {})

@@ -14,20 +14,21 @@ from hypothesis import strategies as st
 
 from ccfcpp.clustering.algorithm import ClusteringAlgorithm
 from ccfcpp.clustering.ccfc.centroids import CentroidRule
-from ccfcpp.clustering.ccfc.messages import REFINEMENT, CCFCState
+from ccfcpp.clustering.ccfc.messages import CCFCState, refinement_exchange
 from ccfcpp.clustering.kmeans.config import CentroidConfig
 from ccfcpp.clustering.leakage import leakage
 from ccfcpp.clustering.scan.messages import CENTRES, Snapshot
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.randomness import Randomness
-from ccfcpp.engine.exchange import Exchange, RefusedUpdateError
+from ccfcpp.engine.algorithm import Crew
+from ccfcpp.engine.exchange import Exchange, RefusedUpdateError, Task
 from ccfcpp.privacy.leakage.inversion import SIZES, inverted
 from ccfcpp.privacy.leakage.membership import membership, neighbours
 from ccfcpp.report.contents import Contents
 from ccfcpp.report.examination import examine
 from ccfcpp.report.facts import leakage_tables
 from ccfcpp.report.page import page
-from tests.support.clustering import answers, clients_of_sizes, digits, made, tiny
+from tests.support.clustering import clients_of_sizes, digits, made, tiny
 from tests.support.command import TINY, TINY_SCAN, ccfcpp, succeeded
 
 losses = st.lists(st.integers(0, 8).map(float), min_size=2, max_size=14)
@@ -193,11 +194,13 @@ def kept_back(least: int) -> dict[str, Any]:
 
 
 def received(
-    algorithm: ClusteringAlgorithm[Any], exchange: Exchange[Any, Any], message: object
+    algorithm: ClusteringAlgorithm[Any], exchange: Exchange[Any, Any], message: object, least: int
 ) -> list[Any]:
     """What four small clients send."""
     clients = clients_of_sizes(9, 8, 7, 6)
-    found = answers(algorithm, exchange, message, clients, Randomness(0, 0))
+    work = algorithm.client_side(Crew.of(clients, least=least)).works[exchange.name]
+    task = Task("test", exchange.name, 0, 0)
+    found = work.local_updates(task, message, clients, Randomness(0, 0))
     assert not any(isinstance(each, RefusedUpdateError) for each in found)
     return list(found)
 
@@ -207,7 +210,7 @@ def test_fuzzy_clusters_without_enough_support_say_nothing(least: int) -> None:
     algorithm = made(tiny("ffcm-avg", kept_back(least)))
     state = algorithm.initial_state(Randomness(0))
     (work,) = algorithm.exchanges(0, state)
-    updates = received(algorithm, work.exchange, work.broadcast(state))
+    updates = received(algorithm, work.exchange, work.broadcast(state), least)
     supports = torch.cat([update.supports for update in updates])
     assert bool((supports < 3).any())
     assert bool((supports[supports < least] == 0).all())
@@ -222,12 +225,12 @@ def test_sums_over_few_images_are_zeros(method: str, least: int) -> None:
     algorithm = made(tiny(method, kept_back(least)))
     model = algorithm.initial_state(Randomness(0)).model
     if method == "fed-scan":
-        updates = received(algorithm, CENTRES, Snapshot(model, 1, 0, torch.arange(3)))
+        updates = received(algorithm, CENTRES, Snapshot(model, 1, 0, torch.arange(3)), least)
     else:
         seen = algorithm.represent(CCFCState(model, 1), clients_of_sizes(9)[0])
         assert seen is not None
         message = CCFCState(model, 1, seen[:3])
-        updates = received(algorithm, REFINEMENT, message)
+        updates = received(algorithm, refinement_exchange(True), message, least)
     counts = torch.stack([update.counts for update in updates])
     assert bool((counts[counts < least] == 0).all())
     assert bool(((counts > 0) & (counts < 3)).any()) == (least == 0)
@@ -239,9 +242,8 @@ def test_centroids_of_few_images_are_not_sent() -> None:
     points = torch.tensor([[0.0, 1], [0, 1.01], [0, 0.99], [9, 0]])
     sizes = {}
     for least in (0, 2, 9):
-        (own,) = CentroidRule(CentroidConfig(assignment="euclidean"), 2, least).local_centroids(
-            [points], [Randomness(0)]
-        )
+        rule = CentroidRule(CentroidConfig(assignment="euclidean"), 2)
+        (own,) = rule.local_centroids([points], [Randomness(0)], least)
         sizes[least] = [] if isinstance(own, RefusedUpdateError) else sorted(own.sizes.tolist())
     assert sizes == {0: [1.0, 3.0], 2: [3.0], 9: []}
 

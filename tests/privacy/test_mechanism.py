@@ -12,23 +12,32 @@ from scipy.stats import norm
 
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.randomness import Randomness
+from ccfcpp.engine.exchange import Exchange
+from ccfcpp.engine.parts import groups
+from ccfcpp.engine.synchronised.contract import PARTS, Contribution, Known
 from ccfcpp.privacy.noise.accountant import Budget, Release, epsilon, least_noise
-from ccfcpp.privacy.noise.mechanism import Bounds, NoiseSource, group_of, groups, shares
+from ccfcpp.privacy.noise.mechanism import Bounds, NoiseSource, shares
 
 pytest.importorskip("dp_accounting", reason="dp-accounting is an extra: ccfcpp[privacy]")
 
+STEP = Exchange("step", Known, Contribution, PARTS)
 NAMES = ["sums/a", "sums/b", "gradient/w", "gradient/v", "figures/loss"]
+
+
+def group_of(name: str) -> str:
+    (group,) = groups(PARTS, [name])
+    return group
 
 
 @settings(max_examples=40, deadline=None)
 @given(st.floats(1e-3, 1e3), st.floats(1e-3, 1e3), st.integers(0, 2**32))
 def test_a_contribution_is_within_its_bounds(clip: float, other: float, seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
-    bounds = Bounds(clip, {"sums/a": other}, batch=4.0)
+    bounds = Bounds(STEP, clip, {"sums/a": other}, batch=4.0)
     parts = {n: 10 * torch.randn(3, generator=generator, dtype=torch.float64) for n in NAMES}
     found = bounds.clipped(parts)
     expected = {"sums/a": other, "sums/b": clip, "gradient": clip / 4, "figures": clip / 4}
-    for group, names in groups(parts).items():
+    for group, names in groups(PARTS, parts).items():
         before = math.sqrt(sum(x * x for name in names for x in parts[name].tolist()))
         factor = min(1.0, expected[group] / before)
         for name in names:
@@ -37,10 +46,10 @@ def test_a_contribution_is_within_its_bounds(clip: float, other: float, seed: in
 
 def test_whoever_contributes_changes_the_scaled_sum_by_one_at_most() -> None:
     """What the accountant is told: divided by the noise's deviation over z, parts have norm 1."""
-    bounds, z = Bounds(0.5, {"sums": 3.0}), 2.0
+    bounds, z = Bounds(STEP, 0.5, {"sums": 3.0}), 2.0
     parts = {name: torch.full((4,), 1e6, dtype=torch.float64) for name in NAMES}
     found = bounds.clipped(parts)
-    weights = shares(groups(parts))
+    weights = shares(PARTS, groups(PARTS, parts))
     assert sum(weights.values()) == pytest.approx(1)
     squares = 0.0
     for name, part in found.items():
@@ -52,7 +61,7 @@ def test_whoever_contributes_changes_the_scaled_sum_by_one_at_most() -> None:
 @pytest.mark.parametrize("spoilt", [math.nan, math.inf, -math.inf, 1e200])
 def test_no_contributor_can_spoil_a_sum(spoilt: float) -> None:
     """What is not finite adds nothing, alone or among others."""
-    bounds, good = Bounds(0.5, {}), torch.tensor([0.1, 0.2], dtype=torch.float64)
+    bounds, good = Bounds(STEP, 0.5, {}), torch.tensor([0.1, 0.2], dtype=torch.float64)
     bad = torch.tensor([spoilt, 1.0], dtype=torch.float64)
     assert bounds.clipped({"sums/a": bad})["sums/a"].tolist() == [0, 0]
     together = bounds.clipped_each({"sums/a": torch.stack([good, bad])})
@@ -60,9 +69,9 @@ def test_no_contributor_can_spoil_a_sum(spoilt: float) -> None:
 
 
 def test_noise_has_the_deviation_that_the_accountant_is_told() -> None:
-    bounds, z, size = Bounds(0.5, {"sums": 3.0}), 2.0, 100_000
+    bounds, z, size = Bounds(STEP, 0.5, {"sums": 3.0}), 2.0, 100_000
     zeros = {name: torch.zeros(size, dtype=torch.float64) for name in NAMES}
-    weights = shares(groups(zeros))
+    weights = shares(PARTS, groups(PARTS, zeros))
     for name, noise in bounds.noised(zeros, z, NoiseSource()).items():
         expected = z * bounds.of(group_of(name)) / math.sqrt(weights[group_of(name)])
         assert float(noise.std()) == pytest.approx(expected, rel=0.015)

@@ -8,8 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from ccfcpp.privacy.secure_sums_here import SecureSum, Stage
-from ccfcpp.privacy.summation import Summation
 from torch import Tensor
 
 from ccfcpp.clustering.config import ClusterConfig
@@ -21,19 +19,20 @@ from ccfcpp.core.config_layers import merge
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.algorithm import Crew
-from ccfcpp.engine.availability import Availability
 from ccfcpp.engine.client import Client, Member
-from ccfcpp.engine.exchange import Task
-from ccfcpp.engine.federation import Federation, RoundReport, in_process
-from ccfcpp.engine.memories import ClientMemories
-from ccfcpp.engine.payload import pack
-from ccfcpp.engine.transport import Reply
+from ccfcpp.engine.exchange import AnyExchange, Task
+from ccfcpp.engine.federation import Federation, RoundReport
+from ccfcpp.engine.parts import Mean, form_of, groups, part_of
+from ccfcpp.engine.payload import pack, size
+from ccfcpp.engine.stages import Deliver, Request
+from ccfcpp.engine.transport import InProcess, Reply
+from ccfcpp.privacy.config import PrivacyConfig
+from ccfcpp.privacy.noise.images import bounding_of
 from ccfcpp.privacy.noise.levels import ClientLevel, ImageLevel
-from ccfcpp.privacy.noise.mechanism import groups
+from ccfcpp.privacy.sums.addition import Addition
 from ccfcpp.privacy.sums.fixed_point import FixedPoint
-from ccfcpp.privacy.sums.stage import MakeSum, Summing
 from tests.support.clustering import clients_of_sizes, made, tiny
-from tests.support.federation import CPU
+from tests.support.sums import InTheOpen, Loss, federation_of, protected
 
 SUMS: Tree = {"centroids": {"search": "lloyd"}, "training": {"pretraining": "neighbours"}}
 SYNCHRONISED: Tree = merge(SUMS, {"training": {"steps": "synchronised"}})
@@ -54,35 +53,17 @@ FORM = FixedPoint(64, 32)
 SIZES = (40, 30, 20, 10)
 
 
-class PlainFixedPoint(Summation):
-    """The sum of the rounded numbers, in the open, by Python's integers."""
-
-    def __init__(self, clients: int) -> None:
-        super().__init__()
-        self.clients = clients
-        self.rows: list[list[int]] = []
-
-    def begin(self) -> None: ...
-
-    def add(self, client: int, vector: Tensor) -> None:
-        FORM.encoded(vector, self.clients)
-        self.rows.append([round(x * 2**FORM.fraction) for x in vector.tolist()])
-
-    def total(self) -> Tensor:
-        sums = [sum(column) / 2**FORM.fraction for column in zip(*self.rows, strict=True)]
-        return torch.tensor(sums, dtype=torch.float64)
-
-
-def federation(config: ClusterConfig, make_sum: MakeSum) -> Federation[Any, Any]:
+def federation(
+    config: ClusterConfig, secure: bool, loses: Loss | None = None
+) -> Federation[Any, InProcess]:
+    """By secure sums, or by the sums of the same rounded numbers in the open."""
     clients = [Client(c.id, c.name, c.images) for c in clients_of_sizes(*SIZES)]
     algorithm = made(config, samples=sum(SIZES))
     side = algorithm.client_side(Crew.of(clients))
-    exchanges = {name: work.exchange for name, work in side.works.items()}
-    availability = Availability(**config.availability.model_dump())
-    return in_process(
-        config.method, algorithm, clients, availability, Randomness(0),
-        ClientMemories(CPU, budget=10**9), side, lambda inner: Summing(inner, exchanges, make_sum),
-    )  # fmt: skip
+    if secure:
+        asked = PrivacyConfig(secure_sums=True)
+        return protected(asked, config.method, algorithm, clients, side, loses=loses)
+    return federation_of(config.method, algorithm, clients, side, [InTheOpen(FORM)])
 
 
 def last(running: Federation[Any, Any]) -> tuple[dict[str, Tensor], list[RoundReport]]:
@@ -94,8 +75,8 @@ def last(running: Federation[Any, Any]) -> tuple[dict[str, Tensor], list[RoundRe
 def test_a_run_with_secure_sums_is_the_one_with_plain_ones_to_the_bit(name: str) -> None:
     method, tree = CAN[name]
     config = tiny(method, tree)
-    secure, reports = last(federation(config, lambda task, members: SecureSum(task, members, FORM)))
-    plain, _ = last(federation(config, lambda task, members: PlainFixedPoint(len(members))))
+    secure, reports = last(federation(config, secure=True))
+    plain, _ = last(federation(config, secure=False))
     assert [key for key in plain if not torch.equal(secure[key], plain[key])] == []
     assert not any(report.refused or report.absent for report in reports)
 
@@ -104,21 +85,45 @@ def test_clients_that_drop_out_have_no_part_and_a_round_below_the_threshold_none
     """Client 3 is lost before its vector, in every sum; then two of four, and three are needed."""
     config = tiny("fed-scan")
 
-    def without(*gone: int) -> MakeSum:
-        def lost(stage: Stage, client: int) -> bool:
-            return stage == "masked vector" and client in gone
+    def without(*gone: int) -> Federation[Any, InProcess]:
+        return federation(
+            config, True, lambda stage, client: stage == "under masks" and client in gone
+        )
 
-        return lambda task, members: SecureSum(task, members, FORM, min(3, len(members)), lost)
-
-    _, reports = last(federation(config, without(3)))
+    _, reports = last(without(3))
     assert all(report.clients == [0, 1, 2] and not report.refused for report in reports)
     assert {client for report in reports for client in report.absent} == {3}
-    running = federation(config, without(2, 3))
+    running = without(2, 3)
     start = running.algorithm.initial_state(Randomness(0))
     state, report = running.run_round(start, 0)
     assert state is start
     reasons = report.refused[0]
     assert "2 clients at the stage of masked vectors, and it needs 3" in reasons[0]
+
+
+@pytest.mark.parametrize("stage", [None, "keys", "shares", "unmasking"])
+def test_bytes_down_count_a_message_once_for_whom_it_reached(stage: str | None) -> None:
+    """Where a client is lost, what it was sent counts as not received: nobody can know."""
+    config = tiny("fed-scan")
+
+    def loses(at: str, client: int) -> bool:
+        return at == stage and client == 2
+
+    running = federation(config, True, loses)
+    state = running.algorithm.initial_state(Randomness(0))
+    received = 0
+    deliver = running.transport.deliver
+
+    def watched(task: Task, message: object, members: Sequence[Member]) -> Iterator[Reply]:
+        nonlocal received
+        for reply in deliver(task, message, members):
+            if stage is None or not (task.exchange.endswith(stage) and reply.client == 2):
+                received += size(pack(message))
+            yield reply
+
+    running.transport.deliver = watched  # type: ignore[method-assign]
+    _, report = running.run_round(state, 0)
+    assert report.bytes_down == received
 
 
 CANNOT = sorted(set(METHODS.own()) - {"fed-scan"})
@@ -127,8 +132,13 @@ CANNOT = sorted(set(METHODS.own()) - {"fed-scan"})
 @pytest.mark.parametrize("method", CANNOT)
 def test_systems_that_are_no_sums_say_so(method: str) -> None:
     config = tiny(method, {"privacy": {"secure_sums": True}, "data": {"images": 100}})
-    with pytest.raises(UsageError, match=re.escape(f"secure_sums: in {method}'s exchange '")):
+    with pytest.raises(UsageError) as caught:
         ClusteringExperiment(config)
+    line = (
+        rf"privacy\.secure_sums: in {re.escape(method)}'s exchange '[\w -]+' the server needs each "
+    )
+    assert re.match(rf"{line}client's part '[\w/]+', and not the sum", str(caught.value))
+    assert "\n" not in str(caught.value)
 
 
 def private(more: Tree | None = None, /, **privacy: object) -> ClusteringExperiment:
@@ -146,7 +156,7 @@ def private(more: Tree | None = None, /, **privacy: object) -> ClusteringExperim
         ({"level": "client", "clip": 0}, "privacy.clip = 0 is refused"),
         ({"level": "client", "delta": 1}, "privacy.delta = 1 is refused"),
         ({"level": "client", "epsilon": 0.1, "noise": 0.5}, "does not allow one round"),
-        ({"level": "client", "clips": {"sum": 1}}, "privacy.clips has a group 'sum'"),
+        ({"level": "client", "clips": {"sum": 1}}, "privacy.clips has a bound of 'sum'"),
         ({"level": "friends"}, "privacy.level = friends is refused"),
         ({"bits": 32, "fraction_bits": 31}, "leaves none before the point"),
         ({"bits": 32, "secure_sums": True, "level": "image"}, "beyond their bounds; give 64"),
@@ -214,26 +224,26 @@ MARK = 0.375
 
 
 class Watched:
-    """A transport of sums with marks in place of noised totals: it looks for any other number."""
+    """A stage behind sums that have marks in place of noise: it looks for any other number."""
 
-    def __init__(self, inner: Any, share: float) -> None:
-        self.inner = inner
+    def __init__(self, share: float) -> None:
         self.share = share
         self.seen: set[str] = set()
 
-    def deliver(self, task: Task, message: Any, members: Sequence[Member]) -> Iterator[Reply]:
-        for reply in self.inner.deliver(task, message, members):
+    def deliver(self, request: Request, inner: Deliver) -> Iterator[Reply]:
+        before = pack(request.message)
+        for reply in inner(request):
             assert reply.noised
             for name, tensor in pack(reply.update).items():
-                kind, _, rest = name.partition("/")
+                kind, _, _ = name.partition("/")
                 expected = torch.full_like(tensor, MARK)
-                if kind == "model":
-                    before = message.model[rest]
-                    floats = before.is_floating_point()
-                    expected = before + self.share if floats else before
+                if isinstance(part_of(request.exchange.parts, name), Mean):
+                    floats = before[name].is_floating_point()
+                    expected = before[name] + self.share if floats else before[name]
                 elif kind == "samples":
                     expected = torch.full_like(tensor, 4)
-                torch.testing.assert_close(tensor, expected, msg=f"{task.exchange}: {name}")
+                message = f"{request.exchange.name}: {name}"
+                torch.testing.assert_close(tensor, expected, msg=message)
                 self.seen.add(kind)
             yield reply
 
@@ -271,13 +281,17 @@ def test_every_tensor_of_every_update_goes_through_the_mechanism(
     small: Tree = {"data": {"images": 100}, "partition": {"clients": 4}, "privacy": privacy}
     experiment = ClusteringExperiment(tiny(method, tree, small))
 
-    def marked(task: Task, totals: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def marked(exchange: AnyExchange, totals: Mapping[str, Tensor]) -> dict[str, Tensor]:
         return {name: torch.full_like(total, MARK) for name, total in totals.items()}
 
     monkeypatch.setattr(level_of(experiment), "published", marked)
-    running = experiment.federation()
-    watched = Watched(running.transport, MARK / 4)
-    running.transport = watched
+    assert experiment.protection is not None
+    plain, watched = experiment.federation(), Watched(MARK / 4)
+    running: Federation[Any, Any] = Federation(
+        experiment.system, experiment.algorithm, experiment.members, experiment.availability,
+        experiment.randomness, plain.transport, [experiment.protection.stage, watched],
+        plain.guard,
+    )  # fmt: skip
     for _, report in running.run(experiment.algorithm.initial_state(experiment.randomness)):
         assert not report.refused
     assert watched.seen == kinds
@@ -285,17 +299,20 @@ def test_every_tensor_of_every_update_goes_through_the_mechanism(
 
 def test_a_mean_with_noise_has_a_fixed_divisor_and_no_losses() -> None:
     """Of local steps the change of the model alone goes up, whoever takes part."""
-    from ccfcpp.clustering.ccfc.messages import CCFCState, TrainingUpdate
-    from ccfcpp.privacy.sums.addition import Means
+    from ccfcpp.clustering.ccfc.messages import CCFCState, TrainingUpdate, training_exchange
 
+    exchange = training_exchange("training", with_centroids=False)
     model = {"w": torch.ones(2), "bn.num_batches_tracked": torch.tensor(3)}
-    message = CCFCState(model)
+    addition = Addition(exchange, CCFCState(model), weight=1.0)
     changed = {"w": torch.tensor([2.0, 1.0]), "bn.num_batches_tracked": torch.tensor(9)}
-    parts = Means().parts(message, TrainingUpdate(changed, 17, loss=5.0), weight=1.0)
+    parts = addition.parts(TrainingUpdate(changed, 17, loss=5.0))
     assert parts.keys() == {"model/w"}
-    whole = Means().whole(TrainingUpdate, message, parts, weight=4.0)
+    form = form_of(pack(TrainingUpdate(changed, 17, loss=5.0)))
+    whole = addition.whole(form, parts, contributors=4.0)
+    assert isinstance(whole, TrainingUpdate)
     assert whole.model["w"].tolist() == [1.25, 1.0]
     assert whole.loss is None
+    assert whole.samples == 4
     assert int(whole.model["bn.num_batches_tracked"]) == 3
 
 
@@ -327,7 +344,8 @@ def test_one_image_changes_what_its_client_sends_by_its_bound_at_most(
     state = experiment.algorithm.initial_state(experiment.randomness)
     images, samples = experiment.clients[0].images, len(experiment.data)
     clients = [Client(0, "a", images), Client(0, "a", images[:-1])]
-    sides = [experiment.algorithm.client_side(Crew.of([client])) for client in clients]
+    bounding = bounding_of(experiment.privacy)
+    sides = [experiment.algorithm.client_side(Crew.of([c], bounding=bounding)) for c in clients]
     works = experiment.algorithm.exchanges(0, state)
     step = works[: 1 + next(i for i, work in enumerate(works[1:]) if not work.exchange.follows)]
     assert len(step) == 4
@@ -340,7 +358,7 @@ def test_one_image_changes_what_its_client_sends_by_its_bound_at_most(
         )
         sent, without = pack(one), pack(other)
         changes = {name: part.double() - without[name].double() for name, part in sent.items()}
-        for group, names in groups(changes).items():
+        for group, names in groups(work.exchange.parts, changes).items():
             norm = float(sum(changes[name].square().sum() for name in names)) ** 0.5
             bound = 0.01 if group.startswith("sums") else 0.01 / samples
             assert 0.5 * bound < norm <= bound * (1 + 1e-9), (index, group)

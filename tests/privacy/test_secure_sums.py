@@ -1,17 +1,35 @@
 """The protocol of secure sums: equality to the plain sum, dropouts, refusals, and what leaks."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
 import torch
-from ccfcpp.privacy.secure_sums_here import SecureSum, Stage
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from ccfcpp.engine.client import Member
-from ccfcpp.engine.exchange import RefusedUpdateError, Task
+from ccfcpp.core.randomness import Randomness
+from ccfcpp.engine.client import Client
+from ccfcpp.engine.exchange import (
+    AbsentClientError,
+    ClientSide,
+    ClientWork,
+    Exchange,
+    Figures,
+    Nothing,
+    RefusedUpdateError,
+    ServerWork,
+    Task,
+)
+from ccfcpp.engine.memories import ClientMemories
+from ccfcpp.engine.parts import Form, Spec, Sum
+from ccfcpp.engine.payload import pack, size
+from ccfcpp.engine.stages import Request, checked, through
+from ccfcpp.engine.transport import InProcess, Reply
+from ccfcpp.privacy.config import PrivacyConfig
+from ccfcpp.privacy.sums.client import works_in_sums
 from ccfcpp.privacy.sums.fixed_point import FixedPoint, Words
 from ccfcpp.privacy.sums.protocol import (
     BelowThresholdError,
@@ -20,14 +38,80 @@ from ccfcpp.privacy.sums.protocol import (
     PublicKeys,
     Terms,
 )
+from ccfcpp.privacy.sums.stage import Summing
+from tests.support.federation import CPU
+from tests.support.sums import STAGES, Loss, Lossy
 
-TASK = Task("test", "sums", 3, 1)
 FORMS = [FixedPoint(32, 16), FixedPoint(64, 32)]
-STAGES: list[Stage] = ["keys", "shares", "masked vector", "unmasking"]
 
 
-def members(count: int) -> list[Member]:
-    return [Member(7 * number + 2, f"client {number}", 10) for number in range(count)]
+@dataclass(frozen=True)
+class Vector:
+    """What adds up: float64 of shape (numbers,)."""
+
+    numbers: Tensor
+
+
+EXCHANGE = Exchange("vectors", Nothing, Vector, {"numbers": Sum()})
+
+
+class Sending(ClientWork[Nothing, Vector]):
+    """Each client has a vector, by its number."""
+
+    exchange = EXCHANGE
+
+    def __init__(self, vectors: Mapping[int, Tensor]) -> None:
+        self.vectors = vectors
+
+    def local_updates(
+        self, task: Task, message: Nothing, clients: Sequence[Client], randomness: Randomness
+    ) -> list[Vector]:
+        return [Vector(self.vectors[client.id]) for client in clients]
+
+
+class Receiving(ServerWork[None, Nothing, Vector]):
+    """The server knows how long vectors are."""
+
+    exchange = EXCHANGE
+
+    def __init__(self, numbers: int) -> None:
+        self.numbers = numbers
+
+    def broadcast(self, state: None) -> Nothing:
+        return Nothing()
+
+    def form(self, message: Nothing) -> Form:
+        return {"numbers": Spec(torch.float64, (self.numbers,))}
+
+    def aggregate(
+        self, state: None, updates: Iterable[Vector], randomness: Randomness
+    ) -> tuple[None, Figures]:
+        raise NotImplementedError
+
+
+def summed(
+    vectors: Mapping[int, Tensor],
+    form: FixedPoint,
+    threshold: int | None = None,
+    loses: Loss = lambda stage, client: False,
+) -> tuple[Request, list[Reply]]:
+    """What comes of a secure sum of some vectors, by the client's number."""
+    config = PrivacyConfig(
+        secure_sums=True, threshold=threshold, bits=form.bits, fraction_bits=form.fraction
+    )
+    image = torch.zeros(1, 1, 1, 1, dtype=torch.uint8)
+    clients = [Client(number, f"client {number}", image) for number in vectors]
+    works = works_in_sums({EXCHANGE.name: Sending(vectors)}, config, len(clients))
+    memories = ClientMemories(CPU, budget=0)
+    transport = InProcess(clients, ClientSide(works), memories, Randomness(0))
+    numbers = len(next(iter(vectors.values())))
+    members = [client.member for client in clients]
+    request = Request(Receiving(numbers), Task("test", EXCHANGE.name, 3, 1), Nothing(), members)
+    return request, list(through(transport, [Lossy(loses), Summing(config)])(request))
+
+
+def numbers_of(count: int) -> list[int]:
+    return [7 * number + 2 for number in range(count)]
 
 
 def plain_sum(vectors: list[Tensor], form: FixedPoint) -> list[int]:
@@ -37,7 +121,7 @@ def plain_sum(vectors: list[Tensor], form: FixedPoint) -> list[int]:
 
 
 @st.composite
-def losses(draw: st.DrawFn) -> tuple[int, int, dict[int, Stage]]:
+def losses(draw: st.DrawFn) -> tuple[int, int, dict[int, str]]:
     """Some clients, a threshold, and what is lost of whom; enough are left."""
     count = draw(st.integers(2, 6))
     threshold = draw(st.integers(2, count))
@@ -49,50 +133,68 @@ def losses(draw: st.DrawFn) -> tuple[int, int, dict[int, Stage]]:
 @settings(max_examples=60, deadline=None)
 @given(losses(), st.sampled_from(FORMS), st.integers(1, 5), st.integers(0, 2**32))
 def test_the_sum_is_the_plain_one_to_the_bit(
-    lost: tuple[int, int, dict[int, Stage]], form: FixedPoint, numbers: int, seed: int
+    lost: tuple[int, int, dict[int, str]], form: FixedPoint, numbers: int, seed: int
 ) -> None:
     count, threshold, stages = lost
-    there = members(count)
     generator = torch.Generator().manual_seed(seed)
-    size = form.largest(count)
+    largest = form.largest(count)
     scale = torch.exp2(-30 * torch.rand(numbers, generator=generator, dtype=torch.float64))
     vectors = {
-        member.id: size * scale * (2 * torch.rand(numbers, generator=generator).double() - 1)
-        for member in there
+        number: largest * scale * (2 * torch.rand(numbers, generator=generator).double() - 1)
+        for number in numbers_of(count)
     }
-    secure = SecureSum(TASK, there, form, threshold, lambda stage, n: stages.get(n) == stage)
-    secure.begin()
-    for number, vector in vectors.items():
-        secure.add(number, vector)
-    found = secure.total()
-    left = [v for n, v in vectors.items() if stages.get(n) in (None, "unmasking")]
-    expected = plain_sum(left, form)
-    assert found.tolist() == [total / 2**form.fraction for total in expected]
-    assert (found - torch.stack(left).sum(0)).abs().max() <= len(left) * form.step / 2 + 1e-9 * size
-    assert secure.lost == {n: stage for n, stage in stages.items() if stage != "unmasking"}
+    request, replies = summed(vectors, form, threshold, lambda stage, n: stages.get(n) == stage)
+    *others, reply = replies
+    found = checked(request, reply)
+    assert isinstance(found, Vector)
+    left = {n: v for n, v in vectors.items() if stages.get(n) in (None, "unmasking")}
+    expected = plain_sum([*left.values()], form)
+    assert found.numbers.tolist() == [total / 2**form.fraction for total in expected]
+    error = (found.numbers - torch.stack([*left.values()]).sum(0)).abs().max()
+    assert error <= len(left) * form.step / 2 + 1e-9 * largest
+    assert reply.clients == (*left,)
+    assert {each.client for each in others} == vectors.keys() - left.keys()
+    for each in others:
+        assert isinstance(each.update, AbsentClientError)
+        # What is lost under masks is so by the exchange itself, which needs no name.
+        assert stages[each.client] in str(each.update) or stages[each.client] == "under masks"
 
 
 @pytest.mark.parametrize("stage", STAGES)
-def test_below_the_threshold_there_is_no_sum(stage: Stage) -> None:
-    there = members(5)
-    gone = {member.id for member in there[:2]}
-    secure = SecureSum(TASK, there, FORMS[1], 4, lambda at, n: at == stage and n in gone)
+def test_below_the_threshold_there_is_no_sum(stage: str) -> None:
+    vectors = dict.fromkeys(numbers_of(5), torch.ones(2, dtype=torch.float64))
+    gone = set(numbers_of(2))
+    _, replies = summed(vectors, FORMS[1], 4, lambda at, n: at == stage and n in gone)
+    reasons = {n: reply.update for reply in replies for n in reply.clients}
+    assert reasons.keys() == vectors.keys()
+    below = [n for n, why in reasons.items() if isinstance(why, BelowThresholdError)]
+    assert set(below) == vectors.keys() - gone
+    assert all(isinstance(reasons[number], AbsentClientError) for number in gone)
+    for number in below:
+        assert "3 clients at the stage of" in str(reasons[number])
+        assert "needs 4 (privacy.threshold)" in str(reasons[number])
 
-    def whole() -> None:
-        secure.begin()
-        for member in there:
-            secure.add(member.id, torch.ones(2, dtype=torch.float64))
-        secure.total()
 
-    with pytest.raises(BelowThresholdError, match=r"3 clients at the stage of .* needs 4"):
-        whole()
+def test_bytes_are_those_of_the_messages() -> None:
+    """Each client sends keys, boxes, masked numbers and shares, and no more."""
+    count, numbers = 3, 100
+    vectors = dict.fromkeys(numbers_of(count), torch.ones(numbers, dtype=torch.float64))
+    _, (reply,) = summed(vectors, FORMS[1])
+    keys, box, word, number = 2 * 32, 2 * 16 * 4 + 16, 8, 8
+    share = 16 * 8 + number
+    up = keys + (count - 1) * (box + number) + numbers * word + count * share
+    assert reply.bytes_up == count * up
+    begun, listed, arrived = number, count * (keys + number), count * number
+    mail = count * (count - 1) * (box + 2 * number)
+    assert reply.bytes_down == count * (begun + listed + mail + arrived)
+    assert size(pack(reply.update)) == numbers * word
 
 
 def masked_round(
     vectors: Mapping[int, Words], form: FixedPoint, threshold: int
 ) -> tuple[dict[int, Participant], Collector, dict[int, Words]]:
     """All stages up to the masked vectors, by hand."""
-    terms = Terms(b"by hand", threshold, form)
+    terms = Terms(b"by hand", threshold, form, len(vectors))
     clients = {number: Participant(number, terms) for number in vectors}
     server = Collector(terms)
     roster = server.roster({number: client.keys() for number, client in clients.items()})
@@ -156,7 +258,7 @@ def test_two_vectors_never_have_the_same_masks() -> None:
 
 
 def test_stages_come_in_their_turn() -> None:
-    client = Participant(1, Terms(b"by hand", 2, FORMS[1]))
+    client = Participant(1, Terms(b"by hand", 2, FORMS[1], 3))
     with pytest.raises(RefusedUpdateError, match="out of turn"):
         client.receive({2: b"", 3: b""})
     with pytest.raises(RefusedUpdateError, match="out of turn"):
@@ -164,7 +266,7 @@ def test_stages_come_in_their_turn() -> None:
 
 
 def test_shares_that_were_changed_on_their_way_are_refused() -> None:
-    terms = Terms(b"by hand", 2, FORMS[1])
+    terms = Terms(b"by hand", 2, FORMS[1], 3)
     clients = {number: Participant(number, terms) for number in (1, 2)}
     roster = {number: client.keys() for number, client in clients.items()}
     box = clients[1].shares(roster)[2]
@@ -176,7 +278,7 @@ def test_shares_that_were_changed_on_their_way_are_refused() -> None:
 
 def test_a_list_with_a_key_that_comes_twice_is_refused() -> None:
     """Else the server could put its own key in place of all others'."""
-    client = Participant(1, Terms(b"by hand", 2, FORMS[1]))
+    client = Participant(1, Terms(b"by hand", 2, FORMS[1], 3))
     own = PublicKeys(bytes(32), bytes(range(32)))
     with pytest.raises(RefusedUpdateError, match="not sound"):
         client.shares({1: client.keys(), 2: own, 3: own})
@@ -184,8 +286,8 @@ def test_a_list_with_a_key_that_comes_twice_is_refused() -> None:
 
 def test_a_sum_serves_its_purpose_only() -> None:
     """Masks of another sum do not cancel, even between the same keys."""
-    first = Participant(1, Terms(b"one", 2, FORMS[1]))
-    second = Participant(2, Terms(b"another", 2, FORMS[1]))
+    first = Participant(1, Terms(b"one", 2, FORMS[1], 3))
+    second = Participant(2, Terms(b"another", 2, FORMS[1], 3))
     roster = {1: first.keys(), 2: second.keys()}
     boxes = first.shares(roster)
     second.shares(roster)

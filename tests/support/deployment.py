@@ -17,11 +17,14 @@ from ccfcpp.deployment.server.transport import Deployed, Timeouts
 from ccfcpp.engine.algorithm import Algorithm, Crew
 from ccfcpp.engine.availability import Availability
 from ccfcpp.engine.client import Client
+from ccfcpp.engine.exchange import ClientSide
 from ccfcpp.engine.federation import Federation
 from ccfcpp.engine.memories import ClientMemories
-from ccfcpp.engine.transport import InProcess, Transport
+from ccfcpp.engine.stages import Stage
+from ccfcpp.engine.transport import InProcess
 from ccfcpp.privacy.config import PrivacyConfig
-from ccfcpp.privacy.noise.levels import ClientLevel
+from ccfcpp.privacy.noise.images import bounding_of
+from ccfcpp.privacy.noise.levels import ClientLevel, ImageLevel
 from ccfcpp.privacy.protection import Protection
 from tests.support.federation import CPU
 
@@ -119,26 +122,25 @@ def one_by_one(
     algorithm: Algorithm[Any],
     clients: Sequence[Client],
     availability: Availability | None = None,
-    mechanism: ClientLevel | None = None,
+    mechanism: ClientLevel | ImageLevel | None = None,
 ) -> Federation[Any, Any]:
     """The same in one process: clients work by themselves, and no sum is formed before the server.
 
-    Arguments are those of ``deployed``; secure sums and noise are the charter's.
+    Arguments are those of ``deployed``; secure sums and noise are the specification's.
     """
     seed = Randomness(int(spec.config["seed"]))
     alone = [Client(c.id, c.name, c.images, c.labels) for c in clients]
-    side = algorithm.client_side(Crew(max(map(len, clients)), 1))
-    transport: Transport = InProcess(alone, side, ClientMemories(CPU, 10**9), seed, merges=False)
+    privacy = PrivacyConfig.model_validate(spec.config.get("privacy", {}))
+    crew = Crew(max(map(len, clients)), 1, bounding_of(privacy), privacy.smallest_count)
+    side, stages = algorithm.client_side(crew), list[Stage]()
+    if privacy.is_on:
+        exchanges = [work.exchange for work in side.works.values()]
+        protection = Protection(privacy, spec.method, exchanges, len(clients), mechanism)
+        side, stages = ClientSide(protection.works(side.works), side.cohort), [protection.stage]
+    transport = InProcess(alone, side, ClientMemories(CPU, 10**9), seed, merges=False)
     members = [client.member for client in clients]
     who = availability or Availability()
-    privacy = PrivacyConfig.model_validate(spec.config.get("privacy", {}))
-    if privacy.is_on:
-        exchanges = {name: work.exchange for name, work in side.works.items()}
-        protection = Protection(privacy, spec.method, exchanges, len(clients), mechanism)
-        transport = protection.between(transport)
-    federation = Federation(spec.method, algorithm, members, who, seed, transport)
-    federation.guard = mechanism
-    return federation
+    return Federation(spec.method, algorithm, members, who, seed, transport, stages, mechanism)
 
 
 def spec_of(config: Any, clients: Sequence[Client], **facts: Any) -> RunSpec:

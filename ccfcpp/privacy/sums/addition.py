@@ -10,8 +10,20 @@ import torch
 from torch import Tensor
 
 from ccfcpp.core.errors import UsageError
-from ccfcpp.engine.exchange import AnyExchange
-from ccfcpp.engine.parts import Addends, Count, Form, Mean, Opaque, Part, Spec, Votes, part_of
+from ccfcpp.engine.exchange import AnyExchange, RefusedUpdateError
+from ccfcpp.engine.parts import (
+    Addends,
+    Count,
+    Form,
+    Mean,
+    Opaque,
+    Part,
+    Spec,
+    Sum,
+    Votes,
+    part_of,
+    sibling,
+)
 from ccfcpp.engine.payload import pack, unpack
 
 _NONE = torch.zeros((), dtype=torch.float64)
@@ -47,14 +59,17 @@ class Addition:
         exchange: It has no part of which the server needs each client's.
         message: What went down.
         weight: How much each client counts in a mean where all count alike, since sums have noise.
-            Numbers of images beside a mean, and means that serve the report alone, are then no
-            part. None: a client counts by the part that the exchange names.
+            Numbers of images beside a mean that divide no sum, and means that serve the report
+            alone, are then no part. None: a client counts by the part that the exchange names.
     """
 
     def __init__(self, exchange: AnyExchange, message: object, weight: float | None = None) -> None:
         self.exchange = exchange
         self.message = pack(message)
         self.weight = weight
+        # Numbers are packed on the CPU, and masks are taken off there: all goes where a model is.
+        devices = {tensor.device for tensor in self.message.values()} - {_NONE.device}
+        self.device = next(iter(devices), _NONE.device)
 
     def parts(self, update: object) -> Addends:
         """What of an update adds up: sums and counts; and changes and losses times their weights.
@@ -66,17 +81,17 @@ class Addition:
         found: Addends = {}
         for name in [*tensors, *sorted(self._optional - tensors.keys())]:
             part = part_of(self.exchange.parts, name)
-            value = tensors.get(name, _NONE)
-            if not self._is_sent(part, value.dtype):
+            value = tensors.get(name, _NONE).to(self.device)
+            if not self._is_sent(name, part, value.dtype):
                 continue
             if not isinstance(part, Mean):
                 found[name] = value.double()
                 continue
             weight = float(tensors[part.weight]) if self.weight is None else self.weight
-            found[name] = weight * (value.double() - self._base(name, value.device))
+            found[name] = weight * (value.double() - self._base(name))
             if part.optional:
                 present = weight if name in tensors else 0.0
-                found[name + _PRESENT] = torch.tensor(present, dtype=torch.float64)
+                found[name + _PRESENT] = _NONE.to(self.device) + present
         return found
 
     def zeros(self, form: Form) -> Addends:
@@ -84,7 +99,7 @@ class Addition:
         found: Addends = {}
         for name, spec in form.items():
             part = part_of(self.exchange.parts, name)
-            if self._is_sent(part, spec.dtype):
+            if self._is_sent(name, part, spec.dtype):
                 found[name] = spec.zeros().double()
                 if isinstance(part, Mean) and part.optional:
                     found[name + _PRESENT] = torch.zeros((), dtype=torch.float64)
@@ -97,8 +112,12 @@ class Addition:
             form: The form of an update.
             totals: float64 tensors by the names that ``parts`` gave.
             contributors: What a mean is divided by, where all clients count alike.
+
+        Raises:
+            RefusedUpdateError: The weights of a mean are not positive.
         """
         tensors = {}
+        totals = {name: total.to(self.device) for name, total in totals.items()}
         for name, spec in form.items():
             part = part_of(self.exchange.parts, name)
             if isinstance(part, Mean):
@@ -120,10 +139,14 @@ class Addition:
         divisor = contributors
         if self.weight is None:
             divisor = float(totals[name + _PRESENT if part.optional else part.weight])
+        if divisor <= 0 and not part.optional:
+            raise RefusedUpdateError(
+                f"the clients' weights in the mean of {name!r} are not positive"
+            )
         if divisor <= 0:
             return None
         mean = totals[name] / divisor
-        return (self._base(name, mean.device) + mean).to(spec.dtype)
+        return (self._base(name) + mean).to(spec.dtype)
 
     def _sum(
         self, name: str, spec: Spec, totals: Mapping[str, Tensor], contributors: float
@@ -132,27 +155,33 @@ class Addition:
         # The server divides by a weight.
         least = 1 if any(part.weight == name for part in means) else 0
         if name not in totals:
-            return torch.tensor(least * max(1, round(contributors)), dtype=spec.dtype)
+            return spec.zeros() + least * max(1, round(contributors))
         total = totals[name]
         if not spec.dtype.is_floating_point:
             return total.round().clamp(min=least).to(spec.dtype)
         # What has noise keeps all its digits.
         return total if self.weight is not None else total.to(spec.dtype)
 
-    def _is_sent(self, part: Part, dtype: torch.dtype) -> bool:
+    def _is_sent(self, name: str, part: Part, dtype: torch.dtype) -> bool:
         if isinstance(part, Mean) and not dtype.is_floating_point:
             return False
         if self.weight is None:
             return True
         if isinstance(part, Count):
-            return self.exchange.is_sum
+            return self.exchange.is_sum or name in self._divisors
         return not (isinstance(part, Mean) and part.report)
+
+    @property
+    def _divisors(self) -> set[str]:
+        """Counts without which a sum says nothing."""
+        parts = self.exchange.parts.items()
+        return {sibling(n, part.count) for n, part in parts if isinstance(part, Sum) and part.count}
 
     @property
     def _optional(self) -> set[str]:
         parts = self.exchange.parts.items()
         return {name for name, part in parts if isinstance(part, Mean) and part.optional}
 
-    def _base(self, name: str, device: torch.device) -> Tensor:
+    def _base(self, name: str) -> Tensor:
         """From where a mean counts: what went down under its name, else 0."""
-        return self.message.get(name, _NONE).to(device).double()
+        return self.message.get(name, _NONE).to(self.device).double()

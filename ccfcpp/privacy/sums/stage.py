@@ -13,7 +13,7 @@ from ccfcpp.engine.client import Member
 from ccfcpp.engine.exchange import AbsentClientError, AnyExchange, RefusedUpdateError
 from ccfcpp.engine.parts import Addends
 from ccfcpp.engine.payload import not_finite, pack, size
-from ccfcpp.engine.stages import Deliver, Request, combined
+from ccfcpp.engine.stages import Deliver, Request, combined, sent_bytes
 from ccfcpp.engine.transport import Reply
 from ccfcpp.privacy.config import PrivacyConfig
 from ccfcpp.privacy.sums.addition import Addition
@@ -78,6 +78,7 @@ class Summing:
         total = kind(request, inner, like, self)
         included: list[Reply] = []
         told: set[int] = set()
+        reached = 0
         try:
             with section("sums: keys"):
                 total.begin()
@@ -86,21 +87,23 @@ class Summing:
                 if refusal is None:
                     # What it has sent is in the sum, and need not be kept.
                     included.append(dataclasses.replace(reply, update=None))
+                    reached += len(reply.clients)
                 else:
                     told.update(reply.clients)
-                    yield dataclasses.replace(reply, update=refusal, bytes_up=0)
+                    yield dataclasses.replace(reply, update=refusal, bytes_up=sent_bytes(reply))
             with section("sums: total"):
                 update = self._whole(addition, request, unflattened(total.total(), like))
         except RefusedUpdateError as refusal:
             update = refusal
             left = [member.id for member in request.members if member.id not in told]
             lost = {n: reason for n in left if (reason := total.lost.get(n)) is not None}
-            yield from (Reply(number, reason) for number, reason in lost.items())
+            yield from (Reply(n, reason, bytes_down=0) for n, reason in lost.items())
             included = [Reply(number, refusal) for number in left if number not in lost]
         if not included:
             # Each of them has been refused by itself.
             return
-        down = size(pack(request.message)) * len(request.members) + total.bytes_down
+        # Those that are refused by themselves count what they have received.
+        down = size(pack(request.message)) * reached + total.bytes_down
         said = Reply(
             0,
             None,
@@ -257,7 +260,7 @@ class SecureSum(Total):
     def replies(self) -> Iterator[Reply]:
         """Masked numbers of those that have shared, and why there are none of others."""
         for number, reason in self.lost.items():
-            yield Reply(number, reason)
+            yield Reply(number, reason, bytes_down=0)
         masked = under_masks(self.request.exchange)
         message = masked.message(message=self.request.message, mail=self._mail)
         yield from self.inner(self.ask(masked, message, self._sharers))

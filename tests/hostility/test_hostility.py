@@ -3,7 +3,7 @@
 import math
 import re
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -11,16 +11,16 @@ from typing import Any, get_args
 
 import pytest
 import torch
+from ccfcpp.clustering.kmeans.centroids import ClusterSums
 from torch import Tensor
 
 from ccfcpp.clustering.ccfc.centroids import CentroidUpdate
 from ccfcpp.clustering.ccfc.messages import (
-    PRETRAINING,
-    REFINEMENT,
     CCFCState,
     ClusterSizes,
-    LloydUpdate,
     TrainingUpdate,
+    refinement_exchange,
+    training_exchange,
 )
 from ccfcpp.clustering.experiment import ClusteringExperiment
 from ccfcpp.clustering.methods import METHODS
@@ -28,20 +28,28 @@ from ccfcpp.core.config import Tree
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.client import Member
-from ccfcpp.engine.exchange import Exchange, Task
+from ccfcpp.engine.exchange import Exchange, Figures, ServerWork, Task
+from ccfcpp.engine.parts import Form, Opaque
 from ccfcpp.engine.payload import pack
-from ccfcpp.engine.synchronised.contract import Contribution, trips
+from ccfcpp.engine.stages import Request
+from ccfcpp.engine.synchronised.contract import PARTS, Contribution, Known
+from ccfcpp.engine.transport import Reply
 from ccfcpp.hostility.attacks import Attack, acts_on, chosen_attackers
 from ccfcpp.hostility.config import AttackConfig, DefenceConfig
 from ccfcpp.hostility.defence import Defence
 from ccfcpp.privacy.in_words import trust_rows
 from ccfcpp.report.examination import examine
 from ccfcpp.report.facts import setting
+from supervised.algorithm import training_exchange as classifier_exchange
+from supervised.methods.scaffold import SCAFFOLD, ControlledBroadcast, ControlledUpdate
 from tests.support.clustering import tiny
 from tests.support.command import TINY, ccfcpp, succeeded
 
 ATTACKS = get_args(AttackConfig.model_fields["kind"].annotation)[1:]
 RULES = get_args(DefenceConfig.model_fields["rule"].annotation)[1:]
+PRETRAINING = training_exchange("pre-training", with_centroids=True)
+REFINEMENT = refinement_exchange(unit_length=True)
+STEP = Exchange("step, trip 1", Known, Contribution, PARTS)
 GROUP: Tree = {"data": {"images": 100}, "partition": {"clients": 9}}
 NO_SIZES = {"k-fed": {"false-sizes"}}
 MEMBERS = [Member(number, f"client {number}", 10) for number in range(9)]
@@ -57,6 +65,24 @@ def defence(rule: str, exchange: Exchange[Any, Any], **settings: float) -> Defen
     return Defence(config, "ccfc++", [exchange], len(MEMBERS))
 
 
+class Silent(ServerWork[None, Any, Any]):
+    """The server's half of an exchange, of which a stage needs the declaration alone."""
+
+    def __init__(self, exchange: Exchange[Any, Any]) -> None:
+        self.exchange = exchange
+
+    def broadcast(self, state: None) -> object:
+        raise NotImplementedError
+
+    def form(self, message: object) -> Form:
+        raise NotImplementedError
+
+    def aggregate(
+        self, state: None, updates: Iterable[Any], randomness: Randomness
+    ) -> tuple[None, Figures]:
+        raise NotImplementedError
+
+
 def combined(
     rule: str,
     exchange: Exchange[Any, Any],
@@ -65,8 +91,11 @@ def combined(
     members: Sequence[Member] = MEMBERS,
     **settings: float,
 ) -> list[Any]:
-    received = (([member], update) for member, update in zip(members, updates, strict=True))
-    return list(defence(rule, exchange, **settings).combined(exchange, message, received))
+    """What the aggregation gets for updates that are as they must be."""
+    replies = [Reply(m.id, own, is_checked=True) for m, own in zip(members, updates, strict=True)]
+    request = Request(Silent(exchange), Task("test", exchange.name, 0, 0), message, members)
+    stage = defence(rule, exchange, **settings)
+    return [reply.update for reply in stage.deliver(request, lambda request: iter(replies))]
 
 
 def model(generator: torch.Generator, size: float = 1.0) -> dict[str, Tensor]:
@@ -112,9 +141,13 @@ def test_there_is_a_client_of_either_kind(share: float) -> None:
 # --- what they send -----------------------------------------------------------------------------
 
 
+EXCHANGES = {TrainingUpdate: PRETRAINING, ClusterSums: REFINEMENT, Contribution: STEP}
+
+
 def sent(kind: str, update: Any, message: Any, scale: float = 10.0) -> Any:
     known = attack(kind, scale=scale)
-    return known.falsified(Task("ccfc++", "x", 2, 0), message, update, known.attackers[0])
+    exchange, task = EXCHANGES[type(update)], Task("ccfc++", "x", 2, 0)
+    return known.falsified(exchange, task, message, update, known.attackers[0])
 
 
 def test_a_false_model_differs_as_it_is_said_to() -> None:
@@ -146,7 +179,7 @@ def test_false_centroids_and_sums_differ_as_they_are_said_to() -> None:
     close(sent("false-sizes", update, message).local.sizes, 10 * update.local.sizes)
     one = sent("one-point", update, message).local.centroids
     close(one, update.local.centroids[:1].expand(3, 2))
-    sums = LloydUpdate(torch.tensor([[0.0, 0], [2, 4]]).double(), torch.tensor([0.0, 2]).double())
+    sums = ClusterSums(torch.tensor([[0.0, 0], [2, 4]]).double(), torch.tensor([0.0, 2]).double())
     close(sent("one-point", sums, message).sums, sums.sums)  # the other cluster holds nothing
     both = replace(sums, counts=torch.tensor([3.0, 2]).double(), sums=sums.sums + 3)
     close(sent("one-point", both, message).sums[1], torch.tensor([2.0, 2]).double())
@@ -224,8 +257,8 @@ def test_sums_of_clusters_become_robust_means() -> None:
     counts = torch.randint(0, 4, (9, 3), generator=generator).double()
     counts[:, 2] = 0
     sums = torch.randn(9, 3, 2, generator=generator).double() * counts.unsqueeze(2)
-    updates = [LloydUpdate(s, c) for s, c in zip(sums, counts, strict=True)]
-    (found,) = combined("median", REFINEMENT, None, updates)
+    updates = [ClusterSums(s, c) for s, c in zip(sums, counts, strict=True)]
+    (found,) = combined("median", REFINEMENT, Known(0), updates)
     for cluster in range(2):
         votes = [
             (s[cluster] / c[cluster]).tolist()
@@ -254,27 +287,41 @@ def test_a_bound_is_the_median_of_the_norms_and_of_the_sizes() -> None:
 
 
 def test_a_bound_of_sums_is_that_of_one_image() -> None:
-    exchange = trips("step", 1)[0]
     parts = [[3.0, 4.0], [0.6, 0.8], [0.3, 0.4], [30.0, 40.0], *[[0.6, 0.8]] * 5]
     updates = [Contribution(gradient={"w": torch.tensor(part)}) for part in parts]
     members = [replace(m, samples=50 if m.id == 3 else 10) for m in MEMBERS]
-    found = combined("bound", exchange, None, updates, members, norm=1.0, weight=2.0)
+    found = combined("bound", STEP, Known(0), updates, members, norm=1.0, weight=2.0)
     norms = [math.hypot(*own.gradient["w"].tolist()) for own in found]
     # The median of the norms for each image is 0.1; client 3 may count for 20 images of its 50.
     assert norms == pytest.approx([1.0, 1.0, 0.5, 2.0, *[1.0] * 5])
 
 
+def test_a_sum_beside_a_mean_is_bounded_by_the_median_of_the_clients() -> None:
+    """Whatever their numbers of images: it is a sum over clients."""
+    message = ControlledBroadcast({"w": torch.zeros(2)}, torch.zeros(2))
+    changes = [[3.0, 4.0], [0.6, 0.8], [0.3, 0.4], [300.0, 400.0], *[[0.6, 0.8]] * 5]
+    updates = [
+        ControlledUpdate({"w": torch.ones(2)}, 10, 4, control_change=torch.tensor(change))
+        for change in changes
+    ]
+    exchange = classifier_exchange(SCAFFOLD, logs_terms=False)
+    members = [replace(m, samples=15 if m.id == 2 else 10) for m in MEMBERS]
+    found = combined("bound", exchange, message, updates, members, norm=1.0, weight=2.0)
+    norms = [float(own.control_change.norm()) for own in found]
+    assert norms == pytest.approx([1.0, 1.0, 0.5, 1.0, *[1.0] * 5])
+
+
 def test_a_rule_that_cannot_be_is_refused_in_a_line() -> None:
-    step = trips("step", 1)[0]
     with pytest.raises(UsageError, match="take bound"):
-        defence("median", step)
+        defence("median", STEP)
     with pytest.raises(UsageError, match="takes 3 of 6 clients to be hostile"):
         Defence(DefenceConfig(rule="krum", hostile=0.45), "ccfc++", [REFINEMENT], 6)
     with pytest.raises(UsageError, match="for which it needs 5"):
         Defence(DefenceConfig(rule="trimmed-mean", hostile=0.45), "ccfc++", [REFINEMENT], 4)
-    opaque = Exchange("images", CCFCState, ClusterSizes)
-    with pytest.raises(UsageError, match="each client's part as it is"):
-        defence("bound", opaque)
+    for parts in ({}, {"counts": Opaque()}):
+        opaque = Exchange("images", CCFCState, ClusterSizes, parts)
+        with pytest.raises(UsageError, match=r"each client's part '(update|counts)' as it is"):
+            defence("bound", opaque)
 
 
 # --- whole runs ---------------------------------------------------------------------------------
@@ -317,7 +364,7 @@ def test_every_system_is_defended_or_says_why_not(method: str) -> None:
 
 @pytest.mark.parametrize("method", sorted(METHODS.own()))
 def test_which_systems_have_defences_and_can_be_attacked(method: str) -> None:
-    known = ClusteringExperiment(tiny(method, GROUP)).exchanges.values()
+    known = ClusteringExperiment(tiny(method, GROUP)).exchanges
     acted = {kind for kind in ATTACKS if any(acts_on(kind, exchange) for exchange in known)}
     defended = set()
     for rule in RULES:

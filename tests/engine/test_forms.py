@@ -1,0 +1,111 @@
+"""Updates beside the form that they must have, with random tensors and random forms."""
+
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from ccfcpp.engine.exchange import RefusedUpdateError
+from ccfcpp.engine.parts import Rows, Spec, form_of
+from ccfcpp.engine.payload import check_form
+
+NAMES = ["a", "b/c", "b/d", "e"]
+DTYPES = [torch.float32, torch.float64, torch.int64, torch.bool]
+LENGTHS = st.integers(0, 4)
+
+
+def tensors(shapes: st.SearchStrategy[list[int]]) -> st.SearchStrategy[Tensor]:
+    return st.builds(lambda shape, dtype: torch.zeros(shape, dtype=dtype), shapes, dtypes())
+
+
+def dtypes() -> st.SearchStrategy[torch.dtype]:
+    return st.sampled_from(DTYPES)
+
+
+rows = st.builds(
+    lambda least, more: Rows(least + more, least), st.integers(0, 2), st.integers(0, 3)
+)
+specs = st.builds(
+    lambda dtype, shape, optional: Spec(dtype, tuple(shape), optional),
+    dtypes(),
+    st.lists(LENGTHS | rows, max_size=3),
+    st.booleans(),
+)
+forms = st.dictionaries(st.sampled_from(NAMES), specs, max_size=4)
+anything = st.dictionaries(
+    st.sampled_from([*NAMES, "of nobody"]), tensors(st.lists(LENGTHS, max_size=3)), max_size=4
+)
+
+
+@st.composite
+def like(draw: st.DrawFn, form: dict[str, Spec], length: int) -> dict[str, Tensor]:
+    """Tensors of a form, all with as many rows where that is left to the client."""
+    found = {}
+    for name, spec in form.items():
+        if spec.optional and draw(st.booleans()):
+            continue
+        shape = [length if isinstance(of, Rows) else of for of in spec.shape]
+        found[name] = torch.zeros(shape, dtype=spec.dtype)
+    return found
+
+
+@st.composite
+def pairs(draw: st.DrawFn) -> tuple[dict[str, Spec], dict[str, Tensor]]:
+    """A form, and tensors that have it, or have all but a little of it, or have nothing of it."""
+    form = draw(forms)
+    found = draw(st.one_of(anything, LENGTHS.flatmap(lambda length: like(form, length))))
+    if found and draw(st.booleans()):
+        name = draw(st.sampled_from(sorted(found)))
+        found = {**found, name: draw(tensors(st.lists(LENGTHS, max_size=3)))}
+    return form, found
+
+
+def has_form(form: dict[str, Spec], found: dict[str, Tensor]) -> bool:
+    """The obvious loop."""
+    lengths = set()
+    for name, spec in form.items():
+        if name not in found:
+            if not spec.optional:
+                return False
+            continue
+        tensor = found[name]
+        if tensor.dtype is not spec.dtype or len(tensor.shape) != len(spec.shape):
+            return False
+        for length, wanted in zip(tensor.shape, spec.shape, strict=True):
+            if isinstance(wanted, Rows):
+                if length not in range(wanted.least, wanted.most + 1):
+                    return False
+                lengths.add(length)
+            elif length != wanted:
+                return False
+    return set(found) <= set(form) and len(lengths) <= 1
+
+
+def refusal(form: dict[str, Spec], found: dict[str, Tensor]) -> str | None:
+    """Why tensors are refused; None where they are not."""
+    try:
+        check_form(form, found)
+    except RefusedUpdateError as error:
+        return str(error)
+    return None
+
+
+@settings(max_examples=400, deadline=None)
+@given(pairs())
+def test_tensors_are_refused_where_they_have_not_the_form_and_nowhere_else(
+    pair: tuple[dict[str, Spec], dict[str, Tensor]],
+) -> None:
+    form, found = pair
+    reason = refusal(form, found)
+    assert (reason is None) == has_form(form, found)
+    if reason is not None:
+        assert "\n" not in reason
+        known = any(repr(name) in reason for name in form.keys() | found.keys())
+        assert known or "different numbers of rows" in reason
+
+
+@settings(max_examples=50, deadline=None)
+@given(anything)
+def test_tensors_have_their_own_form(found: dict[str, Tensor]) -> None:
+    check_form(form_of(found), found)
+    check_form({name: Spec(t.dtype, tuple(t.shape), True) for name, t in found.items()}, {})

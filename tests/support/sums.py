@@ -1,0 +1,114 @@
+"""Sums over clients in this process: with losses at each stage, and in the open."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from ccfcpp.core.randomness import Randomness
+from ccfcpp.engine.algorithm import Algorithm
+from ccfcpp.engine.availability import Availability
+from ccfcpp.engine.client import Client
+from ccfcpp.engine.exchange import AbsentClientError, ClientSide
+from ccfcpp.engine.federation import Federation
+from ccfcpp.engine.memories import ClientMemories
+from ccfcpp.engine.stages import Deliver, Request, Stage, combined
+from ccfcpp.engine.transport import InProcess, Reply
+from ccfcpp.privacy.config import PrivacyConfig
+from ccfcpp.privacy.noise.levels import ClientLevel, ImageLevel
+from ccfcpp.privacy.protection import Protection
+from ccfcpp.privacy.sums.client import addition_of, flattened, unflattened
+from ccfcpp.privacy.sums.fixed_point import FixedPoint
+from tests.support.federation import CPU
+
+STAGES = ("keys", "shares", "under masks", "unmasking")
+"""How the tasks of a secure sum end, one after the other."""
+
+Loss = Callable[[str, int], bool]
+"""Takes a stage and a client's number: whether the client's answer is lost."""
+
+
+@dataclass(frozen=True)
+class Lossy:
+    """A stage at which answers in a secure sum are lost.
+
+    Attributes:
+        loses: Which ones.
+    """
+
+    loses: Loss
+
+    def deliver(self, request: Request, inner: Deliver) -> Iterator[Reply]:
+        """Clients have worked, and nothing has come back from some."""
+        ends = [stage for stage in STAGES if request.task.exchange.endswith(stage)]
+        for reply in inner(request):
+            if any(self.loses(stage, reply.client) for stage in ends):
+                yield replace(reply, update=AbsentClientError("it did not answer"))
+            else:
+                yield reply
+
+
+@dataclass(frozen=True)
+class InTheOpen:
+    """A stage that adds up the rounded numbers of clients, by Python's integers.
+
+    Attributes:
+        form: How they are rounded.
+    """
+
+    form: FixedPoint
+
+    def deliver(self, request: Request, inner: Deliver) -> Iterator[Reply]:
+        """One reply for all clients."""
+        if not request.exchange.travels:
+            yield from inner(request)
+            return
+        addition = addition_of(PrivacyConfig(), request.exchange, request.message)
+        like = addition.zeros(request.form)
+        replies = list(inner(request))
+        one = 2**self.form.fraction
+        rows = [
+            [round(x * one) for x in flattened(addition.parts(reply.update)).tolist()]
+            for reply in replies
+        ]
+        sums = [sum(column) / one for column in zip(*rows, strict=True)]
+        totals = unflattened(torch.tensor(sums, dtype=torch.float64), like)
+        yield combined(addition.whole(request.form, totals, 1.0), replies, Reply(0, None))
+
+
+def federation_of(
+    system: str,
+    algorithm: Algorithm[Any],
+    clients: Sequence[Client],
+    side: ClientSide,
+    stages: Sequence[Stage] = (),
+    availability: Availability | None = None,
+    guard: ClientLevel | ImageLevel | None = None,
+) -> Federation[Any, InProcess]:
+    """All clients in this process, each of which sends for itself."""
+    memories, seed = ClientMemories(CPU, budget=10**9), Randomness(0)
+    transport = InProcess(clients, side, memories, seed, merges=False)
+    members = [client.member for client in clients]
+    who = availability or Availability()
+    return Federation(system, algorithm, members, who, seed, transport, stages, guard)
+
+
+def protected(
+    config: PrivacyConfig,
+    system: str,
+    algorithm: Algorithm[Any],
+    clients: Sequence[Client],
+    side: ClientSide,
+    mechanism: ClientLevel | ImageLevel | None = None,
+    loses: Loss | None = None,
+    availability: Availability | None = None,
+) -> Federation[Any, InProcess]:
+    """The same with what a run does for privacy, and perhaps with losses."""
+    exchanges = [work.exchange for work in side.works.values()]
+    protection = Protection(config, system, exchanges, len(clients), mechanism)
+    works = ClientSide(protection.works(side.works), side.cohort)
+    lossy: list[Stage] = [Lossy(loses)] if loses else []
+    return federation_of(
+        system, algorithm, clients, works, [*lossy, protection.stage], availability, mechanism
+    )
