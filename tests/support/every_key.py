@@ -92,6 +92,7 @@ _BESIDE: dict[tuple[str, object], Tree] = {
 
 _TO_SHOW: dict[str, Tree] = {
     "centroids.iterations": {"clusters": 12},
+    "centroids.search": {"training": {"pretraining": "neighbours"}},
     "model.backbone": _SLOW,
     "model.name": _LARGE,
     "defence.weight": {"partition": {"kind": "dirichlet"}},
