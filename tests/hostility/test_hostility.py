@@ -11,7 +11,6 @@ from typing import Any, get_args
 
 import pytest
 import torch
-from ccfcpp.clustering.kmeans.centroids import ClusterSums
 from torch import Tensor
 
 from ccfcpp.clustering.ccfc.centroids import CentroidUpdate
@@ -23,6 +22,7 @@ from ccfcpp.clustering.ccfc.messages import (
     training_exchange,
 )
 from ccfcpp.clustering.experiment import ClusteringExperiment
+from ccfcpp.clustering.kmeans.centroids import ClusterSums
 from ccfcpp.clustering.methods import METHODS
 from ccfcpp.core.config import Tree
 from ccfcpp.core.errors import UsageError

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 import torch
-from ccfcpp.clustering.kmeans.centroids import cluster_sums
 
 from ccfcpp.clustering.ccfc.messages import LABELS, CCFCState, refinement_exchange
 from ccfcpp.clustering.ccfc.server import LloydAggregation
 from ccfcpp.clustering.ccfc.synchronised import CollectSizes
 from ccfcpp.clustering.experiment import ClusteringExperiment
+from ccfcpp.clustering.kmeans.centroids import cluster_sums
 from ccfcpp.clustering.scan.messages import CENTRES
 from ccfcpp.core.config import Tree
 from ccfcpp.core.config_layers import parse_assignments
