@@ -7,6 +7,7 @@ alone takes next to no time.
 """
 
 import importlib
+import os
 from typing import TYPE_CHECKING
 
 from ccfcpp.core.version import VERSION
@@ -17,6 +18,11 @@ if TYPE_CHECKING:
     from ccfcpp.clustering.model import load_model
     from ccfcpp.clustering.running import run
     from ccfcpp.data.sources import load
+
+# With other work beside, OpenMP threads that spin while waiting make a run take ten times as long.
+# OpenMP reads this when torch is imported.
+if not os.environ.keys() & {"GOMP_SPINCOUNT", "KMP_BLOCKTIME"}:
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 __version__ = VERSION
 

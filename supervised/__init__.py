@@ -8,6 +8,8 @@ it is first used.
 import importlib
 from typing import TYPE_CHECKING
 
+import ccfcpp  # noqa: F401 - sets how OpenMP threads wait, before torch is imported
+
 if TYPE_CHECKING:
     from supervised.classifiers import CLASSIFIERS
     from supervised.estimator import FederatedClassifier

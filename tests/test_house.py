@@ -1,5 +1,6 @@
 """The floors of the house: each room imports only from those below it, and nothing in a circle."""
 
+import os
 import subprocess
 import sys
 import tomllib
@@ -64,6 +65,33 @@ def test_help_imports_no_network_library(arguments: list[str]) -> None:
 
 def test_the_package_alone_imports_nothing_slow() -> None:
     assert not imported("import ccfcpp; dir(ccfcpp)") & (SLOW | {"pydantic", "yaml", "typer"})
+
+
+@pytest.mark.parametrize("package", ["ccfcpp", "supervised"])
+@pytest.mark.parametrize(
+    ("given", "policy"),
+    [
+        ({}, "PASSIVE"),
+        ({"OMP_WAIT_POLICY": "ACTIVE"}, "ACTIVE"),
+        ({"GOMP_SPINCOUNT": "1000"}, "None"),
+        ({"KMP_BLOCKTIME": "200"}, "None"),
+    ],
+)
+def test_openmp_waits_without_spinning_unless_the_user_chose(
+    package: str, given: dict[str, str], policy: str
+) -> None:
+    choices = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
+    environment = {key: value for key, value in os.environ.items() if key not in choices}
+    program = f"import os, sys, {package}; print(os.environ.get('OMP_WAIT_POLICY'))"
+    program += "; print('torch' in sys.modules)"
+    finished = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=REPOSITORY,
+        env=environment | given,
+        capture_output=True,
+        text=True,
+    )
+    assert finished.stdout.split() == [policy, "False"], finished.stderr
 
 
 def test_a_run_begins_without_what_only_its_results_need(tmp_path: Path) -> None:

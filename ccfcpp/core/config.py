@@ -214,8 +214,11 @@ class MethodConfig(RunConfig):
     def _method_is_known(cls, value: str) -> str:
         known = list(cls.methods())
         if value not in known:
-            near = difflib.get_close_matches(value.lower(), known, n=1, cutoff=_SIMILAR)
-            hint = f"did you mean {near[0]!r}? Known: " if near else "it should be one of "
+            # A p is often typed for a +, as in the name of this package.
+            typed = {name.replace("+", "p"): name for name in known}
+            given = value.lower().replace("+", "p")
+            near = difflib.get_close_matches(given, typed, n=1, cutoff=_SIMILAR)
+            hint = f"did you mean {typed[near[0]]!r}? Known: " if near else "it should be one of "
             raise ValueError(f"method = {value} is refused: {hint}{', '.join(known)}")
         return value
 

@@ -184,6 +184,7 @@ def test_a_written_configuration_reads_back_the_same(tmp_path: Path) -> None:
         ),
         ("loss.lam", float("inf"), "loss.lam = inf is refused"),
         ("method", "ccfcc", "method = ccfcc is refused: did you mean 'ccfc'? Known: km, fcm, "),
+        ("method", "ccfcpp", "method = ccfcpp is refused: did you mean 'ccfc++'? Known: "),
         ("method", "CCFC+++", "method = CCFC+++ is refused: did you mean 'ccfc++'? Known: "),
         ("method", "x", "method = x is refused: it should be one of km, fcm, "),
         ("views.area", [0.9, 0.2], "views.area = [0.9, 0.2]: the range must ascend"),
