@@ -19,7 +19,7 @@ from torch.func import (
 from ccfcpp.clustering.ccfc.losses import siamese
 from ccfcpp.clustering.ccfc.network import ContrastiveModel
 from ccfcpp.models.encoders import ConvBackbone
-from ccfcpp.models.stack.adam import StackedAdam
+from ccfcpp.models.stack.optimizers import StackedAdam
 from ccfcpp.models.stack.stacked import ModelStack
 from scripts.timing import Seconds, alternate
 

@@ -10,7 +10,7 @@ from ccfcpp.core.profiling import section
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.data.batches import CohortBatch, MeanLosses, cohort_batches
 from ccfcpp.engine.client import Client
-from ccfcpp.models.stack.sgd import StackedSGD
+from ccfcpp.models.stack.optimizers import StackedSGD
 from ccfcpp.models.stack.stacked import ModelStack
 from supervised.augmentation import Augmenter, Changes
 from supervised.classifiers import CLASSIFIERS

@@ -8,21 +8,18 @@ from torch import Tensor
 
 
 def batch_mean(values: Tensor, mask: Tensor | None = None) -> Tensor:
-    """Mean over the last axis of a tensor of shape (…, batch)."""
+    """Return the mean over the last axis of a tensor of shape (…, batch)."""
     if mask is None:
         return values.mean(dim=-1)
     return (values * mask).sum(dim=-1) / mask.sum(dim=-1)
 
 
 def centred(z: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-    """The samples less their mean, 0 where they do not count, and how many count.
-
-    Args:
-        z: Float tensor of shape (…, batch, dimensions).
-        mask: Which samples count.
+    """Subtract the mean of the samples that count, and count them.
 
     Returns:
-        Tensors of shape (…, batch, dimensions) and (…).
+        The samples of shape (…, batch, dimensions), 0 where they do not count, and the counts of
+        shape (…).
     """
     if mask is None:
         counts = z.new_full(z.shape[:-2], z.shape[-2])
@@ -33,10 +30,8 @@ def centred(z: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
 
 
 def squared_products(z: Tensor) -> Tensor:
-    """‖zᵀz‖²_F over the last two axes of a tensor (…, batch, dimensions), of shape (…).
-
-    ‖zᵀz‖_F = ‖zzᵀ‖_F: the smaller of the two products is formed.
-    """
+    """Return ‖zᵀz‖²_F over the last two axes of a tensor (…, batch, dimensions), of shape (…)."""
     batch, dimensions = z.shape[-2:]
+    # ‖zᵀz‖_F = ‖zzᵀ‖_F: the smaller of the two products is formed.
     product = z @ z.mT if batch < dimensions else z.mT @ z
     return product.square().sum(dim=(-2, -1))

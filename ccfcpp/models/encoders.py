@@ -18,7 +18,7 @@ class ConvBackbone(nn.Sequential):
     Args:
         image_shape: Channels, height and width of an image.
         widths: Output channels of each convolution.
-        key: Where the configuration has the widths.
+        key: Key of the widths in the configuration, for messages.
 
     Raises:
         UsageError: The images are too small for so many halvings.
@@ -46,11 +46,7 @@ class ConvBackbone(nn.Sequential):
 
 
 class ResNet18Backbone(PooledModule):
-    """torchvision's ResNet-18 for small images: a 3×3 stem with stride 1 and no max-pooling.
-
-    Args:
-        image_shape: Channels, height and width of an image.
-    """
+    """torchvision's ResNet-18 for small images: a 3×3 stem with stride 1 and no max-pooling."""
 
     features = 512
 
@@ -70,7 +66,7 @@ class ResNet18Backbone(PooledModule):
         return features
 
     def pooled(self, x: Tensor, name: str) -> Pooling[Tensor]:
-        """``forward`` in training mode, with batch normalisation over all clients' batches."""
+        """Compute ``forward`` with batch normalisation over the batches of all clients."""
         network, path = self.network, inside(name, "network")
         x = yield from batch_norm(network.bn1, f"{path}.bn1", network.conv1(x))
         x = torch.relu(x)

@@ -1,4 +1,4 @@
-"""Building networks without touching the global random generator."""
+"""Networks whose weights are drawn without the global random generator."""
 
 import math
 from collections.abc import Callable
@@ -16,7 +16,7 @@ def build(make: Callable[[], M], generator: torch.Generator) -> M:
     """Make a network on the CPU whose weights come from ``generator`` alone.
 
     Args:
-        make: Builds the network; it may consist of convolutions, linear layers and normalisations.
+        make: Builds the network of convolutions, linear layers and normalisations.
         generator: A CPU generator.
 
     Returns:
@@ -35,7 +35,7 @@ def build(make: Callable[[], M], generator: torch.Generator) -> M:
 def random_state(
     make: Callable[[], nn.Module], generator: torch.Generator, device: torch.device
 ) -> ModelState:
-    """Weights and buffers of a network that ``build`` makes, on a device."""
+    """Return weights and buffers of a network that ``build`` makes, on a device."""
     return placed(build(make, generator).state_dict(), device)
 
 

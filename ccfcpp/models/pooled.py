@@ -1,4 +1,4 @@
-"""Networks and losses that see the images of all clients, in sums that are pooled.
+"""Networks and losses over the images of all clients, by sums that are pooled.
 
 Batch normalisation, a covariance and a mean prediction couple the images of a batch through a few
 sums alone. A *program* is a training step that says where it needs one: it is a generator that
@@ -22,15 +22,15 @@ class Pool:
     """A sum over the samples of all clients that a program asks for.
 
     Attributes:
-        name: Its name, which is the only one of this name in a step.
-        of: What is summed over: a tensor of shape (batch, …) that depends on the parameters.
-        sums: From ``of`` to this client's part of the sum, float64; it can be differentiated.
-        statistics: What the program goes on with, from the pooled sum. Gradients are pooled at
-            these: one of another step serves the better, the less they hang together.
-        common: Whether nothing but the common part of the objective depends on the sum: its
-            gradient is then known to all without another exchange.
-        valid: Whether a client's part could be what it claims to be.
-        nearest: From a sum to which noise was added to the nearest one that could be.
+        name: A name that no other sum of the step has.
+        of: The summands: a tensor of shape (batch, …) that depends on the parameters.
+        sums: Maps ``of`` to this client's part of the sum, float64; it can be differentiated.
+        statistics: Maps the pooled sum to what the program goes on with. Gradients are pooled at
+            these: those of an earlier step serve the better, the less they depend on each other.
+        common: Whether only the common part of the objective depends on the sum, so that all
+            clients know its gradient without another exchange.
+        valid: Returns whether a client's part is a possible one.
+        nearest: Maps a sum with added noise to the nearest possible one.
     """
 
     name: str
@@ -48,8 +48,8 @@ class Objective:
 
     Attributes:
         local: This client's part, a scalar.
-        common: What depends on pooled sums alone, a scalar that is the same at every client.
-        figures: For the report, by name: this client's parts, which are added up.
+        common: The part that depends on pooled sums alone, a scalar, equal at every client.
+        figures: This client's parts of figures for the report, which are added up.
     """
 
     local: Tensor
@@ -71,7 +71,7 @@ class _Moments(torch.autograd.Function):
 
     @staticmethod
     def forward(a: Tensor) -> Tensor:
-        axes = _all_but_channels(a)
+        axes = [axis for axis in range(a.ndim) if axis != 1]
         count = torch.tensor([a.numel() // a.shape[1]], dtype=torch.float64, device=a.device)
         sums = a.sum(axes, dtype=torch.float64)
         return torch.cat([count, sums, a.square().sum(axes, dtype=torch.float64)])
@@ -91,47 +91,39 @@ class _Moments(torch.autograd.Function):
         return slope
 
 
-def _all_but_channels(a: Tensor) -> list[int]:
-    return [axis for axis in range(a.ndim) if axis != 1]
-
-
 def moments(a: Tensor) -> Tensor:
-    """The sums of which mean and variance are made.
+    """Return the sums from which mean and variance follow.
 
     Args:
         a: Float tensor of shape (batch, channels, …).
 
     Returns:
-        (n, Σa, Σa²) for each channel, float64 of shape (1 + 2 · channels,). n counts a channel's
-        values.
+        n, the number of values in a channel, then Σa and Σa² of each channel, float64 of shape
+        (1 + 2 · channels,).
     """
     sums: Tensor = _Moments.apply(a)
     return sums
 
 
 def mean_and_variance(sums: Tensor) -> Tensor:
-    """Mean and biased variance of each channel, float64 of shape (2, channels).
-
-    Args:
-        sums: Pooled ``moments``.
-    """
+    """Return mean and biased variance from ``moments``, float64 of shape (2, channels)."""
     means, squares = (sums[1:] / sums[0]).chunk(2)
     return torch.stack([means, (squares - means.square()).clamp(min=0)])
 
 
 def _plausible(sums: Tensor) -> bool:
-    """Whether ``moments`` could be those of a batch."""
+    """Return whether ``moments`` may be those of a batch."""
     squares = sums[1:].chunk(2)[1]
     return bool(sums[0] >= 0) and not bool((squares < 0).any())
 
 
 _LEAST_VARIANCE = 0.3
-"""Of a channel with noise, by the mean over channels: one whose variance the noise has swallowed
-would be divided by almost nothing, and drown all others."""
+"""Least variance of a noisy channel, as a share of the mean over channels: division by a variance
+that noise has made tiny would let one channel outweigh all others."""
 
 
 def _nearest_moments(sums: Tensor) -> Tensor:
-    """``moments`` of one value at least, none of whose variances is far below the others."""
+    """Return ``moments`` of one value at least, with no variance far below the others."""
     count = sums[:1].clamp(min=1)
     _, variances = mean_and_variance(torch.cat([count, sums[1:]]))
     variances = torch.maximum(variances, _LEAST_VARIANCE * variances.mean())
@@ -140,15 +132,12 @@ def _nearest_moments(sums: Tensor) -> Tensor:
 
 
 def batch_norm(norm: Norm, name: str, a: Tensor) -> Pooling[Tensor]:
-    """Batch normalisation (Ioffe and Szegedy 2015) over the batches of all clients.
+    """Normalise (Ioffe and Szegedy 2015) over the batches of all clients.
 
     Args:
-        norm: The module, as in training mode; its running statistics stay as they are.
+        norm: The module; its running statistics stay as they are.
         name: Its path in the network.
-        a: Float tensor of shape (batch, channels, …).
-
-    Returns:
-        Tensor of the shape of ``a``.
+        a: Float tensor of shape (batch, channels, …), which the result has, too.
     """
     a, statistics = yield Pool(
         name, a, moments, mean_and_variance, valid=_plausible, nearest=_nearest_moments
@@ -167,9 +156,9 @@ def through(module: nn.Module, x: Tensor, name: str = "") -> Pooling[Tensor]:
     """Apply a network, with its batch normalisation over the batches of all clients.
 
     Args:
-        module: A module; those inside a ``Sequential`` are walked one by one. One of another kind
-            that has batch normalisation inside has a method ``pooled(x, name)`` like this function.
-        x: What it is applied to.
+        module: A module; a ``Sequential`` is applied child by child, and any other module with
+            batch normalisation inside must be a ``PooledModule``.
+        x: The module's input.
         name: The module's path in its network.
 
     Returns:
@@ -188,7 +177,7 @@ def through(module: nn.Module, x: Tensor, name: str = "") -> Pooling[Tensor]:
 
 
 def inside(name: str, child: str) -> str:
-    """The path of a module's child."""
+    """Return the path of a module's child."""
     return f"{name}.{child}" if name else child
 
 
@@ -196,15 +185,15 @@ class PooledModule(nn.Module):
     """A module with batch normalisation inside that is no chain of modules."""
 
     def pooled(self, x: Tensor, name: str) -> Pooling[Tensor]:
-        """``forward`` in training mode, with batch normalisation over all clients' batches."""
+        """Compute ``forward`` with batch normalisation over the batches of all clients."""
         raise NotImplementedError
 
 
 def moved_parameters(network: nn.Module) -> dict[str, nn.Parameter]:
-    """The parameters that a step moves, by name.
+    """Return the parameters that a step moves, by name.
 
-    A bias that batch normalisation takes away again is none of them. Its gradient is 0, and an
-    optimizer would make steps of the rounding errors that come instead.
+    A bias right before batch normalisation is left out: its gradient is 0, and an optimizer would
+    follow rounding errors.
     """
     idle = [
         f"{inside(name, child)}.bias"
@@ -216,27 +205,26 @@ def moved_parameters(network: nn.Module) -> dict[str, nn.Parameter]:
     return {name: entry for name, entry in network.named_parameters() if name not in idle}
 
 
+_MOMENTUM = 0.1
+"""PyTorch's default momentum of running statistics."""
+
+
 def running_statistics(
     norm_buffers: dict[str, Tensor], name: str, sums: Tensor
 ) -> dict[str, Tensor]:
-    """A norm's running mean and variance after a step, as ``torch.nn.BatchNorm1d`` keeps them.
+    """Return a norm's buffers after a step, as ``torch.nn.BatchNorm1d`` keeps them.
 
     Args:
         norm_buffers: A model's entries by name; none is changed.
         name: The norm's path in the network.
-        sums: Its pooled ``moments``.
-
-    Returns:
-        The entries that are new; none after a step without a sample.
+        sums: Its pooled ``moments``; without a sample nothing is returned.
     """
     if sums[0] == 0:
         return {}
-    momentum = 0.1
     mean, variance = mean_and_variance(sums)
     unbiased = variance * (sums[0] / (sums[0] - 1).clamp(min=1))
-    found = {}
-    for entry, now in ((f"{name}.running_mean", mean), (f"{name}.running_var", unbiased)):
-        before = norm_buffers[entry]
-        found[entry] = before.lerp(now.to(before.dtype), momentum)
     counter = f"{name}.num_batches_tracked"
-    return found | {counter: norm_buffers[counter] + 1}
+    found = {counter: norm_buffers[counter] + 1}
+    for entry, now in ((f"{name}.running_mean", mean), (f"{name}.running_var", unbiased)):
+        found[entry] = norm_buffers[entry].lerp(now.to(norm_buffers[entry].dtype), _MOMENTUM)
+    return found

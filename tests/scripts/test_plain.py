@@ -8,7 +8,7 @@ from ccfcpp.clustering.ccfc.local_training import pretraining_loss
 from ccfcpp.clustering.ccfc.messages import CENTROIDS
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.models.initialisation import build
-from ccfcpp.models.stack.adam import StackedAdam
+from ccfcpp.models.stack.optimizers import StackedAdam
 from ccfcpp.models.stack.stacked import ModelStack
 from scripts.plain import PlainFederation
 from tests.support.clustering import (

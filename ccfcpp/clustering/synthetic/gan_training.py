@@ -27,7 +27,7 @@ from ccfcpp.engine.exchange import RefusedUpdateError
 from ccfcpp.engine.payload import not_finite
 from ccfcpp.models.batch_statistics import batch_mean
 from ccfcpp.models.initialisation import build
-from ccfcpp.models.stack.adam import StackedAdam
+from ccfcpp.models.stack.optimizers import StackedAdam
 from ccfcpp.models.stack.stacked import ModelStack, training_bytes
 
 _BETAS = (0.5, 0.999)

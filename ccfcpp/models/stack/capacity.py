@@ -1,4 +1,4 @@
-"""How many models are trained side by side."""
+"""The number of models that are trained side by side."""
 
 from typing import Literal
 
@@ -12,13 +12,13 @@ _DEVICE_SHARE = 0.5
 def cohort_size(
     wanted: Literal["auto"] | int, together: int, bytes_of_one: int, device: torch.device
 ) -> int:
-    """How many clients are trained side by side.
+    """Return how many clients are trained side by side.
 
     Args:
-        wanted: What the configuration says.
-        together: How many clients take part in a round.
-        bytes_of_one: Memory that the training of one takes.
-        device: Where they are trained.
+        wanted: The number in the configuration; ``auto`` for as many as memory serves.
+        together: Number of clients that take part in a round.
+        bytes_of_one: Memory that the training of one client takes.
+        device: Where clients are trained.
     """
     if wanted != "auto":
         return min(wanted, together)

@@ -19,7 +19,7 @@ class _Entry:
 
 
 class FlatLayout:
-    """Where each of several named tensors lies in one vector.
+    """Places of several named tensors in one vector.
 
     An optimizer, an average or a client's memory then works on a whole model at once. Kernels of
     convolutions lie channels-last, the order in which patches are read.
@@ -45,11 +45,7 @@ class FlatLayout:
         return list(self._entries)
 
     def views(self, flat: Tensor) -> ModelState:
-        """The tensors that lie in a vector, or in each row of a matrix, as views.
-
-        Args:
-            flat: Tensor of shape (…, size).
-        """
+        """Return the tensors in ``flat``, of shape (…, size), as views of it."""
         return {
             name: flat.as_strided(
                 (*flat.shape[:-1], *entry.shape),

@@ -1,9 +1,8 @@
 """Several models of one shape as a single network.
 
 Clients lie along the batch axis: activations have the shape (clients · views · batch, …), so that
-all that acts sample by sample works as it is. Layers with weights hold those of every client; batch
-normalisation keeps each client's, and each view's, statistics to itself. One model alone is a stack
-of one: there is no other code for it.
+layers without weights need no change. Layers with weights hold those of every client; batch
+normalisation keeps statistics of each client and each view apart. One model is a stack of one.
 """
 
 import copy
@@ -24,7 +23,7 @@ from ccfcpp.models.state import ModelState
 
 @dataclass
 class _Pass:
-    """What the layers need to know of a forward pass.
+    """State of a forward pass that the layers share.
 
     Attributes:
         entries: Weights and buffers by name, each with a leading axis of clients.
@@ -62,7 +61,7 @@ class _Layer(nn.Module):
         return entry.unbind() if clients > 1 else [entry.squeeze(0)]
 
     def rounded(self, x: Tensor) -> Tensor:
-        """What a product sees of its inputs; gradients are rounded alike on their way back."""
+        """Round the input of a product; gradients are rounded in the same way."""
         return x.to(self.current.precision or x.dtype)
 
 
@@ -136,17 +135,17 @@ class _StackedNorm(_Layer):
 
 
 def _parts(x: Tensor, count: int) -> Sequence[Tensor]:
-    """Equal parts, one after the other; one alone is no part, whose gradient would be copied."""
+    """Return equal parts; a single part is ``x`` itself, since a chunk's gradient is copied."""
     return x.chunk(count) if count > 1 else [x]
 
 
 def _joined(parts: Sequence[Tensor]) -> Tensor:
-    """The parts one after the other; one alone is not copied."""
+    """Join the parts; a single part is not copied."""
     return parts[0] if len(parts) == 1 else torch.cat(list(parts))
 
 
 def _stack(module: nn.Module, name: str, current: _Pass) -> nn.Module:
-    """A copy of the module in which every layer that has weights is replaced by a stacked one."""
+    """Copy a module, with a stacked layer in place of each layer that has weights."""
     if isinstance(module, nn.Linear):
         return _StackedLinear(name, current)
     if isinstance(module, nn.Conv2d | nn.ConvTranspose2d):
@@ -161,13 +160,13 @@ def _stack(module: nn.Module, name: str, current: _Pass) -> nn.Module:
     if isinstance(module, nn.Sequential):
         for norm, following in itertools.pairwise(stacked.children()):
             if isinstance(norm, _StackedNorm) and hasattr(following, "inplace"):
-                setattr(following, "inplace", True)  # noqa: B010 - nothing else reads what the normalisation gives
+                setattr(following, "inplace", True)  # noqa: B010 - nothing else reads its input
     return stacked
 
 
 @contextmanager
 def _tf32_products(wanted: bool) -> Iterator[None]:
-    """Whether float32 products round their inputs to TF32 here; convolutions are deterministic."""
+    """Round the inputs of float32 products to TF32, or not; convolutions are deterministic."""
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("high" if wanted else before)
     try:
@@ -181,14 +180,14 @@ class ModelStack:
     """Models of one shape that run, and can be trained, together.
 
     Args:
-        make_model: Builds one of them, of linear layers, convolutions and normalisations.
-        capacity: How many there is room for.
-        device: Where they live.
+        make_model: Builds a model of linear layers, convolutions and normalisations.
+        capacity: Largest number of models.
+        device: Where the models lie.
         trained: Whether gradients are wanted.
         precision: ``float32``, or ``tf32`` or ``bfloat16`` for rounded matrix products.
 
     Attributes:
-        parameters: One flat tensor a model, with all its parameters, for an optimizer.
+        parameters: A flat tensor for each model with all its parameters, for an optimizer.
         gradients: Their gradients, which ``backward`` sets for the active models.
     """
 
@@ -224,18 +223,13 @@ class ModelStack:
         self.activate(capacity)
 
     @property
-    def trained_names(self) -> list[str]:
-        """Names of the parameters, which an optimizer moves; the other entries are statistics."""
-        return self._weights.names
-
-    @property
     def weights(self) -> Tensor:
         """The active models' parameters, a view of shape (models, size of a model)."""
         return self._values[self._active]
 
     @property
     def weight_gradients(self) -> Tensor:
-        """Their gradients, a view of the same shape, as ``backward`` set them."""
+        """The gradients that ``backward`` set, a view of the shape of ``weights``."""
         return self._gradients[self._active]
 
     def load(self, index: int, state: Mapping[str, Tensor]) -> None:
@@ -246,7 +240,7 @@ class ModelStack:
             self._counts[index, column] = state[name].cpu()
 
     def state(self, index: int) -> ModelState:
-        """A copy of a model's weights and buffers."""
+        """Copy a model's weights and buffers out."""
         counts = dict(zip(self._counters, self._counts[index].clone(), strict=True))
         weights = self._weights.views(self._values[index].clone())
         return weights | self._statistics.views(self._moving[index].clone()) | counts
@@ -278,10 +272,9 @@ class ModelStack:
 
     @contextmanager
     def frozen(self) -> Iterator[None]:
-        """Passes in this block give gradients to their inputs, and none to the weights.
+        """Give gradients to the inputs of passes in this block, and none to the weights.
 
-        Which models are active must not change in the block. In training the running statistics
-        move as ever.
+        The active models must stay the same in the block. In training, the running statistics move.
         """
         entries = self._pass.entries
         self._pass.entries = {name: entry.detach() for name, entry in entries.items()}
@@ -291,23 +284,22 @@ class ModelStack:
             self._pass.entries = entries
 
     def train(self, training: bool = True) -> None:
-        """Normalise over the batch, and move the running statistics; or use these."""
+        """Normalise over the batch and move the running statistics, or else use them."""
         self._network.train(training)
 
     def __call__(
         self, inputs: Tensor, views: int = 1, mask: Tensor | None = None
     ) -> tuple[Tensor, ...]:
-        """Run each active model on its own images, or whatever the network takes.
+        """Run each active model on its own inputs.
 
         Args:
-            inputs: Float tensor of shape (models · views · batch, …): images have the further axes
-                (channels, height, width), the vectors that a generator takes only one.
+            inputs: Float tensor of shape (models · views · batch, …).
             views: Views of each model's batch.
             mask: 1 for each sample that counts, the first ones of each model, float of shape
                 (models, batch); None where all do.
 
         Returns:
-            What the network gives, each part of shape (models, views, batch, …).
+            The network's results, each of shape (models, views, batch, …).
         """
         self._pass.views = views
         self._pass.lengths = None if mask is None else mask.sum(dim=1).int().tolist()
@@ -321,23 +313,16 @@ class ModelStack:
 
 
 _MODEL_COPIES = 8
-"""Weights; gradients, where they are kept and as they come; two moments, and those of the round
-before; the update of this client and of one of the cohort before."""
+"""Weights; kept and new gradients; two moments, and those of the round before; the updates of this
+client and of one of the cohort before."""
 
 
 def training_bytes(
     make_model: Callable[[], nn.Module], input_shape: Sequence[int], batch: int, views: int
 ) -> int:
-    """Memory that one more model in a stack takes while it is trained.
+    """Return the bytes that one more model in a stack takes while it is trained.
 
-    Args:
-        make_model: Builds the model.
-        input_shape: Channels, height and width of an image, or the shape of another input.
-        batch: Inputs in a batch.
-        views: Views of each input.
-
-    Returns:
-        Bytes of its copies and of what a forward pass keeps, by the example of two inputs.
+    These are its copies and what a forward pass keeps, as measured with two inputs.
     """
     stack = ModelStack(make_model, 1, torch.device("cpu"))
     kept: dict[int, int] = {}
@@ -351,6 +336,5 @@ def training_bytes(
         results = stack(torch.zeros(2, *input_shape))
     kept.pop(stack.parameters[0].untyped_storage().data_ptr(), None)
     del results  # Only now may the storages be used again.
-    model_bytes = stack.parameters[0].nbytes
     activations = sum(kept.values()) * views * batch // 2
-    return int(activations + _MODEL_COPIES * model_bytes)
+    return int(activations + _MODEL_COPIES * stack.parameters[0].nbytes)

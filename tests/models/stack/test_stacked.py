@@ -12,8 +12,7 @@ from ccfcpp.clustering.synthetic.networks import Discriminator, Generator
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.models.encoders import ConvBackbone, ResNet18Backbone
 from ccfcpp.models.initialisation import build
-from ccfcpp.models.stack.adam import StackedAdam
-from ccfcpp.models.stack.sgd import StackedSGD
+from ccfcpp.models.stack.optimizers import StackedAdam, StackedSGD
 from ccfcpp.models.stack.stacked import ModelStack, training_bytes
 from supervised.networks import (
     AlexNetBackbone,

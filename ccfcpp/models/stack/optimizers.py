@@ -1,12 +1,13 @@
-"""Adam over a stack of models, each with moments and a step count of its own."""
+"""PyTorch's optimizers over a stack of models, each model with a state of its own."""
 
 from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
 
-# The function, not the class: making an optimizer object imports PyTorch's compiler for seconds.
+# The functions, not the classes: making an optimizer object imports PyTorch's compiler for seconds.
 from torch.optim.adam import adam
+from torch.optim.sgd import sgd
 
 _MOMENTS = ("step", "exp_avg", "exp_avg_sq")
 
@@ -18,7 +19,7 @@ class StackedAdam:
         parameters: A flat tensor for each model.
         gradients: Their gradients, which are read at each step.
         learning_rate: The learning rate.
-        betas: How much of the first and of the second moments stays from step to step.
+        betas: Decay rates of the first and of the second moments.
     """
 
     def __init__(
@@ -42,12 +43,12 @@ class StackedAdam:
         ]
 
     def restore(self, index: int, state: Mapping[str, Tensor]) -> None:
-        """Go on with what ``state`` gave for a model; the tensors given are not changed."""
+        """Copy a model's step count and moments in, as ``state`` gave them."""
         for name in _MOMENTS:
             self._states[index][name].copy_(state[name])
 
     def state(self, index: int) -> dict[str, Tensor]:
-        """A model's step count and moments."""
+        """Return a model's step count and moments."""
         return self._states[index]
 
     @torch.no_grad()
@@ -68,5 +69,51 @@ class StackedAdam:
             lr=self._learning_rate,
             weight_decay=0.0,
             eps=1e-8,
+            maximize=False,
+        )
+
+
+class StackedSGD:
+    """SGD with momentum and weight decay as PyTorch has it, in its fused form.
+
+    Args:
+        parameters: A flat tensor for each model.
+        gradients: Their gradients, which are read at each step.
+        learning_rate: The learning rate.
+        momentum: The momentum's factor, 0 for none.
+        weight_decay: Factor of the weights that is added to their gradients.
+    """
+
+    def __init__(
+        self,
+        parameters: Sequence[Tensor],
+        gradients: Sequence[Tensor],
+        learning_rate: float,
+        momentum: float,
+        weight_decay: float,
+    ) -> None:
+        self._parameters = list(parameters)
+        self._gradients = list(gradients)
+        self._learning_rate = learning_rate
+        self._momentum = momentum
+        self._weight_decay = weight_decay
+        # A momentum of 0 that moves as PyTorch's does equals its rule for the first step.
+        self._momenta: list[Tensor | None] = [
+            torch.zeros_like(row) if momentum else None for row in self._parameters
+        ]
+
+    @torch.no_grad()
+    def step(self, count: int) -> None:
+        """Move the first ``count`` models."""
+        sgd(
+            self._parameters[:count],
+            self._gradients[:count],
+            self._momenta[:count],
+            fused=True,
+            weight_decay=self._weight_decay,
+            momentum=self._momentum,
+            lr=self._learning_rate,
+            dampening=0.0,
+            nesterov=False,
             maximize=False,
         )
