@@ -21,9 +21,9 @@ def datasets(named: flags.Named) -> None:
 
     root = named["data.root"]
     table = Table("name", "images", "classes", "shape", "place")
-    for row in describe(None if root is None else Path(root)):
-        size = "x".join(map(str, row.shape))
-        table.add_row(row.name, f"{row.images:,}", str(row.classes), size, Text(row.place))
+    for name, (data, place) in describe(None if root is None else Path(root)).items():
+        size = "x".join(map(str, data.shape))
+        table.add_row(name, f"{data.images:,}", str(data.classes), size, Text(place))
     console = Console()
     console.print(table)
     console.print(_BY_FOLDER, markup=False, highlight=False)

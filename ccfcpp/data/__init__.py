@@ -1,5 +1,6 @@
 """Image data sets: named ones, image folders and `.npz` files, all as uint8 tensors."""
 
+import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -8,16 +9,11 @@ if TYPE_CHECKING:
 
 __all__ = ["ImageData", "load"]
 
+_PLACES = {"ImageData": "ccfcpp.data.images", "load": "ccfcpp.data.sources"}
+
 
 def __getattr__(name: str) -> object:
-    # Imported when they are first used: they bring torch, and the names of the data sets, which the
-    # help of a command shows, need none of it.
-    if name == "ImageData":
-        from ccfcpp.data.images import ImageData
-
-        return ImageData
-    if name == "load":
-        from ccfcpp.data.sources import load
-
-        return load
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    # Both import torch, which the names of the data sets, shown in the help, do without.
+    if name not in _PLACES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(_PLACES[name]), name)

@@ -1,4 +1,4 @@
-"""Random affine views of images, one map for each image."""
+"""Random affine views of images, with another map for each image."""
 
 import math
 from typing import Protocol
@@ -8,11 +8,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 AFFINE_DRAWS = 7
-"""Random numbers that a map is made of."""
+"""Number of random numbers from which a map is made."""
 
 
 class AffineRanges(Protocol):
-    """How far views may be from their image; see ``AffineViewsConfig``."""
+    """Largest changes of a view; see ``AffineViewsConfig``."""
 
     @property
     def rotation(self) -> float: ...  # noqa: D102 - named as in the configuration
@@ -27,21 +27,16 @@ class AffineRanges(Protocol):
 
 
 def draw_affine(count: int, generator: torch.Generator) -> Tensor:
-    """Draw what maps are made of: uniform numbers in [0, 1), of shape (7, count).
-
-    Args:
-        count: How many maps.
-        generator: A CPU generator.
-    """
+    """Draw uniform numbers in [0, 1) for ``affine_maps``, of shape (7, count), on the CPU."""
     return torch.rand(AFFINE_DRAWS, count, generator=generator)
 
 
 def affine_maps(draws: Tensor, ranges: AffineRanges) -> Tensor:
-    """Maps by rotation, magnification, aspect, shear, mirror and shift, each uniform in its range.
+    """Make maps by rotation, magnification, aspect, shear, mirror and shift.
 
     Args:
-        draws: What ``draw_affine`` gave, of shape (7, count).
-        ranges: How far they go.
+        draws: Result of ``draw_affine``, of shape (7, count).
+        ranges: The largest changes; each change is uniform in its range.
 
     Returns:
         Floats of shape (count, 2, 3): where in the image, in coordinates from -1 to 1, each point
@@ -60,14 +55,11 @@ def affine_maps(draws: Tensor, ranges: AffineRanges) -> Tensor:
 
 
 def render_affine(images: Tensor, transforms: Tensor) -> Tensor:
-    """One view of each image, by bilinear sampling; what lies outside an image is 0.
+    """Render one view of each image by bilinear sampling; what lies outside an image is 0.
 
     Args:
         images: Float tensor of shape (batch, channels, height, width).
-        transforms: What ``affine_maps`` gave, of shape (batch, 2, 3).
-
-    Returns:
-        Tensor of the images' shape.
+        transforms: Result of ``affine_maps``, of shape (batch, 2, 3).
     """
     if len(images) == 0:
         return images

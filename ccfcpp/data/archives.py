@@ -1,7 +1,7 @@
-"""Folders of files, on disk or inside an archive, looked at in one way.
+"""One interface to folders on disk and to archives of folders.
 
 A file in an archive has the path that it would have if the archive were a folder of its name. No
-archive is unpacked on disk, so a member's name can lead nowhere.
+archive is unpacked on disk, so no member's name can lead out of it.
 """
 
 import gzip
@@ -10,7 +10,7 @@ import tarfile
 import zipfile
 import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from io import BufferedIOBase, BytesIO
 from pathlib import Path
@@ -18,7 +18,7 @@ from pathlib import Path
 from ccfcpp.core.errors import UsageError
 
 ARCHIVE_SUFFIXES = (".zip", ".tar", ".tar.gz", ".tgz")
-"""What the name of an archive ends with, in lower case."""
+"""Suffixes of archives' names, in lower case."""
 
 _GZIP_MAGIC = b"\x1f\x8b"
 # A few bytes of an archive can stand for a member without end.
@@ -39,7 +39,7 @@ class Tree(ABC):
 
     @abstractmethod
     def entries(self, folder: Path) -> tuple[list[Path], list[Path]]:
-        """Return the folders and the files in `folder`, each in the plain order of their names.
+        """Return the folders and the files in `folder`, each sorted by name.
 
         Raises:
             FileNotFoundError: If there is no such folder.
@@ -55,12 +55,7 @@ class Tree(ABC):
         """
 
     def content(self, file: Path) -> bytes:
-        """Return the content of a file.
-
-        Raises:
-            FileNotFoundError: If there is no such file.
-            UsageError: If an archive is damaged there.
-        """
+        """Return the content of a file; raises as `source` does."""
         source = self.source(file)
         return source.read_bytes() if isinstance(source, Path) else source.getvalue()
 
@@ -70,12 +65,12 @@ class Tree(ABC):
 
 
 def is_archive(path: Path) -> bool:
-    """Whether the file's name is that of an archive which `opened` reads."""
+    """Return whether the file's name is that of an archive that `opened` reads."""
     return path.name.lower().endswith(ARCHIVE_SUFFIXES)
 
 
 def without_suffix(path: Path) -> str:
-    """The name of an archive without its suffix."""
+    """Return the name of an archive without its suffix."""
     suffix = max((s for s in ARCHIVE_SUFFIXES if path.name.lower().endswith(s)), key=len)
     return path.name[: -len(suffix)]
 
@@ -86,7 +81,7 @@ def opened(path: Path, suffixes: tuple[str, ...]) -> Iterator[Tree]:
 
     Args:
         path: The folder or the archive.
-        suffixes: What the names of those files end with, in lower case, that are going to be read.
+        suffixes: Suffixes, in lower case, of the names of the files that are going to be read.
 
     Raises:
         UsageError: If the archive is broken, or larger than can be read.
@@ -94,10 +89,14 @@ def opened(path: Path, suffixes: tuple[str, ...]) -> Iterator[Tree]:
     if path.is_dir():
         yield _Folder(path)
     elif path.name.lower().endswith(".zip"):
-        with _opened_zip(path) as file:
+        try:
+            file = zipfile.ZipFile(path)
+        except _FAULTS as error:
+            raise _broken(path, error) from error
+        with file:
             yield _Zip(path, file)
     else:
-        yield _Tar(path, lambda name: name.lower().endswith(suffixes))
+        yield _Tar(path, suffixes)
 
 
 class _Folder(Tree):
@@ -119,7 +118,7 @@ class _Archive(Tree):
         self._names: dict[Path, str] = {}
         self._folders: dict[Path, set[Path]] = {root: set()}
         for name in names:
-            parts = _parts(name)
+            parts = [part for part in name.split("/") if part not in ("", ".")]
             # ".." is hidden, too.
             if parts and not any(part.startswith(".") for part in parts):
                 self._add(root.joinpath(*parts), name)
@@ -155,7 +154,7 @@ class _Archive(Tree):
 
 
 class _Zip(_Archive):
-    """Members are read one by one, when they are asked for."""
+    """Each member is read when it is asked for."""
 
     def __init__(self, root: Path, file: zipfile.ZipFile) -> None:
         super().__init__(root, (info.filename for info in file.infolist() if not info.is_dir()))
@@ -172,15 +171,15 @@ class _Zip(_Archive):
 class _Tar(_Archive):
     """Members are kept in memory: a gzipped tar can be read from front to back only."""
 
-    def __init__(self, root: Path, is_read: Callable[[str], bool]) -> None:
-        self._contents = _tar_contents(root, is_read)
+    def __init__(self, root: Path, suffixes: tuple[str, ...]) -> None:
+        self._contents = _tar_contents(root, suffixes)
         super().__init__(root, self._contents)
 
     def _content(self, name: str) -> bytes:
         return self._contents[name]
 
 
-def _tar_contents(archive: Path, is_read: Callable[[str], bool]) -> dict[str, bytes]:
+def _tar_contents(archive: Path, suffixes: tuple[str, ...]) -> dict[str, bytes]:
     """Return every file in a tar; the content of one that is not to be read is left empty."""
     contents = {}
     total = 0
@@ -190,7 +189,8 @@ def _tar_contents(archive: Path, is_read: Callable[[str], bool]) -> dict[str, by
                 for info in tar:
                     if not info.isfile():
                         continue
-                    file = tar.extractfile(info) if is_read(info.name) else None
+                    is_read = info.name.lower().endswith(suffixes)
+                    file = tar.extractfile(info) if is_read else None
                     if file:
                         total += info.size
                         _check_size(archive / info.name, info.size)
@@ -214,20 +214,6 @@ def _unzipped(archive: Path) -> Iterator[BufferedIOBase]:
             return
         with gzip.open(file) as stream:
             yield stream
-
-
-@contextmanager
-def _opened_zip(archive: Path) -> Iterator[zipfile.ZipFile]:
-    try:
-        file = zipfile.ZipFile(archive)
-    except _FAULTS as error:
-        raise _broken(archive, error) from error
-    with file:
-        yield file
-
-
-def _parts(name: str) -> list[str]:
-    return [part for part in name.split("/") if part not in ("", ".")]
 
 
 def _check_size(file: Path, size: int) -> None:

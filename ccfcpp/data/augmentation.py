@@ -1,8 +1,9 @@
-"""Random views of images, a whole batch at a time, with parameters of its own for each image."""
+"""Random views of a whole batch of images, with other parameters for each image."""
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -14,8 +15,32 @@ _CROP_ATTEMPTS = 10
 
 
 @dataclass(frozen=True)
-class ViewParameters:
-    """What was drawn for each image.
+class Drawn:
+    """Tensors that were drawn for a batch of images, each with a row for each image."""
+
+    def __len__(self) -> int:
+        return len(next(iter(vars(self).values())))
+
+    def __getitem__(self, index: Tensor | slice) -> Self:
+        return self._each(lambda tensor: tensor[index])
+
+    def to(self, device: torch.device) -> Self:
+        """Copy the tensors to another device."""
+        return self._each(lambda tensor: tensor.to(device))
+
+    @classmethod
+    def join(cls, parts: Sequence[Self]) -> Self:
+        """Join several draws, one after the other."""
+        columns = {name: [getattr(part, name) for part in parts] for name in vars(parts[0])}
+        return replace(parts[0], **{name: torch.cat(each) for name, each in columns.items()})
+
+    def _each(self, change: Callable[[Tensor], Tensor]) -> Self:
+        return replace(self, **{name: change(tensor) for name, tensor in vars(self).items()})
+
+
+@dataclass(frozen=True)
+class ViewParameters(Drawn):
+    """Parameters of random views.
 
     Attributes:
         transforms: float32 of shape (samples, 2, 3): where in the source image, in coordinates
@@ -26,23 +51,6 @@ class ViewParameters:
     transforms: Tensor
     sigmas: Tensor
 
-    def __len__(self) -> int:
-        return len(self.sigmas)
-
-    @staticmethod
-    def join(parts: Sequence["ViewParameters"]) -> "ViewParameters":
-        """The parameters of several draws, one after the other."""
-        return ViewParameters(
-            torch.cat([part.transforms for part in parts]), torch.cat([p.sigmas for p in parts])
-        )
-
-    def __getitem__(self, index: Tensor | slice) -> "ViewParameters":
-        return ViewParameters(self.transforms[index], self.sigmas[index])
-
-    def to(self, device: torch.device) -> "ViewParameters":
-        """The same parameters on another device."""
-        return ViewParameters(self.transforms.to(device), self.sigmas.to(device))
-
 
 def draw_views(
     count: int, settings: ViewsConfig, shape: tuple[int, int], generator: torch.Generator
@@ -51,8 +59,8 @@ def draw_views(
 
     The crop follows torchvision's RandomResizedCrop: area uniform, aspect ratio log-uniform, drawn
     again up to ten times until the crop lies within the image. Crop, mirror and rotation together
-    are one affine map, so that the image is sampled once; the corners of a rotated crop show what
-    the image has there, where a rotation after the crop would leave them 0.
+    are one affine map, so that the image is sampled once, and the corners of a rotated crop show
+    the image there instead of 0.
     """
     width, height = _draw_crops(count, settings, shape, generator)
     left, top = torch.rand(2, count, generator=generator) * 2 - 1
@@ -78,7 +86,7 @@ def draw_views(
 def _draw_crops(
     count: int, settings: ViewsConfig, shape: tuple[int, int], generator: torch.Generator
 ) -> tuple[Tensor, Tensor]:
-    """Widths and heights of crops as shares of the image's, each of shape (count,)."""
+    """Draw widths and heights of crops as shares of the image's, each of shape (count,)."""
     draws = torch.rand(2, _CROP_ATTEMPTS, count, generator=generator)
     area = settings.area[0] + draws[0] * (settings.area[1] - settings.area[0])
     low, high = math.log(settings.ratio[0]), math.log(settings.ratio[1])
@@ -107,24 +115,21 @@ def render_views(images: Tensor, parameters: ViewParameters) -> Tensor:
 
 
 def gaussian_blur(images: Tensor, sigmas: Tensor) -> Tensor:
-    """Blur each image with a standard deviation of its own.
+    """Blur each image with a standard deviation that may differ from image to image.
 
-    A separable blur is a matrix product on either side; at the borders the weights are normalised
-    over the pixels that exist.
+    At the borders the weights are normalised over the pixels that exist.
 
     Args:
         images: Float tensor of shape (batch, channels, height, width).
         sigmas: Standard deviations in pixels, shape (batch,); 0 leaves an image as it is.
-
-    Returns:
-        Tensor of the images' shape.
     """
+    # A separable blur is a matrix product on either side.
     rows, columns = (_blur_matrices(sigmas, size).unsqueeze(1) for size in images.shape[-2:])
     return rows @ images @ columns.mT
 
 
 def _blur_matrices(sigmas: Tensor, size: int) -> Tensor:
-    """One row-stochastic (size, size) Gaussian matrix for each standard deviation."""
+    """Return a row-stochastic (size, size) Gaussian matrix for each standard deviation."""
     positions = torch.arange(size, device=sigmas.device, dtype=sigmas.dtype)
     squares = (positions.unsqueeze(0) - positions.unsqueeze(1)).square()
     # At sigma = 0 the floor makes every weight off the diagonal underflow to exactly 0.

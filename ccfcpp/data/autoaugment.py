@@ -1,18 +1,19 @@
-"""AutoAugment's policy for CIFAR-10, drawn for each image by generators of our own."""
+"""AutoAugment's policy for CIFAR-10, drawn for each image from a given generator."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+
+from ccfcpp.data.augmentation import Drawn
 
 SUB_POLICIES = 25
 """Sub-policies of the table for CIFAR-10, each of two operations."""
 
 
 @dataclass(frozen=True)
-class Policies:
-    """What was drawn for each image.
+class Policies(Drawn):
+    """Sub-policies of AutoAugment, one for each image.
 
     Attributes:
         sub_policies: int64 of shape (samples,): which sub-policy of the table is chosen.
@@ -26,41 +27,13 @@ class Policies:
     chances: Tensor
     negated: Tensor
 
-    def __len__(self) -> int:
-        return len(self.sub_policies)
-
-    @staticmethod
-    def join(parts: Sequence["Policies"]) -> "Policies":
-        """The policies of several draws, one after the other."""
-        return Policies(
-            torch.cat([part.sub_policies for part in parts]),
-            torch.cat([part.chances for part in parts]),
-            torch.cat([part.negated for part in parts]),
-        )
-
-    def __getitem__(self, index: Tensor | slice) -> "Policies":
-        return Policies(self.sub_policies[index], self.chances[index], self.negated[index])
-
-    def to(self, device: torch.device) -> "Policies":
-        """The same policies on another device."""
-        return Policies(
-            self.sub_policies.to(device), self.chances.to(device), self.negated.to(device)
-        )
-
 
 def draw_policies(count: int, generator: torch.Generator) -> Policies:
     """Draw sub-policies for ``count`` images of any size.
 
     From Cubuk et al. 2018, "AutoAugment: Learning Augmentation Policies from Data", section 3 and
     the appendix's table for CIFAR-10: a sub-policy uniformly, each of its operations with the
-    probability it names, each sign with probability 1/2.
-
-    Args:
-        count: Number of images.
-        generator: Source of the draws, on the CPU.
-
-    Returns:
-        Policies of ``count`` images, on the CPU.
+    probability it names, each sign with probability 1/2. Generator and result are on the CPU.
     """
     sub_policies = torch.randint(SUB_POLICIES, (count,), generator=generator)
     chances = torch.rand(count, 2, generator=generator)

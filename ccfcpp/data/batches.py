@@ -30,10 +30,10 @@ def cohort_batches(
     generators: Sequence[torch.Generator],
     device: torch.device,
 ) -> Iterator[CohortBatch]:
-    """One epoch of several clients side by side, each in a random order of its own.
+    """Yield the batches of one epoch of several clients, each in its own random order.
 
-    A last batch of a single sample is left out: BatchNorm cannot be trained on it. The next epoch
-    shuffles anew, so no sample is left out for good, save where a client holds but one.
+    A last batch of a single sample is left out, since BatchNorm cannot be trained on it. The next
+    epoch shuffles anew, so no sample is left out for good unless a client holds only one.
 
     Args:
         sizes: Number of samples of each client, in descending order.
@@ -42,7 +42,7 @@ def cohort_batches(
         device: Where the batches go, all in one transfer.
 
     Yields:
-        A batch of each client that is not done, which are the first ones.
+        A batch of each client that has one left; these are the first clients.
 
     Raises:
         ValueError: The sizes do not descend.
@@ -71,21 +71,21 @@ def cohort_batches(
 
 
 def _batch_lengths(size: int, batch_size: int, largest: int) -> Tensor:
-    """Length of each of a client's batches; 0 where there is none, or only one sample is left."""
+    """Return the lengths of a client's batches; 0 where none or only one sample is left."""
     left = size - torch.arange(0, largest, batch_size)
     lengths = left.clamp(min=0, max=batch_size)
     return torch.where(lengths > 1, lengths, 0)
 
 
 class MeanLosses:
-    """The mean loss of each client of a cohort over its batches.
+    """Mean loss of each client of a cohort over its batches.
 
     Args:
-        clients: How many clients there are.
+        clients: Number of clients.
         device: Where losses are added up, so that no step has to wait for them.
 
     Attributes:
-        steps: Batches of each client so far.
+        steps: Number of batches of each client so far.
     """
 
     def __init__(self, clients: int, device: torch.device) -> None:
@@ -93,28 +93,24 @@ class MeanLosses:
         self._totals = torch.zeros(clients, device=device)
 
     def add(self, losses: Tensor) -> None:
-        """Count a batch in.
-
-        Args:
-            losses: Those of the clients that are not done, which are the first; of shape (active,).
-        """
+        """Add the losses of a batch, of shape (active,), of the first clients."""
         active = len(losses)
         self._totals[:active] += losses.detach()
         self.steps[:active] = [count + 1 for count in self.steps[:active]]
 
     def means(self) -> list[float | None]:
-        """Of each client; None for one that had no batch."""
+        """Return the mean loss of each client; None for one that had no batch."""
         totals = zip(self._totals.tolist(), self.steps, strict=True)
         return [total / count if count else None for total, count in totals]
 
 
 def forward_batch(size: int, most: int = 1024, usual_size: int = 28 * 28) -> int:
-    """How many images go through a network at a time where nothing is trained.
+    """Return how many images go through a network at a time where nothing is trained.
 
     Args:
-        size: Pixels (or values) of an image.
-        most: Images of the usual size. Larger ones go in smaller batches, so that memory does not
-            grow with their size.
-        usual_size: Pixels (or values) of those.
+        size: Number of values in an image.
+        most: Batch size for images of ``usual_size`` values; it is smaller for larger images, so
+            that memory does not grow with their size.
+        usual_size: Number of values in a usual image.
     """
     return min(most, max(1, most * usual_size // size))

@@ -35,18 +35,15 @@ def cache_folder() -> Path:
 def cached(
     files: Iterable[Path], options: str, names: tuple[str, ...], decode: Callable[[], Arrays]
 ) -> Arrays:
-    """Return what `decode` gives, from the cache if the same files were decoded before.
+    """Return the arrays of `decode`, from the cache if the same files were decoded before.
 
-    A cache that cannot be written or read is done without.
+    Decoding goes on without a cache that cannot be written or read.
 
     Args:
         files: The files that are decoded, in order; their paths, sizes and times are the key.
-        options: What else the result depends on.
+        options: Everything else on which the result depends.
         names: The names of the arrays.
-        decode: Gives the arrays; none may have dtype object.
-
-    Returns:
-        An array for each of `names`.
+        decode: Returns the arrays by name; none may have dtype object.
     """
     entry = cache_folder() / _key(files, options)
     arrays = _read(entry, names)

@@ -1,4 +1,4 @@
-"""Encoded images to uint8 arrays: the one place where a decoder sees bytes from outside."""
+"""Decoding of image files to uint8 arrays: the one place where a decoder sees foreign bytes."""
 
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -13,10 +13,10 @@ from PIL import Image
 from ccfcpp.core.errors import UsageError
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
-"""What the name of an image file ends with, in lower case."""
+"""Suffixes of image files' names, in lower case."""
 
 Source = Callable[[Path], Path | BytesIO]
-"""From the name of a file to the file on disk, or to its content."""
+"""Maps the name of a file to the file on disk, or to its content."""
 
 _GIVE_A_SIZE = "give one size to all, for instance --set data.image_size=32"
 # Named, so that a file with an image's name never reaches a decoder that starts a program (EPS).
@@ -40,11 +40,11 @@ def decode_images(
 
     Args:
         files: The names of the files, at least one.
-        source: Gives the file of a name.
+        source: Returns the file of a name.
         image_size: Resize every image to this height and width; without it, all must have one size.
         channels: 3 to let grey images fill three channels; by default one channel if all images
             are grey, else three.
-        mend: What to do about differing sizes, for the message.
+        mend: The remedy for differing sizes, for the message.
 
     Returns:
         uint8 `(files, channels, height, width)`.

@@ -17,7 +17,7 @@ ignored.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -45,21 +45,21 @@ class _File(NamedTuple):
     test: bool | None = None
 
 
-def read_folder(
-    folder: Path,
+def read_images(
+    path: Path,
     *,
     image_size: int | None = None,
     folders_are_clients: bool = False,
     classes: Sequence[str] | None = None,
 ) -> ImageData:
-    """Read a folder of images, laid out as described above.
+    """Read a folder of images, or an archive of one, laid out as described above.
 
     Files are decoded once and then cached. One channel if all images are grey, else three.
     Palettes are resolved, alpha is dropped, 16-bit grey is scaled to 8 bits, and pixels are taken
-    as stored (no rotation by EXIF).
+    as stored (no rotation by EXIF). An archive (`.zip`, `.tar`, `.tar.gz`) is not unpacked on disk.
 
     Args:
-        folder: The folder.
+        path: The folder or the archive.
         image_size: Resize every image to this height and width; without it, all must have one size.
         folders_are_clients: Whether each top-level folder is a client, which owns what it holds.
         classes: The names of the only classes to read; None reads all.
@@ -70,48 +70,34 @@ def read_folder(
         holds training images. One that has no image of the `classes` is no owner.
 
     Raises:
-        UsageError: If the layout is mixed or empty, an image is broken, or the sizes differ.
+        UsageError: If the layout is mixed or empty, an image or the archive is broken, or the sizes
+            differ.
     """
     chosen = None if classes is None else sorted(set(classes))
-    with archives.opened(folder, _READ) as tree:
-        files = _find(tree, folders_are_clients, chosen)
-        paths = [file.path for file in files]
-        arrays = cached(
-            paths,
-            f"folder image_size={image_size}",
-            ("images",),
-            lambda: {"images": decode_images(paths, tree.source, image_size=image_size)},
-        )
-    return _image_data(folder.resolve().name, arrays | _facts(files))
-
-
-def read_archive(
-    archive: Path,
-    *,
-    image_size: int | None = None,
-    folders_are_clients: bool = False,
-    classes: Sequence[str] | None = None,
-) -> ImageData:
-    """Read a `.zip`, `.tar` or `.tar.gz` of an image folder, without unpacking it on disk.
-
-    Everything is as `read_folder` has it, only that the cache holds the whole result: an archive
-    takes long to look through.
-
-    Raises:
-        UsageError: As `read_folder` does, and if the archive is broken.
-    """
-    chosen = None if classes is None else sorted(set(classes))
+    if path.is_dir():
+        with archives.opened(path, _READ) as tree:
+            files = _find(tree, folders_are_clients, chosen)
+            arrays = cached(
+                [file.path for file in files],
+                f"folder image_size={image_size}",
+                ("images",),
+                lambda: _decoded(tree, files, image_size),
+            )
+        return _image_data(path.resolve().name, arrays | _facts(files))
 
     def decode() -> Arrays:
-        with archives.opened(archive, _READ) as tree:
+        with archives.opened(path, _READ) as tree:
             files = _find(tree, folders_are_clients, chosen)
-            paths = [file.path for file in files]
-            images = decode_images(paths, tree.source, image_size=image_size)
-        return {"images": images} | _facts(files)
+            return _decoded(tree, files, image_size) | _facts(files)
 
+    # An archive takes long to look through: the cache holds what its layout tells, too.
     options = json.dumps(["archive", image_size, folders_are_clients, chosen])
-    arrays = cached([archive], options, _ARRAYS, decode)
-    return _image_data(archives.without_suffix(archive), arrays)
+    return _image_data(archives.without_suffix(path), cached([path], options, _ARRAYS, decode))
+
+
+def _decoded(tree: Tree, files: Sequence[_File], image_size: int | None) -> Arrays:
+    paths = [file.path for file in files]
+    return {"images": decode_images(paths, tree.source, image_size=image_size)}
 
 
 def _find(tree: Tree, clients: bool, classes: Sequence[str] | None) -> list[_File]:
@@ -162,13 +148,7 @@ def _client_files(tree: Tree, folder: Path, classes: Sequence[str] | None) -> li
 
 
 def _lists(tree: Tree, folder: Path, owners: Sequence[Path]) -> dict[Path, list[Path]]:
-    """Return the list of training images and that of test images of each client, if there are any.
-
-    Args:
-        tree: Holds the folder.
-        folder: The folder that holds the clients' folders.
-        owners: The clients' folders.
-    """
+    """Return the lists of each client's training and test images; empty where there are none."""
     lists = {
         owner: [folder / f"{owner.name}_{split}{_LIST_SUFFIX}" for split in _SPLITS]
         for owner in owners
@@ -193,14 +173,9 @@ def _listed(
     lists: Sequence[Path],
     classes: Sequence[str] | None,
 ) -> list[_File]:
-    """Keep the listed ones of a client's files, those for training first.
+    """Keep a client's files that are listed, those for training first.
 
-    Args:
-        tree: Holds the folder.
-        folder: The folder that the lists' paths start from.
-        files: All files of the client, in order.
-        lists: The lists of its training and its test images.
-        classes: Only these classes need to be there; None stands for all.
+    Paths in the lists start from `folder`. Only images of the `classes` need to be there.
     """
     there = {file.path: file.class_name for file in files}
     is_test = {}
@@ -273,25 +248,19 @@ def _entries(tree: Tree, folder: Path) -> tuple[list[Path], list[Path]]:
 
 
 def _facts(files: Sequence[_File]) -> Arrays:
-    """What the layout tells of the images; an array is empty where it tells nothing."""
-    labels, classes = _indices([file.class_name for file in files])
-    owners, owner_names = _indices([file.owner for file in files])
+    """Return what the layout tells of the images; an array is empty where it tells nothing."""
+    classes, labels = _indices(file.class_name for file in files)
+    owner_names, owners = _indices(file.owner for file in files)
     is_split = any(file.test is not None for file in files)
-    test = [bool(file.test) for file in files] if is_split else []
-    return {
-        "labels": labels,
-        "classes": classes,
-        "owners": owners,
-        "owner_names": owner_names,
-        "test": np.array(test, np.bool_),
-    }
+    test = np.array([bool(file.test) for file in files if is_split], np.bool_)
+    arrays = (labels, classes, owners, owner_names, test)
+    return dict(zip(_ARRAYS[1:], arrays, strict=True))
 
 
-def _indices(names: Sequence[str | None]) -> tuple[NDArray[np.int64], NDArray[np.str_]]:
-    distinct = sorted({name for name in names if name is not None})
-    index = {name: i for i, name in enumerate(distinct)}
-    indices = [index[name] for name in names if name is not None]
-    return np.array(indices, np.int64), np.array(distinct, np.str_)
+def _indices(names: Iterable[str | None]) -> tuple[NDArray[np.str_], NDArray[np.int64]]:
+    known = np.array([name for name in names if name is not None], np.str_)
+    distinct, indices = np.unique(known, return_inverse=True)
+    return distinct, indices.astype(np.int64)
 
 
 def _image_data(name: str, arrays: Arrays) -> ImageData:

@@ -1,7 +1,7 @@
 """Readers of the byte formats in which data sets were published.
 
-They take bytes and a name for error messages, and every fault in the bytes is a `UsageError`.
-Nothing that is read can run code.
+They take the content of a file and its name for error messages, and every fault in the content is a
+`UsageError`. Nothing that is read can run code.
 """
 
 import gzip
@@ -28,18 +28,14 @@ _STL10_SHAPE = (3, 96, 96)
 def read_idx(content: bytes, where: str) -> NDArray[np.uint8]:
     """Read an IDX array of unsigned bytes (MNIST's format), gzipped or plain.
 
-    Args:
-        content: The bytes of the file.
-        where: The file's name, for errors.
-
     Returns:
         A read-only uint8 array of the shape that the file states.
-
-    Raises:
-        UsageError: If the bytes are not an IDX array of unsigned bytes, or not all of one.
     """
     if content.startswith(_GZIP_MAGIC):
-        content = _gunzip(content, where)
+        try:
+            content = gzip.decompress(content)
+        except (OSError, EOFError, zlib.error) as error:
+            raise UsageError(f"{where} is not a whole gzip file ({error}): get it again") from error
     if len(content) < 4 or content[:2] != b"\0\0" or content[2] != _IDX_UINT8:
         raise UsageError(f"{where} is not an IDX file of unsigned bytes: get it again")
     start = 4 + 4 * content[3]
@@ -57,16 +53,8 @@ def read_cifar_batch(
 ) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     """Read one python batch of CIFAR-10 (`label_key` "labels") or CIFAR-100 ("fine_labels").
 
-    Args:
-        content: The bytes of the file, a pickle.
-        label_key: The entry that holds the labels.
-        where: The file's name, for errors.
-
     Returns:
         Images, uint8 `(samples, 3, 32, 32)`, and labels, int64 `(samples,)`.
-
-    Raises:
-        UsageError: If the pickle asks for anything but arrays, or does not hold such a batch.
     """
     batch = _restricted_unpickle(content, where)
     images = _cifar_images(batch.get("data"), where)
@@ -79,16 +67,7 @@ def read_cifar_batch(
 
 
 def read_cifar_classes(content: bytes, key: str, where: str) -> tuple[str, ...]:
-    """Read the class names from CIFAR's meta file.
-
-    Args:
-        content: The bytes of the file, a pickle.
-        key: The entry that holds the names.
-        where: The file's name, for errors.
-
-    Raises:
-        UsageError: If the pickle asks for anything but arrays, or does not hold names.
-    """
+    """Read the class names from the entry `key` of CIFAR's meta file."""
     names = _restricted_unpickle(content, where).get(key)
     if not _is_list_of(names, str):
         raise UsageError(f"{where} has no class names '{key}': get it again")
@@ -100,9 +79,6 @@ def read_stl10_images(content: bytes, where: str) -> NDArray[np.uint8]:
 
     Returns:
         A read-only uint8 array `(samples, 3, 96, 96)`.
-
-    Raises:
-        UsageError: If the bytes are not a whole number of images.
     """
     if len(content) % math.prod(_STL10_SHAPE):
         raise UsageError(f"{where} does not hold whole images of 96x96: get it again")
@@ -110,25 +86,11 @@ def read_stl10_images(content: bytes, where: str) -> NDArray[np.uint8]:
 
 
 def read_stl10_labels(content: bytes, where: str) -> NDArray[np.int64]:
-    """Read the labels of an STL-10 `_y.bin` file, which counts classes from 1.
-
-    Returns:
-        int64 `(samples,)`, counted from 0.
-
-    Raises:
-        UsageError: If a label is 0.
-    """
+    """Read an STL-10 `_y.bin` file, which counts classes from 1, as int64 labels from 0."""
     labels = np.frombuffer(content, np.uint8).astype(np.int64) - 1
     if (labels < 0).any():
         raise UsageError(f"{where} has a label 0, but STL-10 counts from 1: get it again")
     return labels
-
-
-def _gunzip(content: bytes, where: str) -> bytes:
-    try:
-        return gzip.decompress(content)
-    except (OSError, EOFError, zlib.error) as error:
-        raise UsageError(f"{where} is not a whole gzip file ({error}): get it again") from error
 
 
 def _is_list_of(value: object, kind: type[_T]) -> TypeGuard[list[_T]]:
@@ -162,7 +124,7 @@ def _restricted_unpickle(content: bytes, where: str) -> dict[object, object]:
 
 
 class _PickledDtype:
-    """What a pickle tells of a numpy dtype."""
+    """Stand-in for a pickled numpy dtype."""
 
     def __init__(self, code: object, *_: object) -> None:
         self.code = code
@@ -172,10 +134,7 @@ class _PickledDtype:
 
 
 class _PickledArray:
-    """What a pickle tells of a numpy array.
-
-    numpy itself would take sizes and flags from the pickle on trust.
-    """
+    """Stand-in for a pickled numpy array, since numpy trusts the sizes and flags in a pickle."""
 
     shape: object = None
     content = b""

@@ -1,9 +1,9 @@
-"""The one representation of a data set: uint8 images with optional labels and owners."""
+"""Data sets in memory: uint8 images with optional labels and owners."""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -19,7 +19,7 @@ class ImageData:
     """Images of one size, held in memory.
 
     Attributes:
-        name: What to call the data set in reports.
+        name: Name of the data set in reports.
         images: uint8 `(samples, channels, height, width)`.
         labels: int64 `(samples,)`, each an index into `classes`; None if unlabelled.
         classes: Class names; empty exactly if unlabelled.
@@ -48,21 +48,26 @@ class ImageData:
             )
         _check_indices("labels", self.labels, "classes", self.classes, len(self))
         _check_indices("owners", self.owners, "owner_names", self.owner_names, len(self))
-        if self.test is not None:
-            _check_mask("test", self.test, len(self))
+        test = self.test
+        if test is not None and (test.dtype != torch.bool or test.shape != (len(self),)):
+            raise ValueError(
+                f"test must be bool ({len(self)},), not {test.dtype} {tuple(test.shape)}"
+            )
 
     def __len__(self) -> int:
         return self.images.shape[0]
 
     def to(self, device: torch.device | str) -> ImageData:
-        """Return the same data on `device`."""
-        return replace(
-            self,
-            images=self.images.to(device),
-            labels=None if self.labels is None else self.labels.to(device),
-            owners=None if self.owners is None else self.owners.to(device),
-            test=None if self.test is None else self.test.to(device),
+        """Copy the data to a device."""
+        return self.each(lambda tensor: tensor.to(device))
+
+    def each(self, change: Callable[[Tensor], Tensor]) -> ImageData:
+        """Change each tensor: images, labels, owners and test."""
+        labels, owners, test = (
+            None if tensor is None else change(tensor)
+            for tensor in (self.labels, self.owners, self.test)
         )
+        return replace(self, images=change(self.images), labels=labels, owners=owners, test=test)
 
 
 def random_part(index: Tensor, count: int | None, generator: torch.Generator) -> Tensor:
@@ -75,13 +80,7 @@ def random_part(index: Tensor, count: int | None, generator: torch.Generator) ->
 
 def selected(data: ImageData, chosen: Tensor) -> ImageData:
     """Return some of the images, by an index or a mask, with the same classes and clients."""
-    return replace(
-        data,
-        images=data.images[chosen],
-        labels=None if data.labels is None else data.labels[chosen],
-        owners=None if data.owners is None else data.owners[chosen],
-        test=None if data.test is None else data.test[chosen],
-    )
+    return data.each(lambda tensor: tensor[chosen])
 
 
 def keep_classes(data: ImageData, names: Sequence[str]) -> ImageData:
@@ -95,10 +94,9 @@ def keep_classes(data: ImageData, names: Sequence[str]) -> ImageData:
     assert data.labels is not None  # else there are no classes, and none can be kept
     new_label = torch.full((len(data.classes),), -1)
     new_label[[data.classes.index(name) for name in classes]] = torch.arange(len(classes))
-    chosen = new_label[data.labels] >= 0
-    kept_data = selected(data, chosen)
-    assert kept_data.labels is not None
-    return replace(kept_data, labels=new_label[kept_data.labels], classes=classes)
+    labels = new_label[data.labels]
+    chosen = labels >= 0
+    return replace(selected(data, chosen), labels=labels[chosen], classes=classes)
 
 
 def check_classes(names: Sequence[str], known: Sequence[str], where: str) -> frozenset[str]:
@@ -114,7 +112,8 @@ def check_classes(names: Sequence[str], known: Sequence[str], where: str) -> fro
     for name in names:
         if name not in known:
             close = difflib.get_close_matches(name, known, n=3)
-            hint = f"did you mean {' or '.join(map(repr, close))}?" if close else _examples(known)
+            some = f"take some of {', '.join(known[:10])}{', …' if len(known) > 10 else ''}"
+            hint = f"did you mean {' or '.join(map(repr, close))}?" if close else some
             raise UsageError(f"{where} has no class {name!r}: {hint}")
     return frozenset(names)
 
@@ -135,19 +134,10 @@ def resize(images: Tensor, size: int) -> Tensor:
 
 
 def to_float(images: Tensor) -> Tensor:
-    """uint8 images as floats in [0, 1], laid out channels-last, which convolutions prefer."""
+    """Convert uint8 images to floats in [0, 1], channels-last, which convolutions prefer."""
     return (images.to(torch.get_default_dtype()) / 255).contiguous(
         memory_format=torch.channels_last
     )
-
-
-def _examples(known: Sequence[str]) -> str:
-    return f"take some of {', '.join(known[:10])}{', …' if len(known) > 10 else ''}"
-
-
-def _check_mask(what: str, mask: Tensor, samples: int) -> None:
-    if mask.dtype != torch.bool or mask.shape != (samples,):
-        raise ValueError(f"{what} must be bool ({samples},), not {mask.dtype} {tuple(mask.shape)}")
 
 
 def _check_indices(

@@ -1,4 +1,4 @@
-"""Classes of different sizes: long-tailed parts of data sets."""
+"""Long-tailed parts of data sets, whose classes differ in size."""
 
 import torch
 
@@ -7,7 +7,7 @@ from ccfcpp.data.images import ImageData, random_part, selected
 
 
 def long_tailed_sizes(largest: int, classes: int, imbalance: float) -> list[int]:
-    """Sizes of classes that fall geometrically: round(n · r^(−c/(C−1))) for class c, 1 at least.
+    """Return geometrically falling sizes of classes: max(1, round(n · r^(−c/(C−1)))) for class c.
 
     Source: Cui et al., *Class-Balanced Loss Based on Effective Number of Samples*, CVPR 2019.
 
@@ -15,27 +15,16 @@ def long_tailed_sizes(largest: int, classes: int, imbalance: float) -> list[int]
         largest: Size n of class 0, 1 at least.
         classes: Number of classes C.
         imbalance: Ratio r of the largest class to the smallest, 1 at least.
-
-    Returns:
-        The size of each class, descending, each from 1 to n.
     """
     last = max(1, classes - 1)
     return [max(1, round(largest * imbalance ** (-c / last))) for c in range(classes)]
 
 
 def long_tailed(data: ImageData, imbalance: float, generator: torch.Generator) -> ImageData:
-    """A part of the images whose classes fall in size geometrically, in the order of the classes.
+    """Return a random part of the images, with ``long_tailed_sizes`` of the classes.
 
-    The first class keeps as many images as the smallest one has, so that no class runs short. Which
-    images are kept is drawn at random; they stay in their order.
-
-    Args:
-        data: Labelled images.
-        imbalance: Ratio of the largest class to the smallest, 1 at least.
-        generator: Where random numbers come from.
-
-    Returns:
-        The part, with the same classes and clients.
+    The first class keeps as many images as the smallest one has, so that no class runs short.
+    Images stay in their order.
 
     Raises:
         UsageError: There are no labels, or a class has no image.

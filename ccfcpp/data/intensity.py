@@ -1,4 +1,4 @@
-"""Random views of images by intensity and colour: another light, and a part that is hidden."""
+"""Random changes of images in intensity and colour, and erased rectangles."""
 
 from typing import Protocol
 
@@ -6,11 +6,11 @@ import torch
 from torch import Tensor
 
 _DARKEST = 1e-4
-"""Lower intensities count as this one, so that a power of them is no zero."""
+"""Lower intensities are raised to this one, so that no power of them is 0."""
 
 
 class IntensityRanges(Protocol):
-    """How far views may be from their image; see ``IntensityViewsConfig``."""
+    """Largest changes of a view; see ``IntensityViewsConfig``."""
 
     @property
     def gamma(self) -> float: ...  # noqa: D102 - named as in the configuration
@@ -29,28 +29,19 @@ class IntensityRanges(Protocol):
 
 
 def draw_intensity(count: int, generator: torch.Generator) -> Tensor:
-    """Draw what views are made of: uniform numbers in [0, 1), of shape (12, count).
-
-    Args:
-        count: How many views.
-        generator: A CPU generator.
-    """
+    """Draw uniform numbers in [0, 1) for ``render_intensity``, of shape (12, count), on the CPU."""
     return torch.rand(12, count, generator=generator)
 
 
 def render_intensity(images: Tensor, draws: Tensor, ranges: IntensityRanges) -> Tensor:
-    """One view of each image, in the order gamma, colour, contrast, brightness, erased rectangle.
+    """Change images in the order gamma, colour, contrast, brightness, erased rectangle.
 
-    Each amount is uniform in its range. Without any range a view is its image. Values may leave
-    [0, 1].
+    Each change is uniform in its range. Values may leave [0, 1].
 
     Args:
         images: Float tensor of shape (batch, channels, height, width), values in [0, 1].
-        draws: What ``draw_intensity`` gave, of shape (12, batch).
-        ranges: How far they go.
-
-    Returns:
-        Tensor of the images' shape.
+        draws: Result of ``draw_intensity``, of shape (12, batch).
+        ranges: The largest changes; 0 is none.
     """
     draws = draws.to(images)[:, :, None, None, None]
     around = draws * 2 - 1
@@ -69,7 +60,7 @@ def render_intensity(images: Tensor, draws: Tensor, ranges: IntensityRanges) -> 
 
 
 def _coloured(images: Tensor, draws: Tensor, ranges: IntensityRanges) -> Tensor:
-    """More or less colour, a tint, or none."""
+    """Change the saturation, tint the images, or make them grey."""
     around = draws * 2 - 1
     if ranges.saturation:
         grey = images.mean(dim=1, keepdim=True)
@@ -83,12 +74,9 @@ def _coloured(images: Tensor, draws: Tensor, ranges: IntensityRanges) -> Tensor:
 
 
 def _rectangles(draws: Tensor, largest: float, size: torch.Size) -> Tensor:
-    """Pixels whose middle lies in a rectangle: bool of shape (batch, 1, height, width).
+    """Return whether each pixel lies in a rectangle, bool of shape (batch, 1, height, width).
 
-    Args:
-        draws: Of shape (4, batch, 1, 1, 1): the middle, down and across, and the two sides.
-        largest: The longest side, as a share of the image's.
-        size: Height and width of the images.
+    ``draws`` has the shape (4, batch, 1, 1, 1): the middle, down and across, and the two sides.
     """
     inside: list[Tensor] = []
     for middle, side, pixels, shape in zip(

@@ -1,4 +1,4 @@
-"""Images from arrays, and from an `.npz` file of them.
+"""Images from numpy arrays, and from an `.npz` file of them.
 
 Keys: `images` (or `x`) and optionally `labels` (or `y`) and `test`; the longer name wins, others
 are ignored.
@@ -42,10 +42,10 @@ def read_npz(path: Path) -> ImageData:
 def from_arrays(
     name: str, images: _Array, labels: _Array | None, where: str, test: _Array | None = None
 ) -> ImageData:
-    """Check arrays and bring them to the one representation.
+    """Make a data set of arrays.
 
     Args:
-        name: What to call the data set.
+        name: Name of the data set.
         images: uint8 of one of the shapes that `read_npz` takes.
         labels: Integers or strings of shape `(n,)`, or None.
         where: Where the arrays come from, for messages.

@@ -1,4 +1,7 @@
-"""How images are divided among clients."""
+"""Partitions of images among clients.
+
+Each function returns the int64 indices of every client's samples.
+"""
 
 import math
 
@@ -11,15 +14,7 @@ from ccfcpp.core.randomness import Randomness
 
 
 def iid_partition(samples: int, clients: int, randomness: Randomness) -> list[Tensor]:
-    """Shuffle once and deal out equal shares.
-
-    Args:
-        samples: Number of samples.
-        clients: Number of clients.
-        randomness: The run's source of random numbers.
-
-    Returns:
-        For each client the int64 indices of its samples; sizes differ by one at most.
+    """Shuffle once and deal out equal shares; sizes differ by one at most.
 
     Raises:
         UsageError: There are more clients than samples.
@@ -32,7 +27,7 @@ def iid_partition(samples: int, clients: int, randomness: Randomness) -> list[Te
 def skewed_partition(
     labels: Tensor, classes: int, clients: int, p: float, randomness: Randomness
 ) -> list[Tensor]:
-    """The p-skew of Section III-B of the CCFC++ paper, index by index as in the authors' code.
+    """Skew by p as in Section III-B of the CCFC++ paper, index by index as in the authors' code.
 
     With N samples and M clients, client i's own class is i mod C. For p < 1 it takes the first
     round(N/M·p) samples of its class in data order, then round(N/M·(1−p)) samples of what all
@@ -52,7 +47,7 @@ def skewed_partition(
         randomness: The run's source of random numbers.
 
     Returns:
-        For each client the int64 indices of its samples, each sample with one client at most.
+        Indices by client, each sample with one client at most.
 
     Raises:
         UsageError: p lies outside [0, 1], or there are more clients than samples.
@@ -79,7 +74,7 @@ def skewed_partition(
 
 
 def _own_samples(labels: Tensor, classes: int, clients: int, client: int, wanted: int) -> Tensor:
-    """The client's part of its own class: up to ``wanted`` samples, in data order."""
+    """Return the client's part of its own class: up to ``wanted`` samples, in data order."""
     members = (labels == client % classes).nonzero().flatten()
     sharers = len(range(client % classes, clients, classes))
     if sharers * wanted <= len(members):
@@ -89,7 +84,7 @@ def _own_samples(labels: Tensor, classes: int, clients: int, client: int, wanted
 
 
 def _others_that_fit(own: int, p: float) -> int:
-    """The most samples from elsewhere that leave ``own`` samples at the share ``p`` > 0."""
+    """Return how many other samples leave ``own`` samples at the share ``p`` > 0."""
     # The small addend keeps an exact quotient such as 5250·(0.25/0.75) from falling just below.
     return math.floor(own * (1 - p) / p + 1e-9)
 
@@ -104,7 +99,7 @@ def _fit(counts: list[int], available: int) -> list[int]:
 
 
 _DRAWS = 10_000
-"""How often shares are drawn before a partition counts as impossible."""
+"""Number of draws after which a partition counts as impossible."""
 
 
 def dirichlet_partition(
@@ -115,7 +110,7 @@ def dirichlet_partition(
     randomness: Randomness,
     min_samples: int = 10,
 ) -> list[Tensor]:
-    """The Dirichlet partition of Section 5.1 of the FedDecorr paper, as in its authors' code.
+    """Partition by Dirichlet as in Section 5.1 of the FedDecorr paper and in its authors' code.
 
     Class by class, shares of the clients are drawn from Dir(α). A client that already holds N/K
     samples gets none of the class. All is drawn again until each client has ``min_samples``.
@@ -129,7 +124,7 @@ def dirichlet_partition(
         min_samples: The least number of samples of a client.
 
     Returns:
-        For each client the int64 indices of its samples, every sample with one client.
+        Indices by client, every sample with one client.
 
     Raises:
         UsageError: α is not positive, or the clients cannot have so many samples each.
@@ -161,9 +156,9 @@ def dirichlet_partition(
 def _dirichlet_counts(
     sizes: list[int], clients: int, alpha: float, source: np.random.Generator
 ) -> "np.ndarray[tuple[int, int], np.dtype[np.int64]] | None":
-    """How many samples of each class (rows) each client gets; None for a draw that is void.
+    """Draw how many samples of each class (rows) each client (columns) gets.
 
-    It is void where the whole of a class falls to clients that may not have more.
+    None where a whole class falls to clients that may not have more.
     """
     enough = sum(sizes) / clients
     counts = np.zeros((len(sizes), clients), np.int64)
@@ -183,7 +178,7 @@ def _dealt(
     counts: "np.ndarray[tuple[int, int], np.dtype[np.int64]]",
     source: np.random.Generator,
 ) -> list[Tensor]:
-    """Each class, shuffled, in parts of the given sizes; joined by client."""
+    """Shuffle each class, split it into parts of the given sizes, and join them by client."""
     by_class = [
         np.split(source.permutation(own), np.cumsum(row)[:-1])
         for own, row in zip(members, counts, strict=True)
@@ -194,7 +189,7 @@ def _dealt(
 def pathological_partition(
     labels: Tensor, classes: int, clients: int, classes_per_client: int, randomness: Randomness
 ) -> list[Tensor]:
-    """The pathological partition: each client holds samples of M classes only.
+    """Give each client samples of M classes only, the pathological partition.
 
     A client takes M of the classes that have the fewest holders, at random among equals, so that
     the numbers of holders differ by one at most. The holders of a class divide its samples equally.
@@ -206,11 +201,11 @@ def pathological_partition(
         labels: int64 class of each sample, shape (samples,), each in [0, ``classes``).
         classes: Number of classes C.
         clients: Number of clients K.
-        classes_per_client: M.
+        classes_per_client: Number of classes M of a client.
         randomness: The run's source of random numbers.
 
     Returns:
-        For each client the int64 indices of its samples, each sample with one client at most.
+        Indices by client, each sample with one client at most.
 
     Raises:
         UsageError: M is not between 1 and C, or a client would hold nothing of one of its classes.
@@ -240,7 +235,7 @@ def pathological_partition(
 def _deal_classes(
     classes: int, clients: int, each: int, generator: torch.Generator
 ) -> list[list[int]]:
-    """The holders of each class: always the classes with the fewest, in a random order."""
+    """Return the holders of each class; each client takes the classes with the fewest holders."""
     holders: list[list[int]] = [[] for _ in range(classes)]
     for client in torch.randperm(clients, generator=generator).tolist():
         order = torch.randperm(classes, generator=generator).tolist()
@@ -250,15 +245,7 @@ def _deal_classes(
 
 
 def owner_partition(owners: Tensor, clients: int) -> list[Tensor]:
-    """Each folder is a client: client i holds what lies in folder i.
-
-    Args:
-        owners: int64 folder of each sample, shape (samples,).
-        clients: Number of folders.
-
-    Returns:
-        For each client the int64 indices of its samples, in data order.
-    """
+    """Give client i the samples whose int64 owner is i, in data order."""
     return [(owners.cpu() == client).nonzero().flatten() for client in range(clients)]
 
 

@@ -1,4 +1,4 @@
-"""Images by themselves, without classes or clients, each with a name."""
+"""Images with names, without classes or clients."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -36,7 +36,7 @@ def read_photos(path: Path, shape: tuple[int, ...], *, resized: bool) -> Photos:
         path: A folder, in which files may lie at any depth, an archive of one, or an ``.npz``.
             Hidden files and files that are no images are ignored, and links to folders not
             followed.
-        shape: Channels, height and width that are wanted. Grey images fill three channels.
+        shape: The wanted channels, height and width. Grey images fill three channels.
         resized: Whether to resize to that height and width; without it all must have them.
 
     Raises:
@@ -52,7 +52,11 @@ def read_photos(path: Path, shape: tuple[int, ...], *, resized: bool) -> Photos:
 
 def _read(path: Path, shape: tuple[int, ...], resized: bool) -> Photos:
     if path.is_file() and path.suffix.lower() == ".npz":
-        return _of_arrays(path, shape, resized)
+        images = read_npz(path).images
+        if images.shape[1] == 1:
+            images = images.expand(-1, shape[0], -1, -1)
+        images = resize(images, shape[1]) if resized else images
+        return Photos(tuple(map(str, range(len(images)))), images)
     if path.is_dir() or (path.is_file() and archives.is_archive(path)):
         return _of_files(path, shape, resized)
     if path.exists():
@@ -61,15 +65,6 @@ def _read(path: Path, shape: tuple[int, ...], resized: bool) -> Photos:
             f"({' '.join(ARCHIVE_SUFFIXES)}), nor an .npz file"
         )
     raise UsageError(f"there is no {path}: give a folder of images, an archive of one, or an .npz")
-
-
-def _of_arrays(path: Path, shape: tuple[int, ...], resized: bool) -> Photos:
-    images = read_npz(path).images
-    if images.shape[1] == 1:
-        images = images.expand(-1, shape[0], -1, -1)
-    if resized:
-        images = resize(images, shape[1])
-    return Photos(tuple(map(str, range(len(images)))), images)
 
 
 def _of_files(path: Path, shape: tuple[int, ...], resized: bool) -> Photos:
@@ -91,7 +86,7 @@ def _of_files(path: Path, shape: tuple[int, ...], resized: bool) -> Photos:
 
 
 def _images(tree: Tree, folder: Path) -> Iterator[Path]:
-    """The image files below a folder: its own first, then those of each folder inside."""
+    """Yield the image files below a folder: its own first, then those of each folder inside."""
     folders, files = tree.entries(folder)
     yield from (file for file in files if file.name.lower().endswith(SUFFIXES))
     for inner in folders:

@@ -1,7 +1,4 @@
-"""The named data sets: what is known of them, and where they lie.
-
-To list or to describe them imports neither torch nor a library that has data sets.
-"""
+"""The named data sets, which can be listed without importing torch or a library of data sets."""
 
 from __future__ import annotations
 
@@ -41,18 +38,11 @@ class DataSet:
     shape: tuple[int, int, int]
 
     def place(self, root: Path) -> str:
-        """Say where the data set lies, in words.
-
-        Args:
-            root: The folder of the named data sets.
-        """
+        """Return in words where the data set lies, where `root` is the data sets' folder."""
         raise NotImplementedError
 
     def load(self, root: Path) -> ImageData:
-        """Read the data set, training images first.
-
-        Args:
-            root: The folder of the named data sets.
+        """Read the data set from the data sets' folder `root`, training images first.
 
         Raises:
             UsageError: If it is missing or broken; the message is one line.
@@ -77,33 +67,11 @@ DATASETS: Registry[DataSet] = Registry(
 """The data sets that ``load`` knows by name."""
 
 
-@dataclass(frozen=True)
-class Description:
-    """One row of the list of named data sets.
-
-    Attributes:
-        name: The name to ask for.
-        images: The number of images.
-        classes: The number of classes.
-        shape: Channels, height and width of an image.
-        place: Where it is, or where it would be downloaded to.
-    """
-
-    name: str
-    images: int
-    classes: int
-    shape: tuple[int, int, int]
-    place: str
-
-
-def describe(data_root: Path | None = None) -> tuple[Description, ...]:
-    """Describe every named data set, and say where under `data_root` (as in `load`) it lies.
+def describe(data_root: Path | None = None) -> dict[str, tuple[DataSet, str]]:
+    """Return every named data set with its place under `data_root` (as in `load`), by its name.
 
     Raises:
         UsageError: If a data set that an installed package adds cannot be imported.
     """
     root = root_folder(data_root)
-    return tuple(
-        Description(name, it.images, it.classes, it.shape, it.place(root))
-        for name, it in DATASETS.items()
-    )
+    return {name: (data_set, data_set.place(root)) for name, data_set in DATASETS.items()}

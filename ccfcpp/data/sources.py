@@ -1,19 +1,17 @@
-"""From what a user asks for, a name or a path, to the data."""
+"""Loading of data sets by a name or a path."""
 
 import difflib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from ccfcpp.core.errors import UsageError
 from ccfcpp.data.archives import ARCHIVE_SUFFIXES, is_archive
-from ccfcpp.data.folder import read_archive, read_folder
+from ccfcpp.data.folder import read_images
 from ccfcpp.data.images import ImageData, keep_classes, resize
 from ccfcpp.data.npz import read_npz
 from ccfcpp.data.places import root_folder
-from ccfcpp.data.registry import DATASETS, describe
-
-__all__ = ["describe", "load"]
+from ccfcpp.data.registry import DATASETS
 
 
 def load(
@@ -47,26 +45,21 @@ def load(
     """
     if image_size is not None and image_size < 1:
         raise UsageError(f"data.image_size is {image_size}, but must be at least 1")
+    path = Path(source).expanduser()
     try:
-        return _load(source, root_folder(data_root), image_size, folders_are_clients, classes)
+        if source not in DATASETS and (path.is_dir() or (path.is_file() and is_archive(path))):
+            return read_images(
+                path,
+                image_size=image_size,
+                folders_are_clients=folders_are_clients,
+                classes=classes,
+            )
+        if source in DATASETS:
+            data = DATASETS[source].load(root_folder(data_root))
+        else:
+            data = _read_npz(source, path)
     except OSError as error:
         raise UsageError(f"{source!r} cannot be read: {error}") from error
-
-
-def _load(
-    source: str,
-    root: Path,
-    image_size: int | None,
-    folders_are_clients: bool,
-    classes: Sequence[str] | None,
-) -> ImageData:
-    path = Path(source).expanduser()
-    read_images = None if source in DATASETS else _reader_of_images(path)
-    if read_images is not None:
-        return read_images(
-            path, image_size=image_size, folders_are_clients=folders_are_clients, classes=classes
-        )
-    data = DATASETS[source].load(root) if source in DATASETS else _read_npz(source, path)
     if folders_are_clients:
         raise UsageError(
             f"folders can be clients only in an image folder, and {source!r} is none: give one, or "
@@ -74,12 +67,6 @@ def _load(
         )
     data = data if classes is None else keep_classes(data, classes)
     return data if image_size is None else replace(data, images=resize(data.images, image_size))
-
-
-def _reader_of_images(path: Path) -> Callable[..., ImageData] | None:
-    if path.is_dir():
-        return read_folder
-    return read_archive if path.is_file() and is_archive(path) else None
 
 
 def _read_npz(source: str, path: Path) -> ImageData:

@@ -1,16 +1,17 @@
-"""Crops and mirror images for training a classifier, drawn for each image, cut all at once."""
+"""Random crops and mirror images for training a classifier, a whole batch at a time."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from ccfcpp.data.augmentation import Drawn
+
 
 @dataclass(frozen=True)
-class Crops:
-    """Where each image is cut out of its zero-padded self, and whether it is mirrored.
+class Crops(Drawn):
+    """Crops of zero-padded images, each of which may be mirrored.
 
     Attributes:
         rows: int64 of shape (samples,): the image's row that the crop's first one shows, from
@@ -22,25 +23,6 @@ class Crops:
     rows: Tensor
     columns: Tensor
     mirrored: Tensor
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    @staticmethod
-    def join(parts: Sequence["Crops"]) -> "Crops":
-        """The crops of several draws, one after the other."""
-        return Crops(
-            torch.cat([part.rows for part in parts]),
-            torch.cat([part.columns for part in parts]),
-            torch.cat([part.mirrored for part in parts]),
-        )
-
-    def __getitem__(self, index: Tensor | slice) -> "Crops":
-        return Crops(self.rows[index], self.columns[index], self.mirrored[index])
-
-    def to(self, device: torch.device) -> "Crops":
-        """The same crops on another device."""
-        return Crops(self.rows.to(device), self.columns.to(device), self.mirrored.to(device))
 
 
 def draw_crops(
@@ -57,10 +39,7 @@ def draw_crops(
         padding: Pixels of 0 on every side, 4 in the paper.
         mirror_probability: 0.5 in the paper; 0 where a mirror image means something else, as it
             does with digits.
-        generator: Source of the draws, on the CPU.
-
-    Returns:
-        Crops of ``count`` images, on the CPU.
+        generator: Source of the draws; like the result, on the CPU.
     """
     rows, columns = torch.randint(-padding, padding + 1, (2, count), generator=generator)
     mirrored = torch.rand(count, generator=generator) < mirror_probability

@@ -10,7 +10,7 @@ from PIL import Image
 
 from ccfcpp.core.errors import UsageError
 from ccfcpp.data import ImageData, archives, load
-from ccfcpp.data.folder import read_archive, read_folder
+from ccfcpp.data.folder import read_images
 from tests.support.originals import (
     REAL_DATA,
     encoded,
@@ -90,12 +90,12 @@ def test_an_archive_is_read_as_the_folder_is(
     tmp_path: Path, files: Mapping[str, bytes], clients: bool, suffix: str, inside: str
 ) -> None:
     write_tree(tmp_path / "folder", files)
-    expected = read_folder(tmp_path / "folder", folders_are_clients=clients)
+    expected = read_images(tmp_path / "folder", folders_are_clients=clients)
     write_archive(
         tmp_path / f"archive{suffix}", {inside + name: content for name, content in files.items()}
     )
     for _ in range(2):  # decoded, and from the cache
-        data = read_archive(tmp_path / f"archive{suffix}", folders_are_clients=clients)
+        data = read_images(tmp_path / f"archive{suffix}", folders_are_clients=clients)
         _assert_same(data, expected)
 
 

@@ -10,7 +10,7 @@ from PIL import Image
 
 from ccfcpp.core.errors import UsageError
 from ccfcpp.data import decoding, load
-from ccfcpp.data.folder import read_folder
+from ccfcpp.data.folder import read_images
 from ccfcpp.data.images import ImageData
 from tests.support.originals import random_images
 
@@ -71,7 +71,7 @@ def test_train_comes_before_test_and_shares_its_classes(tmp_path: Path) -> None:
     _save(tmp_path / "train" / "a" / "9.png", 4)
     _save(tmp_path / "train" / "c" / "10.png", 5)
     _save(tmp_path / "train" / "c" / "9.png", 6)
-    data = read_folder(tmp_path)
+    data = read_images(tmp_path)
     assert _values(data) == [4, 5, 6, 1, 2, 3]
     assert _labels(data) == ["a", "c", "c", "a", "b", "c"]
     assert data.classes == ("a", "b", "c")
@@ -81,14 +81,14 @@ def test_train_comes_before_test_and_shares_its_classes(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("split", "test"), [("train", None), ("test", [True])])
 def test_a_split_alone(tmp_path: Path, split: str, test: list[bool] | None) -> None:
     _save(tmp_path / split / "a" / "0.png", 1)
-    data = read_folder(tmp_path)
+    data = read_images(tmp_path)
     assert (None if data.test is None else data.test.tolist()) == test
 
 
 def test_flat_images_are_unlabelled(tmp_path: Path) -> None:
     for name, value in (("b", 2), ("a", 1), ("c", 3)):
         _save(tmp_path / f"{name}.png", value)
-    data = read_folder(tmp_path)
+    data = read_images(tmp_path)
     assert _values(data) == [1, 2, 3]
     assert (data.labels, data.classes) == (None, ())
 
@@ -96,7 +96,7 @@ def test_flat_images_are_unlabelled(tmp_path: Path) -> None:
 def test_flat_train_and_test_are_unlabelled(tmp_path: Path) -> None:
     _save(tmp_path / "test" / "a.png", 1)
     _save(tmp_path / "train" / "b.png", 2)
-    data = read_folder(tmp_path)
+    data = read_images(tmp_path)
     assert _values(data) == [2, 1]
     assert data.labels is None
     assert _test(data) == [False, True]
@@ -118,7 +118,7 @@ def test_folders_as_clients(tmp_path: Path) -> None:
 def test_unlabelled_folders_as_clients(tmp_path: Path) -> None:
     _save(tmp_path / "b" / "0.png", 1)
     _save(tmp_path / "a" / "0.png", 2)
-    data = read_folder(tmp_path, folders_are_clients=True)
+    data = read_images(tmp_path, folders_are_clients=True)
     assert _values(data) == [2, 1]
     assert data.labels is None
     assert _owners(data) == ["a", "b"]
@@ -127,7 +127,7 @@ def test_unlabelled_folders_as_clients(tmp_path: Path) -> None:
 def test_a_client_may_have_train_and_test(tmp_path: Path) -> None:
     _save(tmp_path / "a" / "test" / "x" / "0.png", 1)
     _save(tmp_path / "a" / "train" / "x" / "0.png", 2)
-    data = read_folder(tmp_path, folders_are_clients=True)
+    data = read_images(tmp_path, folders_are_clients=True)
     assert _values(data) == [2, 1]
     assert _labels(data) == ["x", "x"]
     assert _test(data) == [False, True]
@@ -138,7 +138,7 @@ def test_a_client_without_a_test_folder_holds_training_images(tmp_path: Path) ->
     _save(tmp_path / "a" / "train" / "x" / "0.png", 2)
     _save(tmp_path / "b" / "x" / "0.png", 3)
     _save(tmp_path / "c" / "train" / "x" / "0.png", 4)
-    data = read_folder(tmp_path, folders_are_clients=True)
+    data = read_images(tmp_path, folders_are_clients=True)
     assert _values(data) == [2, 1, 3, 4]
     assert _owners(data) == ["a", "a", "b", "c"]
     assert _test(data) == [False, True, False, False]
@@ -267,7 +267,7 @@ def test_hidden_and_other_files_are_ignored(tmp_path: Path) -> None:
     _save(tmp_path / ".thumbnails" / "0.png", 3)
     (tmp_path / "README.md").write_text("about")
     (tmp_path / "a" / "notes.txt").write_text("about")
-    assert _values(read_folder(tmp_path)) == [1]
+    assert _values(read_images(tmp_path)) == [1]
 
 
 @pytest.mark.parametrize(
@@ -275,7 +275,7 @@ def test_hidden_and_other_files_are_ignored(tmp_path: Path) -> None:
 )
 def test_formats(tmp_path: Path, suffix: str) -> None:
     _save(tmp_path / f"a.{suffix}", (10, 120, 240), size=16)
-    images = read_folder(tmp_path).images.int()
+    images = read_images(tmp_path).images.int()
     assert images.shape == (1, 3, 16, 16)
     assert (images - torch.tensor([10, 120, 240])[:, None, None]).abs().max() < 6  # lossy ones
 
@@ -283,7 +283,7 @@ def test_formats(tmp_path: Path, suffix: str) -> None:
 @pytest.mark.parametrize("suffix", ["png", "jpg", "pgm", "bmp", "tif"])
 def test_grey_images_have_one_channel(tmp_path: Path, suffix: str) -> None:
     _save(tmp_path / f"a.{suffix}", 77)
-    data = read_folder(tmp_path)
+    data = read_images(tmp_path)
     assert data.images.shape == (1, 1, 4, 4)
     assert _values(data) == [77]
 
@@ -291,14 +291,14 @@ def test_grey_images_have_one_channel(tmp_path: Path, suffix: str) -> None:
 def test_one_colour_image_makes_all_rgb(tmp_path: Path) -> None:
     _save(tmp_path / "a.png", 9)
     _save(tmp_path / "b.png", (1, 2, 3))
-    assert read_folder(tmp_path).images[:, :, 0, 0].tolist() == [[9, 9, 9], [1, 2, 3]]
+    assert read_images(tmp_path).images[:, :, 0, 0].tolist() == [[9, 9, 9], [1, 2, 3]]
 
 
 @pytest.mark.parametrize("suffix", ["png", "tif", "pgm"])
 def test_16_bit_grey_is_scaled(tmp_path: Path, suffix: str) -> None:
     values = np.array([[0, 128, 129, 257], [32768, 65406, 65407, 65535]], np.uint16)
     _save(tmp_path / f"a.{suffix}", values)
-    data = read_folder(tmp_path)
+    data = read_images(tmp_path)
     assert data.images[0, 0].tolist() == [[0, 0, 1, 1], [128, 254, 255, 255]]
 
 
@@ -309,17 +309,17 @@ def test_palette_alpha_and_black_and_white(tmp_path: Path) -> None:
     Image.new("RGBA", (2, 2), (5, 6, 7, 0)).save(tmp_path / "rgba.png")
     Image.new("LA", (2, 2), (8, 100)).save(tmp_path / "la.png")
     Image.new("1", (2, 2), 1).save(tmp_path / "bits.png")
-    pixels = read_folder(tmp_path).images[:, :, 0, 0].tolist()
+    pixels = read_images(tmp_path).images[:, :, 0, 0].tolist()
     assert pixels == [[255, 255, 255], [8, 8, 8], [200, 100, 50], [5, 6, 7]]
 
 
 def test_values_beyond_16_bits_are_refused(tmp_path: Path) -> None:
     _save(tmp_path / "a.tif", np.full((2, 2), 70_000, np.int32))
     with pytest.raises(UsageError, match=r"a\.tif .* more than 16 bits"):
-        read_folder(tmp_path)
+        read_images(tmp_path)
     _save(tmp_path / "a.tif", np.full((2, 2), 0.5, np.float32))
     with pytest.raises(UsageError, match=r"a\.tif .* floating-point"):
-        read_folder(tmp_path)
+        read_images(tmp_path)
 
 
 def test_image_size_resizes_antialiased(tmp_path: Path) -> None:
@@ -339,7 +339,7 @@ def test_differing_sizes_need_an_image_size(tmp_path: Path) -> None:
     _save(tmp_path / "a.png", np.zeros((4, 6), np.uint8))
     _save(tmp_path / "b.png", np.zeros((5, 6), np.uint8))
     with pytest.raises(UsageError) as caught:
-        read_folder(tmp_path)
+        read_images(tmp_path)
     assert str(caught.value) == (
         f"{tmp_path}/b.png is 6x5, but {tmp_path}/a.png is 6x4: "
         "give one size to all, for instance --set data.image_size=32"
@@ -391,7 +391,7 @@ def test_a_broken_image_is_named(tmp_path: Path, broken: str) -> None:
     }[broken]
     (tmp_path / "b.png").write_bytes(content)
     with pytest.raises(UsageError, match=r"b\.png cannot be read as an image") as caught:
-        read_folder(tmp_path)
+        read_images(tmp_path)
     assert "\n" not in str(caught.value)
 
 
@@ -399,29 +399,29 @@ def test_a_decompression_bomb_is_refused(tmp_path: Path, monkeypatch: pytest.Mon
     _save(tmp_path / "a.png", 1, size=12)
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 100)  # PIL itself would only warn until 200
     with pytest.raises(UsageError, match=r"a\.png .* decompression bomb"):
-        read_folder(tmp_path)
+        read_images(tmp_path)
 
 
 def test_files_are_decoded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     images = tmp_path / "images"
     _save(images / "a" / "0.png", 1)
     _save(images / "b" / "0.png", 2)
-    first = read_folder(images)
+    first = read_images(images)
 
     def fail(*_: object) -> None:
         raise AssertionError("decoded again")
 
     with monkeypatch.context() as patch:
         patch.setattr(decoding, "_pixels", fail)
-        again = read_folder(images)
-        as_clients = read_folder(images, folders_are_clients=True)
+        again = read_images(images)
+        as_clients = read_images(images, folders_are_clients=True)
         with pytest.raises(AssertionError, match="decoded again"):
-            read_folder(images, image_size=2)
+            read_images(images, image_size=2)
     assert torch.equal(again.images, first.images)
     assert (_labels(again), _owners(as_clients)) == (["a", "b"], ["a", "b"])
 
     _save(images / "b" / "0.png", 3)
     os.utime(images / "b" / "0.png", ns=(0, 1))
-    assert _values(read_folder(images)) == [1, 3]
+    assert _values(read_images(images)) == [1, 3]
     _save(images / "b" / "1.png", 4)
-    assert _values(read_folder(images)) == [1, 3, 4]
+    assert _values(read_images(images)) == [1, 3, 4]

@@ -104,13 +104,15 @@ def test_describe(tmp_path: Path) -> None:
         1,
         gz=True,
     )
-    rows = {row.name: row for row in describe(tmp_path)}
-    assert list(rows) == NAMES
-    assert rows["digits"].place == "scikit-learn"
-    assert rows["mnist"].place == str(tmp_path / "mnist")
-    assert (rows["stl10"].images, rows["stl10"].shape) == (13_000, (3, 96, 96))
-    assert rows["cifar100"].classes == 100
-    assert rows["cifar100"].place == f"to be downloaded to {tmp_path}"
+    described = describe(tmp_path)
+    places = {name: place for name, (_, place) in described.items()}
+    assert list(described) == NAMES
+    assert places["digits"] == "scikit-learn"
+    assert places["mnist"] == str(tmp_path / "mnist")
+    assert places["cifar100"] == f"to be downloaded to {tmp_path}"
+    stl10, cifar100 = described["stl10"][0], described["cifar100"][0]
+    assert (stl10.images, stl10.shape) == (13_000, (3, 96, 96))
+    assert cifar100.classes == 100
 
 
 @pytest.mark.parametrize("ours", [MNIST, FASHION_MNIST])
@@ -142,7 +144,8 @@ def test_an_installed_package_adds_a_data_set(tmp_path: Path) -> None:
 from ccfcpp.core.errors import UsageError
 from ccfcpp.data import load
 from ccfcpp.data.registry import describe
-print(describe()[-1])
+name, (stripes, place) = describe().popitem()
+print(name, stripes.images, stripes.classes, stripes.shape, place)
 data = load("stripes", classes=["b"], image_size=2)
 print(data.name, data.images.flatten().tolist(), data.classes)
 for source in ("stripe", "quagga"):
@@ -152,8 +155,8 @@ for source in ("stripe", "quagga"):
         print(error)
 """
     lines = run(tmp_path, code, install(tmp_path, "stripes = zebra:STRIPES")).splitlines()
-    assert lines[0].startswith("Description(name='stripes', images=2, classes=2, shape=(1, 2, 2)")
-    assert lines[0].endswith("or nowhere')")
+    assert lines[0].startswith("stripes 2 2 (1, 2, 2) ")
+    assert lines[0].endswith("or nowhere")
     assert lines[1] == "stripes [4, 5, 6, 7] ('b',)"
     assert "did you mean 'stripes'? Known: digits, " in lines[2]
     assert "tiny-imagenet, stripes, or a path" in lines[3]

@@ -77,7 +77,7 @@ PLACES = [
 def test_every_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str) -> None:
     _write(tmp_path, place, _files())
     _assert_whole(load("tiny-imagenet", data_root=tmp_path))
-    described = {row.name: row.place for row in describe(tmp_path)}["tiny-imagenet"]
+    _, described = describe(tmp_path)["tiny-imagenet"]
     assert described == str(tmp_path / place)
 
     def fail(*_: object, **__: object) -> None:
@@ -233,8 +233,8 @@ def test_downloads_the_archive(
 
 
 def test_the_size_of_the_published_set(tmp_path: Path) -> None:
-    row = {row.name: row for row in describe(tmp_path)}["tiny-imagenet"]
-    assert (row.images, row.classes, row.shape) == (110_000, 200, (3, 64, 64))
+    data, _ = describe(tmp_path)["tiny-imagenet"]
+    assert (data.images, data.classes, data.shape) == (110_000, 200, (3, 64, 64))
 
 
 def test_the_real_part(tmp_path: Path) -> None:

@@ -1,1 +1,1 @@
-"""The named data sets, a module each; two that are published alike share one."""
+"""The named data sets; those of one publication form share a module."""

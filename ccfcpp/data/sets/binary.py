@@ -7,7 +7,7 @@ from pathlib import Path
 from ccfcpp.core.errors import UsageError
 from ccfcpp.data import archives
 from ccfcpp.data.cache import Arrays, cached
-from ccfcpp.data.sets.published import ARRAYS, Published, from_torchvision
+from ccfcpp.data.sets.published import ARRAYS, Published, find_packed, from_torchvision
 
 Contents = dict[str, bytes]
 """The contents of the members by their names."""
@@ -33,21 +33,14 @@ class BinarySet(Published, ABC):
     @property
     @abstractmethod
     def members(self) -> tuple[str, ...]:
-        """The names of the files that are read."""
+        """Names of the files that are read."""
 
     @abstractmethod
     def decode(self, contents: Contents, place: Path) -> Arrays:
-        """Decode the contents of the members.
-
-        Args:
-            contents: The contents by name.
-            place: Where they come from, for messages.
-
-        Returns:
-            The arrays of `Published.read`.
+        """Decode the contents of the members to the arrays of `Published.read`.
 
         Raises:
-            UsageError: If the contents are broken.
+            UsageError: If the contents are broken; the message names `place`.
         """
 
     @property
@@ -57,12 +50,7 @@ class BinarySet(Published, ABC):
 
     def find(self, root: Path) -> Path | None:
         """Return the unpacked folder or the archive under `root`, in this order, if any."""
-        bases = (root, root / self.name)
-        for folder in [*(base / self.folder for base in bases), root / self.name]:
-            if all((folder / member).is_file() for member in self.members):
-                return folder
-        archives = (base / self.archive for base in bases)
-        return next((archive for archive in archives if archive.is_file()), None)
+        return find_packed(root, self.name, self.folder, self.members, [self.archive])
 
     def read(self, place: Path) -> Arrays:
         """Read the data set from an unpacked folder or an archive."""

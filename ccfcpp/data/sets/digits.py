@@ -1,7 +1,7 @@
 """The 8×8 handwritten digits that come with scikit-learn, so that they are there without a network.
 
-They are read from the file inside the installed package: to import scikit-learn takes longer than
-all else that a command does before it starts.
+They are read from the file inside the installed package, since importing scikit-learn takes longer
+than everything else that a command does before it starts.
 """
 
 from __future__ import annotations
@@ -22,18 +22,14 @@ _LARGEST = 16  # of the values of a pixel
 
 
 class Digits(DataSet):
-    """Grey values from 0 to 16 as bytes; nobody set images apart for testing."""
+    """Grey images with values from 0 to 16, none of which are set apart for testing."""
 
     def place(self, root: Path) -> str:
         """Say where the data set lies."""
         return "scikit-learn"
 
     def load(self, root: Path) -> ImageData:
-        """Read the images: uint8 `(1797, 1, 8, 8)`, the largest value as 255.
-
-        Raises:
-            UsageError: If scikit-learn is not installed.
-        """
+        """Read the images: uint8 `(1797, 1, 8, 8)`, the largest value as 255."""
         import torch
 
         from ccfcpp.data.images import ImageData

@@ -56,26 +56,26 @@ class IdxSet(Published):
 
     def fetch(self, folder: Path) -> None:
         """Download the four files."""
-        for file, md5 in from_torchvision(self.original).resources:
-            self._fetch_from_a_mirror(file, md5, self._raw(folder))
-
-    def _fetch_from_a_mirror(self, file: str, md5: str, folder: Path) -> None:
-        from torchvision.datasets.utils import download_and_extract_archive
-
-        errors = []
-        for mirror in from_torchvision(self.original).mirrors:
-            try:
-                download_and_extract_archive(
-                    mirror + file, str(folder), md5=md5, remove_finished=True
-                )
-            except FAULTS as error:
-                errors.append(f"{mirror}: {error}")
-            else:
-                return
-        raise RuntimeError("; ".join(errors))
+        original = from_torchvision(self.original)
+        for file, md5 in original.resources:
+            _fetch_from_a_mirror(original.mirrors, file, md5, self._raw(folder))
 
     def _raw(self, root: Path) -> Path:
         return root / self.original / "raw"
+
+
+def _fetch_from_a_mirror(mirrors: Sequence[str], file: str, md5: str, folder: Path) -> None:
+    from torchvision.datasets.utils import download_and_extract_archive
+
+    errors = []
+    for mirror in mirrors:
+        try:
+            download_and_extract_archive(mirror + file, str(folder), md5=md5, remove_finished=True)
+        except FAULTS as error:
+            errors.append(f"{mirror}: {error}")
+        else:
+            return
+    raise RuntimeError("; ".join(errors))
 
 
 def _files_in(folder: Path) -> list[Path]:

@@ -1,8 +1,8 @@
-"""What published data sets have in common: where their files lie, and how they are fetched.
+"""Common parts of published data sets: their place on disk, and their download.
 
 The layout on disk is torchvision's where it has the data set: a folder that torchvision filled can
-be used, and the other way round. Addresses and checksums are torchvision's, too; it is imported for
-a download only, since this takes longer than to read most of the data sets.
+be used, and the other way round. Addresses and checksums are torchvision's, too. It is imported for
+a download only, since importing it takes longer than reading most data sets.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import socket
 import sys
 import tempfile
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,10 +29,10 @@ if TYPE_CHECKING:
     from ccfcpp.data.images import ImageData
 
 ARRAYS = ("images", "labels", "classes", "test")
-"""The arrays that a data set is read to, and that the cache keeps."""
+"""Names of the arrays of a data set, which the cache keeps."""
 
 FAULTS = (OSError, RuntimeError, http.client.HTTPException)
-"""What a download raises that fails."""
+"""Errors of a failed download."""
 
 _SILENCE_SECONDS = 30.0
 
@@ -98,6 +98,26 @@ class Published(DataSet, ABC):
                 f"data set '{self.name}' is not in {root} and cannot be downloaded ({reason}): "
                 f"put {self.expected} into {root}, or use 'digits', which works offline"
             ) from error
+
+
+def find_packed(
+    root: Path, name: str, folder: str, members: Iterable[str], archives: Iterable[str]
+) -> Path | None:
+    """Return the unpacked folder or the archive of a data set under the root, in this order.
+
+    Args:
+        root: The folder of the named data sets; both may also lie in its folder `name`.
+        name: The name of the data set.
+        folder: The name of the unpacked folder.
+        members: The files that the unpacked folder must hold.
+        archives: Patterns of the archives' names.
+    """
+    bases, members = (root, root / name), list(members)
+    for unpacked in [*(base / folder for base in bases), root / name]:
+        if all((unpacked / member).is_file() for member in members):
+            return unpacked
+    found = (path for each in archives for base in bases for path in sorted(base.glob(each)))
+    return next((path for path in found if path.is_file()), None)
 
 
 def from_torchvision(name: str) -> Any:

@@ -21,7 +21,7 @@ from ccfcpp.data import archives
 from ccfcpp.data.archives import Tree
 from ccfcpp.data.cache import Arrays, cached
 from ccfcpp.data.decoding import SUFFIXES, decode_images
-from ccfcpp.data.sets.published import ARRAYS, Published, split_mask
+from ccfcpp.data.sets.published import ARRAYS, Published, find_packed, split_mask
 
 _BASE = "tiny-imagenet-200"
 _READ = (*SUFFIXES, ".txt")
@@ -48,32 +48,23 @@ class TinyImageNet(Published):
 
     def find(self, root: Path) -> Path | None:
         """Return the unpacked folder, the archive, or another archive, in this order, if any."""
-        bases = (root, root / self.name)
-        for folder in [*(base / _BASE for base in bases), root / self.name]:
-            if (folder / _ORDER).is_file():
-                return folder
-        archives = [base / self.filename for base in bases]
-        for base in bases:
-            archives += sorted(base.glob(f"{_BASE}*.tar.gz"))
-        return next((archive for archive in archives if archive.is_file()), None)
+        packed = [self.filename, f"{_BASE}*.tar.gz"]
+        return find_packed(root, self.name, _BASE, [_ORDER], packed)
 
     def read(self, place: Path) -> Arrays:
         """Read the data set from an unpacked folder or an archive."""
-        return self._from_folder(place) if place.is_dir() else self._from_archive(place)
+        if place.is_dir():
+            with archives.opened(place, _READ) as tree:
+                files = _find_files(tree)
+                # The text files are read anyway; what they say of the images belongs to the key.
+                said = json.dumps([self.name, files.labels, files.classes, files.train])
+                return cached(files.images, said, ARRAYS, lambda: _decode(tree, files))
 
-    def _from_archive(self, archive: Path) -> Arrays:
         def decode() -> Arrays:
-            with archives.opened(archive, _READ) as tree:
+            with archives.opened(place, _READ) as tree:
                 return _decode(tree, _find_files(tree))
 
-        return cached([archive], self.name, ARRAYS, decode)
-
-    def _from_folder(self, folder: Path) -> Arrays:
-        with archives.opened(folder, _READ) as tree:
-            files = _find_files(tree)
-            # The text files are read anyway; what they say of the images belongs to the key.
-            said = json.dumps([self.name, files.labels, files.classes, files.train])
-            return cached(files.images, said, ARRAYS, lambda: _decode(tree, files))
+        return cached([place], self.name, ARRAYS, decode)
 
     def fetch(self, folder: Path) -> None:
         """Download the archive, which torchvision does not know."""
@@ -83,13 +74,13 @@ class TinyImageNet(Published):
 
 
 class _Files(NamedTuple):
-    """The images in order, those for training first, and what is known of them.
+    """The images in order, those for training first.
 
     Attributes:
-        images: The images.
-        labels: For each, an index into `classes`.
+        images: The images' files.
+        labels: Index of each image's class in `classes`.
         classes: Readable names, all distinct.
-        train: How many are for training.
+        train: Number of images for training.
     """
 
     images: list[Path]
@@ -99,14 +90,11 @@ class _Files(NamedTuple):
 
 
 def _find_files(tree: Tree) -> _Files:
-    """Find the images and their classes in a folder or an archive, which may be a part of the set.
+    """Find the images and their classes in a folder or an archive that may hold a part of the set.
 
     The classes are those that have training images, in the order of `wnids.txt`; others follow in
-    the order of their identifiers. A class is named by the first of its names in `words.txt`, where
-    this is no other's, and by its identifier where there is none.
-
-    Raises:
-        UsageError: If the layout is another, or the annotations do not fit the images.
+    the order of their identifiers. A class is named by the first of its names in `words.txt`, with
+    its identifier where another class has the same, and by its identifier where it has no name.
     """
     base = tree.root / _BASE
     if base not in tree.entries(tree.root)[0]:
@@ -130,14 +118,7 @@ def _find_files(tree: Tree) -> _Files:
 
 
 def _decode(tree: Tree, files: _Files) -> Arrays:
-    """Decode the images to uint8 `(samples, 3, height, width)`; grey ones fill all channels.
-
-    Returns:
-        The arrays `images`, `labels`, `classes` and `test`.
-
-    Raises:
-        UsageError: If an image is broken, or the sizes differ.
-    """
+    """Decode the images to the arrays of `Published.read`; grey ones fill all channels."""
     images = decode_images(files.images, tree.source, channels=3, mend="get it again")
     return {
         "images": images,
