@@ -1,1 +1,1 @@
-"""What every other part may use: errors, configuration, randomness, metrics, files."""
+"""Foundations of all other parts: errors, configuration, randomness, metrics, files."""

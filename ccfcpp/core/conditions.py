@@ -1,4 +1,4 @@
-"""When a setting counts: conditions on other settings, declared beside a field's type.
+"""Conditions under which a setting counts, declared beside a field's type.
 
     threshold: Annotated[Positive | None, When("privacy.secure_sums")] = None
 
@@ -8,12 +8,13 @@ that every section, also one of an installed package, can declare conditions.
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Protocol
 
 Values = Mapping[str, object]
 """The settings of a run, by dotted key."""
 Spell = Callable[[str, object], str]
-"""From a key and a value of it to what a user types for the two."""
+"""Maps a key and its value to what a user types for the two."""
 
 
 class Condition(Protocol):
@@ -29,12 +30,7 @@ class Condition(Protocol):
 
 
 class When:
-    """A setting counts where another one has one of some values.
-
-    Args:
-        key: Dotted key of the other setting.
-        values: The values, as a file has them; true where none is given.
-    """
+    """A setting counts where the setting ``key`` has one of some values, or is true."""
 
     def __init__(self, key: str, *values: object) -> None:
         self.key = key
@@ -78,15 +74,11 @@ class Either:
         return ", or ".join(condition.in_words(spell) for condition in self.conditions)
 
 
+@dataclass(frozen=True)
 class Affects:
-    """A setting changes something else than the figures of a run, such as its files.
+    """A setting changes not the figures of a run, but ``what`` says, such as its files."""
 
-    Args:
-        what: What changes, in words.
-    """
-
-    def __init__(self, what: str) -> None:
-        self.what = what
+    what: str
 
 
 def in_file(value: object) -> str:

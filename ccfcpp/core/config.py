@@ -1,4 +1,4 @@
-"""The configuration: what every run has, and the types of which configurations are made."""
+"""The configuration that every run has, and the types of which configurations are made."""
 
 import difflib
 import functools
@@ -15,9 +15,9 @@ Tree = dict[str, Any]
 """Settings by key; a section is a tree of its own."""
 S = TypeVar("S", bound="Section")
 _SIMILAR = 0.4
-"""How alike a name must be to be proposed, by ``difflib``'s ratio."""
+"""Least similarity of a proposed name, by ``difflib``'s ratio."""
 
-# The upper bounds only keep numbers that no run can mean from overflowing deep inside a library.
+# The upper bounds only keep absurd numbers from overflowing deep inside a library.
 Count = Annotated[int, Field(ge=0, le=10**6)]
 Positive = Annotated[int, Field(ge=1, le=10**6)]
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -28,7 +28,7 @@ PositiveNumber = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 class Section(BaseModel):
-    """A part of the configuration: fixed once made, and without unknown keys."""
+    """A part of the configuration, immutable and without unknown keys."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -87,7 +87,7 @@ class AvailabilityConfig(Section):
 
 
 class ComputeConfig(Section):
-    """How the machine is used; results change by rounding alone."""
+    """Use of the machine; results change by rounding alone."""
 
     cohort: Literal["auto"] | Positive = "auto"
     """How many clients are trained side by side; ``auto``: as many as memory serves."""
@@ -123,45 +123,40 @@ class RunConfig(Section):
 
     @classmethod
     def kind_for(cls, tree: Mapping[str, object]) -> type[Self]:
-        """The kind of configuration that a tree of settings asks for."""
+        """Return the kind of configuration for a tree of settings."""
         return cls
 
     @classmethod
     def fixed_by(cls, tree: Mapping[str, object]) -> Tree:
-        """What a layer of settings fixes by naming a method."""
+        """Return the settings that a layer fixes by naming a method."""
         return {}
 
 
 def fits_always(config: object) -> None:
-    """The check of a method that any configuration fits."""
+    """Accept any configuration, as the check of a method."""
 
 
 class Heeding(Protocol):
-    """A method, as far as its configuration goes."""
+    """The part of a method that concerns its configuration."""
 
     @property
     def sections(self) -> Mapping[str, type[Section]]:
-        """The sections that it heeds, by name, beside those of every run."""
-        ...
+        """The method's own sections by name, beside those of every run."""
 
     @property
     def fixed(self) -> Tree:
-        """Settings that it brings where it is named."""
-        ...
+        """Settings that follow from naming the method."""
 
     @property
     def ignores(self) -> Sequence[str]:
-        """Keys and sections that it never looks at, of the sections that it shares with others."""
-        ...
+        """Keys and sections without effect, of the sections that it shares with others."""
 
     @property
     def needs(self) -> Mapping[str, Sequence[Condition]]:
-        """When keys and sections count, beside the conditions that their fields declare."""
-        ...
+        """Conditions on keys and sections, beside those that their fields declare."""
 
     def check(self, config: "MethodConfig") -> None:
-        """Raise ``ValueError`` where a configuration does not fit it."""
-        ...
+        """Raise ``ValueError`` where a configuration does not fit the method."""
 
 
 class MethodConfig(RunConfig):
@@ -175,34 +170,34 @@ class MethodConfig(RunConfig):
 
     @classmethod
     def own_methods(cls) -> list[str]:
-        """Names of the methods of this library."""
+        """Return the names of this library's methods."""
         raise NotImplementedError
 
     @classmethod
     def methods(cls) -> Mapping[str, Heeding]:
-        """All methods by name."""
+        """Return all methods by name."""
         raise NotImplementedError
 
     @classmethod
     def common_fields(cls) -> Collection[str]:
-        """Names of the keys and sections that a run of each method has."""
+        """Return the names of the keys and sections that runs of all methods have."""
         return cls._declared().model_fields
 
     @classmethod
     def kind_for(cls, tree: Mapping[str, object]) -> type[Self]:
-        """With the sections of the method that is named."""
+        """Return the kind with the sections of the method that is named."""
         name = str(tree.get("method", cls.model_fields["method"].default))
         added = name in cls.methods() and name not in cls.own_methods()
         return cast(type[Self], _with_sections(cls._declared(), name if added else None))
 
     @classmethod
     def fixed_by(cls, tree: Mapping[str, object]) -> Tree:
-        """What the named method brings."""
+        """Return the settings that follow from naming the method."""
         methods, name = cls.methods(), str(tree.get("method"))
         return methods[name].fixed if name in methods else {}
 
     def section(self, kind: type[S]) -> S:
-        """The section of a kind, with its defaults where the configuration was made without it."""
+        """Return the section of a kind; one of defaults where the configuration has none."""
         for name, field in type(self).model_fields.items():
             if field.annotation is kind:
                 found: S = getattr(self, name)
@@ -229,7 +224,7 @@ class MethodConfig(RunConfig):
 
     @classmethod
     def _declared(cls) -> "type[MethodConfig]":
-        """The class that a module declares: its sections are added while the program runs."""
+        """Return the class in a module, without the sections that are added at run time."""
         return cls if cls.__base__ is MethodConfig else cls.__mro__[1]
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -239,7 +234,7 @@ class MethodConfig(RunConfig):
 
 @functools.lru_cache
 def _with_sections(base: type[MethodConfig], added: str | None) -> type[MethodConfig]:
-    """A configuration with the sections of all own methods, and of one that a package adds."""
+    """Make a configuration with the sections of all own methods, and of one of a package."""
     methods = base.methods()
     # The flagship's sections come first in a file, the baselines' behind them.
     names = [*reversed(base.own_methods()), *([added] if added else [])]

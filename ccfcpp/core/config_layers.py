@@ -1,11 +1,11 @@
-"""From presets, files and single values to a configuration.
+"""Configurations made of presets, files and single values.
 
-A configuration is made of layers, each over the one before: the defaults, the data set's preset, a
-file given by the user, and single values given by the user. A layer that names a method brings what
-the method fixes.
+The layers lie one over the other: the defaults, the data set's preset, a file given by the user,
+and single values given by the user. A layer that names a method brings what the method fixes.
 """
 
 import difflib
+import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
@@ -29,7 +29,7 @@ def resolve(kind: type[C], presets: str, *layers: Tree) -> C:
     Args:
         kind: The kind of configuration.
         presets: Folder of the data sets' presets, under ``configs``.
-        layers: What the user's file holds, and single values.
+        layers: The content of the user's files, and single values.
 
     Raises:
         UsageError: A key is unknown or a value is out of its range.
@@ -39,7 +39,7 @@ def resolve(kind: type[C], presets: str, *layers: Tree) -> C:
 
 
 def presets_below(presets: str, given: Mapping[str, object]) -> list[Tree]:
-    """The presets on which settings lie: of their data set, and the one that they name."""
+    """Return the presets on which settings lie: of their data set, and the one that they name."""
     dataset = str(given.get("dataset", "digits"))
     below = [preset(presets, dataset)]
     named = str(given.get("preset", DEFAULT_PRESET))
@@ -49,16 +49,13 @@ def presets_below(presets: str, given: Mapping[str, object]) -> list[Tree]:
 
 
 def stack(kind: type[RunConfig], *layers: Tree) -> Tree:
-    """Lay each tree over those before it; what a method fixes lies right under who names it."""
-    tree: Tree = {}
-    for layer in layers:
-        tree = merge(tree, kind.fixed_by(layer))
-        tree = merge(tree, layer)
-    return tree
+    """Lay each tree over those before it; what a method fixes lies right under the naming layer."""
+    both = (part for layer in layers for part in (kind.fixed_by(layer), layer))
+    return functools.reduce(merge, both, {})
 
 
 def preset(presets: str, dataset: str) -> Tree:
-    """The preset of a data set; for a path, the one for a user's own images."""
+    """Return the preset of a data set; for a path, the one for a user's own images."""
     named = preset_file(f"{presets}/{dataset}")
     if "/" not in dataset and named.is_file():
         return read_yaml(named)
@@ -66,7 +63,7 @@ def preset(presets: str, dataset: str) -> Tree:
 
 
 def read_configs(given: Iterable[Path], groups: Sequence[str] = ()) -> list[Tree]:
-    """A user's files, or else the presets of those names, such as ``feddecorr/table1``.
+    """Read files of a user, or else the presets of these names, such as ``feddecorr/table1``.
 
     Args:
         given: Files or names.
@@ -75,14 +72,13 @@ def read_configs(given: Iterable[Path], groups: Sequence[str] = ()) -> list[Tree
     Raises:
         UsageError: There is neither such a file nor such a preset, or it cannot be read.
     """
-    return [read_yaml(_user_file(path, groups)) for path in given]
-
-
-def _user_file(path: Path, groups: Sequence[str]) -> Path:
-    # A folder is none: one may be called as a data set is.
-    if path.exists() and not path.is_dir():
-        return path
-    return preset_file(find_preset(path.as_posix(), groups, "file and no preset"))
+    return [
+        # A folder is no such file: it may have the name of a data set.
+        read_yaml(path)
+        if path.exists() and not path.is_dir()
+        else read_yaml(preset_file(find_preset(path.as_posix(), groups, "file and no preset")))
+        for path in given
+    ]
 
 
 def read_yaml(path: Path) -> Tree:
@@ -142,7 +138,7 @@ def merge(base: Mapping[str, object], over: Mapping[str, object]) -> Tree:
 
 
 def flatten(tree: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:
-    """The leaves of a tree with their dotted keys."""
+    """Yield the leaves of a tree with their dotted keys."""
     for key, value in tree.items():
         if isinstance(value, Mapping):
             yield from flatten(value, f"{prefix}{key}.")
@@ -151,7 +147,7 @@ def flatten(tree: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str,
 
 
 def values_of(config: BaseModel) -> dict[str, object]:
-    """The values of a configuration, as JSON has them, by dotted key."""
+    """Return the values of a configuration, as JSON has them, by dotted key."""
     return dict(flatten(config.model_dump(mode="json")))
 
 
@@ -166,18 +162,13 @@ def validate(kind: type[C], tree: Tree) -> C:
         return kind.model_validate(tree)
     except ValidationError as error:
         first = error.errors()[0]
-        key = ".".join(str(part) for part in first["loc"])
-        raise UsageError(
-            _complaint(kind, key, first["type"], first["msg"], first["input"])
-        ) from None
-
-
-def _complaint(kind: type[BaseModel], key: str, rule: str, message: str, value: object) -> str:
-    if rule == "extra_forbidden":
-        return f"unknown key {key!r}: did you mean {_nearest_key(kind, key)!r}?"
-    if rule == "value_error":
-        return message.removeprefix("Value error, ")
-    return f"{key} = {value} is refused: {message.replace('Input', 'it', 1)}"
+        key, rule = ".".join(map(str, first["loc"])), first["msg"].replace("Input", "it", 1)
+        complaint = f"{key} = {first['input']} is refused: {rule}"
+        if first["type"] == "extra_forbidden":
+            complaint = f"unknown key {key!r}: did you mean {_nearest_key(kind, key)!r}?"
+        elif first["type"] == "value_error":
+            complaint = first["msg"].removeprefix("Value error, ")
+        raise UsageError(complaint) from None
 
 
 def _nearest_key(kind: type[BaseModel], key: str) -> str:
@@ -191,12 +182,12 @@ def _likeness(first: str, second: str) -> float:
 
 
 def dump_yaml(config: BaseModel) -> str:
-    """The configuration as YAML, every key written out."""
+    """Write a configuration as YAML, with every key."""
     text: str = yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
     return text
 
 
 def differing_keys(first: BaseModel, second: BaseModel) -> list[str]:
-    """Dotted keys whose values differ between two configurations of one kind."""
+    """Return the dotted keys whose values differ between two configurations of one kind."""
     left, right = values_of(first), values_of(second)
     return sorted(key for key in left.keys() | right.keys() if left.get(key) != right.get(key))

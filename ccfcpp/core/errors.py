@@ -4,8 +4,7 @@
 class UsageError(ValueError):
     """The user has asked for something that cannot be done.
 
-    The message is one line that names the value, the rule and the remedy. The command line prints
-    it without a traceback and exits with code 2.
+    The message is one line that names the value, the rule and the remedy; commands print it alone.
     """
 
 

@@ -30,7 +30,7 @@ def save_tensors(
 
     Args:
         path: The file.
-        tensors: The tensors, by name.
+        tensors: The tensors by name.
         header: Strings in the header of the file.
         durable: Whether to wait until the file would survive a power failure.
     """

@@ -9,15 +9,10 @@ Integers = NDArray[np.int64]
 
 
 def match_clusters(classes: Integers, clusters: Integers) -> Integers:
-    """Rename each cluster to the class it is matched with (Hungarian method).
+    """Return the class that each sample's cluster is matched with (Hungarian method).
 
-    Args:
-        classes: True classes, shape (samples,).
-        clusters: Cluster of each sample, shape (samples,); any integers, in any number.
-
-    Returns:
-        Shape (samples,): the class that each sample's cluster is matched with. Where there are
-        more clusters than classes, the samples of an unmatched cluster get the label -1.
+    Where there are more clusters than classes, the samples of an unmatched cluster get the label
+    -1. All arrays have the shape (samples,); clusters are any integers, in any number.
     """
     # Imported here and below, where they are needed: a run starts faster without them.
     from scipy.optimize import linear_sum_assignment
@@ -36,8 +31,7 @@ def clustering_scores(classes: Integers, clusters: Integers) -> dict[str, float]
 
     Args:
         classes: True classes, shape (samples,), at least one sample.
-        clusters: Cluster of each sample, shape (samples,); fewer or more clusters than classes are
-            allowed.
+        clusters: Cluster of each sample, shape (samples,); any integers, in any number.
 
     Returns:
         ``nmi`` (arithmetic mean of the entropies, as the authors' code has it), ``nmi_geometric``
@@ -64,26 +58,20 @@ def clustering_scores(classes: Integers, clusters: Integers) -> dict[str, float]
 
 
 def covariance(points: Tensor) -> Tensor:
-    """Σ = 1/N Σᵢ(zᵢ − z̄)(zᵢ − z̄)ᵀ.
+    """Compute Σ = 1/N Σᵢ(zᵢ − z̄)(zᵢ − z̄)ᵀ, float64 of shape (dimensions, dimensions).
 
     Source: Shi et al., *Understanding and Mitigating Dimensional Collapse in Federated Learning*,
     Section 3.1.
 
     Args:
         points: Floats of shape (points, dimensions), at least one point.
-
-    Returns:
-        float64 of shape (dimensions, dimensions).
     """
     centred = points.double() - points.double().mean(dim=0)
     return centred.T @ centred / len(points)
 
 
 def spectrum(representations: Tensor) -> Tensor:
-    """Singular values of the ``covariance`` of representations.
-
-    Args:
-        representations: Float tensor of shape (samples, dimensions).
+    """Compute singular values of the ``covariance`` of representations (samples, dimensions).
 
     Returns:
         float64 tensor of shape (dimensions,) on the CPU, descending, not negative; NaN where the
@@ -102,13 +90,13 @@ ROUNDING = 1e-12
 
 
 def above_rounding(singular_values: Tensor) -> Tensor:
-    """Raise rounding errors to the largest of them, above 0, so that logarithms exist."""
+    """Raise rounding errors to their upper bound, above 0, so that logarithms exist."""
     least = max(ROUNDING * float(singular_values.max()), 1e-300)
     return singular_values.clamp(min=least)
 
 
 def spectral_gap(local_values: Tensor, global_values: Tensor) -> float:
-    """Gap R of Eq. (1) between a local model's singular values and the global model's.
+    """Compute the gap R of Eq. (1) between a local model's singular values and the global model's.
 
     Source: Shi et al., *Understanding and Mitigating Dimensional Collapse in Federated Learning*
     (TPAMI), Section 3.3: R = 1/K Σₖ log(λₖ⁽ˡ⁾ / λₖ⁽ᵍ⁾), here over all K dimensions.
@@ -128,10 +116,7 @@ def spectral_gap(local_values: Tensor, global_values: Tensor) -> float:
 
 
 def tail_share(singular_values: Tensor) -> float:
-    """Share of the smaller half of the singular values in their sum.
-
-    Args:
-        singular_values: Not negative, descending, shape (dimensions,).
+    """Compute the share of the smaller half of descending singular values in their sum.
 
     Returns:
         From 0, where half of the dimensions have collapsed, to about ½, where all are equal.
@@ -143,17 +128,11 @@ def tail_share(singular_values: Tensor) -> float:
 
 
 def effective_rank(singular_values: Tensor) -> float:
-    """Effective rank (Roy and Vetterli 2007): exp of the entropy of the values' shares.
-
-    Args:
-        singular_values: Not negative, shape (dimensions,).
+    """Compute the effective rank (Roy and Vetterli 2007): exp of the entropy of values' shares.
 
     Returns:
         From 1, where one direction holds everything, to the number of dimensions; 0 where all
         values are 0.
     """
     total = singular_values.sum()
-    if total == 0:
-        return 0.0
-    shares = singular_values / total
-    return float(torch.special.entr(shares).sum().exp())
+    return float(torch.special.entr(singular_values / total).sum().exp()) if total else 0.0

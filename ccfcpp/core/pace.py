@@ -1,7 +1,4 @@
-"""Progress within a round: long computations report it, and a display follows it.
-
-Reporting costs next to nothing where no display follows.
-"""
+"""Progress within a round, which long computations report and a display follows."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,8 +13,8 @@ class Pace:
         moved: Called after each change.
 
     Attributes:
-        round: Number of the round, from 0.
-        share: Share of the round that is done, from 0 to 1.
+        round: Number of the round.
+        share: Completed share of the round, from 0 to 1.
     """
 
     def __init__(self, samples: int, moved: Callable[[], None]) -> None:

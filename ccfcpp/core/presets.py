@@ -1,7 +1,7 @@
-"""The presets that are shipped: where they lie, what they are called, and what each is for.
+"""The shipped presets.
 
-A preset's name is its path without the suffix, such as ``cluster/cifar10``. Where only one kind of
-command can mean it, its last part is enough.
+A preset's name is its path without the suffix, such as ``cluster/cifar10``. Its last part is enough
+where it is unique.
 """
 
 import difflib
@@ -13,27 +13,26 @@ from pathlib import Path
 from ccfcpp.core.errors import UsageError
 
 _END_OF_SENTENCE = re.compile(r"(?<! al)\. ")
-"""Not behind the names of several authors."""
-
+"""The end of a sentence, which "et al." is not."""
 
 ITEMS_OF_PAPERS = "reproduce/papers"
-"""The folder of what ``ccfcpp reproduce`` makes: those files are no presets."""
+"""Folder of the items of ``ccfcpp reproduce``, which are no presets."""
 
 
 def preset_folder() -> Path:
-    """Where the presets lie: in the installed package, or beside it in a source tree."""
+    """Return the folder of the presets: in the installed package, or beside it in a source tree."""
     package = Path(__file__).parent.parent
     installed = package / "configs"
     return installed if installed.is_dir() else package.parent / "configs"
 
 
 def preset_file(name: str) -> Path:
-    """Where the preset of a name lies, or would lie."""
+    """Return the file of a preset, whether or not there is one."""
     return preset_folder() / f"{name}.yaml"
 
 
 def preset_names() -> list[str]:
-    """Names of all presets: first those of the commands' data sets, then those of tables."""
+    """Return the names of all presets: first those of commands, then those of tables."""
     folder = preset_folder()
     files = (path for path in folder.rglob("*.yaml") if path.parent != folder / ITEMS_OF_PAPERS)
     names = [path.relative_to(folder).with_suffix("") for path in files]
@@ -42,12 +41,12 @@ def preset_names() -> list[str]:
 
 
 def variants(presets: str) -> list[str]:
-    """The presets of a data set that may be asked for beside the default one."""
+    """Return the variants of a command's presets, beside the default ones."""
     return sorted(path.name for path in (preset_folder() / presets).iterdir() if path.is_dir())
 
 
 def summary(name: str) -> str:
-    """What a preset is for: the first sentence of the comment that it begins with."""
+    """Return the first sentence of the comment at the beginning of a preset."""
     lines = preset_file(name).read_text().splitlines()
     comment = itertools.takewhile(lambda line: line.startswith("# "), lines)
     text = " ".join(line.removeprefix("# ") for line in comment)
@@ -55,12 +54,12 @@ def summary(name: str) -> str:
 
 
 def find_preset(name: str, groups: Sequence[str] = (), missing: str = "preset") -> str:
-    """The full name of a preset.
+    """Return the full name of a preset.
 
     Args:
-        name: Its name, or the last part of it.
+        name: The name, or its last part.
         groups: The folders in which a last part is looked for first, in their order.
-        missing: What there is not, where it is not found.
+        missing: The word for what is not found, for the message.
 
     Raises:
         UsageError: There is none of that name, or there are several.
@@ -76,17 +75,13 @@ def find_preset(name: str, groups: Sequence[str] = (), missing: str = "preset") 
         return same[0]
     if same:
         raise UsageError(f"preset {name!r} may be {' or '.join(same)}: give its whole name")
-    raise UsageError(
-        f"there is no {missing} {name!r}: did you mean {nearest_preset(name, groups)!r}? ccfcpp "
-        "presets lists them"
-    )
-
-
-def nearest_preset(name: str, groups: Sequence[str] = ()) -> str:
-    """The preset whose name is most like another; of equals that of an earlier group."""
     given = name.removesuffix(".yaml").removesuffix(".yml").lower()
-    own = sorted(preset_names(), key=lambda each: _place(each, groups))
-    return max(own, key=lambda each: _likeness(given, each))
+    # Of equally similar names the one in the earlier group is proposed.
+    by_group = sorted(known, key=lambda each: _place(each, groups))
+    nearest = max(by_group, key=lambda each: _likeness(given, each))
+    raise UsageError(
+        f"there is no {missing} {name!r}: did you mean {nearest!r}? ccfcpp presets lists them"
+    )
 
 
 def _place(name: str, groups: Sequence[str]) -> int:
@@ -95,6 +90,6 @@ def _place(name: str, groups: Sequence[str]) -> int:
 
 
 def _likeness(given: str, name: str) -> float:
-    """Of the whole names, or of the last parts where no more is given."""
+    """Return the similarity of the whole names, or of the last parts where no more is given."""
     other = name if "/" in given else name.rpartition("/")[2]
     return difflib.SequenceMatcher(None, given, other).ratio()

@@ -1,7 +1,4 @@
-"""Time of the sections of a run.
-
-``section`` marks a part of the work. It costs next to nothing outside of ``profiling``.
-"""
+"""Measurement of the time that sections of a run take."""
 
 import time
 from collections.abc import Iterator
@@ -14,12 +11,7 @@ import torch
 
 @dataclass
 class Profile:
-    """Seconds by section; the time of a section excludes the sections inside it.
-
-    Attributes:
-        seconds: Wall-clock time of each section.
-        calls: Number of times that each section was entered.
-    """
+    """Wall-clock seconds and calls by section; the time excludes the sections inside it."""
 
     seconds: dict[str, float] = field(default_factory=dict)
     calls: dict[str, int] = field(default_factory=dict)
@@ -46,7 +38,7 @@ _current: ContextVar[Profile | None] = ContextVar("profile", default=None)
 
 @contextmanager
 def section(name: str) -> Iterator[None]:
-    """Mark the block as a section of the work."""
+    """Mark the block as a section of the work; it costs next to nothing without ``profiling``."""
     profile = _current.get()
     if profile is None:
         yield

@@ -1,4 +1,4 @@
-"""Random numbers that depend on their purpose alone, never on previous draws."""
+"""Random numbers that depend on their purpose alone and never on earlier draws."""
 
 import hashlib
 from dataclasses import dataclass, replace

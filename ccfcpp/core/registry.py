@@ -1,4 +1,4 @@
-"""Things by name: those of this library, and those that installed packages add."""
+"""Registries of named objects, from this library and from installed packages."""
 
 from collections.abc import Iterator, Mapping
 from functools import cached_property
@@ -11,23 +11,22 @@ T = TypeVar("T")
 
 
 class Registry(Mapping[str, T]):
-    """A mapping from names to things that are imported when they are first asked for.
+    """A mapping from names to objects that are imported when they are first asked for.
 
-    To list the names imports nothing, so that the help of a command is there at once. An installed
-    package adds a thing by an entry point (*Python Packaging User Guide*, "Entry points
+    Listing the names imports nothing, so that the help of a command appears at once. An installed
+    package adds an object by an entry point (*Python Packaging User Guide*, "Entry points
     specification")::
 
         [project.entry-points."ccfcpp.methods"]
         my-method = "my_package.my_module:MY_METHOD"
 
-    Names of this library cannot be taken: a package's entry of such a name counts for nothing.
+    A package's entry with a name of this library is ignored.
 
     Args:
         group: The entry points' group, such as ``ccfcpp.methods``.
-        what: What error messages call one of the things, such as ``method``.
-        own: The library's own, in the order in which tables show them: ``module:attribute`` by
-            name.
-        kind: The class of each of them, as ``module:attribute``.
+        what: The word for an object in error messages, such as ``method``.
+        own: The library's own objects, as ``module:attribute`` by name, in the order of tables.
+        kind: The class of each object, as ``module:attribute``.
     """
 
     def __init__(self, group: str, what: str, own: Mapping[str, str], kind: str) -> None:
@@ -43,17 +42,17 @@ class Registry(Mapping[str, T]):
         points = {name: EntryPoint(name, place, self.group) for name, place in self._own.items()}
         for added in sorted(entry_points(group=self.group), key=lambda point: point.name):
             if added.name in points and added.name not in self._own:
-                # Said when the name is asked for: all other names go on working.
+                # The error comes when the name is asked for, so that all other names work.
                 self._clashes[added.name] = f"{points[added.name].value} and {added.value}"
             points.setdefault(added.name, added)
         return points
 
     def __getitem__(self, name: str) -> T:
-        """The thing of that name.
+        """Return the object of a name.
 
         Raises:
             KeyError: There is none.
-            UsageError: It cannot be imported, or is something else.
+            UsageError: It cannot be imported, or is no object of this kind.
         """
         point = self._points[name]
         if name in self._clashes:
@@ -66,7 +65,16 @@ class Registry(Mapping[str, T]):
         return self._loaded[name]
 
     def _load(self, point: EntryPoint) -> T:
-        found = point.load() if point.name in self._own else self._load_added(point)
+        try:
+            found = point.load()
+        except Exception as error:  # a foreign package may raise anything when it is imported
+            if point.name in self._own:
+                raise
+            reason = " ".join(str(error).split())
+            raise UsageError(
+                f"{self.what} {point.name!r} cannot be imported from {point.value} ({reason}): "
+                "mend or uninstall its package"
+            ) from error
         kind: type[T] = EntryPoint("", self._kind, self.group).load()
         if not isinstance(found, kind):
             raise UsageError(
@@ -74,16 +82,6 @@ class Registry(Mapping[str, T]):
                 f"be a {self._kind}"
             )
         return found
-
-    def _load_added(self, point: EntryPoint) -> object:
-        try:
-            return point.load()
-        except Exception as error:  # whatever a stranger's package does when it is imported
-            reason = " ".join(str(error).split())
-            raise UsageError(
-                f"{self.what} {point.name!r} cannot be imported from {point.value} ({reason}): "
-                "mend or uninstall its package"
-            ) from error
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._points)
@@ -95,5 +93,5 @@ class Registry(Mapping[str, T]):
         return name in self._points
 
     def own(self) -> list[str]:
-        """Names of this library's own, without those that packages add."""
+        """Return the names of this library's own objects."""
         return list(self._own)

@@ -1,11 +1,12 @@
-"""Settings that a user gave and that have no effect are refused, in one line.
+"""Refusal of a user's settings that have no effect.
 
-What counts is declared: a system says which sections and keys it heeds, and a field says on which
-other settings it depends (``ccfcpp.core.conditions``). One check reads that for flags, files,
-``--set``, Python, comparisons and deployed runs.
+A system declares which sections and keys it heeds, and a field declares on which other settings it
+depends (``ccfcpp.core.conditions``). One check reads that for flags, files, ``--set``, Python,
+comparisons and deployed runs.
 """
 
 import functools
+import operator
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from pydantic.fields import FieldInfo
@@ -25,19 +26,18 @@ def refuse_idle(
     values: Tree | None = None,
     flags: Mapping[str, str] | None = None,
 ) -> None:
-    """Refuse what a user gave and what counts in none of some runs.
+    """Refuse a user's settings that count in none of some runs.
 
-    A single value is refused wherever it does not count. What a file holds is refused only where
-    it also differs from what would hold without it. A layer with every section states a whole
-    configuration, as the ``config.yaml`` of a run does; it may hold what does not count.
+    A single value is refused wherever it does not count. A file's value is refused only where it
+    also differs from the value without it. A layer with every section is a whole configuration,
+    such as the ``config.yaml`` of a run; it may hold what does not count.
 
     Args:
-        configs: The configurations of all runs that come of the layers.
+        configs: The configurations of all runs that follow from the layers.
         presets: Folder of the data sets' presets, under ``configs``.
-        files: What the user's files hold.
+        files: Content of the user's files.
         values: Single values of the user: flags, ``--set``, and settings from Python.
-        flags: The flag that stands for a key, by the key. A single value is called by its flag, so
-            leave out a key that was given by ``--set``.
+        flags: The flags by the keys for which they stand, without keys that ``--set`` gave.
 
     Raises:
         UsageError: The first such value, why it has no effect, and what would give it one.
@@ -70,15 +70,14 @@ def declared(kind: type[Section]) -> dict[str, FieldInfo]:
 def settings_of(config: MethodConfig) -> dict[str, object]:
     """Return the values of a configuration by dotted key, lists and mappings as they are."""
     tree = config.model_dump(mode="json")
-    return {key: _value(tree, key) for key in declared(type(config))}
+    return {
+        key: functools.reduce(operator.getitem, key.split("."), tree)
+        for key in declared(type(config))
+    }
 
 
 class Heeded:
-    """What a run heeds of its settings.
-
-    Args:
-        config: Its configuration.
-    """
+    """The settings that a run heeds."""
 
     def __init__(self, config: MethodConfig) -> None:
         self.config = config
@@ -86,11 +85,9 @@ class Heeded:
         self.fields = declared(type(config))
 
     def unmet(self, key: str) -> Sequence[Condition] | None:
-        """Return why a setting has no effect.
+        """Return the unmet conditions of a setting without effect; None where it has an effect.
 
-        Returns:
-            The conditions that are not met, none where the method never looks at the setting; None
-            where the setting has an effect.
+        There are none where the method never looks at the setting.
         """
         if key not in self.fields or not self.heeds(self.config.method, key):
             return ()
@@ -130,11 +127,6 @@ def _holds(tree: Tree, key: str) -> bool:
     return not rest or (isinstance(tree[section], Mapping) and _holds(tree[section], rest))
 
 
-def _value(tree: Tree, key: str) -> object:
-    section, _, rest = key.partition(".")
-    return _value(tree[section], rest) if rest else tree[section]
-
-
 def _is_idle(key: str, runs: Sequence[Heeded]) -> bool:
     return all(run.unmet(key) is not None for run in runs)
 
@@ -150,13 +142,9 @@ def _without(config: MethodConfig, presets: str) -> dict[str, object]:
 def _complaint(
     key: str, runs: Sequence[Heeded], typed: Mapping[str, str], flags: Mapping[str, str]
 ) -> str:
-    """Return the line that refuses a setting.
+    """Return the line that refuses a setting that counts in none of the runs.
 
-    Args:
-        key: Its key.
-        runs: The runs, in none of which it counts.
-        typed: Flags by key, of what may have been typed for the setting.
-        flags: Flags by key, of what may be typed to turn it on.
+    ``typed`` are flags that may have been typed for it, ``flags`` those that may turn it on.
     """
     value = next(run.values[key] for run in runs if key in run.values)
     said = _spelled(key, value, typed)

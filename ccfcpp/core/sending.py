@@ -1,4 +1,4 @@
-"""Kinds of data that a client sends, which the owner of images can allow or refuse."""
+"""Kinds of data that a client sends, which the owner of its images can allow or refuse."""
 
 from typing import Literal, get_args
 

@@ -10,7 +10,7 @@ import tarfile
 import zipfile
 import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from io import BufferedIOBase, BytesIO
 from pathlib import Path
@@ -94,9 +94,11 @@ def opened(path: Path, suffixes: tuple[str, ...]) -> Iterator[Tree]:
         except _FAULTS as error:
             raise _broken(path, error) from error
         with file:
-            yield _Zip(path, file)
+            names = (info.filename for info in file.infolist() if not info.is_dir())
+            yield _Archive(path, names, lambda name: _zip_content(path, file, name))
     else:
-        yield _Tar(path, suffixes)
+        contents = _tar_contents(path, suffixes)
+        yield _Archive(path, contents, contents.__getitem__)
 
 
 class _Folder(Tree):
@@ -111,10 +113,13 @@ class _Folder(Tree):
 
 
 class _Archive(Tree):
-    """Folders as the members' names imply them."""
+    """Folders as the members' names imply them, and the members' contents by name."""
 
-    def __init__(self, root: Path, names: Iterable[str]) -> None:
+    def __init__(
+        self, root: Path, names: Iterable[str], content_of: Callable[[str], bytes]
+    ) -> None:
         super().__init__(root)
+        self._content_of = content_of
         self._names: dict[Path, str] = {}
         self._folders: dict[Path, set[Path]] = {root: set()}
         for name in names:
@@ -134,13 +139,9 @@ class _Archive(Tree):
         if file not in self._names:
             raise FileNotFoundError(f"{file} is not there")
         try:
-            return BytesIO(self._content(self._names[file]))
+            return BytesIO(self._content_of(self._names[file]))
         except _FAULTS as error:
             raise _broken(file, error) from error
-
-    @abstractmethod
-    def _content(self, name: str) -> bytes:
-        """Return the content of a member."""
 
     def _add(self, file: Path, name: str) -> None:
         self._names[file] = name
@@ -153,34 +154,17 @@ class _Archive(Tree):
             child = child.parent
 
 
-class _Zip(_Archive):
-    """Each member is read when it is asked for."""
-
-    def __init__(self, root: Path, file: zipfile.ZipFile) -> None:
-        super().__init__(root, (info.filename for info in file.infolist() if not info.is_dir()))
-        self._file = file
-
-    def _content(self, name: str) -> bytes:
-        info = self._file.getinfo(name)
-        _check_size(self.root / name, info.file_size)
-        with self._file.open(info) as member:
-            # Without a number zipfile would inflate more than the stated size.
-            return member.read(info.file_size)
-
-
-class _Tar(_Archive):
-    """Members are kept in memory: a gzipped tar can be read from front to back only."""
-
-    def __init__(self, root: Path, suffixes: tuple[str, ...]) -> None:
-        self._contents = _tar_contents(root, suffixes)
-        super().__init__(root, self._contents)
-
-    def _content(self, name: str) -> bytes:
-        return self._contents[name]
+def _zip_content(archive: Path, file: zipfile.ZipFile, name: str) -> bytes:
+    info = file.getinfo(name)
+    _check_size(archive / name, info.file_size)
+    with file.open(info) as member:
+        # Without a number zipfile would inflate more than the stated size.
+        return member.read(info.file_size)
 
 
 def _tar_contents(archive: Path, suffixes: tuple[str, ...]) -> dict[str, bytes]:
     """Return every file in a tar; the content of one that is not to be read is left empty."""
+    # All at once: a gzipped tar can be read from front to back only.
     contents = {}
     total = 0
     try:
@@ -194,7 +178,12 @@ def _tar_contents(archive: Path, suffixes: tuple[str, ...]) -> dict[str, bytes]:
                     if file:
                         total += info.size
                         _check_size(archive / info.name, info.size)
-                        _check_total(archive, total)
+                        if total > _LARGEST_TAR:
+                            raise UsageError(
+                                f"{archive} holds more than the {_LARGEST_TAR} bytes that can be "
+                                "read from a .tar: unpack it and give the folder, or pack it as a "
+                                ".zip"
+                            )
                     contents[info.name] = file.read() if file else b""
             # To the end: only there gzip notices that the archive was cut.
             while stream.read(1 << 20):
@@ -220,14 +209,6 @@ def _check_size(file: Path, size: int) -> None:
     if size > _LARGEST_FILE:
         raise UsageError(
             f"{file} has {size} bytes, but at most {_LARGEST_FILE} can be read: leave it out"
-        )
-
-
-def _check_total(archive: Path, size: int) -> None:
-    if size > _LARGEST_TAR:
-        raise UsageError(
-            f"{archive} holds more than the {_LARGEST_TAR} bytes that can be read from a .tar: "
-            "unpack it and give the folder, or pack it as a .zip"
         )
 
 

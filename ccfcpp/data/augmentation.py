@@ -100,14 +100,11 @@ def _draw_crops(
 
 
 def render_views(images: Tensor, parameters: ViewParameters) -> Tensor:
-    """Render one view of each image.
+    """Render one view of each image; what lies outside an image is 0.
 
     Args:
-        images: Float tensor of shape (batch, channels, height, width).
-        parameters: What ``draw_views`` drew, for ``batch`` images, on the same device.
-
-    Returns:
-        Tensor of the images' shape; what lies outside an image is 0.
+        images: Float tensor of shape (batch, channels, height, width), like the result.
+        parameters: The parameters of ``batch`` views, on the same device.
     """
     grid = F.affine_grid(parameters.transforms, list(images.shape), align_corners=False)
     views = F.grid_sample(images, grid, align_corners=False)

@@ -16,11 +16,11 @@ class Policies(Drawn):
     """Sub-policies of AutoAugment, one for each image.
 
     Attributes:
-        sub_policies: int64 of shape (samples,): which sub-policy of the table is chosen.
+        sub_policies: int64 of shape (samples,): index of the sub-policy in the table.
         chances: float32 of shape (samples, 2), uniform: each of its two operations is applied where
             this is below the operation's probability.
-        negated: bool of shape (samples, 2): whether each operation's magnitude changes its sign,
-            which counts for the operations that have one.
+        negated: bool of shape (samples, 2): whether each operation's signed magnitude, if any,
+            changes its sign.
     """
 
     sub_policies: Tensor
@@ -42,14 +42,11 @@ def draw_policies(count: int, generator: torch.Generator) -> Policies:
 
 
 def render_policies(images: Tensor, policies: Policies) -> Tensor:
-    """Apply each image's own sub-policy to it, by torchvision's AutoAugment for CIFAR-10.
+    """Apply each image's sub-policy to it, by torchvision's AutoAugment for CIFAR-10.
 
     Args:
-        images: uint8 tensor of shape (batch, 3, height, width).
-        policies: What ``draw_policies`` drew, for ``batch`` images, on the same device.
-
-    Returns:
-        uint8 tensor of the images' shape; what lies outside an image is 0.
+        images: uint8 tensor of shape (batch, 3, height, width), like the result.
+        policies: The policies of ``batch`` images, on the same device.
 
     Raises:
         ValueError: The images are not uint8 with three channels.

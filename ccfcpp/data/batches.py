@@ -78,18 +78,11 @@ def _batch_lengths(size: int, batch_size: int, largest: int) -> Tensor:
 
 
 class MeanLosses:
-    """Mean loss of each client of a cohort over its batches.
-
-    Args:
-        clients: Number of clients.
-        device: Where losses are added up, so that no step has to wait for them.
-
-    Attributes:
-        steps: Number of batches of each client so far.
-    """
+    """Mean loss of each client of a cohort over its batches; ``steps`` counts the batches."""
 
     def __init__(self, clients: int, device: torch.device) -> None:
         self.steps = [0] * clients
+        # On the device, so that no step has to wait for its loss.
         self._totals = torch.zeros(clients, device=device)
 
     def add(self, losses: Tensor) -> None:

@@ -1,7 +1,7 @@
 """Decoded arrays kept on disk, so that a slow source is decoded once.
 
-An entry is a folder of plain `.npy` files. Entries are never changed, only added: a source that
-changes gets a new one. The cache folder may be deleted at any time.
+An entry is a folder of `.npy` files that never changes: a changed source gets a new entry. The
+cache folder may be deleted at any time.
 """
 
 import hashlib

@@ -57,21 +57,14 @@ def decode_images(
     width, height = sizes[0]
     if image_size is not None:
         width = height = image_size
-    else:
-        _check_sizes(files, sizes, mend)
+    for file, (wide, high) in zip(files, sizes, strict=True):
+        if image_size is None and (wide, high) != sizes[0]:
+            raise UsageError(f"{file} is {wide}x{high}, but {files[0]} is {width}x{height}: {mend}")
     channels = channels or (1 if all(_is_grey(mode) for mode in modes) else 3)
     images = np.empty((len(files), channels, height, width), np.uint8)
     for i, file in enumerate(files):
         images[i] = _pixels(file, source, image_size)  # a grey image fills all channels
     return images
-
-
-def _check_sizes(files: Sequence[Path], sizes: Sequence[tuple[int, int]], mend: str) -> None:
-    for file, (width, height) in zip(files, sizes, strict=True):
-        if (width, height) != sizes[0]:
-            raise UsageError(
-                f"{file} is {width}x{height}, but {files[0]} is {sizes[0][0]}x{sizes[0][1]}: {mend}"
-            )
 
 
 def _header(file: Path, source: Source) -> tuple[str, tuple[int, int]]:

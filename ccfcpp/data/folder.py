@@ -183,7 +183,13 @@ def _listed(
         for number, line in enumerate(tree.text(path).splitlines(), 1):
             if not line.strip():
                 continue
-            file = folder / _listed_name(line, f"{path}, line {number}")
+            name, _, label = line.strip().rpartition(" ")
+            if not name or not label.isdecimal():
+                raise UsageError(
+                    f"{path}, line {number}: {line.strip()!r} is not of the form "
+                    "'CLIENT/CLASS/IMAGE LABEL'"
+                )
+            file = folder / name
             if file in there:
                 is_test[file] = split == "test"
             elif classes is None or file.parent.name in classes:
@@ -193,13 +199,6 @@ def _listed(
                 )
     kept = [file._replace(test=is_test[file.path]) for file in files if file.path in is_test]
     return sorted(kept, key=lambda file: bool(file.test))
-
-
-def _listed_name(line: str, where: str) -> str:
-    name, _, label = line.strip().rpartition(" ")
-    if not name or not label.isdecimal():
-        raise UsageError(f"{where}: {line.strip()!r} is not of the form 'CLIENT/CLASS/IMAGE LABEL'")
-    return name
 
 
 def _files(tree: Tree, folder: Path) -> list[_File]:

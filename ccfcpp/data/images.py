@@ -119,14 +119,9 @@ def check_classes(names: Sequence[str], known: Sequence[str], where: str) -> fro
 
 
 def resize(images: Tensor, size: int) -> Tensor:
-    """Resize to `size` × `size`, antialiased bilinear; the aspect ratio is not kept.
+    """Resize uint8 images on the CPU to `size` × `size`, antialiased bilinear.
 
-    Args:
-        images: uint8 `(samples, channels, height, width)` on the CPU.
-        size: The new height and width.
-
-    Returns:
-        uint8 `(samples, channels, size, size)`; `images` itself if it has that size.
+    The aspect ratio is not kept. The result is `images` itself if it has that size.
     """
     if images.shape[-2:] == (size, size):
         return images

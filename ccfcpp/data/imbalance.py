@@ -9,12 +9,9 @@ from ccfcpp.data.images import ImageData, random_part, selected
 def long_tailed_sizes(largest: int, classes: int, imbalance: float) -> list[int]:
     """Return geometrically falling sizes of classes: max(1, round(n · r^(−c/(C−1)))) for class c.
 
-    Source: Cui et al., *Class-Balanced Loss Based on Effective Number of Samples*, CVPR 2019.
-
-    Args:
-        largest: Size n of class 0, 1 at least.
-        classes: Number of classes C.
-        imbalance: Ratio r of the largest class to the smallest, 1 at least.
+    n is the ``largest`` size, C the number of ``classes``, and r ≥ 1 the ``imbalance``, the ratio
+    of the largest class to the smallest. Source: Cui et al., *Class-Balanced Loss Based on
+    Effective Number of Samples*, CVPR 2019.
     """
     last = max(1, classes - 1)
     return [max(1, round(largest * imbalance ** (-c / last))) for c in range(classes)]

@@ -32,41 +32,12 @@ def read_npz(path: Path) -> ImageData:
     Raises:
         UsageError: If the file is not such an `.npz`; the message says what to mend.
     """
-    (images, labels, test), keys = _arrays(path)
-    if images is None:
-        held = ", ".join(sorted(keys)) or "nothing"
-        raise UsageError(f"{path} has no array 'images' (or 'x'): it holds {held}")
-    return from_arrays(path.stem, images, labels, str(path), test)
-
-
-def from_arrays(
-    name: str, images: _Array, labels: _Array | None, where: str, test: _Array | None = None
-) -> ImageData:
-    """Make a data set of arrays.
-
-    Args:
-        name: Name of the data set.
-        images: uint8 of one of the shapes that `read_npz` takes.
-        labels: Integers or strings of shape `(n,)`, or None.
-        where: Where the arrays come from, for messages.
-        test: bool of shape `(n,)`, True for the test images, or None.
-
-    Raises:
-        UsageError: If they do not fit; the message says what to mend.
-    """
-    pixels = _channels_first(_checked_dtype(images, where), where)
-    indices, classes = index_names(labels, len(pixels), where, "labels")
-    mask = None if test is None else _test_mask(test, len(pixels), where)
-    return ImageData(name, torch.from_numpy(pixels), indices, classes, test=mask)
-
-
-def _arrays(path: Path) -> tuple[list[_Array | None], list[str]]:
-    """Return the images, the labels, the test mask, and the keys of all arrays in the file."""
     if not zipfile.is_zipfile(path):
         raise UsageError(f"{path} is not an .npz file: write it with numpy.savez")
     try:
         with np.load(path, allow_pickle=False) as file:
-            return [_find(file, keys) for keys in _KEYS], list(file.files)
+            images, labels, test = (_find(file, keys) for keys in _KEYS)
+            held = ", ".join(sorted(file.files)) or "nothing"
     except ValueError as error:
         raise UsageError(
             f"{path} holds an array of Python objects, or a broken one ({error}): "
@@ -74,6 +45,23 @@ def _arrays(path: Path) -> tuple[list[_Array | None], list[str]]:
         ) from error
     except (OSError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
         raise UsageError(f"{path} cannot be read ({error}): write it again") from error
+    if images is None:
+        raise UsageError(f"{path} has no array 'images' (or 'x'): it holds {held}")
+    return from_arrays(path.stem, images, labels, str(path), test)
+
+
+def from_arrays(
+    name: str, images: _Array, labels: _Array | None, where: str, test: _Array | None = None
+) -> ImageData:
+    """Make a data set of arrays, which have the types and shapes that `read_npz` takes.
+
+    Raises:
+        UsageError: If they do not fit; the message names `where` they come from.
+    """
+    pixels = _channels_first(_checked_dtype(images, where), where)
+    indices, classes = index_names(labels, len(pixels), where, "labels")
+    mask = None if test is None else _test_mask(test, len(pixels), where)
+    return ImageData(name, torch.from_numpy(pixels), indices, classes, test=mask)
 
 
 def _find(file: Mapping[str, _Array], keys: tuple[str, ...]) -> _Array | None:
@@ -116,19 +104,13 @@ def _test_mask(test: _Array, samples: int, where: str) -> torch.Tensor:
 def index_names(
     names: _Array | None, samples: int, where: str, what: str
 ) -> tuple[torch.Tensor | None, tuple[str, ...]]:
-    """Number the sorted distinct names that are given one for each sample.
-
-    Args:
-        names: Integers or strings of shape `(samples,)`, or None.
-        samples: The number of samples.
-        where: Where the names come from, for messages.
-        what: What they name, in the plural.
+    """Number the sorted distinct names of samples, integers or strings of shape `(samples,)`.
 
     Returns:
         int64 indices of shape `(samples,)` and the distinct names; None and () without names.
 
     Raises:
-        UsageError: If the names do not fit.
+        UsageError: If the names do not fit; the message names `what` they are, and `where`.
     """
     if names is None:
         return None, ()

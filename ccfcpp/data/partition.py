@@ -35,9 +35,8 @@ def skewed_partition(
     same class divide it between them, in order. With as many clients as classes this is the
     published rule.
 
-    So a client's own class makes up at least the share p of its samples, up to rounding: of that
-    class it may hold half a sample less than p of all. Where the class runs short, which it does at
-    no published setting, the client takes fewer others, and the share is strictly kept.
+    So a client's own class makes up at least the share p of its samples, up to half a sample. Where
+    the class runs short, which it does at no published setting, the client takes fewer others.
 
     Args:
         labels: int64 class of each sample, shape (samples,), each in [0, ``classes``).
@@ -119,7 +118,7 @@ def dirichlet_partition(
         labels: int64 class of each sample, shape (samples,), each in [0, ``classes``).
         classes: Number of classes.
         clients: Number of clients K.
-        alpha: Concentration, above 0; at infinity samples are dealt out at random.
+        alpha: Concentration α, above 0; at infinity samples are dealt out at random.
         randomness: The run's source of random numbers.
         min_samples: The least number of samples of a client.
 
@@ -193,9 +192,9 @@ def pathological_partition(
 
     A client takes M of the classes that have the fewest holders, at random among equals, so that
     the numbers of holders differ by one at most. The holders of a class divide its samples equally.
-    With M·K below the number of classes some have no holder, and their samples lie with nobody.
-    This balanced dealing is ours: McMahan et al. (2017) sort the samples by label, cut them into
-    M·K shards of one size and deal these out, so that a client has at most about M classes.
+    With M·K below the number of classes, samples of classes without a holder are left out. This
+    balanced dealing is ours: McMahan et al. (2017) sort the samples by label, cut them into M·K
+    shards of one size and deal these out, so that a client has at most about M classes.
 
     Args:
         labels: int64 class of each sample, shape (samples,), each in [0, ``classes``).

@@ -17,12 +17,10 @@ from ccfcpp.data.npz import read_npz
 
 @dataclass(frozen=True, eq=False)
 class Photos:
-    """Images with names.
+    """Images, uint8 of shape (images, channels, height, width), with names.
 
-    Attributes:
-        names: Path of each file below the folder or inside the archive, with slashes; in an
-            ``.npz`` the index.
-        images: uint8 of shape (images, channels, height, width).
+    A name is a file's path below the folder or in the archive, with slashes; in an ``.npz`` the
+    index.
     """
 
     names: tuple[str, ...]

@@ -28,18 +28,12 @@ class Crops(Drawn):
 def draw_crops(
     count: int, padding: int, mirror_probability: float, generator: torch.Generator
 ) -> Crops:
-    """Draw the crops of ``count`` images, for images of any size.
+    """Draw the crops of ``count`` images of any size, on the CPU.
 
     The usual augmentation of CIFAR-10 (He et al. 2016, "Deep Residual Learning for Image
-    Recognition", section 4.2): zero padding, a crop of the image's own size, and a mirror image
-    half of the time; torchvision's RandomCrop(size, padding) and RandomHorizontalFlip.
-
-    Args:
-        count: Number of images.
-        padding: Pixels of 0 on every side, 4 in the paper.
-        mirror_probability: 0.5 in the paper; 0 where a mirror image means something else, as it
-            does with digits.
-        generator: Source of the draws; like the result, on the CPU.
+    Recognition", section 4.2): zero padding by 4 pixels, a crop of the image's own size, and a
+    mirror image with probability 0.5 (0 where it means something else, as with digits); the same as
+    torchvision's RandomCrop(size, padding) and RandomHorizontalFlip.
     """
     rows, columns = torch.randint(-padding, padding + 1, (2, count), generator=generator)
     mirrored = torch.rand(count, generator=generator) < mirror_probability
@@ -47,14 +41,11 @@ def draw_crops(
 
 
 def render_crops(images: Tensor, crops: Crops) -> Tensor:
-    """Cut one crop out of each image; no pixel is interpolated.
+    """Cut one crop out of each image, without interpolation; what lies outside an image is 0.
 
     Args:
-        images: uint8 tensor of shape (batch, channels, height, width).
-        crops: What ``draw_crops`` drew, for ``batch`` images, on the same device.
-
-    Returns:
-        uint8 tensor of the images' shape; what lies outside an image is 0.
+        images: uint8 tensor of shape (batch, channels, height, width), like the result.
+        crops: The crops of ``batch`` images, on the same device.
     """
     height, width = images.shape[-2:]
     across = torch.arange(width, device=images.device).expand(len(images), width)

@@ -1,1 +1,1 @@
-"""A run from its clients to its folder, and many runs together."""
+"""Runs: from clients to a folder of results, one run or many."""

@@ -1,4 +1,4 @@
-"""The machine a run runs on."""
+"""The machine of a run."""
 
 import ctypes
 import importlib.metadata
@@ -21,7 +21,7 @@ _RECORDED = ("torch", "torchvision", "numpy", "scipy", "scikit-learn")
 
 
 def choose_device(wanted: str) -> torch.device:
-    """The device that ``auto``, ``cpu`` or ``cuda`` stands for.
+    """Return the device for ``auto``, ``cpu`` or ``cuda``.
 
     Raises:
         UsageError: CUDA was asked for and is not there.
@@ -36,11 +36,7 @@ def choose_device(wanted: str) -> torch.device:
 
 
 def check_precision(wanted: str, device: torch.device) -> None:
-    """Refuse a precision that the device does not have.
-
-    Raises:
-        UsageError: TF32 is asked for where there is none.
-    """
+    """Raise ``UsageError`` for a precision that the device does not have."""
     if wanted == "tf32" and device.type != "cuda":
         raise UsageError(
             f"compute.precision = 'tf32' is refused: the device is {device}, and only CUDA devices "
@@ -49,42 +45,34 @@ def check_precision(wanted: str, device: torch.device) -> None:
 
 
 def keep_freed_memory() -> None:
-    """Let the C library keep memory that was freed, rather than give it back to the system.
+    """Let glibc keep freed memory instead of giving it back to the system.
 
     A training step frees and takes again the same tens of megabytes; getting them from the system
-    each time, page by page, can take longer than the arithmetic. Only glibc has this setting;
-    elsewhere nothing happens.
+    each time, page by page, can take longer than the arithmetic.
     """
-    if sys.platform != "linux":
-        return
-    set_option = getattr(ctypes.CDLL(None), "mallopt", None)
+    library = ctypes.CDLL(None) if sys.platform == "linux" else None
+    set_option = getattr(library, "mallopt", None)
     if set_option is not None:
         set_option(_M_MMAP_MAX, 0)
         set_option(_M_TRIM_THRESHOLD, 2**31 - 1)
 
 
 def use_processors(jobs: int = 1) -> None:
-    """Set the threads of torch once, to the processors this process may use; faiss takes as many.
+    """Set the threads of torch, and so of faiss, to this process's processors, shared by ``jobs``.
 
     ``OMP_NUM_THREADS`` overrides the number; give it where other work shares the processors.
-
-    Args:
-        jobs: How many processes share them.
     """
     given = os.environ.get("OMP_NUM_THREADS", "").split(",")[0]
-    fair = max(1, _available_processors() // jobs)
-    threads = int(given) if given.isdecimal() and int(given) > 0 else fair
-    torch.set_num_threads(threads)
-
-
-def _available_processors() -> int:
     if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1  # macOS and Windows cannot tell
+        available = len(os.sched_getaffinity(0))
+    else:
+        available = os.cpu_count() or 1  # macOS and Windows cannot tell
+    is_number = given.isdecimal() and int(given) > 0
+    torch.set_num_threads(int(given) if is_number else max(1, available // jobs))
 
 
 def describe_environment(device: torch.device) -> dict[str, object]:
-    """Versions, machine and source revision, as JSON values."""
+    """Return versions, machine and source revision, as JSON values."""
     versions = {name: importlib.metadata.version(name) for name in _RECORDED}
     cuda_name = torch.cuda.get_device_name(device) if device.type == "cuda" else None
     return {
@@ -104,7 +92,7 @@ def describe_environment(device: torch.device) -> dict[str, object]:
 
 
 def _faiss_version() -> str | None:
-    """Of whichever build is installed."""
+    """Return the version of the installed build, if any."""
     for build in ("faiss-gpu", "faiss-cpu"):
         try:
             return importlib.metadata.version(build)
@@ -121,7 +109,7 @@ def _processor_name() -> str:
 
 
 def _source_revision() -> str | None:
-    """The git commit of a source checkout; None for an installed package."""
+    """Return the git commit of a source checkout; None for an installed package."""
     folder = Path(__file__).parent.parent.parent
     if not (folder / ".git").exists():
         return None

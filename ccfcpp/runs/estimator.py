@@ -1,4 +1,4 @@
-"""What estimators with scikit-learn's interface have in common, for images that are in memory."""
+"""Common base of the estimators with scikit-learn's interface, for images in memory."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -18,11 +18,11 @@ from ccfcpp.runs.pipeline import M, Pipeline
 
 E = TypeVar("E", bound=AnyExperiment)
 Names = NDArray[np.integer | np.str_]
-"""A name, or a number, for each image."""
+"""A name or a number for each image."""
 
 
 class FederatedEstimator(BaseEstimator):  # type: ignore[misc] # no types there
-    """A method of federated learning over clients that hold the images given.
+    """Federated learning over clients that hold the given images.
 
     Args:
         method: A method's name, as ``--method`` of the command takes it.
@@ -45,11 +45,7 @@ class FederatedEstimator(BaseEstimator):  # type: ignore[misc] # no types there
         self.settings = settings
 
     def _images(self, array: NDArray[np.uint8], shape: tuple[int, ...]) -> ImageData:
-        """Images in memory, in the shape that a model was made for.
-
-        Raises:
-            UsageError: They have another shape.
-        """
+        """Check that images have the shape for which a model was made, and return them."""
         data = from_arrays("images", np.asarray(array), None, "X")
         found = tuple(data.images.shape[1:])
         if found != shape:
@@ -67,17 +63,14 @@ class FederatedEstimator(BaseEstimator):  # type: ignore[misc] # no types there
         fixed: Tree,
         suited: Tree | None = None,
     ) -> E:
-        """The experiment on images in memory.
+        """Make the experiment on images in memory.
 
         Args:
             pipeline: The kind of run.
             data: The images.
-            clients: Of shape (n,): which client holds each image.
+            clients: Of shape (n,): the client that holds each image.
             fixed: Settings that follow from the estimator's other arguments.
             suited: Settings that suit the images, under those that the user gave.
-
-        Raises:
-            UsageError: The arrays or the settings do not fit.
         """
         fixed = fixed | {
             "dataset": "./images",

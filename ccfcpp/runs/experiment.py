@@ -1,4 +1,4 @@
-"""A run, from its clients to its results: what all systems have in common."""
+"""The run of an experiment, which all systems share."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -45,13 +45,13 @@ Arrays = Mapping[str, Mapping[str, Tensor]]
 
 @dataclass(frozen=True)
 class Snapshot:
-    """What a state makes of images: all of them, or those for testing.
+    """Results of a state on images: all of them, or those for testing.
 
     Attributes:
         images: uint8 of shape (images, channels, height, width).
-        representations: Floats of shape (images, dimensions); None where there is no one space in
-            which all images lie.
-        found: The cluster, or the predicted class, of each image; None where nothing is known yet.
+        representations: Floats of shape (images, dimensions); None where images have no common
+            space.
+        found: The cluster, or the predicted class, of each image; None where it is not known yet.
         classes: The true class of each image; None where it is not known.
         class_names: Their names, in order.
         centroids: Of shape (clusters, dimensions), where the images are clustered.
@@ -69,13 +69,9 @@ class Snapshot:
 
 
 class Experiment(ABC, Generic[State]):
-    """Clients and an algorithm, and the run of its rounds.
+    """Clients, an algorithm, and the run of its rounds.
 
-    A subclass sets clients and algorithm, and says how a state is scored and what is left in the
-    end.
-
-    Args:
-        config: The run's configuration.
+    A subclass sets clients and algorithm, scores a state, and makes the results of the last one.
 
     Attributes:
         system: Name of the system or method that runs.
@@ -83,15 +79,15 @@ class Experiment(ABC, Generic[State]):
         tensorboard: Whether rounds are logged for TensorBoard too.
         randomness: The run's source of random numbers.
         availability: Which clients take part.
-        privacy: What the run does for privacy.
-        attack: What hostile clients do.
-        defence: What the server does against them.
+        privacy: Settings of privacy.
+        attack: Settings of hostile clients.
+        defence: Settings of the server's defence.
         data: All images.
         parts: Indices of each client's images, also of clients that are not connected.
-        absent_names: What the clients are called that are absent for the whole run.
+        absent_names: Names of the clients that are absent for the whole run.
         clients: The connected clients that hold images.
         algorithm: The system.
-        images_key: The key of how many of the images are used for training.
+        images_key: Key of the number of images that are used for training.
     """
 
     images_key: ClassVar[str] = "data.images"
@@ -116,46 +112,36 @@ class Experiment(ABC, Generic[State]):
 
     @abstractmethod
     def scores(self, number: int, state: State, memories: ClientMemories) -> Scores:
-        """Scores after round ``number``; none where none are due."""
+        """Compute the scores after round ``number``; none where none are due."""
 
     @abstractmethod
     def results(
         self, state: State, memories: ClientMemories, local: LocalSpectra
     ) -> tuple[Summary, Arrays]:
-        """What the last state comes to: the summary's part of it, and arrays to save.
-
-        Args:
-            state: The last state.
-            memories: What the clients remember.
-            local: Spectra of the last round's local models.
-        """
+        """Return the last state's part of the summary, and arrays to save."""
 
     @abstractmethod
     def local_representations(self, client: int, model: ModelState) -> Tensor | None:
-        """What a local model makes of the images on which models are compared.
-
-        Args:
-            client: The client's number.
-            model: What it sent.
+        """Represent the images on which models are compared, by the model that a client sent.
 
         Returns:
-            Floats of shape (images, dimensions); None where a model is not for comparing.
+            Floats of shape (images, dimensions); None where the model cannot be compared.
         """
 
     @abstractmethod
     def snapshot(self, state: State, memories: ClientMemories) -> Snapshot:
-        """What a state makes of the images."""
+        """Return the results of a state on the images."""
 
     def pictures(self, state: State) -> Mapping[str, Tensor]:
-        """What there is to look at by name, each uint8 of shape (height, width, 3)."""
+        """Return pictures of a state by name, each uint8 of shape (height, width, 3)."""
         return {}
 
     @abstractmethod
     def describe(self) -> Json:
-        """The setting, for the summary."""
+        """Return the setting, for the summary."""
 
     def model_facts(self) -> dict[str, str]:
-        """What must be known, beside the configuration, to use the model; in its file's header."""
+        """Return what using the model needs beside the configuration, for its file's header."""
         return {}
 
     def run(
@@ -167,16 +153,16 @@ class Experiment(ABC, Generic[State]):
         """Run all rounds, or those that are left, and write the results.
 
         Args:
-            folder: Where to; a run that was interrupted goes on after its last checkpoint.
+            folder: The run's folder; an interrupted run goes on after its last checkpoint.
             observe: Called after each round with its report and its scores.
-            should_stop: Asked after each round; what it stops is checkpointed first.
+            should_stop: Called after each round; a stopped run is checkpointed first.
 
         Returns:
-            The summary, as it stands in ``summary.json``.
+            The content of ``summary.json``.
 
         Raises:
-            StoppedError: ``should_stop`` said so.
-            FederationError: The rounds left nothing that could be a result.
+            StoppedError: ``should_stop`` returned true.
+            FederationError: The rounds left no usable result.
         """
         folder.add_environment(describe_environment(self.device))
         memories = self._memories(folder.checkpoint.parent)
@@ -218,17 +204,14 @@ class Experiment(ABC, Generic[State]):
         return summary
 
     def trained(self) -> tuple[State, int]:
-        """Run all rounds in memory, and give the last state and the number of rounds."""
+        """Run all rounds in memory, and return the last state and the number of rounds."""
         state, rounds = self._initial_state, 0
         for after, report in self.federation().run(state):
             state, rounds = after, report.round + 1
         return state, rounds
 
     def last_snapshot(self, folder: RunFolder) -> Snapshot | None:
-        """What the last checkpoint's state makes of the images, without a change to the folder.
-
-        None where the run ended before its first checkpoint.
-        """
+        """Return the results of the last checkpoint's state, if any; the folder stays the same."""
         if not folder.checkpoint.exists():
             return None
         checkpoint = load_checkpoint(folder.checkpoint, self.algorithm.state_type, self.device)
@@ -238,39 +221,37 @@ class Experiment(ABC, Generic[State]):
 
     @property
     def members(self) -> list[Member]:
-        """What the server knows of the connected clients."""
+        """The connected clients, as the server knows them."""
         return [client.member for client in self.clients]
 
     @property
     def cohort(self) -> int | None:
-        """How many clients are trained side by side; None where nothing is trained."""
+        """Number of clients that are trained side by side; None where nothing is trained."""
         return self.client_side.cohort
 
     @cached_property
     def client_side(self) -> ClientSide:
-        """The work of the clients, all of which are in this process, as the system has it."""
+        """The system's work of the clients, all of which are in this process."""
         together = self.availability.invited(len(self.clients))
         least, bounding = self.privacy.smallest_count, bounding_of(self.privacy)
         return self.algorithm.client_side(Crew.of(self.clients, together, bounding, least))
 
     def transport(self, memories: ClientMemories) -> Transport:
-        """The clients of this process, with what the run does for privacy and to attack it."""
-        works = self.hostility.works(self.client_side.works)
-        merges = self.protection.merges if self.protection else True
+        """Return the clients of this process, with protection and attacks around their work."""
+        works, merges = self.hostility.works(self.client_side.works), not self.hostility.is_on
         if self.protection:
-            works = self.protection.works(works)
+            works, merges = self.protection.works(works), merges and self.protection.merges
         side = ClientSide(works, self.client_side.cohort)
-        merges = merges and not self.hostility.is_on
         return InProcess(self.clients, side, memories, self.randomness, merges)
 
     def federation(
         self, transport: Transport | None = None, observer: LocalModelObserver | None = None
     ) -> Federation[State, Transport]:
-        """The clients and the server.
+        """Return the federation of clients and server.
 
         Args:
-            transport: The clients; by themselves they remember nothing in a folder.
-            observer: Sees the local models.
+            transport: Delivers to the clients; by default they keep no memories on disk.
+            observer: Called with the local models.
         """
         protection = self.protection
         return Federation(
@@ -287,16 +268,12 @@ class Experiment(ABC, Generic[State]):
 
     @cached_property
     def exchanges(self) -> Sequence[AnyExchange]:
-        """All that clients can be asked for."""
+        """All exchanges of the system."""
         return [work.exchange for work in self.client_side.works.values()]
 
     @cached_property
     def hostility(self) -> Hostility:
-        """Attack and defence, where the configuration asks for them.
-
-        Raises:
-            UsageError: What it asks for does not fit the system or the clients.
-        """
+        """Attack and defence; ``UsageError`` where they do not fit the system or the clients."""
         return Hostility(
             self.attack,
             self.defence,
@@ -310,11 +287,7 @@ class Experiment(ABC, Generic[State]):
 
     @cached_property
     def protection(self) -> Protection | None:
-        """What the run does for privacy; None where the configuration asks for nothing.
-
-        Raises:
-            UsageError: What it asks for does not fit the system or the clients.
-        """
+        """Protection of privacy, if any; ``UsageError`` where it does not fit the system."""
         if not self.privacy.is_on:
             return None
         check_fits(self.privacy, self.system, self.exchanges)
@@ -339,4 +312,4 @@ class Experiment(ABC, Generic[State]):
 
 
 AnyExperiment = Experiment[Any]
-"""An experiment of whatever state."""
+"""An experiment with any kind of state."""

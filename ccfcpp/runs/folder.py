@@ -1,11 +1,11 @@
-"""What a run's folder holds."""
+"""The content of a run's folder."""
 
 import io
 import json
-import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
+from zipfile import BadZipFile
 
 import numpy as np
 import torch
@@ -19,16 +19,8 @@ from ccfcpp.runs.paths import RunPaths, damaged, row_of
 from ccfcpp.runs.sheets import as_png
 from ccfcpp.runs.tensorboard import Line, RoundLog, TensorBoardLog
 
-# What flipped bits of an archive come to, an unknown compression among them.
-_DAMAGED_ARRAYS = (
-    ValueError,
-    TypeError,
-    RuntimeError,
-    OSError,
-    EOFError,
-    zipfile.BadZipFile,
-    zlib.error,
-)
+# Flipped bits of an archive raise any of these; RuntimeError is an unknown compression.
+_DAMAGED_ARRAYS = (ValueError, TypeError, RuntimeError, OSError, EOFError, BadZipFile, zlib.error)
 
 
 class RunFolder(RunPaths):
@@ -37,7 +29,7 @@ class RunFolder(RunPaths):
     def load_checkpoint(
         self, state_type: type[State], device: torch.device
     ) -> Checkpoint[State] | None:
-        """The last checkpoint, or None where the run ended before its first."""
+        """Return the last checkpoint, if any, and drop the lines of later rounds from the log."""
         checkpoint = None
         if self.checkpoint.exists():
             checkpoint = load_checkpoint(self.checkpoint, state_type, device)
@@ -46,11 +38,7 @@ class RunFolder(RunPaths):
 
     @contextmanager
     def log(self, tensorboard: bool) -> Iterator[RoundLog]:
-        """Open what takes the rounds' lines.
-
-        Args:
-            tensorboard: Whether TensorBoard's event files get them, beside ``metrics.jsonl``.
-        """
+        """Open the log of rounds: ``metrics.jsonl``, and maybe TensorBoard's event files."""
         if not tensorboard:
             yield self.log_round
             return
@@ -68,7 +56,7 @@ class RunFolder(RunPaths):
             file.write(json.dumps(line) + "\n")
 
     def save_checkpoint(self, checkpoint: Checkpoint[State]) -> None:
-        """Save what the next round depends on; the round's line must be in the log."""
+        """Save a checkpoint; the lines of its rounds must be in the log."""
         make_durable(self.metrics)
         save_checkpoint(self.checkpoint, checkpoint)
 
@@ -83,10 +71,10 @@ class RunFolder(RunPaths):
             write_whole(self.metrics, "".join(kept).encode())
 
     def read_arrays(self, file: str) -> dict[str, Tensor]:
-        """Arrays by name that ``write_results`` has written; none where it wrote no such file.
+        """Return the arrays of a file that ``write_results`` wrote; empty where there is none.
 
         Args:
-            file: The stem of its name.
+            file: The file's name without its suffix.
 
         Raises:
             UsageError: The file is damaged.
@@ -108,14 +96,9 @@ class RunFolder(RunPaths):
         pictures: Mapping[str, Tensor],
         model_facts: dict[str, str],
     ) -> None:
-        """Write what the server knows, arrays by file and name, pictures, and last the summary.
+        """Write the server's state, arrays by file and name, pictures, and last the summary.
 
-        Args:
-            summary: The results.
-            state: What the server knows.
-            arrays: By file and name.
-            pictures: By name, each uint8 of shape (height, width, 3).
-            model_facts: The header of the state's file.
+        Pictures are uint8 of shape (height, width, 3); ``model_facts`` are the state's header.
         """
         save_tensors(self.model, pack(state), model_facts)
         for file, named in arrays.items():
@@ -130,7 +113,7 @@ class RunFolder(RunPaths):
 
 
 def _round_of(line: str) -> float:
-    """The round of a logged line; infinity for a line that a crash cut short."""
+    """Return the round of a logged line; infinity for a line that a crash cut short."""
     try:
         return int(row_of(line)["round"])
     except (ValueError, KeyError, TypeError):

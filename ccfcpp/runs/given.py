@@ -12,13 +12,13 @@ from ccfcpp.core.config_layers import merge, nest
 
 
 def as_tree(values: Mapping[str, object]) -> Tree:
-    """Values, nested or by dotted key, as a tree of settings; those that are None are left out."""
+    """Make a tree of settings of values, nested or by dotted key, without those that are None."""
     trees = (nest(key, value) for key, value in values.items() if value is not None)
     return functools.reduce(merge, trees, {})
 
 
 def without_grids(layers: Sequence[Tree]) -> list[Tree]:
-    """Layers of settings without their grids."""
+    """Return layers of settings without their grids."""
     return [{key: value for key, value in layer.items() if key != "grid"} for layer in layers]
 
 
@@ -29,8 +29,8 @@ class Given:
     Attributes:
         files: Settings from files, each over those before it.
         values: Single values, over the files.
-        rounds: The number of rounds, whichever key of the system it belongs to; None: not given.
-        flags: The flags that stand for keys, but for keys that were given by ``--set``.
+        rounds: The number of rounds, for the system's own key; None where it is not given.
+        flags: The flags by the keys for which they stand, without keys that ``--set`` gave.
     """
 
     files: tuple[Tree, ...] = ()
@@ -40,7 +40,7 @@ class Given:
 
     @staticmethod
     def of(settings: Mapping[str, object] | None) -> Given:
-        """Single values, as ``as_tree`` takes them."""
+        """Take single values, nested or by dotted key."""
         return Given(values=as_tree(settings or {}))
 
     @property
@@ -54,19 +54,15 @@ class Given:
         return any("grid" in layer for layer in self.files)
 
     def in_cell(self, axes: Mapping[str, object] | None = None) -> Given:
-        """The settings of a single run.
-
-        Args:
-            axes: The values of one cell of the grid.
-        """
+        """Return the settings of a single run, in the cell of the grid with the given values."""
         return replace(self, files=(*without_grids(self.files), as_tree(axes or {})))
 
     def above(self, *files: Tree) -> Given:
-        """The same over other files."""
+        """Lay the settings over other files."""
         return replace(self, files=(*files, *self.files))
 
     def under(self, key: str, value: object) -> Given:
-        """The same with another single value under those that were given."""
+        """Put another single value under those that were given."""
         return replace(self, values=merge(nest(key, value), self.values))
 
 
@@ -76,13 +72,11 @@ def refuse_idle(
     presets: str,
     axes: Mapping[str, object] | None = None,
 ) -> None:
-    """Refuse single values that change nothing.
-
-    This is the one check for commands, functions and estimators.
+    """Refuse settings without effect, by ``ccfcpp.core.relevance``.
 
     Args:
-        given: What the user gave.
-        configs: The configurations of all runs that it led to.
+        given: The user's settings.
+        configs: The configurations of all runs that follow from them.
         presets: Folder of the data sets' presets.
         axes: Lists that the user gave, by dotted key.
 

@@ -15,18 +15,17 @@ from ccfcpp.core.profiling import section
 from ccfcpp.models.state import ModelState
 
 _MOST_MODELS = 20
-"""More local models than these, which are those of the largest clients, say nothing new."""
+"""Largest number of local models; those of the largest clients come first."""
 
 
 class LocalSpectra:
-    """Looks at local models as they arrive, before they are averaged and gone.
+    """Spectra of local models, computed when they arrive, before they are averaged.
 
     Args:
-        last_round: The round in which it looks.
-        represent: What a client's model makes of some images: from the client's number and the
-            model to floats of shape (images, dimensions); None for a client without a model that
-            could be compared.
-        values: Where what it sees is kept: singular values, descending, by the client's number.
+        last_round: The round of the local models.
+        represent: Maps a client's number and its model to representations of some images, floats of
+            shape (images, dimensions); None for a model that cannot be compared.
+        values: Filled with singular values, descending, by the client's number.
     """
 
     def __init__(
@@ -40,7 +39,7 @@ class LocalSpectra:
         self.values = values
 
     def __call__(self, number: int, client: int, model: ModelState) -> None:
-        """Take a local model that the server has accepted."""
+        """Add a local model that the server has accepted."""
         if number != self.last_round or len(self.values) == _MOST_MODELS:
             return
         with section("local spectra"):
@@ -49,9 +48,10 @@ class LocalSpectra:
                 self.values[str(client)] = spectrum(representations).tolist()
 
     def arrays(self, global_values: Tensor) -> dict[str, Tensor]:
-        """What a run's folder keeps: ``global`` of shape (dimensions,), ``client`` and ``local``.
+        """Return the arrays for a run's folder.
 
-        ``local`` has the shape (clients, dimensions), in the order of ``client``.
+        These are ``global`` of shape (dimensions,), the numbers ``client``, and in their order
+        ``local`` of shape (clients, dimensions).
         """
         clients = sorted(map(int, self.values))
         local = [self.values[str(client)] for client in clients]
@@ -63,14 +63,11 @@ class LocalSpectra:
 
 
 def describe_spectra(arrays: Mapping[str, Tensor]) -> dict[str, float | None]:
-    """What a summary says of the spectra: of the global model, and means over the local ones.
-
-    Args:
-        arrays: As ``LocalSpectra.arrays`` gives them.
+    """Return figures of ``LocalSpectra.arrays`` for the summary, means over the local models.
 
     Returns:
         ``effective_rank``, ``tail_share``, ``local_effective_rank`` and ``gap``, the R of Eq. (1);
-        None where there is nothing to take it from, or where a model has diverged.
+        None without a model, or where a model has diverged.
     """
     of_all, local = arrays["global"], list(arrays["local"])
     return {
@@ -82,6 +79,6 @@ def describe_spectra(arrays: Mapping[str, Tensor]) -> dict[str, float | None]:
 
 
 def mean(figures: list[float]) -> float | None:
-    """Their mean; None where there are none or one is NaN, which JSON does not have."""
+    """Return the mean; None where there are no figures or one is NaN, which JSON does not have."""
     found = float(torch.tensor(figures, dtype=torch.float64).mean())
     return None if math.isnan(found) else found

@@ -1,4 +1,4 @@
-"""The runs of a study, in processes of their own."""
+"""Runs of a study in separate processes."""
 
 import multiprocessing
 import os
@@ -24,14 +24,14 @@ _SECONDS_BETWEEN_LOOKS = 0.5
 _MOST_JOBS = 61
 """The most processes that Windows can wait for."""
 _MOST_NAMES = 5
-"""Of runs that failed for the same reason."""
+"""Largest number of failed runs that a message names for one reason."""
 _DIED = "its process, or another's, died, perhaps for want of memory: take fewer --jobs"
 _SECONDS_OF_DOUBT = 10.0
-"""For the first process to say that all are to stop."""
+"""Time in which the first process must tell that all are to stop."""
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 _stop: Event
-"""In a run's process: whether it is to stop."""
+"""In a run's process, set when the run is to stop."""
 
 
 def run_in_processes(
@@ -41,18 +41,18 @@ def run_in_processes(
     look: Callable[[], None],
     should_stop: Callable[[], bool],
 ) -> None:
-    """Run what is not finished, several runs at once, which share the processors.
+    """Run what is not finished, ``jobs`` runs at once, which share the processors.
 
     Args:
         study: The runs.
         make: Makes the experiment of a configuration; a function or class of a module.
-        jobs: How many run at once.
+        jobs: Number of runs at once.
         look: Called at short intervals, and when a run has ended.
-        should_stop: Likewise; once it says so the runs stop after their rounds.
+        should_stop: Called at short intervals; once true, the runs stop after their rounds.
 
     Raises:
-        StoppedError: ``should_stop`` said so.
-        FederationError: Runs failed, which it names; all others are finished.
+        StoppedError: ``should_stop`` returned true.
+        FederationError: Some runs failed, which it names; all others are finished.
     """
     left = [planned for planned in study.runs if not study.is_finished(planned)]
     if not left:
@@ -73,7 +73,7 @@ def run_in_processes(
                 pending = {future for future in pending if not future.cancel()}
             look()
     except BaseException:
-        # Without waiting: whoever asks twice has lost patience.
+        # Without waiting: a user who asks twice has lost patience.
         pool.shutdown(wait=False, cancel_futures=True)
         for process in multiprocessing.active_children():
             process.kill()
@@ -92,16 +92,16 @@ def run_in_processes(
 
 
 def _some(folders: list[Path]) -> str:
-    """Those that fit in a line."""
+    """List the folders that fit in a line."""
     more = f" and {len(folders) - _MOST_NAMES} more" if len(folders) > _MOST_NAMES else ""
     return ", ".join(map(str, folders[:_MOST_NAMES])) + more
 
 
 @contextmanager
 def _stops_ignored() -> Iterator[None]:
-    """Processes that are started here leave signals, which may reach a whole group, to this one.
+    """Let processes that start here ignore signals to the process group, which this one handles.
 
-    Where what is ignored is inherited (not on Windows), they do so from their first instruction on.
+    Except on Windows, they inherit that, and ignore signals from their first instruction on.
     """
     before = {number: signal.signal(number, signal.SIG_IGN) for number in _SIGNALS}
     try:
@@ -112,14 +112,9 @@ def _stops_ignored() -> Iterator[None]:
 
 
 def _failure(future: Future[None], stopping: bool) -> str | None:
-    """Why a run failed; None where it is finished or was stopped.
+    """Return why a run failed; None where it is finished or was stopped.
 
-    Args:
-        future: What the run comes to.
-        stopping: Whether all were to stop: a process that is gone then is no failure.
-
-    Raises:
-        Exception: The failure is none that a run is known to have.
+    Where all are stopping, the end of a process is no failure. An unknown error is raised.
     """
     error = None if future.cancelled() else future.exception()
     if isinstance(error, BrokenProcessPool):
@@ -143,10 +138,9 @@ def _begin(jobs: int, stop: Event) -> None:
 
 
 def _ask_first_process(number: int, frame: FrameType | None) -> None:
-    """On SIGTERM: where it reached the first process too, the run stops as that one says.
+    """Handle SIGTERM: the run stops when the first process, which got it, too, says so.
 
-    Where it does not say so, the signal was for this process alone: so the pool ends the others
-    when one has died.
+    Else the signal was for this process alone, as when the pool ends the others after one has died.
     """
 
     def wait_for_word() -> None:
@@ -157,7 +151,7 @@ def _ask_first_process(number: int, frame: FrameType | None) -> None:
 
 
 def _end_with_parent() -> None:
-    """Where the first process was killed, its runs must not go on beside those of the next one."""
+    """End when the first process was killed: a run must not go on beside one of the next study."""
     parent = multiprocessing.parent_process()
     assert parent is not None
     parent.join()

@@ -1,4 +1,4 @@
-"""Where a run's files are, and the rules of starting and of going on: all that needs no tensors."""
+"""Paths of a run's files, and the rules of starting and resuming; nothing here needs tensors."""
 
 import itertools
 import json
@@ -20,15 +20,11 @@ Summary = Json
 """The results of a run, as they stand in ``summary.json``."""
 
 MAY_CHANGE = frozenset({"device", "data.root", "compute.cohort", "tensorboard"})
-"""What may differ when a run goes on: where it takes place, how many clients are trained at a time,
-and what is logged beside ``metrics.jsonl``."""
+"""Keys that may differ when a run is resumed: the machine, its use, and additional logs."""
 
 
 class RunPaths:
-    """The folder of a run. Every file appears whole.
-
-    Use ``create`` or ``reopen``.
-    """
+    """The folder of a run, started by ``create`` or resumed by ``reopen``; files appear whole."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -76,16 +72,15 @@ class RunPaths:
 
     def refuse_if_taken(self) -> None:
         """Raise ``UsageError`` where a new run would write among other files."""
-        if self.config.exists():
-            raise UsageError(
-                f"output folder {self.path} holds another run: add --resume to go on with it, or "
-                "give another --out"
-            )
-        if self.study.exists():
-            raise UsageError(
-                f"output folder {self.path} holds several runs: add --resume to go on with them, "
-                "or give another --out"
-            )
+        for file, runs, it in (
+            (self.config, "another run", "it"),
+            (self.study, "several runs", "them"),
+        ):
+            if file.exists():
+                raise UsageError(
+                    f"output folder {self.path} holds {runs}: add --resume to go on with {it}, or "
+                    "give another --out"
+                )
         refuse_full(self.path)
 
     def refuse_deployed(self) -> None:
@@ -97,14 +92,11 @@ class RunPaths:
             )
 
     def saved_config(self, kind: type[C]) -> C:
-        """The configuration the run was started with."""
+        """Return the configuration with which the run was started."""
         return validate(kind, read_yaml(self.config))
 
     def refuse_other_config(self, config: RunConfig) -> None:
-        """Raise ``UsageError`` where ``config`` is not the one the run was started with.
-
-        What ``MAY_CHANGE`` may change.
-        """
+        """Raise ``UsageError`` where other keys than ``MAY_CHANGE`` differ from the run's start."""
         saved = self.saved_config(type(config))
         differing = sorted(set(differing_keys(saved, config)) - MAY_CHANGE)
         if differing:
@@ -116,49 +108,35 @@ class RunPaths:
             )
 
     def read_summary(self) -> Summary:
-        """The results of a finished run.
-
-        Raises:
-            UsageError: The file is damaged.
-        """
-        try:
-            summary = json.loads(self.summary.read_bytes())
-        except ValueError as error:
-            raise damaged(self.summary, error) from error
-        if not isinstance(summary, dict):
-            raise damaged(self.summary, "no object")
-        return summary
+        """Return the results of a finished run; ``UsageError`` where the file is damaged."""
+        return _object_in(self.summary)
 
     def write_leakage(self, found: Json) -> None:
-        """Record what attacks on the finished run came to."""
+        """Record the results of attacks on the finished run."""
         write_whole(self.leakage, json.dumps(found, indent=2).encode())
 
     def read_leakage(self) -> Json:
-        """What attacks came to; empty where there were none.
-
-        Raises:
-            UsageError: The file is damaged.
-        """
-        if not self.leakage.is_file():
-            return {}
-        try:
-            found = dict(json.loads(self.leakage.read_bytes()))
-        except (ValueError, TypeError) as error:
-            raise damaged(self.leakage, error) from error
-        return found
+        """Return the results of attacks, if any; ``UsageError`` where the file is damaged."""
+        return _object_in(self.leakage) if self.leakage.is_file() else {}
 
     def read_log(self) -> list[Json]:
-        """A row for each logged round; a crash can leave anything in the last line."""
+        """Return a row for each logged round; a crash can leave anything in the last line."""
         text = self.metrics.read_text(errors="replace") if self.metrics.is_file() else ""
         return list(itertools.takewhile(lambda row: "round" in row, map(row_of, text.splitlines())))
 
     def read_sessions(self) -> list[Json]:
-        """The machines that the run has seen; none where it has not begun.
-
-        Raises:
-            UsageError: The file is damaged.
-        """
-        return _sessions_in(self.environment) if self.environment.is_file() else []
+        """Return the machines of the run's sessions; ``UsageError`` where the file is damaged."""
+        if not self.environment.is_file():
+            return []
+        try:
+            sessions = json.loads(self.environment.read_bytes())["sessions"]
+            if not all(isinstance(session, dict) for session in sessions):
+                raise TypeError("no list of objects")
+        except (ValueError, KeyError, TypeError) as error:
+            raise UsageError(
+                f"{self.environment} is damaged ({error}): delete it to go on"
+            ) from error
+        return list(sessions)
 
     def add_environment(self, environment: dict[str, object]) -> None:
         """Record the machine of a session; a resumed run may have seen several."""
@@ -167,22 +145,22 @@ class RunPaths:
 
 
 def damaged(path: Path, reason: object) -> UsageError:
-    """Says that a file cannot be used, and what to do."""
+    """Make the error for a damaged file."""
     return UsageError(f"{path} is damaged ({reason}): delete it to run this again")
 
 
-def _sessions_in(environment: Path) -> list[Json]:
+def _object_in(path: Path) -> Json:
     try:
-        sessions = json.loads(environment.read_bytes())["sessions"]
-        if not all(isinstance(session, dict) for session in sessions):
-            raise TypeError("no list of objects")
-    except (ValueError, KeyError, TypeError) as error:
-        raise UsageError(f"{environment} is damaged ({error}): delete it to go on") from error
-    return list(sessions)
+        found = json.loads(path.read_bytes())
+    except ValueError as error:
+        raise damaged(path, error) from error
+    if not isinstance(found, dict):
+        raise damaged(path, "no object")
+    return found
 
 
 def row_of(line: str) -> Json:
-    """A logged line; without a round where a crash cut it short."""
+    """Parse a logged line; empty where a crash cut it short."""
     try:
         row = json.loads(line)
     except ValueError:
@@ -200,11 +178,7 @@ def refuse_full(folder: Path) -> None:
 
 @contextmanager
 def writable(folder: Path) -> Iterator[None]:
-    """Make a folder, and write into it.
-
-    Raises:
-        UsageError: The folder cannot be made, or a file in it cannot be written.
-    """
+    """Make a folder for the block to write into; ``UsageError`` where that fails."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         yield
@@ -215,17 +189,13 @@ def writable(folder: Path) -> Iterator[None]:
 
 
 def new_path(method: str, dataset: str) -> Path:
-    """The folder of a new run, where none is given."""
+    """Return the folder of a new run where none is given."""
     name = Path(dataset).name.partition(".")[0]
     return Path("runs") / f"{datetime.now():%Y%m%d-%H%M%S-%f}-{method}-{name}"
 
 
 def required_out(out: Path | None) -> Path:
-    """The folder to resume in.
-
-    Raises:
-        UsageError: None was given.
-    """
+    """Return the folder of a run that is resumed; ``UsageError`` where none was given."""
     if out is None:
         raise UsageError("--resume needs the folder of the run: give --out")
     return out

@@ -1,8 +1,8 @@
-"""From settings to results: what stands behind a command, its function and its estimator.
+"""The pipeline from settings to results behind a command, its function and its estimator.
 
 A run is opened (its settings are checked, its folder is chosen), fitted to its images, run, and
-ends with a summary. To open a run imports no network library: a command can say at once what it is
-about to do.
+ends with a summary. Opening a run imports no network library, so that a command can show its
+settings at once.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ E = TypeVar("E", bound="AnyExperiment")
 
 @dataclass(frozen=True)
 class Opening(Generic[M]):
-    """A run that is about to begin or to go on; all that needs no images has been checked.
+    """A run that is about to begin or to be resumed, checked as far as it goes without images.
 
     Attributes:
-        path: Its folder.
-        config: Its configuration.
-        goes_on: Whether it has begun before.
-        given: What the user gave.
+        path: Folder of the run.
+        config: Configuration of the run.
+        goes_on: Whether the run is resumed.
+        given: The user's settings.
     """
 
     path: Path
@@ -46,12 +46,7 @@ class Opening(Generic[M]):
     given: Given = field(default_factory=Given)
 
     def open(self, make: Callable[[M], E]) -> tuple[E, RunFolder]:
-        """The experiment and its folder.
-
-        Args:
-            make: Makes an experiment, which checks what is left to check; after that the folder is
-                made where it is new.
-        """
+        """Make the experiment, which checks everything else, and then the folder of a new run."""
         from ccfcpp.runs.folder import RunFolder
 
         experiment = make(self.config)
@@ -65,14 +60,14 @@ class Pipeline(Generic[M, E]):
     """One kind of run.
 
     Attributes:
-        command: Its command, and the folder of the data sets' presets.
-        kind: The kind of its configurations.
-        make: Makes the experiment of a configuration, on the images given or on those that the
+        command: The command, and the folder of the data sets' presets.
+        kind: The kind of configurations.
+        make: Makes the experiment of a configuration, on the given images or on those that the
             configuration names.
-        label: What the folder of a new run is called after, beside its data set.
-        rounds: The dotted key of the number of rounds under a configuration, empty where it is
-            fixed; and that of the steps in a round, where the first counts steps, else empty.
-        suited: Reads a user's own images and gives settings that suit them; None for a data set
+        label: Returns a part of the name of a new run's folder.
+        rounds: Returns the dotted key of the number of rounds, empty where it is fixed, and where
+            that key counts steps, the key of the steps in a round, else empty.
+        suited: Reads a user's own images and finds settings that suit them; None for a data set
             that has a preset.
     """
 
@@ -84,11 +79,7 @@ class Pipeline(Generic[M, E]):
     suited: Callable[[M], tuple[ImageData, Tree] | None] = lambda config: None
 
     def resolved(self, given: Given, suited: Tree | None = None) -> M:
-        """The configuration that a user's settings lead to.
-
-        Args:
-            given: What the user gave.
-            suited: Settings under those, which suit the images.
+        """Make the configuration of a user's settings, over settings that suit the images.
 
         Raises:
             UsageError: A setting is unknown, out of its range, or without effect.
@@ -108,13 +99,13 @@ class Pipeline(Generic[M, E]):
     def open(
         self, given: Given, out: Path | None, resume: bool = False, *, deployed: bool = False
     ) -> Opening[M]:
-        """A new run, or one that goes on with the values that it was started with.
+        """Open a new run, or resume one with the values with which it was started.
 
         Args:
-            given: What the user gave.
-            out: Its folder; a new run without one gets it under ``runs/``.
-            resume: Whether it goes on.
-            deployed: Whether its images are with clients on other machines.
+            given: The user's settings.
+            out: Folder of the run; by default a new one under ``runs/``.
+            resume: Whether the run is resumed.
+            deployed: Whether the images are with clients on other machines.
 
         Raises:
             UsageError: A setting does not fit, the folder of a new run holds something, or there
@@ -143,11 +134,11 @@ class Pipeline(Generic[M, E]):
         return config
 
     def fitted(self, opening: Opening[M], suited: Tree) -> Opening[M]:
-        """A run with settings that suit its images, under those that the user gave."""
+        """Put settings that suit the images under those that the user gave."""
         return replace(opening, config=self.resolved(opening.given, suited))
 
     def start(self, opening: Opening[M]) -> tuple[Opening[M], E, RunFolder]:
-        """The run fitted to its images, its experiment and its folder.
+        """Fit a run to its images, and return it with its experiment and its folder.
 
         Raises:
             UsageError: The images cannot be read, or do not fit the settings.
@@ -162,13 +153,13 @@ class Pipeline(Generic[M, E]):
     def run(
         self, settings: Mapping[str, object] | None, out: str | Path | None, resume: bool
     ) -> Summary:
-        """Run everything, and give the summary."""
+        """Run everything and return the summary."""
         place = None if out is None else Path(out)
         _, experiment, folder = self.start(self.open(Given.of(settings), place, resume))
         return experiment.run(folder)
 
     def _rounds(self, given: Given, config: M) -> tuple[str, object]:
-        """The method's key for the number of rounds, and the value that the key gets."""
+        """Return the method's key for the number of rounds, and the value for that key."""
         key, steps = self.rounds(config)
         if not key:
             raise UsageError(
@@ -184,4 +175,4 @@ class Pipeline(Generic[M, E]):
 
 
 AnyPipeline = Pipeline[Any, Any]
-"""A pipeline of whatever kind of run."""
+"""A pipeline for any kind of run."""

@@ -12,14 +12,14 @@ _LEAST_WIDTH = 56
 
 
 def sheet(images: Tensor, columns: int) -> Tensor:
-    """Images in rows, on white.
+    """Arrange images in rows of ``columns`` images, on white.
 
     Args:
         images: uint8 of shape (images, 1 or 3 channels, height, width), at least one.
-        columns: Images in a row.
+        columns: Number of images in a row.
 
     Returns:
-        uint8 of shape (rows of pixels, columns of pixels, 3).
+        uint8 of shape (height, width, 3).
     """
     count, _, height, width = images.shape
     scale = max(1, -(-_LEAST_WIDTH // max(height, width)))
@@ -35,7 +35,7 @@ def sheet(images: Tensor, columns: int) -> Tensor:
 
 
 def as_png(picture: Tensor) -> bytes:
-    """A picture of shape (height, width, 3) as the content of a PNG file."""
+    """Encode a picture of shape (height, width, 3) as PNG."""
     buffer = io.BytesIO()
     Image.fromarray(picture.numpy()).save(buffer, format="png")
     return buffer.getvalue()

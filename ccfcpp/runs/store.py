@@ -1,4 +1,4 @@
-"""What of a run outlasts a crash."""
+"""Checkpoints of a run, and the history that they keep."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -18,16 +18,16 @@ from ccfcpp.runs.paths import Json
 
 @dataclass
 class History:
-    """What a summary says of all rounds together; kept in the checkpoint.
+    """Totals over all rounds for the summary, kept in the checkpoint.
 
     Attributes:
-        rounds: How many were run.
-        communication_rounds: In how many of them something travelled.
+        rounds: Number of rounds.
+        communication_rounds: Number of rounds in which clients received or sent something.
         seconds: Wall-clock time of the rounds, without evaluation and checkpoints.
         bytes_down: Bytes that all clients received.
         bytes_up: Bytes that all clients sent.
-        rounds_by_client: How many rounds each client took part in, by its number.
-        refused: How many updates were refused.
+        rounds_by_client: Number of rounds of each client, by the client's number.
+        refused: Number of refused updates.
         local_spectra: Singular values of the last round's local models, by the client's number.
     """
 
@@ -41,7 +41,7 @@ class History:
     local_spectra: dict[str, list[float]] = field(default_factory=dict)
 
     def add(self, report: RoundReport) -> None:
-        """Count a round in."""
+        """Add a round."""
         self.rounds += 1
         self.communication_rounds += report.bytes_down + report.bytes_up > 0
         self.seconds += report.seconds
@@ -52,7 +52,7 @@ class History:
             self.rounds_by_client[client] = self.rounds_by_client.get(client, 0) + 1
 
     def describe(self, clients: Sequence[Member]) -> dict[str, object]:
-        """What a summary says of the rounds and of the clients that took part."""
+        """Return the rounds' and the clients' part of the summary."""
         return {
             "participants": [
                 {
@@ -77,7 +77,7 @@ class RunStore(Generic[State]):
 
     Args:
         folder: The run's folder.
-        transport: Knows the clients' memories.
+        transport: The transport to the clients, which saves their memories.
         state_type: The dataclass of the server's state.
         device: Where tensors go when they are read back.
     """
@@ -96,9 +96,7 @@ class RunStore(Generic[State]):
         self._clock = CheckpointClock()
 
     def restore(self) -> Checkpoint[State] | None:
-        """The last commit, with the memories of its clients taken up; None where there is none.
-
-        Lines of rounds that were logged after it are dropped: these rounds will be run again.
+        """Return the last commit, if any, restore its clients' memories, and drop later lines.
 
         Raises:
             UsageError: A file is damaged or missing.
@@ -109,16 +107,13 @@ class RunStore(Generic[State]):
         return checkpoint
 
     def is_due(self) -> bool:
-        """Whether enough time has passed for another commit."""
+        """Return whether enough time has passed for another commit."""
         return self._clock.is_due()
 
     def commit(self, number: int, state: State, facts: Json) -> None:
-        """Make all rounds up to ``number`` outlast a crash; their lines must be in the log.
+        """Commit all rounds up to ``number``; their lines must be in the log.
 
-        Args:
-            number: The last round.
-            state: The server's state after it.
-            facts: What a summary will say of the rounds; JSON values.
+        ``facts`` are JSON values for the summary.
         """
         with self._clock.timing(), section("checkpoint"):
             versions = dict(self.transport.save())

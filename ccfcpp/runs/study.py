@@ -27,18 +27,13 @@ if TYPE_CHECKING:
     from ccfcpp.runs.experiment import AnyExperiment
 
 Axes = Json
-"""What sets a cell of the grid apart: values by dotted key."""
+"""Values that distinguish a cell of the grid, by dotted key."""
 Row = Json
 
 
 @dataclass(frozen=True)
 class Planned(Generic[C]):
-    """One run of a study.
-
-    Attributes:
-        axes: What sets its cell apart.
-        config: Its configuration.
-    """
+    """One run of a study, with the values of its cell."""
 
     axes: Axes
     config: C
@@ -46,19 +41,19 @@ class Planned(Generic[C]):
     @property
     def folder(self) -> Path:
         """Its folder inside the study's."""
-        cell = ",".join(f"{key}={_plain(value)}" for key, value in self.axes.items())
+        cell = ",".join(f"{key}={value}" for key, value in self.axes.items())
         return Path(cell.replace("/", "_")) / f"seed-{self.config.seed}"
 
 
 def grid_cells(grid: object, values: Tree) -> list[Axes]:
-    """All cells of a grid, or of a list of grids, in the order of their keys and values.
+    """Return all cells of a grid, or of a list of grids, in the order of their keys and values.
 
-    A key with a single value from the user is no axis any more. Of a list of grids those are left
-    that have the value; where none has it, it goes with all of them.
+    A single value from the user takes the place of an axis. Of a list of grids those remain that
+    have the value; where none has it, it applies to all of them.
 
     Args:
         grid: Lists by dotted key; empty for a single cell without axes.
-        values: What the user gave as single values.
+        values: Single values of the user.
 
     Raises:
         UsageError: The grid is not made of lists.
@@ -76,12 +71,8 @@ def grid_cells(grid: object, values: Tree) -> list[Axes]:
     return cells
 
 
-def _with_axes(grid: object, axes: Mapping[str, Sequence[object]]) -> object:
-    return [one | dict(axes) for one in _grids(grid)]
-
-
 def _grids(grid: object) -> list[Axes]:
-    """The grids of a list, or the one that there is."""
+    """Return the grids of a list, or the single grid."""
     grids: list[object] = grid if isinstance(grid, list) and grid else [grid]
     for one in grids:
         if not isinstance(one, dict) or not all(
@@ -103,7 +94,7 @@ def _has_values(grid: Mapping[str, Sequence[object]], given: Mapping[str, object
 
 
 def _is_same(value: object, text: object) -> bool:
-    """Whether a value of a file is what a flag says, which comes as text."""
+    """Return whether a value of a file equals that of a flag, which is text."""
     try:
         return float(str(value)) == float(str(text))
     except ValueError:
@@ -118,22 +109,22 @@ def plan_grid(
     seeds: int,
     axes: Mapping[str, Sequence[object]] | None = None,
 ) -> list[Planned[C]]:
-    """All runs of a grid, each cell with so many seeds.
+    """Return all runs of a grid, each cell with several seeds.
 
     Args:
-        kind: The kind of their configurations.
+        kind: The kind of configurations.
         presets: Folder of the data sets' presets.
         layers: Trees of settings, of which the last ``grid`` counts.
         values: Single values over them.
-        seeds: How many seeds each cell has.
-        axes: Lists by dotted key that the user gave, in the place of the grid's.
+        seeds: Number of seeds of each cell.
+        axes: Lists by dotted key that the user gave, in place of the grid's.
 
     Raises:
-        UsageError: The grid is none, or a value is out of its range.
+        UsageError: The grid is not made of lists, or a value is out of its range.
     """
     grid: object = next((layer["grid"] for layer in reversed(layers) if "grid" in layer), {})
     planned = []
-    for cell in grid_cells(_with_axes(grid, axes or {}), values):
+    for cell in grid_cells([one | dict(axes or {}) for one in _grids(grid)], values):
         config = resolve(kind, presets, *without_grids(layers), as_tree(cell), values)
         for number in range(seeds):
             of_seed = config.model_copy(update={"seed": config.seed + number})
@@ -142,12 +133,7 @@ def plan_grid(
 
 
 class Study(Generic[C]):
-    """Runs in one folder.
-
-    Args:
-        path: The folder.
-        runs: What is to be run.
-    """
+    """Runs in one folder."""
 
     def __init__(self, path: Path, runs: Sequence[Planned[C]]) -> None:
         self.path = path
@@ -155,7 +141,7 @@ class Study(Generic[C]):
 
     @staticmethod
     def plan_of(path: Path) -> Path:
-        """The file in which a study's folder holds its plan."""
+        """Return the file with the plan in a study's folder."""
         return RunPaths(path).study
 
     @classmethod
@@ -174,12 +160,7 @@ class Study(Generic[C]):
 
     @classmethod
     def reopen(cls, path: Path, kind: type[C], changes: Tree) -> "Study[C]":
-        """Go on with a study.
-
-        Args:
-            path: Its folder.
-            kind: The kind of its configurations.
-            changes: What may differ from run to run, such as the device.
+        """Resume a study, with changes that every run allows, such as the device.
 
         Raises:
             UsageError: The plan is damaged.
@@ -205,12 +186,12 @@ class Study(Generic[C]):
 
         Args:
             make: Makes the experiment of a configuration.
-            run_one: Runs it, under a title, in a folder.
+            run_one: Runs an experiment, under a title, in a folder.
             finished: Called first, and after each run.
-            should_stop: Asked before each run.
+            should_stop: Called before each run.
 
         Raises:
-            StoppedError: ``should_stop`` said so.
+            StoppedError: ``should_stop`` returned true.
         """
         finished()
         for number, planned in enumerate(self.runs):
@@ -223,17 +204,17 @@ class Study(Generic[C]):
             finished()
 
     def folder(self, planned: Planned[C]) -> RunFolder:
-        """Where a run goes."""
+        """Return the folder of a run."""
         return RunFolder(self.path / planned.folder)
 
     def is_finished(self, planned: Planned[C]) -> bool:
-        """Whether a run has its summary."""
+        """Return whether a run has its summary."""
         return self.folder(planned).summary.is_file()
 
     def opened(
         self, planned: Planned[C], make: Callable[[C], "AnyExperiment"]
     ) -> "tuple[AnyExperiment, RunFolder]":
-        """A run's experiment and its folder, which is made, or taken up where it was left."""
+        """Return a run's experiment and its folder, which is made or reopened."""
         experiment = make(planned.config)
         folder = self.folder(planned)
         if not folder.config.is_file():
@@ -243,7 +224,7 @@ class Study(Generic[C]):
         return experiment, folder
 
     def results(self) -> list[tuple[Axes, Row]]:
-        """Axes and summary of each finished run, in the order of the plan.
+        """Return axes and summary of each finished run, in the order of the plan.
 
         Raises:
             UsageError: A summary is damaged.
@@ -258,13 +239,10 @@ class Study(Generic[C]):
 
 
 def cell_rows(results: Sequence[tuple[Axes, Row]], measures: Sequence[str]) -> list[Row]:
-    """One row a cell: its axes, and each measure's mean and deviation over the seeds.
+    """Return a row for each cell: its axes, and each measure's mean and deviation over the seeds.
 
-    The deviation is that of a sample (n − 1), and None for a single run.
-
-    Args:
-        results: Axes and summary of each run.
-        measures: Keys of the summaries.
+    The deviation is that of a sample (n − 1), and None for a single run. Measures are keys of the
+    summaries.
     """
     of_cells: list[tuple[Axes, list[Row]]] = []
     for axes, summary in results:
@@ -284,9 +262,9 @@ def _means(summaries: Sequence[Row], measures: Sequence[str]) -> Row:
 
 
 def display(row: Row, measures: Sequence[str]) -> dict[str, str]:
-    """A row for people: measures with their deviations."""
+    """Format a row: its axes, and measures with their deviations."""
     figures = {*measures, *(f"{measure} deviation" for measure in measures)}
-    shown = {key: _plain(value) for key, value in row.items() if key not in figures}
+    shown = {key: str(value) for key, value in row.items() if key not in figures}
     for measure in measures:
         mean, deviation = row[measure], row[f"{measure} deviation"]
         text = "" if mean is None else f"{mean:.4g}"
@@ -295,16 +273,11 @@ def display(row: Row, measures: Sequence[str]) -> dict[str, str]:
 
 
 def reopen_study(path: Path, kind: type[C], changes: Tree, seeds: int) -> Study[C]:
-    """Go on with a study, as it was planned.
-
-    Args:
-        path: Its folder.
-        kind: The kind of its configurations.
-        changes: What the user gave.
-        seeds: Seeds that the user asked for; 1 by default.
+    """Resume a study as it was planned.
 
     Raises:
-        UsageError: Something was given that may not change.
+        UsageError: The user gave more than 1 of ``seeds``, or other ``changes`` than
+            ``MAY_CHANGE``.
     """
     other = sorted({key for key, _ in flatten(changes)} - MAY_CHANGE)
     if other or seeds > 1:
@@ -316,7 +289,7 @@ def reopen_study(path: Path, kind: type[C], changes: Tree, seeds: int) -> Study[
 
 
 def as_csv(rows: Sequence[Mapping[str, object]]) -> str:
-    """Rows as a table whose columns are all their keys."""
+    """Format rows as CSV, with a column for every key."""
     text = io.StringIO()
     names = list(dict.fromkeys(name for row in rows for name in row))
     writer = csv.DictWriter(text, names, lineterminator="\n")
@@ -326,12 +299,7 @@ def as_csv(rows: Sequence[Mapping[str, object]]) -> str:
 
 
 def as_markdown(shown: Sequence[Mapping[str, str]]) -> str:
-    """Rows of text as a table."""
+    """Format rows of text as a Markdown table."""
     names = list(dict.fromkeys(name for row in shown for name in row))
     lines = [names, ["---"] * len(names), *([row.get(name, "") for name in names] for row in shown)]
     return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
-
-
-def _plain(value: object) -> str:
-    """A value in full, so that different values look different."""
-    return str(value)

@@ -1,4 +1,4 @@
-"""What takes a line for each round, beside ``metrics.jsonl``: event files for TensorBoard."""
+"""Event files for TensorBoard, beside ``metrics.jsonl``."""
 
 from __future__ import annotations
 
@@ -18,35 +18,26 @@ RoundLog = Callable[[Line], None]
 
 
 def check_tensorboard(wanted: bool) -> None:
-    """Refuse to log for TensorBoard where its package is missing.
-
-    Raises:
-        UsageError: The package is missing.
-    """
+    """Raise ``UsageError`` where TensorBoard is wanted and its package is missing."""
     if wanted:
         _writer_type()
 
 
 class TensorBoardLog:
-    """Event files of one session of a run, with the numbers of each round.
-
-    Args:
-        folder: Where to; earlier sessions' files stay there.
-    """
+    """Event files of one session of a run, beside those of earlier sessions."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._writer: SummaryWriter | None = None
 
     def log_round(self, line: Line) -> None:
-        """Add a round; it is in the file when this returns.
+        """Write a round to the file.
 
-        The session's first round also hides what earlier sessions logged of it and of later ones,
-        which are run again.
+        The session's first round hides the lines of earlier sessions for it and for later rounds.
         """
         number = line["round"]
         if self._writer is None:
-            # Not before there is something to say: a finished run that is resumed has no rounds.
+            # Not earlier: a finished run that is resumed has no rounds, and needs no file.
             self._writer = _writer_type()(str(self.folder), purge_step=number)
         for tag, value in scalars(line).items():
             self._writer.add_scalar(tag, value, number)
@@ -59,7 +50,7 @@ class TensorBoardLog:
 
 
 def scalars(line: Line) -> dict[str, float]:
-    """The numbers of a round, by TensorBoard's tag."""
+    """Return the numbers of a round by TensorBoard's tag."""
     return {
         **{f"figures/{name}": value for name, value in line["figures"].items()},
         **{f"scores/{name}": value for name, value in line["scores"].items()},
@@ -72,7 +63,7 @@ def scalars(line: Line) -> dict[str, float]:
 
 
 def _writer_type() -> type[SummaryWriter]:
-    """TensorBoard's writer, imported where it is wanted and not before: it is an extra."""
+    """Import TensorBoard's writer, which is an extra, when it is needed."""
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError as error:

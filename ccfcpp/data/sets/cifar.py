@@ -13,15 +13,7 @@ from ccfcpp.data.sets.published import split_mask
 
 @dataclass(frozen=True)
 class Cifar(BinarySet):
-    """Batches of training images, one of test images, and a file of class names.
-
-    Attributes:
-        train: The files with training images.
-        test: The file with the test images.
-        meta: The file with the names of the classes.
-        labels_key: The entry of a batch that holds the labels.
-        names_key: The entry of `meta` that holds the names.
-    """
+    """Batches of training images, one of test images, and a file `meta` of class names."""
 
     train: tuple[str, ...]
     test: str

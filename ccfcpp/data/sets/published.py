@@ -103,14 +103,10 @@ class Published(DataSet, ABC):
 def find_packed(
     root: Path, name: str, folder: str, members: Iterable[str], archives: Iterable[str]
 ) -> Path | None:
-    """Return the unpacked folder or the archive of a data set under the root, in this order.
+    """Return the unpacked folder or an archive of a data set under the root, in this order.
 
-    Args:
-        root: The folder of the named data sets; both may also lie in its folder `name`.
-        name: The name of the data set.
-        folder: The name of the unpacked folder.
-        members: The files that the unpacked folder must hold.
-        archives: Patterns of the archives' names.
+    Both lie in the root or in its folder `name`, which may also be the unpacked folder itself. An
+    unpacked folder must hold all `members`; `archives` are patterns of the archives' names.
     """
     bases, members = (root, root / name), list(members)
     for unpacked in [*(base / folder for base in bases), root / name]:

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from ccfcpp.models.state import ModelState
@@ -35,8 +36,9 @@ class FlatLayout:
         self._entries: dict[str, _Entry] = {}
         self.size = 0
         for name, tensor in tensors:
-            shape = tuple(tensor.shape)
-            self._entries[name] = _Entry(shape, _channels_last_strides(shape), self.size)
+            order = torch.channels_last if tensor.ndim == 4 else torch.contiguous_format
+            laid_out = torch.empty(tensor.shape, device="meta", memory_format=order)
+            self._entries[name] = _Entry(tuple(tensor.shape), laid_out.stride(), self.size)
             self.size += -(-tensor.numel() // _ALIGNMENT) * _ALIGNMENT
 
     @property
@@ -59,13 +61,3 @@ class FlatLayout:
         """Copy a model's tensors into a vector of shape (size,)."""
         for name, view in self.views(flat).items():
             view.copy_(state[name])
-
-
-def _channels_last_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Memory steps in which, for kernels, the channels (the second axis) lie innermost."""
-    order = [0, 2, 3, 1] if len(shape) == 4 else list(range(len(shape)))
-    strides, step = [0] * len(shape), 1
-    for axis in reversed(order):
-        strides[axis] = step
-        step *= shape[axis]
-    return tuple(strides)

@@ -116,21 +116,11 @@ class _StackedNorm(_Layer):
         ]
         return _joined(parts)
 
-    def _normalised(
-        self,
-        x: Tensor,
-        length: int,
-        mean: Tensor | None,
-        variance: Tensor | None,
-        weight: Tensor | None,
-        bias: Tensor | None,
-    ) -> Tensor:
+    def _normalised(self, x: Tensor, length: int, *entries: Tensor | None) -> Tensor:
         """Normalise the first samples; those that do not count become 0."""
         missing = len(x) - length
         counted = x[:length] if missing else x
-        y = F.batch_norm(
-            counted, mean, variance, weight, bias, self.training, self.momentum, self.epsilon
-        )
+        y = F.batch_norm(counted, *entries, self.training, self.momentum, self.epsilon)
         return F.pad(y, [0, 0] * (x.dim() - 1) + [0, missing]) if missing else y
 
 
