@@ -26,10 +26,7 @@ _YAML_ERRORS = (yaml.YAMLError, ValueError, RecursionError)
 def resolve(kind: type[C], presets: str, *layers: Tree) -> C:
     """Lay the user's layers over the data set's preset, and over the one that they name.
 
-    Args:
-        kind: The kind of configuration.
-        presets: Folder of the data sets' presets, under ``configs``.
-        layers: The content of the user's files, and single values.
+    ``presets`` is the folder of the data sets' presets, under ``configs``.
 
     Raises:
         UsageError: A key is unknown or a value is out of its range.
@@ -65,9 +62,7 @@ def preset(presets: str, dataset: str) -> Tree:
 def read_configs(given: Iterable[Path], groups: Sequence[str] = ()) -> list[Tree]:
     """Read files of a user, or else the presets of these names, such as ``feddecorr/table1``.
 
-    Args:
-        given: Files or names.
-        groups: The folders of presets in which the last part of a name is enough.
+    In the folders ``groups`` the last part of a name is enough.
 
     Raises:
         UsageError: There is neither such a file nor such a preset, or it cannot be read.

@@ -26,13 +26,9 @@ def save_tensors(
     *,
     durable: bool = True,
 ) -> None:
-    """Write tensors from any device atomically to a safetensors file.
+    """Write tensors from any device, and strings in a header, atomically to a safetensors file.
 
-    Args:
-        path: The file.
-        tensors: The tensors by name.
-        header: Strings in the header of the file.
-        durable: Whether to wait until the file would survive a power failure.
+    A ``durable`` file survives a power failure once this has returned.
     """
     # Imported where they are needed, since other files do not need PyTorch.
     from safetensors import SafetensorError

@@ -54,15 +54,12 @@ def summary(name: str) -> str:
 
 
 def find_preset(name: str, groups: Sequence[str] = (), missing: str = "preset") -> str:
-    """Return the full name of a preset.
+    """Return the full name of a preset that is given by its name or the last part of it.
 
-    Args:
-        name: The name, or its last part.
-        groups: The folders in which a last part is looked for first, in their order.
-        missing: The word for what is not found, for the message.
+    The last part is looked for first in the folders ``groups``, in their order.
 
     Raises:
-        UsageError: There is none of that name, or there are several.
+        UsageError: There are several of that name, or none, which the message calls ``missing``.
     """
     known = preset_names()
     if name in known:

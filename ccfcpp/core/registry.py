@@ -15,12 +15,7 @@ class Registry(Mapping[str, T]):
 
     Listing the names imports nothing, so that the help of a command appears at once. An installed
     package adds an object by an entry point (*Python Packaging User Guide*, "Entry points
-    specification")::
-
-        [project.entry-points."ccfcpp.methods"]
-        my-method = "my_package.my_module:MY_METHOD"
-
-    A package's entry with a name of this library is ignored.
+    specification"); one with a name of this library is ignored.
 
     Args:
         group: The entry points' group, such as ``ccfcpp.methods``.

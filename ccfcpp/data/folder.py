@@ -54,15 +54,8 @@ def read_images(
 ) -> ImageData:
     """Read a folder of images, or an archive of one, laid out as described above.
 
-    Files are decoded once and then cached. One channel if all images are grey, else three.
-    Palettes are resolved, alpha is dropped, 16-bit grey is scaled to 8 bits, and pixels are taken
-    as stored (no rotation by EXIF). An archive (`.zip`, `.tar`, `.tar.gz`) is not unpacked on disk.
-
-    Args:
-        path: The folder or the archive.
-        image_size: Resize every image to this height and width; without it, all must have one size.
-        folders_are_clients: Whether each top-level folder is a client, which owns what it holds.
-        classes: The names of the only classes to read; None reads all.
+    Files are decoded once, as by `decode_images`, and then cached. The arguments are those of
+    `load`.
 
     Returns:
         The images, with `owners` exactly if `folders_are_clients`, and with `test` exactly if there

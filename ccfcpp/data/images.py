@@ -79,7 +79,7 @@ def random_part(index: Tensor, count: int | None, generator: torch.Generator) ->
 
 
 def selected(data: ImageData, chosen: Tensor) -> ImageData:
-    """Return some of the images, by an index or a mask, with the same classes and clients."""
+    """Select images by an index or a mask, with the same classes and clients."""
     return data.each(lambda tensor: tensor[chosen])
 
 

@@ -1,6 +1,7 @@
 """Partitions of images among clients.
 
-Each function returns the int64 indices of every client's samples.
+Each function returns the int64 indices of every client's samples, each sample with one client at
+most. ``labels`` are int64 classes in [0, ``classes``), of shape (samples,).
 """
 
 import math
@@ -29,7 +30,8 @@ def skewed_partition(
 ) -> list[Tensor]:
     """Skew by p as in Section III-B of the CCFC++ paper, index by index as in the authors' code.
 
-    With N samples and M clients, client i's own class is i mod C. For p < 1 it takes the first
+    With N samples of C classes and M clients, client i's own class is i mod C. The degree of skew p
+    runs from 0 (shares at random) to 1 (one class a client). For p < 1 a client takes the first
     round(N/M·p) samples of its class in data order, then round(N/M·(1−p)) samples of what all
     clients left over, shuffled once. For p = 1 it takes all samples of its class. Clients with the
     same class divide it between them, in order. With as many clients as classes this is the
@@ -37,16 +39,6 @@ def skewed_partition(
 
     So a client's own class makes up at least the share p of its samples, up to half a sample. Where
     the class runs short, which it does at no published setting, the client takes fewer others.
-
-    Args:
-        labels: int64 class of each sample, shape (samples,), each in [0, ``classes``).
-        classes: Number of classes C.
-        clients: Number of clients M.
-        p: Degree of skew, from 0 (shares at random) to 1 (one class a client).
-        randomness: The run's source of random numbers.
-
-    Returns:
-        Indices by client, each sample with one client at most.
 
     Raises:
         UsageError: p lies outside [0, 1], or there are more clients than samples.
@@ -111,19 +103,9 @@ def dirichlet_partition(
 ) -> list[Tensor]:
     """Partition by Dirichlet as in Section 5.1 of the FedDecorr paper and in its authors' code.
 
-    Class by class, shares of the clients are drawn from Dir(α). A client that already holds N/K
-    samples gets none of the class. All is drawn again until each client has ``min_samples``.
-
-    Args:
-        labels: int64 class of each sample, shape (samples,), each in [0, ``classes``).
-        classes: Number of classes.
-        clients: Number of clients K.
-        alpha: Concentration α, above 0; at infinity samples are dealt out at random.
-        randomness: The run's source of random numbers.
-        min_samples: The least number of samples of a client.
-
-    Returns:
-        Indices by client, every sample with one client.
+    Class by class, shares of the K clients are drawn from Dir(α). A client that already holds N/K
+    of the N samples gets none of the class. All is drawn again until each client has
+    ``min_samples``. At α = ∞ samples are dealt out at random.
 
     Raises:
         UsageError: α is not positive, or the clients cannot have so many samples each.
@@ -188,7 +170,7 @@ def _dealt(
 def pathological_partition(
     labels: Tensor, classes: int, clients: int, classes_per_client: int, randomness: Randomness
 ) -> list[Tensor]:
-    """Give each client samples of M classes only, the pathological partition.
+    """Give each of K clients samples of M = ``classes_per_client`` classes only, "pathologically".
 
     A client takes M of the classes that have the fewest holders, at random among equals, so that
     the numbers of holders differ by one at most. The holders of a class divide its samples equally.
@@ -196,18 +178,9 @@ def pathological_partition(
     balanced dealing is ours: McMahan et al. (2017) sort the samples by label, cut them into M·K
     shards of one size and deal these out, so that a client has at most about M classes.
 
-    Args:
-        labels: int64 class of each sample, shape (samples,), each in [0, ``classes``).
-        classes: Number of classes C.
-        clients: Number of clients K.
-        classes_per_client: Number of classes M of a client.
-        randomness: The run's source of random numbers.
-
-    Returns:
-        Indices by client, each sample with one client at most.
-
     Raises:
-        UsageError: M is not between 1 and C, or a client would hold nothing of one of its classes.
+        UsageError: M is not between 1 and the number of classes, or a client would hold nothing of
+            one of its classes.
     """
     if not 1 <= classes_per_client <= classes:
         raise UsageError(

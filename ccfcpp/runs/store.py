@@ -75,11 +75,7 @@ class History:
 class RunStore(Generic[State]):
     """Commits rounds: the log's lines, the server's state and the clients' memories together.
 
-    Args:
-        folder: The run's folder.
-        transport: The transport to the clients, which saves their memories.
-        state_type: The dataclass of the server's state.
-        device: Where tensors go when they are read back.
+    ``state_type`` is the dataclass of the server's state; tensors are read back to ``device``.
     """
 
     def __init__(

@@ -12,13 +12,9 @@ _DEVICE_SHARE = 0.5
 def cohort_size(
     wanted: Literal["auto"] | int, together: int, bytes_of_one: int, device: torch.device
 ) -> int:
-    """Return how many clients are trained side by side.
+    """Return how many of the ``together`` clients of a round are trained side by side.
 
-    Args:
-        wanted: The number in the configuration; ``auto`` for as many as memory serves.
-        together: Number of clients that take part in a round.
-        bytes_of_one: Memory that the training of one client takes.
-        device: Where clients are trained.
+    ``auto`` stands for as many as memory serves, where one takes ``bytes_of_one``.
     """
     if wanted != "auto":
         return min(wanted, together)
