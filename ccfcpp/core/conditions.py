@@ -30,7 +30,7 @@ class Condition(Protocol):
 
 
 class When:
-    """A setting counts where the setting ``key`` has one of some values, or is true."""
+    """Condition that the setting ``key`` has one of some values, or without values is true."""
 
     def __init__(self, key: str, *values: object) -> None:
         self.key = key
@@ -47,7 +47,7 @@ class When:
 
 
 class Unless(When):
-    """A setting counts where another one has none of some values."""
+    """Condition that the setting ``key`` has none of some values."""
 
     def holds(self, values: Values) -> bool:
         """Return whether the other setting has another value."""
@@ -60,7 +60,7 @@ class Unless(When):
 
 
 class Either:
-    """A setting counts where one of several conditions holds."""
+    """Condition that one of several conditions holds."""
 
     def __init__(self, *conditions: Condition) -> None:
         self.conditions = conditions
@@ -76,7 +76,7 @@ class Either:
 
 @dataclass(frozen=True)
 class Affects:
-    """A setting changes not the figures of a run, but ``what`` says, such as its files."""
+    """Mark of a setting that changes ``what`` it says, such as files, and not a run's figures."""
 
     what: str
 

@@ -34,7 +34,7 @@ class Section(BaseModel):
 
 
 class DataConfig(Section):
-    """Where the images come from."""
+    """Source of the images."""
 
     root: Annotated[str | None, Affects("where the data set is looked for")] = None
     """Folder of the data sets; ``$CCFCPP_DATA`` where it is null."""
@@ -82,7 +82,7 @@ class AvailabilityConfig(Section):
 
     @property
     def varies(self) -> bool:
-        """Whether other clients may take part in one round than in another."""
+        """Whether the clients that take part may differ from round to round."""
         return self.dropout_rate > 0 or self.sample_fraction < 1
 
 
@@ -92,7 +92,7 @@ class ComputeConfig(Section):
     cohort: Literal["auto"] | Positive = "auto"
     """How many clients are trained side by side; ``auto``: as many as memory serves."""
     precision: Literal["float32", "tf32", "bfloat16"] = "float32"
-    """Of the networks' matrix products: ``tf32`` rounds their inputs, and needs CUDA;
+    """Precision of matrix products in networks: ``tf32`` rounds their inputs, and needs CUDA;
     ``bfloat16`` rounds inputs and results."""
 
     @field_validator("cohort", mode="before")
@@ -108,7 +108,7 @@ class ComputeConfig(Section):
 
 
 class RunConfig(Section):
-    """What every run has."""
+    """Settings of every run."""
 
     dataset: Annotated[str, Field(min_length=1)] = "digits"
     """A data set's name, or a path to an image folder, an archive of one, or an ``.npz`` file."""

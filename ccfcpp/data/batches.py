@@ -1,4 +1,4 @@
-"""The order in which clients visit their samples."""
+"""Batches of clients, and their mean losses."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from ccfcpp.data.places import user_folder
+from ccfcpp.data.registry import user_folder
 
 Arrays = dict[str, NDArray[np.generic]]
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ccfcpp.core.registry import Registry
-from ccfcpp.data.places import root_folder
 
 if TYPE_CHECKING:
     from ccfcpp.data.images import ImageData
@@ -65,6 +65,17 @@ DATASETS: Registry[DataSet] = Registry(
     "ccfcpp.data.registry:DataSet",
 )
 """The data sets that ``load`` knows by name."""
+
+
+def user_folder() -> Path:
+    """Return `$XDG_CACHE_HOME/ccfcpp`, or `~/.cache/ccfcpp`."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "ccfcpp"
+
+
+def root_folder(data_root: Path | None) -> Path:
+    """Return the data sets' folder: `data_root`, else `$CCFCPP_DATA`, else one for the user."""
+    configured = data_root or os.environ.get("CCFCPP_DATA") or user_folder() / "data"
+    return Path(configured).expanduser()
 
 
 def describe(data_root: Path | None = None) -> dict[str, tuple[DataSet, str]]:

@@ -10,8 +10,7 @@ from ccfcpp.data.archives import ARCHIVE_SUFFIXES, is_archive
 from ccfcpp.data.folder import read_images
 from ccfcpp.data.images import ImageData, keep_classes, resize
 from ccfcpp.data.npz import read_npz
-from ccfcpp.data.places import root_folder
-from ccfcpp.data.registry import DATASETS
+from ccfcpp.data.registry import DATASETS, root_folder
 
 
 def load(

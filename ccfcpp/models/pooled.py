@@ -19,7 +19,7 @@ Norm = nn.BatchNorm1d | nn.BatchNorm2d
 
 @dataclass(frozen=True)
 class Pool:
-    """A sum over the samples of all clients that a program asks for.
+    """Request of a program for a sum over the samples of all clients.
 
     Attributes:
         name: A name that no other sum of the step has.
@@ -44,7 +44,7 @@ class Pool:
 
 @dataclass(frozen=True)
 class Objective:
-    """What a program returns: its loss is the sum of all clients' parts and the common part.
+    """Result of a program: the loss is the sum of all clients' parts and the common part.
 
     Attributes:
         local: This client's part, a scalar.
@@ -182,7 +182,7 @@ def inside(name: str, child: str) -> str:
 
 
 class PooledModule(nn.Module):
-    """A module with batch normalisation inside that is no chain of modules."""
+    """Base of modules with batch normalisation inside that are no chain of modules."""
 
     def pooled(self, x: Tensor, name: str) -> Pooling[Tensor]:
         """Compute ``forward`` with batch normalisation over the batches of all clients."""

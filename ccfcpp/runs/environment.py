@@ -12,7 +12,7 @@ import torch
 
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.version import VERSION
-from ccfcpp.data.places import root_folder
+from ccfcpp.data.registry import root_folder
 
 _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4
 """Names of glibc's malloc options, from its <malloc.h>."""

@@ -24,7 +24,7 @@ _DAMAGED_ARRAYS = (ValueError, TypeError, RuntimeError, OSError, EOFError, BadZi
 
 
 class RunFolder(RunPaths):
-    """The files of a run, tensors and all."""
+    """The files of a run, with those that hold tensors."""
 
     def load_checkpoint(
         self, state_type: type[State], device: torch.device

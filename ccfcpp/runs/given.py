@@ -1,4 +1,4 @@
-"""The settings that a user gave for a run, and the check that each of them counts."""
+"""Settings that a user gave for a run, and the check that each of them counts."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from ccfcpp.data.cache import Arrays, cache_folder, cached
-from ccfcpp.data.places import user_folder
+from ccfcpp.data.registry import user_folder
 
 
 class _Decoder:

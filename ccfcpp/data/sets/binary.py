@@ -45,7 +45,7 @@ class BinarySet(Published, ABC):
 
     @property
     def expected(self) -> str:
-        """What has to lie where under the root, in words."""
+        """The files that must be in the root folder, in words."""
         return f"{self.archive} (or its unpacked folder {self.folder}/)"
 
     def find(self, root: Path) -> Path | None:

@@ -34,7 +34,7 @@ class IdxSet(Published):
 
     @property
     def expected(self) -> str:
-        """What has to lie where under the root, in words."""
+        """The files that must be in the root folder, in words."""
         return f"{', '.join(f'{file}.gz' for file in _FILES)} (in {self.name}/)"
 
     def find(self, root: Path) -> Path | None:

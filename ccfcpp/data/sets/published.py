@@ -44,7 +44,7 @@ class Published(DataSet, ABC):
     @property
     @abstractmethod
     def expected(self) -> str:
-        """What has to lie where under the root, in words."""
+        """The files that must be in the root folder, in words."""
 
     @abstractmethod
     def find(self, root: Path) -> Path | None:

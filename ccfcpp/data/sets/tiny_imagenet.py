@@ -43,7 +43,7 @@ class TinyImageNet(Published):
 
     @property
     def expected(self) -> str:
-        """What has to lie where under the root, in words."""
+        """The files that must be in the root folder, in words."""
         return f"{self.filename} (or its unpacked folder {_BASE}/)"
 
     def find(self, root: Path) -> Path | None:

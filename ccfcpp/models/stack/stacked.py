@@ -120,7 +120,10 @@ class _StackedNorm(_Layer):
         """Normalise the first samples; those that do not count become 0."""
         missing = len(x) - length
         counted = x[:length] if missing else x
-        y = F.batch_norm(counted, *entries, self.training, self.momentum, self.epsilon)
+        mean, variance, weight, bias = entries
+        y = F.batch_norm(
+            counted, mean, variance, weight, bias, self.training, self.momentum, self.epsilon
+        )
         return F.pad(y, [0, 0] * (x.dim() - 1) + [0, missing]) if missing else y
 
 

@@ -13,7 +13,7 @@ from ccfcpp.core.config import RunConfig, Tree
 from ccfcpp.core.config_layers import read_yaml, values_of
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.presets import preset_file
-from ccfcpp.data.places import root_folder
+from ccfcpp.data.registry import root_folder
 from ccfcpp.papers.reproduction import digit_domains
 from ccfcpp.papers.reproduction.items import Block, Item
 from ccfcpp.papers.reproduction.results import dataset_name
