@@ -70,21 +70,17 @@ def load(
 
 def _read_npz(source: str, path: Path) -> ImageData:
     if not path.is_file():
-        raise UsageError(_unknown(source))
+        close = difflib.get_close_matches(source.lower(), DATASETS, n=1)
+        hint = f"did you mean '{close[0]}'? " if close else ""
+        raise UsageError(
+            f"unknown data set {source!r}: {hint}Known: {', '.join(DATASETS)}, or a path: to an "
+            ".npz file, or to an image folder or its archive, laid out as FOLDER/IMAGE, "
+            "FOLDER/CLASS/IMAGE, or where folders are clients FOLDER/CLIENT/IMAGE or "
+            "FOLDER/CLIENT/CLASS/IMAGE"
+        )
     if path.suffix.lower() != ".npz":
         raise UsageError(
             f"{source!r} is neither an .npz file nor an image folder, nor an archive of one "
             f"({' '.join(ARCHIVE_SUFFIXES)})"
         )
     return read_npz(path)
-
-
-def _unknown(source: str) -> str:
-    close = difflib.get_close_matches(source.lower(), DATASETS, n=1)
-    hint = f"did you mean '{close[0]}'? " if close else ""
-    paths = (
-        "a path: to an .npz file, or to an image folder or its archive, laid out as FOLDER/IMAGE, "
-        "FOLDER/CLASS/IMAGE, or where folders are clients FOLDER/CLIENT/IMAGE or "
-        "FOLDER/CLIENT/CLASS/IMAGE"
-    )
-    return f"unknown data set {source!r}: {hint}Known: {', '.join(DATASETS)}, or {paths}"

@@ -34,8 +34,12 @@ class Digits(DataSet):
 
         from ccfcpp.data.images import ImageData
 
+        spec = find_spec("sklearn")
+        if spec is None or spec.origin is None:
+            raise UsageError("'digits' come with scikit-learn, which is not installed: install it")
+        file = Path(spec.origin).parent / "datasets" / "data" / "digits.csv.gz"
         # A row has the pixels of an image and its label.
-        rows = np.loadtxt(_file(), delimiter=",")
+        rows = np.loadtxt(file, delimiter=",")
         pixels = np.rint(rows[:, :-1] * (255 / _LARGEST)).astype(np.uint8)
         return ImageData(
             self.name,
@@ -43,13 +47,6 @@ class Digits(DataSet):
             torch.from_numpy(rows[:, -1].astype(np.int64)),
             tuple(str(digit) for digit in range(self.classes)),
         )
-
-
-def _file() -> Path:
-    spec = find_spec("sklearn")
-    if spec is None or spec.origin is None:
-        raise UsageError("'digits' come with scikit-learn, which is not installed: install it")
-    return Path(spec.origin).parent / "datasets" / "data" / "digits.csv.gz"
 
 
 DIGITS = Digits("digits", 1797, 10, (1, 8, 8))
