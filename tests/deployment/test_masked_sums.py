@@ -282,7 +282,7 @@ def test_answers_of_another_form_are_refused(message: Any) -> None:
 def test_a_run_with_secure_sums_can_be_asked_for_nothing_else(tmp_path: Path) -> None:
     deployed, grid = over_network("fed-scan", {}, clients_of_sizes(*SIZES), tmp_path)
     deployed.run_round(deployed.algorithm.initial_state(Randomness(0)), 0)
-    name, order = next((n, p) for n, p in grid.requests if b"under masks" in p.headerer)
+    name, order = next((n, p) for n, p in grid.requests if b"under masks" in p.header)
     head = json.loads(order.header)
     plain = head | {"nonce": "c" * 32, "exchange": head["exchange"].removesuffix(" under masks")}
     answer = grid.workers[name].answer(order._replace(header=json.dumps(plain).encode()))

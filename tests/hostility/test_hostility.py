@@ -141,7 +141,11 @@ def test_there_is_a_client_of_either_kind(share: float) -> None:
 # --- what they send -----------------------------------------------------------------------------
 
 
-EXCHANGES = {TrainingUpdate: PRETRAINING, ClusterSums: REFINEMENT, Contribution: STEP}
+EXCHANGES: dict[type, Exchange[Any, Any]] = {
+    TrainingUpdate: PRETRAINING,
+    ClusterSums: REFINEMENT,
+    Contribution: STEP,
+}
 
 
 def sent(kind: str, update: Any, message: Any, scale: float = 10.0) -> Any:
