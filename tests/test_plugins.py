@@ -37,6 +37,20 @@ def summary_of(installed: Path, *arguments: object) -> dict[str, Any]:
     return found
 
 
+STOPPED = (
+    "import sys\nfrom pathlib import Path\nfrom ccfcpp.core.errors import StoppedError\n"
+    "from ccfcpp.clustering.config import ClusterConfig\n"
+    "from ccfcpp.clustering.experiment import ClusteringExperiment\n"
+    "from ccfcpp.runs.folder import RunFolder\n"
+    "config = RunFolder(Path(sys.argv[1])).saved_config(ClusterConfig)\n"
+    "stops = iter([False, True])\n"
+    "try: ClusteringExperiment(config).run(\n"
+    "    RunFolder.create(Path(sys.argv[2]), config), should_stop=lambda: next(stops))\n"
+    "except StoppedError: print('stopped')\n"
+)
+"""Runs what a finished run was, and stops it after two rounds."""
+
+
 def test_its_names_are_in_the_help(installed: Path) -> None:
     assert "fed-lloyd" in ccfcpp(installed, "cluster", "--help")
     assert "slow-server" in ccfcpp(installed, "classify", "--help")
@@ -52,23 +66,81 @@ def test_its_system_clusters_its_data_set_and_is_resumed(installed: Path, tmp_pa
     config = (tmp_path / "whole" / "config.yaml").read_text()
     assert "lloyd:\n  rounds: 4" in config
 
-    program = (
-        "import sys\nfrom pathlib import Path\nfrom ccfcpp.core.errors import StoppedError\n"
-        "from ccfcpp.clustering.config import ClusterConfig\n"
-        "from ccfcpp.clustering.experiment import ClusteringExperiment\n"
-        "from ccfcpp.runs.folder import RunFolder\n"
-        "config = RunFolder(Path(sys.argv[1])).saved_config(ClusterConfig)\n"
-        "stops = iter([False, True])\n"
-        "try: ClusteringExperiment(config).run(\n"
-        "    RunFolder.create(Path(sys.argv[2]), config), should_stop=lambda: next(stops))\n"
-        "except StoppedError: print('stopped')\n"
-    )
-    stopped = run(installed, "-c", program, tmp_path / "whole", tmp_path / "parts")
+    stopped = run(installed, "-c", STOPPED, tmp_path / "whole", tmp_path / "parts")
     assert stopped.stdout == "stopped\n", stopped.stderr
     resumed = summary_of(installed, "cluster", "--out", tmp_path / "parts", "--resume")
     model = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("whole", "parts")]
     assert model[0] == model[1]
     assert resumed["nmi"] == whole["nmi"]
+
+
+TWINS = (
+    *("cluster", "--method", "fed-twins", "--dataset", "digits", "--set", "data.images=300"),
+    *("--rounds", 4, "--set", "twins.steps=3", "--secure-sums", "--dropout-rate", 0.2),
+)
+
+
+def test_its_network_learns_with_secure_sums_and_failures_and_is_resumed(
+    installed: Path, tmp_path: Path
+) -> None:
+    whole = summary_of(installed, *TWINS, "--out", tmp_path / "whole")
+    assert (whole["rounds"], whole["privacy"]["secure_sums"]) == (4, True)
+    assert whole["nmi"] > 0.2
+    stopped = run(installed, "-c", STOPPED, tmp_path / "whole", tmp_path / "parts")
+    assert stopped.stdout == "stopped\n", stopped.stderr
+    summary_of(installed, "cluster", "--out", tmp_path / "parts", "--resume")
+    model = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("whole", "parts")]
+    assert model[0] == model[1]
+
+
+OVER_BYTES = """
+import torch
+from ccfcpp.clustering.config import ClusterConfig
+from ccfcpp.core.config_layers import resolve
+from ccfcpp.core.randomness import Randomness
+from ccfcpp.engine.availability import Availability
+from ccfcpp.engine.exchange import ClientSide
+from ccfcpp.engine.federation import Federation
+from ccfcpp.engine.memories import ClientMemories
+from ccfcpp.engine.payload import pack
+from ccfcpp.engine.transport import InProcess
+from ccfcpp.privacy.config import PrivacyConfig
+from ccfcpp.privacy.protection import Protection
+from ccfcpp.engine.algorithm import Crew
+from tests.support.clustering import clients_of_sizes, made
+from tests.support.federation import CPU, Wire
+
+tree = {"method": "fed-twins", "twins": {"rounds": 2, "steps": 2}}
+config = resolve(ClusterConfig, "cluster", tree)
+clients = clients_of_sizes(40, 30, 20)
+states = []
+for far in (False, True):
+    here, there = (made(config, samples=90) for _ in range(2))
+    works, members = there.client_side(Crew.of(clients)).works, [c.member for c in clients]
+    exchanges = [work.exchange for work in works.values()]
+    privacy = PrivacyConfig(secure_sums=True)
+    protection = Protection(privacy, "fed-twins", exchanges, len(clients))
+    side, seed = ClientSide(protection.works(works)), Randomness(0)
+    transport = InProcess(clients, side, ClientMemories(CPU, 10**9), seed, merges=False)
+    transport = Wire(transport, side) if far else transport
+    federation = Federation(
+        "fed-twins", here, members, Availability(), seed, transport, [protection.stage]
+    )
+    for state, report in federation.run(here.initial_state(seed)):
+        assert not report.refused, report.refused
+    states.append(pack(state))
+print(all(torch.equal(tensor, states[1][name]) for name, tensor in states[0].items()))
+"""
+
+
+def test_its_network_goes_over_bytes(installed: Path) -> None:
+    finished = run(installed, "-c", OVER_BYTES)
+    assert finished.stdout == "True\n", finished.stderr
+
+
+def test_its_network_takes_eighty_lines() -> None:
+    source = plugin.files()["strangers/fed_twins.py"]
+    assert len(source.splitlines()) <= 80
 
 
 def test_it_stands_beside_the_others_without_a_published_value(
@@ -151,4 +223,4 @@ def test_a_package_cannot_take_a_name_of_ours(tmp_path: Path) -> None:
 def test_without_the_package_there_is_no_such_method() -> None:
     finished = run(REPOSITORY, "-m", "ccfcpp", "cluster", "--method", "fed-lloyd")
     assert finished.returncode == 2
-    assert "method = fed-lloyd is refused" in finished.stderr
+    assert "--method fed-lloyd is refused" in finished.stderr

@@ -15,7 +15,6 @@ import typer
 from ccfcpp.cli import flags
 from ccfcpp.cli.options import AsJson
 from ccfcpp.cli.terminal import (
-    given,
     print_facts,
     print_rows,
     progress_console,
@@ -25,6 +24,7 @@ from ccfcpp.cli.terminal import (
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.core.config import RunConfig, Tree
 from ccfcpp.core.errors import UsageError
+from ccfcpp.runs.given import as_tree
 
 if TYPE_CHECKING:
     from ccfcpp.papers.reproduction.findings import Findings
@@ -82,7 +82,7 @@ def reproduce(
     chosen = {name: _item(name) for name in names or []}
     if not chosen:
         raise UsageError("no item is given: name some of those that ccfcpp reproduce --list shows")
-    values = given(named)
+    values = as_tree(named)
     jobs_of = {name: _jobs(item, jobs, quick) for name, item in chosen.items()}
     keep_freed_memory()
     use_processors()

@@ -13,11 +13,9 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from ccfcpp.cli.interruption import graceful_interruption
-from ccfcpp.core.config import Tree
 from ccfcpp.core.errors import StoppedError, UsageError
 from ccfcpp.core.pace import followed
 from ccfcpp.core.units import bytes_in_words
-from ccfcpp.runs.given import as_tree
 
 if TYPE_CHECKING:
     from ccfcpp.core.profiling import Profile
@@ -27,11 +25,6 @@ if TYPE_CHECKING:
 
 INTERRUPTED = 130
 """Exit code of a command that was stopped."""
-
-
-def given(named: Mapping[str, object]) -> Tree:
-    """The flags that were given, by dotted key, as a tree of settings."""
-    return as_tree(named)
 
 
 @contextmanager

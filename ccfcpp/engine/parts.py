@@ -81,6 +81,9 @@ class Opaque:
 
 Part = Sum | Mean | Count | Votes | Opaque
 
+Addends = dict[str, Tensor]
+"""What adds up of an update, by name: float64 tensors."""
+
 
 def is_statistic(name: str) -> bool:
     """Whether an entry of a model is a running statistic of batch normalisation."""

@@ -118,10 +118,10 @@ class InProcess:
         """Have cohort after cohort work; while one does, nothing of the one before is held."""
         work = self.side.works[task.exchange]
         randomness = self.randomness.at_round(task.round)
-        # By their own sizes: what the server takes them for may be a lie.
-        ordered = by_size(self.clients[member.id].member for member in members)
-        for first in range(0, len(ordered), work.cohort):
-            cohort = [self.clients[m.id] for m in ordered[first : first + work.cohort]]
+        # The server may have been told other sizes; a cohort goes by those that are true.
+        true = by_size(self.clients[member.id].member for member in members)
+        for first in range(0, len(true), work.cohort):
+            cohort = [self.clients[m.id] for m in true[first : first + work.cohort]]
             if work.exchange.uses_memory:
                 self._wake(cohort)
             before = {client.id: client.memory for client in cohort}

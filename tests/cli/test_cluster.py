@@ -412,7 +412,7 @@ def test_fed_scan_without_a_single_step_says_so(tmp_path: Path) -> None:
         (["--partition", "dirichlett"], "it should be 'skew', 'dirichlet', 'iid' or 'folders'"),
         (["--no-such-flag"], "--no-such-flag"),
         (["--dataset", "minst"], "mnist"),
-        (["--method", "ccfc+"], "'ccfc', 'ccfc++' or "),
+        (["--method", "ccfc+"], "--method ccfc+ is refused: did you mean 'ccfc++'?"),
         (["--preset", "paper"], "--preset paper is refused: it should be 'default' or 'published'"),
         (["--method", "ccfc", "--eta", 1], "but --eta 1 and loss.pretrain_eta = 0"),
         (["--clusters", 1798], "--clusters 1798 is more than the 1797 images"),

@@ -83,12 +83,21 @@ def test_a_refusal_names_the_flag_that_was_typed(message: str, shown: str) -> No
         (("cluster", "--method", "km", "--rounds", 3), "--rounds 3 has no effect on km, whose"),
         (("cluster", "--rounds", "many"), "--rounds many is refused: it should be a valid integer"),
         (("classify", "--beta", -1), "--beta -1 is refused"),
-        (("classify", "--epsilon", 3), "--epsilon 3 has no effect without privacy.level: add "),
+        (
+            ("classify", "--epsilon", 3),
+            "--epsilon 3 has no effect: it needs --privacy client or image",
+        ),
         (("classify", "--set", "moon.mu=1"), "moon.mu = 1 has no effect on fedavg"),
         (("compare", "--p", "0,2"), "--p 2 is refused"),
         (("compare", "--methods", "km,kn"), "--methods kn is refused"),
-        (("compare", "--set", "attack.scale=2"), "attack.scale = 2 has no effect without attack"),
-        (("serve", "--epsilon", 3), "--epsilon 3 has no effect without privacy.level: add --priv"),
+        (
+            ("compare", "--set", "attack.scale=2"),
+            "attack.scale = 2 has no effect: it needs attack.kind = scaled",
+        ),
+        (
+            ("serve", "--epsilon", 3),
+            "--epsilon 3 has no effect: it needs --privacy client or image",
+        ),
         (("serve", "--seed", "x"), "--seed x is refused"),
     ],
 )

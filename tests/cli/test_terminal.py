@@ -8,12 +8,13 @@ from rich.console import Console
 
 from ccfcpp.cli import cluster
 from ccfcpp.cli.options import Asked
-from ccfcpp.cli.terminal import given, print_rows, resumable, resume_command, usage_errors
+from ccfcpp.cli.terminal import print_rows, resumable, resume_command, usage_errors
 from ccfcpp.core.errors import StoppedError, UsageError
+from ccfcpp.runs.given import as_tree
 
 
 def test_flags_that_were_given_become_a_tree() -> None:
-    assert given({"a.b": "1", "a.c": None, "d": "x"}) == {"a": {"b": "1"}, "d": "x"}
+    assert as_tree({"a.b": "1", "a.c": None, "d": "x"}) == {"a": {"b": "1"}, "d": "x"}
 
 
 def test_single_settings_lie_over_flags_and_flags_over_files(tmp_path: Path) -> None:

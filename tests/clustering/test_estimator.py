@@ -7,8 +7,10 @@ from sklearn.datasets import load_digits
 
 from ccfcpp.clustering.estimator import FederatedClustering
 from ccfcpp.clustering.methods import METHODS
+from ccfcpp.core.config_layers import flatten
 from ccfcpp.core.errors import UsageError
-from tests.support.clustering import TINY, digits
+from ccfcpp.core.relevance import Heeded
+from tests.support.clustering import TINY, digits, tiny
 
 SETTINGS = {
     "training": {"rounds": 1, "pretrain_rounds": 1},
@@ -91,7 +93,8 @@ def test_images_of_another_shape_are_not_assigned() -> None:
 @pytest.mark.parametrize("method", METHODS.own())
 def test_the_estimator_takes_every_method(method: str) -> None:
     images = digits()[0][:90, 0].numpy()
-    settings = {name: TINY[name] for name in METHODS[method].sections if name in TINY}
+    heeded = Heeded(tiny(method))
+    settings = {key: value for key, value in flatten(TINY) if heeded.unmet(key) is None}
     model = FederatedClustering(n_clusters=3, method=method, settings=settings)
     model.fit(images, clients=np.array(["a", "b", "c"]).repeat(30))
     assert np.array_equal(model.predict(images[7:9]), model.labels_[7:9])

@@ -34,7 +34,7 @@ _CLUSTERING: Tree = {
     "fuzzy": {"restarts": 1, "m": 1.3, "iterations": 5},
     "ffcm": {"rounds": 2},
     "gan": {
-        "noise": 5, "generator_width": 8, "generator_channels": [4, 4], "batch_size": 16,
+        "noise": 60, "generator_width": 8, "generator_channels": [4, 4], "batch_size": 16,
         "discriminator_channels": [4, 6], "discriminator_width": 8, "epochs": 2,
     },
     "dcn": {"widths": [8], "latent": 4, "pretrain_epochs": 1, "epochs": 1},

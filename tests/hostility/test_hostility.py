@@ -22,7 +22,7 @@ from ccfcpp.clustering.ccfc.messages import (
     training_exchange,
 )
 from ccfcpp.clustering.experiment import ClusteringExperiment
-from ccfcpp.clustering.kmeans.sums import ClusterSums
+from ccfcpp.clustering.kmeans.centroids import ClusterSums
 from ccfcpp.clustering.methods import METHODS
 from ccfcpp.core.config import Tree
 from ccfcpp.core.errors import UsageError

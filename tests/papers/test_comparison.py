@@ -14,12 +14,14 @@ import pytest
 import yaml
 
 from ccfcpp.clustering.config import ClusterConfig
-from ccfcpp.clustering.methods import METHODS, refuse_unused
+from ccfcpp.clustering.methods import METHODS
 from ccfcpp.clustering.shallow.config import PixelsConfig
 from ccfcpp.core.config import Tree
+from ccfcpp.core.config_layers import resolve
 from ccfcpp.core.errors import UsageError
 from ccfcpp.papers.comparison import Comparison, Entry, plan_comparison
 from ccfcpp.papers.reproduction.published import SYSTEMS, published_score
+from ccfcpp.runs.given import Given, refuse_idle
 from ccfcpp.runs.study import Axes, Planned, Row
 from tests.support.command import ccfcpp, succeeded
 
@@ -117,16 +119,22 @@ def test_another_partition_than_the_skew_has_one_column(
 
 
 def test_unknown_methods_and_skews_are_refused() -> None:
-    with pytest.raises(UsageError, match="--methods dbscan is refused"):
+    with pytest.raises(UsageError, match="method = dbscan is refused"):
         plan_comparison([], {}, ["dbscan"], skews("0"), seeds=1)
     with pytest.raises(UsageError, match=r"partition.p = 2"):
         plan_comparison([], {}, ["k-fed"], skews("2"), seeds=1)
 
 
 def test_settings_without_effect_are_refused() -> None:
-    refuse_unused(["loss.eta", "gan.epochs", "seed", "partition.p"], ["ccfc++", "ppfc-gan"])
-    with pytest.raises(UsageError, match=r"loss.eta has no effect on km, k-fed: .* ccfc, ccfc\+\+"):
-        refuse_unused(["loss.eta"], ["km", "k-fed"])
+    def check(methods: list[str], **settings: object) -> None:
+        configs = [resolve(ClusterConfig, "cluster", {"method": name}) for name in methods]
+        refuse_idle(Given.of(settings), configs, "cluster")
+
+    each = {"loss.eta": 0.5, "gan.epochs": 3, "seed": 1, "partition.p": 0.5}
+    check(["ccfc++", "ppfc-gan"], **each)
+    complaint = r"loss.eta = .* has no effect on km, k-fed: .* ccfc, ccfc\+\+"
+    with pytest.raises(UsageError, match=complaint):
+        check(["km", "k-fed"], **each)
 
 
 # --- tables -------------------------------------------------------------------------------------

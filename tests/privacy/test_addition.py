@@ -14,7 +14,7 @@ from torch import Tensor
 from ccfcpp.engine.exchange import Exchange, RefusedUpdateError
 from ccfcpp.engine.parts import Count, Form, Mean, Part, Spec, Sum, form_of
 from ccfcpp.engine.payload import added_up, pack
-from ccfcpp.privacy.sums.addition import Addition, Parts
+from ccfcpp.privacy.sums.addition import Addition
 
 FLOATS = [torch.float64, torch.float32, torch.bfloat16]
 KINDS: dict[str, tuple[Any, Part]] = {
@@ -101,12 +101,12 @@ def cases(draw: st.DrawFn) -> Case:
 
 @dataclass(frozen=True)
 class Summed:
-    """Parts in a dataclass, which can be added up."""
+    """Addends in a dataclass, which can be added up."""
 
     parts: dict[str, Tensor]
 
 
-def total(addition: Addition, updates: list[Any]) -> Parts:
+def total(addition: Addition, updates: list[Any]) -> Addends:
     return added_up(Summed(addition.parts(update)) for update in updates).parts
 
 

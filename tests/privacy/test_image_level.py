@@ -13,7 +13,7 @@ from ccfcpp.clustering.ccfc.messages import LABELS, CCFCState, refinement_exchan
 from ccfcpp.clustering.ccfc.server import LloydAggregation
 from ccfcpp.clustering.ccfc.synchronised import CollectSizes
 from ccfcpp.clustering.experiment import ClusteringExperiment
-from ccfcpp.clustering.kmeans.sums import cluster_sums
+from ccfcpp.clustering.kmeans.centroids import cluster_sums
 from ccfcpp.clustering.scan.messages import CENTRES
 from ccfcpp.core.config import Tree
 from ccfcpp.core.config_layers import parse_assignments

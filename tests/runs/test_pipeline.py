@@ -68,13 +68,16 @@ def test_a_run_goes_on_with_the_same_number_of_rounds(tmp_path: Path) -> None:
 
 def test_values_that_change_nothing_are_refused_for_every_kind_of_run() -> None:
     for values, complaint in (
-        ({"method": "km", "loss": {"eta": 1}}, "loss.eta = 1 has no effect on km: .* ccfc, ccfc"),
-        ({"attack": {"scale": 2}}, "attack.scale = 2 has no effect without attack.kind"),
+        (
+            {"method": "km", "loss": {"eta": 0.3}},
+            "loss.eta = 0.3 has no effect on km: .* ccfc, ccfc",
+        ),
+        ({"attack": {"scale": 2}}, "attack.scale = 2 has no effect: it needs attack.kind = scaled"),
     ):
         with pytest.raises(UsageError, match=complaint):
             CLUSTERING.resolved(Given(values=values))
-        # What a file holds may wait for a method that a flag names.
-        CLUSTERING.resolved(Given(files=(values,)))
+        with pytest.raises(UsageError, match=complaint):
+            CLUSTERING.resolved(Given(files=(values,)))
     with pytest.raises(UsageError, match=r"moon.mu = 1 has no effect on fedavg: .* one of moon"):
         CLASSIFICATION.resolved(Given(values={"moon": {"mu": 1}}))
 

@@ -64,9 +64,6 @@ _OTHER: dict[str, object] = {
     "partition.clients": 4,
     "partition.equal_share": 0.5,
     "partition.min_samples": 9,
-    "privacy.clips": {
-        "sums": 0.3, "slopes": 0.3, "counts": 0.3, "gradient": 0.3, "model": 0.3, "figures": 0.3
-    },
     "privacy.fraction_bits": 12,
     "privacy.noise": 30.0,
     "privacy.smallest_count": 6,
@@ -75,8 +72,11 @@ _OTHER: dict[str, object] = {
     "scan.shares": [1.0, 2.0, 3.0, 4.0, 5.0],
     "views.blur": [1.0, 2.0],
     "views.blur_probability": 1.0,
-}  # fmt: skip
+}
 """Values other than the default where the type does not tell one that shows."""
+
+_CLIPPED: dict[type[MethodConfig], str] = {ClusterConfig: "gradient", ClassifyConfig: "model"}
+"""Which part of an update has a bound of its own."""
 
 _TWO: Tree = {"compute": {"cohort": 1}, "partition": {"clients": 2, "min_samples": 1}}
 _SLOW = merge(_TWO, {"data": {"images": 20}, "training": {"rounds": 0, "pretrain_rounds": 1}})
@@ -91,6 +91,8 @@ _BESIDE: dict[tuple[str, object], Tree] = {
 """What a run needs beside a value of a key."""
 
 _TO_SHOW: dict[str, Tree] = {
+    "centroids.iterations": {"clusters": 12},
+    "centroids.search": {"training": {"pretraining": "neighbours"}},
     "model.backbone": _SLOW,
     "model.name": _LARGE,
     "defence.weight": {"partition": {"kind": "dirichlet"}},
@@ -129,7 +131,7 @@ def seen(config: MethodConfig) -> Iterator[object]:
     yield _digest({client.name: client.images for client in experiment.clients})
     yield experiment.algorithm.rounds, experiment.cohort
     memories = ClientMemories(torch.device("cpu"), 10**9)
-    federation = experiment.federation(memories)
+    federation = experiment.federation(experiment.transport(memories))
     state = experiment.algorithm.initial_state(experiment.randomness)
     yield _digest(pack(state))
     for after, report in federation.run(state):
@@ -194,11 +196,12 @@ class Variant:
 
     def other(self, key: str) -> Tree:
         """Return a setting with another value of a key."""
-        values = (
-            [_OTHER[key]]
-            if key in _OTHER
-            else _candidates(self.fields[key].annotation, self.now[key])
-        )
+        if key == "privacy.clips":
+            values: list[object] = [{_CLIPPED[self.kind]: 0.3}]
+        elif key in _OTHER:
+            values = [_OTHER[key]]
+        else:
+            values = _candidates(self.fields[key].annotation, self.now[key])
         values = [value for value in values if value != self.now[key]]
         # Where each of them is refused, so is the first.
         return next(

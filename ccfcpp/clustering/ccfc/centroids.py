@@ -8,9 +8,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ccfcpp.clustering.kmeans.centroids import check_near
-from ccfcpp.clustering.kmeans.clients import kmeans_each
 from ccfcpp.clustering.kmeans.config import CentroidConfig
-from ccfcpp.clustering.kmeans.server import Clustering, kmeans, most_similar, nearest
+from ccfcpp.clustering.kmeans.server import kmeans, most_similar, nearest
 from ccfcpp.core.profiling import section
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.client import Member
@@ -83,18 +82,28 @@ class CentroidRule:
             whose representations hold NaN or Inf: its model has diverged; or for one all of whose
             clusters are too small.
         """
-        usable = {i: own for i, own in enumerate(latents) if bool(torch.isfinite(own).all())}
         with section("k-means: clients"):
-            found = kmeans_each(
-                [self.points(own) for own in usable.values()],
-                self.clusters,
-                seeds=[sources[i].integer("k-means") for i in usable],
-                restarts=self.config.restarts,
-                iterations=self.config.iterations,
-            )
-        updates = {i: _sent(own, least) for i, own in zip(usable, found, strict=True)}
-        diverged = RefusedUpdateError("its representations hold NaN or Inf")
-        return [updates.get(i, diverged) for i in range(len(latents))]
+            return [
+                self._local(self.points(own), source, least)
+                for own, source in zip(latents, sources, strict=True)
+            ]
+
+    def _local(
+        self, points: Tensor, source: Randomness, least: int
+    ) -> CentroidUpdate | RefusedUpdateError:
+        if not bool(torch.isfinite(points).all()):
+            return RefusedUpdateError("its representations hold NaN or Inf")
+        found = kmeans(
+            points,
+            self.clusters,
+            seed=source.integer("k-means"),
+            restarts=self.config.restarts,
+            iterations=self.config.iterations,
+        )
+        enough = found.sizes >= least
+        if not bool(enough.any()):
+            return RefusedUpdateError(f"none of its clusters has {least} images")
+        return CentroidUpdate(found.centroids[enough], found.sizes[enough])
 
     def global_centroids(self, updates: Sequence[CentroidUpdate], randomness: Randomness) -> Tensor:
         """k-means at the server over all uploaded centroids."""
@@ -110,13 +119,6 @@ class CentroidRule:
                 weights=sizes if self.config.server_weights == "sizes" else None,
             )
         return found.centroids
-
-
-def _sent(found: Clustering, least: int) -> CentroidUpdate | RefusedUpdateError:
-    enough = found.sizes >= least
-    if not bool(enough.any()):
-        return RefusedUpdateError(f"none of its clusters has {least} images")
-    return CentroidUpdate(found.centroids[enough], found.sizes[enough])
 
 
 def check_update(update: CentroidUpdate, senders: Sequence[Member]) -> None:

@@ -11,8 +11,7 @@ from ccfcpp.clustering.ccfc.local_training import ContrastiveTrainer, Trained
 from ccfcpp.clustering.ccfc.messages import CENTROIDS, CCFCState, TrainingUpdate
 from ccfcpp.clustering.ccfc.representations import GlobalModel
 from ccfcpp.clustering.ccfc.schedule import Schedule
-from ccfcpp.clustering.kmeans.centroids import required_centroids
-from ccfcpp.clustering.kmeans.sums import ClusterSums, cluster_sums
+from ccfcpp.clustering.kmeans.centroids import ClusterSums, cluster_sums, required_centroids
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.algorithm import Crew
 from ccfcpp.engine.client import Client
@@ -118,7 +117,6 @@ class GlobalEncoderCentroids(ClientWork[CCFCState, CentroidUpdate]):
     """
 
     exchange = CENTROIDS
-    cohort = 256  # their k-means goes side by side
 
     def __init__(self, model: GlobalModel, rule: CentroidRule, least: int) -> None:
         self.model = model

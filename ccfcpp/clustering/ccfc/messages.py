@@ -4,10 +4,9 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
-from ccfcpp.clustering.ccfc import centroids
+from ccfcpp.clustering.ccfc.centroids import PARTS as CENTROID_PARTS
 from ccfcpp.clustering.ccfc.centroids import CentroidUpdate
-from ccfcpp.clustering.kmeans import sums
-from ccfcpp.clustering.kmeans.sums import ClusterSums
+from ccfcpp.clustering.kmeans.centroids import PARTS, ClusterSums
 from ccfcpp.engine.exchange import Exchange, Images
 from ccfcpp.engine.parts import Count, Mean, Part
 from ccfcpp.engine.synchronised.contract import DescentState
@@ -70,7 +69,7 @@ _MODEL: dict[str, Part] = {
     "samples": Count(),
     "loss": Mean("samples", report=True, optional=True),
 }
-_LOCAL: dict[str, Part] = {f"local/{name}": part for name, part in centroids.PARTS.items()}
+_LOCAL: dict[str, Part] = {f"local/{name}": part for name, part in CENTROID_PARTS.items()}
 
 
 def training_exchange(name: str, with_centroids: bool) -> Exchange[CCFCState, TrainingUpdate]:
@@ -84,7 +83,7 @@ def training_exchange(name: str, with_centroids: bool) -> Exchange[CCFCState, Tr
     return Exchange(name, CCFCState, TrainingUpdate, parts, uses_memory=True)
 
 
-CENTROIDS = Exchange("centroids", CCFCState, CentroidUpdate, centroids.PARTS)
+CENTROIDS = Exchange("centroids", CCFCState, CentroidUpdate, CENTROID_PARTS)
 LABELS = Exchange(
     "pseudo-labels",
     CCFCState,
@@ -98,6 +97,4 @@ LABELS = Exchange(
 def refinement_exchange(unit_length: bool) -> Exchange[CCFCState, ClusterSums]:
     """The exchange of a Lloyd step; ``unit_length`` says that no point is longer than 1."""
     largest = {"counts": 1.0} | ({"sums": 1.0} if unit_length else {})
-    return Exchange(
-        "refinement", CCFCState, ClusterSums, sums.PARTS, images=Images(largest=largest)
-    )
+    return Exchange("refinement", CCFCState, ClusterSums, PARTS, images=Images(largest=largest))

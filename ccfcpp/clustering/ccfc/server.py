@@ -13,8 +13,7 @@ from ccfcpp.clustering.ccfc.centroids import (
 )
 from ccfcpp.clustering.ccfc.messages import CENTROIDS, CCFCState, TrainingUpdate
 from ccfcpp.clustering.ccfc.network import ContrastiveModel
-from ccfcpp.clustering.kmeans.centroids import required_centroids
-from ccfcpp.clustering.kmeans.sums import ClusterSums, cluster_means
+from ccfcpp.clustering.kmeans.centroids import ClusterSums, cluster_means, required_centroids
 from ccfcpp.clustering.scan.messages import CENTRES, Snapshot
 from ccfcpp.clustering.scan.server import FindCentres
 from ccfcpp.core.profiling import section

@@ -1,9 +1,17 @@
-"""Checks of centroids that clients send or that must exist."""
+"""Centroids that arrive or must be there, and the sums of which a server makes centroids."""
 
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from ccfcpp.core.errors import FederationError
-from ccfcpp.engine.exchange import RefusedUpdateError
+from ccfcpp.engine.exchange import AnyExchange, RefusedUpdateError
+from ccfcpp.engine.parts import Count, Part, Sum
+from ccfcpp.engine.payload import added_up
+from ccfcpp.engine.synchronised.contract import Bounding
 
 _FARTHEST = 1e15
 """Largest coordinate: squared distances in many dimensions stay far below float32's maximum."""
@@ -30,3 +38,74 @@ def required_centroids(centroids: Tensor | None) -> Tensor:
             "no client has delivered centroids that can be used: see the refused updates above"
         )
     return centroids
+
+
+@dataclass(frozen=True)
+class ClusterSums:
+    """Sums of the members of each cluster.
+
+    Attributes:
+        sums: float64 of shape (k, d): the sum of each cluster's points.
+        counts: float64 of shape (k,): how many they are.
+    """
+
+    sums: Tensor
+    counts: Tensor
+
+    @staticmethod
+    def zeros(clusters: int, dimensions: int) -> "ClusterSums":
+        """Sums over nothing."""
+        sums = torch.zeros(clusters, dimensions, dtype=torch.float64)
+        return ClusterSums(sums, sums[:, 0])
+
+
+PARTS: dict[str, Part] = {"sums": Sum(count="counts"), "counts": Count()}
+"""What the parts of ``ClusterSums`` mean."""
+
+
+def cluster_sums(
+    points: Tensor,
+    labels: Tensor,
+    clusters: int,
+    exchange: AnyExchange,
+    bounding: Bounding | None,
+    least: int,
+) -> ClusterSums:
+    """Sum and number of each cluster's points.
+
+    Args:
+        points: Of shape (samples, d).
+        labels: int64 of shape (samples,).
+        clusters: Number of clusters k.
+        exchange: In which they are sent.
+        bounding: Bounds what each image adds; None: nothing is bounded.
+        least: The fewest images over which a client sends a sum.
+    """
+    members = F.one_hot(labels, clusters).double()
+    members = members * (members.sum(dim=0) >= least)
+    summed = points.double()
+    if bounding is not None:
+        summed = bounding.rows(exchange, "sums", summed)
+    return ClusterSums(members.T @ summed, cluster_counts(members, exchange, bounding))
+
+
+def cluster_counts(members: Tensor, exchange: AnyExchange, bounding: Bounding | None) -> Tensor:
+    """Number of each cluster's members, float64 of shape (k,), from ones of shape (samples, k)."""
+    rows = members.double()
+    return (rows if bounding is None else bounding.rows(exchange, "counts", rows)).sum(dim=0)
+
+
+def cluster_means(updates: Iterable[ClusterSums], empty: Tensor) -> Tensor:
+    """The mean of each cluster's points over all clients.
+
+    Args:
+        updates: At least one.
+        empty: What stands for a cluster without members, of shape (k, d) or (d,).
+
+    Returns:
+        Tensor of shape (k, d), in the dtype and on the device of ``empty``.
+    """
+    total = added_up(updates)
+    counts = total.counts.unsqueeze(1)
+    means = (total.sums / counts.clamp(min=1)).to(empty)
+    return torch.where(counts.to(empty.device) > 0, means, empty)

@@ -33,7 +33,7 @@ from ccfcpp.engine.synchronised.optimizers import Adam, Muon, falling
 from ccfcpp.engine.synchronised.server import Trip
 from ccfcpp.engine.synchronised.tape import Lags
 from ccfcpp.models.initialisation import random_state
-from ccfcpp.models.pooled import Program
+from ccfcpp.models.pooled import Norm, Program
 
 _HEAD = ("head.weight",)
 """Matrices that are no hidden layers, which Muon is for."""
@@ -76,6 +76,9 @@ class FedScan(ClusteringAlgorithm[ScanState]):
             lags=self._lags(),
             exact_steps=self.config.exact_steps,
             uses_memory=True,
+            # To and fro at each normalisation, the predictions, and the gradient of the model. To
+            # rehearse a step before the first one would make runs start slowly.
+            trips=2 * sum(isinstance(m, Norm) for m in self.space.network.modules()) + 2,
         )
 
     def _largest(self) -> dict[str, float] | str:

@@ -11,11 +11,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ccfcpp.clustering.kmeans.sums import ClusterSums, cluster_sums
+from ccfcpp.clustering.kmeans.centroids import ClusterSums, cluster_sums
 from ccfcpp.clustering.scan.config import ScanConfig
-from ccfcpp.clustering.scan.features import FEATURES
 from ccfcpp.clustering.scan.messages import CENTRES, TRANSITIONS, Snapshot, Trained, Transitions
-from ccfcpp.clustering.scan.neighbours import drawn_neighbours, nearest_neighbours
+from ccfcpp.clustering.scan.neighbours import FEATURES, drawn_neighbours, nearest_neighbours
 from ccfcpp.clustering.scan.objective import program
 from ccfcpp.clustering.scan.representations import LatentSpace, Model
 from ccfcpp.clustering.scan.views import Views

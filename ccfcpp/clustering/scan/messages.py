@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ccfcpp.clustering.kmeans.sums import PARTS, ClusterSums
+from ccfcpp.clustering.kmeans.centroids import PARTS, ClusterSums
 from ccfcpp.clustering.scan.objective import head_figure
 from ccfcpp.engine.exchange import Exchange, Images
 from ccfcpp.engine.parts import Sum

@@ -1,10 +1,10 @@
-"""What a model of Fed-SCAN makes of images while nothing is trained."""
+"""What a network that is trained in steps makes of images between them."""
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ccfcpp.clustering.scan.messages import Snapshot
@@ -26,7 +26,10 @@ class Model(Protocol):
     def version(self) -> int: ...  # noqa: D102
 
 
-class LatentSpace:
+Network = TypeVar("Network", bound=nn.Module)
+
+
+class Latents(Generic[Network]):
     """The network of a process: it gives latents of images, and between that it is trained.
 
     Args:
@@ -34,12 +37,12 @@ class LatentSpace:
         device: Where it runs.
     """
 
-    def __init__(self, make_network: Callable[[], ClusterNetwork], device: torch.device) -> None:
+    def __init__(self, make_network: Callable[[], Network], device: torch.device) -> None:
         # Its weights come with a state. Batch statistics are the steps' affair.
         self.network = build(make_network, torch.Generator()).to(device).eval()
         self._loaded: int | None = None
 
-    def load(self, state: Model) -> ClusterNetwork:
+    def load(self, state: Model) -> Network:
         """The network with the parameters of a state, which are copied into its own."""
         if self._loaded != state.version:
             self.network.load_state_dict(state.model)
@@ -47,7 +50,7 @@ class LatentSpace:
         return self.network
 
     def latents(self, state: Model, holder: Client) -> Tensor:
-        """Normalised latents z of a holder's images, of shape (samples, d).
+        """Latents z of a holder's images, of shape (samples, d).
 
         They are computed once for each model, and kept in the holder's scratch.
         """
@@ -63,6 +66,10 @@ class LatentSpace:
     def _compute(self, state: Model, images: Tensor) -> Tensor:
         network, size = self.load(state), forward_batch(images[0, 0].numel())
         return torch.cat([network(to_float(part)) for part in torch.split(images, size)])
+
+
+class LatentSpace(Latents[ClusterNetwork]):
+    """The same for a network with a head, which assigns images to clusters."""
 
     @torch.no_grad()
     def predictions(self, state: Model, holder: Client) -> Tensor:

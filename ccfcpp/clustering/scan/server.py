@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from ccfcpp.clustering.kmeans.sums import ClusterSums, cluster_means
+from ccfcpp.clustering.kmeans.centroids import ClusterSums, cluster_means
 from ccfcpp.clustering.scan.merging import merged
 from ccfcpp.clustering.scan.messages import (
     CENTRES,

@@ -83,6 +83,7 @@ class Descent:
         lags: What a step takes from the step before.
         exact_steps: The first step that lags.
         uses_memory: Whether clients need what they remember.
+        trips: Trips of an exact step, where they are known; None: the rehearsal shows them.
     """
 
     def __init__(
@@ -99,6 +100,7 @@ class Descent:
         lags: Lags | None = None,
         exact_steps: int = 1,
         uses_memory: bool = False,
+        trips: int | None = None,
     ) -> None:
         self.name = name
         self.network = network
@@ -112,6 +114,7 @@ class Descent:
         self.lags = lags or Lags()
         self.exact_steps = exact_steps
         self.uses_memory = uses_memory
+        self._trips = trips
 
     @cached_property
     def plans(self) -> tuple[Plan, Plan]:
@@ -131,7 +134,7 @@ class Descent:
                 images=self.images,
                 follows=number > 0,
             )
-            for number in range(len(self.plans[0].trips))
+            for number in range(self._trips or len(self.plans[0].trips))
         ]
 
     def begin(self, model: ModelState) -> DescentState:

@@ -7,24 +7,18 @@ of one: there is no other code for it.
 """
 
 import copy
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn import functional as F
 
+from ccfcpp.models.pooled import Norm, moved_parameters
 from ccfcpp.models.stack.layout import FlatLayout
-from ccfcpp.models.stack.operations import (
-    NO_ACTIVATION,
-    Activation,
-    Kernel,
-    convolve,
-    convolve_each,
-    deconvolve,
-    product,
-    standardise,
-)
 from ccfcpp.models.state import ModelState
 
 
@@ -34,14 +28,16 @@ class _Pass:
 
     Attributes:
         entries: Weights and buffers by name, each with a leading axis of clients.
+        clients: Number of clients.
         views: Views of each client's batch; they share weights, but not statistics.
-        mask: 1 for each sample that counts, float of shape (clients, batch); None where all do.
-        precision: What matrix products are rounded to; None for no rounding.
+        lengths: How many samples of each client's batch count, the first ones; None where all do.
+        precision: What products round their inputs to; None for no rounding.
     """
 
     entries: ModelState = field(default_factory=dict)
+    clients: int = 0
     views: int = 1
-    mask: Tensor | None = None
+    lengths: list[int] | None = None
     precision: torch.dtype | None = None
 
 
@@ -53,239 +49,130 @@ class _Layer(nn.Module):
         self.name = name
         self.current = current
 
-    def entry(self, which: str) -> Tensor:
-        return self.current.entries[f"{self.name}.{which}"]
+    def entry(self, which: str) -> Tensor | None:
+        """An entry of all clients; None where the layer has none of this name."""
+        return self.current.entries.get(f"{self.name}.{which}")
+
+    def entries(self, which: str) -> Sequence[Tensor | None]:
+        """An entry of each client."""
+        entry = self.entry(which)
+        clients = self.current.clients
+        if entry is None:
+            return [None] * clients
+        return entry.unbind() if clients > 1 else [entry.squeeze(0)]
+
+    def rounded(self, x: Tensor) -> Tensor:
+        """What a product sees of its inputs; gradients are rounded alike on their way back."""
+        return x.to(self.current.precision or x.dtype)
 
 
 class _StackedLinear(_Layer):
-    """Linear layer; a bias that the next layer would take away again is left to that layer."""
-
-    def __init__(self, layer: nn.Linear, name: str, current: _Pass, bias_follows: bool) -> None:
-        super().__init__(name, current)
-        self.adds_bias = layer.bias is not None and not bias_follows
+    """Linear layer, as one product for all clients."""
 
     def forward(self, x: Tensor) -> Tensor:
-        weight = self.entry("weight")
-        rows = x.reshape(len(weight), -1, x.shape[-1])
-        y = product(rows, weight, self.current.precision)
-        if self.adds_bias:
-            y = y + self.entry("bias").unsqueeze(1)
+        weight, bias = self.entry("weight"), self.entry("bias")
+        assert weight is not None
+        rows = self.rounded(x.reshape(len(weight), -1, x.shape[-1]))
+        y = torch.bmm(rows, self.rounded(weight).mT).to(x.dtype)
+        y = y if bias is None else y + bias.unsqueeze(1)
         return y.view(len(x), -1)
 
 
-_POINT = Kernel(height=1, width=1, stride=1, padding=0)
+class _StackedConvolution(_Layer):
+    """Convolution or transposed convolution by the library, one client after the other."""
 
-
-def _kernel_of(layer: nn.Conv2d | nn.ConvTranspose2d, name: str) -> Kernel:
-    """The geometry of a layer with square steps and borders."""
-    if set(layer.dilation) != {1} or isinstance(layer.padding, str):
-        raise TypeError(f"{name}: dilation and named padding cannot be stacked")
-    if layer.padding_mode != "zeros":
-        raise TypeError(f"{name}: padding by {layer.padding_mode} cannot be stacked")
-    if len({*layer.stride}) != 1 or len({*layer.padding}) != 1:
-        raise TypeError(f"{name}: unequal stride or padding cannot be stacked")
-    height, width = layer.kernel_size
-    return Kernel(height, width, layer.stride[0], int(layer.padding[0]))
-
-
-class _StackedKernels(_Layer):
-    """What convolutions of either direction share: the way to channels-last images and back."""
-
-    def __init__(
-        self, layer: nn.Conv2d | nn.ConvTranspose2d, name: str, current: _Pass, bias_follows: bool
-    ) -> None:
+    def __init__(self, layer: nn.Conv2d | nn.ConvTranspose2d, name: str, current: _Pass) -> None:
         super().__init__(name, current)
-        self.kernel = _kernel_of(layer, name)
-        self.adds_bias = layer.bias is not None and not bias_follows
+        self.layer = layer
 
     def forward(self, x: Tensor) -> Tensor:
-        weight = self.entry("weight")
-        by_client = x.permute(0, 2, 3, 1).contiguous()
-        by_client = by_client.view(len(weight), -1, *by_client.shape[1:])
-        y = self._apply_kernels(by_client, weight)
-        if self.adds_bias:
-            y = y + self.entry("bias")[:, None, None, None]
-        return y.flatten(0, 1).permute(0, 3, 1, 2)
+        images = _parts(self.rounded(x), self.current.clients)
+        own = zip(images, self.entries("weight"), self.entries("bias"), strict=True)
+        return _joined([self._convolved(*each) for each in own]).to(x.dtype)
 
-    def _apply_kernels(self, x: Tensor, weight: Tensor) -> Tensor:
-        """Map (clients, images, height, width, channels) to such images of each client."""
-        raise NotImplementedError
-
-
-class _StackedConvolution(_StackedKernels):
-    """Convolution."""
-
-    def __init__(self, layer: nn.Conv2d, name: str, current: _Pass, bias_follows: bool) -> None:
-        super().__init__(layer, name, current, bias_follows)
-        self.groups = layer.groups
-
-    def _apply_kernels(self, x: Tensor, weight: Tensor) -> Tensor:
-        precision = self.current.precision
-        if self.kernel == _POINT and self.groups == 1:
-            y = product(x.flatten(1, 3), weight.flatten(2), precision)
-            return y.view(*x.shape[:4], -1)
-        if self.groups > 1 or (x.device.type == "cpu" and self.kernel.overlaps):
-            return convolve_each(x, weight, self.kernel, self.groups, precision)
-        return convolve(x, weight, self.kernel, precision)
-
-
-class _StackedTransposedConvolution(_StackedKernels):
-    """Transposed convolution, to the smallest size that it can come from."""
-
-    def __init__(
-        self, layer: nn.ConvTranspose2d, name: str, current: _Pass, bias_follows: bool
-    ) -> None:
-        super().__init__(layer, name, current, bias_follows)
-        if layer.groups != 1 or {*layer.output_padding} != {0}:
-            raise TypeError(f"{name}: transposed groups and output padding cannot be stacked")
-
-    def _apply_kernels(self, x: Tensor, weight: Tensor) -> Tensor:
-        return deconvolve(x, weight, self.kernel, self.current.precision)
+    def _convolved(self, x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
+        given = {"weight": weight, "bias": bias}
+        entries = {name: self.rounded(entry) for name, entry in given.items() if entry is not None}
+        y: Tensor = functional_call(self.layer, entries, (x,))
+        return y
 
 
 class _StackedNorm(_Layer):
-    """Batch normalisation, with the activation that follows it.
+    """Batch normalisation by the library, one client and view after the other."""
 
-    In training, a bias just before it vanishes from the result, and has a gradient of exactly 0: it
-    only moves the running mean.
-    """
-
-    def __init__(
-        self,
-        layer: nn.BatchNorm1d | nn.BatchNorm2d,
-        name: str,
-        current: _Pass,
-        bias: str | None,
-        activation: Activation,
-    ) -> None:
+    def __init__(self, layer: Norm, name: str, current: _Pass) -> None:
         super().__init__(name, current)
         if layer.momentum is None or not layer.track_running_stats:
             raise TypeError(f"{name}: only exponential running statistics can be stacked")
         self.momentum, self.epsilon = layer.momentum, layer.eps
-        self.affine = layer.affine
-        self.bias = bias
-        self.activation = activation
 
     def forward(self, x: Tensor) -> Tensor:
-        channels_inner = x.permute(0, 2, 3, 1) if x.dim() == 4 else x
-        rows = channels_inner.reshape(self._clients(), self.current.views, -1, x.shape[1])
-        normed = self._train(rows) if self.training else self._evaluate(rows)
-        y = normed.view(channels_inner.shape)
-        return y.permute(0, 3, 1, 2) if x.dim() == 4 else y
+        names = ("running_mean", "running_var", "weight", "bias")
+        own = list(zip(*(self.entries(name) for name in names), strict=True))
+        views = self.current.views
+        lengths = self.current.lengths or [len(x) // (len(own) * views)] * len(own)
+        parts = [
+            self._normalised(part, lengths[number // views], *own[number // views])
+            for number, part in enumerate(_parts(x, len(own) * views))
+        ]
+        return _joined(parts)
 
-    def _clients(self) -> int:
-        return len(self.entry("running_mean"))
-
-    def _affine(self) -> tuple[Tensor, Tensor]:
-        """Scale and shift of shape (clients, 1, 1, channels)."""
-        if self.affine:
-            weight, bias = self.entry("weight"), self.entry("bias")
-        else:
-            weight = torch.ones_like(self.entry("running_mean"))
-            bias = torch.zeros_like(weight)
-        return weight[:, None, None], bias[:, None, None]
-
-    def _train(self, x: Tensor) -> Tensor:
-        counts, mask = self._counted_rows(x)
-        y, mean, variance = standardise(
-            x, *self._affine(), counts, mask, self.activation, self.epsilon
+    def _normalised(
+        self,
+        x: Tensor,
+        length: int,
+        mean: Tensor | None,
+        variance: Tensor | None,
+        weight: Tensor | None,
+        bias: Tensor | None,
+    ) -> Tensor:
+        """Normalise the first samples; those that do not count become 0."""
+        missing = len(x) - length
+        counted = x[:length] if missing else x
+        y = F.batch_norm(
+            counted, mean, variance, weight, bias, self.training, self.momentum, self.epsilon
         )
-        with torch.no_grad():
-            if self.bias is not None:
-                mean = mean + self.current.entries[self.bias][:, None, None]
-            unbiased = variance * (counts / (counts - 1).clamp(min=1))
-            for view in range(self.current.views):
-                self.entry("running_mean").lerp_(mean[:, view, 0], self.momentum)
-                self.entry("running_var").lerp_(unbiased[:, view, 0], self.momentum)
-        return y
+        return F.pad(y, [0, 0] * (x.dim() - 1) + [0, missing]) if missing else y
 
-    def _counted_rows(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
-        """How many rows count, (clients, 1, 1, 1), and which, (clients, 1, rows, 1)."""
-        mask = self.current.mask
-        if mask is None:
-            return x.new_full((len(x), 1, 1, 1), x.shape[2]), None
-        by_row = mask.to(x.dtype).repeat_interleave(x.shape[2] // mask.shape[1], dim=1)
-        return by_row.sum(dim=1).view(-1, 1, 1, 1), by_row[:, None, :, None]
 
-    def _evaluate(self, x: Tensor) -> Tensor:
-        weight, bias = self._affine()
-        mean = self.entry("running_mean")
-        if self.bias is not None:
-            mean = mean - self.current.entries[self.bias]
-        inverse = (self.entry("running_var") + self.epsilon).rsqrt()
-        scale = weight * inverse[:, None, None]
-        y = torch.addcmul(bias - mean[:, None, None] * scale, x, scale)
-        return self.activation.apply_(y)
+def _parts(x: Tensor, count: int) -> Sequence[Tensor]:
+    """Equal parts, one after the other; one alone is no part, whose gradient would be copied."""
+    return x.chunk(count) if count > 1 else [x]
+
+
+def _joined(parts: Sequence[Tensor]) -> Tensor:
+    """The parts one after the other; one alone is not copied."""
+    return parts[0] if len(parts) == 1 else torch.cat(list(parts))
 
 
 def _stack(module: nn.Module, name: str, current: _Pass) -> nn.Module:
-    """The module with every layer that has weights replaced by its stacked counterpart."""
-    linear = _stacked_map(module, name, current, bias_follows=False)
-    if linear is not None:
-        return linear
-    if isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d):
-        return _StackedNorm(module, name, current, bias=None, activation=NO_ACTIVATION)
+    """A copy of the module in which every layer that has weights is replaced by a stacked one."""
+    if isinstance(module, nn.Linear):
+        return _StackedLinear(name, current)
+    if isinstance(module, nn.Conv2d | nn.ConvTranspose2d):
+        return _StackedConvolution(module, name, current)
+    if isinstance(module, Norm):
+        return _StackedNorm(module, name, current)
     if next(module.parameters(recurse=False), None) is not None:
         raise TypeError(f"{name}: {type(module).__name__} cannot be stacked")
     stacked = copy.copy(module)
     prefix = f"{name}." if name else ""
     stacked._modules = {k: _stack(m, prefix + k, current) for k, m in module.named_children()}
     if isinstance(module, nn.Sequential):
-        stacked._modules |= _fused(module, prefix, current)
+        for norm, following in itertools.pairwise(stacked.children()):
+            if isinstance(norm, _StackedNorm) and hasattr(following, "inplace"):
+                setattr(following, "inplace", True)  # noqa: B010 - nothing else reads what the normalisation gives
     return stacked
-
-
-def _stacked_map(module: nn.Module, name: str, current: _Pass, bias_follows: bool) -> _Layer | None:
-    """The counterpart of a layer that is a linear map with a bias; None for any other layer."""
-    if isinstance(module, nn.Linear):
-        return _StackedLinear(module, name, current, bias_follows)
-    if isinstance(module, nn.Conv2d):
-        return _StackedConvolution(module, name, current, bias_follows)
-    if isinstance(module, nn.ConvTranspose2d):
-        return _StackedTransposedConvolution(module, name, current, bias_follows)
-    return None
-
-
-def _fused(sequence: nn.Sequential, prefix: str, current: _Pass) -> dict[str, nn.Module]:
-    """The layers of a sequence that work together: linear map, normalisation, activation."""
-    fused: dict[str, nn.Module] = {}
-    named = [*sequence.named_children(), ("", nn.Identity()), ("", nn.Identity())]
-    for (name, first), (norm_name, norm), (next_name, following) in zip(
-        named, named[1:], named[2:], strict=False
-    ):
-        if not isinstance(norm, nn.BatchNorm1d | nn.BatchNorm2d):
-            continue
-        bias = None
-        linear = _stacked_map(first, prefix + name, current, bias_follows=True)
-        if linear is not None:
-            fused[name] = linear
-            if first.bias is not None:
-                bias = f"{prefix}{name}.bias"
-        activation = _activation(following)
-        if activation != NO_ACTIVATION:
-            fused[next_name] = nn.Identity()
-        fused[norm_name] = _StackedNorm(norm, prefix + norm_name, current, bias, activation)
-    return fused
-
-
-def _activation(module: nn.Module) -> Activation:
-    if isinstance(module, nn.ReLU6):
-        return Activation(slope=0, ceiling=6)
-    if isinstance(module, nn.ReLU):
-        return Activation(slope=0)
-    return Activation(module.negative_slope) if isinstance(module, nn.LeakyReLU) else NO_ACTIVATION
 
 
 @contextmanager
 def _tf32_products(wanted: bool) -> Iterator[None]:
-    """Let float32 products round their inputs to TF32 here, and nowhere else."""
-    if not wanted:
-        yield
-        return
+    """Whether float32 products round their inputs to TF32 here; convolutions are deterministic."""
     before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("high")
+    torch.set_float32_matmul_precision("high" if wanted else before)
     try:
-        yield
+        with torch.backends.cudnn.flags(enabled=True, deterministic=True, allow_tf32=wanted):
+            yield
     finally:
         torch.set_float32_matmul_precision(before)
 
@@ -316,6 +203,7 @@ class ModelStack:
         with torch.device("meta"):
             model = make_model()
         self._weights = FlatLayout(model.named_parameters())
+        self._moved = list(moved_parameters(model))
         kept = [(n, b) for n, b in model.named_buffers() if n in model.state_dict()]
         self._statistics = FlatLayout((n, b) for n, b in kept if b.is_floating_point())
         self._counters = [name for name, buffer in kept if not buffer.is_floating_point()]
@@ -371,10 +259,12 @@ class ModelStack:
         entries = self._weights.views(self._values[self._active])
         if self._trained:
             gradients = self._weights.views(self._gradients[self._active])
-            for name, entry in entries.items():
-                entries[name] = entry.detach().requires_grad_()
-            self._leaves = [(entries[name], gradients[name]) for name in gradients]
+            for name in self._moved:
+                entries[name] = entries[name].detach().requires_grad_()
+            self._leaves = [(entries[name], gradients.pop(name)) for name in self._moved]
+            self._unmoved = list(gradients.values())
         self._pass.entries = entries | self._statistics.views(self._moving[self._active])
+        self._pass.clients = count
 
     def backward(self, loss: Tensor) -> None:
         """Set the gradients of the active models' parameters to those of ``loss``, a scalar."""
@@ -382,10 +272,9 @@ class ModelStack:
         with _tf32_products(self._tf32):
             found = torch.autograd.grad(loss, leaves, allow_unused=True)
         for (_, target), gradient in zip(self._leaves, found, strict=True):
-            if gradient is None:  # a bias that a normalisation takes away again
-                target.zero_()
-            else:
-                target.copy_(gradient)
+            target.copy_(torch.zeros(()) if gradient is None else gradient)
+        for target in self._unmoved:  # of biases that a normalisation takes away again
+            target.zero_()
 
     @contextmanager
     def frozen(self) -> Iterator[None]:
@@ -414,12 +303,14 @@ class ModelStack:
             inputs: Float tensor of shape (models · views · batch, …): images have the further axes
                 (channels, height, width), the vectors that a generator takes only one.
             views: Views of each model's batch.
-            mask: 1 for each sample that counts, float of shape (models, batch); None where all do.
+            mask: 1 for each sample that counts, the first ones of each model, float of shape
+                (models, batch); None where all do.
 
         Returns:
             What the network gives, each part of shape (models, views, batch, …).
         """
-        self._pass.views, self._pass.mask = views, mask
+        self._pass.views = views
+        self._pass.lengths = None if mask is None else mask.sum(dim=1).int().tolist()
         if self._network.training:
             self._counts[self._active] += views
         with _tf32_products(self._tf32):

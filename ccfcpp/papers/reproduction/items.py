@@ -98,9 +98,11 @@ class PictureSpec(Section):
 
 
 class ClaimSpec(Section):
-    """A statement: it holds a check against a table, or against a table made from it.
+    """A statement: a check against a table, or against a table made from it.
 
-    The table is made in the order of the fields: each that is given takes what the one before left.
+    From ``places_to_last_of`` to ``of``, fields are named as the methods of ``ScoreTable`` and make
+    a table, in their order, each from what the one before left. From ``higher`` on they are checks,
+    of which each claim has one: ``claims.py`` says what they count.
     """
 
     say: str

@@ -7,11 +7,11 @@ from pathlib import Path
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.exchange import AnyExchange, AnyServerWork, Images
+from ccfcpp.engine.parts import Addends
 from ccfcpp.privacy.config import PrivacyConfig
 from ccfcpp.privacy.noise.accountant import Budget, Release, check_installed, least_noise
 from ccfcpp.privacy.noise.ledger import Ledger
 from ccfcpp.privacy.noise.mechanism import Bounds, NoiseSource, client_bounds, image_bounds
-from ccfcpp.privacy.sums.addition import Parts
 
 Works = Sequence[AnyServerWork]
 
@@ -74,7 +74,7 @@ class Level(ABC):
         """How large a contribution to an exchange may be."""
 
     @abstractmethod
-    def contributed(self, exchange: AnyExchange, parts: Parts) -> Parts:
+    def contributed(self, exchange: AnyExchange, parts: Addends) -> Addends:
         """What of a client's parts is added up."""
 
     def open(self, path: Path) -> None:
@@ -99,7 +99,7 @@ class Level(ABC):
         """ε so far."""
         return {"epsilon": self.budget.spent}
 
-    def published(self, exchange: AnyExchange, totals: Parts) -> Parts:
+    def published(self, exchange: AnyExchange, totals: Addends) -> Addends:
         """The totals with their noise."""
         return self.bounds(exchange).noised(totals, self.budget.noise, self.source)
 
@@ -176,7 +176,7 @@ class ClientLevel(Level):
         """The same for all clients."""
         return client_bounds(self.config, exchange)
 
-    def contributed(self, exchange: AnyExchange, parts: Parts) -> Parts:
+    def contributed(self, exchange: AnyExchange, parts: Addends) -> Addends:
         """A client's parts, each group within its bound."""
         return self.bounds(exchange).clipped(parts)
 
@@ -237,7 +237,7 @@ class ImageLevel(Level):
         """By the batch of the exchange."""
         return image_bounds(self.config, exchange)
 
-    def contributed(self, exchange: AnyExchange, parts: Parts) -> Parts:
+    def contributed(self, exchange: AnyExchange, parts: Addends) -> Addends:
         """A client's sums, in which every image's part is within its bounds."""
         return parts
 

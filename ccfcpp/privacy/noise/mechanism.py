@@ -20,9 +20,8 @@ from torch import Tensor
 
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.exchange import AnyExchange
-from ccfcpp.engine.parts import Part, Sum, groups, part_of
+from ccfcpp.engine.parts import Addends, Part, Sum, groups, part_of
 from ccfcpp.privacy.config import PrivacyConfig
-from ccfcpp.privacy.sums.addition import Parts
 
 _JUST_WITHIN = 1 - 2**-30
 """What is clipped has a norm below its bound, also as rounded and added up by another processor:
@@ -77,12 +76,12 @@ class Bounds:
         part = part_of(self.exchange.parts, group)
         return bound / self.batch if isinstance(part, Sum) and part.of_batch else bound
 
-    def clipped(self, parts: Mapping[str, Tensor]) -> Parts:
+    def clipped(self, parts: Mapping[str, Tensor]) -> Addends:
         """The parts of one contributor, each group scaled down to its bound where it is beyond.
 
         A group that holds NaN or Inf becomes 0: else one contributor would spoil the whole sum.
         """
-        found: Parts = {}
+        found: Addends = {}
         for group, names in self._groups(parts).items():
             norm = math.sqrt(sum(float(parts[name].square().sum()) for name in names))
             bound = self.of(group)
@@ -94,13 +93,13 @@ class Bounds:
             }
         return found
 
-    def clipped_each(self, parts: Mapping[str, Tensor]) -> Parts:
+    def clipped_each(self, parts: Mapping[str, Tensor]) -> Addends:
         """The sum over contributors, each clipped as ``clipped`` does.
 
         Args:
             parts: Of shape (contributors, …) by name.
         """
-        found: Parts = {}
+        found: Addends = {}
         for group, names in self._groups(parts).items():
             rows = [parts[name].reshape(len(parts[name]), -1) for name in names]
             norms = torch.stack([row.square().sum(dim=1) for row in rows]).sum(dim=0).sqrt()
@@ -123,7 +122,7 @@ class Bounds:
         spoilt = ~norms.isfinite()
         return factors.masked_fill(spoilt, 0), spoilt
 
-    def noised(self, totals: Mapping[str, Tensor], noise: float, source: "NoiseSource") -> Parts:
+    def noised(self, totals: Mapping[str, Tensor], noise: float, source: "NoiseSource") -> Addends:
         """Sums of clipped parts with their noise.
 
         Args:
@@ -131,7 +130,7 @@ class Bounds:
             noise: z.
             source: Of standard normal numbers.
         """
-        found: Parts = {}
+        found: Addends = {}
         grouped = self._groups(totals)
         share = shares(self.exchange.parts, grouped)
         for group, names in grouped.items():

@@ -11,11 +11,20 @@ from torch import Tensor
 
 from ccfcpp.core.errors import UsageError
 from ccfcpp.engine.exchange import AnyExchange, RefusedUpdateError
-from ccfcpp.engine.parts import Count, Form, Mean, Opaque, Part, Spec, Sum, Votes, part_of, sibling
+from ccfcpp.engine.parts import (
+    Addends,
+    Count,
+    Form,
+    Mean,
+    Opaque,
+    Part,
+    Spec,
+    Sum,
+    Votes,
+    part_of,
+    sibling,
+)
 from ccfcpp.engine.payload import pack, unpack
-
-Parts = dict[str, Tensor]
-"""What adds up, by name: float64 tensors."""
 
 _NONE = torch.zeros((), dtype=torch.float64)
 
@@ -62,14 +71,14 @@ class Addition:
         devices = {tensor.device for tensor in self.message.values()} - {_NONE.device}
         self.device = next(iter(devices), _NONE.device)
 
-    def parts(self, update: object) -> Parts:
+    def parts(self, update: object) -> Addends:
         """What of an update adds up: sums and counts; and changes and losses times their weights.
 
         Integer entries of a mean are counters (``num_batches_tracked``), whose mean means nothing:
         they stay as they went down.
         """
         tensors = pack(update)
-        found: Parts = {}
+        found: Addends = {}
         for name in [*tensors, *sorted(self._optional - tensors.keys())]:
             part = part_of(self.exchange.parts, name)
             value = tensors.get(name, _NONE).to(self.device)
@@ -85,9 +94,9 @@ class Addition:
                 found[name + _PRESENT] = _NONE.to(self.device) + present
         return found
 
-    def zeros(self, form: Form) -> Parts:
+    def zeros(self, form: Form) -> Addends:
         """The parts of an update of a form, without their numbers."""
-        found: Parts = {}
+        found: Addends = {}
         for name, spec in form.items():
             part = part_of(self.exchange.parts, name)
             if self._is_sent(name, part, spec.dtype):

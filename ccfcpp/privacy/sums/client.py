@@ -11,9 +11,10 @@ from torch import Tensor
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.client import Client
 from ccfcpp.engine.exchange import AnyClientWork, AnyExchange, RefusedUpdateError, Task
+from ccfcpp.engine.parts import Addends
 from ccfcpp.privacy.config import PrivacyConfig
 from ccfcpp.privacy.noise.mechanism import client_bounds
-from ccfcpp.privacy.sums.addition import Addition, Parts
+from ccfcpp.privacy.sums.addition import Addition
 from ccfcpp.privacy.sums.messages import (
     KEYS,
     SHARES,
@@ -55,7 +56,7 @@ class SendsParts(AnyClientWork):
         self.config = config
         self.work = work
 
-    def parts(self, message: object, update: object) -> Parts:
+    def parts(self, message: object, update: object) -> Addends:
         """What of its update a client adds to a sum."""
         exchange = self.work.exchange
         parts = addition_of(self.config, exchange, message).parts(update)
@@ -282,7 +283,7 @@ def flattened(parts: Mapping[str, Tensor]) -> Tensor:
     return torch.cat([parts[name].flatten() for name in sorted(parts)])
 
 
-def unflattened(vector: Tensor, like: Mapping[str, Tensor]) -> Parts:
+def unflattened(vector: Tensor, like: Mapping[str, Tensor]) -> Addends:
     """The tensors that a vector was made of, from others of the same names and shapes."""
     names = sorted(like)
     pieces = torch.split(vector, [like[name].numel() for name in names])

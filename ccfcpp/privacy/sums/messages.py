@@ -220,13 +220,21 @@ def within_bounds(exchange: AnyExchange) -> Exchange[Any, Bounded]:
 
 def under_masks(exchange: AnyExchange) -> Exchange[Any, Masked]:
     """An exchange that adds up, whose updates come under masks; its message brings the boxes."""
-    kind = dataclasses.make_dataclass(
-        f"{exchange.message.__name__}WithMail",
-        [("message", exchange.message), ("mail", Mail)],
-        frozen=True,
-    )
-    name = f"{exchange.name} under masks"
-    return Exchange(name, kind, Masked, uses_memory=exchange.uses_memory)
+    name, message = f"{exchange.name} under masks", _with_mail(exchange.message)
+    return Exchange(name, message, Masked, uses_memory=exchange.uses_memory)
+
+
+_WITH_MAIL: dict[type[Any], type[Any]] = {}
+"""One type for each type of message."""
+
+
+def _with_mail(message: type[Any]) -> type[Any]:
+    """A message and all boxes."""
+    if message not in _WITH_MAIL:
+        fields = [("message", message), ("mail", Mail)]
+        name = f"{message.__name__}WithMail"
+        _WITH_MAIL[message] = dataclasses.make_dataclass(name, fields, frozen=True)
+    return _WITH_MAIL[message]
 
 
 def terms_of(config: PrivacyConfig, task: Task, asked: int) -> Terms:

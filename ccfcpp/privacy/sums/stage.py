@@ -11,11 +11,12 @@ from torch import Tensor
 from ccfcpp.core.profiling import section
 from ccfcpp.engine.client import Member
 from ccfcpp.engine.exchange import AbsentClientError, AnyExchange, RefusedUpdateError
+from ccfcpp.engine.parts import Addends
 from ccfcpp.engine.payload import not_finite, pack, size
 from ccfcpp.engine.stages import Deliver, Request, combined, sent_bytes
 from ccfcpp.engine.transport import Reply
 from ccfcpp.privacy.config import PrivacyConfig
-from ccfcpp.privacy.sums.addition import Addition, Parts
+from ccfcpp.privacy.sums.addition import Addition
 from ccfcpp.privacy.sums.client import addition_of, flattened, unflattened
 from ccfcpp.privacy.sums.messages import (
     KEYS,
@@ -43,11 +44,11 @@ class Mechanism(Protocol):
 
     contributors: float
 
-    def contributed(self, exchange: AnyExchange, parts: Parts) -> Parts:
+    def contributed(self, exchange: AnyExchange, parts: Addends) -> Addends:
         """Bound a client's parts; nothing changes where the client has done so."""
         ...
 
-    def published(self, exchange: AnyExchange, totals: Parts) -> Parts:
+    def published(self, exchange: AnyExchange, totals: Addends) -> Addends:
         """Add noise to the totals."""
         ...
 
@@ -123,7 +124,7 @@ class Summing:
             return refusal
         return None
 
-    def _whole(self, addition: Addition, request: Request, totals: Parts) -> object:
+    def _whole(self, addition: Addition, request: Request, totals: Addends) -> object:
         contributors = 1.0
         if self.mechanism is not None:
             totals = self.mechanism.published(request.exchange, totals)
@@ -146,7 +147,7 @@ class Total(ABC):
         bytes_down: What they have received for it, without the message of the exchange.
     """
 
-    def __init__(self, request: Request, inner: Deliver, like: Parts, stage: Summing) -> None:
+    def __init__(self, request: Request, inner: Deliver, like: Addends, stage: Summing) -> None:
         self.request = request
         self.inner = inner
         self.like = like
@@ -222,7 +223,7 @@ class OpenSum(Total):
         return self._total
 
 
-def _form(parts: Parts) -> dict[str, tuple[torch.dtype, torch.Size]]:
+def _form(parts: Addends) -> dict[str, tuple[torch.dtype, torch.Size]]:
     return {name: (part.dtype, part.shape) for name, part in parts.items()}
 
 
@@ -234,7 +235,7 @@ class SecureSum(Total):
     numbers have come send what takes the masks off the sum.
     """
 
-    def __init__(self, request: Request, inner: Deliver, like: Parts, stage: Summing) -> None:
+    def __init__(self, request: Request, inner: Deliver, like: Addends, stage: Summing) -> None:
         super().__init__(request, inner, like, stage)
         self.terms = terms_of(stage.config, request.task, len(request.members))
         self.collector = Collector(self.terms)

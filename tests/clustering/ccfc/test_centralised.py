@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from ccfcpp.clustering.ccfc.config import LossConfig
 from ccfcpp.clustering.ccfc.network import ContrastiveModel
-from ccfcpp.clustering.kmeans.clients import kmeans_each
+from ccfcpp.clustering.kmeans.server import kmeans
 from ccfcpp.core.config import ViewsConfig
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.data.augmentation import draw_views, render_views
@@ -84,7 +84,7 @@ def centralised(make: Callable[[], ContrastiveModel]) -> tuple[ContrastiveModel,
         with torch.no_grad():
             points = F.normalize(frozen(images)[0], dim=1)
         seed = randomness.integer("k-means")
-        (found,) = kmeans_each([points], 3, seeds=[seed], restarts=2, iterations=10)
+        found = kmeans(points, 3, seed=seed, restarts=2, iterations=10)
         centroids = found.centroids
     return model, centroids
 

@@ -6,7 +6,7 @@ from torch.nn import functional as F
 
 from ccfcpp.clustering.ccfc.messages import CCFCState, TrainingUpdate
 from ccfcpp.clustering.ccfc.representations import represent
-from ccfcpp.clustering.kmeans.clients import kmeans_each
+from ccfcpp.clustering.kmeans.server import kmeans
 from ccfcpp.core.errors import FederationError
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.client import Client
@@ -56,7 +56,7 @@ def test_local_centroids_are_those_of_the_trained_model_in_evaluation_mode() -> 
     model.load(0, update.model)
     latents = F.normalize(represent(model, client.images).latents, dim=1)
     seed = randomness.of_client(0).integer("k-means")
-    (expected,) = kmeans_each([latents], 3, seeds=[seed], restarts=2, iterations=10)
+    expected = kmeans(latents, 3, seed=seed, restarts=2, iterations=10)
     assert update.local is not None
     assert torch.equal(update.local.centroids, expected.centroids)
     assert torch.equal(update.local.sizes, expected.sizes)

@@ -7,7 +7,7 @@ from torch import Tensor
 from ccfcpp.clustering.ccfc.centroids import CentroidUpdate
 from ccfcpp.clustering.ccfc.messages import CCFCState, TrainingUpdate, refinement_exchange
 from ccfcpp.clustering.ccfc.server import LloydAggregation
-from ccfcpp.clustering.kmeans.sums import ClusterSums
+from ccfcpp.clustering.kmeans.centroids import ClusterSums
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.client import Client
 from ccfcpp.engine.exchange import ServerWork

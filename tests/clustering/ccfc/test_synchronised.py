@@ -218,7 +218,8 @@ def test_clients_without_labels_of_a_round_sit_it_out() -> None:
     side = federation.transport.side
     task = type("Task", (), {"round": 0})()
     work = side.works[trips[0].exchange.name]
-    sums = work.local_sum(task, trips[0].broadcast(state), clients, Randomness(0, 0)).sums
+    known = trips[0].broadcast(state)
+    sums = work.local_sum(task, known, clients, Randomness(0, 0)).sums  # type: ignore[union-attr]
     assert all(not part.any() for part in sums.values())
 
 

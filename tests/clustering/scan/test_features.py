@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ccfcpp.clustering.scan import features
+from ccfcpp.clustering.scan import neighbours as features
 
 
 def some_images(count: int, channels: int, side: int, seed: int = 0) -> torch.Tensor:

@@ -99,6 +99,19 @@ def unusual_doublings() -> nn.Sequential:
     )
 
 
+def unusual_geometry() -> nn.Sequential:
+    """Steps, borders and kernels that differ in height and width, dilation, and groups."""
+    return nn.Sequential(
+        nn.Conv2d(2, 4, 3, padding="same", dilation=2),
+        nn.Conv2d(4, 6, (2, 3), stride=(1, 2), padding=(0, 1), groups=2),
+        nn.BatchNorm2d(6),
+        nn.ReLU6(),
+        nn.Conv2d(6, 6, 3, padding=1, padding_mode="reflect"),
+        nn.ConvTranspose2d(6, 4, 3, stride=(1, 2), output_padding=(0, 1), groups=2, bias=False),
+        nn.BatchNorm2d(4, affine=False),
+    )
+
+
 MODELS = [
     pytest.param(convolutional, (1, 9, 8), id="convolutional"),
     pytest.param(residual, (3, 8, 8), id="residual"),
@@ -111,6 +124,7 @@ MODELS = [
     pytest.param(generator, (5,), id="generator"),
     pytest.param(discriminator, (2, 9, 7), id="discriminator"),
     pytest.param(unusual_doublings, (2, 3, 4), id="unusual doublings"),
+    pytest.param(unusual_geometry, (2, 6, 7), id="unusual geometry"),
 ]
 
 
@@ -309,21 +323,70 @@ def test_moments_go_on_where_they_were() -> None:
 @pytest.mark.parametrize(
     "layer",
     [
-        nn.Conv2d(2, 2, 3, dilation=2),
-        nn.Conv2d(2, 2, 3, padding="same"),
-        nn.Conv2d(2, 2, 3, stride=(1, 2)),
-        nn.Conv2d(2, 2, 3, padding=1, padding_mode="reflect"),
-        nn.ConvTranspose2d(2, 2, 3, dilation=2),
-        nn.ConvTranspose2d(2, 2, 3, stride=2, output_padding=1),
-        nn.ConvTranspose2d(2, 2, 3, stride=(1, 2)),
-        nn.ConvTranspose2d(2, 2, 3, groups=2),
+        nn.Conv1d(2, 2, 3),
         nn.BatchNorm1d(2, momentum=None),
+        nn.BatchNorm1d(2, track_running_stats=False),
         nn.LayerNorm(2),
     ],
 )
 def test_layers_that_cannot_be_stacked_are_refused(layer: nn.Module) -> None:
     with pytest.raises(TypeError, match=r"can(not)? be stacked"):
         ModelStack(lambda: nn.Sequential(layer), 1, CPU)
+
+
+@pytest.mark.parametrize(
+    ("make", "shape"),
+    [(convolutional, (1, 9, 8)), (small, (1, 9, 8)), (generator, (5,)), (unusual, (2, 8, 8))],
+)
+def test_rounded_products_change_results_by_their_rounding(
+    make: Callable[[], nn.Module], shape: tuple[int, ...]
+) -> None:
+    """bfloat16 has eight significant bits; results and gradients keep their own type."""
+
+    def run(precision: str) -> list[Tensor]:
+        stack = ModelStack(make, 2, CPU, precision=precision)
+        for index in range(2):
+            stack.load(index, build(make, Randomness(0, 0, index).generator("model")).state_dict())
+        stack.train(False)  # a normalisation over a few rounded samples may turn their order
+        parts = stack(images(2 * 4, *shape))
+        stack.backward(torch.stack([part.square().sum() for part in parts]).sum())
+        return [*parts, stack.weight_gradients]
+
+    for rounded, exact in zip(run("bfloat16"), run("float32"), strict=True):
+        assert rounded.dtype == torch.float64
+        assert 1e-4 < (rounded - exact).norm() / exact.norm() < 5e-2
+
+
+def test_samples_that_do_not_count_change_nothing_and_get_no_gradient() -> None:
+    """Whatever the padding holds."""
+    lengths = torch.tensor([4, 2])
+    mask = (torch.arange(4) < lengths.unsqueeze(1)).double()
+    counted = mask.bool()[:, None, :, None, None, None].expand(2, 2, 4, 2, 6, 7)
+
+    def run(padding: float) -> tuple[Tensor, ...]:
+        stack, _ = stack_of(unusual_geometry, 2)
+        batch = images(2, 2, 4, 2, 6, 7).where(counted, padding).requires_grad_()
+        (found,) = stack(batch.flatten(0, 2), views=2, mask=mask)
+        loss = found.sin().sum()
+        (to_batch,) = torch.autograd.grad(loss, batch, retain_graph=True)
+        stack.backward(loss)
+        return to_batch, stack.weight_gradients, *stack.state(1).values()
+
+    for first, second in zip(run(0.0), run(1e3), strict=True):
+        assert torch.equal(first, second)
+    assert run(1e3)[0][~counted].eq(0).all()
+
+
+def test_biases_that_a_normalisation_takes_away_stay_where_they_are() -> None:
+    """An optimizer would make steps of the rounding errors that are their gradients."""
+    stack, (model,) = stack_of(convolutional, 1)
+    stack.backward(stack(images(8, 1, 9, 8))[1].square().sum())
+    StackedAdam(stack.parameters, stack.gradients, 0.1).step(1)
+    moved = {n for n, e in stack.state(0).items() if not torch.equal(e, model.state_dict()[n])}
+    assert {name for name, _ in model.named_parameters()} - moved == {
+        f"{layer}.bias"
+        for layer in ("backbone.0", "backbone.3", "projector.0", "projector.3", "predictor.0")
+    }
 
 
 def test_training_bytes_grow_with_batch_and_views() -> None:
