@@ -68,7 +68,7 @@ def _writer_type() -> type[SummaryWriter]:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError as error:
         raise UsageError(
-            "tensorboard = true needs the package tensorboard: pip install 'ccfcpp[tensorboard]', "
-            "or leave it out"
+            "logging for TensorBoard needs the package tensorboard: pip install "
+            "'ccfcpp[tensorboard]', or leave it out"
         ) from error
     return SummaryWriter

@@ -1,6 +1,7 @@
 """Updates of any declaration as parts that add up, and the update that stands for all of them."""
 
 import dataclasses
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from ccfcpp.engine.exchange import Exchange, RefusedUpdateError
-from ccfcpp.engine.parts import Count, Form, Mean, Part, Spec, Sum, form_of
+from ccfcpp.engine.parts import Addends, Count, Form, Mean, Part, Spec, Sum, form_of
 from ccfcpp.engine.payload import added_up, pack
 from ccfcpp.privacy.sums.addition import Addition
 
@@ -64,7 +65,9 @@ def cases(draw: st.DrawFn) -> Case:
         fields.add("held")
     names = [name for name in KINDS if name in fields]
     update = dataclasses.make_dataclass("Drawn", [(n, KINDS[n][0]) for n in names], frozen=True)
-    exchange = Exchange("drawn", Down, update, {name: KINDS[name][1] for name in names})
+    exchange: Exchange[Any, Any] = Exchange(
+        "drawn", Down, update, {name: KINDS[name][1] for name in names}
+    )
     generator = torch.Generator().manual_seed(draw(st.integers(0, 2**32)))
     shapes = draw(
         st.lists(st.sampled_from([(), (1,), (3,), (2, 4), (0, 2)]), min_size=1, max_size=3)
@@ -78,7 +81,7 @@ def cases(draw: st.DrawFn) -> Case:
         }
 
     counter = {"norm.num_batches_tracked": torch.tensor(7)}
-    values = {
+    values: dict[str, Callable[[], Any]] = {
         "model": lambda: tensors() | {k: v + 5 for k, v in counter.items()},
         "loss": lambda: draw(st.none() | st.floats(-10, 10)),
         "sums": tensors,

@@ -200,7 +200,7 @@ def test_without_the_package_a_run_says_so_before_it_begins(
     result = ccfcpp(*command, "--out", tmp_path / "run")
     assert result.code == 2
     assert result.stderr == (
-        "error: tensorboard = true needs the package tensorboard: pip install "
+        "error: logging for TensorBoard needs the package tensorboard: pip install "
         "'ccfcpp[tensorboard]', or leave it out\n"
     )
     assert not (tmp_path / "run").exists()
