@@ -8,6 +8,8 @@ from typing import Any
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
+from matplotlib.colorbar import Colorbar
 from matplotlib.figure import Figure
 
 from ccfcpp.report.palette import GRID, INK, MUTED, PAPER
@@ -89,15 +91,11 @@ class LeftOut:
     reason: str
 
 
-Outcome = Drawn | LeftOut
-
-
 @contextmanager
 def style(name: str = "") -> Iterator[None]:
     """Draw, or write, in the report's style, whatever style the user has set.
 
-    Args:
-        name: Name of the figure, from which the identifiers in its SVG are derived.
+    Identifiers in the SVG of a figure are derived from its ``name``.
     """
     with mpl.rc_context():
         mpl.rcdefaults()
@@ -122,6 +120,13 @@ def plate(height: float = HEIGHT) -> Iterator[tuple[Figure, Axes]]:
         axes.spines[:].set_visible(False)
         axes.tick_params(length=0)
         yield figure, axes
+
+
+def colour_bar(axes: Axes, picture: ScalarMappable, label: str, **look: object) -> Colorbar:
+    """Add a scale of colours beside the axes, without a frame."""
+    bar = axes.figure.colorbar(picture, ax=axes, label=label, pad=0.02, **look)
+    bar.outline.set_visible(False)
+    return bar
 
 
 def legend_above(axes: Axes, columns: int = 4) -> None:

@@ -32,7 +32,7 @@ from ccfcpp.report.numbers import (
 from ccfcpp.report.remote import Told, unconnected
 from ccfcpp.runs.experiment import Snapshot
 from ccfcpp.runs.folder import RunFolder
-from ccfcpp.runs.study import Row
+from ccfcpp.runs.study import Row, Study
 from supervised.classifiers import title_of
 from supervised.config import ClassifyConfig
 from supervised.experiment import ClassificationExperiment
@@ -92,55 +92,41 @@ class Run:
 
     @property
     def seen(self) -> Snapshot:
-        """The snapshot of the last checkpoint.
-
-        Raises:
-            CannotDrawError: There is no checkpoint.
-        """
-        if self.snapshot is None and self.remote:
-            raise CannotDrawError("no client has reported the clusters of its images")
-        if self.snapshot is None:
-            raise CannotDrawError("the run ended before its first checkpoint")
-        return self.snapshot
+        """The snapshot of the last checkpoint."""
+        if self.snapshot is not None:
+            return self.snapshot
+        raise CannotDrawError(
+            "no client has reported the clusters of its images"
+            if self.remote
+            else "the run ended before its first checkpoint"
+        )
 
     @property
     def found(self) -> Tensor:
-        """The cluster, or predicted class, of each image, int64 of shape (images,).
-
-        Raises:
-            CannotDrawError: No clusters are known yet.
-        """
+        """The cluster, or predicted class, of each image, int64 of shape (images,)."""
         if self.seen.found is None:
             raise CannotDrawError("no clusters are known yet: the run was interrupted before")
         return self.seen.found
 
     @property
     def classes(self) -> Tensor:
-        """The true class of each image, int64 of shape (images,).
-
-        Raises:
-            CannotDrawError: The images have no labels.
-        """
+        """The true class of each image, int64 of shape (images,)."""
         if self.seen.classes is None:
             raise CannotDrawError("the images have no labels")
         return self.seen.classes
 
     @property
     def points(self) -> Tensor:
-        """Representation of each image, floats of shape (images, dimensions).
-
-        Raises:
-            CannotDrawError: There are no representations, or they are not finite.
-        """
+        """Representation of each image, finite floats of shape (images, dimensions)."""
         if self.remote:
             raise CannotDrawError("the images are with the clients, on other machines")
         points = self.seen.representations
-        if points is None and not self.clusters_images:
-            raise CannotDrawError(
-                "each client has its own model: there is no common space of all images"
-            )
         if points is None:
-            raise CannotDrawError("no representation is known yet: the run was interrupted before")
+            raise CannotDrawError(
+                "no representation is known yet: the run was interrupted before"
+                if self.clusters_images
+                else "each client has its own model: there is no common space of all images"
+            )
         if not all_finite(points):
             raise CannotDrawError("the model has diverged: its representations hold NaN or Inf")
         return points
@@ -162,11 +148,7 @@ class Run:
 
     @cached_property
     def covariance(self) -> Tensor:
-        """Covariance of the representations, float64 of shape (dimensions, dimensions).
-
-        Raises:
-            CannotDrawError: There are no representations, or they have too many dimensions.
-        """
+        """Covariance of the representations, float64 of shape (dimensions, dimensions)."""
         dimensions = self.points.shape[1]
         if dimensions > _MOST_DIMENSIONS:
             raise CannotDrawError(
@@ -176,11 +158,7 @@ class Run:
 
     @cached_property
     def embedding(self) -> Embedding:
-        """Embedding of the representations in the plane.
-
-        Raises:
-            CannotDrawError: There are no representations, or too few.
-        """
+        """Embedding of the representations in the plane."""
         return embed(self.points, self.seen.by_angle)
 
 
@@ -281,11 +259,7 @@ def _title(config: MethodConfig) -> str:
 
 def _config(folder: RunFolder) -> MethodConfig:
     if not folder.config.is_file():
-        inside = sorted({each.parent for each in folder.path.glob("*/config.yaml")})
-        inside = inside or sorted({each.parent for each in folder.path.glob("*/*/config.yaml")})
-        if inside or (folder.path / "study.yaml").is_file():
-            raise UsageError(_several(folder.path, inside))
-        raise UsageError(f"{folder.path} holds no run (no config.yaml): give the folder of a run")
+        raise UsageError(_no_run(folder.path))
     tree = read_yaml(folder.config)
     method = str(tree.get("method"))
     kinds: tuple[type[MethodConfig], ...] = (ClusterConfig, ClassifyConfig)
@@ -298,17 +272,21 @@ def _config(folder: RunFolder) -> MethodConfig:
     )
 
 
-def _several(path: Path, runs: list[Path]) -> str:
-    """The message for a folder of several runs: which they are, and how to compare them."""
-    if not runs:
-        return f"{path} holds several runs: give the folders of runs inside"
-    names = ", ".join(str(run.relative_to(path)) for run in runs[:_MOST_NAMES])
-    more = f" and {len(runs) - _MOST_NAMES} more" if len(runs) > _MOST_NAMES else ""
-    both = " ".join(shlex.quote(str(run)) for run in runs[:2])
-    return (
-        f"{path} holds several runs: give the folders of runs inside ({names}{more}), one or more, "
-        f"such as ccfcpp report {both}"
+def _no_run(path: Path) -> str:
+    """Say what is in a folder that is no run; of several runs, which they are."""
+    runs = next(
+        filter(None, (sorted(path.glob(f"{depth}/config.yaml")) for depth in ("*", "*/*"))), []
     )
+    if not runs and not Study.plan_of(path).is_file():
+        return f"{path} holds no run (no config.yaml): give the folder of a run"
+    several = f"{path} holds several runs: give the folders of runs inside"
+    if not runs:
+        return several
+    inside = [run.parent for run in runs]
+    names = ", ".join(str(run.relative_to(path)) for run in inside[:_MOST_NAMES])
+    more = f" and {len(runs) - _MOST_NAMES} more" if len(runs) > _MOST_NAMES else ""
+    both = shlex.join(map(str, inside[:2]))
+    return f"{several} ({names}{more}), one or more, such as ccfcpp report {both}"
 
 
 def _recorded_root(folder: RunFolder) -> str | None:
@@ -336,10 +314,8 @@ def _as_recorded(snapshot: Snapshot | None, folder: RunFolder) -> Snapshot | Non
 def _here(config: MethodConfig, data_root: str | None, recorded: str | None) -> MethodConfig:
     """Adapt a configuration to this machine, which may lack a GPU or keep its data elsewhere.
 
-    Args:
-        config: The run's configuration.
-        data_root: Folder of the data sets, if the user names one.
-        recorded: Their folder in the run, if its configuration does not name one.
+    The folder of the data sets is the one that the user names, or that of the configuration, or the
+    one that the run recorded.
     """
     changes: Row = {"device": "auto", "tensorboard": False}
     if config.compute.precision == "tf32":  # Only GPUs have it, and only training needs it.

@@ -9,14 +9,12 @@ from ccfcpp.report.examination import Run
 from ccfcpp.report.palette import INK, PAPER, colours, marker
 
 _READING = "Points that lie close together are neighbours; distances between groups mean little."
+_BOX = {"facecolor": PAPER, "linewidth": 1, "boxstyle": "round,pad=0.2", "alpha": 0.85}
+_NAME = {"ha": "center", "va": "center", "color": INK, "fontsize": 10, "fontweight": "bold"}
 
 
 def by_cluster(run: Run) -> Drawn:
-    """Draw the embedding coloured by cluster, or by predicted class.
-
-    Raises:
-        CannotDrawError: There are no points, or no clusters.
-    """
+    """Draw the embedding coloured by cluster, or by predicted class."""
     kind = "cluster" if run.clusters_images else "predicted class"
     caption = f"t-SNE of the representations, coloured by {kind}. {_READING}"
     if run.clusters_images and run.seen.classes is not None:
@@ -27,11 +25,7 @@ def by_cluster(run: Run) -> Drawn:
 
 
 def by_class(run: Run) -> Drawn:
-    """Draw the embedding coloured by true class.
-
-    Raises:
-        CannotDrawError: There are no points, or no labels.
-    """
+    """Draw the embedding coloured by true class."""
     caption = f"t-SNE of the representations, coloured by true class. {_READING}"
     names = list(run.seen.class_names)
     inks = list(range(len(names)))
@@ -61,38 +55,15 @@ def _drawn(
     with plate(0.92 * WIDTH) as (figure, axes):
         for number, ink in enumerate(inks):
             x, y = places[own == number].T
-            axes.scatter(
-                x,
-                y,
-                s=size,
-                color=palette[ink],
-                marker=marker(ink),
-                linewidths=0,
-                alpha=0.85,
-                rasterized=True,
-            )
+            look = {"color": palette[ink], "marker": marker(ink), "linewidths": 0}
+            axes.scatter(x, y, s=size, alpha=0.85, rasterized=True, **look)
         axes.set(xticks=[], yticks=[])
         axes.set_aspect("equal", adjustable="datalim")
         if len(names) <= MOST_NAMES:
             for number in np.unique(own):
-                x, y = np.median(places[own == number], axis=0)
-                axes.text(
-                    x,
-                    y,
-                    short(names[number]),
-                    ha="center",
-                    va="center",
-                    color=INK,
-                    fontsize=10,
-                    fontweight="bold",
-                    bbox={
-                        "facecolor": PAPER,
-                        "edgecolor": palette[inks[number]],
-                        "linewidth": 1,
-                        "boxstyle": "round,pad=0.2",
-                        "alpha": 0.85,
-                    },
-                )
+                box = {"edgecolor": palette[inks[number]]} | _BOX
+                place = np.median(places[own == number], axis=0)
+                axes.text(*place, short(names[number]), bbox=box, **_NAME)
     if len(names) > MOST_NAMES:
         caption += " The groups are too many to be named here; the CSV file names them."
     if len(index) < len(run.seen.images):

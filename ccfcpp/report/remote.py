@@ -32,10 +32,8 @@ class Told:
     @staticmethod
     def read(counts: Mapping[str, Tensor], spec: RunSpec) -> "Told":
         """Read the arrays of ``counts.npz``; there are no tables where these are empty."""
-        if not counts:
-            return Told({}, spec)
-        numbers = counts["client"].tolist()
-        return Told(dict(zip(numbers, counts["table"], strict=True)), spec)
+        numbers = counts["client"].tolist() if counts else []
+        return Told(dict(zip(numbers, counts.get("table", ()), strict=True)), spec)
 
     def holdings(self, members: Sequence[Member]) -> Tensor | None:
         """Images by client and class, int64 of shape (clients, classes).

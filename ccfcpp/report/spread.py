@@ -4,7 +4,7 @@ import numpy as np
 from matplotlib.ticker import FuncFormatter
 from torch import Tensor
 
-from ccfcpp.report.drawing import WIDTH, Drawn, legend_above, paper, plain, plate, short
+from ccfcpp.report.drawing import WIDTH, Drawn, colour_bar, legend_above, paper, plain, plate, short
 from ccfcpp.report.errors import CannotDrawError
 from ccfcpp.report.examination import Run
 from ccfcpp.report.numbers import pair_correlations
@@ -17,20 +17,13 @@ _QUANTILE = 0.995
 
 
 def covariance(run: Run) -> Drawn:
-    """Draw the covariance matrix of the representations.
-
-    Raises:
-        CannotDrawError: There are no points, or too many dimensions.
-    """
+    """Draw the covariance matrix of the representations."""
     matrix = run.covariance
     limit = float(np.quantile(matrix.abs().numpy(), _QUANTILE)) or 1.0
     with plate(0.84 * WIDTH) as (figure, axes):
         picture = axes.imshow(matrix.numpy(), cmap="RdBu_r", vmin=-limit, vmax=limit, aspect="auto")
         axes.set(xlabel="dimension", ylabel="dimension")
-        bar = figure.colorbar(
-            picture, ax=axes, label="covariance", extend="both", pad=0.02, fraction=0.05
-        )
-        bar.outline.set_visible(False)
+        bar = colour_bar(axes, picture, "covariance", extend="both", fraction=0.05)
         bar.formatter = FuncFormatter(plain)
     rows = [
         {"dimension": number} | {str(j): value for j, value in enumerate(row)}
@@ -45,11 +38,7 @@ def covariance(run: Run) -> Drawn:
 
 
 def correlations(run: Run) -> Tensor:
-    """Compute the correlations of all pairs of dimensions, of shape (pairs,).
-
-    Raises:
-        CannotDrawError: There is no pair of dimensions that vary.
-    """
+    """Compute the correlations of all pairs of dimensions, of shape (pairs,)."""
     found = pair_correlations(run.covariance)
     if len(found) == 0:
         raise CannotDrawError("fewer than two dimensions vary")
@@ -63,16 +52,9 @@ def draw_correlations(gathered: Gathered[Tensor]) -> list[Drawn]:
     with paper() as (figure, axes):
         for number, (run, found) in enumerate(gathered):
             shares = np.histogram(found.numpy(), edges)[0] / len(found)
-            look = line_style(number)
-            axes.stairs(
-                shares,
-                edges,
-                fill=len(gathered) == 1,
-                color=look["color"],
-                linestyle=look["linestyle"],
-                linewidth=1.6,
-                label=short(run.label, 32),
-            )
+            look = line_style(number) | {"linewidth": 1.6, "fill": len(gathered) == 1}
+            del look["marker"]
+            axes.stairs(shares, edges, label=short(run.label, 32), **look)
             rows += [
                 of_run(run) | {"from": float(low), "to": float(high), "share": float(share)}
                 for low, high, share in zip(edges[:-1], edges[1:], shares, strict=True)

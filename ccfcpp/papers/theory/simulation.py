@@ -1,6 +1,6 @@
 """A simulated path of singular values, and how far a formula for their rates is from it."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -42,13 +42,7 @@ class Simulation:
 
 
 def simulate(start: SplitNetwork, drive: Drive, step: float, steps: int) -> Simulation:
-    """Follow the gradient flow from a start.
-
-    Args:
-        start: The network at time 0.
-        drive: What moves it.
-        step: Time between two points.
-        steps: At least 8.
+    """Follow the gradient flow from a start, at least 8 steps far.
 
     Raises:
         ValueError: There are too few steps for the differences.
@@ -73,12 +67,7 @@ def simulate(start: SplitNetwork, drive: Drive, step: float, steps: int) -> Simu
 def differences(values: Tensor, step: float) -> Tensor:
     """Return d/dt by central differences of order four.
 
-    Args:
-        values: At consecutive times, of shape (times, …), five times or more.
-        step: Time between two of them.
-
-    Returns:
-        Tensor of shape (times − 4, …), without the first two and the last two.
+    Values of shape (times, …) give (times − 4, …), without the first two times and the last two.
 
     Raises:
         ValueError: There are fewer than five times.
@@ -99,23 +88,22 @@ def relative_error(predicted: Tensor, simulation: Simulation) -> float:
     return float(difference.norm() / simulated.norm())
 
 
-def path_rows(simulation: Simulation, formulas: Mapping[str, Tensor]) -> list[Row]:
-    """Return the path of the first network as rows of a table, at every fourth time.
+def path_rows(paths: Sequence[Simulation], formulas: Mapping[str, Sequence[Tensor]]) -> list[Row]:
+    """Return the first network of each path as rows of a table, at every fourth time.
 
-    Args:
-        simulation: A path with leading axes (times, clients, draws).
-        formulas: dσ_k/dt of each formula, of the shape of ``simulation.rates``.
+    Paths have leading axes (times, clients, draws), and so has dσ_k/dt of each formula along each.
     """
     return [
         {
-            "layers_of_encoder": simulation.start.depth,
-            "time": float(simulation.times[at]),
+            "layers_of_encoder": path.start.depth,
+            "time": float(path.times[at]),
             "k": k + 1,
-            "singular_value": float(simulation.values[at, 0, 0, k]),
-            "simulated_rate": float(simulation.rates[at, 0, 0, k]),
-            **{name: float(rates[at, 0, 0, k]) for name, rates in formulas.items()},
-            "resolved": bool(simulation.resolved[at, 0, 0]),
+            "singular_value": float(path.values[at, 0, 0, k]),
+            "simulated_rate": float(path.rates[at, 0, 0, k]),
+            **{name: float(rates[number][at, 0, 0, k]) for name, rates in formulas.items()},
+            "resolved": bool(path.resolved[at, 0, 0]),
         }
-        for at in range(0, len(simulation.times), 4)
-        for k in range(simulation.values.shape[-1])
+        for number, path in enumerate(paths)
+        for at in range(0, len(path.times), 4)
+        for k in range(path.values.shape[-1])
     ]

@@ -1,5 +1,7 @@
 """What the papers say, what a simulation says, and the verdict that follows from the two."""
 
+import math
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Literal
 
@@ -38,11 +40,9 @@ class Statement:
         """``holds``, ``roughly`` (a relative error up to a tenth) or ``fails``."""
         if self.relation == "<":
             return "holds" if self.simulated < self.predicted else "fails"
-        error = self.relative_error
         # A comparison with NaN is false: what could not be computed does not hold.
-        if error is not None and error <= HOLDS:
-            return "holds"
-        return "roughly" if error is not None and error <= ROUGHLY else "fails"
+        error = math.nan if self.relative_error is None else self.relative_error
+        return "holds" if error <= HOLDS else "roughly" if error <= ROUGHLY else "fails"
 
     def as_json(self) -> Row:
         """Return all fields and the verdict."""
@@ -82,3 +82,11 @@ def about_rates(subject: str, text: str, predicted: Tensor, simulation: Simulati
 def worst(statements: list[Statement]) -> Statement:
     """Return that one which is farthest off, of the same statement in several settings."""
     return max(statements, key=lambda each: each.relative_error or 0.0)
+
+
+def worst_rates(
+    subject: str, text: str, predicted: Sequence[Tensor], paths: Sequence[Simulation]
+) -> Statement:
+    """State a formula for dσ_k/dt at encoders of one, two and three layers, where it is worst."""
+    pairs = zip(predicted, paths, strict=True)
+    return worst([about_rates(subject, f"{text} = 1, 2, 3", *pair) for pair in pairs])

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ccfcpp.core.randomness import Randomness
-from ccfcpp.papers.theory.classification import LabelledData, class_mean_drive, exact_drive
+from ccfcpp.papers.theory.drives import LabelledData, class_mean_drive, exact_drive
 from ccfcpp.papers.theory.linear_networks import SplitNetwork, flow, imbalance
 from ccfcpp.papers.theory.problems import (
     CLASSES,
@@ -25,7 +25,7 @@ from ccfcpp.papers.theory.singular_values import (
     mean_growing,
     rates_without_alignment,
 )
-from ccfcpp.papers.theory.statements import Statement, about_rates, equal, smaller, worst
+from ccfcpp.papers.theory.statements import Statement, about_rates, equal, smaller, worst_rates
 
 SUBJECT = "FedDecorr, Theorem 1"
 DEPTHS = (1, 2, 3)
@@ -51,35 +51,34 @@ def theorem_1_statements(randomness: Randomness) -> tuple[list[Statement], list[
     Returns:
         The statements, and rows of a path for each depth of the encoder.
     """
-    paths: list[Simulation] = []
-    printed: list[Tensor] = []
-    derived: list[Tensor] = []
-    for depth in DEPTHS:
-        generator = randomness.generator(f"theorem 1, depth {depth}")
-        data = _data(generator)
-        paths.append(_simulated(_aligned(depth, _CONSTANT, generator), data))
-        printed.append(_printed(paths[-1], data))
-        derived.append(_derived(paths[-1], data))
-
-    def of_all(text: str, formula: list[Tensor]) -> Statement:
-        text = f"{text}; worst of L = 1, 2, 3"
-        return worst([_rates(text, *pair) for pair in zip(formula, paths, strict=True)])
-
+    problems = [_problem(f"depth {depth}", depth, randomness) for depth in DEPTHS]
+    paths = [path for path, _ in problems]
+    printed = [_printed(*each) for each in problems]
+    derived = [_derived(*each) for each in problems]
+    spread = f"Eq. (32) as printed, with N G; spread {_SPREAD} within classes; worst of L"
+    in_place = "Eq. (44), with (y - softmax) X^T in place of N G; worst of L"
+    alike, data = _problem("class means", 2, randomness, spread=0.0)
     statements = [
-        _class_means_alone(randomness),
-        of_all(f"Eq. (32) as printed, with N G; spread {_SPREAD} within classes", printed),
-        of_all("Eq. (44), with (y - softmax) X^T in place of N G", derived),
+        _rates(
+            "Eq. (32) as printed, all samples of a class alike; L = 2", _printed(alike, data), alike
+        ),
+        worst_rates(SUBJECT, spread, printed, paths),
+        worst_rates(SUBJECT, in_place, derived, paths),
         _balanced_for_good(paths[-1]),
         _converged(randomness),
         *_without_assumptions(randomness),
         *_conclusions(randomness),
     ]
-    rows = [
-        row
-        for path, by_32, by_44 in zip(paths, printed, derived, strict=True)
-        for row in path_rows(path, {"equation_32": by_32, "equation_44": by_44})
-    ]
-    return statements, rows
+    return statements, path_rows(paths, {"equation_32": printed, "equation_44": derived})
+
+
+def _problem(
+    purpose: str, depth: int, randomness: Randomness, spread: float = _SPREAD
+) -> tuple[Simulation, LabelledData]:
+    """Simulate a network that starts balanced and aligned."""
+    generator = randomness.generator(f"theorem 1, {purpose}")
+    data = _data(generator, spread)
+    return _simulated(_aligned(depth, _CONSTANT, generator), data), data
 
 
 def _printed(path: Simulation, data: LabelledData) -> Tensor:
@@ -102,14 +101,6 @@ def _aligned(depth: int, constants: Tensor | float, generator: torch.Generator) 
 
 def _simulated(start: SplitNetwork, data: LabelledData) -> Simulation:
     return simulate(start.at_clients(1), partial(exact_drive, data=data), _STEP, _STEPS)
-
-
-def _class_means_alone(randomness: Randomness) -> Statement:
-    generator = randomness.generator("theorem 1, class means")
-    data = _data(generator, spread=0.0)
-    path = _simulated(_aligned(2, _CONSTANT, generator), data)
-    text = "Eq. (32) as printed, all samples of a class alike; L = 2"
-    return _rates(text, _printed(path, data), path)
 
 
 def _balanced_for_good(path: Simulation) -> Statement:
@@ -167,28 +158,17 @@ def _conclusions(randomness: Randomness) -> list[Statement]:
     path = flow(start.at_clients(len(held)), partial(exact_drive, data=data), 1e-3, 1200)
     early = path.at_times(300)
     printed, exact = class_mean_drive(early, data), exact_drive(early, data)
-    grown = mean_growing(torch.linalg.svdvals(path.encoder))
-    one, two, *_, every = range(len(held))
+    grown = mean_growing(torch.linalg.svdvals(path.encoder)).tolist()
     of_drive = [mean_effective_rank(each) for each in exact]
     of_end = [mean_effective_rank(each) for each in path.at_times(-1).encoder]
+    growing = f"singular values (of {REPRESENTATION}) that grow markedly: 1 class below all 6"
+    rank = "effective rank of "
     return [
-        _equal("rank of G at a client with 2 of 6 classes", 2, _rank(printed[two])),
-        _equal("rank of (y - softmax) X^T at a client with 2 of 6 classes", 2, _rank(exact[two])),
-        _smaller(
-            "effective rank of (y - softmax) X^T: 2 of 6 classes below all 6",
-            of_drive[every],
-            of_drive[two],
-        ),
-        _smaller(
-            f"singular values (of {REPRESENTATION}) that grow markedly: 1 class below all 6",
-            float(grown[every]),
-            float(grown[one]),
-        ),
-        _smaller(
-            "effective rank of the encoder in the end: 1 class below all 6",
-            of_end[every],
-            of_end[one],
-        ),
+        _equal("rank of G at a client with 2 of 6 classes", 2, _rank(printed[1])),
+        _equal("rank of (y - softmax) X^T at a client with 2 of 6 classes", 2, _rank(exact[1])),
+        _smaller(rank + "(y - softmax) X^T: 2 of 6 classes below all 6", of_drive[-1], of_drive[1]),
+        _smaller(growing, grown[-1], grown[0]),
+        _smaller(rank + "the encoder in the end: 1 class below all 6", of_end[-1], of_end[0]),
     ]
 
 

@@ -26,12 +26,7 @@ class Verification:
 
 
 def verify(seed: int, note: Callable[[str], None] = lambda _: None) -> Verification:
-    """Check Proposition 1, Theorem 1, the alignment, and Theorem III.4.
-
-    Args:
-        seed: Seed of all data and weights.
-        note: Called with the subject that comes next.
-    """
+    """Check all statements; ``note`` is called with the subject that comes next."""
     randomness = Randomness(seed)
     note("Proposition 1")
     proposition = proposition_statements(randomness)
@@ -42,12 +37,10 @@ def verify(seed: int, note: Callable[[str], None] = lambda _: None) -> Verificat
     note("Theorem III.4 of CCFC++")
     second, of_contrast = theorem_iii_4_statements(randomness)
     statements = [*proposition, *first, *alignment, *second]
-    return Verification(
-        statements,
-        {
-            "statements": [each.as_json() for each in statements],
-            "alignment": [row for each in maps for row in each.rows],
-            "theorem-1-singular-values": of_classification,
-            "theorem-iii-4-singular-values": of_contrast,
-        },
-    )
+    tables = {
+        "statements": [each.as_json() for each in statements],
+        "alignment": [row for each in maps for row in each.rows],
+        "theorem-1-singular-values": of_classification,
+        "theorem-iii-4-singular-values": of_contrast,
+    }
+    return Verification(statements, tables)

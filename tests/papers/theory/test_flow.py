@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ccfcpp.core.randomness import Randomness
-from ccfcpp.papers.theory.classification import exact_drive
-from ccfcpp.papers.theory.contrast import Jacobian, contrastive_drive
+from ccfcpp.papers.theory.drives import Jacobian, contrastive_drive, exact_drive
 from ccfcpp.papers.theory.linear_networks import (
     Layers,
     SplitNetwork,
