@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING
 
@@ -13,6 +13,7 @@ from ccfcpp.cli import flags
 from ccfcpp.cli.options import Asked, Seeds, ShowProfile, running
 from ccfcpp.cli.single import Rows, Shown
 from ccfcpp.cli.terminal import (
+    prepare,
     print_rows,
     printed_profile,
     report_command,
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from ccfcpp.runs.folder import RunFolder
     from ccfcpp.runs.paths import Summary
     from ccfcpp.runs.study import Planned, Row, Study
-    from supervised.experiment import ClassificationExperiment
 
 FLAGS = (
     flags.DATASET,
@@ -91,15 +91,14 @@ def _study(
     if not asked.resume and not several and not given.has_grid:
         return given
 
-    from ccfcpp.runs.environment import keep_freed_memory, use_processors
     from ccfcpp.runs.study import plan_grid, reopen_study
 
-    keep_freed_memory()
-    use_processors()
+    prepare()
     if asked.resume:
         changes = stack(ClassifyConfig, *given.layers) | axes
         return reopen_study(path, ClassifyConfig, changes, seeds)
-    plan = plan_grid(ClassifyConfig, "classify", given.files, given.values, seeds, _typed(axes))
+    typed = {key: list(map(_number, texts)) for key, texts in axes.items()}
+    plan = plan_grid(ClassifyConfig, "classify", given.files, given.values, seeds, typed)
     if len(plan) == 1:
         return given.in_cell(plan[0].axes)
     refuse_idle(given, [planned.config for planned in plan], "classify", axes)
@@ -118,12 +117,8 @@ def _begun(asked: Asked, plan: list[Planned[ClassifyConfig]]) -> Study[ClassifyC
     return Study.create(path, plan)
 
 
-def _typed(axes: Mapping[str, list[str]]) -> dict[str, list[float | str]]:
-    """Lists of text with numbers as a file would have them: equal values are one."""
-    return {key: list(map(_number, texts)) for key, texts in axes.items()}
-
-
 def _number(text: str) -> float | str:
+    """Read a number as a file would have it, so that equal values are one."""
     for kind in (int, float):
         with suppress(ValueError):
             return kind(text)
@@ -172,10 +167,6 @@ def _worth_naming(config: ClassifyConfig) -> Iterable[flags.Flag]:
     return (*named, degree, flags.TEN_CLIENTS, flags.SEED)
 
 
-def _found(experiment: ClassificationExperiment) -> dict[str, object]:
-    return {"partition.clients": len(experiment.parts)}
-
-
 def _title(summary: Summary) -> str:
     return f"{title_of(summary['method'], summary['decorrelation'])} on {summary['dataset']}"
 
@@ -212,11 +203,11 @@ def _shown(figure: float | None, words: str) -> str:
 
 
 _SHOWN = Shown(
-    CLASSIFICATION,
-    ("accuracy", "accuracy"),
-    _heading,
-    _worth_naming,
-    _found,
-    _title,
-    _rows,
+    pipeline=CLASSIFICATION,
+    headline=("accuracy", "accuracy"),
+    heading=_heading,
+    worth_naming=_worth_naming,
+    found=lambda experiment: {"partition.clients": len(experiment.parts)},
+    title=_title,
+    rows=_rows,
 )

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import typer
+
 from ccfcpp.cli import flags
 
 _BY_FOLDER = """By their folder, which you fetch yourself:
@@ -13,17 +15,19 @@ _BY_FOLDER = """By their folder, which you fetch yourself:
 @flags.keyed(flags.DATA_ROOT)
 def datasets(named: flags.Named) -> None:
     """List the data sets and where they were found."""
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
+    from ccfcpp.cli.terminal import print_rows
     from ccfcpp.data.registry import describe
 
     root = named["data.root"]
-    table = Table("name", "images", "classes", "shape", "place")
-    for row in describe(None if root is None else Path(root)):
-        size = "x".join(map(str, row.shape))
-        table.add_row(row.name, f"{row.images:,}", str(row.classes), size, Text(row.place))
-    console = Console()
-    console.print(table)
-    console.print(_BY_FOLDER, markup=False, highlight=False)
+    rows = [
+        {
+            "name": row.name,
+            "images": f"{row.images:,}",
+            "classes": str(row.classes),
+            "shape": "x".join(map(str, row.shape)),
+            "place": row.place,
+        }
+        for row in describe(None if root is None else Path(root))
+    ]
+    print_rows("", rows)
+    typer.echo(_BY_FOLDER)

@@ -48,16 +48,10 @@ def absence(names: Sequence[str]) -> str:
 def chosen_by_default(
     flags: Iterable[Flag], given: Iterable[Tree], config: BaseModel, found: Mapping[str, object]
 ) -> str:
-    """What the user did not choose, as the flags that would.
+    """What the user did not choose, as the flags that would; empty where the user chose everything.
 
-    Args:
-        flags: Those that are worth naming.
-        given: What the user gave.
-        config: What came of it.
-        found: Values that follow from the images, by dotted key.
-
-    Returns:
-        One line; empty where the user chose everything.
+    Of the flags that are worth naming, those stand here whose keys are not in what was ``given``.
+    Values that follow from the images are in ``found``, by dotted key; others in the configuration.
     """
     chosen = {key for tree in given for key, _ in flatten(tree)}
     values = values_of(config) | dict(found)

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterable, Mapping
-from types import TracebackType
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
 from rich.console import Console, RenderableType
@@ -36,59 +36,54 @@ class _Bar(Progress):
             yield self.below
 
 
+@dataclass(eq=False)
 class RunProgress:
     """Round, loss, a score and time left: a live bar on a terminal, else a line every few seconds.
 
-    Args:
+    Attributes:
         console: Where to.
         rounds: Rounds of the whole run.
         headline: Key and name of the score that is shown.
         samples: Images of all clients together.
         below: What a terminal shows below the bar.
         hint: What to say of a long run.
+        first_step: When the first step of a round was done, and which share it was.
+        estimated: Whether the time of all rounds has been told.
+        score: The last score.
+        last_line: When the last line was printed.
     """
 
-    def __init__(
-        self,
-        console: Console,
-        rounds: int,
-        headline: tuple[str, str],
-        samples: int = 0,
-        below: RenderableType | None = None,
-        hint: str = "",
-    ) -> None:
-        self.hint = hint
-        self.console = console
-        self.rounds = rounds
-        self.headline = headline
+    console: Console
+    rounds: int
+    headline: tuple[str, str]
+    samples: int = 0
+    below: RenderableType | None = None
+    hint: str = ""
+    first_step: tuple[float, float] | None = None
+    estimated: bool = False
+    score: str = ""
+    last_line: float = -_SECONDS_BETWEEN_LINES
+
+    def __post_init__(self) -> None:
         self.bar = _Bar(
             TextColumn("round"),
             MofNCompleteColumn(),
             BarColumn(),
             TextColumn("{task.fields[figures]}", markup=False),
-            console=console,
-            disable=not console.is_terminal,
+            console=self.console,
+            disable=not self.console.is_terminal,
         )
-        self.bar.below = below
-        self.task = self.bar.add_task("rounds", total=rounds, figures="")
-        self.pace = Pace(samples, self._moved)
-        self.first_step: tuple[float, float] | None = None
-        self.estimated = False
+        self.bar.below = self.below
+        self.task = self.bar.add_task("rounds", total=self.rounds, figures="")
+        self.pace = Pace(self.samples, self._moved)
         self.ends: list[float] = []
-        self.score = ""
-        self.last_line = -_SECONDS_BETWEEN_LINES
 
     def __enter__(self) -> Self:
         self.bar.start()
         self.ends = [time.monotonic()]
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.bar.stop()
 
     def __call__(self, report: RoundReport, scores: dict[str, float]) -> None:
@@ -109,12 +104,10 @@ class RunProgress:
         spent = f"ε {report.figures['epsilon']:.3g}" if "epsilon" in report.figures else ""
         figures = " ".join(f"{loss}  {self.score} {spent}  {self._time_left(report)}".split())
         self.bar.update(self.task, completed=report.round + 1, figures=figures)
-        if not self.console.is_terminal and (self._line_is_due() or last):
-            self.last_line = time.monotonic()
+        due = self.ends[-1] - self.last_line >= _SECONDS_BETWEEN_LINES
+        if not self.console.is_terminal and (due or last):
+            self.last_line = self.ends[-1]
             self.console.print(f"round {report.round + 1}/{self.rounds} {figures}")
-
-    def _line_is_due(self) -> bool:
-        return time.monotonic() - self.last_line >= _SECONDS_BETWEEN_LINES
 
     def _moved(self) -> None:
         """A part of a round is done."""
@@ -147,9 +140,7 @@ class RunProgress:
 def shorter(experiment: "AnyExperiment", begun: bool = False) -> str:
     """What would make a long run shorter, and what becomes of it where it is stopped.
 
-    Args:
-        experiment: The run.
-        begun: Whether it goes on, so that its settings cannot change any more.
+    The settings of a run that has ``begun`` cannot change any more.
     """
     ways = [] if begun else _ways(experiment)
     mend = f"shorter: {' or '.join(ways)}; " if ways else ""

@@ -50,8 +50,7 @@ def report(
     use_processors()
     console = progress_console()
     if len(runs) == 1 and is_study(runs[0]):
-        drawn = _write_study(runs[0], folder)
-        _say(folder, drawn, json_output)
+        _say(folder, _write_study(runs[0], folder), json_output)
         return
     examined = []
     with usage_errors():
@@ -92,11 +91,7 @@ def _say(folder: Path, drawn: Contents, json_output: bool) -> None:
 
 
 def _refuse_unbegun(run: Path) -> None:
-    """Refuse a run of which there is nothing to show.
-
-    Raises:
-        UsageError: None of its rounds has ended.
-    """
+    """Raise ``UsageError`` for a run none of whose rounds has ended: there is nothing to show."""
     paths = RunPaths(run)
     if paths.config.is_file() and not paths.summary.is_file() and not paths.read_log():
         raise UsageError(
@@ -106,11 +101,7 @@ def _refuse_unbegun(run: Path) -> None:
 
 
 def _place(runs: Sequence[Path], out: Path | None) -> Path:
-    """The folder of the report.
-
-    Raises:
-        UsageError: It holds something.
-    """
+    """Choose the folder of the report; raise ``UsageError`` where it holds something."""
     if out is None:
         return runs[0] if len(runs) == 1 else Path("reports") / f"{datetime.now():%Y%m%d-%H%M%S-%f}"
     into_the_run = len(runs) == 1 and out.resolve() == runs[0].resolve()

@@ -20,6 +20,7 @@ from ccfcpp.cli.terminal import (
     resumable,
     resume_command,
     run_to_end,
+    score_rows,
     traffic_rows,
     usage_errors,
 )
@@ -51,7 +52,6 @@ _FLAGS = (
 )
 _OWN_IMAGES: Tree = {"dataset": "the clients' own images"}
 """Where no file names a data set whose preset should hold."""
-_SCORES = (("NMI", "nmi"), ("Kappa", "kappa"), ("accuracy", "accuracy"), ("ARI", "ari"))
 _HEADLINES = {"cluster": ("nmi", "NMI"), "classify": ("accuracy", "accuracy")}
 
 
@@ -227,15 +227,10 @@ def address(text: str) -> tuple[str, int]:
 
 def _print_summary(summary: Summary) -> None:
     told = len(summary["counted_clients"])
-    scores = {
-        title: f"{summary[key]:.4f}" if summary[key] is not None else "no client tells"
-        for title, key in _SCORES
-        if key in summary
-    }
     rows = {
         "images": f"{summary['samples']:,}, with {summary['connected']} clients",
         "leaves a client": ", ".join(summary["kinds"]),
-        **scores,
+        **score_rows(summary, "no client tells"),
         "scored by": f"{told} of {summary['connected']} clients",
         **trust_rows(summary),
         **traffic_rows(summary),

@@ -13,6 +13,7 @@ import typer
 from ccfcpp.cli.flags import Flag
 from ccfcpp.cli.header import absence, chosen_by_default, protection, setting
 from ccfcpp.cli.terminal import (
+    prepare,
     print_facts,
     printed_profile,
     progress_console,
@@ -67,10 +68,7 @@ class Shown(Generic[M, E]):
         begun = "going on with " if opening.goes_on else ""
         console.print(f"{begun}{self.heading(opening.config)}: {opening.path}")
 
-        from ccfcpp.runs.environment import keep_freed_memory, use_processors
-
-        keep_freed_memory()
-        use_processors()
+        prepare()
         with usage_errors():
             opening, experiment, folder = pipeline.start(opening)
         lines = [setting(experiment), *protection(experiment), absence(experiment.absent_names)]

@@ -22,10 +22,7 @@ def watched(
 ) -> Iterator[Callable[[], None]]:
     """Say how far runs are: live on a terminal, or else by a line a run.
 
-    Args:
-        study: The runs.
-        console: Where to.
-        finished: Called at first and whenever a run has ended; what it gives is shown below.
+    At first, and whenever a run has ended, ``finished`` is called; what it gives is shown below.
 
     Yields:
         A function that looks at what has changed.

@@ -9,7 +9,7 @@ from ccfcpp.report.drawing import Drawn, colour_bar, plate, thinned
 from ccfcpp.report.errors import CannotDrawError
 from ccfcpp.report.examination import Run
 from ccfcpp.report.numbers import counts_by
-from ccfcpp.report.palette import ink_on
+from ccfcpp.report.palette import Look, ink_on
 
 _MOST_DIGITS, _MOST_NUMBERED = 40, 25
 """Most digits in a row, and most rows, of a table whose cells have room for their numbers."""
@@ -94,10 +94,12 @@ def _table(
         axes.set_yticks(*thinned(rows, 30))
         places, names = thinned(columns)
         slanted = max(map(len, names)) > 3
-        turned = {"rotation": 40, "ha": "right"} if slanted else {"rotation": 0, "ha": "center"}
+        turned: Look = (
+            {"rotation": 40, "ha": "right"} if slanted else {"rotation": 0, "ha": "center"}
+        )
         axes.set_xticks(places, names, **turned)
         axes.set(ylabel=axes_names[0], xlabel=axes_names[1])
-        colour_bar(axes, picture, scale, fraction=0.06, aspect=8 * height)
+        colour_bar(axes, picture, scale, {"fraction": 0.06, "aspect": 8 * height})
         digits = len(str(int(counts.max())))
         if digits * len(columns) <= _MOST_DIGITS and len(rows) <= _MOST_NUMBERED:
             _number(axes, counts, picture.to_rgba(values.numpy()))
@@ -106,7 +108,7 @@ def _table(
 
 def _number(axes: Axes, counts: Tensor, inks: object) -> None:
     colours = torch.as_tensor(inks)
-    centred = {"ha": "center", "va": "center", "fontsize": 8.5}
+    centred: Look = {"ha": "center", "va": "center", "fontsize": 8.5}
     for row, column in counts.nonzero().tolist():
         ink = ink_on(*colours[row, column, :3].tolist())
         axes.text(column, row, f"{int(counts[row, column])}", color=ink, **centred)

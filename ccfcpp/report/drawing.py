@@ -4,7 +4,6 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
@@ -12,7 +11,7 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.colorbar import Colorbar
 from matplotlib.figure import Figure
 
-from ccfcpp.report.palette import GRID, INK, MUTED, PAPER
+from ccfcpp.report.palette import GRID, INK, MUTED, PAPER, Look
 
 WIDTH, HEIGHT = 4.8, 3.3
 """Size of a figure in inches. It is narrow, so that its text can be read on a phone."""
@@ -20,7 +19,7 @@ MOST_NAMES = 20
 """Most categories that a figure names or numbers; the names of more would overlap."""
 _LONGEST_NAME = 14
 
-_STYLE: Any = {
+_STYLE: Look = {
     "axes.edgecolor": MUTED,
     "axes.facecolor": PAPER,
     "axes.grid": True,
@@ -122,7 +121,7 @@ def plate(height: float = HEIGHT) -> Iterator[tuple[Figure, Axes]]:
         yield figure, axes
 
 
-def colour_bar(axes: Axes, picture: ScalarMappable, label: str, **look: object) -> Colorbar:
+def colour_bar(axes: Axes, picture: ScalarMappable, label: str, look: Look) -> Colorbar:
     """Add a scale of colours beside the axes, without a frame."""
     bar = axes.figure.colorbar(picture, ax=axes, label=label, pad=0.02, **look)
     bar.outline.set_visible(False)

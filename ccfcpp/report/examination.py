@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -14,12 +14,14 @@ from torch import Tensor
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.experiment import ClusteringExperiment
 from ccfcpp.clustering.methods import METHODS
-from ccfcpp.core.config import MethodConfig
+from ccfcpp.core.config import MethodConfig, RunConfig
 from ccfcpp.core.config_layers import merge, read_yaml, validate
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.metrics import covariance
+from ccfcpp.deployment.link.packet import Link
 from ccfcpp.deployment.server.enrolment import Enrolment
 from ccfcpp.deployment.server.experiment import DeployedExperiment
+from ccfcpp.report import remote
 from ccfcpp.report.errors import CannotDrawError
 from ccfcpp.report.numbers import (
     Embedding,
@@ -29,7 +31,6 @@ from ccfcpp.report.numbers import (
     embed,
     matched_classes,
 )
-from ccfcpp.report.remote import Told, unconnected
 from ccfcpp.runs.experiment import Snapshot
 from ccfcpp.runs.folder import RunFolder
 from ccfcpp.runs.study import Row, Study
@@ -174,8 +175,8 @@ def examine(path: Path, data_root: str | None = None) -> Run:
     """
     folder = RunFolder(path)
     config = _config(folder)
-    remote = folder.deployment.exists()
-    known = _told(folder, config) if remote else _opened(folder, config, data_root)
+    far = folder.deployment.exists()
+    known = _told(folder, config) if far else _opened(folder, config, data_root)
     summary = folder.read_summary() if folder.summary.is_file() else None
     # Another machine may have made the run: the recorded setting counts, and so does the number of
     # clients trained side by side, which is known only where they were trained.
@@ -185,7 +186,7 @@ def examine(path: Path, data_root: str | None = None) -> Run:
     return Run(
         path,
         config,
-        _title(config),
+        title_of_system(config),
         known.experiment.algorithm.rounds,
         folder.read_log(),
         summary,
@@ -198,7 +199,7 @@ def examine(path: Path, data_root: str | None = None) -> Run:
         isinstance(config, ClusterConfig),
         known.snapshot,
         folder.read_arrays("spectra"),
-        remote,
+        far,
         folder.read_leakage(),
     )
 
@@ -231,15 +232,17 @@ def _opened(folder: RunFolder, config: MethodConfig, data_root: str | None) -> _
 def _told(folder: RunFolder, config: MethodConfig) -> _Known:
     """A run whose images are with clients on other machines, by what these have reported."""
     enrolment = Enrolment.load(folder.deployment)
-    experiment = unconnected(enrolment, _here(config, None, None))
-    told = Told.read(folder.read_arrays("counts"), enrolment.spec)
+    # Without a link to clients, the experiment serves to read its setting.
+    experiment = enrolment.experiment(_here(config, None, None), cast(Link, None))
+    members, spec = enrolment.members, enrolment.spec
+    tables = remote.tables_in(folder.read_arrays("counts"))
     return _Known(
         experiment,
-        [member.name for member in enrolment.members],
-        [member.samples for member in enrolment.members],
+        [member.name for member in members],
+        [member.samples for member in members],
         frozenset(member.id for member in experiment.members),
-        told.holdings(enrolment.members),
-        told.snapshot,
+        remote.holdings(tables, spec, members),
+        remote.snapshot(tables, spec),
     )
 
 
@@ -250,7 +253,8 @@ def _experiment(config: MethodConfig) -> ClusteringExperiment | ClassificationEx
     return ClassificationExperiment(config)
 
 
-def _title(config: MethodConfig) -> str:
+def title_of_system(config: RunConfig) -> str:
+    """Name the system of a run, as the papers' tables do."""
     if isinstance(config, ClusterConfig):
         return METHODS[config.method].title
     assert isinstance(config, ClassifyConfig)
@@ -274,9 +278,7 @@ def _config(folder: RunFolder) -> MethodConfig:
 
 def _no_run(path: Path) -> str:
     """Say what is in a folder that is no run; of several runs, which they are."""
-    runs = next(
-        filter(None, (sorted(path.glob(f"{depth}/config.yaml")) for depth in ("*", "*/*"))), []
-    )
+    runs = sorted(path.glob("*/config.yaml")) or sorted(path.glob("*/*/config.yaml"))
     if not runs and not Study.plan_of(path).is_file():
         return f"{path} holds no run (no config.yaml): give the folder of a run"
     several = f"{path} holds several runs: give the folders of runs inside"

@@ -73,9 +73,10 @@ def distances(points: Tensor, found: Tensor, centroids: Tensor, by_angle: bool) 
 
 
 def _apart(points: Tensor, own: Tensor, by_angle: bool) -> Tensor:
-    if not by_angle:
-        return torch.linalg.vector_norm(points - own, dim=1)
-    return torch.rad2deg(torch.arccos(F.cosine_similarity(points, own, dim=1).clamp(-1, 1)))
+    if by_angle:
+        return torch.rad2deg(torch.arccos(F.cosine_similarity(points, own, dim=1).clamp(-1, 1)))
+    apart: Tensor = torch.linalg.vector_norm(points - own, dim=1)
+    return apart
 
 
 def extremes(distance: Tensor, members: Tensor, count: int, farthest: bool) -> Tensor:

@@ -2,6 +2,9 @@
 
 from typing import Any
 
+Look = dict[str, Any]
+"""Matplotlib's keyword arguments."""
+
 CATEGORIES = (
     "#3f90da",
     "#ffa90e",
@@ -42,8 +45,8 @@ def marker(number: int) -> str:
     return _MARKERS[number // len(CATEGORIES) % len(_MARKERS)]
 
 
-def line_style(number: int) -> dict[str, Any]:
-    """Colour, dash and marker of a category's line, as Matplotlib's keyword arguments."""
+def line_style(number: int) -> Look:
+    """Colour, dash and marker of a category's line."""
     return {
         "color": CATEGORIES[number % len(CATEGORIES)],
         "linestyle": _DASHES[number % len(_DASHES)],

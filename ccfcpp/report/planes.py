@@ -6,11 +6,11 @@ from torch import Tensor
 from ccfcpp.report.classes import cluster_names
 from ccfcpp.report.drawing import MOST_NAMES, WIDTH, Drawn, plate, short
 from ccfcpp.report.examination import Run
-from ccfcpp.report.palette import INK, PAPER, colours, marker
+from ccfcpp.report.palette import INK, PAPER, Look, colours, marker
 
 _READING = "Points that lie close together are neighbours; distances between groups mean little."
-_BOX = {"facecolor": PAPER, "linewidth": 1, "boxstyle": "round,pad=0.2", "alpha": 0.85}
-_NAME = {"ha": "center", "va": "center", "color": INK, "fontsize": 10, "fontweight": "bold"}
+_BOX: Look = {"facecolor": PAPER, "linewidth": 1, "boxstyle": "round,pad=0.2", "alpha": 0.85}
+_NAME: Look = {"ha": "center", "va": "center", "color": INK, "fontsize": 10, "fontweight": "bold"}
 
 
 def by_cluster(run: Run) -> Drawn:
@@ -55,15 +55,15 @@ def _drawn(
     with plate(0.92 * WIDTH) as (figure, axes):
         for number, ink in enumerate(inks):
             x, y = places[own == number].T
-            look = {"color": palette[ink], "marker": marker(ink), "linewidths": 0}
+            look: Look = {"color": palette[ink], "marker": marker(ink), "linewidths": 0}
             axes.scatter(x, y, s=size, alpha=0.85, rasterized=True, **look)
         axes.set(xticks=[], yticks=[])
         axes.set_aspect("equal", adjustable="datalim")
         if len(names) <= MOST_NAMES:
             for number in np.unique(own):
-                box = {"edgecolor": palette[inks[number]]} | _BOX
-                place = np.median(places[own == number], axis=0)
-                axes.text(*place, short(names[number]), bbox=box, **_NAME)
+                box: Look = {"edgecolor": palette[inks[number]]} | _BOX
+                x, y = np.median(places[own == number], axis=0)
+                axes.text(x, y, short(names[number]), bbox=box, **_NAME)
     if len(names) > MOST_NAMES:
         caption += " The groups are too many to be named here; the CSV file names them."
     if len(index) < len(run.seen.images):

@@ -60,11 +60,8 @@ def slug(text: str) -> str:
 def _telling_keys(runs: Sequence[Run]) -> list[str]:
     """Keys that all runs have and in which they differ, without those that their methods fix."""
     settings = [values_of(run.config) for run in runs]
-    fixed = {
-        key
-        for run in runs
-        for key, _ in flatten(type(run.config).fixed_by(run.config.model_dump()))
-    }
+    of_methods = (type(run.config).fixed_by(run.config.model_dump()) for run in runs)
+    fixed = {key for tree in of_methods for key, _ in flatten(tree)}
     by_method = len({each["method"] for each in settings}) > 1
     return [
         key

@@ -23,7 +23,7 @@ def covariance(run: Run) -> Drawn:
     with plate(0.84 * WIDTH) as (figure, axes):
         picture = axes.imshow(matrix.numpy(), cmap="RdBu_r", vmin=-limit, vmax=limit, aspect="auto")
         axes.set(xlabel="dimension", ylabel="dimension")
-        bar = colour_bar(axes, picture, "covariance", extend="both", fraction=0.05)
+        bar = colour_bar(axes, picture, "covariance", {"extend": "both", "fraction": 0.05})
         bar.formatter = FuncFormatter(plain)
     rows = [
         {"dimension": number} | {str(j): value for j, value in enumerate(row)}

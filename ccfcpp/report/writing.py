@@ -15,7 +15,7 @@ _PNG_DPI = 200
 
 
 def write_figure(folder: Path, drawn: Drawn, svg: str) -> None:
-    """Write a figure as SVG, as ``as_svg`` returns it, as PNG, and its numbers; each file atomically."""
+    """Write a figure's SVG of ``as_svg``, its PNG and its numbers, each file atomically."""
     write_whole(folder / f"{drawn.name}.svg", svg.encode())
     write_whole(folder / f"{drawn.name}.png", _saved(drawn, "png", _PNG_DPI))
     write_whole(folder / f"{drawn.name}.csv", as_csv(drawn.rows).encode())

@@ -64,12 +64,7 @@ def claim(
 ) -> Claim:
     """Hold a statement against our values and, where they are published, against the paper's.
 
-    Args:
-        text: The statement.
-        count: In how many places of a table it holds, and of how many.
-        ours: Our values.
-        paper: The paper's values. Those for our images count, where there are some.
-        stated: Whether the paper states it.
+    Of the paper's values those for our images count, where there are some.
     """
     published = None if paper is None else count(paper.beside(ours))
     return Claim(text, *count(ours), published, stated)
@@ -143,10 +138,11 @@ ends_higher = _of_systems(ScoreTable.losses, Range(below=0))
 
 def best_differs(system: str) -> Counting:
     """Ask whether a system has its highest value at another place in one panel than in another."""
-    return lambda table: (
-        int(len({table.best_place(panel, system) for panel in table.panels}) > 1),
-        1,
-    )
+
+    def count(table: ScoreTable) -> Count:
+        return int(len({table.best_place(panel, system) for panel in table.panels}) > 1), 1
+
+    return count
 
 
 CHECKS: Mapping[str, Callable[..., Counting]] = {
@@ -166,15 +162,12 @@ CHECKS: Mapping[str, Callable[..., Counting]] = {
 
 
 def verdict(scale: str, claims: Sequence[Claim]) -> str:
-    """Write a paragraph on what held.
+    """Write a paragraph on what was run, in a sentence, and on what held.
 
-    Args:
-        scale: What was run, in a sentence.
-        claims: The statements; those without a place in which they could hold are left out.
+    Statements without a place in which they could hold are left out.
     """
-    known = [each for each in claims if each.of]
-    stated = [each for each in known if each.stated]
-    read_in = [each for each in known if not each.stated]
+    stated = [each for each in claims if each.of and each.stated]
+    read_in = [each for each in claims if each.of and not each.stated]
     parts = [scale]
     if stated:
         parts.append(f"{_tally(stated)} {_clauses(stated)}.")

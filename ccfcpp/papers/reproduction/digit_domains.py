@@ -6,7 +6,6 @@ from pathlib import Path
 import numpy as np
 import torch
 from PIL import Image, ImageFilter
-from torch import Tensor
 
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.data import load
@@ -23,14 +22,7 @@ _DOMAINS: dict[str, Callable[[Image.Image], Image.Image]] = {
 
 
 def write_digit_domains(folder: Path) -> Path:
-    """Write the images as ``digit-domains/DOMAIN/CLASS/NUMBER.png``, unless they are there.
-
-    Args:
-        folder: Where to.
-
-    Returns:
-        The folder of the domains.
-    """
+    """Write the images as ``digit-domains/DOMAIN/CLASS/NUMBER.png``, unless they are there."""
     path = folder / NAME
     done = path.with_suffix(".done")
     if done.is_file():
@@ -42,11 +34,6 @@ def write_digit_domains(folder: Path) -> Path:
         for index in part.tolist():
             place = path / name / data.classes[int(data.labels[index])] / f"{index:04}.png"
             place.parent.mkdir(parents=True, exist_ok=True)
-            show(_as_image(data.images[index])).save(place)
+            show(Image.fromarray(np.asarray(data.images[index, 0]))).save(place)
     done.touch()
     return path
-
-
-def _as_image(pixels: Tensor) -> Image.Image:
-    """Turn pixels of shape (1, height, width) into a grey image."""
-    return Image.fromarray(np.asarray(pixels[0]))

@@ -1,6 +1,7 @@
 """What the finished runs of an item came to: its tables, claims and figures."""
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from ccfcpp.core.metrics import above_rounding
@@ -42,26 +43,16 @@ class Findings:
 
 
 def find_in(item: Item, results: Sequence[Result]) -> Findings:
-    """Make the tables and figures of an item, and hold its claims against the tables.
-
-    Args:
-        item: The table or figure of a paper.
-        results: Its finished runs.
-    """
+    """Make the tables and figures of an item's runs, and hold its claims against the tables."""
     tables = {
         name: (_table(item, spec, results), _published(spec)) for name, spec in item.tables.items()
     }
     left_out: list[str] = []
-    figures = [
-        *(drawn for spec in item.spectra for drawn in _spectra(item, spec, results)),
-        *(drawn for spec in item.pictures for drawn in _pictures(item, spec, results, left_out)),
-        *(
-            drawn
-            for name, pair in tables.items()
-            if item.tables[name].drawn
-            for drawn in draw_scores(*pair)
-        ),
-    ]
+    figures = [drawn for spec in item.spectra for drawn in _spectra(item, spec, results)]
+    for spec in item.pictures:
+        figures += _pictures(item, spec, results, left_out)
+    for name, pair in tables.items():
+        figures += draw_scores(*pair) if item.tables[name].drawn else []
     return Findings(
         [pair for name, pair in tables.items() if item.tables[name].tabulated],
         [one for spec in item.claims for one in _claims(item, spec, results)],
@@ -134,6 +125,7 @@ def _pictures(
     ]
     drawn = []
     for title, group in by_label(chosen, spec.title or item.panels).items():
+        suffix = slug(title.replace("+", "p"))
         try:
             if spec.show == "correlations":
                 figures = _correlations(spec, group)
@@ -141,8 +133,11 @@ def _pictures(
                 figures = [_PICTURES[spec.show](result.examined) for result in group]
         except CannotDrawError as error:
             left_out.append(f"{title}: {error}")
-        else:
-            drawn += [_titled(figure, title) for figure in figures]
+            continue
+        drawn += [
+            replace(figure, name=f"{figure.name}-{suffix}", title=f"{figure.title}: {title}")
+            for figure in figures
+        ]
     return drawn
 
 
@@ -151,14 +146,6 @@ def _correlations(spec: PictureSpec, group: Sequence[Result]) -> list[Drawn]:
     gathered = []
     for result in group:
         run = replace(result.examined, label=label(spec.line, result))
-        try:
+        with suppress(CannotDrawError):
             gathered.append((run, spread.correlations(run)))
-        except CannotDrawError:
-            continue
-    return list(spread.draw_correlations(gathered)) if gathered else []
-
-
-def _titled(drawn: Drawn, text: str) -> Drawn:
-    """Add a label to a figure's name and title."""
-    name = f"{drawn.name}-{slug(text.replace('+', 'p'))}"
-    return replace(drawn, name=name, title=f"{drawn.title}: {text}")
+    return spread.draw_correlations(gathered) if gathered else []

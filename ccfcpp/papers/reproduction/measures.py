@@ -3,6 +3,7 @@
 import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Literal, TypeVar
 
@@ -74,11 +75,10 @@ def _local(result: Result) -> Readings[Tensor]:
 
 def _other_clients(result: Result) -> Readings[Tensor]:
     """Return those of each client whose local model was kept, but the first."""
-    clients = result.folder.read_arrays("spectra").get("client")
-    numbers = [] if clients is None else [int(client) for client in clients]
+    clients = result.folder.read_arrays("spectra").get("client", torch.empty(0)).tolist()
     return [
-        ({"client": f"client {client + 1}"}, _kept("local", result, number))
-        for number, client in enumerate(numbers)
+        ({"client": f"client {int(client) + 1}"}, _kept("local", result, number))
+        for number, client in enumerate(clients)
         if number > 0
     ]
 
@@ -152,13 +152,12 @@ def _term_by_epoch(result: Result) -> Readings[float]:
 
 def _correlation(result: Result) -> Readings[float]:
     """Mean absolute correlation of two dimensions of the global model's representations."""
-    try:
+    with suppress(CannotDrawError):
         return [({}, float(pair_correlations(result.examined.covariance).abs().mean()))]
-    except CannotDrawError:
-        return [({}, None)]
+    return [({}, None)]
 
 
-_IN_SUMMARIES = (
+_IN_SUMMARIES = [
     "nmi",
     "nmi_geometric",
     "kappa",
@@ -166,7 +165,7 @@ _IN_SUMMARIES = (
     "local_effective_rank",
     "tail_share",
     "gap",
-)
+]
 MEASURES: dict[str, Measure] = {
     **{key: partial(summarised, key) for key in _IN_SUMMARIES},
     "accuracy": partial(summarised, "accuracy", factor=100),

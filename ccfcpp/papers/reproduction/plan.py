@@ -15,7 +15,7 @@ from ccfcpp.core.errors import UsageError
 from ccfcpp.core.presets import preset_file
 from ccfcpp.data.places import root_folder
 from ccfcpp.papers.reproduction import digit_domains
-from ccfcpp.papers.reproduction.items import Block, Item
+from ccfcpp.papers.reproduction.items import Item
 from ccfcpp.papers.reproduction.results import dataset_name
 from ccfcpp.runs.experiment import Experiment
 from ccfcpp.runs.paths import MAY_CHANGE, C
@@ -55,15 +55,10 @@ def plan_item(
     data_root: Path | None,
     dataset: str | None = None,
 ) -> list[Stored[RunConfig]]:
-    """Plan all runs of an item, or those on one data set.
+    """Plan all runs of an item, or those on one data set, with single values over everything.
 
-    Args:
-        item: The table or figure.
-        quick: Whether the runs are those on little data.
-        values: Single values over everything.
-        folder: The folder for images that are made.
-        data_root: Folder of the data sets; ``$CCFCPP_DATA`` where it is None.
-        dataset: The name of the only data set.
+    Images that are made go into ``folder``. Data sets are in ``$CCFCPP_DATA`` where ``data_root``
+    is None.
 
     Raises:
         UsageError: A value is out of its range, images are missing, or no run is on the data set.
@@ -79,7 +74,7 @@ def plan_item(
                 continue
             path = images_folder(block.images, folder, data_root)
             layers.append({"dataset": str(path.resolve())})
-        layers.append(block.settings | _grid(block))
+        layers.append(block.settings | ({"grid": list(block.grid)} if block.grid else {}))
         planned = plan_grid(kind, item.command, layers, values, block.seeds)
         runs += [Stored(run.axes, run.config) for run in planned]
     names += [dataset_name(run.config) for run in runs]
@@ -90,18 +85,11 @@ def plan_item(
     return list({run.folder: run for run in wanted}.values())
 
 
-def _grid(block: Block) -> Tree:
-    return {"grid": list(block.grid)} if block.grid else {}
-
-
 def images_folder(name: str, made: Path, data_root: Path | None) -> Path:
     """Return the folder of images that no name of a data set stands for.
 
-    Args:
-        name: ``digit-domains``, which is written first; or images that nobody may hand on, which
-            lie among the data sets.
-        made: The folder for images that are made.
-        data_root: Folder of the data sets; ``$CCFCPP_DATA`` where it is None.
+    ``digit-domains`` is written first, into the folder ``made``. Others are images that nobody may
+    hand on, which lie among the data sets.
 
     Raises:
         UsageError: The folder is missing.
