@@ -23,12 +23,7 @@ _MOST_ROWS = 30
 
 
 class Attendance:
-    """The clients of a roster and how each fares.
-
-    Args:
-        console: Where lines go where it is no terminal.
-        names: The clients.
-    """
+    """The clients of a roster and how each fares, in lines where the console is no terminal."""
 
     def __init__(self, console: Console, names: Iterable[str]) -> None:
         self.console = console

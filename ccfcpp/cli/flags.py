@@ -257,11 +257,8 @@ def showing_defaults(
 ) -> type[TyperCommand]:
     """Make the class of a command whose help shows its flags' defaults and systems.
 
-    Args:
-        presets: Folder of the data sets' presets.
-        kind: Gives the kind of configuration; called only where the help is asked for.
-        flags: The flags.
-        base: What the command lays over the preset.
+    They are those of the data sets' presets in a folder, with what the command lays over them. The
+    kind of configuration is asked for only where the help is.
     """
     by_name = {flag.name: flag for flag in flags}
 

@@ -41,16 +41,11 @@ class RunProgress:
     """Round, loss, a score and time left: a live bar on a terminal, else a line every few seconds.
 
     Attributes:
-        console: Where to.
-        rounds: Rounds of the whole run.
         headline: Key and name of the score that is shown.
         samples: Images of all clients together.
         below: What a terminal shows below the bar.
         hint: What to say of a long run.
         first_step: When the first step of a round was done, and which share it was.
-        estimated: Whether the time of all rounds has been told.
-        score: The last score.
-        last_line: When the last line was printed.
     """
 
     console: Console

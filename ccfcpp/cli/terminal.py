@@ -2,9 +2,11 @@
 
 import re
 import shlex
+import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING
 
 import typer
@@ -12,7 +14,6 @@ from rich.console import Console, RenderableType
 from rich.table import Column, Table
 from rich.text import Text
 
-from ccfcpp.cli.interruption import graceful_interruption
 from ccfcpp.core.errors import StoppedError, UsageError
 from ccfcpp.core.pace import followed
 from ccfcpp.core.units import bytes_in_words
@@ -43,6 +44,36 @@ def progress_console() -> Console:
     with the first line, would then be half there.
     """
     return Console(stderr=True, soft_wrap=True, markup=False, highlight=False, emoji=False)
+
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+@contextmanager
+def graceful_interruption(announce: Callable[[], None]) -> Iterator[Callable[[], bool]]:
+    """Turn the first Ctrl-C (or SIGTERM) into a request to stop after the round that is running.
+
+    A second one stops at once; checkpoints appear whole, so at most one round is lost. A request is
+    announced when it comes.
+
+    Yields:
+        A function that says whether a stop was asked for.
+    """
+    asked = False
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        nonlocal asked
+        if asked:
+            raise KeyboardInterrupt
+        asked = True
+        announce()
+
+    previous = {number: signal.signal(number, handle) for number in _SIGNALS}
+    try:
+        yield lambda: asked
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
 
 
 @contextmanager

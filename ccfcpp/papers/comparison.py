@@ -43,14 +43,9 @@ def plan_comparison(
 ) -> list[Planned[ClusterConfig]]:
     """Plan every method at every place of the axes with every seed.
 
-    Where no client is absent, a centralised method runs once a seed, whatever the partition.
-
-    Args:
-        layers: The user's files.
-        values: Single values of the user, over those of the files.
-        methods: Names of methods.
-        axes: Lists of values by dotted key, all combinations of which are run.
-        seeds: Number of seeds of each cell.
+    Where no client is absent, a centralised method runs once a seed, whatever the partition. The
+    user's single values are over those of the files, which are ``layers``; all combinations of the
+    axes' values, by dotted key, are run.
 
     Raises:
         UsageError: A value is out of its range.
@@ -107,7 +102,6 @@ class Comparison:
         results: Axes and summary of each finished run.
 
     Attributes:
-        methods: Names of the systems.
         rates: Names of the rates of absent clients by which cells differ.
         scores: Titles of the scores by their keys in ``rows``.
         rows: Numbers of each cell that has a finished run.

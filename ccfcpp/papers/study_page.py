@@ -29,13 +29,7 @@ _SCORES = {"accuracy": "accuracy", "effective_rank": "effective rank"}
 
 @dataclass(frozen=True)
 class Examined:
-    """The finished part of a study.
-
-    Attributes:
-        cells: Its finished runs.
-        rows: Numbers of each cell.
-        facts: The contents of the page beside the figures.
-    """
+    """The finished part of a study: runs, the numbers of each cell, and what its page says."""
 
     cells: Cells
     rows: Sequence[Row]

@@ -6,9 +6,8 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from ccfcpp.report.drawing import Drawn, colour_bar, plate, thinned
-from ccfcpp.report.errors import CannotDrawError
 from ccfcpp.report.examination import Run
-from ccfcpp.report.numbers import counts_by
+from ccfcpp.report.numbers import CannotDrawError, counts_by
 from ccfcpp.report.palette import Look, ink_on
 
 _MOST_DIGITS, _MOST_NUMBERED = 40, 25

@@ -5,10 +5,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Generic, Protocol
 
-from ccfcpp.report import classes, pictures, planes, rounds, spectra, spread
+from ccfcpp.report import classes, pictures, representations, rounds, spectra
 from ccfcpp.report.drawing import Drawn, LeftOut
-from ccfcpp.report.errors import CannotDrawError
 from ccfcpp.report.examination import Run
+from ccfcpp.report.numbers import CannotDrawError
 from ccfcpp.report.runs import Gathered, T
 
 
@@ -84,10 +84,14 @@ _SECTIONS: dict[str, tuple[Entry, ...]] = {
         Single("Farthest from the centroids", pictures.farthest),
     ),
     "Representations": (
-        Single("t-SNE by cluster or predicted class", planes.by_cluster),
-        Single("t-SNE by class", planes.by_class),
-        Single("Covariance matrix", spread.covariance),
-        Overlaid("Correlations between dimensions", spread.correlations, spread.draw_correlations),
+        Single("t-SNE by cluster or predicted class", representations.by_cluster),
+        Single("t-SNE by class", representations.by_class),
+        Single("Covariance matrix", representations.covariance),
+        Overlaid(
+            "Correlations between dimensions",
+            representations.correlations,
+            representations.draw_correlations,
+        ),
     ),
     "Spectra": (
         Overlaid("Singular values", spectra.spectra, spectra.draw_spectra),

@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
@@ -19,7 +20,7 @@ MOST_NAMES = 20
 """Most categories that a figure names or numbers; the names of more would overlap."""
 _LONGEST_NAME = 14
 
-_STYLE: Look = {
+_STYLE: Any = {
     "axes.edgecolor": MUTED,
     "axes.facecolor": PAPER,
     "axes.grid": True,
@@ -60,14 +61,10 @@ Rows = Sequence[Mapping[str, object]]
 
 @dataclass(frozen=True)
 class Drawn:
-    """A figure, its texts and its numbers.
+    """A figure, its texts and the numbers that it shows.
 
-    Attributes:
-        name: Stem of the names of its files.
-        title: Title of a few words.
-        caption: Explanation of the figure in a sentence or two.
-        figure: The drawing.
-        rows: The numbers that the figure shows.
+    The name is the stem of its files' names; the title has a few words, the caption a sentence or
+    two.
     """
 
     name: str
@@ -79,12 +76,7 @@ class Drawn:
 
 @dataclass(frozen=True)
 class LeftOut:
-    """A figure that cannot be drawn.
-
-    Attributes:
-        title: Title that the figure would have had.
-        reason: Why it cannot be drawn.
-    """
+    """A figure that cannot be drawn: the title that it would have had, and the reason."""
 
     title: str
     reason: str

@@ -22,8 +22,8 @@ from ccfcpp.deployment.link.packet import Link
 from ccfcpp.deployment.server.enrolment import Enrolment
 from ccfcpp.deployment.server.experiment import DeployedExperiment
 from ccfcpp.report import remote
-from ccfcpp.report.errors import CannotDrawError
 from ccfcpp.report.numbers import (
+    CannotDrawError,
     Embedding,
     all_finite,
     counts_by,

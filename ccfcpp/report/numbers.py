@@ -11,11 +11,18 @@ from sklearn.manifold import TSNE
 from torch import Tensor
 
 from ccfcpp.core.metrics import match_clusters
-from ccfcpp.report.errors import CannotDrawError
 
 _POINTS_AT_A_TIME = 4096
 _MOST_POINTS, _FEWEST_POINTS = 1_500, 8
 """Most and fewest points of an embedding: more hide each other, fewer have no neighbourhoods."""
+
+
+class CannotDrawError(Exception):
+    """A figure cannot be drawn; the message gives the reason for the reader of a report.
+
+    What a figure is drawn from, in ``Run`` and in the modules of figures, raises it where a run has
+    no such numbers.
+    """
 
 
 def pair_correlations(of_covariance: Tensor) -> Tensor:
@@ -100,7 +107,7 @@ def drawn_at_random(count: int, most: int) -> Tensor:
 
 def all_finite(points: Tensor) -> bool:
     """Whether all values are finite."""
-    return math.isfinite(float(points.abs().max())) if points.numel() else True
+    return points.numel() == 0 or math.isfinite(float(points.abs().max()))
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,9 +11,8 @@ from torch import Tensor
 
 from ccfcpp.report.classes import cluster_order
 from ccfcpp.report.drawing import WIDTH, Drawn, plate, short
-from ccfcpp.report.errors import CannotDrawError
 from ccfcpp.report.examination import Run
-from ccfcpp.report.numbers import distances, extremes
+from ccfcpp.report.numbers import CannotDrawError, distances, extremes
 from ccfcpp.runs.sheets import sheet
 
 _EACH, _MOST_CLUSTERS = 8, 40

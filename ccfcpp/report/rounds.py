@@ -9,8 +9,8 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
 from ccfcpp.report.drawing import Drawn, legend_above, paper, plain, plate, short, thinned
-from ccfcpp.report.errors import CannotDrawError
 from ccfcpp.report.examination import Run
+from ccfcpp.report.numbers import CannotDrawError
 from ccfcpp.report.palette import CATEGORIES, MUTED, line_style
 from ccfcpp.report.runs import Gathered, slug
 from ccfcpp.runs.study import Row

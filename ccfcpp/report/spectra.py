@@ -13,8 +13,8 @@ from torch import Tensor
 
 from ccfcpp.core.metrics import above_rounding, effective_rank, spectral_gap
 from ccfcpp.report.drawing import Drawn, Rows, legend_above, paper, plain, power, short, with_minus
-from ccfcpp.report.errors import CannotDrawError
 from ccfcpp.report.examination import Run
+from ccfcpp.report.numbers import CannotDrawError
 from ccfcpp.report.palette import CATEGORIES, MUTED, line_style
 from ccfcpp.report.runs import Gathered, of_run
 

@@ -33,12 +33,9 @@ class Range(Section):
 
 @dataclass(frozen=True)
 class Claim:
-    """A statement, and where it held.
+    """A statement, and in how many places, of how many, it held in our runs.
 
     Attributes:
-        text: The statement.
-        held: In how many places it held in our runs.
-        of: Of how many.
         paper: The same two numbers for the paper's own table, where it has been published.
         stated: Whether the paper states it; else it is our reading.
     """

@@ -12,29 +12,22 @@ from ccfcpp.papers.reproduction.measures import SPECTRA, read
 from ccfcpp.papers.reproduction.published import published_scores
 from ccfcpp.papers.reproduction.results import Result, by_label, first_seeds, label
 from ccfcpp.papers.reproduction.scores import ANY, Place, ScoreTable, mean_scores
-from ccfcpp.report import classes, planes, spread
+from ccfcpp.report import classes, representations
 from ccfcpp.report.drawing import Drawn
-from ccfcpp.report.errors import CannotDrawError
 from ccfcpp.report.examination import Run
+from ccfcpp.report.numbers import CannotDrawError
 from ccfcpp.report.runs import slug
 
 _PICTURES: Mapping[str, Callable[[Run], Drawn]] = {
     "holdings": classes.holdings,
-    "covariance": spread.covariance,
-    "plane": planes.by_class,
+    "covariance": representations.covariance,
+    "plane": representations.by_class,
 }
 
 
 @dataclass(frozen=True)
 class Findings:
-    """What runs came to.
-
-    Attributes:
-        tables: Our values, each with the paper's where they are published.
-        claims: The statements, and where they held.
-        figures: The figures.
-        left_out: Figures that could not be drawn, with the reasons.
-    """
+    """What runs came to: tables, each with the paper's where published, claims and figures."""
 
     tables: Sequence[tuple[ScoreTable, ScoreTable | None]]
     claims: Sequence[Claim]
@@ -147,5 +140,5 @@ def _correlations(spec: PictureSpec, group: Sequence[Result]) -> list[Drawn]:
     for result in group:
         run = replace(result.examined, label=label(spec.line, result))
         with suppress(CannotDrawError):
-            gathered.append((run, spread.correlations(run)))
-    return spread.draw_correlations(gathered) if gathered else []
+            gathered.append((run, representations.correlations(run)))
+    return representations.draw_correlations(gathered) if gathered else []

@@ -12,8 +12,7 @@ from torch import Tensor
 
 from ccfcpp.core.metrics import ROUNDING, effective_rank
 from ccfcpp.papers.reproduction.results import DOMAINS, Facts, Result, dataset_name
-from ccfcpp.report.errors import CannotDrawError
-from ccfcpp.report.numbers import pair_correlations
+from ccfcpp.report.numbers import CannotDrawError, pair_correlations
 from supervised.algorithm import TERM
 
 T = TypeVar("T")

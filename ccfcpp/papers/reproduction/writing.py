@@ -71,7 +71,7 @@ def numbers(ours: ScoreTable, paper: ScoreTable | None) -> list[Row]:
     rows: list[Row] = []
     for (panel, place, system), score in ours.scores.items():
         published = paper and paper.get(panel, place, system)
-        row = {"images": panel, ours.axis or "place": place, "system": system}
+        row: Row = {"images": panel, ours.axis or "place": place, "system": system}
         row |= {ours.measure: score.mean, "deviation": score.deviation}
         rows.append(row | {"the paper": published.mean if published else None})
     return rows

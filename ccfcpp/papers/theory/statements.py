@@ -17,11 +17,9 @@ HOLDS, ROUGHLY = 1e-4, 0.1
 
 @dataclass(frozen=True)
 class Statement:
-    """One statement beside its simulation.
+    """One statement, ``text``, of a theorem beside its simulation.
 
     Attributes:
-        subject: The theorem that it belongs to.
-        text: What is said.
         predicted: The number that it predicts; with the relation ``<`` a bound.
         simulated: The number that came out.
         relation: ``=``, or ``<`` where the papers say only that something is smaller.

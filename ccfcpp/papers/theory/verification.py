@@ -14,12 +14,7 @@ from ccfcpp.papers.theory.theorem_iii_4 import theorem_iii_4_statements
 
 @dataclass(frozen=True)
 class Verification:
-    """All statements, and the numbers behind them.
-
-    Attributes:
-        statements: All statements, in the order of the papers.
-        tables: Rows of each CSV file, by its name without the suffix.
-    """
+    """All statements, and the rows of each CSV file by its name without the suffix."""
 
     statements: list[Statement]
     tables: dict[str, list[Row]]
