@@ -9,19 +9,9 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from ccfcpp.cli import flags
+from ccfcpp.cli import flags, terminal
 from ccfcpp.cli.options import Asked, Seeds, ShowProfile, running
 from ccfcpp.cli.single import Rows, Shown
-from ccfcpp.cli.terminal import (
-    prepare,
-    print_rows,
-    printed_profile,
-    report_command,
-    resumable,
-    resume_command,
-    run_to_end,
-    usage_errors,
-)
 from ccfcpp.core.config_layers import stack
 from ccfcpp.core.errors import UsageError
 from ccfcpp.runs.given import Given, refuse_idle
@@ -67,12 +57,12 @@ def classify(asked: Asked, seeds: Seeds = 1, profile: ShowProfile = False) -> No
     flags.name_partition(asked.named)
     axes = flags.take_axes(asked.named, FLAGS)
     given = asked.given(FLAGS, "classify", "feddecorr")
-    with usage_errors():
+    with terminal.usage_errors():
         found = _study(asked, given, axes, seeds)
     if isinstance(found, Given):
         _SHOWN.run(asked, found, profile)
         return
-    with printed_profile() if profile else nullcontext():
+    with terminal.printed_profile() if profile else nullcontext():
         _run_study(found, asked.json_output)
 
 
@@ -93,7 +83,7 @@ def _study(
 
     from ccfcpp.runs.study import plan_grid, reopen_study
 
-    prepare()
+    terminal.prepare()
     if asked.resume:
         changes = stack(ClassifyConfig, *given.layers) | axes
         return reopen_study(path, ClassifyConfig, changes, seeds)
@@ -126,10 +116,10 @@ def _number(text: str) -> float | str:
 
 
 def _run_study(study: Study[ClassifyConfig], json_output: bool) -> None:
-    with resumable(resume_command("classify", study.path)) as should_stop:
+    with terminal.resumable(terminal.resume_command("classify", study.path)) as should_stop:
 
         def run_one(title: str, experiment: AnyExperiment, folder: RunFolder) -> Summary:
-            return run_to_end(experiment, folder, _SHOWN.headline, should_stop, title)
+            return terminal.run_to_end(experiment, folder, _SHOWN.headline, should_stop, title)
 
         def finished() -> None:
             _tabulate(study)
@@ -140,8 +130,8 @@ def _run_study(study: Study[ClassifyConfig], json_output: bool) -> None:
         summaries = [summary for _, summary in study.results()]
         typer.echo(json.dumps({"out": str(study.path), "table": rows, "runs": summaries}))
     else:
-        print_rows(str(study.path), shown)
-        typer.echo(f"as a page: {report_command(study.path)}")
+        terminal.print_rows(str(study.path), shown)
+        typer.echo(f"as a page: {terminal.report_command(study.path)}")
 
 
 def _tabulate(study: Study[ClassifyConfig]) -> tuple[list[Row], list[Rows]]:

@@ -9,17 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ccfcpp.cli import flags
+from ccfcpp.cli import flags, terminal
 from ccfcpp.cli.options import Asked, Seeds, running
-from ccfcpp.cli.terminal import (
-    prepare,
-    progress_console,
-    report_command,
-    resumable,
-    resume_command,
-    table_of,
-    usage_errors,
-)
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.methods import METHODS
 from ccfcpp.core.config import Tree
@@ -64,7 +55,7 @@ def compare(asked: Asked, seeds: Seeds = 1, jobs: Jobs = 1) -> None:
     """
     from rich.console import Console
 
-    from ccfcpp.cli.study_progress import watched
+    from ccfcpp.cli.progress import watched
     from ccfcpp.clustering.experiment import ClusteringExperiment
     from ccfcpp.papers.comparison import COSTS_TITLE, Comparison
     from ccfcpp.runs.parallel import run_in_processes
@@ -74,8 +65,8 @@ def compare(asked: Asked, seeds: Seeds = 1, jobs: Jobs = 1) -> None:
     methods, p = (_taken(asked.named, flag) for flag in (flags.COMPARED_METHODS, flags.SKEWS))
     axes = flags.take_axes(asked.named, FLAGS)
     given = asked.given(FLAGS, "compare", "cluster")
-    prepare()
-    with usage_errors():
+    terminal.prepare()
+    with terminal.usage_errors():
         if asked.resume:
             changes = stack(ClusterConfig, *given.layers) | axes
             changes |= {"--methods": methods} if methods else {}
@@ -93,9 +84,9 @@ def compare(asked: Asked, seeds: Seeds = 1, jobs: Jobs = 1) -> None:
         study.write_table(shown.rows, shown.as_markdown())
         return _scores(shown)[0]
 
-    console = progress_console()
+    console = terminal.progress_console()
     with (
-        resumable(resume_command("compare", study.path), console) as should_stop,
+        terminal.resumable(terminal.resume_command("compare", study.path), console) as should_stop,
         watched(study, console, tabulated) as look,
     ):
         run_in_processes(study, ClusteringExperiment, jobs, look, should_stop)
@@ -104,8 +95,8 @@ def compare(asked: Asked, seeds: Seeds = 1, jobs: Jobs = 1) -> None:
         found = {"out": str(at), "table": result.rows, "costs": result.costs()}
         typer.echo(json.dumps(found))
     else:
-        Console().print(*_scores(result), table_of(COSTS_TITLE, result.costs()))
-        typer.echo(f"also in {at}/table.csv and table.md\nas a page: {report_command(at)}")
+        Console().print(*_scores(result), terminal.table_of(COSTS_TITLE, result.costs()))
+        typer.echo(f"also in {at}/table.csv and table.md\nas a page: {terminal.report_command(at)}")
 
 
 def _taken(named: flags.Named, flag: flags.Flag) -> list[str]:
@@ -153,7 +144,9 @@ def _start(out: Path | None, plan: list[Planned[ClusterConfig]]) -> Study[Cluste
 def _scores(result: Comparison) -> list[Table]:
     tables = {title: result.table(score) for score, title in result.titles().items()}
     return [
-        table_of(title, [{name: _cell(entry) for name, entry in row.items()} for row in rows])
+        terminal.table_of(
+            title, [{name: _cell(entry) for name, entry in row.items()} for row in rows]
+        )
         for title, rows in tables.items()
     ]
 

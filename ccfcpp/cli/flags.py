@@ -32,7 +32,6 @@ class Flag:
 
     Attributes:
         key: The dotted key of the configuration.
-        help: What it is.
         metavar: What stands for its value in the help; empty for a switch, which sets its key to
             true.
         named: What it is called, where that is not the last part of its key.

@@ -11,16 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ccfcpp.cli import flags
+from ccfcpp.cli import flags, terminal
 from ccfcpp.cli.options import AsJson
-from ccfcpp.cli.terminal import (
-    prepare,
-    print_facts,
-    print_rows,
-    progress_console,
-    resumable,
-    usage_errors,
-)
 from ccfcpp.core.config import RunConfig, Tree
 from ccfcpp.core.errors import UsageError
 from ccfcpp.runs.given import as_tree
@@ -69,15 +61,15 @@ def reproduce(
     from ccfcpp.papers.reproduction.writing import as_text, scale, write
 
     if show_list:
-        print_facts("ccfcpp reproduce", {name: item.title for name, item in ITEMS.items()})
+        terminal.print_facts("ccfcpp reproduce", {name: item.title for name, item in ITEMS.items()})
         return
     chosen = {name: _item(name) for name in names or []}
     if not chosen:
         raise UsageError("no item is given: name some of those that ccfcpp reproduce --list shows")
     values = as_tree(named)
     jobs_of = {name: _jobs(item, jobs, quick) for name, item in chosen.items()}
-    prepare()
-    with usage_errors():
+    terminal.prepare()
+    with terminal.usage_errors():
         plans = {
             name: _plan(item, quick, values, out, named["data.root"], dataset)
             for name, item in chosen.items()
@@ -149,7 +141,6 @@ def _plan(
 
 
 def _jobs(item: Item, jobs: int | None, quick: bool) -> int:
-    """Return the number of simultaneous runs."""
     if item.timed and jobs not in (None, 1):
         raise UsageError(
             f"--jobs {jobs}: runs whose time is measured go on one by one; leave it out"
@@ -160,14 +151,14 @@ def _jobs(item: Item, jobs: int | None, quick: bool) -> int:
 
 
 def _run(item: Item, study: Study[RunConfig], jobs: int, resumption: str) -> None:
-    from ccfcpp.cli.study_progress import watched
+    from ccfcpp.cli.progress import watched
     from ccfcpp.papers.reproduction.plan import KINDS
     from ccfcpp.runs.parallel import run_in_processes
 
-    console = progress_console()
+    console = terminal.progress_console()
     console.print(item.title)
     with (
-        resumable(resumption, console) as should_stop,
+        terminal.resumable(resumption, console) as should_stop,
         watched(study, console) as look,
     ):
         run_in_processes(study, KINDS[item.command][1], jobs, look, should_stop)
@@ -178,4 +169,4 @@ def _print_tables(item: Item, findings: Findings) -> None:
 
     for ours, paper in findings.tables:
         for name, rows in shown_tables(ours, paper):
-            print_rows(f"{item.title}. {name}", rows)
+            terminal.print_rows(f"{item.title}. {name}", rows)

@@ -76,12 +76,10 @@ def _own_axes(config: ClusterConfig, axes: Iterable[str]) -> Axes:
 
 @dataclass(frozen=True)
 class Entry:
-    """An entry of a table.
+    """An entry of a table: the mean and, of several runs, the deviation.
 
-    Attributes:
-        score: The mean and, of several runs, the deviation.
-        published: The paper's value, in parentheses; empty where there is none.
-        best: Whether no other method's mean is higher.
+    The paper's value is in parentheses, or empty where there is none. The best of a column is not
+    below any other method's.
     """
 
     score: str
@@ -134,7 +132,6 @@ class Comparison:
         self._cells = {self._key(row): row for row in self.rows}
 
     def _known(self, *keys: str) -> bool:
-        """Return whether some cell has a value under one of the keys."""
         return any(row.get(key) is not None for row in self.rows for key in keys)
 
     def _rates_of(self, axes: Axes) -> tuple[float, ...]:

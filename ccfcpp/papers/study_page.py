@@ -98,7 +98,6 @@ def _reopened(path: Path) -> Study[RunConfig]:
 
 
 def _facts(study: Study[RunConfig], cells: Cells, tables: Tables) -> dict[str, object]:
-    """Return what the page says in words."""
     results = [result for _, result in cells.results]
     systems = list(dict.fromkeys(cells.system(axes, result) for axes, result in cells.results))
     names = list(dict.fromkeys(map(images, results)))

@@ -2,11 +2,11 @@
 
 import os
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple, cast
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -19,18 +19,11 @@ from ccfcpp.core.config_layers import merge, read_yaml, validate
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.metrics import covariance
 from ccfcpp.deployment.link.packet import Link
+from ccfcpp.deployment.link.run_spec import RunSpec
 from ccfcpp.deployment.server.enrolment import Enrolment
-from ccfcpp.deployment.server.experiment import DeployedExperiment
-from ccfcpp.report import remote
-from ccfcpp.report.numbers import (
-    CannotDrawError,
-    Embedding,
-    all_finite,
-    counts_by,
-    drawn_at_random,
-    embed,
-    matched_classes,
-)
+from ccfcpp.deployment.server.experiment import DeployedExperiment, sum_of
+from ccfcpp.engine.client import Member
+from ccfcpp.report import numbers
 from ccfcpp.runs.experiment import Snapshot
 from ccfcpp.runs.folder import RunFolder
 from ccfcpp.runs.study import Row, Study
@@ -46,26 +39,39 @@ _MOST_POINTS = 10_000
 """Most points from which a covariance is computed."""
 
 
-@dataclass(frozen=True, eq=False)
-class Run:
+@dataclass(frozen=True, eq=False, kw_only=True)
+class _Known:
+    """The experiment of a run, and what is known of its clients and images.
+
+    Attributes:
+        clients: Name of each client.
+        sizes: Number of images of each client.
+        connected: Numbers of the clients that took part and hold images.
+        holdings: Images by client and class, int64 of shape (clients, classes); None without
+            labels.
+        snapshot: Images, representations and clusters by the last checkpoint; None without one.
+    """
+
+    experiment: ClusteringExperiment | ClassificationExperiment | DeployedExperiment
+    clients: list[str]
+    sizes: list[int]
+    connected: frozenset[int]
+    holdings: Tensor | None
+    snapshot: Snapshot | None
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Run(_Known):
     """A run, and the state of its images at its last checkpoint.
 
     Attributes:
-        path: Folder of the run.
-        config: Configuration of the run.
         title: Name of its system in the papers' tables.
         planned: Largest number of rounds.
         log: One row for each round, as in ``metrics.jsonl``.
         summary: Results; None where the run has not ended.
         facts: The setting, as in a summary.
         sessions: The environment of each session of the run.
-        clients: Name of each client.
-        sizes: Number of images of each client.
-        connected: Numbers of the clients that took part and hold images.
-        holdings: Images by client and class, int64 of shape (clients, classes); None without
-            labels.
         clusters_images: Whether the run clusters images; else it classifies them.
-        snapshot: Images, representations and clusters by the last checkpoint; None without one.
         spectra: Singular values of models, by name, as in ``spectra.npz``.
         remote: Whether the images are with clients on other machines.
         leakage: Results of attacks on the run, as in ``leakage.json``; empty where there were none.
@@ -80,12 +86,7 @@ class Run:
     summary: Row | None
     facts: Row
     sessions: list[Row]
-    clients: list[str]
-    sizes: list[int]
-    connected: frozenset[int]
-    holdings: Tensor | None
     clusters_images: bool
-    snapshot: Snapshot | None
     spectra: Mapping[str, Tensor]
     remote: bool = False
     leakage: Row = field(default_factory=dict)
@@ -96,7 +97,7 @@ class Run:
         """The snapshot of the last checkpoint."""
         if self.snapshot is not None:
             return self.snapshot
-        raise CannotDrawError(
+        raise numbers.CannotDrawError(
             "no client has reported the clusters of its images"
             if self.remote
             else "the run ended before its first checkpoint"
@@ -106,30 +107,34 @@ class Run:
     def found(self) -> Tensor:
         """The cluster, or predicted class, of each image, int64 of shape (images,)."""
         if self.seen.found is None:
-            raise CannotDrawError("no clusters are known yet: the run was interrupted before")
+            raise numbers.CannotDrawError(
+                "no clusters are known yet: the run was interrupted before"
+            )
         return self.seen.found
 
     @property
     def classes(self) -> Tensor:
         """The true class of each image, int64 of shape (images,)."""
         if self.seen.classes is None:
-            raise CannotDrawError("the images have no labels")
+            raise numbers.CannotDrawError("the images have no labels")
         return self.seen.classes
 
     @property
     def points(self) -> Tensor:
         """Representation of each image, finite floats of shape (images, dimensions)."""
         if self.remote:
-            raise CannotDrawError("the images are with the clients, on other machines")
+            raise numbers.CannotDrawError("the images are with the clients, on other machines")
         points = self.seen.representations
         if points is None:
-            raise CannotDrawError(
+            raise numbers.CannotDrawError(
                 "no representation is known yet: the run was interrupted before"
                 if self.clusters_images
                 else "each client has its own model: there is no common space of all images"
             )
-        if not all_finite(points):
-            raise CannotDrawError("the model has diverged: its representations hold NaN or Inf")
+        if not numbers.all_finite(points):
+            raise numbers.CannotDrawError(
+                "the model has diverged: its representations hold NaN or Inf"
+            )
         return points
 
     @property
@@ -145,30 +150,29 @@ class Run:
             return torch.arange(self.groups)
         if self.seen.classes is None:
             return torch.full((self.groups,), -1)
-        return matched_classes(self.seen.classes, self.found, self.groups)
+        return numbers.matched_classes(self.seen.classes, self.found, self.groups)
 
     @cached_property
     def covariance(self) -> Tensor:
         """Covariance of the representations, float64 of shape (dimensions, dimensions)."""
         dimensions = self.points.shape[1]
         if dimensions > _MOST_DIMENSIONS:
-            raise CannotDrawError(
+            raise numbers.CannotDrawError(
                 f"the space has {dimensions:,} dimensions, more than {_MOST_DIMENSIONS:,}"
             )
-        return covariance(self.points[drawn_at_random(len(self.points), _MOST_POINTS)])
+        return covariance(self.points[numbers.drawn_at_random(len(self.points), _MOST_POINTS)])
 
     @cached_property
-    def embedding(self) -> Embedding:
+    def embedding(self) -> numbers.Embedding:
         """Embedding of the representations in the plane."""
-        return embed(self.points, self.seen.by_angle)
+        return numbers.embed(self.points, self.seen.by_angle)
 
 
 def examine(path: Path, data_root: str | None = None) -> Run:
     """Open the folder of a run without changing it.
 
-    Args:
-        path: The folder.
-        data_root: Folder of the data sets, where it is neither the run's nor ``$CCFCPP_DATA``.
+    Its data sets are in ``data_root``, where this is neither the run's folder of them nor
+    ``$CCFCPP_DATA``.
 
     Raises:
         UsageError: It is not the folder of a run, or the run's images cannot be loaded.
@@ -184,48 +188,32 @@ def examine(path: Path, data_root: str | None = None) -> Run:
     recorded = {*facts, "cohort"}
     facts |= {key: value for key, value in (summary or {}).items() if key in recorded}
     return Run(
-        path,
-        config,
-        title_of_system(config),
-        known.experiment.algorithm.rounds,
-        folder.read_log(),
-        summary,
-        facts,
-        folder.read_sessions(),
-        known.clients,
-        known.sizes,
-        known.connected,
-        known.holdings,
-        isinstance(config, ClusterConfig),
-        known.snapshot,
-        folder.read_arrays("spectra"),
-        far,
-        folder.read_leakage(),
+        **vars(known),
+        path=path,
+        config=config,
+        title=title_of_system(config),
+        planned=known.experiment.algorithm.rounds,
+        log=folder.read_log(),
+        summary=summary,
+        facts=facts,
+        sessions=folder.read_sessions(),
+        clusters_images=isinstance(config, ClusterConfig),
+        spectra=folder.read_arrays("spectra"),
+        remote=far,
+        leakage=folder.read_leakage(),
     )
 
 
-class _Known(NamedTuple):
-    """The experiment of a run, and what is known of its clients and images; see ``Run``."""
-
-    experiment: ClusteringExperiment | ClassificationExperiment | DeployedExperiment
-    clients: list[str]
-    sizes: list[int]
-    connected: frozenset[int]
-    holdings: Tensor | None
-    snapshot: Snapshot | None
-
-
 def _opened(folder: RunFolder, config: MethodConfig, data_root: str | None) -> _Known:
-    """A run whose images are on this machine."""
     experiment = _experiment(_here(config, data_root, _recorded_root(folder)))
     names = {client.id: client.name for client in experiment.clients}
     return _Known(
-        experiment,
-        [names.get(number, f"client {number}") for number in range(len(experiment.parts))],
-        list(map(len, experiment.parts)),
-        frozenset(names),
-        _holdings(experiment),
-        _as_recorded(experiment.last_snapshot(folder), folder),
+        experiment=experiment,
+        clients=[names.get(n, f"client {n}") for n in range(len(experiment.parts))],
+        sizes=list(map(len, experiment.parts)),
+        connected=frozenset(names),
+        holdings=_holdings(experiment),
+        snapshot=_as_recorded(experiment.last_snapshot(folder), folder),
     )
 
 
@@ -234,15 +222,15 @@ def _told(folder: RunFolder, config: MethodConfig) -> _Known:
     enrolment = Enrolment.load(folder.deployment)
     # Without a link to clients, the experiment serves to read its setting.
     experiment = enrolment.experiment(_here(config, None, None), cast(Link, None))
-    members, spec = enrolment.members, enrolment.spec
-    tables = remote.tables_in(folder.read_arrays("counts"))
+    counts, members = folder.read_arrays("counts"), enrolment.members
+    tables = dict(zip(counts["client"].tolist(), counts["table"], strict=True)) if counts else {}
     return _Known(
-        experiment,
-        [member.name for member in members],
-        [member.samples for member in members],
-        frozenset(member.id for member in experiment.members),
-        remote.holdings(tables, spec, members),
-        remote.snapshot(tables, spec),
+        experiment=experiment,
+        clients=[member.name for member in members],
+        sizes=[member.samples for member in members],
+        connected=frozenset(member.id for member in experiment.members),
+        holdings=_told_holdings(tables, enrolment.spec, members),
+        snapshot=_told_snapshot(tables, enrolment.spec),
     )
 
 
@@ -334,4 +322,41 @@ def _holdings(experiment: ClusteringExperiment | ClassificationExperiment) -> Te
     sizes = torch.tensor(list(map(len, experiment.parts)))
     owners = torch.arange(len(sizes)).repeat_interleave(sizes)
     held = labels.cpu()[torch.cat(experiment.parts)]
-    return counts_by(owners, held, len(sizes), len(experiment.data.classes))
+    return numbers.counts_by(owners, held, len(sizes), len(experiment.data.classes))
+
+
+Tables = Mapping[int, Tensor]
+"""What clients have reported, by their numbers: images by class and cluster, int64 of shape
+(classes, clusters or predicted classes)."""
+
+
+def _told_holdings(tables: Tables, spec: RunSpec, members: Sequence[Member]) -> Tensor | None:
+    """Images by client and class, int64 of shape (clients, classes).
+
+    A client that has reported nothing has zeros. None where no client has reported anything,
+    and in classification, where clients count test images.
+    """
+    if not tables or spec.command == "classify":
+        return None
+    held = torch.zeros(len(members), len(spec.classes), dtype=torch.int64)
+    for row, member in enumerate(members):
+        if member.id in tables:
+            held[row] = tables[member.id].sum(dim=1)
+    return held
+
+
+def _told_snapshot(tables: Tables, spec: RunSpec) -> Snapshot | None:
+    """Class and cluster of each image, restored from the counts; there are no images."""
+    table = sum_of(tables)
+    if table is None:
+        return None
+    classes, found = table.nonzero(as_tuple=True)
+    times = table[classes, found]
+    return Snapshot(
+        images=torch.empty(0, *spec.image_shape, dtype=torch.uint8),
+        representations=None,
+        found=found.repeat_interleave(times),
+        classes=classes.repeat_interleave(times),
+        class_names=spec.classes,
+        centroids=torch.empty(spec.clusters, 0) if spec.clusters else None,
+    )

@@ -17,7 +17,6 @@ Table = list[dict[str, str]]
 _TITLES = {
     "nmi": "NMI",
     "kappa": "Kappa",
-    "accuracy": "accuracy",
     "ari": "ARI",
     "effective_rank": "effective rank",
     "local_effective_rank": "effective rank of local models",

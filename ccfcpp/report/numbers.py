@@ -51,13 +51,8 @@ def counts_by(rows: Tensor, columns: Tensor, height: int, width: int) -> Tensor:
 def matched_classes(classes: Tensor, found: Tensor, clusters: int) -> Tensor:
     """Match each cluster with a class (Hungarian method).
 
-    Args:
-        classes: True classes, int64 of shape (samples,).
-        found: Cluster of each sample, int64 of shape (samples,).
-        clusters: Number of clusters.
-
-    Returns:
-        int64 of shape (clusters,), −1 for a cluster that is matched with none, or is empty.
+    Classes and clusters of samples are int64 of shape (samples,). The result is int64 of shape
+    (clusters,), −1 for a cluster that is matched with none, or is empty.
     """
     matched = torch.full((clusters,), -1)
     matched[found] = torch.from_numpy(match_clusters(classes.numpy(), found.numpy()))

@@ -51,7 +51,6 @@ def page(runs: Sequence[Run], found: Contents, svgs: Mapping[str, str]) -> str:
 def _sections(
     found: Contents, svgs: Mapping[str, str]
 ) -> list[tuple[str, str, list[list[dict[str, object]]]]]:
-    """Name, title and figures of each section."""
     return [
         (slug(title), title, [[_inlined(drawn, svgs[drawn.name]) for drawn in r] for r in rows])
         for title, rows in found.sections.items()

@@ -21,17 +21,26 @@ _LARGEST = 64
 """Largest height and width of an image in a figure, in pixels."""
 
 
-def _drawn(run: Run, name: str, title: str, caption: str, farthest: bool) -> Drawn:
-    """Draw a row of images for each cluster."""
+_CAPTIONS = {
+    "nearest": "The images of each cluster nearest to its centroid, the nearest one first: these "
+    "are typical of the cluster.",
+    "farthest": "The images of each cluster farthest from its centroid, the farthest one first: "
+    "their assignment is the least certain.",
+}
+
+
+def _drawn(run: Run, name: str) -> Drawn:
     if not run.clusters_images:
         raise CannotDrawError("a classifier has no centroids")
+    far = name == "farthest"
     found, centroids = run.found, run.seen.centroids
     assert centroids is not None  # Without centroids no cluster is known.
     distance = distances(run.points, found, centroids, run.seen.by_angle)
     chosen = {
-        cluster: extremes(distance, found == cluster, _EACH, farthest)
-        for cluster in cluster_order(run)
+        cluster: extremes(distance, found == cluster, _EACH, far) for cluster in cluster_order(run)
     }
+    caption = _CAPTIONS[name]
+    title = f"{name.capitalize()} {'from' if far else 'to'} the centroids"
     rows = [
         {"cluster": cluster, "rank": rank + 1, "image": image, "distance": float(distance[image])}
         for cluster, index in chosen.items()
@@ -46,22 +55,8 @@ def _drawn(run: Run, name: str, title: str, caption: str, farthest: bool) -> Dra
     return Drawn(name, title, caption, _figure(run, shown), rows)
 
 
-nearest = partial(
-    _drawn,
-    name="nearest",
-    title="Nearest to the centroids",
-    caption="The images of each cluster nearest to its centroid, the nearest one first: these are "
-    "typical of the cluster.",
-    farthest=False,
-)
-farthest = partial(
-    _drawn,
-    name="farthest",
-    title="Farthest from the centroids",
-    caption="The images of each cluster farthest from its centroid, the farthest one first: their "
-    "assignment is the least certain.",
-    farthest=True,
-)
+nearest = partial(_drawn, name="nearest")
+farthest = partial(_drawn, name="farthest")
 
 
 def _figure(run: Run, shown: dict[int, Tensor]) -> Figure:

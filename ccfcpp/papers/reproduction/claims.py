@@ -47,7 +47,6 @@ class Claim:
     stated: bool = True
 
     def __str__(self) -> str:
-        """Write the claim as one clause."""
         published = "" if self.paper is None else " (in the paper {} of {})".format(*self.paper)
         return f"{self.text}: {self.held} of {self.of}{published}"
 

@@ -3,12 +3,13 @@
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 
 from ccfcpp.core.metrics import above_rounding
 from ccfcpp.papers.reproduction.claims import Claim, claim
 from ccfcpp.papers.reproduction.drawing import draw_scores, draw_spectra
 from ccfcpp.papers.reproduction.items import ClaimSpec, Item, PictureSpec, SpectraSpec, TableSpec
-from ccfcpp.papers.reproduction.measures import SPECTRA, read
+from ccfcpp.papers.reproduction.measures import read, spectra
 from ccfcpp.papers.reproduction.published import published_scores
 from ccfcpp.papers.reproduction.results import Result, by_label, first_seeds, label
 from ccfcpp.papers.reproduction.scores import ANY, Place, ScoreTable, mean_scores
@@ -55,7 +56,6 @@ def find_in(item: Item, results: Sequence[Result]) -> Findings:
 
 
 def _table(item: Item, spec: TableSpec, results: Sequence[Result]) -> ScoreTable:
-    """Means over the seeds."""
 
     def place(result: Result, facts: Mapping[str, str]) -> Place:
         system = label(spec.system, result, facts)
@@ -77,7 +77,6 @@ def _published(spec: TableSpec) -> ScoreTable | None:
 
 
 def _claims(item: Item, spec: ClaimSpec, results: Sequence[Result]) -> list[Claim]:
-    """Hold a claim against the table of all runs, or of each group of them."""
     table = item.tables[spec.table or next(iter(item.tables))]
     published = _published(table)
     paper = None if published is None else spec.view(published)
@@ -99,7 +98,7 @@ def _spectra(item: Item, spec: SpectraSpec, results: Sequence[Result]) -> list[D
     # What stands side by side is of one run.
     chosen = first_seeds(results) if spec.of == "both" else results
     figures: dict[str, dict[str, list[float]]] = {}
-    for result, facts, values in read(chosen, SPECTRA[spec.of]):
+    for result, facts, values in read(chosen, partial(spectra, spec.of)):
         lines = figures.setdefault(label(spec.title or item.panels, result, facts), {})
         name = label(spec.line, result, facts)
         if values is not None and name not in lines:

@@ -58,12 +58,11 @@ def published_score(measure: str, dataset: str, p: float | None, method: str) ->
 
 @cache
 def published_scores(name: str) -> dict[Place, Score]:
-    """Return a table of a paper.
+    """Return a table of a paper by its name.
 
-    Args:
-        name: ``nmi`` or ``kappa``, Tables I and II of the CCFC++ paper; ``tpami 4``, that table of
-            accuracies of the FedDecorr paper; ``iclr 3``, of the ICLR version; or ``minutes``,
-            Table 6 of the former, relative to FedAvg.
+    ``nmi`` and ``kappa`` are Tables I and II of the CCFC++ paper; ``tpami 4`` is that table of
+    accuracies of the FedDecorr paper, ``iclr 3`` of the ICLR version; ``minutes`` is Table 6 of the
+    former, relative to FedAvg.
     """
     paper, _, number = name.partition(" ")
     if paper in _CLUSTERING:

@@ -23,7 +23,6 @@ class Score:
     deviation: float | None = None
 
     def __str__(self) -> str:
-        """Write three decimals."""
         text = f"{self.mean:.3f}"
         return text if self.deviation is None else f"{text} ± {self.deviation:.3f}"
 
@@ -33,7 +32,6 @@ class ScoreTable:
     """A measure of several systems under several conditions.
 
     Attributes:
-        measure: What is measured.
         axis: What varies along the axis.
         scores: Scores by place, in the order in which they are shown.
         first: Systems that stand before others, so that each looks the same in several tables.

@@ -15,6 +15,7 @@ from sklearn.datasets import load_digits
 from torch import Tensor
 
 from ccfcpp.core.randomness import Randomness
+from ccfcpp.papers.theory import singular_values
 from ccfcpp.papers.theory.drives import LabelledData, class_mean_drive, exact_drive
 from ccfcpp.papers.theory.linear_networks import (
     SplitNetwork,
@@ -23,14 +24,7 @@ from ccfcpp.papers.theory.linear_networks import (
     orthonormal_columns,
 )
 from ccfcpp.papers.theory.problems import one_hot
-from ccfcpp.papers.theory.simulation import Row
-from ccfcpp.papers.theory.singular_values import (
-    exact_rates,
-    offsets,
-    paired_vectors,
-    theorem_rates,
-)
-from ccfcpp.papers.theory.statements import Statement, equal
+from ccfcpp.papers.theory.statements import Row, Statement, equal
 
 SUBJECT = "Alignment (digits, 3 layers)"
 STARTS = ("PyTorch's weights", "a tenth of them", "balanced encoder", "all balanced")
@@ -48,8 +42,6 @@ class HeatMap:
     """One picture of Figure 6.
 
     Attributes:
-        start: One of ``STARTS``.
-        time: One of ``TIMES``.
         cosines: |u_k · v'_k'|, of shape (k', k), row and column in descending order of singular
             values.
         error: ‖rates of Eq. (44) − exact ones‖ / ‖exact ones‖.
@@ -103,7 +95,7 @@ def heat_maps(randomness: Randomness, times: tuple[int, ...] = TIMES) -> list[He
         return exact_drive(network, data) / samples
 
     network = _starts(randomness)
-    constants = offsets(network)
+    constants = singular_values.offsets(network)
     maps = _maps_at(times[0], network, data, constants)
     for before, time in pairwise(times):
         path = flow(network, drive, _STEP, round((time - before) / _STEP))
@@ -149,12 +141,12 @@ def _uniform(after: int, before: int, generator: torch.Generator) -> Tensor:
 def _maps_at(
     time: int, network: SplitNetwork, data: LabelledData, constants: Tensor
 ) -> list[HeatMap]:
-    cosines = paired_vectors(network).alignment
+    cosines = singular_values.paired_vectors(network).alignment
     driving = exact_drive(network, data)
-    exact = exact_rates(network, driving)
+    exact = singular_values.exact_rates(network, driving)
 
     def errors(matrix: Tensor) -> list[float]:
-        difference = theorem_rates(network, constants, matrix) - exact
+        difference = singular_values.theorem_rates(network, constants, matrix) - exact
         return [float(each) for each in difference.norm(dim=-1) / exact.norm(dim=-1)]
 
     derived, printed = errors(driving), errors(class_mean_drive(network, data))

@@ -64,12 +64,9 @@ def layer_velocities(layers: Layers, drive: Tensor) -> Layers:
     """
     velocities = []
     for number in range(len(layers)):
-        velocity = drive
-        if number + 1 < len(layers):
-            velocity = product(layers[number + 1 :]).mT @ velocity
-        if number > 0:
-            velocity = velocity @ product(layers[:number]).mT
-        velocities.append(velocity)
+        before, after = layers[:number], layers[number + 1 :]
+        velocity = product(after).mT @ drive if after else drive
+        velocities.append(velocity @ product(before).mT if before else velocity)
     return tuple(velocities)
 
 

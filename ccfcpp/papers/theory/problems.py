@@ -64,14 +64,10 @@ def aligned_start(
 ) -> SplitNetwork:
     """Make balanced layers, and a head whose right singular vectors are the encoder's left ones.
 
-    Args:
-        draws: Number of random networks.
-        depths: Layers of the encoder, L, and of the head, L'.
-        outputs: Outputs of the network, no fewer than singular values.
-        values: The encoder's singular values, positive, descending, of shape (k,).
-        constants: M_k = σ'_k^(2/L') − σ_k^(2/L). Where it is one number for all k, vectors that are
-            aligned at the start stay so: W_{L+1}ᵀW_{L+1} − W_L W_Lᵀ = M · 1 is conserved.
-        generator: Source of the numbers.
+    The depths are the layers of the encoder, L, and of the head, L'. The encoder's singular values,
+    of shape (k,), are positive and descending; there are no fewer outputs. The constants are
+    M_k = σ'_k^(2/L') − σ_k^(2/L). Where they are one number for all k, vectors that are aligned at
+    the start stay so: W_{L+1}ᵀW_{L+1} − W_L W_Lᵀ = M · 1 is conserved.
     """
     depth, head_depth = depths
     rank = len(values)

@@ -11,12 +11,12 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ccfcpp.core.randomness import Randomness
+from ccfcpp.papers.theory import statements
 from ccfcpp.papers.theory.drives import ClusteredData, contrastive_drive
 from ccfcpp.papers.theory.linear_networks import SplitNetwork, flow
 from ccfcpp.papers.theory.problems import REPRESENTATION, aligned_start, clustered_data
-from ccfcpp.papers.theory.simulation import Row, Simulation, path_rows, simulate
 from ccfcpp.papers.theory.singular_values import mean_effective_rank, mean_growing, paired_vectors
-from ccfcpp.papers.theory.statements import Statement, about_rates, equal, smaller, worst_rates
+from ccfcpp.papers.theory.statements import Row, Simulation, Statement
 from ccfcpp.papers.theory.theorem_1 import DEPTHS, starting_values
 
 SUBJECT = "CCFC++, Theorem III.4"
@@ -27,9 +27,9 @@ _LAM = 0.5  # the paper's 0.001 would not show a slip in its term
 _STEP, _STEPS = 4e-3, 240
 _CONSTANT = 0.5  # C
 
-_rates = partial(about_rates, SUBJECT)
-_equal = partial(equal, SUBJECT)
-_smaller = partial(smaller, SUBJECT)
+_rates = partial(statements.about_rates, SUBJECT)
+_equal = partial(statements.equal, SUBJECT)
+_smaller = partial(statements.smaller, SUBJECT)
 
 
 def theorem_iii_4_statements(randomness: Randomness) -> tuple[list[Statement], list[Row]]:
@@ -53,16 +53,20 @@ def theorem_iii_4_statements(randomness: Randomness) -> tuple[list[Statement], l
     drive = contrastive_drive(deep.network, deep_data)
     two_layers = "Eq. (7), full Jacobian, predictor of 2 layers, "
     as_printed = "Eq. (7) as printed (diagonal Jacobian, 1/n_c^2 of Eq. 15)"
-    statements = [
-        worst_rates(SUBJECT, f"{as_printed}; worst of L1", printed, paths),
-        worst_rates(SUBJECT, "Eq. (7) with the full Jacobian; worst of L1", full, paths),
-        worst_rates(SUBJECT, "the same with 1/n_c, as below Eq. (8); worst of L1", other, paths),
+    found = [
+        statements.worst_rates(SUBJECT, f"{as_printed}; worst of L1", printed, paths),
+        statements.worst_rates(SUBJECT, "Eq. (7) with the full Jacobian; worst of L1", full, paths),
+        statements.worst_rates(
+            SUBJECT, "the same with 1/n_c, as below Eq. (8); worst of L1", other, paths
+        ),
         _rates(two_layers + "as printed: power 1/2", deep.theorem(drive), deep),
         _rates(two_layers + "with power L2/2", deep.theorem(drive, head_depth=2), deep),
         *_gradients(*problems[DEPTHS.index(2)]),
         *_conclusions(randomness),
     ]
-    return statements, path_rows(paths, {"equation_7": printed, "equation_7_full_jacobian": full})
+    return found, statements.path_rows(
+        paths, {"equation_7": printed, "equation_7_full_jacobian": full}
+    )
 
 
 def _simulated(depths: tuple[int, int], randomness: Randomness) -> tuple[Simulation, ClusteredData]:
@@ -70,7 +74,7 @@ def _simulated(depths: tuple[int, int], randomness: Randomness) -> tuple[Simulat
     start = aligned_start(_DRAWS, depths, REPRESENTATION, starting_values(), _CONSTANT, generator)
     data = clustered_data(start, [0.0], _SPREAD, _LAM, generator)
     drive = partial(contrastive_drive, data=data)
-    return simulate(start.at_clients(1), drive, _STEP, _STEPS), data
+    return statements.simulate(start.at_clients(1), drive, _STEP, _STEPS), data
 
 
 def _gradients(path: Simulation, data: ClusteredData) -> list[Statement]:

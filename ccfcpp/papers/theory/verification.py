@@ -1,27 +1,23 @@
 """All statements, and the numbers behind them as tables."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.papers.theory.alignment import alignment_statements
 from ccfcpp.papers.theory.proposition import proposition_statements
-from ccfcpp.papers.theory.simulation import Row
-from ccfcpp.papers.theory.statements import Statement
+from ccfcpp.papers.theory.statements import Row, Statement
 from ccfcpp.papers.theory.theorem_1 import theorem_1_statements
 from ccfcpp.papers.theory.theorem_iii_4 import theorem_iii_4_statements
 
 
-@dataclass(frozen=True)
-class Verification:
-    """All statements, and the rows of each CSV file by its name without the suffix."""
+def verify(
+    seed: int, note: Callable[[str], None] = lambda _: None
+) -> tuple[list[Statement], dict[str, list[Row]]]:
+    """Check all statements, in the order of the papers; ``note`` gets each subject that comes next.
 
-    statements: list[Statement]
-    tables: dict[str, list[Row]]
-
-
-def verify(seed: int, note: Callable[[str], None] = lambda _: None) -> Verification:
-    """Check all statements; ``note`` is called with the subject that comes next."""
+    Returns:
+        The statements, and the rows of each CSV file by its name without the suffix.
+    """
     randomness = Randomness(seed)
     note("Proposition 1")
     proposition = proposition_statements(randomness)
@@ -38,4 +34,4 @@ def verify(seed: int, note: Callable[[str], None] = lambda _: None) -> Verificat
         "theorem-1-singular-values": of_classification,
         "theorem-iii-4-singular-values": of_contrast,
     }
-    return Verification(statements, tables)
+    return statements, tables

@@ -18,8 +18,8 @@ from ccfcpp.papers.theory.linear_networks import (
     orthonormal_columns,
     product,
 )
-from ccfcpp.papers.theory.simulation import differences, relative_error, simulate
 from ccfcpp.papers.theory.singular_values import exact_rates
+from ccfcpp.papers.theory.statements import differences, relative_error, simulate
 from tests.support.theory import INPUTS, LATENT, clustered, labelled, network, normal
 
 
