@@ -67,9 +67,12 @@ def chosen_by_default(
     chosen = {key for tree in given for key, _ in flatten(tree)}
     values = values_of(config) | dict(found)
     left = [flag for flag in flags if flag.key not in chosen and values.get(flag.key) is not None]
-    shown = (f"{v:g}" if isinstance(v := values[flag.key], float) else str(v) for flag in left)
-    words = ", ".join(f"{flag.option} {value}" for flag, value in zip(left, shown, strict=True))
+    words = ", ".join(f"{flag.option} {_short(values[flag.key])}" for flag in left)
     return f"by default: {words}" if words else ""
+
+
+def _short(value: object) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 E = TypeVar("E", bound="AnyExperiment")

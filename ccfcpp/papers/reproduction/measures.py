@@ -60,7 +60,8 @@ def spectra(whose: Whose, result: Result) -> Readings[Tensor]:
     They are in descending order, of shape (dimensions,).
     """
     arrays = result.folder.read_arrays("spectra")
-    local, clients = arrays.get("local", []), arrays.get("client", torch.empty(0)).tolist()
+    local: Sequence[Tensor] | Tensor = arrays.get("local", ())
+    clients = arrays.get("client", torch.empty(0)).tolist()
     found: list[tuple[Facts, Tensor | None]] = []
     if whose in ("global", "both"):
         found.append(({"model": "global model"}, arrays.get("global")))
