@@ -20,7 +20,7 @@ from ccfcpp.cli.leakage import leakage
 from ccfcpp.cli.predict import predict
 from ccfcpp.cli.presets import presets as list_presets
 from ccfcpp.cli.report import report
-from ccfcpp.cli.reproduce import add_reproduce
+from ccfcpp.cli.reproduce import reproduce
 from ccfcpp.cli.serve import serve
 from ccfcpp.cli.terminal import INTERRUPTED
 from ccfcpp.cli.theory import verify_theory
@@ -83,11 +83,7 @@ def main() -> None:
 
 
 def _hide_types_of_switches(command: Any) -> None:
-    """Let help show no ``<bool>`` behind flags that take no value, as recent versions of typer do.
-
-    Args:
-        command: Of typer, whose classes have other names from version to version.
-    """
+    """Let help show no ``<bool>`` behind flags without a value, as recent versions of typer do."""
     for option in command.get_params(typer.Context(command)):
         if getattr(option, "is_flag", False):
             option.metavar = ""
@@ -134,7 +130,7 @@ app.command()(leakage)
 _add(compare, base=BESIDE_PUBLISHED)
 app.command()(verify_theory)
 _add(report)
-add_reproduce(app)
+_add(reproduce)
 _add(classify, ClassifyConfig)
 app.add_typer(keys, name="keys")
 app.command()(serve)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -23,12 +23,7 @@ _MOST_ROWS = 30
 
 
 class Attendance:
-    """The clients of a roster and how each fares.
-
-    Args:
-        console: Where lines go where it is no terminal.
-        names: The clients.
-    """
+    """The clients of a roster and how each fares, in lines where the console is no terminal."""
 
     def __init__(self, console: Console, names: Iterable[str]) -> None:
         self.console = console
@@ -57,18 +52,13 @@ class Attendance:
         if worth_a_line and not self.console.is_terminal:
             self.console.print(f"{member.name} is {_WORDS[now]}")
 
-    @contextmanager
-    def shown(self) -> Iterator[None]:
+    def shown(self) -> AbstractContextManager[object]:
         """Show the table on a terminal, for as long as the context lasts."""
-        with (
-            Live(self, console=self.console, transient=True)
-            if self.console.is_terminal
-            else (nullcontext())
-        ):
-            yield
+        if not self.console.is_terminal:
+            return nullcontext()
+        return Live(self, console=self.console, transient=True)
 
     def __rich__(self) -> Table:
-        """The table."""
         table = Table("client", "images", "")
         quiet = ("there", "at work")
         order = sorted(self.standings.items(), key=lambda item: item[1] in quiet)

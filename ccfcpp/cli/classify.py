@@ -3,24 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING
 
 import typer
 
-from ccfcpp.cli import flags
+from ccfcpp.cli import flags, terminal
 from ccfcpp.cli.options import Asked, Seeds, ShowProfile, running
 from ccfcpp.cli.single import Rows, Shown
-from ccfcpp.cli.terminal import (
-    print_rows,
-    printed_profile,
-    report_command,
-    resumable,
-    resume_command,
-    run_to_end,
-    usage_errors,
-)
 from ccfcpp.core.config_layers import stack
 from ccfcpp.core.errors import UsageError
 from ccfcpp.runs.given import Given, refuse_idle
@@ -34,7 +25,6 @@ if TYPE_CHECKING:
     from ccfcpp.runs.folder import RunFolder
     from ccfcpp.runs.paths import Summary
     from ccfcpp.runs.study import Planned, Row, Study
-    from supervised.experiment import ClassificationExperiment
 
 FLAGS = (
     flags.DATASET,
@@ -67,12 +57,12 @@ def classify(asked: Asked, seeds: Seeds = 1, profile: ShowProfile = False) -> No
     flags.name_partition(asked.named)
     axes = flags.take_axes(asked.named, FLAGS)
     given = asked.given(FLAGS, "classify", "feddecorr")
-    with usage_errors():
+    with terminal.usage_errors():
         found = _study(asked, given, axes, seeds)
     if isinstance(found, Given):
         _SHOWN.run(asked, found, profile)
         return
-    with printed_profile() if profile else nullcontext():
+    with terminal.printed_profile() if profile else nullcontext():
         _run_study(found, asked.json_output)
 
 
@@ -91,15 +81,14 @@ def _study(
     if not asked.resume and not several and not given.has_grid:
         return given
 
-    from ccfcpp.runs.environment import keep_freed_memory, use_processors
     from ccfcpp.runs.study import plan_grid, reopen_study
 
-    keep_freed_memory()
-    use_processors()
+    terminal.prepare()
     if asked.resume:
         changes = stack(ClassifyConfig, *given.layers) | axes
         return reopen_study(path, ClassifyConfig, changes, seeds)
-    plan = plan_grid(ClassifyConfig, "classify", given.files, given.values, seeds, _typed(axes))
+    typed = {key: list(map(_number, texts)) for key, texts in axes.items()}
+    plan = plan_grid(ClassifyConfig, "classify", given.files, given.values, seeds, typed)
     if len(plan) == 1:
         return given.in_cell(plan[0].axes)
     refuse_idle(given, [planned.config for planned in plan], "classify", axes)
@@ -118,12 +107,8 @@ def _begun(asked: Asked, plan: list[Planned[ClassifyConfig]]) -> Study[ClassifyC
     return Study.create(path, plan)
 
 
-def _typed(axes: Mapping[str, list[str]]) -> dict[str, list[float | str]]:
-    """Lists of text with numbers as a file would have them: equal values are one."""
-    return {key: list(map(_number, texts)) for key, texts in axes.items()}
-
-
 def _number(text: str) -> float | str:
+    """Read a number as a file would have it, so that equal values are one."""
     for kind in (int, float):
         with suppress(ValueError):
             return kind(text)
@@ -131,10 +116,10 @@ def _number(text: str) -> float | str:
 
 
 def _run_study(study: Study[ClassifyConfig], json_output: bool) -> None:
-    with resumable(resume_command("classify", study.path)) as should_stop:
+    with terminal.resumable(terminal.resume_command("classify", study.path)) as should_stop:
 
         def run_one(title: str, experiment: AnyExperiment, folder: RunFolder) -> Summary:
-            return run_to_end(experiment, folder, _SHOWN.headline, should_stop, title)
+            return terminal.run_to_end(experiment, folder, _SHOWN.headline, should_stop, title)
 
         def finished() -> None:
             _tabulate(study)
@@ -145,8 +130,8 @@ def _run_study(study: Study[ClassifyConfig], json_output: bool) -> None:
         summaries = [summary for _, summary in study.results()]
         typer.echo(json.dumps({"out": str(study.path), "table": rows, "runs": summaries}))
     else:
-        print_rows(str(study.path), shown)
-        typer.echo(f"as a page: {report_command(study.path)}")
+        terminal.print_rows(str(study.path), shown)
+        typer.echo(f"as a page: {terminal.report_command(study.path)}")
 
 
 def _tabulate(study: Study[ClassifyConfig]) -> tuple[list[Row], list[Rows]]:
@@ -170,10 +155,6 @@ def _worth_naming(config: ClassifyConfig) -> Iterable[flags.Flag]:
     weight = [flags.BETA] if config.decorrelation.kind != "none" else []
     named = (flags.DATASET, flags.CLASSIFICATION_METHOD, flags.DECORR, *weight, flags.MODEL)
     return (*named, degree, flags.TEN_CLIENTS, flags.SEED)
-
-
-def _found(experiment: ClassificationExperiment) -> dict[str, object]:
-    return {"partition.clients": len(experiment.parts)}
 
 
 def _title(summary: Summary) -> str:
@@ -212,11 +193,11 @@ def _shown(figure: float | None, words: str) -> str:
 
 
 _SHOWN = Shown(
-    CLASSIFICATION,
-    ("accuracy", "accuracy"),
-    _heading,
-    _worth_naming,
-    _found,
-    _title,
-    _rows,
+    pipeline=CLASSIFICATION,
+    headline=("accuracy", "accuracy"),
+    heading=_heading,
+    worth_naming=_worth_naming,
+    found=lambda experiment: {"partition.clients": len(experiment.parts)},
+    title=_title,
+    rows=_rows,
 )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from ccfcpp.cli import flags
 from ccfcpp.cli.options import Asked, ShowProfile, running
 from ccfcpp.cli.single import Rows, Shown
+from ccfcpp.cli.terminal import score_rows
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.methods import METHODS
 from ccfcpp.clustering.own_images import in_words
@@ -74,6 +75,7 @@ def _title(summary: Summary) -> str:
 
 
 def _rows(config: ClusterConfig, summary: Summary) -> Rows:
+    labelled = summary["nmi"] is not None
     empty = summary["clients"] - summary["connected"] - summary["disconnected"]
     apart = {"connected clients": "scores_connected", "absent clients": "scores_absent"}
     return {
@@ -85,20 +87,13 @@ def _rows(config: ClusterConfig, summary: Summary) -> Rows:
         "partition": config.partition.in_words,
         "rounds": _rounds(summary),
         "leaves a client": summary["sends"],
-        **_scores(summary),
+        **(score_rows(summary) if labelled else {"scores": "none: the images have no labels"}),
         **{
             title: f"NMI {summary[key]['nmi']:.4f}, Kappa {summary[key]['kappa']:.4f}"
             for title, key in apart.items()
             if summary["scores_absent"] is not None
         },
     }
-
-
-def _scores(summary: Summary) -> Rows:
-    if summary["nmi"] is None:
-        return {"scores": "none: the images have no labels"}
-    titles = {"NMI": "nmi", "Kappa": "kappa", "accuracy": "accuracy", "ARI": "ari"}
-    return {title: f"{summary[key]:.4f}" for title, key in titles.items()}
 
 
 def _rounds(summary: Summary) -> str:
@@ -109,4 +104,6 @@ def _rounds(summary: Summary) -> str:
     return str(rounds)
 
 
-_SHOWN = Shown(CLUSTERING, ("nmi", "NMI"), _heading, _worth_naming, _found, _title, _rows, _notes)
+_SHOWN = Shown(
+    CLUSTERING, ("nmi", "NMI"), _heading, _worth_naming, _found, _title, _rows, notes=_notes
+)

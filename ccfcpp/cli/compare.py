@@ -9,16 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ccfcpp.cli import flags
+from ccfcpp.cli import flags, terminal
 from ccfcpp.cli.options import Asked, Seeds, running
-from ccfcpp.cli.terminal import (
-    column,
-    progress_console,
-    report_command,
-    resumable,
-    resume_command,
-    usage_errors,
-)
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.methods import METHODS
 from ccfcpp.core.config import Tree
@@ -63,10 +55,9 @@ def compare(asked: Asked, seeds: Seeds = 1, jobs: Jobs = 1) -> None:
     """
     from rich.console import Console
 
-    from ccfcpp.cli.study_progress import watched
+    from ccfcpp.cli.progress import watched
     from ccfcpp.clustering.experiment import ClusteringExperiment
     from ccfcpp.papers.comparison import COSTS_TITLE, Comparison
-    from ccfcpp.runs.environment import keep_freed_memory, use_processors
     from ccfcpp.runs.parallel import run_in_processes
     from ccfcpp.runs.study import reopen_study
 
@@ -74,9 +65,8 @@ def compare(asked: Asked, seeds: Seeds = 1, jobs: Jobs = 1) -> None:
     methods, p = (_taken(asked.named, flag) for flag in (flags.COMPARED_METHODS, flags.SKEWS))
     axes = flags.take_axes(asked.named, FLAGS)
     given = asked.given(FLAGS, "compare", "cluster")
-    keep_freed_memory()
-    use_processors()
-    with usage_errors():
+    terminal.prepare()
+    with terminal.usage_errors():
         if asked.resume:
             changes = stack(ClusterConfig, *given.layers) | axes
             changes |= {"--methods": methods} if methods else {}
@@ -94,20 +84,19 @@ def compare(asked: Asked, seeds: Seeds = 1, jobs: Jobs = 1) -> None:
         study.write_table(shown.rows, shown.as_markdown())
         return _scores(shown)[0]
 
-    console = progress_console()
+    console = terminal.progress_console()
     with (
-        resumable(resume_command("compare", study.path), console) as should_stop,
+        terminal.resumable(terminal.resume_command("compare", study.path), console) as should_stop,
         watched(study, console, tabulated) as look,
     ):
         run_in_processes(study, ClusteringExperiment, jobs, look, should_stop)
-    result = compared()
+    result, at = compared(), study.path
     if asked.json_output:
-        costs = result.costs()
-        typer.echo(json.dumps({"out": str(study.path), "table": result.rows, "costs": costs}))
+        found = {"out": str(at), "table": result.rows, "costs": result.costs()}
+        typer.echo(json.dumps(found))
     else:
-        Console().print(*_scores(result), _table(COSTS_TITLE, result.costs()))
-        typer.echo(f"also in {study.path}/table.csv and table.md")
-        typer.echo(f"as a page: {report_command(study.path)}")
+        Console().print(*_scores(result), terminal.table_of(COSTS_TITLE, result.costs()))
+        typer.echo(f"also in {at}/table.csv and table.md\nas a page: {terminal.report_command(at)}")
 
 
 def _taken(named: flags.Named, flag: flags.Flag) -> list[str]:
@@ -143,37 +132,29 @@ def _start(out: Path | None, plan: list[Planned[ClusterConfig]]) -> Study[Cluste
     from ccfcpp.clustering.setup import load_data
     from ccfcpp.runs.study import Study
 
-    first = plan[0].config
-    path = out or new_path("comparison", first.dataset)
+    path = out or new_path("comparison", plan[0].config.dataset)
     RunPaths(path).refuse_if_taken()
-    data = load_data(first)
+    data = load_data(plan[0].config)
     # What can be checked before hours of work is: each method, by its first run.
-    for method in dict.fromkeys(run.config.method for run in plan):
-        config = next(run.config for run in plan if run.config.method == method)
+    for config in {run.config.method: run.config for run in reversed(plan)}.values():
         ClusteringExperiment(config, data)
     return Study.create(path, plan)
 
 
 def _scores(result: Comparison) -> list[Table]:
-    return [_table(title, result.table(score)) for score, title in result.titles().items()]
+    tables = {title: result.table(score) for score, title in result.titles().items()}
+    return [
+        terminal.table_of(
+            title, [{name: _cell(entry) for name, entry in row.items()} for row in rows]
+        )
+        for title, rows in tables.items()
+    ]
 
 
-def _table(title: str, rows: list[dict[str, Entry | str]] | list[dict[str, str]]) -> Table:
-    from rich.table import Table
+def _cell(entry: Entry | str) -> str | Text:
     from rich.text import Text
 
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    table = Table(*map(column, names), title=Text(title))
-    for row in rows:
-        table.add_row(*(_cell(row, name) for name in names))
-    return table
-
-
-def _cell(row: Mapping[str, Entry | str], name: str) -> Text:
-    from rich.text import Text
-
-    entry = row.get(name, "")
     if isinstance(entry, str):
-        return Text(entry)
+        return entry
     score = Text(entry.score, style="bold" if entry.best else "")
     return score.append(f"\n{entry.published}", style="not bold") if entry.published else score

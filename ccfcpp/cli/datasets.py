@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import typer
+
 from ccfcpp.cli import flags
 
 _BY_FOLDER = """By their folder, which you fetch yourself:
@@ -13,17 +15,19 @@ _BY_FOLDER = """By their folder, which you fetch yourself:
 @flags.keyed(flags.DATA_ROOT)
 def datasets(named: flags.Named) -> None:
     """List the data sets and where they were found."""
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
+    from ccfcpp.cli.terminal import print_rows
     from ccfcpp.data.registry import describe
 
     root = named["data.root"]
-    table = Table("name", "images", "classes", "shape", "place")
-    for name, (data, place) in describe(None if root is None else Path(root)).items():
-        size = "x".join(map(str, data.shape))
-        table.add_row(name, f"{data.images:,}", str(data.classes), size, Text(place))
-    console = Console()
-    console.print(table)
-    console.print(_BY_FOLDER, markup=False, highlight=False)
+    rows = [
+        {
+            "name": name,
+            "images": f"{data.images:,}",
+            "classes": str(data.classes),
+            "shape": "x".join(map(str, data.shape)),
+            "place": place,
+        }
+        for name, (data, place) in describe(None if root is None else Path(root)).items()
+    ]
+    print_rows("", rows)
+    typer.echo(_BY_FOLDER)

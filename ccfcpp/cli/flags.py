@@ -32,7 +32,6 @@ class Flag:
 
     Attributes:
         key: The dotted key of the configuration.
-        help: What it is.
         metavar: What stands for its value in the help; empty for a switch, which sets its key to
             true.
         named: What it is called, where that is not the last part of its key.
@@ -159,13 +158,17 @@ MACHINE = DEVICE, _, DATA_ROOT = _titled(
 )
 
 
+def give_parameters(command: Command, own: Iterable[inspect.Parameter]) -> None:
+    """Let typer see parameters by keyword in a command that takes any."""
+    parameters = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in own]
+    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    command.__annotations__ = {each.name: each.annotation for each in parameters}
+
+
 def keyed(*flags: Flag) -> Callable[[Command], Command]:
-    """Give a command some flags of the table, before its own.
+    """Give a command some flags of the table, before its own, and their values as ``named``.
 
     Where a setting of a flag is refused, the message names the flag and not the key behind it.
-
-    Args:
-        flags: The flags. The command gets their values as its argument ``named``.
     """
 
     def decorate(command: Command) -> Command:
@@ -180,12 +183,9 @@ def keyed(*flags: Flag) -> Callable[[Command], Command]:
             except UsageError as error:
                 raise UsageError(by_flags(str(error), typed)) from error
 
-        parameters = [flag.parameter for flag in flags]
-        for name, own in inspect.signature(command, eval_str=True).parameters.items():
-            if name != "named":
-                parameters.append(own.replace(kind=inspect.Parameter.KEYWORD_ONLY))
-        wrapper.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-        wrapper.__annotations__ = {each.name: each.annotation for each in parameters}
+        own = dict(inspect.signature(command, eval_str=True).parameters)
+        del own["named"]
+        give_parameters(wrapper, [*(flag.parameter for flag in flags), *own.values()])
         wrapper.table = flags  # type: ignore[attr-defined] # for the help
         return wrapper
 
@@ -193,12 +193,9 @@ def keyed(*flags: Flag) -> Callable[[Command], Command]:
 
 
 def by_flags(message: str, typed: Mapping[str, str]) -> str:
-    """A message that names flags in the place of their keys.
+    """Name, in a message, the flags that were typed (by dotted key) in the place of their keys.
 
-    Args:
-        message: What was refused.
-        typed: The flags that were typed, by dotted key. A key without a dot may be an English word:
-            it is taken for a key only where its value follows.
+    A key without a dot may be an English word: it is taken for a key only where its value follows.
     """
     for key, option in typed.items():
         bare = r"|(?![\w.'=])" if "." in key else ""
@@ -212,14 +209,7 @@ def several(*flags: Flag) -> tuple[Flag, ...]:
 
 
 def take_axes(named: Named, flags: Iterable[Flag]) -> dict[str, list[str]]:
-    """Take the lists out of what was given: what is left has one value each.
-
-    Args:
-        named: Values of a command's flags by dotted key.
-        flags: Flags that may have lists.
-
-    Returns:
-        The lists, by dotted key.
+    """Take the lists, by dotted key, out of what was given: what is left has one value each.
 
     Raises:
         UsageError: A list holds an empty value.
@@ -247,9 +237,6 @@ def listed(text: str, option: str) -> list[str]:
 def name_partition(named: Named) -> None:
     """Let a flag that belongs to a kind of partition name that kind.
 
-    Args:
-        named: Values of a command's flags by dotted key, into which the kind goes.
-
     Raises:
         UsageError: Flags name different kinds.
     """
@@ -267,13 +254,10 @@ def name_partition(named: Named) -> None:
 def showing_defaults(
     presets: str, kind: Callable[[], type[RunConfig]], *flags: Flag, base: Tree | None = None
 ) -> type[TyperCommand]:
-    """The class of a command whose help shows its flags' defaults, and the systems that have them.
+    """Make the class of a command whose help shows its flags' defaults and systems.
 
-    Args:
-        presets: Folder of the data sets' presets.
-        kind: Gives the kind of configuration; called only where the help is asked for.
-        flags: The flags.
-        base: What the command lays over the preset.
+    They are those of the data sets' presets in a folder, with what the command lays over them. The
+    kind of configuration is asked for only where the help is.
     """
     by_name = {flag.name: flag for flag in flags}
 

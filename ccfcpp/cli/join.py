@@ -4,11 +4,13 @@ import math
 import signal
 import tempfile
 from contextlib import nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ccfcpp.cli.options import grouped
 from ccfcpp.cli.serve import address, require_flower
 from ccfcpp.cli.terminal import progress_console
 from ccfcpp.core.errors import UsageError
@@ -21,17 +23,20 @@ if TYPE_CHECKING:
 _OPTIONAL = [kind for kind in KINDS if kind not in ALWAYS]
 
 
-def join(
-    data: Annotated[str, typer.Option(help="Image folder, archive of one, or .npz file.")],
-    server: Annotated[
-        str | None, typer.Option(metavar="HOST:PORT", help="The server's gate.")
-    ] = None,
+@dataclass(frozen=True)
+class Terms:
+    """How a client takes part, as the help of each option says."""
+
+    data: Annotated[str, typer.Option(help="Image folder, archive of one, or .npz file.")]
+    server: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="The server's gate.")] = (
+        None
+    )
     key: Annotated[
         Path | None, typer.Option(help="The client's private key (ccfcpp keys client).")
-    ] = None,
+    ] = None
     authority: Annotated[
         Path | None, typer.Option(help="The authority's certificate; ca.crt otherwise.")
-    ] = None,
+    ] = None
     insecure: Annotated[
         bool,
         typer.Option(
@@ -39,21 +44,21 @@ def join(
             help="Try it out on this machine alone, with a key of keys/trial (ccfcpp serve "
             "--insecure); --key gives another folder.",
         ),
-    ] = False,
+    ] = False
     allow: Annotated[
         list[str] | None,
         typer.Option(
             metavar="KIND",
             help=f"Also send: {', '.join(_OPTIONAL)}. Models, centroids and sums are allowed.",
         ),
-    ] = None,
+    ] = None
     only_secure_sums: Annotated[
         bool,
         typer.Option(
             "--only-secure-sums",
             help="Refuse a run in which the server sees what this client sends.",
         ),
-    ] = False,
+    ] = False
     only_private: Annotated[
         float | None,
         typer.Option(
@@ -61,37 +66,56 @@ def join(
             metavar="EPSILON",
             help="Refuse a run without differential privacy, or with a larger ε.",
         ),
-    ] = None,
+    ] = None
     delta: Annotated[
         float | None,
         typer.Option(help="With --only-private: refuse a larger δ, too; above 1e-5 otherwise."),
-    ] = None,
+    ] = None
     state: Annotated[
         Path | None, typer.Option(help="Folder of what the client remembers; KEY.state otherwise.")
-    ] = None,
-) -> None:
+    ] = None
+
+    @property
+    def address(self) -> str:
+        """Host and port of the server.
+
+        Raises:
+            UsageError: It is missing, or the key is.
+        """
+        server = self.server or (f"{HOST}:{PORT}" if self.insecure else None)
+        if server is None or (self.key is None and not self.insecure):
+            raise UsageError(
+                f"{'--server' if server is None else '--key'} is missing: give --server HOST:PORT "
+                "and --key, or try it out on this machine with --insecure"
+            )
+        return server
+
+    @property
+    def allowed(self) -> frozenset[Kind]:
+        """The kinds of messages that may be sent beside those that always may."""
+        if unknown := [kind for kind in self.allow or [] if kind not in KINDS]:
+            raise UsageError(
+                f"--allow {unknown[0]} is refused: it should be {' or '.join(_OPTIONAL)}"
+            )
+        return frozenset(kind for kind in KINDS if kind in (self.allow or []))
+
+
+@grouped
+def join(terms: Terms) -> None:
     """Take part in a federation with the images of this machine, which stay here."""
-    server = server or (f"{HOST}:{PORT}" if insecure else None)
-    if server is None or (key is None and not insecure):
-        raise UsageError(
-            f"{'--server' if server is None else '--key'} is missing: give --server HOST:PORT and "
-            "--key, or try it out on this machine with --insecure"
-        )
+    server, insecure = terms.address, terms.insecure
     host, _ = address(server)
     if insecure:
         require_this_machine(host)
-    allowed = frozenset(kind for kind in KINDS if kind in (allow or []))
-    if unknown := [kind for kind in allow or [] if kind not in KINDS]:
-        raise UsageError(f"--allow {unknown[0]} is refused: it should be {' or '.join(_OPTIONAL)}")
-    if not Path(data).exists():
-        raise UsageError(f"there are no images at {data}: give another --data")
-    limit = privacy_limit(only_private, delta)
+    allowed = terms.allowed
+    if not Path(terms.data).exists():
+        raise UsageError(f"there are no images at {terms.data}: give another --data")
+    limit = privacy_limit(terms.only_private, terms.delta)
     require_flower()
-    taken = free_key(key or FOLDER) if insecure else nullcontext(key)
-    with taken as own:
+    with free_key(terms.key or FOLDER) if insecure else nullcontext(terms.key) as own:
         assert own is not None  # checked above
-        certificate = own.parents[1] / "ca.crt" if insecure else authority or Path("ca.crt")
-        _take_part(server, own, certificate, data, allowed, only_secure_sums, limit, state)
+        certificate = own.parents[1] / "ca.crt" if insecure else terms.authority or Path("ca.crt")
+        _take_part(terms, server, own, certificate, allowed, limit)
 
 
 def privacy_limit(epsilon: float | None, delta: float | None) -> "PrivacyLimit | None":
@@ -115,19 +139,17 @@ def privacy_limit(epsilon: float | None, delta: float | None) -> "PrivacyLimit |
 
 
 def _take_part(
+    terms: Terms,
     server: str,
     key: Path,
     authority: Path,
-    data: str,
     allowed: frozenset[Kind],
-    only_secure_sums: bool,
-    only_private: "PrivacyLimit | None",
-    state: Path | None,
+    limit: "PrivacyLimit | None",
 ) -> None:
     for path in (key, authority):
         if not path.is_file():
             raise UsageError(f"{path} is missing: make keys with ccfcpp keys")
-    place = state or key.with_suffix(".state")
+    place = terms.state or key.with_suffix(".state")
     console = progress_console()
 
     from ccfcpp.deployment.client.run import load_for
@@ -138,13 +160,13 @@ def _take_part(
 
     use_processors()
     worker = Worker(
-        lambda spec: load_for(spec, data),
+        lambda spec: load_for(spec, terms.data),
         place,
         allowed,
         choose_device("auto"),
         console.print,
-        only_secure_sums=only_secure_sums,
-        only_private=only_private,
+        only_secure_sums=terms.only_secure_sums,
+        only_private=limit,
     )
     # A path of a socket must be short.
     with tempfile.TemporaryDirectory(prefix="ccfcpp-") as folder:

@@ -49,11 +49,9 @@ class Asked:
     json_output: AsJson = False
 
     def given(self, table: Iterable[flags.Flag], *groups: str) -> Given:
-        """The settings that the user gave.
+        """The settings that the user gave by a command's table of flags, and by files.
 
-        Args:
-            table: The command's flags.
-            groups: Folders of the presets that the command means by a short name.
+        Presets in the folders ``groups`` have short names.
 
         Raises:
             UsageError: A file cannot be read, or a setting is of another form.
@@ -85,9 +83,7 @@ def grouped(command: flags.Command) -> flags.Command:
         command(**made, **given)
 
     spread = [each for name in own for each in groups.get(name, {name: own[name]}).values()]
-    parameters = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in spread]
-    wrapper.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    wrapper.__annotations__ = {each.name: each.annotation for each in parameters}
+    flags.give_parameters(wrapper, spread)
     return wrapper
 
 

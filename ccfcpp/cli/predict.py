@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from collections import Counter
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -51,6 +48,7 @@ def predict(
     from ccfcpp.core.files import write_whole
     from ccfcpp.data.photos import read_photos
     from ccfcpp.runs.environment import use_processors
+    from ccfcpp.runs.study import as_csv
 
     use_processors()
     console = progress_console()
@@ -60,8 +58,10 @@ def predict(
     read = read_photos(photos, loaded.image_shape, resized=resized)
     console.print(f"assigning {len(read.names):,} images …")
     found: list[int] = loaded.assign(read.images).tolist()
+    rows = [{"file": n, "cluster": own} for n, own in zip(read.names, found, strict=True)]
     try:
-        write_whole(out, _as_csv(read.names, found))
+        # A file's name may be any bytes.
+        write_whole(out, as_csv(rows).encode("utf-8", "surrogateescape"))
     except OSError as error:
         raise UsageError(
             f"{out} cannot be written ({error.strerror}): give another --out"
@@ -78,12 +78,3 @@ def _check_out(out: Path) -> None:
         raise UsageError(f"{out} is there already: give another --out")
     if not out.parent.is_dir():
         raise UsageError(f"{out.parent} is no folder: make it, or give another --out")
-
-
-def _as_csv(names: Sequence[str], clusters: Sequence[int]) -> bytes:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(("file", "cluster"))
-    writer.writerows(zip(names, clusters, strict=True))
-    # A file's name may be any bytes.
-    return text.getvalue().encode("utf-8", "surrogateescape")

@@ -1,16 +1,22 @@
-"""The progress of a run on stderr."""
+"""How far a run is, or the runs of a study, on stderr."""
 
 import time
-from collections.abc import Iterable, Mapping
-from types import TracebackType
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from rich.console import Console, RenderableType
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.text import Text
 
 from ccfcpp.core.pace import Pace
 from ccfcpp.core.units import counted
 from ccfcpp.engine.federation import RoundReport
+from ccfcpp.runs.paths import C
+from ccfcpp.runs.study import Study
 
 if TYPE_CHECKING:
     from ccfcpp.runs.experiment import AnyExperiment
@@ -26,8 +32,6 @@ _FEW_IMAGES, _SMALL_SIDE = 2000, 32
 
 
 class _Bar(Progress):
-    """A bar with something below it."""
-
     below: RenderableType | None = None
 
     def get_renderables(self) -> Iterable[RenderableType]:
@@ -36,59 +40,49 @@ class _Bar(Progress):
             yield self.below
 
 
+@dataclass(eq=False)
 class RunProgress:
     """Round, loss, a score and time left: a live bar on a terminal, else a line every few seconds.
 
-    Args:
-        console: Where to.
-        rounds: Rounds of the whole run.
+    Attributes:
         headline: Key and name of the score that is shown.
         samples: Images of all clients together.
         below: What a terminal shows below the bar.
         hint: What to say of a long run.
+        first_step: When the first step of a round was done, and which share it was.
     """
 
-    def __init__(
-        self,
-        console: Console,
-        rounds: int,
-        headline: tuple[str, str],
-        samples: int = 0,
-        below: RenderableType | None = None,
-        hint: str = "",
-    ) -> None:
-        self.hint = hint
-        self.console = console
-        self.rounds = rounds
-        self.headline = headline
+    console: Console
+    rounds: int
+    headline: tuple[str, str]
+    samples: int = 0
+    below: RenderableType | None = None
+    hint: str = ""
+    first_step: tuple[float, float] | None = None
+    estimated: bool = False
+    score: str = ""
+    last_line: float = -_SECONDS_BETWEEN_LINES
+
+    def __post_init__(self) -> None:
         self.bar = _Bar(
             TextColumn("round"),
             MofNCompleteColumn(),
             BarColumn(),
             TextColumn("{task.fields[figures]}", markup=False),
-            console=console,
-            disable=not console.is_terminal,
+            console=self.console,
+            disable=not self.console.is_terminal,
         )
-        self.bar.below = below
-        self.task = self.bar.add_task("rounds", total=rounds, figures="")
-        self.pace = Pace(samples, self._moved)
-        self.first_step: tuple[float, float] | None = None
-        self.estimated = False
+        self.bar.below = self.below
+        self.task = self.bar.add_task("rounds", total=self.rounds, figures="")
+        self.pace = Pace(self.samples, self._moved)
         self.ends: list[float] = []
-        self.score = ""
-        self.last_line = -_SECONDS_BETWEEN_LINES
 
     def __enter__(self) -> Self:
         self.bar.start()
         self.ends = [time.monotonic()]
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.bar.stop()
 
     def __call__(self, report: RoundReport, scores: dict[str, float]) -> None:
@@ -109,15 +103,12 @@ class RunProgress:
         spent = f"ε {report.figures['epsilon']:.3g}" if "epsilon" in report.figures else ""
         figures = " ".join(f"{loss}  {self.score} {spent}  {self._time_left(report)}".split())
         self.bar.update(self.task, completed=report.round + 1, figures=figures)
-        if not self.console.is_terminal and (self._line_is_due() or last):
-            self.last_line = time.monotonic()
+        due = self.ends[-1] - self.last_line >= _SECONDS_BETWEEN_LINES
+        if not self.console.is_terminal and (due or last):
+            self.last_line = self.ends[-1]
             self.console.print(f"round {report.round + 1}/{self.rounds} {figures}")
 
-    def _line_is_due(self) -> bool:
-        return time.monotonic() - self.last_line >= _SECONDS_BETWEEN_LINES
-
     def _moved(self) -> None:
-        """A part of a round is done."""
         pace = self.pace
         self.bar.update(self.task, completed=pace.round + pace.share)
         if self.estimated or len(self.ends) != 1:
@@ -147,9 +138,7 @@ class RunProgress:
 def shorter(experiment: "AnyExperiment", begun: bool = False) -> str:
     """What would make a long run shorter, and what becomes of it where it is stopped.
 
-    Args:
-        experiment: The run.
-        begun: Whether it goes on, so that its settings cannot change any more.
+    The settings of a run that has ``begun`` cannot change any more.
     """
     ways = [] if begun else _ways(experiment)
     mend = f"shorter: {' or '.join(ways)}; " if ways else ""
@@ -175,7 +164,6 @@ def minutes(seconds: float) -> str:
 
 
 def _by_reason(clients: Mapping[int, list[str]]) -> dict[str, list[int]]:
-    """Clients of whom the same is to be said."""
     found: dict[str, list[int]] = {}
     for client, reasons in clients.items():
         found.setdefault("; ".join(reasons), []).append(client)
@@ -183,8 +171,76 @@ def _by_reason(clients: Mapping[int, list[str]]) -> dict[str, list[int]]:
 
 
 def _named(clients: list[int]) -> str:
-    """Some clients by their numbers."""
     if len(clients) == 1:
         return f"client {clients[0]}"
     more = f" and {len(clients) - _MOST_NAMED} more" if len(clients) > _MOST_NAMED else ""
     return f"clients {', '.join(map(str, clients[:_MOST_NAMED]))}{more}"
+
+
+@contextmanager
+def watched(
+    study: Study[C],
+    console: Console,
+    finished: Callable[[], RenderableType] = lambda: "",
+) -> Iterator[Callable[[], None]]:
+    """Say how far runs are: live on a terminal, or else by a line a run.
+
+    At first, and whenever a run has ended, ``finished`` is called; what it gives is shown below.
+
+    Yields:
+        A function that looks at what has changed.
+    """
+    known: set[Path] = _done(study)
+    before, began = len(known), time.monotonic()
+    console.print(_header(study, before))
+
+    def left(done: int) -> str:
+        if done in (before, len(study.runs)):
+            return ""
+        each = (time.monotonic() - began) / (done - before)
+        return f", about {minutes(each * (len(study.runs) - done))} min left"
+
+    # Also at once: what ended a run before may have come between a summary and its table.
+    shown = finished()
+    with Live(console=console, auto_refresh=False, transient=True) as live:
+
+        def look() -> None:
+            nonlocal known, shown
+            done = _done(study)
+            if done != known:
+                shown = finished()
+            if console.is_terminal:
+                live.update(Group(_running(study, len(done), left(len(done))), shown), refresh=True)
+            else:
+                for folder in sorted(done - known):
+                    console.print(
+                        f"{len(done)} of {len(study.runs)} runs finished{left(len(done))}: {folder}"
+                    )
+            known = done
+
+        yield look
+
+
+def _done(study: Study[C]) -> set[Path]:
+    return {run.folder for run in study.runs if study.is_finished(run)}
+
+
+def _header(study: Study[C], done: int) -> str:
+    configs = [planned.config for planned in study.runs]
+    names = [
+        ", ".join(dict.fromkeys(str(getattr(config, key)) for config in configs))
+        for key in ("method", "dataset")
+    ]
+    finished = f", {done} of them finished" if done else ""
+    return f"{len(configs)} runs{finished}: {names[0]}; on {names[1]}; in {study.path}"
+
+
+def _running(study: Study[C], done: int, left: str) -> Text:
+    """How far the runs are, and a line for each that has begun, with the rounds behind it."""
+    lines = [f"{done} of {len(study.runs)} runs finished{left}"]
+    for planned in study.runs:
+        metrics = study.folder(planned).metrics
+        if not study.is_finished(planned) and metrics.is_file():
+            rounds = metrics.read_bytes().count(b"\n")
+            lines.append(f"{planned.folder}: {rounds} rounds")
+    return Text("\n".join(lines))

@@ -38,32 +38,42 @@ def report(
 ) -> None:
     """Show a run, several side by side, or a study on one HTML page with figures and numbers."""
     from ccfcpp.papers.study_page import is_study
-    from ccfcpp.report.contents import contents
-    from ccfcpp.report.examination import examine
-    from ccfcpp.report.page import page
-    from ccfcpp.report.runs import labelled
     from ccfcpp.runs.environment import use_processors
 
     if len({run.resolve() for run in runs}) < len(runs):
         raise UsageError("a run is named twice: give each folder once")
     folder = _place(runs, out)
     use_processors()
-    console = progress_console()
-    if len(runs) == 1 and is_study(runs[0]):
-        drawn = _write_study(runs[0], folder)
-        _say(folder, drawn, json_output)
-        return
-    examined = []
     with usage_errors():
-        for run in runs:
-            _refuse_unbegun(run)
-            console.print(f"reading {run} …")
-            examined.append(examine(run, named["data.root"]))
-        console.print("drawing …")
-        shown = labelled(examined)
-        drawn = contents(shown)
-        _write(folder, drawn, partial(page, shown, drawn))
-    _say(folder, drawn, json_output)
+        if len(runs) == 1 and is_study(runs[0]):
+            drawn = _write_study(runs[0], folder)
+        else:
+            drawn = _write_runs(runs, folder, named["data.root"])
+    path = str(folder / "report.html")
+    if json_output:
+        left_out = [{"figure": each.title, "reason": each.reason} for each in drawn.left_out]
+        names = [figure.name for figure in drawn.figures]
+        typer.echo(json.dumps({"page": path, "figures": names, "left_out": left_out}))
+    else:
+        typer.echo(path)
+
+
+def _write_runs(runs: Sequence[Path], folder: Path, data_root: str | None) -> Contents:
+    from ccfcpp.report.contents import contents
+    from ccfcpp.report.examination import examine
+    from ccfcpp.report.page import page
+    from ccfcpp.report.runs import labelled
+
+    console, examined = progress_console(), []
+    for run in runs:
+        _refuse_unbegun(run)
+        console.print(f"reading {run} …")
+        examined.append(examine(run, data_root))
+    console.print("drawing …")
+    shown = labelled(examined)
+    drawn = contents(shown)
+    _write(folder, drawn, partial(page, shown, drawn))
+    return drawn
 
 
 def _write_study(study: Path, folder: Path) -> Contents:
@@ -73,30 +83,15 @@ def _write_study(study: Path, folder: Path) -> Contents:
     from ccfcpp.report.page import study_page
     from ccfcpp.runs.study import as_csv
 
-    with usage_errors():
-        examined = examine_study(study)
-        drawn = study_figures(examined.cells)
-        _write(folder, drawn, lambda svgs: study_page(drawn, svgs, examined.facts))
-        write_whole(folder / "table.csv", as_csv(examined.rows).encode())
+    examined = examine_study(study)
+    drawn = study_figures(examined.cells)
+    _write(folder, drawn, lambda svgs: study_page(drawn, svgs, examined.facts))
+    write_whole(folder / "table.csv", as_csv(examined.rows).encode())
     return drawn
 
 
-def _say(folder: Path, drawn: Contents, json_output: bool) -> None:
-    path = folder / "report.html"
-    if not json_output:
-        typer.echo(str(path))
-        return
-    left_out = [{"figure": each.title, "reason": each.reason} for each in drawn.left_out]
-    names = [figure.name for figure in drawn.figures]
-    typer.echo(json.dumps({"page": str(path), "figures": names, "left_out": left_out}))
-
-
 def _refuse_unbegun(run: Path) -> None:
-    """Refuse a run of which there is nothing to show.
-
-    Raises:
-        UsageError: None of its rounds has ended.
-    """
+    """Raise ``UsageError`` for a run none of whose rounds has ended: there is nothing to show."""
     paths = RunPaths(run)
     if paths.config.is_file() and not paths.summary.is_file() and not paths.read_log():
         raise UsageError(
@@ -106,11 +101,7 @@ def _refuse_unbegun(run: Path) -> None:
 
 
 def _place(runs: Sequence[Path], out: Path | None) -> Path:
-    """The folder of the report.
-
-    Raises:
-        UsageError: It holds something.
-    """
+    """Choose the folder of the report; raise ``UsageError`` where it holds something."""
     if out is None:
         return runs[0] if len(runs) == 1 else Path("reports") / f"{datetime.now():%Y%m%d-%H%M%S-%f}"
     into_the_run = len(runs) == 1 and out.resolve() == runs[0].resolve()

@@ -6,22 +6,13 @@ import difflib
 import json
 import os
 import shlex
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ccfcpp.cli import flags
+from ccfcpp.cli import flags, terminal
 from ccfcpp.cli.options import AsJson
-from ccfcpp.cli.terminal import (
-    print_facts,
-    print_rows,
-    progress_console,
-    resumable,
-    usage_errors,
-)
-from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.core.config import RunConfig, Tree
 from ccfcpp.core.errors import UsageError
 from ccfcpp.runs.given import as_tree
@@ -29,16 +20,9 @@ from ccfcpp.runs.given import as_tree
 if TYPE_CHECKING:
     from ccfcpp.papers.reproduction.findings import Findings
     from ccfcpp.papers.reproduction.items import Item
-    from ccfcpp.papers.reproduction.results import Result
     from ccfcpp.runs.study import Study
 
 _OUT = Path("runs/reproduce")
-
-
-def add_reproduce(app: typer.Typer) -> None:
-    """Give an application the command."""
-    shown = flags.showing_defaults("cluster", lambda: ClusterConfig.kind_for({}), *flags.MACHINE)
-    app.command(cls=shown)(reproduce)
 
 
 @flags.keyed(*flags.MACHINE)
@@ -70,23 +54,22 @@ def reproduce(
     json_output: AsJson = False,
 ) -> None:
     """Make tables and figures of the papers again, and say which of the papers' claims held."""
+    from ccfcpp.papers.reproduction.claims import verdict
     from ccfcpp.papers.reproduction.findings import find_in
     from ccfcpp.papers.reproduction.items import ITEMS
     from ccfcpp.papers.reproduction.results import Result
-    from ccfcpp.papers.reproduction.writing import as_text, write
-    from ccfcpp.runs.environment import keep_freed_memory, use_processors
+    from ccfcpp.papers.reproduction.writing import as_text, scale, write
 
     if show_list:
-        print_facts("ccfcpp reproduce", {name: item.title for name, item in ITEMS.items()})
+        terminal.print_facts("ccfcpp reproduce", {name: item.title for name, item in ITEMS.items()})
         return
     chosen = {name: _item(name) for name in names or []}
     if not chosen:
         raise UsageError("no item is given: name some of those that ccfcpp reproduce --list shows")
     values = as_tree(named)
     jobs_of = {name: _jobs(item, jobs, quick) for name, item in chosen.items()}
-    keep_freed_memory()
-    use_processors()
-    with usage_errors():
+    terminal.prepare()
+    with terminal.usage_errors():
         plans = {
             name: _plan(item, quick, values, out, named["data.root"], dataset)
             for name, item in chosen.items()
@@ -94,13 +77,13 @@ def reproduce(
         (out / "runs").mkdir(parents=True, exist_ok=True)
     command = f"ccfcpp reproduce {' '.join(chosen)}" + (" --quick" if quick else "")
     command += f" --dataset {shlex.quote(dataset)}" if dataset is not None else ""
-    resumption = command + _flags(
-        {
-            "--jobs": jobs,
-            **{flag.option: named[flag.key] for flag in flags.MACHINE},
-            "--out": out if out != _OUT else None,
-        }
-    )
+    typed = {
+        "--jobs": jobs,
+        **{flag.option: named[flag.key] for flag in flags.MACHINE},
+        "--out": out if out != _OUT else None,
+    }
+    given = {name: value for name, value in typed.items() if value is not None}
+    resumption = command + "".join(f" {flag} {shlex.quote(str(v))}" for flag, v in given.items())
     found = []
     for name, item in chosen.items():
         _run(item, plans[name], jobs_of[name], resumption)
@@ -109,17 +92,16 @@ def reproduce(
         folder = out / "-".join(filter(None, [name, "quick" if quick else None, dataset]))
         one = command.replace(" ".join(chosen), name, 1)
         write(folder, as_text(item.title, one, results, findings), findings)
-        found.append(_as_json(name, item, results, findings, folder))
+        said = verdict(scale(results), findings.claims)
+        claims = [vars(each) for each in findings.claims]
+        told = {"item": name, "title": item.title, "verdict": said, "claims": claims}
+        found.append(told | {"out": str(folder)})
         if not json_output:
-            _print(item, results, findings, folder)
+            _print_tables(item, findings)
+            typer.echo(said)
+            typer.echo(f"also in {folder}/result.md, with figures and numbers")
     if json_output:
         typer.echo(json.dumps({"items": found}))
-
-
-def _flags(values: Mapping[str, object]) -> str:
-    """Return the flags that were given, as one types them."""
-    named = {name: value for name, value in values.items() if value is not None}
-    return "".join(f" {name} {shlex.quote(str(value))}" for name, value in named.items())
 
 
 def _item(name: str) -> Item:
@@ -159,7 +141,6 @@ def _plan(
 
 
 def _jobs(item: Item, jobs: int | None, quick: bool) -> int:
-    """Return the number of simultaneous runs."""
     if item.timed and jobs not in (None, 1):
         raise UsageError(
             f"--jobs {jobs}: runs whose time is measured go on one by one; leave it out"
@@ -170,40 +151,22 @@ def _jobs(item: Item, jobs: int | None, quick: bool) -> int:
 
 
 def _run(item: Item, study: Study[RunConfig], jobs: int, resumption: str) -> None:
-    from ccfcpp.cli.study_progress import watched
+    from ccfcpp.cli.progress import watched
     from ccfcpp.papers.reproduction.plan import KINDS
     from ccfcpp.runs.parallel import run_in_processes
 
-    console = progress_console()
+    console = terminal.progress_console()
     console.print(item.title)
     with (
-        resumable(resumption, console) as should_stop,
+        terminal.resumable(resumption, console) as should_stop,
         watched(study, console) as look,
     ):
         run_in_processes(study, KINDS[item.command][1], jobs, look, should_stop)
 
 
-def _print(item: Item, results: Sequence[Result], findings: Findings, folder: Path) -> None:
-    from ccfcpp.papers.reproduction.claims import verdict
-    from ccfcpp.papers.reproduction.writing import scale, shown_tables
+def _print_tables(item: Item, findings: Findings) -> None:
+    from ccfcpp.papers.reproduction.writing import shown_tables
 
     for ours, paper in findings.tables:
         for name, rows in shown_tables(ours, paper):
-            print_rows(f"{item.title}. {name}", rows)
-    typer.echo(verdict(scale(results), findings.claims))
-    typer.echo(f"also in {folder}/result.md, with figures and numbers")
-
-
-def _as_json(
-    name: str, item: Item, results: Sequence[Result], findings: Findings, folder: Path
-) -> dict[str, object]:
-    from ccfcpp.papers.reproduction.claims import verdict
-    from ccfcpp.papers.reproduction.writing import scale
-
-    return {
-        "item": name,
-        "title": item.title,
-        "verdict": verdict(scale(results), findings.claims),
-        "claims": [vars(each) for each in findings.claims],
-        "out": str(folder),
-    }
+            terminal.print_rows(f"{item.title}. {name}", rows)

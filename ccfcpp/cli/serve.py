@@ -10,19 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from ccfcpp.cli import flags
+from ccfcpp.cli import flags, terminal
 from ccfcpp.cli.attendance import Attendance
-from ccfcpp.cli.header import protection
 from ccfcpp.cli.options import Asked, running
-from ccfcpp.cli.terminal import (
-    print_facts,
-    progress_console,
-    resumable,
-    resume_command,
-    run_to_end,
-    traffic_rows,
-    usage_errors,
-)
+from ccfcpp.cli.single import protection
 from ccfcpp.clustering.own_images import settings_over_a_network
 from ccfcpp.clustering.running import CLUSTERING
 from ccfcpp.core.config import Tree
@@ -51,7 +42,6 @@ _FLAGS = (
 )
 _OWN_IMAGES: Tree = {"dataset": "the clients' own images"}
 """Where no file names a data set whose preset should hold."""
-_SCORES = (("NMI", "nmi"), ("Kappa", "kappa"), ("accuracy", "accuracy"), ("ARI", "ari"))
 _HEADLINES = {"cluster": ("nmi", "NMI"), "classify": ("accuracy", "accuracy")}
 
 
@@ -128,7 +118,7 @@ def serve(
     place.check(asked.resume)
     pipeline: AnyPipeline = CLUSTERING if task == "cluster" else CLASSIFICATION
     given = asked.given(_FLAGS, task)
-    with usage_errors():
+    with terminal.usage_errors():
         given = given if asked.resume else given.above(_OWN_IMAGES)
         opening = pipeline.open(given, asked.out, asked.resume, deployed=True)
         opening.config.attack.refuse_deployed()
@@ -141,13 +131,12 @@ def serve(
 
 
 def _run(opening: Opening[MethodConfig], task: str, place: Place) -> Summary:
-    """Wait for clients, and run with them."""
     from ccfcpp.deployment.keys.roster import read_roster
     from ccfcpp.deployment.server.enrolment import Enrolment, enrol, wait_for_clients
     from ccfcpp.deployment.server.serving import open_server
     from ccfcpp.deployment.server.transport import Timeouts
 
-    console, timeouts, least = progress_console(), Timeouts(place.limit), place.clients
+    console, timeouts, least = terminal.progress_console(), Timeouts(place.limit), place.clients
     if place.insecure:
         make_local_keys(place.key_folder, least or 0)
         where = f"in {place.key_folder}, on this machine alone"
@@ -156,10 +145,12 @@ def _run(opening: Opening[MethodConfig], task: str, place: Place) -> Summary:
     attendance = Attendance(console, admitted)
     saved = RunPaths(opening.path).deployment
     home = opening.path.with_name(f"{opening.path.name}-flower")
-    resumption = f"{resume_command('serve', opening.path)} --task {task} --listen {place.address}"
+    resumption = (
+        f"{terminal.resume_command('serve', opening.path)} --task {task} --listen {place.address}"
+    )
     resumption += " --insecure" * place.insecure
     server = open_server(place.key_folder, place.admitted, *address(place.address), home)
-    with resumable(resumption) as should_stop, server as link:
+    with terminal.resumable(resumption) as should_stop, server as link:
         if opening.goes_on and saved.exists():
             enrolment = Enrolment.load(saved)
             there = len(enrolment.members)
@@ -181,7 +172,9 @@ def _run(opening: Opening[MethodConfig], task: str, place: Place) -> Summary:
         enrolment.save(saved)
         for line in (header(experiment, enrolment.seconds), *protection(experiment)):
             console.print(line)
-        return run_to_end(experiment, folder, _HEADLINES[task], should_stop, below=attendance)
+        return terminal.run_to_end(
+            experiment, folder, _HEADLINES[task], should_stop, below=attendance
+        )
 
 
 def fitted(opening: Opening[M], spec: RunSpec) -> Opening[M]:
@@ -227,20 +220,15 @@ def address(text: str) -> tuple[str, int]:
 
 def _print_summary(summary: Summary) -> None:
     told = len(summary["counted_clients"])
-    scores = {
-        title: f"{summary[key]:.4f}" if summary[key] is not None else "no client tells"
-        for title, key in _SCORES
-        if key in summary
-    }
     rows = {
         "images": f"{summary['samples']:,}, with {summary['connected']} clients",
         "leaves a client": ", ".join(summary["kinds"]),
-        **scores,
+        **terminal.score_rows(summary, "no client tells"),
         "scored by": f"{told} of {summary['connected']} clients",
         **trust_rows(summary),
-        **traffic_rows(summary),
+        **terminal.traffic_rows(summary),
     }
-    print_facts(f"{summary['method']} on {summary['dataset']}", rows)
+    terminal.print_facts(f"{summary['method']} on {summary['dataset']}", rows)
 
 
 def require_flower() -> None:

@@ -3,33 +3,77 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 import typer
 
+from ccfcpp.cli import terminal
 from ccfcpp.cli.flags import Flag
-from ccfcpp.cli.header import absence, chosen_by_default, protection, setting
-from ccfcpp.cli.terminal import (
-    print_facts,
-    printed_profile,
-    progress_console,
-    resumable,
-    resume_command,
-    run_to_end,
-    traffic_rows,
-    usage_errors,
-)
+from ccfcpp.core.config import Tree
+from ccfcpp.core.config_layers import flatten, values_of
+from ccfcpp.core.units import counted
 from ccfcpp.privacy.in_words import trust_rows
 from ccfcpp.runs.given import Given
 from ccfcpp.runs.pipeline import M, Pipeline
 
 if TYPE_CHECKING:
+    from pydantic import BaseModel
+
     from ccfcpp.cli.options import Asked
     from ccfcpp.runs.experiment import AnyExperiment
     from ccfcpp.runs.paths import Summary
+
+_MOST_NAMES = 20
+"""Of absent clients that are named."""
+
+
+def setting(experiment: AnyExperiment) -> str:
+    """The images, the clients and the rounds, as they have been found."""
+    data = experiment.data
+    height, width = data.images.shape[2:]
+    labels = f"{len(data.classes)} classes" if data.classes else "no labels"
+    return (
+        f"{counted(len(data), 'image')} of {height}x{width} pixels, {labels}; "
+        f"{counted(len(experiment.parts), 'client')}; "
+        f"{counted(experiment.algorithm.rounds, 'round')} on {experiment.device}"
+    )
+
+
+def protection(experiment: AnyExperiment) -> list[str]:
+    """What is protected from whom, beside images' staying where they are, line by line."""
+    kept = experiment.protection.header() if experiment.protection else []
+    return experiment.hostility.header() + kept
+
+
+def absence(names: Sequence[str]) -> str:
+    """Who is absent for the whole run; empty where nobody is."""
+    if not names:
+        return ""
+    more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+    return f"absent for the whole run: {', '.join(names[:_MOST_NAMES])}{more}"
+
+
+def chosen_by_default(
+    flags: Iterable[Flag], given: Iterable[Tree], config: BaseModel, found: Mapping[str, object]
+) -> str:
+    """What the user did not choose, as the flags that would; empty where the user chose everything.
+
+    Of the flags that are worth naming, those stand here whose keys are not in what was ``given``.
+    Values that follow from the images are in ``found``, by dotted key; others in the configuration.
+    """
+    chosen = {key for tree in given for key, _ in flatten(tree)}
+    values = values_of(config) | dict(found)
+    left = [flag for flag in flags if flag.key not in chosen and values.get(flag.key) is not None]
+    words = ", ".join(f"{flag.option} {_short(values[flag.key])}" for flag in left)
+    return f"by default: {words}" if words else ""
+
+
+def _short(value: object) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
 
 E = TypeVar("E", bound="AnyExperiment")
 Rows = dict[str, str]
@@ -40,14 +84,11 @@ class Shown(Generic[M, E]):
     """How a command shows its runs.
 
     Attributes:
-        pipeline: What the command runs.
         headline: Key and name of the score that progress shows.
         heading: What is about to be run, before there are images.
         worth_naming: Flags of which a user should know what holds without them.
         found: What holds by default where it follows from the images, by dotted key.
         notes: What else the images lead to, a line each.
-        title: The title of the summary.
-        rows: The rows of the summary.
     """
 
     pipeline: Pipeline[M, E]
@@ -61,17 +102,14 @@ class Shown(Generic[M, E]):
 
     def run(self, asked: Asked, given: Given, profile: bool) -> None:
         """Run what was asked for, and print the summary."""
-        pipeline, console = self.pipeline, progress_console()
-        with usage_errors():
+        pipeline, console = self.pipeline, terminal.progress_console()
+        with terminal.usage_errors():
             opening = pipeline.open(given, asked.out, asked.resume)
         begun = "going on with " if opening.goes_on else ""
         console.print(f"{begun}{self.heading(opening.config)}: {opening.path}")
 
-        from ccfcpp.runs.environment import keep_freed_memory, use_processors
-
-        keep_freed_memory()
-        use_processors()
-        with usage_errors():
+        terminal.prepare()
+        with terminal.usage_errors():
             opening, experiment, folder = pipeline.start(opening)
         lines = [setting(experiment), *protection(experiment), absence(experiment.absent_names)]
         if not opening.goes_on:
@@ -81,14 +119,16 @@ class Shown(Generic[M, E]):
             lines += self.notes(opening.config)
         for line in filter(None, lines):
             console.print(line)
-        resumption = resume_command(pipeline.command, folder.path)
+        resumption = terminal.resume_command(pipeline.command, folder.path)
         with (
-            printed_profile() if profile else nullcontext(),
-            resumable(resumption, checkpoint=folder.checkpoint) as should_stop,
+            terminal.printed_profile() if profile else nullcontext(),
+            terminal.resumable(resumption, checkpoint=folder.checkpoint) as should_stop,
         ):
-            summary = run_to_end(experiment, folder, self.headline, should_stop)
+            summary = terminal.run_to_end(experiment, folder, self.headline, should_stop)
         if asked.json_output:
             typer.echo(json.dumps(summary))
         else:
             rows = self.rows(opening.config, summary)
-            print_facts(self.title(summary), rows | trust_rows(summary) | traffic_rows(summary))
+            terminal.print_facts(
+                self.title(summary), rows | trust_rows(summary) | terminal.traffic_rows(summary)
+            )

@@ -2,9 +2,11 @@
 
 import re
 import shlex
+import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING
 
 import typer
@@ -12,7 +14,6 @@ from rich.console import Console, RenderableType
 from rich.table import Column, Table
 from rich.text import Text
 
-from ccfcpp.cli.interruption import graceful_interruption
 from ccfcpp.core.errors import StoppedError, UsageError
 from ccfcpp.core.pace import followed
 from ccfcpp.core.units import bytes_in_words
@@ -45,16 +46,44 @@ def progress_console() -> Console:
     return Console(stderr=True, soft_wrap=True, markup=False, highlight=False, emoji=False)
 
 
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+@contextmanager
+def graceful_interruption(announce: Callable[[], None]) -> Iterator[Callable[[], bool]]:
+    """Turn the first Ctrl-C (or SIGTERM) into a request to stop after the round that is running.
+
+    A second one stops at once; checkpoints appear whole, so at most one round is lost. A request is
+    announced when it comes.
+
+    Yields:
+        A function that says whether a stop was asked for.
+    """
+    asked = False
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        nonlocal asked
+        if asked:
+            raise KeyboardInterrupt
+        asked = True
+        announce()
+
+    previous = {number: signal.signal(number, handle) for number in _SIGNALS}
+    try:
+        yield lambda: asked
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
 @contextmanager
 def resumable(
     resumption: str, console: Console | None = None, checkpoint: Path | None = None
 ) -> Iterator[Callable[[], bool]]:
-    """The first Ctrl-C stops what is done here after a round; then say how to go on.
+    """Let the first Ctrl-C stop what is done here after a round; then say how to go on.
 
-    Args:
-        resumption: The command.
-        console: Where to; that of a live display where there is one.
-        checkpoint: What a single run goes on from; None for several runs.
+    Messages go to ``console``, which is that of a live display where there is one. A single run
+    goes on from its ``checkpoint``; several runs have none.
 
     Yields:
         A function that says whether a stop was asked for.
@@ -92,15 +121,9 @@ def run_to_end(
     title: str | None = None,
     below: RenderableType | None = None,
 ) -> "Summary":
-    """Run an experiment with progress on stderr.
+    """Run an experiment with progress on stderr, which shows the score ``headline`` (key and name).
 
-    Args:
-        experiment: What to run.
-        folder: Its folder.
-        headline: Key and name of the score that progress shows.
-        should_stop: Asked after each round.
-        title: Printed first.
-        below: What a terminal shows below the bar.
+    The title is printed first; a terminal shows what is ``below`` the bar.
 
     Raises:
         StoppedError: It was stopped.
@@ -161,18 +184,42 @@ def print_facts(title: str, rows: Mapping[str, str]) -> None:
     Console().print(table)
 
 
-def column(name: str) -> Column:
+def _column(name: str) -> Column:
     """A column whose name, such as a dotted key, is broken into lines rather than cut."""
     return Column(Text(re.sub(r"(?<=[a-z])[._](?=[a-z])", " ", name)), overflow="fold")
 
 
-def print_rows(title: str, rows: Sequence[Mapping[str, str]]) -> None:
-    """A table of rows, whose columns are all their keys."""
+def table_of(title: str, rows: Sequence[Mapping[str, str | Text]]) -> Table:
+    """Make a table of rows, whose columns are all their keys."""
     names = list(dict.fromkeys(name for row in rows for name in row))
-    table = Table(*map(column, names), title=Text(title))
+    table = Table(*map(_column, names), title=Text(title))
     for row in rows:
-        table.add_row(*(Text(row.get(name, "")) for name in names))
-    Console().print(table)
+        cells = (row.get(name, "") for name in names)
+        table.add_row(*(cell if isinstance(cell, Text) else Text(cell) for cell in cells))
+    return table
+
+
+def print_rows(title: str, rows: Sequence[Mapping[str, str]]) -> None:
+    """Print a table of rows."""
+    Console().print(table_of(title, rows))
+
+
+def score_rows(summary: "Summary", unknown: str = "") -> dict[str, str]:
+    """The scores that a summary has."""
+    scores = {"NMI": "nmi", "Kappa": "kappa", "accuracy": "accuracy", "ARI": "ari"}
+    return {
+        title: unknown if summary[key] is None else f"{summary[key]:.4f}"
+        for title, key in scores.items()
+        if key in summary
+    }
+
+
+def prepare() -> None:
+    """Set up memory and processors for training."""
+    from ccfcpp.runs.environment import keep_freed_memory, use_processors
+
+    keep_freed_memory()
+    use_processors()
 
 
 def traffic_rows(summary: "Summary") -> dict[str, str]:

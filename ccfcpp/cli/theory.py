@@ -38,19 +38,20 @@ def verify_theory(
     use_processors()
     console = progress_console()
     began = time.perf_counter()
-    found = verify(seed, lambda subject: console.print(f"{subject} …"))
+    statements, tables = verify(seed, lambda subject: console.print(f"{subject} …"))
     seconds = round(time.perf_counter() - began, 1)
     if out is not None:
-        for name, rows in found.tables.items():
+        for name, rows in tables.items():
             write_whole(out / f"{name}.csv", as_csv(rows).encode())
     if json_output:
-        statements = [each.as_json() for each in found.statements]
         place = None if out is None else str(out)
         typer.echo(
-            json.dumps({"seed": seed, "seconds": seconds, "out": place, "statements": statements})
+            json.dumps(
+                {"seed": seed, "seconds": seconds, "out": place, "statements": tables["statements"]}
+            )
         )
         return
-    for subject, group in groupby(found.statements, key=lambda each: each.subject):
+    for subject, group in groupby(statements, key=lambda each: each.subject):
         print_rows(subject, [_shown(each) for each in group])
     typer.echo(f"seed {seed}, {seconds} s" + ("" if out is None else f"; CSV files in {out}"))
 

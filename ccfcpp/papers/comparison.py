@@ -43,14 +43,9 @@ def plan_comparison(
 ) -> list[Planned[ClusterConfig]]:
     """Plan every method at every place of the axes with every seed.
 
-    Where no client is absent, a centralised method runs once a seed, whatever the partition.
-
-    Args:
-        layers: The user's files.
-        values: Single values of the user, over those of the files.
-        methods: Names of methods.
-        axes: Lists of values by dotted key, all combinations of which are run.
-        seeds: Number of seeds of each cell.
+    Where no client is absent, a centralised method runs once a seed, whatever the partition. The
+    user's single values are over those of the files, which are ``layers``; all combinations of the
+    axes' values, by dotted key, are run.
 
     Raises:
         UsageError: A value is out of its range.
@@ -81,17 +76,20 @@ def _own_axes(config: ClusterConfig, axes: Iterable[str]) -> Axes:
 
 @dataclass(frozen=True)
 class Entry:
-    """An entry of a table.
+    """An entry of a table: the mean and, of several runs, the deviation.
 
-    Attributes:
-        score: The mean and, of several runs, the deviation.
-        published: The paper's value, in parentheses; empty where there is none.
-        best: Whether no other method's mean is higher.
+    The paper's value is in parentheses, or empty where there is none. The best of a column is not
+    below any other method's.
     """
 
     score: str
     published: str
     best: bool
+
+    def written(self, bold: str) -> str:
+        """Write the entry; ``bold``, such as ``**{}**``, is the form of the best."""
+        score = bold.format(self.score) if self.best else self.score
+        return (score + " " + self.published).strip()  # also of markup, which f-strings lose
 
 
 class Comparison:
@@ -102,7 +100,6 @@ class Comparison:
         results: Axes and summary of each finished run.
 
     Attributes:
-        methods: Names of the systems.
         rates: Names of the rates of absent clients by which cells differ.
         scores: Titles of the scores by their keys in ``rows``.
         rows: Numbers of each cell that has a finished run.
@@ -135,7 +132,6 @@ class Comparison:
         self._cells = {self._key(row): row for row in self.rows}
 
     def _known(self, *keys: str) -> bool:
-        """Return whether some cell has a value under one of the keys."""
         return any(row.get(key) is not None for row in self.rows for key in keys)
 
     def _rates_of(self, axes: Axes) -> tuple[float, ...]:
@@ -145,13 +141,10 @@ class Comparison:
         return axes["method"], _degree(axes), self._rates_of(axes)
 
     def table(self, score: str) -> list[dict[str, Entry | str]]:
-        """Return a row for each method and rate of failures, with an entry for each skew.
+        """Return, for a key of ``scores``, a row for each method and rate of failures.
 
-        A centralised method may have the same entry in all of them. Of scores of connected and of
-        absent clients, rows without any are left out.
-
-        Args:
-            score: A key of ``scores``.
+        It has an entry for each skew; a centralised method may have the same in all of them. Rows
+        without any scores of connected or of absent clients are left out.
         """
         rows: list[dict[str, Entry | str]] = []
         for method, failures in itertools.product(self.methods, self._failures):
@@ -171,12 +164,7 @@ class Comparison:
         return rows
 
     def published(self, axes: Axes, score: str) -> float | None:
-        """Return the papers' value of a cell; None where there is none, or no run is finished.
-
-        Args:
-            axes: What sets the cell apart.
-            score: A key of ``scores``.
-        """
+        """Return the papers' value of a cell; None where there is none, or no run is finished."""
         value: float | None = self._cells.get(self._key(axes), {}).get(f"{score} published")
         return value
 
@@ -214,17 +202,23 @@ class Comparison:
             for score, title in self.scores.items()
         }
 
+    def written(self, bold: str) -> dict[str, list[dict[str, str]]]:
+        """Return the tables of scores as text by title; see ``Entry.written``."""
+
+        def text(own: Entry | str) -> str:
+            return own if isinstance(own, str) else own.written(bold)
+
+        return {
+            title: [{name: text(own) for name, own in row.items()} for row in self.table(score)]
+            for score, title in self.titles().items()
+        }
+
     def as_markdown(self) -> str:
         """Write all tables, the best of each column in bold, published values in parentheses."""
-        parts = []
-        for score, title in self.titles().items():
-            shown = [
-                {name: _as_text(entry) for name, entry in row.items()} for row in self.table(score)
-            ]
-            parts.append(f"{title}\n\n{as_markdown(shown)}")
+        tables = self.written("**{}**")
         if costs := self.costs():
-            parts.append(f"{COSTS_TITLE}\n\n{as_markdown(costs)}")
-        return "\n".join(parts)
+            tables[COSTS_TITLE] = costs
+        return "\n".join(f"{title}\n\n{as_markdown(rows)}" for title, rows in tables.items())
 
 
 def _degree(axes: Axes) -> _Degree:
@@ -241,13 +235,8 @@ def _heading(degree: _Degree, partition: str) -> str:
 
 def by_presence(summary: Row) -> Row:
     """Add the scores over the images of connected and of absent clients, where there are any."""
-    scores = [
-        (f"{score}_{who}", found[score])
-        for who in ("connected", "absent")
-        if (found := summary.get(f"scores_{who}"))
-        for score in SCORES
-    ]
-    return summary | dict(scores)
+    found = {who: summary.get(f"scores_{who}") for who in ("connected", "absent")}
+    return summary | {f"{s}_{who}": own[s] for who, own in found.items() if own for s in SCORES}
 
 
 def _with_costs(summary: Row) -> Row:
@@ -280,10 +269,3 @@ def _with_deviation(mean: float | None, deviation: float | None) -> str:
 
 def _shown(value: float | None, form: str) -> str:
     return "" if value is None else form.format(value)
-
-
-def _as_text(entry: Entry | str) -> str:
-    if isinstance(entry, str):
-        return entry
-    score = f"**{entry.score}**" if entry.best else entry.score
-    return f"{score} {entry.published}".strip()

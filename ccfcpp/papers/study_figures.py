@@ -6,17 +6,16 @@ from dataclasses import dataclass, replace
 
 from matplotlib.ticker import LogLocator, NullFormatter
 
-from ccfcpp.clustering.methods import METHODS
 from ccfcpp.papers.reproduction.drawing import draw_scores
 from ccfcpp.papers.reproduction.results import Result, images
 from ccfcpp.papers.reproduction.scores import ANY, ScoreTable, mean_scores, plain
 from ccfcpp.report.contents import Contents
 from ccfcpp.report.drawing import Drawn, legend_above, paper
 from ccfcpp.report.drawing import plain as in_full
+from ccfcpp.report.examination import title_of_system
 from ccfcpp.report.palette import line_style
 from ccfcpp.report.runs import slug
 from ccfcpp.runs.study import Axes
-from supervised.classifiers import title_of
 
 _NO_LABEL = ("method", "dataset", "decorrelation.kind")
 """Axes that the names of systems and images say already."""
@@ -64,17 +63,12 @@ class Cells:
 
     def system(self, axes: Axes, result: Result) -> str:
         """Name what is compared: the method, and what else is no number."""
-        method = result.settings["method"]
-        if method in METHODS:
-            title = METHODS[method].title
-        else:
-            title = title_of(method, result.settings["decorrelation.kind"])
         others = [
             f"{in_words(key)} {plain(value)}"
             for key, value in axes.items()
             if key not in _NO_LABEL and key not in self.numbers and not _is_number(value)
         ]
-        return ", ".join([title, *others])
+        return ", ".join([title_of_system(result.config), *others])
 
 
 def _is_number(value: object) -> bool:
@@ -103,14 +97,17 @@ def study_figures(cells: Cells) -> Contents:
     if not cells.numbers:
         found.sections["Scores"] = [[_dots(cells, score) for score in cells.scores]]
     first = next(iter(cells.scores))
-    costs = {"MB of a client": _megabytes, "seconds of all": _seconds}
+    costs: dict[str, Callable[[Result], float]] = {
+        "MB of a client": _megabytes,
+        "seconds of all": lambda result: float(result.summary["seconds"]),
+    }
     found.sections["Costs"] = [[_costs(cells, first, *cost) for cost in costs.items()]]
     return found
 
 
 def _by(cells: Cells, axis: str, score: str) -> list[Drawn]:
     """Draw a score along one axis, a figure for each place on the others."""
-    title, name = cells.scores[score], in_words(axis)
+    measure, along = cells.scores[score], in_words(axis)
     others = {key: values for key, values in cells.numbers.items() if key != axis}
     drawn = []
     for place in itertools.product(*others.values()):
@@ -123,16 +120,13 @@ def _by(cells: Cells, axis: str, score: str) -> list[Drawn]:
         ]
         there.sort(key=lambda run: float(run[0].get(axis, "-inf")))
         beside = [f"{in_words(key)} = {plain(value)}" for key, value in fixed.items()]
-        ours, theirs = (
-            _table(cells, there, axis, score, of, beside) for of in ("value", "published")
-        )
+        ours = _table(cells, there, axis, score, beside)
+        theirs = _table(cells, there, axis, score, beside, published=True)
         for panel in [panel for panel in ours.panels if len(ours.places(panel)) > 1]:
             (figure,) = draw_scores(_of(ours, panel), _of(theirs, panel) if theirs.scores else None)
-            heading = f"{title} by {name}" + (f": {panel}" if panel else "")
-            caption = _begun(figure.caption)
-            drawn.append(
-                replace(figure, name=slug(heading), title=_begun(heading), caption=caption)
-            )
+            heading = f"{measure} by {along}" + (f": {panel}" if panel else "")
+            name, title = slug(heading), _begun(heading)
+            drawn.append(replace(figure, name=name, title=title, caption=_begun(figure.caption)))
     return drawn
 
 
@@ -145,18 +139,16 @@ def _table(
     runs: Iterable[tuple[Axes, Result]],
     axis: str,
     score: str,
-    whose: str = "value",
     beside: Sequence[str] = (),
+    published: bool = False,
 ) -> ScoreTable:
     """Return means over seeds, by images, place on the axis and system."""
     values = []
     for axes, result in runs:
         panel = ", ".join([*cells.images_of(result), *beside])
         place = panel, plain(axes.get(axis, ANY)), cells.system(axes, result)
-        published = whose == "published"
-        values.append(
-            (place, cells.published(axes, score) if published else cells.value(result, score))
-        )
+        value = cells.published(axes, score) if published else cells.value(result, score)
+        values.append((place, value))
     return ScoreTable(cells.scores[score], in_words(axis), mean_scores(values), cells.systems)
 
 
@@ -189,10 +181,6 @@ def _megabytes(result: Result) -> float:
     summary = result.summary
     travelled = (summary["bytes_up"] + summary["bytes_down"]) / summary["connected"]
     return float(travelled + summary.get("bytes_delivered", 0)) / 1e6
-
-
-def _seconds(result: Result) -> float:
-    return float(result.summary["seconds"])
 
 
 def _costs(cells: Cells, score: str, name: str, cost: Callable[[Result], float]) -> Drawn:

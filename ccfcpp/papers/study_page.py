@@ -13,7 +13,7 @@ from ccfcpp.core.config import RunConfig
 from ccfcpp.core.config_layers import read_yaml, values_of
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.units import counted
-from ccfcpp.papers.comparison import COSTS_TITLE, Comparison, Entry, by_presence
+from ccfcpp.papers.comparison import COSTS_TITLE, Comparison, by_presence
 from ccfcpp.papers.reproduction.results import Result, images
 from ccfcpp.papers.reproduction.scores import plain
 from ccfcpp.papers.reproduction.writing import made_by
@@ -29,13 +29,7 @@ _SCORES = {"accuracy": "accuracy", "effective_rank": "effective rank"}
 
 @dataclass(frozen=True)
 class Examined:
-    """The finished part of a study.
-
-    Attributes:
-        cells: Its finished runs.
-        rows: Numbers of each cell.
-        facts: The contents of the page beside the figures.
-    """
+    """The finished part of a study: runs, the numbers of each cell, and what its page says."""
 
     cells: Cells
     rows: Sequence[Row]
@@ -67,13 +61,27 @@ def examine_study(path: Path) -> Examined:
     ]
     if clustered:
         comparison = Comparison(clustered, results)
-        rows, tables = comparison.rows, _tables_of(comparison)
-        cells = Cells(runs, comparison.scores, _clustering_score, comparison.published)
+        rows, tables = comparison.rows, comparison.written(Markup("<b>{}</b>"))
+        tables[COSTS_TITLE] = comparison.costs()
+        cells = Cells(
+            runs,
+            comparison.scores,
+            lambda result, score: by_presence(result.summary).get(score),
+            comparison.published,
+        )
     else:
         rows, shown = tabulate(results)
-        tables = {"Means and deviations over seeds": [_titled(row) for row in shown]}
+        tables = {
+            "Means and deviations over seeds": [
+                {in_words(key): v for key, v in row.items()} for row in shown
+            ]
+        }
         keys = scores([summary for _, summary in results])
-        cells = Cells(runs, {key: _SCORES.get(key, key) for key in keys}, _summarised)
+        cells = Cells(
+            runs,
+            {key: _SCORES.get(key, key) for key in keys},
+            lambda result, score: result.summary.get(score),
+        )
     return Examined(cells, rows, _facts(study, cells, tables))
 
 
@@ -89,40 +97,7 @@ def _reopened(path: Path) -> Study[RunConfig]:
     return Study.reopen(path, kind, {})
 
 
-def _summarised(result: Result, score: str) -> float | None:
-    value: float | None = result.summary.get(score)
-    return value
-
-
-def _clustering_score(result: Result, score: str) -> float | None:
-    value: float | None = by_presence(result.summary).get(score)
-    return value
-
-
-def _tables_of(comparison: Comparison) -> Tables:
-    tables: Tables = {
-        title: [
-            {name: _marked(entry) for name, entry in row.items()} for row in comparison.table(score)
-        ]
-        for score, title in comparison.titles().items()
-    }
-    return tables | {COSTS_TITLE: comparison.costs()}
-
-
-def _marked(entry: Entry | str) -> str:
-    """Write a cell of a table, in bold where it is the best of its column."""
-    if isinstance(entry, str):
-        return entry
-    score = Markup("<b>{}</b>").format(entry.score) if entry.best else entry.score
-    return score + (f" {entry.published}" if entry.published else "")
-
-
-def _titled(row: Mapping[str, str]) -> dict[str, str]:
-    return {in_words(key): value for key, value in row.items()}
-
-
 def _facts(study: Study[RunConfig], cells: Cells, tables: Tables) -> dict[str, object]:
-    """Return what the page says in words."""
     results = [result for _, result in cells.results]
     systems = list(dict.fromkeys(cells.system(axes, result) for axes, result in cells.results))
     names = list(dict.fromkeys(map(images, results)))

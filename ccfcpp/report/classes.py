@@ -5,11 +5,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from ccfcpp.report.drawing import Drawn, plate, thinned
-from ccfcpp.report.errors import CannotDrawError
+from ccfcpp.report.drawing import Drawn, colour_bar, plate, thinned
 from ccfcpp.report.examination import Run
-from ccfcpp.report.numbers import counts_by
-from ccfcpp.report.palette import ink_on
+from ccfcpp.report.numbers import CannotDrawError, counts_by
+from ccfcpp.report.palette import Look, ink_on
 
 _MOST_DIGITS, _MOST_NUMBERED = 40, 25
 """Most digits in a row, and most rows, of a table whose cells have room for their numbers."""
@@ -17,9 +16,7 @@ _MOST_DIGITS, _MOST_NUMBERED = 40, 25
 
 def cluster_names(run: Run) -> list[str]:
     """Names of the predicted classes; clusters are named by their numbers."""
-    if not run.clusters_images:
-        return list(run.seen.class_names)
-    return [str(number) for number in range(run.groups)]
+    return [*(map(str, range(run.groups)) if run.clusters_images else run.seen.class_names)]
 
 
 def cluster_order(run: Run) -> list[int]:
@@ -29,11 +26,7 @@ def cluster_order(run: Run) -> list[int]:
 
 
 def confusion(run: Run) -> Drawn:
-    """Draw the table of true classes by clusters, or by predicted classes.
-
-    Raises:
-        CannotDrawError: Classes or clusters are not known.
-    """
+    """Draw the table of true classes by clusters, or by predicted classes."""
     classes, found = run.classes, run.found
     names, order = run.seen.class_names, cluster_order(run)
     counts = counts_by(classes, found, len(names), run.groups)[:, order]
@@ -69,18 +62,13 @@ def confusion(run: Run) -> Drawn:
 
 
 def holdings(run: Run) -> Drawn:
-    """Draw the table of the numbers of images by client and class.
-
-    Raises:
-        CannotDrawError: The images have no labels.
-    """
-    if run.holdings is None:
-        raise CannotDrawError("the images have no labels")
+    """Draw the table of the numbers of images by client and class."""
     counts = run.holdings
+    if counts is None:
+        raise CannotDrawError("the images have no labels")
     classes = [*(run.snapshot.class_names if run.snapshot else map(str, range(counts.shape[1])))]
-    figure = _table(
-        counts, counts.double(), run.clients, classes, ("", "class"), "images of the client"
-    )
+    scale = "images of the client"
+    figure = _table(counts, counts.double(), run.clients, classes, ("", "class"), scale)
     rows = [
         {"client": number, "name": name, "class": label, "images": int(counts[number, j])}
         for number, name in enumerate(run.clients)
@@ -102,18 +90,15 @@ def _table(
     height = min(6.5, max(2.4, 1.5 + 0.24 * len(rows)))
     with plate(height) as (figure, axes):
         picture = axes.imshow(values.numpy(), cmap="cividis", aspect="auto", vmin=0)
-        row_places, row_names = thinned(rows, 30)
-        axes.set_yticks(row_places, row_names)
+        axes.set_yticks(*thinned(rows, 30))
         places, names = thinned(columns)
         slanted = max(map(len, names)) > 3
-        axes.set_xticks(
-            places, names, rotation=40 if slanted else 0, ha="right" if slanted else "center"
+        turned: Look = (
+            {"rotation": 40, "ha": "right"} if slanted else {"rotation": 0, "ha": "center"}
         )
+        axes.set_xticks(places, names, **turned)
         axes.set(ylabel=axes_names[0], xlabel=axes_names[1])
-        bar = figure.colorbar(
-            picture, ax=axes, label=scale, pad=0.02, fraction=0.06, aspect=8 * height
-        )
-        bar.outline.set_visible(False)
+        colour_bar(axes, picture, scale, {"fraction": 0.06, "aspect": 8 * height})
         digits = len(str(int(counts.max())))
         if digits * len(columns) <= _MOST_DIGITS and len(rows) <= _MOST_NUMBERED:
             _number(axes, counts, picture.to_rgba(values.numpy()))
@@ -122,14 +107,7 @@ def _table(
 
 def _number(axes: Axes, counts: Tensor, inks: object) -> None:
     colours = torch.as_tensor(inks)
+    centred: Look = {"ha": "center", "va": "center", "fontsize": 8.5}
     for row, column in counts.nonzero().tolist():
-        red, green, blue, _ = colours[row, column].tolist()
-        axes.text(
-            column,
-            row,
-            f"{int(counts[row, column])}",
-            ha="center",
-            va="center",
-            fontsize=8.5,
-            color=ink_on(red, green, blue),
-        )
+        ink = ink_on(*colours[row, column, :3].tolist())
+        axes.text(column, row, f"{int(counts[row, column])}", color=ink, **centred)

@@ -5,10 +5,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Generic, Protocol
 
-from ccfcpp.report import classes, pictures, planes, rounds, spectra, spread
+from ccfcpp.report import classes, pictures, representations, rounds, spectra
 from ccfcpp.report.drawing import Drawn, LeftOut
-from ccfcpp.report.errors import CannotDrawError
 from ccfcpp.report.examination import Run
+from ccfcpp.report.numbers import CannotDrawError
 from ccfcpp.report.runs import Gathered, T
 
 
@@ -22,13 +22,7 @@ class Entry(Protocol):
 
 @dataclass(frozen=True)
 class Overlaid(Generic[T]):
-    """Figures in which all runs are drawn together.
-
-    Attributes:
-        title: Title of the figures.
-        gather: Reads the numbers of a run.
-        draw: Draws the figures of the runs that have such numbers.
-    """
+    """Figures in which all runs that have the numbers are drawn together."""
 
     title: str
     gather: Callable[[Run], T]
@@ -36,39 +30,38 @@ class Overlaid(Generic[T]):
 
     def outcomes(self, runs: Sequence[Run]) -> tuple[list[Drawn], list[LeftOut]]:
         """Draw the runs that have the numbers together."""
-        gathered, left_out = [], []
-        for run in runs:
-            try:
-                gathered.append((run, self.gather(run)))
-            except CannotDrawError as error:
-                left_out.append(LeftOut(_titled(self.title, run), str(error)))
-        return (self.draw(gathered) if gathered else []), left_out
+        gathered, left_out = _gathered(self.title, runs, self.gather)
+        return (self.draw([*gathered.values()]) if gathered else []), left_out
 
 
 @dataclass(frozen=True)
 class Single:
-    """One figure for each run.
-
-    Attributes:
-        title: Title of the figure.
-        draw: Draws the figure of a run.
-    """
+    """One figure for each run that has the numbers."""
 
     title: str
     draw: Callable[[Run], Drawn]
 
     def outcomes(self, runs: Sequence[Run]) -> tuple[list[Drawn], list[LeftOut]]:
         """Draw the figure of each run that has the numbers."""
-        drawn, left_out = [], []
-        for number, run in enumerate(runs, start=1):
-            try:
-                figure = self.draw(run)
-            except CannotDrawError as error:
-                left_out.append(LeftOut(_titled(self.title, run), str(error)))
-                continue
+        gathered, left_out = _gathered(self.title, runs, self.draw)
+        drawn = []
+        for number, (run, figure) in gathered.items():
             name = f"{figure.name}-{number}" if run.label else figure.name
             drawn.append(replace(figure, name=name, title=_titled(figure.title, run)))
         return drawn, left_out
+
+
+def _gathered(
+    title: str, runs: Sequence[Run], read: Callable[[Run], T]
+) -> tuple[dict[int, tuple[Run, T]], list[LeftOut]]:
+    """Read runs, counted from 1; what a figure lacks is left out."""
+    found, left_out = {}, []
+    for number, run in enumerate(runs, start=1):
+        try:
+            found[number] = run, read(run)
+        except CannotDrawError as error:
+            left_out.append(LeftOut(_titled(title, run), str(error)))
+    return found, left_out
 
 
 def _titled(title: str, run: Run) -> str:
@@ -91,10 +84,14 @@ _SECTIONS: dict[str, tuple[Entry, ...]] = {
         Single("Farthest from the centroids", pictures.farthest),
     ),
     "Representations": (
-        Single("t-SNE by cluster or predicted class", planes.by_cluster),
-        Single("t-SNE by class", planes.by_class),
-        Single("Covariance matrix", spread.covariance),
-        Overlaid("Correlations between dimensions", spread.correlations, spread.draw_correlations),
+        Single("t-SNE by cluster or predicted class", representations.by_cluster),
+        Single("t-SNE by class", representations.by_class),
+        Single("Covariance matrix", representations.covariance),
+        Overlaid(
+            "Correlations between dimensions",
+            representations.correlations,
+            representations.draw_correlations,
+        ),
     ),
     "Spectra": (
         Overlaid("Singular values", spectra.spectra, spectra.draw_spectra),

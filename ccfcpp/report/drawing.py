@@ -8,9 +8,11 @@ from typing import Any
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
+from matplotlib.colorbar import Colorbar
 from matplotlib.figure import Figure
 
-from ccfcpp.report.palette import GRID, INK, MUTED, PAPER
+from ccfcpp.report.palette import GRID, INK, MUTED, PAPER, Look
 
 WIDTH, HEIGHT = 4.8, 3.3
 """Size of a figure in inches. It is narrow, so that its text can be read on a phone."""
@@ -24,25 +26,15 @@ _STYLE: Any = {
     "axes.grid": True,
     "axes.axisbelow": True,
     "axes.labelcolor": INK,
-    "axes.labelsize": 10,
-    "axes.linewidth": 0.8,
     "axes.spines.right": False,
     "axes.spines.top": False,
     "figure.constrained_layout.use": True,
     "figure.dpi": 160,
     "figure.facecolor": PAPER,
-    "font.family": "sans-serif",
     "font.sans-serif": ["DejaVu Sans", "Verdana"],
-    "font.size": 10,
     "grid.color": GRID,
-    "grid.linewidth": 0.8,
     "image.interpolation": "none",
-    "legend.edgecolor": GRID,
-    "legend.facecolor": PAPER,
     "legend.fontsize": 9,
-    "legend.framealpha": 0.9,
-    "savefig.dpi": "figure",
-    "savefig.facecolor": "auto",
     "svg.fonttype": "none",
     "text.color": INK,
     "text.parse_math": False,
@@ -59,14 +51,10 @@ Rows = Sequence[Mapping[str, object]]
 
 @dataclass(frozen=True)
 class Drawn:
-    """A figure, its texts and its numbers.
+    """A figure, its texts and the numbers that it shows.
 
-    Attributes:
-        name: Stem of the names of its files.
-        title: Title of a few words.
-        caption: Explanation of the figure in a sentence or two.
-        figure: The drawing.
-        rows: The numbers that the figure shows.
+    The name is the stem of its files' names; the title has a few words, the caption a sentence or
+    two.
     """
 
     name: str
@@ -78,26 +66,17 @@ class Drawn:
 
 @dataclass(frozen=True)
 class LeftOut:
-    """A figure that cannot be drawn.
-
-    Attributes:
-        title: Title that the figure would have had.
-        reason: Why it cannot be drawn.
-    """
+    """A figure that cannot be drawn: the title that it would have had, and the reason."""
 
     title: str
     reason: str
-
-
-Outcome = Drawn | LeftOut
 
 
 @contextmanager
 def style(name: str = "") -> Iterator[None]:
     """Draw, or write, in the report's style, whatever style the user has set.
 
-    Args:
-        name: Name of the figure, from which the identifiers in its SVG are derived.
+    Identifiers in the SVG of a figure are derived from its ``name``.
     """
     with mpl.rc_context():
         mpl.rcdefaults()
@@ -122,6 +101,13 @@ def plate(height: float = HEIGHT) -> Iterator[tuple[Figure, Axes]]:
         axes.spines[:].set_visible(False)
         axes.tick_params(length=0)
         yield figure, axes
+
+
+def colour_bar(axes: Axes, picture: ScalarMappable, label: str, look: Look) -> Colorbar:
+    """Add a scale of colours beside the axes, without a frame."""
+    bar = axes.figure.colorbar(picture, ax=axes, label=label, pad=0.02, **look)
+    bar.outline.set_visible(False)
+    return bar
 
 
 def legend_above(axes: Axes, columns: int = 4) -> None:

@@ -2,11 +2,11 @@
 
 import os
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -14,25 +14,19 @@ from torch import Tensor
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.experiment import ClusteringExperiment
 from ccfcpp.clustering.methods import METHODS
-from ccfcpp.core.config import MethodConfig
+from ccfcpp.core.config import MethodConfig, RunConfig
 from ccfcpp.core.config_layers import merge, read_yaml, validate
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.metrics import covariance
+from ccfcpp.deployment.link.packet import Link
+from ccfcpp.deployment.link.run_spec import RunSpec
 from ccfcpp.deployment.server.enrolment import Enrolment
-from ccfcpp.deployment.server.experiment import DeployedExperiment
-from ccfcpp.report.errors import CannotDrawError
-from ccfcpp.report.numbers import (
-    Embedding,
-    all_finite,
-    counts_by,
-    drawn_at_random,
-    embed,
-    matched_classes,
-)
-from ccfcpp.report.remote import Told, unconnected
+from ccfcpp.deployment.server.experiment import DeployedExperiment, sum_of
+from ccfcpp.engine.client import Member
+from ccfcpp.report import numbers
 from ccfcpp.runs.experiment import Snapshot
 from ccfcpp.runs.folder import RunFolder
-from ccfcpp.runs.study import Row
+from ccfcpp.runs.study import Row, Study
 from supervised.classifiers import title_of
 from supervised.config import ClassifyConfig
 from supervised.experiment import ClassificationExperiment
@@ -45,26 +39,39 @@ _MOST_POINTS = 10_000
 """Most points from which a covariance is computed."""
 
 
-@dataclass(frozen=True, eq=False)
-class Run:
+@dataclass(frozen=True, eq=False, kw_only=True)
+class _Known:
+    """The experiment of a run, and what is known of its clients and images.
+
+    Attributes:
+        clients: Name of each client.
+        sizes: Number of images of each client.
+        connected: Numbers of the clients that took part and hold images.
+        holdings: Images by client and class, int64 of shape (clients, classes); None without
+            labels.
+        snapshot: Images, representations and clusters by the last checkpoint; None without one.
+    """
+
+    experiment: ClusteringExperiment | ClassificationExperiment | DeployedExperiment
+    clients: list[str]
+    sizes: list[int]
+    connected: frozenset[int]
+    holdings: Tensor | None
+    snapshot: Snapshot | None
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Run(_Known):
     """A run, and the state of its images at its last checkpoint.
 
     Attributes:
-        path: Folder of the run.
-        config: Configuration of the run.
         title: Name of its system in the papers' tables.
         planned: Largest number of rounds.
         log: One row for each round, as in ``metrics.jsonl``.
         summary: Results; None where the run has not ended.
         facts: The setting, as in a summary.
         sessions: The environment of each session of the run.
-        clients: Name of each client.
-        sizes: Number of images of each client.
-        connected: Numbers of the clients that took part and hold images.
-        holdings: Images by client and class, int64 of shape (clients, classes); None without
-            labels.
         clusters_images: Whether the run clusters images; else it classifies them.
-        snapshot: Images, representations and clusters by the last checkpoint; None without one.
         spectra: Singular values of models, by name, as in ``spectra.npz``.
         remote: Whether the images are with clients on other machines.
         leakage: Results of attacks on the run, as in ``leakage.json``; empty where there were none.
@@ -79,12 +86,7 @@ class Run:
     summary: Row | None
     facts: Row
     sessions: list[Row]
-    clients: list[str]
-    sizes: list[int]
-    connected: frozenset[int]
-    holdings: Tensor | None
     clusters_images: bool
-    snapshot: Snapshot | None
     spectra: Mapping[str, Tensor]
     remote: bool = False
     leakage: Row = field(default_factory=dict)
@@ -92,57 +94,47 @@ class Run:
 
     @property
     def seen(self) -> Snapshot:
-        """The snapshot of the last checkpoint.
-
-        Raises:
-            CannotDrawError: There is no checkpoint.
-        """
-        if self.snapshot is None and self.remote:
-            raise CannotDrawError("no client has reported the clusters of its images")
-        if self.snapshot is None:
-            raise CannotDrawError("the run ended before its first checkpoint")
-        return self.snapshot
+        """The snapshot of the last checkpoint."""
+        if self.snapshot is not None:
+            return self.snapshot
+        raise numbers.CannotDrawError(
+            "no client has reported the clusters of its images"
+            if self.remote
+            else "the run ended before its first checkpoint"
+        )
 
     @property
     def found(self) -> Tensor:
-        """The cluster, or predicted class, of each image, int64 of shape (images,).
-
-        Raises:
-            CannotDrawError: No clusters are known yet.
-        """
+        """The cluster, or predicted class, of each image, int64 of shape (images,)."""
         if self.seen.found is None:
-            raise CannotDrawError("no clusters are known yet: the run was interrupted before")
+            raise numbers.CannotDrawError(
+                "no clusters are known yet: the run was interrupted before"
+            )
         return self.seen.found
 
     @property
     def classes(self) -> Tensor:
-        """The true class of each image, int64 of shape (images,).
-
-        Raises:
-            CannotDrawError: The images have no labels.
-        """
+        """The true class of each image, int64 of shape (images,)."""
         if self.seen.classes is None:
-            raise CannotDrawError("the images have no labels")
+            raise numbers.CannotDrawError("the images have no labels")
         return self.seen.classes
 
     @property
     def points(self) -> Tensor:
-        """Representation of each image, floats of shape (images, dimensions).
-
-        Raises:
-            CannotDrawError: There are no representations, or they are not finite.
-        """
+        """Representation of each image, finite floats of shape (images, dimensions)."""
         if self.remote:
-            raise CannotDrawError("the images are with the clients, on other machines")
+            raise numbers.CannotDrawError("the images are with the clients, on other machines")
         points = self.seen.representations
-        if points is None and not self.clusters_images:
-            raise CannotDrawError(
-                "each client has its own model: there is no common space of all images"
-            )
         if points is None:
-            raise CannotDrawError("no representation is known yet: the run was interrupted before")
-        if not all_finite(points):
-            raise CannotDrawError("the model has diverged: its representations hold NaN or Inf")
+            raise numbers.CannotDrawError(
+                "no representation is known yet: the run was interrupted before"
+                if self.clusters_images
+                else "each client has its own model: there is no common space of all images"
+            )
+        if not numbers.all_finite(points):
+            raise numbers.CannotDrawError(
+                "the model has diverged: its representations hold NaN or Inf"
+            )
         return points
 
     @property
@@ -158,46 +150,37 @@ class Run:
             return torch.arange(self.groups)
         if self.seen.classes is None:
             return torch.full((self.groups,), -1)
-        return matched_classes(self.seen.classes, self.found, self.groups)
+        return numbers.matched_classes(self.seen.classes, self.found, self.groups)
 
     @cached_property
     def covariance(self) -> Tensor:
-        """Covariance of the representations, float64 of shape (dimensions, dimensions).
-
-        Raises:
-            CannotDrawError: There are no representations, or they have too many dimensions.
-        """
+        """Covariance of the representations, float64 of shape (dimensions, dimensions)."""
         dimensions = self.points.shape[1]
         if dimensions > _MOST_DIMENSIONS:
-            raise CannotDrawError(
+            raise numbers.CannotDrawError(
                 f"the space has {dimensions:,} dimensions, more than {_MOST_DIMENSIONS:,}"
             )
-        return covariance(self.points[drawn_at_random(len(self.points), _MOST_POINTS)])
+        return covariance(self.points[numbers.drawn_at_random(len(self.points), _MOST_POINTS)])
 
     @cached_property
-    def embedding(self) -> Embedding:
-        """Embedding of the representations in the plane.
-
-        Raises:
-            CannotDrawError: There are no representations, or too few.
-        """
-        return embed(self.points, self.seen.by_angle)
+    def embedding(self) -> numbers.Embedding:
+        """Embedding of the representations in the plane."""
+        return numbers.embed(self.points, self.seen.by_angle)
 
 
 def examine(path: Path, data_root: str | None = None) -> Run:
     """Open the folder of a run without changing it.
 
-    Args:
-        path: The folder.
-        data_root: Folder of the data sets, where it is neither the run's nor ``$CCFCPP_DATA``.
+    Its data sets are in ``data_root``, where this is neither the run's folder of them nor
+    ``$CCFCPP_DATA``.
 
     Raises:
         UsageError: It is not the folder of a run, or the run's images cannot be loaded.
     """
     folder = RunFolder(path)
     config = _config(folder)
-    remote = folder.deployment.exists()
-    known = _told(folder, config) if remote else _opened(folder, config, data_root)
+    far = folder.deployment.exists()
+    known = _told(folder, config) if far else _opened(folder, config, data_root)
     summary = folder.read_summary() if folder.summary.is_file() else None
     # Another machine may have made the run: the recorded setting counts, and so does the number of
     # clients trained side by side, which is known only where they were trained.
@@ -205,63 +188,49 @@ def examine(path: Path, data_root: str | None = None) -> Run:
     recorded = {*facts, "cohort"}
     facts |= {key: value for key, value in (summary or {}).items() if key in recorded}
     return Run(
-        path,
-        config,
-        _title(config),
-        known.experiment.algorithm.rounds,
-        folder.read_log(),
-        summary,
-        facts,
-        folder.read_sessions(),
-        known.clients,
-        known.sizes,
-        known.connected,
-        known.holdings,
-        isinstance(config, ClusterConfig),
-        known.snapshot,
-        folder.read_arrays("spectra"),
-        remote,
-        folder.read_leakage(),
+        **vars(known),
+        path=path,
+        config=config,
+        title=title_of_system(config),
+        planned=known.experiment.algorithm.rounds,
+        log=folder.read_log(),
+        summary=summary,
+        facts=facts,
+        sessions=folder.read_sessions(),
+        clusters_images=isinstance(config, ClusterConfig),
+        spectra=folder.read_arrays("spectra"),
+        remote=far,
+        leakage=folder.read_leakage(),
     )
 
 
-class _Known(NamedTuple):
-    """The experiment of a run, and what is known of its clients and images; see ``Run``."""
-
-    experiment: ClusteringExperiment | ClassificationExperiment | DeployedExperiment
-    clients: list[str]
-    sizes: list[int]
-    connected: frozenset[int]
-    holdings: Tensor | None
-    snapshot: Snapshot | None
-
-
 def _opened(folder: RunFolder, config: MethodConfig, data_root: str | None) -> _Known:
-    """A run whose images are on this machine."""
     experiment = _experiment(_here(config, data_root, _recorded_root(folder)))
     names = {client.id: client.name for client in experiment.clients}
     return _Known(
-        experiment,
-        [names.get(number, f"client {number}") for number in range(len(experiment.parts))],
-        list(map(len, experiment.parts)),
-        frozenset(names),
-        _holdings(experiment),
-        _as_recorded(experiment.last_snapshot(folder), folder),
+        experiment=experiment,
+        clients=[names.get(n, f"client {n}") for n in range(len(experiment.parts))],
+        sizes=list(map(len, experiment.parts)),
+        connected=frozenset(names),
+        holdings=_holdings(experiment),
+        snapshot=_as_recorded(experiment.last_snapshot(folder), folder),
     )
 
 
 def _told(folder: RunFolder, config: MethodConfig) -> _Known:
     """A run whose images are with clients on other machines, by what these have reported."""
     enrolment = Enrolment.load(folder.deployment)
-    experiment = unconnected(enrolment, _here(config, None, None))
-    told = Told.read(folder.read_arrays("counts"), enrolment.spec)
+    # Without a link to clients, the experiment serves to read its setting.
+    experiment = enrolment.experiment(_here(config, None, None), cast(Link, None))
+    counts, members = folder.read_arrays("counts"), enrolment.members
+    tables = dict(zip(counts["client"].tolist(), counts["table"], strict=True)) if counts else {}
     return _Known(
-        experiment,
-        [member.name for member in enrolment.members],
-        [member.samples for member in enrolment.members],
-        frozenset(member.id for member in experiment.members),
-        told.holdings(enrolment.members),
-        told.snapshot,
+        experiment=experiment,
+        clients=[member.name for member in members],
+        sizes=[member.samples for member in members],
+        connected=frozenset(member.id for member in experiment.members),
+        holdings=_told_holdings(tables, enrolment.spec, members),
+        snapshot=_told_snapshot(tables, enrolment.spec),
     )
 
 
@@ -272,7 +241,8 @@ def _experiment(config: MethodConfig) -> ClusteringExperiment | ClassificationEx
     return ClassificationExperiment(config)
 
 
-def _title(config: MethodConfig) -> str:
+def title_of_system(config: RunConfig) -> str:
+    """Name the system of a run, as the papers' tables do."""
     if isinstance(config, ClusterConfig):
         return METHODS[config.method].title
     assert isinstance(config, ClassifyConfig)
@@ -281,11 +251,7 @@ def _title(config: MethodConfig) -> str:
 
 def _config(folder: RunFolder) -> MethodConfig:
     if not folder.config.is_file():
-        inside = sorted({each.parent for each in folder.path.glob("*/config.yaml")})
-        inside = inside or sorted({each.parent for each in folder.path.glob("*/*/config.yaml")})
-        if inside or (folder.path / "study.yaml").is_file():
-            raise UsageError(_several(folder.path, inside))
-        raise UsageError(f"{folder.path} holds no run (no config.yaml): give the folder of a run")
+        raise UsageError(_no_run(folder.path))
     tree = read_yaml(folder.config)
     method = str(tree.get("method"))
     kinds: tuple[type[MethodConfig], ...] = (ClusterConfig, ClassifyConfig)
@@ -298,17 +264,19 @@ def _config(folder: RunFolder) -> MethodConfig:
     )
 
 
-def _several(path: Path, runs: list[Path]) -> str:
-    """The message for a folder of several runs: which they are, and how to compare them."""
+def _no_run(path: Path) -> str:
+    """Say what is in a folder that is no run; of several runs, which they are."""
+    runs = sorted(path.glob("*/config.yaml")) or sorted(path.glob("*/*/config.yaml"))
+    if not runs and not Study.plan_of(path).is_file():
+        return f"{path} holds no run (no config.yaml): give the folder of a run"
+    several = f"{path} holds several runs: give the folders of runs inside"
     if not runs:
-        return f"{path} holds several runs: give the folders of runs inside"
-    names = ", ".join(str(run.relative_to(path)) for run in runs[:_MOST_NAMES])
+        return several
+    inside = [run.parent for run in runs]
+    names = ", ".join(str(run.relative_to(path)) for run in inside[:_MOST_NAMES])
     more = f" and {len(runs) - _MOST_NAMES} more" if len(runs) > _MOST_NAMES else ""
-    both = " ".join(shlex.quote(str(run)) for run in runs[:2])
-    return (
-        f"{path} holds several runs: give the folders of runs inside ({names}{more}), one or more, "
-        f"such as ccfcpp report {both}"
-    )
+    both = shlex.join(map(str, inside[:2]))
+    return f"{several} ({names}{more}), one or more, such as ccfcpp report {both}"
 
 
 def _recorded_root(folder: RunFolder) -> str | None:
@@ -336,10 +304,8 @@ def _as_recorded(snapshot: Snapshot | None, folder: RunFolder) -> Snapshot | Non
 def _here(config: MethodConfig, data_root: str | None, recorded: str | None) -> MethodConfig:
     """Adapt a configuration to this machine, which may lack a GPU or keep its data elsewhere.
 
-    Args:
-        config: The run's configuration.
-        data_root: Folder of the data sets, if the user names one.
-        recorded: Their folder in the run, if its configuration does not name one.
+    The folder of the data sets is the one that the user names, or that of the configuration, or the
+    one that the run recorded.
     """
     changes: Row = {"device": "auto", "tensorboard": False}
     if config.compute.precision == "tf32":  # Only GPUs have it, and only training needs it.
@@ -356,4 +322,41 @@ def _holdings(experiment: ClusteringExperiment | ClassificationExperiment) -> Te
     sizes = torch.tensor(list(map(len, experiment.parts)))
     owners = torch.arange(len(sizes)).repeat_interleave(sizes)
     held = labels.cpu()[torch.cat(experiment.parts)]
-    return counts_by(owners, held, len(sizes), len(experiment.data.classes))
+    return numbers.counts_by(owners, held, len(sizes), len(experiment.data.classes))
+
+
+Tables = Mapping[int, Tensor]
+"""What clients have reported, by their numbers: images by class and cluster, int64 of shape
+(classes, clusters or predicted classes)."""
+
+
+def _told_holdings(tables: Tables, spec: RunSpec, members: Sequence[Member]) -> Tensor | None:
+    """Images by client and class, int64 of shape (clients, classes).
+
+    A client that has reported nothing has zeros. None where no client has reported anything,
+    and in classification, where clients count test images.
+    """
+    if not tables or spec.command == "classify":
+        return None
+    held = torch.zeros(len(members), len(spec.classes), dtype=torch.int64)
+    for row, member in enumerate(members):
+        if member.id in tables:
+            held[row] = tables[member.id].sum(dim=1)
+    return held
+
+
+def _told_snapshot(tables: Tables, spec: RunSpec) -> Snapshot | None:
+    """Class and cluster of each image, restored from the counts; there are no images."""
+    table = sum_of(tables)
+    if table is None:
+        return None
+    classes, found = table.nonzero(as_tuple=True)
+    times = table[classes, found]
+    return Snapshot(
+        images=torch.empty(0, *spec.image_shape, dtype=torch.uint8),
+        representations=None,
+        found=found.repeat_interleave(times),
+        classes=classes.repeat_interleave(times),
+        class_names=spec.classes,
+        centroids=torch.empty(spec.clusters, 0) if spec.clusters else None,
+    )

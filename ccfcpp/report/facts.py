@@ -17,7 +17,6 @@ Table = list[dict[str, str]]
 _TITLES = {
     "nmi": "NMI",
     "kappa": "Kappa",
-    "accuracy": "accuracy",
     "ari": "ARI",
     "effective_rank": "effective rank",
     "local_effective_rank": "effective rank of local models",
@@ -51,16 +50,15 @@ def progress_note(run: Run) -> str | None:
     if run.summary is not None:
         return None
     name = f"The run {run.label}" if run.label else "This run"
+    done = f"{len(run.log)} of {run.planned} rounds"
     if run.remote:
-        return f"{name} has not ended: {len(run.log)} of {run.planned} rounds are done."
+        return f"{name} has not ended: {done} are done."
     if run.snapshot is None:
-        return (
-            f"{name} was interrupted before its first checkpoint, after {len(run.log)} of "
-            f"{run.planned} rounds: there is only its setting."
-        )
+        before = "was interrupted before its first checkpoint"
+        return f"{name} {before}, after {done}: there is only its setting."
     return (
-        f"{name} has not ended: {len(run.log)} of {run.planned} rounds are done. Clusters and "
-        "representations are those of its last checkpoint."
+        f"{name} has not ended: {done} are done. Clusters and representations are those of its "
+        "last checkpoint."
     )
 
 
@@ -79,16 +77,13 @@ def results(run: Run) -> dict[str, str]:
     """Scores and costs from the summary, or from the last round that was scored."""
     scored = [row["scores"] for row in run.log if row.get("scores")]
     found: Row = run.summary or (scored[-1] if scored else {})
+    costs = {
+        "sent by clients": bytes_in_words(sum(row["bytes_up"] for row in run.log)),
+        "received by clients": bytes_in_words(sum(row["bytes_down"] for row in run.log)),
+        "time of the rounds": f"{sum(row['seconds'] for row in run.log):,.1f} s",
+    }
     scores = {title(key): f"{found[key]:.4g}" for key in _RESULTS if found.get(key) is not None}
-    return (
-        scores
-        | _scores_by_presence(found)
-        | {
-            "sent by clients": bytes_in_words(sum(row["bytes_up"] for row in run.log)),
-            "received by clients": bytes_in_words(sum(row["bytes_down"] for row in run.log)),
-            "time of the rounds": f"{sum(row['seconds'] for row in run.log):,.1f} s",
-        }
-    )
+    return scores | _scores_by_presence(found) | costs
 
 
 def _scores_by_presence(summary: Row) -> dict[str, str]:

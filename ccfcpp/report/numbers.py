@@ -11,22 +11,25 @@ from sklearn.manifold import TSNE
 from torch import Tensor
 
 from ccfcpp.core.metrics import match_clusters
-from ccfcpp.report.errors import CannotDrawError
 
 _POINTS_AT_A_TIME = 4096
 _MOST_POINTS, _FEWEST_POINTS = 1_500, 8
 """Most and fewest points of an embedding: more hide each other, fewer have no neighbourhoods."""
 
 
+class CannotDrawError(Exception):
+    """A figure cannot be drawn; the message gives the reason for the reader of a report.
+
+    What a figure is drawn from, in ``Run`` and in the modules of figures, raises it where a run has
+    no such numbers.
+    """
+
+
 def pair_correlations(of_covariance: Tensor) -> Tensor:
-    """Correlation of each pair of dimensions that vary.
+    """Correlation of each pair of dimensions that vary, from −1 to 1, of shape (pairs,).
 
-    Args:
-        of_covariance: Shape (dimensions, dimensions).
-
-    Returns:
-        Shape (pairs,), from −1 to 1. A dimension whose variance is below 10⁻¹² of the largest one
-        is constant up to rounding and is left out.
+    Takes the covariance, of shape (dimensions, dimensions). A dimension whose variance is below
+    10⁻¹² of the largest one is constant up to rounding and is left out.
     """
     variances = of_covariance.diagonal()
     varies = variances > 1e-12 * variances.max().clamp(min=1e-300)
@@ -38,16 +41,9 @@ def pair_correlations(of_covariance: Tensor) -> Tensor:
 
 
 def counts_by(rows: Tensor, columns: Tensor, height: int, width: int) -> Tensor:
-    """Count how often each pair (row, column) occurs.
+    """Count how often each pair (row, column) occurs, as int64 of shape (height, width).
 
-    Args:
-        rows: Integers below ``height``, shape (samples,).
-        columns: Integers below ``width``, shape (samples,).
-        height: Number of rows.
-        width: Number of columns.
-
-    Returns:
-        int64 of shape (height, width).
+    Rows and columns are integers below ``height`` and ``width``, of shape (samples,).
     """
     return torch.bincount(rows * width + columns, minlength=height * width).view(height, width)
 
@@ -55,13 +51,8 @@ def counts_by(rows: Tensor, columns: Tensor, height: int, width: int) -> Tensor:
 def matched_classes(classes: Tensor, found: Tensor, clusters: int) -> Tensor:
     """Match each cluster with a class (Hungarian method).
 
-    Args:
-        classes: True classes, int64 of shape (samples,).
-        found: Cluster of each sample, int64 below ``clusters``, shape (samples,).
-        clusters: Number of clusters.
-
-    Returns:
-        int64 of shape (clusters,), −1 for a cluster that is matched with none, or is empty.
+    Classes and clusters of samples are int64 of shape (samples,). The result is int64 of shape
+    (clusters,), −1 for a cluster that is matched with none, or is empty.
     """
     matched = torch.full((clusters,), -1)
     matched[found] = torch.from_numpy(match_clusters(classes.numpy(), found.numpy()))
@@ -69,16 +60,10 @@ def matched_classes(classes: Tensor, found: Tensor, clusters: int) -> Tensor:
 
 
 def distances(points: Tensor, found: Tensor, centroids: Tensor, by_angle: bool) -> Tensor:
-    """Distance of each point from the centroid of its cluster.
+    """Distance of each point from the centroid of its cluster, of shape (points,).
 
-    Args:
-        points: Floats of shape (points, dimensions).
-        found: Cluster of each point, int64 of shape (points,).
-        centroids: Floats of shape (clusters, dimensions).
-        by_angle: Whether to measure angles; else Euclidean distances.
-
-    Returns:
-        Euclidean distances, or angles in degrees, of shape (points,).
+    Points are floats of shape (points, dimensions), centroids of shape (clusters, dimensions).
+    Distances are Euclidean, or angles in degrees.
     """
     # In parts: the pixels of large images in double precision take much memory.
     parts = zip(
@@ -90,24 +75,17 @@ def distances(points: Tensor, found: Tensor, centroids: Tensor, by_angle: bool) 
 
 
 def _apart(points: Tensor, own: Tensor, by_angle: bool) -> Tensor:
-    if not by_angle:
-        apart: Tensor = torch.linalg.vector_norm(points - own, dim=1)
-        return apart
-    cosines = F.cosine_similarity(points, own, dim=1)
-    return torch.rad2deg(torch.arccos(cosines.clamp(-1, 1)))
+    if by_angle:
+        return torch.rad2deg(torch.arccos(F.cosine_similarity(points, own, dim=1).clamp(-1, 1)))
+    apart: Tensor = torch.linalg.vector_norm(points - own, dim=1)
+    return apart
 
 
 def extremes(distance: Tensor, members: Tensor, count: int, farthest: bool) -> Tensor:
-    """Find the members of a cluster nearest to its centroid, or farthest from it.
+    """Find the ``count`` members of a cluster nearest to its centroid, or farthest from it.
 
-    Args:
-        distance: Distance of each point from its centroid, shape (points,).
-        members: Which points belong to the cluster, bool of shape (points,).
-        count: Largest number of members to return.
-        farthest: Whether to return the farthest members; else the nearest.
-
-    Returns:
-        Indices of points, the most extreme first; ties are in the order of the indices.
+    Members are given as bool of shape (points,). The result has indices of points, the most extreme
+    first; ties are in the order of the indices.
     """
     index: Tensor = members.nonzero().flatten()
     order: Tensor = torch.argsort(distance[index], descending=farthest, stable=True)
@@ -124,7 +102,7 @@ def drawn_at_random(count: int, most: int) -> Tensor:
 
 def all_finite(points: Tensor) -> bool:
     """Whether all values are finite."""
-    return math.isfinite(float(points.abs().max())) if points.numel() else True
+    return points.numel() == 0 or math.isfinite(float(points.abs().max()))
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,11 +121,8 @@ class Embedding:
 def embed(points: Tensor, by_angle: bool) -> Embedding:
     """Compute t-SNE of at most 1,500 points; the result is the same at every call.
 
-    Source: van der Maaten and Hinton 2008, *Visualizing Data using t-SNE*.
-
-    Args:
-        points: Floats of shape (points, dimensions).
-        by_angle: Whether to normalise the points to length 1.
+    Source: van der Maaten and Hinton 2008, *Visualizing Data using t-SNE*. Points are floats of
+    shape (points, dimensions), which are normalised to length 1 where they are compared by angle.
 
     Raises:
         CannotDrawError: There are too few points, or all are the same.
@@ -170,12 +145,7 @@ def embed(points: Tensor, by_angle: bool) -> Embedding:
 
 
 def _rank(points: Tensor, epsilon: float) -> int:
-    """Count the directions in which points differ by more than rounding errors.
-
-    Args:
-        points: Of shape (points, dimensions).
-        epsilon: Relative rounding error of the coordinates.
-    """
+    """Count the directions in which points differ by more than rounding errors."""
     centred = points - points.mean(dim=0)
     least = epsilon * math.sqrt(points.numel()) * float(points.abs().max())
     return int((torch.linalg.svdvals(centred) > least).sum())

@@ -25,10 +25,7 @@ _TEMPLATES = Environment(
 def study_page(figures: Contents, svgs: Mapping[str, str], facts: Mapping[str, object]) -> str:
     """Render the page of a study: one file that needs nothing else and runs no script.
 
-    Args:
-        figures: The figures.
-        svgs: The SVG of each figure, by its name.
-        facts: The other values that ``study.html`` shows.
+    It has the SVG of each figure by its name, and the facts that ``study.html`` shows.
     """
     return _TEMPLATES.get_template("study.html").render(sections=_sections(figures, svgs), **facts)
 
@@ -36,10 +33,7 @@ def study_page(figures: Contents, svgs: Mapping[str, str], facts: Mapping[str, o
 def page(runs: Sequence[Run], found: Contents, svgs: Mapping[str, str]) -> str:
     """Render the page of runs: one file that needs nothing else and runs no script.
 
-    Args:
-        runs: The runs, labelled where there are several.
-        found: The figures.
-        svgs: The SVG of each figure, by its name.
+    Several runs are labelled; it has the SVG of each figure by its name.
     """
     several = len(runs) > 1
     return _TEMPLATES.get_template("page.html").render(
@@ -57,7 +51,6 @@ def page(runs: Sequence[Run], found: Contents, svgs: Mapping[str, str]) -> str:
 def _sections(
     found: Contents, svgs: Mapping[str, str]
 ) -> list[tuple[str, str, list[list[dict[str, object]]]]]:
-    """Name, title and figures of each section."""
     return [
         (slug(title), title, [[_inlined(drawn, svgs[drawn.name]) for drawn in r] for r in rows])
         for title, rows in found.sections.items()

@@ -1,7 +1,9 @@
 """Colours that colour-blind readers can distinguish, and colours that a page can replace."""
 
-from itertools import cycle, islice
 from typing import Any
+
+Look = dict[str, Any]
+"""Matplotlib's keyword arguments."""
 
 CATEGORIES = (
     "#3f90da",
@@ -35,20 +37,16 @@ INKS = {INK: "ink", MUTED: "muted", GRID: "grid", PAPER: "paper"}
 
 def colours(count: int) -> list[str]:
     """Colours of ``count`` categories; they repeat after ten."""
-    return list(islice(cycle(CATEGORIES), count))
+    return [CATEGORIES[number % len(CATEGORIES)] for number in range(count)]
 
 
 def marker(number: int) -> str:
-    """Marker of a category; it changes where colours repeat.
-
-    Args:
-        number: The category, from 0.
-    """
+    """Marker of a category, counted from 0; it changes where colours repeat."""
     return _MARKERS[number // len(CATEGORIES) % len(_MARKERS)]
 
 
-def line_style(number: int) -> dict[str, Any]:
-    """Colour, dash and marker of a category's line, as Matplotlib's keyword arguments."""
+def line_style(number: int) -> Look:
+    """Colour, dash and marker of a category's line."""
     return {
         "color": CATEGORIES[number % len(CATEGORIES)],
         "linestyle": _DASHES[number % len(_DASHES)],
@@ -56,17 +54,10 @@ def line_style(number: int) -> dict[str, Any]:
     }
 
 
-def ink_on(red: float, green: float, blue: float) -> str:
-    """Choose black or white, whichever is more legible on a colour.
-
-    Args:
-        red: Share of red, from 0 to 1.
-        green: Share of green.
-        blue: Share of blue.
+def ink_on(*colour: float) -> str:
+    """Choose black or white, whichever is more legible on shares of red, green and blue.
 
     Source: WCAG 2.2, relative luminance, at which both contrasts are equal.
     """
-    red, green, blue = (
-        c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in (red, green, blue)
-    )
+    red, green, blue = (c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in colour)
     return "#000000" if 0.2126 * red + 0.7152 * green + 0.0722 * blue > 0.179 else "#ffffff"

@@ -1,5 +1,7 @@
 """Figures of the images nearest to each centroid, and of those farthest from it."""
 
+from functools import partial
+
 import numpy as np
 import torch
 import torch.nn.functional as F
@@ -9,9 +11,8 @@ from torch import Tensor
 
 from ccfcpp.report.classes import cluster_order
 from ccfcpp.report.drawing import WIDTH, Drawn, plate, short
-from ccfcpp.report.errors import CannotDrawError
 from ccfcpp.report.examination import Run
-from ccfcpp.report.numbers import distances, extremes
+from ccfcpp.report.numbers import CannotDrawError, distances, extremes
 from ccfcpp.runs.sheets import sheet
 
 _EACH, _MOST_CLUSTERS = 8, 40
@@ -20,39 +21,26 @@ _LARGEST = 64
 """Largest height and width of an image in a figure, in pixels."""
 
 
-def nearest(run: Run) -> Drawn:
-    """Draw the images nearest to each centroid."""
-    caption = (
-        "The images of each cluster nearest to its centroid, the nearest one first: these are "
-        "typical of the cluster."
-    )
-    return _drawn(run, "nearest", "Nearest to the centroids", caption, farthest=False)
+_CAPTIONS = {
+    "nearest": "The images of each cluster nearest to its centroid, the nearest one first: these "
+    "are typical of the cluster.",
+    "farthest": "The images of each cluster farthest from its centroid, the farthest one first: "
+    "their assignment is the least certain.",
+}
 
 
-def farthest(run: Run) -> Drawn:
-    """Draw the images of each cluster farthest from its centroid."""
-    caption = (
-        "The images of each cluster farthest from its centroid, the farthest one first: their "
-        "assignment is the least certain."
-    )
-    return _drawn(run, "farthest", "Farthest from the centroids", caption, farthest=True)
-
-
-def _drawn(run: Run, name: str, title: str, caption: str, farthest: bool) -> Drawn:
-    """Draw a row of images for each cluster.
-
-    Raises:
-        CannotDrawError: There are no centroids, or no points.
-    """
+def _drawn(run: Run, name: str) -> Drawn:
     if not run.clusters_images:
         raise CannotDrawError("a classifier has no centroids")
+    far = name == "farthest"
     found, centroids = run.found, run.seen.centroids
     assert centroids is not None  # Without centroids no cluster is known.
     distance = distances(run.points, found, centroids, run.seen.by_angle)
     chosen = {
-        cluster: extremes(distance, found == cluster, _EACH, farthest)
-        for cluster in cluster_order(run)
+        cluster: extremes(distance, found == cluster, _EACH, far) for cluster in cluster_order(run)
     }
+    caption = _CAPTIONS[name]
+    title = f"{name.capitalize()} {'from' if far else 'to'} the centroids"
     rows = [
         {"cluster": cluster, "rank": rank + 1, "image": image, "distance": float(distance[image])}
         for cluster, index in chosen.items()
@@ -67,8 +55,12 @@ def _drawn(run: Run, name: str, title: str, caption: str, farthest: bool) -> Dra
     return Drawn(name, title, caption, _figure(run, shown), rows)
 
 
+nearest = partial(_drawn, name="nearest")
+farthest = partial(_drawn, name="farthest")
+
+
 def _figure(run: Run, shown: dict[int, Tensor]) -> Figure:
-    picture = picture_of(_small(run.seen.images, shown), shown)
+    picture = _picture(_small(run.seen.images, shown), shown)
     down, across, _ = picture.shape
     names = [_row_name(run, cluster) for cluster in shown]
     margin = _INCHES_A_LETTER * max(len(line) for name in names for line in name.splitlines())
@@ -84,28 +76,20 @@ def _figure(run: Run, shown: dict[int, Tensor]) -> Figure:
     return figure
 
 
-def picture_of(images: dict[int, Tensor], shown: dict[int, Tensor]) -> NDArray[np.uint8]:
-    """Arrange images in rows; places without an image are transparent.
+def _picture(images: dict[int, Tensor], shown: dict[int, Tensor]) -> NDArray[np.uint8]:
+    """Arrange images, uint8 of shape (channels, height, width) by number, in rows of at most 8.
 
-    Args:
-        images: Images by number, uint8 of shape (1 or 3 channels, height, width).
-        shown: Numbers of the images of each row, at most 8.
-
-    Returns:
-        RGBA of shape (pixels down, pixels across, 4).
+    Places without an image are transparent: this is RGBA of shape (pixels down, across, 4).
     """
     blank = torch.full_like(next(iter(images.values())), 255)
-    cells = [
-        images[int(index[column])] if column < len(index) else blank
+    numbers = [
+        int(index[column]) if column < len(index) else None
         for index in shown.values()
         for column in range(_EACH)
     ]
-    filled = [
-        torch.full_like(blank, 0 if column < len(index) else 255)
-        for index in shown.values()
-        for column in range(_EACH)
-    ]
-    opaque = 255 - sheet(torch.stack(filled), _EACH)[..., :1]
+    cells = [blank if number is None else images[number] for number in numbers]
+    empty = [blank if number is None else torch.zeros_like(blank) for number in numbers]
+    opaque = 255 - sheet(torch.stack(empty), _EACH)[..., :1]
     return torch.cat([sheet(torch.stack(cells), _EACH), opaque], dim=2).numpy()
 
 

@@ -7,13 +7,13 @@ import numpy as np
 from matplotlib.colors import to_rgba
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
-from numpy.typing import NDArray
 
-from ccfcpp.report.drawing import Drawn, Rows, legend_above, paper, plain, plate, short, thinned
-from ccfcpp.report.errors import CannotDrawError
+from ccfcpp.report.drawing import Drawn, legend_above, paper, plain, plate, short, thinned
 from ccfcpp.report.examination import Run
+from ccfcpp.report.numbers import CannotDrawError
 from ccfcpp.report.palette import CATEGORIES, MUTED, line_style
 from ccfcpp.report.runs import Gathered, slug
+from ccfcpp.runs.study import Row
 
 Curve = list[tuple[int, float]]
 """Pairs of a round, counted from 1, and a value."""
@@ -24,11 +24,7 @@ _MOST_CURVES = 10
 
 
 def scores(run: Run) -> Curves:
-    """Collect each score by round.
-
-    Raises:
-        CannotDrawError: No round was scored.
-    """
+    """Collect each score by round."""
     logged = {str(key) for row in run.log for key in row.get("scores", {})}
     single = sorted(key for key in logged if key.startswith("accuracy "))
     # The curves of many domains, or of many clients' own models, would hide each other.
@@ -45,11 +41,7 @@ def scores(run: Run) -> Curves:
 
 
 def losses(run: Run) -> Curves:
-    """Collect the figures of the exchanges by round, without those of single clients.
-
-    Raises:
-        CannotDrawError: Nothing was reported.
-    """
+    """Collect the figures of the exchanges by round, without those of single clients."""
     reported = (key for row in run.log for key in row.get("figures", {}))
     keys = dict.fromkeys(key for key in reported if "/" not in key)
     found = {key.replace("_", " "): _logged(run, "figures", key) for key in keys}
@@ -63,11 +55,7 @@ def _logged(run: Run, kind: str, key: str) -> Curve:
 
 
 def traffic(run: Run) -> Curves:
-    """Collect the megabytes that all clients received, and sent, up to each round.
-
-    Raises:
-        CannotDrawError: No round was run.
-    """
+    """Collect the megabytes that all clients received, and sent, up to each round."""
     if not run.log:
         raise CannotDrawError("no round was run")
     numbers = [row["round"] + 1 for row in run.log]
@@ -82,16 +70,17 @@ def _curves(
     stem: str, title: str, unit: str, caption: str, gathered: Gathered[Curves]
 ) -> list[Drawn]:
     """Draw all curves of one run in one figure; several runs have one figure for each curve."""
+    title = f"{title} by round"
     if len(gathered) == 1:
         ((run, curves),) = gathered
-        return [_drawn(stem, f"{title} by round", unit, caption, curves, _phase(run))]
+        return [_drawn(stem, title, unit, caption, curves, _phase(run))]
     keys = dict.fromkeys(key for _, curves in gathered for key in curves)
     figures = []
     for key in keys:
         of_runs = {run.label: curves[key] for run, curves in gathered if key in curves}
-        name, heading = f"{stem}-{slug(key)}", f"{title} by round: {key}"
-        if len(keys) == 1:
-            name, heading = stem, f"{title} by round"
+        name, heading = (
+            (stem, title) if len(keys) == 1 else (f"{stem}-{slug(key)}", f"{title}: {key}")
+        )
         figures.append(_drawn(name, heading, unit, caption, of_runs))
     return figures
 
@@ -177,15 +166,11 @@ STATES: Mapping[str, str | None] = {
 
 
 def participation(run: Run) -> Drawn:
-    """Draw which clients took part in which round.
-
-    Raises:
-        CannotDrawError: No round was run.
-    """
+    """Draw which clients took part in which round."""
     if not run.log:
         raise CannotDrawError("no round was run")
     states = np.array([[_state(run, row, n) for row in run.log] for n in range(len(run.clients))])
-    with plate(_height(len(run.clients))) as (figure, axes):
+    with plate(min(6.5, max(2.2, 1.2 + 0.2 * len(run.clients)))) as (figure, axes):
         inks = [to_rgba(colour or (0, 0, 0, 0)) for colour in STATES.values()]
         span = (0.5, len(run.log) + 0.5, len(run.clients) - 0.5, -0.5)
         axes.imshow(np.array(inks)[states], aspect="auto", extent=span)
@@ -201,37 +186,23 @@ def participation(run: Run) -> Drawn:
         figure.legend(
             handles=patches, loc="outside upper left", ncols=4, frameon=False, handlelength=1.2
         )
-    return Drawn(
-        "participation",
-        "Who took part",
-        "Clients (rows) by round (columns). A client whose update the server refused is marked.",
-        figure,
-        _participation_rows(run, states),
+    names = list(STATES)
+    rows = [
+        {"client": client, "name": name, "round": row["round"] + 1, "state": names[state]}
+        for client, name in enumerate(run.clients)
+        for row, state in zip(run.log, states[client], strict=True)
+    ]
+    caption = (
+        "Clients (rows) by round (columns). A client whose update the server refused is marked."
     )
+    return Drawn("participation", "Who took part", caption, figure, rows)
 
 
-def _state(run: Run, row: Mapping[str, object], client: int) -> int:
-    names = list(STATES)
-    refused, present = row["refused"], row["clients"]
-    assert isinstance(refused, dict)
-    assert isinstance(present, list)
+def _state(run: Run, row: Row, client: int) -> int:
     if client not in run.connected:
-        return names.index("never there")
-    if str(client) in refused:
-        return names.index("refused")
-    return names.index("took part" if client in present else "absent")
-
-
-def _participation_rows(run: Run, states: NDArray[np.int64]) -> Rows:
-    names = list(STATES)
-    return [
-        {"client": client, "name": run.clients[client], "round": row["round"] + 1,
-         "state": names[states[client, place]]}
-        for client in range(len(run.clients))
-        for place, row in enumerate(run.log)
-    ]  # fmt: skip
-
-
-def _height(rows: int) -> float:
-    """Height in inches of a figure with so many rows of names."""
-    return min(6.5, max(2.2, 1.2 + 0.2 * rows))
+        state = "never there"
+    elif str(client) in row["refused"]:
+        state = "refused"
+    else:
+        state = "took part" if client in row["clients"] else "absent"
+    return list(STATES).index(state)

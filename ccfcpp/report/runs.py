@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
-from ccfcpp.core.config import RunConfig, Tree
 from ccfcpp.core.config_layers import flatten, values_of
 from ccfcpp.report.examination import Run
 from ccfcpp.runs.paths import MAY_CHANGE
@@ -61,7 +60,8 @@ def slug(text: str) -> str:
 def _telling_keys(runs: Sequence[Run]) -> list[str]:
     """Keys that all runs have and in which they differ, without those that their methods fix."""
     settings = [values_of(run.config) for run in runs]
-    fixed = {key for run in runs for key, _ in flatten(_fixed(run.config))}
+    of_methods = (type(run.config).fixed_by(run.config.model_dump()) for run in runs)
+    fixed = {key for tree in of_methods for key, _ in flatten(tree)}
     by_method = len({each["method"] for each in settings}) > 1
     return [
         key
@@ -71,10 +71,6 @@ def _telling_keys(runs: Sequence[Run]) -> list[str]:
         and key not in MAY_CHANGE
         and not (by_method and key in fixed)
     ]
-
-
-def _fixed(config: RunConfig) -> Tree:
-    return type(config).fixed_by(config.model_dump())
 
 
 def _label(run: Run, keys: Sequence[str]) -> str:

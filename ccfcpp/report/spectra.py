@@ -13,8 +13,8 @@ from torch import Tensor
 
 from ccfcpp.core.metrics import above_rounding, effective_rank, spectral_gap
 from ccfcpp.report.drawing import Drawn, Rows, legend_above, paper, plain, power, short, with_minus
-from ccfcpp.report.errors import CannotDrawError
 from ccfcpp.report.examination import Run
+from ccfcpp.report.numbers import CannotDrawError
 from ccfcpp.report.palette import CATEGORIES, MUTED, line_style
 from ccfcpp.report.runs import Gathered, of_run
 
@@ -46,11 +46,7 @@ class Spectra:
 
 
 def spectra(run: Run) -> Spectra:
-    """Read the spectra of the last round, or compute them from the last checkpoint.
-
-    Raises:
-        CannotDrawError: There are no representations, or they are not finite.
-    """
+    """Read the spectra of the last round, or compute them from the last checkpoint."""
     if "global" not in run.spectra:
         return Spectra(torch.linalg.eigvalsh(run.covariance).flip(0).clamp(min=0), {})
     of_all = run.spectra["global"]
@@ -61,11 +57,7 @@ def spectra(run: Run) -> Spectra:
 
 
 def local_spectra(run: Run) -> Spectra:
-    """Read the spectra of a run whose local models were compared with the global one.
-
-    Raises:
-        CannotDrawError: No local models were compared.
-    """
+    """Read the spectra of a run whose local models were compared with the global one."""
     found = spectra(run)
     if found.local:
         return found
@@ -143,8 +135,7 @@ def _curve(values: Tensor) -> tuple[range, list[float]]:
 
 def _drawable(values: Tensor) -> list[float]:
     """Prepare values for a logarithmic scale."""
-    found: list[float] = above_rounding(values).tolist()
-    return found
+    return list(above_rounding(values).tolist())
 
 
 def _rows(run: Run, model: str, values: Tensor) -> Rows:
@@ -157,39 +148,27 @@ def _rows(run: Run, model: str, values: Tensor) -> Rows:
 def _bars(
     values: Sequence[tuple[Run, dict[str, float]]], unit: str, form: str
 ) -> tuple[Figure, Rows]:
-    """Draw horizontal bars by run and model, those of ``_MAIN`` in full colour.
-
-    Returns:
-        The figure and its rows.
-    """
-    rows = [
-        of_run(run) | {"model": model, unit: value}
-        for run, own in values
-        for model, value in own.items()
+    """Draw horizontal bars by run and model, those of ``_MAIN`` in full colour."""
+    bars = [(run, model, value) for run, own in values for model, value in own.items()]
+    rows = [of_run(run) | {"model": model, unit: value} for run, model, value in bars]
+    names = [
+        f"{short(run.label, 22)}\n{model}" if run.label else short(model, 22)
+        for run, model, _ in bars
     ]
-    bars = [
-        (f"{short(run.label, 22)}\n{model}" if run.label else short(model, 22), value)
-        for run, own in values
-        for model, value in own.items()
-    ]
-    inks = [CATEGORIES[0 if model in _MAIN else 3] for _, own in values for model in own]
-    lines = sum(1.6 if "\n" in name else 1 for name, _ in bars)
+    inks = [CATEGORIES[0 if model in _MAIN else 3] for _, model, _ in bars]
+    lengths = [value for *_, value in bars]
+    lines = sum(1.6 if "\n" in name else 1 for name in names)
     with paper(max(1.6, 0.9 + 0.26 * lines)) as (figure, axes):
-        places = range(len(bars))
-        drawn = axes.barh(places, [value for _, value in bars], color=inks, height=0.68)
-        axes.bar_label(
-            drawn,
-            [with_minus(form.format(value)) for _, value in bars],
-            padding=3,
-            fontsize=9,
-        )
-        axes.set_yticks(places, [name for name, _ in bars])
+        drawn = axes.barh(range(len(bars)), lengths, color=inks, height=0.68)
+        texts = [with_minus(form.format(value)) for value in lengths]
+        axes.bar_label(drawn, texts, padding=3, fontsize=9)
+        axes.set_yticks(range(len(bars)), names)
         axes.invert_yaxis()
         axes.grid(visible=False, axis="y")
         axes.tick_params(axis="y", length=0)
         axes.margins(x=0.16)
         axes.xaxis.set_major_formatter(plain)
         axes.set(xlabel=unit)
-        if any(value < 0 for _, value in bars):
+        if min(lengths) < 0:
             axes.axvline(0, color=MUTED, linewidth=0.8)
     return figure, rows

@@ -3,7 +3,6 @@
 import io
 import re
 import warnings
-from functools import partial
 from pathlib import Path
 
 from ccfcpp.core.files import write_whole
@@ -16,13 +15,7 @@ _PNG_DPI = 200
 
 
 def write_figure(folder: Path, drawn: Drawn, svg: str) -> None:
-    """Write the three files of a figure, each of them atomically.
-
-    Args:
-        folder: Folder of the files.
-        drawn: The figure.
-        svg: The figure as ``as_svg`` returns it.
-    """
+    """Write a figure's SVG of ``as_svg``, its PNG and its numbers, each file atomically."""
     write_whole(folder / f"{drawn.name}.svg", svg.encode())
     write_whole(folder / f"{drawn.name}.png", _saved(drawn, "png", _PNG_DPI))
     write_whole(folder / f"{drawn.name}.csv", as_csv(drawn.rows).encode())
@@ -36,14 +29,11 @@ def as_svg(drawn: Drawn) -> str:
 def for_page(svg: str, name: str, label: str) -> str:
     """Prepare an SVG to be embedded in a page, in the page's colours.
 
-    Args:
-        svg: Content of an SVG file.
-        name: Name of the figure. It prefixes the identifiers inside, so that those of several
-            figures differ.
-        label: Text for screen readers, as HTML.
+    The figure's name prefixes the identifiers inside, so that those of several figures differ. The
+    label, as HTML, is for screen readers.
     """
     element = svg[svg.index("<svg") :]
-    element = re.sub(r'(\bid="|url\(#|href="#)', partial(_prefixed, name), element)
+    element = re.sub(r'(\bid="|url\(#|href="#)', rf"\g<0>{name}-", element)
     element = re.sub(r"<style type=\"text/css\">.*?</style>", "", element, flags=re.DOTALL)
     for ink, variable in INKS.items():
         element = element.replace(f": {ink}", f": var(--{variable})")
@@ -51,10 +41,6 @@ def for_page(svg: str, name: str, label: str) -> str:
     width = re.compile(r'\s(width|height)="[\d.]+pt"')
     head, end, rest = element.partition(">")
     return start + width.sub("", head.removeprefix("<svg ")) + end + rest
-
-
-def _prefixed(name: str, found: re.Match[str]) -> str:
-    return f"{found[0]}{name}-"
 
 
 def _saved(drawn: Drawn, form: str, dpi: float | None = None) -> bytes:

@@ -15,7 +15,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from ccfcpp.cli.interruption import graceful_interruption
+from ccfcpp.cli.terminal import graceful_interruption
 from tests.support.command import TINY, TINY_SCAN, assigned, ccfcpp
 
 ROUNDS = 15

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from ccfcpp.cli.study_progress import watched
+from ccfcpp.cli.progress import watched
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.runs.study import Planned, Study
 

@@ -5,8 +5,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from ccfcpp.report.errors import CannotDrawError
-from ccfcpp.report.numbers import Embedding, embed
+from ccfcpp.report.numbers import CannotDrawError, Embedding, embed
 
 COUNT = 40
 STEPS = torch.arange(1.0, COUNT + 1)

@@ -138,7 +138,7 @@ run_in_processes(study, ClusteringExperiment, 1, lambda: None, lambda: False)
 
 GRACEFUL = PROGRAM.replace(
     "run_in_processes(",
-    """from ccfcpp.cli.interruption import graceful_interruption
+    """from ccfcpp.cli.terminal import graceful_interruption
 with graceful_interruption(lambda: None) as should_stop:
     run_in_processes(""",
 ).replace("lambda: False", "should_stop")

@@ -152,7 +152,7 @@ def score(key: str, factor: float = 1.0) -> Measure:
 
 def spectrum(result: Result, name: str) -> np.ndarray[Any, np.dtype[np.float64]]:
     """Singular values of the global model, or those of the first local one."""
-    with np.load(result.path / "spectra.npz") as arrays:
+    with np.load(result.folder.path / "spectra.npz") as arrays:
         values: np.ndarray[Any, np.dtype[np.float64]] = arrays[name]
     return values if name == "global" else values[0]
 

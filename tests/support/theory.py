@@ -5,8 +5,7 @@ from torch import Tensor
 
 from ccfcpp.clustering.ccfc.losses import cluster_contrast
 from ccfcpp.core.randomness import Randomness
-from ccfcpp.papers.theory.classification import LabelledData
-from ccfcpp.papers.theory.contrast import ClusteredData
+from ccfcpp.papers.theory.drives import ClusteredData, LabelledData
 from ccfcpp.papers.theory.linear_networks import SplitNetwork, product, random_layers
 from ccfcpp.papers.theory.problems import one_hot
 

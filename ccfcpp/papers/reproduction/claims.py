@@ -33,12 +33,9 @@ class Range(Section):
 
 @dataclass(frozen=True)
 class Claim:
-    """A statement, and where it held.
+    """A statement, and in how many places, of how many, it held in our runs.
 
     Attributes:
-        text: The statement.
-        held: In how many places it held in our runs.
-        of: Of how many.
         paper: The same two numbers for the paper's own table, where it has been published.
         stated: Whether the paper states it; else it is our reading.
     """
@@ -50,7 +47,6 @@ class Claim:
     stated: bool = True
 
     def __str__(self) -> str:
-        """Write the claim as one clause."""
         published = "" if self.paper is None else " (in the paper {} of {})".format(*self.paper)
         return f"{self.text}: {self.held} of {self.of}{published}"
 
@@ -64,12 +60,7 @@ def claim(
 ) -> Claim:
     """Hold a statement against our values and, where they are published, against the paper's.
 
-    Args:
-        text: The statement.
-        count: In how many places of a table it holds, and of how many.
-        ours: Our values.
-        paper: The paper's values. Those for our images count, where there are some.
-        stated: Whether the paper states it.
+    Of the paper's values those for our images count, where there are some.
     """
     published = None if paper is None else count(paper.beside(ours))
     return Claim(text, *count(ours), published, stated)
@@ -143,10 +134,11 @@ ends_higher = _of_systems(ScoreTable.losses, Range(below=0))
 
 def best_differs(system: str) -> Counting:
     """Ask whether a system has its highest value at another place in one panel than in another."""
-    return lambda table: (
-        int(len({table.best_place(panel, system) for panel in table.panels}) > 1),
-        1,
-    )
+
+    def count(table: ScoreTable) -> Count:
+        return int(len({table.best_place(panel, system) for panel in table.panels}) > 1), 1
+
+    return count
 
 
 CHECKS: Mapping[str, Callable[..., Counting]] = {
@@ -166,15 +158,12 @@ CHECKS: Mapping[str, Callable[..., Counting]] = {
 
 
 def verdict(scale: str, claims: Sequence[Claim]) -> str:
-    """Write a paragraph on what held.
+    """Write a paragraph on what was run, in a sentence, and on what held.
 
-    Args:
-        scale: What was run, in a sentence.
-        claims: The statements; those without a place in which they could hold are left out.
+    Statements without a place in which they could hold are left out.
     """
-    known = [each for each in claims if each.of]
-    stated = [each for each in known if each.stated]
-    read_in = [each for each in known if not each.stated]
+    stated = [each for each in claims if each.of and each.stated]
+    read_in = [each for each in claims if each.of and not each.stated]
     parts = [scale]
     if stated:
         parts.append(f"{_tally(stated)} {_clauses(stated)}.")

@@ -19,10 +19,6 @@ def draw_scores(table: ScoreTable, published: ScoreTable | None = None) -> list[
     """Draw a figure for each panel: our values, and the paper's for the same images.
 
     The paper's values for other images have figures of their own where it has none of ours.
-
-    Args:
-        table: Our values.
-        published: The paper's.
     """
     drawn = [_draw_panel(table, panel, published) for panel in table.panels]
     if published is not None and not set(published.panels) & set(table.panels):
@@ -84,9 +80,7 @@ def _draw_panel(
 def draw_spectra(title: str, curves: Mapping[str, Sequence[float]]) -> Drawn:
     """Draw singular values in descending order, on a logarithmic scale.
 
-    Args:
-        title: The figure's title.
-        curves: Singular values by the name of their line, all above 0.
+    They are above 0, and stand under the name of their line.
     """
     rows: list[dict[str, object]] = []
     with paper() as (figure, axes):

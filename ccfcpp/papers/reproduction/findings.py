@@ -1,39 +1,34 @@
 """What the finished runs of an item came to: its tables, claims and figures."""
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 
 from ccfcpp.core.metrics import above_rounding
 from ccfcpp.papers.reproduction.claims import Claim, claim
 from ccfcpp.papers.reproduction.drawing import draw_scores, draw_spectra
 from ccfcpp.papers.reproduction.items import ClaimSpec, Item, PictureSpec, SpectraSpec, TableSpec
-from ccfcpp.papers.reproduction.measures import SPECTRA, read
+from ccfcpp.papers.reproduction.measures import read, spectra
 from ccfcpp.papers.reproduction.published import published_scores
 from ccfcpp.papers.reproduction.results import Result, by_label, first_seeds, label
 from ccfcpp.papers.reproduction.scores import ANY, Place, ScoreTable, mean_scores
-from ccfcpp.report import classes, planes, spread
+from ccfcpp.report import classes, representations
 from ccfcpp.report.drawing import Drawn
-from ccfcpp.report.errors import CannotDrawError
 from ccfcpp.report.examination import Run
+from ccfcpp.report.numbers import CannotDrawError
 from ccfcpp.report.runs import slug
 
 _PICTURES: Mapping[str, Callable[[Run], Drawn]] = {
     "holdings": classes.holdings,
-    "covariance": spread.covariance,
-    "plane": planes.by_class,
+    "covariance": representations.covariance,
+    "plane": representations.by_class,
 }
 
 
 @dataclass(frozen=True)
 class Findings:
-    """What runs came to.
-
-    Attributes:
-        tables: Our values, each with the paper's where they are published.
-        claims: The statements, and where they held.
-        figures: The figures.
-        left_out: Figures that could not be drawn, with the reasons.
-    """
+    """What runs came to: tables, each with the paper's where published, claims and figures."""
 
     tables: Sequence[tuple[ScoreTable, ScoreTable | None]]
     claims: Sequence[Claim]
@@ -42,26 +37,16 @@ class Findings:
 
 
 def find_in(item: Item, results: Sequence[Result]) -> Findings:
-    """Make the tables and figures of an item, and hold its claims against the tables.
-
-    Args:
-        item: The table or figure of a paper.
-        results: Its finished runs.
-    """
+    """Make the tables and figures of an item's runs, and hold its claims against the tables."""
     tables = {
         name: (_table(item, spec, results), _published(spec)) for name, spec in item.tables.items()
     }
     left_out: list[str] = []
-    figures = [
-        *(drawn for spec in item.spectra for drawn in _spectra(item, spec, results)),
-        *(drawn for spec in item.pictures for drawn in _pictures(item, spec, results, left_out)),
-        *(
-            drawn
-            for name, pair in tables.items()
-            if item.tables[name].drawn
-            for drawn in draw_scores(*pair)
-        ),
-    ]
+    figures = [drawn for spec in item.spectra for drawn in _spectra(item, spec, results)]
+    for spec in item.pictures:
+        figures += _pictures(item, spec, results, left_out)
+    for name, pair in tables.items():
+        figures += draw_scores(*pair) if item.tables[name].drawn else []
     return Findings(
         [pair for name, pair in tables.items() if item.tables[name].tabulated],
         [one for spec in item.claims for one in _claims(item, spec, results)],
@@ -71,7 +56,6 @@ def find_in(item: Item, results: Sequence[Result]) -> Findings:
 
 
 def _table(item: Item, spec: TableSpec, results: Sequence[Result]) -> ScoreTable:
-    """Means over the seeds."""
 
     def place(result: Result, facts: Mapping[str, str]) -> Place:
         system = label(spec.system, result, facts)
@@ -93,7 +77,6 @@ def _published(spec: TableSpec) -> ScoreTable | None:
 
 
 def _claims(item: Item, spec: ClaimSpec, results: Sequence[Result]) -> list[Claim]:
-    """Hold a claim against the table of all runs, or of each group of them."""
     table = item.tables[spec.table or next(iter(item.tables))]
     published = _published(table)
     paper = None if published is None else spec.view(published)
@@ -115,7 +98,7 @@ def _spectra(item: Item, spec: SpectraSpec, results: Sequence[Result]) -> list[D
     # What stands side by side is of one run.
     chosen = first_seeds(results) if spec.of == "both" else results
     figures: dict[str, dict[str, list[float]]] = {}
-    for result, facts, values in read(chosen, SPECTRA[spec.of]):
+    for result, facts, values in read(chosen, partial(spectra, spec.of)):
         lines = figures.setdefault(label(spec.title or item.panels, result, facts), {})
         name = label(spec.line, result, facts)
         if values is not None and name not in lines:
@@ -134,6 +117,7 @@ def _pictures(
     ]
     drawn = []
     for title, group in by_label(chosen, spec.title or item.panels).items():
+        suffix = slug(title.replace("+", "p"))
         try:
             if spec.show == "correlations":
                 figures = _correlations(spec, group)
@@ -141,8 +125,11 @@ def _pictures(
                 figures = [_PICTURES[spec.show](result.examined) for result in group]
         except CannotDrawError as error:
             left_out.append(f"{title}: {error}")
-        else:
-            drawn += [_titled(figure, title) for figure in figures]
+            continue
+        drawn += [
+            replace(figure, name=f"{figure.name}-{suffix}", title=f"{figure.title}: {title}")
+            for figure in figures
+        ]
     return drawn
 
 
@@ -151,14 +138,6 @@ def _correlations(spec: PictureSpec, group: Sequence[Result]) -> list[Drawn]:
     gathered = []
     for result in group:
         run = replace(result.examined, label=label(spec.line, result))
-        try:
-            gathered.append((run, spread.correlations(run)))
-        except CannotDrawError:
-            continue
-    return list(spread.draw_correlations(gathered)) if gathered else []
-
-
-def _titled(drawn: Drawn, text: str) -> Drawn:
-    """Add a label to a figure's name and title."""
-    name = f"{drawn.name}-{slug(text.replace('+', 'p'))}"
-    return replace(drawn, name=name, title=f"{drawn.title}: {text}")
+        with suppress(CannotDrawError):
+            gathered.append((run, representations.correlations(run)))
+    return representations.draw_correlations(gathered) if gathered else []

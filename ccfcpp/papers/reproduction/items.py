@@ -1,5 +1,7 @@
 """Tables and figures of the papers, as the files ``configs/reproduce/papers`` describe them."""
 
+import operator
+from collections.abc import Callable, Mapping
 from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
@@ -97,6 +99,21 @@ class PictureSpec(Section):
     """Values by dotted key that the runs must have."""
 
 
+_VIEWS: Mapping[str, Callable[..., ScoreTable]] = {
+    "places_to_last_of": ScoreTable.places_to_last_of,
+    "below_best": ScoreTable.below_best,
+    "gains": ScoreTable.gains,
+    "losses": lambda table, _: table.losses(),
+    "steps": lambda table, _: table.steps(),
+    "ratios": lambda table, _: table.steps(operator.truediv),
+    "by_place": lambda table, _: table.by_place(),
+    "at": lambda table, places: table.at(*places),
+    "without": ScoreTable.without,
+    "of": ScoreTable.of,
+}
+"""What makes a table from the given one, by the fields of a claim, in their order."""
+
+
 class ClaimSpec(Section):
     """A statement: a check against a table, or against a table made from it.
 
@@ -148,25 +165,10 @@ class ClaimSpec(Section):
 
     def view(self, table: ScoreTable) -> ScoreTable:
         """Return the table that the check is held against."""
-        if self.places_to_last_of is not None:
-            table = table.places_to_last_of(self.places_to_last_of)
-        if self.below_best is not None:
-            table = table.below_best(self.below_best)
-        if self.gains is not None:
-            table = table.gains(self.gains)
-        if self.losses:
-            table = table.losses()
-        if self.steps:
-            table = table.steps()
-        if self.ratios:
-            table = table.steps(lambda after, before: after / before)
-        if self.by_place:
-            table = table.by_place()
-        if self.at:
-            table = table.at(*self.at)
-        if self.without is not None:
-            table = table.without(self.without)
-        return table if self.of is None else table.of(self.of)
+        for name, make in _VIEWS.items():
+            if value := getattr(self, name):
+                table = make(table, value)
+        return table
 
     @model_validator(mode="after")
     def _one_check(self) -> "ClaimSpec":
@@ -223,18 +225,13 @@ def load_items() -> dict[str, Item]:
         UsageError: In one line, the first key or value that does not fit.
     """
     items: dict[str, Item] = {}
-    for name in PAPERS:
-        where = f"{ITEMS_OF_PAPERS}/{name}"
+    for where in (f"{ITEMS_OF_PAPERS}/{name}" for name in PAPERS):
         items |= read_paper(read_yaml(preset_file(where)), where)
     return items
 
 
 def read_paper(tree: Tree, where: str) -> dict[str, Item]:
-    """Read the items of one paper.
-
-    Args:
-        tree: The content of the file.
-        where: What to call the file in an error.
+    """Read the items of one paper from the content of its file, which errors call ``where``.
 
     Raises:
         UsageError: In one line, the first key or value that does not fit.

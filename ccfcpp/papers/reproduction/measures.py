@@ -3,6 +3,7 @@
 import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Literal, TypeVar
 
@@ -11,8 +12,7 @@ from torch import Tensor
 
 from ccfcpp.core.metrics import ROUNDING, effective_rank
 from ccfcpp.papers.reproduction.results import DOMAINS, Facts, Result, dataset_name
-from ccfcpp.report.errors import CannotDrawError
-from ccfcpp.report.numbers import pair_correlations
+from ccfcpp.report.numbers import CannotDrawError, pair_correlations
 from supervised.algorithm import TERM
 
 T = TypeVar("T")
@@ -22,8 +22,6 @@ Measure = Callable[[Result], Readings[float]]
 Whose = Literal["global", "local", "both", "other clients"]
 """Whose singular values: the global model's, the first local model's, those of both, or those of
 the local models of all clients but the first."""
-Spectra = Callable[[Result], Readings[Tensor]]
-"""Singular values in descending order, of shape (dimensions,)."""
 
 _COLLAPSED = 0.01
 """Share of the largest singular value: a smaller one counts as collapsed."""
@@ -47,7 +45,7 @@ def of_spectra(measure: Callable[[Tensor], float], whose: Whose) -> Measure:
     def measured(result: Result) -> Readings[float]:
         return [
             (facts, None if values is None else measure(values))
-            for facts, values in SPECTRA[whose](result)
+            for facts, values in spectra(whose, result)
         ]
 
     return measured
@@ -56,39 +54,26 @@ def of_spectra(measure: Callable[[Tensor], float], whose: Whose) -> Measure:
 # --- singular values ---
 
 
-def _kept(name: str, result: Result, number: int = 0) -> Tensor | None:
-    """Singular values that a run has kept of its models; None where they are not finite."""
-    values = result.folder.read_arrays("spectra").get(name)
-    if values is not None and name == "local":
-        values = values[number] if number < len(values) else None
-    return None if values is None or not torch.isfinite(values).all() else values
+def spectra(whose: Whose, result: Result) -> Readings[Tensor]:
+    """Return singular values that a run has kept of its models; None where they are not finite.
 
-
-def _global(result: Result) -> Readings[Tensor]:
-    return [({"model": "global model"}, _kept("global", result))]
-
-
-def _local(result: Result) -> Readings[Tensor]:
-    return [({"model": "a local model"}, _kept("local", result))]
-
-
-def _other_clients(result: Result) -> Readings[Tensor]:
-    """Return those of each client whose local model was kept, but the first."""
-    clients = result.folder.read_arrays("spectra").get("client")
-    numbers = [] if clients is None else [int(client) for client in clients]
+    They are in descending order, of shape (dimensions,).
+    """
+    arrays = result.folder.read_arrays("spectra")
+    local: Sequence[Tensor] | Tensor = arrays.get("local", ())
+    clients = arrays.get("client", torch.empty(0)).tolist()
+    found: list[tuple[Facts, Tensor | None]] = []
+    if whose in ("global", "both"):
+        found.append(({"model": "global model"}, arrays.get("global")))
+    if whose in ("local", "both"):
+        found.append(({"model": "a local model"}, local[0] if len(local) else None))
+    if whose == "other clients":
+        names = (f"client {int(client) + 1}" for client in clients)
+        found += [({"client": name}, own) for name, own in zip(names, local, strict=True)][1:]
     return [
-        ({"client": f"client {client + 1}"}, _kept("local", result, number))
-        for number, client in enumerate(numbers)
-        if number > 0
+        (facts, values if values is not None and torch.isfinite(values).all() else None)
+        for facts, values in found
     ]
-
-
-SPECTRA: Mapping[Whose, Spectra] = {
-    "global": _global,
-    "local": _local,
-    "both": lambda result: [*_global(result), *_local(result)],
-    "other clients": _other_clients,
-}
 
 
 def _log_tail(values: Tensor) -> float:
@@ -152,13 +137,12 @@ def _term_by_epoch(result: Result) -> Readings[float]:
 
 def _correlation(result: Result) -> Readings[float]:
     """Mean absolute correlation of two dimensions of the global model's representations."""
-    try:
+    with suppress(CannotDrawError):
         return [({}, float(pair_correlations(result.examined.covariance).abs().mean()))]
-    except CannotDrawError:
-        return [({}, None)]
+    return [({}, None)]
 
 
-_IN_SUMMARIES = (
+_IN_SUMMARIES = [
     "nmi",
     "nmi_geometric",
     "kappa",
@@ -166,7 +150,7 @@ _IN_SUMMARIES = (
     "local_effective_rank",
     "tail_share",
     "gap",
-)
+]
 MEASURES: dict[str, Measure] = {
     **{key: partial(summarised, key) for key in _IN_SUMMARIES},
     "accuracy": partial(summarised, "accuracy", factor=100),

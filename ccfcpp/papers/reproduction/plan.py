@@ -1,4 +1,4 @@
-"""Which runs a table or a figure needs, and where they lie."""
+"""Which runs a table or a figure needs, and where they and their images lie."""
 
 import hashlib
 import json
@@ -7,21 +7,55 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import torch
+from PIL import Image, ImageFilter
+
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.experiment import ClusteringExperiment
 from ccfcpp.core.config import RunConfig, Tree
 from ccfcpp.core.config_layers import read_yaml, values_of
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.presets import preset_file
+from ccfcpp.core.randomness import Randomness
+from ccfcpp.data import load
 from ccfcpp.data.registry import root_folder
-from ccfcpp.papers.reproduction import digit_domains
-from ccfcpp.papers.reproduction.items import Block, Item
+from ccfcpp.papers.reproduction.items import Item
 from ccfcpp.papers.reproduction.results import dataset_name
 from ccfcpp.runs.experiment import Experiment
 from ccfcpp.runs.paths import MAY_CHANGE, C
 from ccfcpp.runs.study import Planned, plan_grid
 from supervised.config import ClassifyConfig
 from supervised.experiment import ClassificationExperiment
+
+DIGIT_DOMAINS = "digit-domains"
+"""The name of their folder."""
+
+_DOMAINS: dict[str, Callable[[Image.Image], Image.Image]] = {
+    "plain": lambda image: image,
+    "inverted": lambda image: image.point(lambda value: 255 - value),
+    "turned": lambda image: image.transpose(Image.Transpose.ROTATE_90),
+    "blurred": lambda image: image.filter(ImageFilter.GaussianBlur(1)),
+}
+
+
+def write_digit_domains(folder: Path) -> Path:
+    """Write the images as ``digit-domains/DOMAIN/CLASS/NUMBER.png``, unless they are there."""
+    path = folder / DIGIT_DOMAINS
+    done = path.with_suffix(".done")
+    if done.is_file():
+        return path
+    data = load("digits")
+    assert data.labels is not None
+    order = torch.randperm(len(data), generator=Randomness(0).generator("digit domains"))
+    for (name, show), part in zip(_DOMAINS.items(), order.chunk(len(_DOMAINS)), strict=True):
+        for index in part.tolist():
+            place = path / name / data.classes[int(data.labels[index])] / f"{index:04}.png"
+            place.parent.mkdir(parents=True, exist_ok=True)
+            show(Image.fromarray(np.asarray(data.images[index, 0]))).save(place)
+    done.touch()
+    return path
+
 
 Make = Callable[..., Experiment[Any]]
 """From a configuration to its experiment."""
@@ -55,15 +89,10 @@ def plan_item(
     data_root: Path | None,
     dataset: str | None = None,
 ) -> list[Stored[RunConfig]]:
-    """Plan all runs of an item, or those on one data set.
+    """Plan all runs of an item, or those on one data set, with single values over everything.
 
-    Args:
-        item: The table or figure.
-        quick: Whether the runs are those on little data.
-        values: Single values over everything.
-        folder: The folder for images that are made.
-        data_root: Folder of the data sets; ``$CCFCPP_DATA`` where it is None.
-        dataset: The name of the only data set.
+    Images that are made go into ``folder``. Data sets are in ``$CCFCPP_DATA`` where ``data_root``
+    is None.
 
     Raises:
         UsageError: A value is out of its range, images are missing, or no run is on the data set.
@@ -79,7 +108,7 @@ def plan_item(
                 continue
             path = images_folder(block.images, folder, data_root)
             layers.append({"dataset": str(path.resolve())})
-        layers.append(block.settings | _grid(block))
+        layers.append(block.settings | ({"grid": list(block.grid)} if block.grid else {}))
         planned = plan_grid(kind, item.command, layers, values, block.seeds)
         runs += [Stored(run.axes, run.config) for run in planned]
     names += [dataset_name(run.config) for run in runs]
@@ -90,24 +119,17 @@ def plan_item(
     return list({run.folder: run for run in wanted}.values())
 
 
-def _grid(block: Block) -> Tree:
-    return {"grid": list(block.grid)} if block.grid else {}
-
-
 def images_folder(name: str, made: Path, data_root: Path | None) -> Path:
     """Return the folder of images that no name of a data set stands for.
 
-    Args:
-        name: ``digit-domains``, which is written first; or images that nobody may hand on, which
-            lie among the data sets.
-        made: The folder for images that are made.
-        data_root: Folder of the data sets; ``$CCFCPP_DATA`` where it is None.
+    ``digit-domains`` is written first, into the folder ``made``. Others are images that nobody may
+    hand on, which lie among the data sets.
 
     Raises:
         UsageError: The folder is missing.
     """
-    if name == digit_domains.NAME:
-        return digit_domains.write_digit_domains(made)
+    if name == DIGIT_DOMAINS:
+        return write_digit_domains(made)
     path = root_folder(data_root) / name
     if not path.is_dir():
         raise UsageError(

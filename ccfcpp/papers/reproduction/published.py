@@ -46,11 +46,8 @@ def _rows(file: str) -> list[dict[str, str]]:
 def published_score(measure: str, dataset: str, p: float | None, method: str) -> float | None:
     """Return a value of Table I or II of the CCFC++ paper; None where the tables have none.
 
-    Args:
-        measure: ``nmi`` or ``kappa``.
-        dataset: A data set's name.
-        p: Degree of skew; None for a centralised method.
-        method: A method's name, as ``ccfcpp cluster --method`` takes it.
+    The measure is ``nmi`` or ``kappa``, the method's name as ``--method`` takes it, and p None for
+    a centralised method.
     """
     if dataset not in DATASETS or method not in SYSTEMS:
         return None
@@ -61,12 +58,11 @@ def published_score(measure: str, dataset: str, p: float | None, method: str) ->
 
 @cache
 def published_scores(name: str) -> dict[Place, Score]:
-    """Return a table of a paper.
+    """Return a table of a paper by its name.
 
-    Args:
-        name: ``nmi`` or ``kappa``, Tables I and II of the CCFC++ paper; ``tpami 4``, that table of
-            accuracies of the FedDecorr paper; ``iclr 3``, of the ICLR version; or ``minutes``,
-            Table 6 of the former, relative to FedAvg.
+    ``nmi`` and ``kappa`` are Tables I and II of the CCFC++ paper; ``tpami 4`` is that table of
+    accuracies of the FedDecorr paper, ``iclr 3`` of the ICLR version; ``minutes`` is Table 6 of the
+    former, relative to FedAvg.
     """
     paper, _, number = name.partition(" ")
     if paper in _CLUSTERING:
@@ -75,25 +71,23 @@ def published_scores(name: str) -> dict[Place, Score]:
 
 
 def _clustering(measure: str) -> dict[Place, Score]:
-    return {
-        (row["dataset"], plain(float(row["p"])) if row["p"] else ANY, METHODS[name].title): Score(
-            float(row[measure])
-        )
-        for name, column in SYSTEMS.items()
-        for row in _rows(_CLUSTERING[measure])
-        if row["method"] == column
-    }
+    scores = {}
+    for name, column in SYSTEMS.items():
+        for row in _rows(_CLUSTERING[measure]):
+            if row["method"] == column:
+                p = plain(float(row["p"])) if row["p"] else ANY
+                scores[row["dataset"], p, METHODS[name].title] = Score(float(row[measure]))
+    return scores
 
 
 def _accuracies(name: str) -> dict[Place, Score]:
     paper, _, number = name.partition(" ")
-    return {
-        _place(name, row): Score(
-            float(row["accuracy_percent"]), float(row["std"]) if row["std"] else None
-        )
-        for row in _rows(_ACCURACIES[paper])
-        if row["table"] == number
-    }
+    scores = {}
+    for row in _rows(_ACCURACIES[paper]):
+        if row["table"] == number:
+            deviation = float(row["std"]) if row["std"] else None
+            scores[_place(name, row)] = Score(float(row["accuracy_percent"]), deviation)
+    return scores
 
 
 def _place(name: str, row: dict[str, str]) -> Place:

@@ -28,23 +28,14 @@ _FACT = re.compile(r"{(.+?)}")
 
 @dataclass(frozen=True)
 class Result:
-    """A finished run.
-
-    Attributes:
-        config: Its configuration.
-        folder: Its folder.
-    """
+    """A finished run: its configuration and its folder."""
 
     config: RunConfig
     folder: RunFolder
 
     @cached_property
     def summary(self) -> Tree:
-        """The content of ``summary.json``.
-
-        Raises:
-            UsageError: The file is damaged.
-        """
+        """The content of ``summary.json``; ``UsageError`` where it is damaged."""
         return self.folder.read_summary()
 
     @cached_property
@@ -55,22 +46,14 @@ class Result:
     @cached_property
     def examined(self) -> Run:
         """The run with its images, which may lie elsewhere than when it was made."""
-        return examine(self.path, self.settings["data.root"])
-
-    @property
-    def path(self) -> Path:
-        """The path of its folder."""
-        return self.folder.path
+        return examine(self.folder.path, self.settings["data.root"])
 
 
 def label(template: str, result: Result, facts: Facts | None = None) -> str:
     """Fill in a template such as ``{images}, p = {partition.p}``.
 
-    Args:
-        template: Text with names in braces: those of ``facts``, of ``NAMED``, and dotted keys of
-            settings.
-        result: The run that is named.
-        facts: What sets a number of the run apart.
+    Names in braces are those of ``facts``, which set a number of the run apart, of ``NAMED``, and
+    dotted keys of settings.
     """
 
     def fact(found: re.Match[str]) -> str:

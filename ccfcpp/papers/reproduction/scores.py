@@ -17,18 +17,12 @@ ANY = "any"
 
 @dataclass(frozen=True)
 class Score:
-    """A measure in one place of a table.
-
-    Attributes:
-        mean: Mean over the seeds.
-        deviation: Standard deviation of a sample (n − 1); None for a single run.
-    """
+    """A measure in one place of a table: its mean, and its deviation (n − 1) over several seeds."""
 
     mean: float
     deviation: float | None = None
 
     def __str__(self) -> str:
-        """Write three decimals."""
         text = f"{self.mean:.3f}"
         return text if self.deviation is None else f"{text} ± {self.deviation:.3f}"
 
@@ -38,7 +32,6 @@ class ScoreTable:
     """A measure of several systems under several conditions.
 
     Attributes:
-        measure: What is measured.
         axis: What varies along the axis.
         scores: Scores by place, in the order in which they are shown.
         first: Systems that stand before others, so that each looks the same in several tables.
@@ -76,13 +69,12 @@ class ScoreTable:
 
     def under(self, panel: str, place: str) -> dict[str, float]:
         """Return the mean of each system that is known under a condition."""
-        found = {system: self.get(panel, place, system) for system in self.systems}
-        return {system: score.mean for system, score in found.items() if score is not None}
+        return {own: one.mean for own in self.systems if (one := self.get(panel, place, own))}
 
     def line(self, panel: str, system: str) -> dict[str, float]:
         """Return the known means of a system along the axis."""
-        found = {place: self.scores.get((panel, place, system)) for place in self.places(panel)}
-        return {place: score.mean for place, score in found.items() if score is not None}
+        places = ((place, (panel, place, system)) for place in self.places(panel))
+        return {place: self.scores[at].mean for place, at in places if at in self.scores}
 
     # --- parts of the table ---
 
@@ -112,12 +104,7 @@ class ScoreTable:
     # --- tables made from it ---
 
     def over(self, system: str, measure: str) -> "ScoreTable":
-        """Divide means by those of one system under the same conditions, where it is known.
-
-        Args:
-            system: The system whose quotients are 1.
-            measure: What to call the quotient.
-        """
+        """Divide means by those of one system under the same conditions, where it is known."""
         quotients = {
             (panel, place, own): Score(score.mean / one.mean)
             for (panel, place, own), score in self.scores.items()
@@ -163,7 +150,7 @@ class ScoreTable:
     def best_place(self, panel: str, system: str) -> str:
         """Return the place on the axis where a system has its highest value."""
         line = self.line(panel, system)
-        return max(line, key=lambda place: line[place])
+        return max(line, key=line.__getitem__)
 
     def losses(self) -> "ScoreTable":
         """Return what each system loses from the first place on the axis to the last."""
@@ -180,8 +167,7 @@ class ScoreTable:
     def steps(self, change: Callable[[float, float], float] = operator.sub) -> "ScoreTable":
         """Return the changes from each place on the axis to the next one that is known.
 
-        Args:
-            change: Takes the later value and the earlier one.
+        ``change`` takes the later value and the earlier one.
         """
         changes = {
             (panel, f"{first} to {second}", system): Score(change(line[second], line[first]))
@@ -210,19 +196,16 @@ class ScoreTable:
 def mean_scores(values: Iterable[tuple[Place, float | None]]) -> dict[Place, Score]:
     """Return means and deviations of what was measured at each place.
 
-    Args:
-        values: The value of each run and its place, in the order of the table. None is left out.
+    The value of each run and its place are in the order of the table. None is left out.
     """
     found: dict[Place, list[float]] = {}
     for place, value in values:
         if value is not None:
             found.setdefault(place, []).append(value)
-    return {place: _score(own) for place, own in found.items()}
-
-
-def _score(values: Sequence[float]) -> Score:
-    deviation = statistics.stdev(values) if len(values) > 1 else None
-    return Score(statistics.fmean(values), deviation)
+    return {
+        place: Score(statistics.fmean(own), statistics.stdev(own) if len(own) > 1 else None)
+        for place, own in found.items()
+    }
 
 
 def plain(value: object) -> str:

@@ -68,19 +68,13 @@ def _cell(table: ScoreTable, paper: ScoreTable | None, where: Place) -> str:
 
 def numbers(ours: ScoreTable, paper: ScoreTable | None) -> list[Row]:
     """Return all values of a table, a row each."""
-    return [
-        {
-            "images": panel,
-            ours.axis or "place": place,
-            "system": system,
-            ours.measure: score.mean,
-            "deviation": score.deviation,
-            "the paper": published.mean
-            if paper is not None and (published := paper.get(panel, place, system))
-            else None,
-        }
-        for (panel, place, system), score in ours.scores.items()
-    ]
+    rows: list[Row] = []
+    for (panel, place, system), score in ours.scores.items():
+        published = paper and paper.get(panel, place, system)
+        row: Row = {"images": panel, ours.axis or "place": place, "system": system}
+        row |= {ours.measure: score.mean, "deviation": score.deviation}
+        rows.append(row | {"the paper": published.mean if published else None})
+    return rows
 
 
 def as_text(title: str, command: str, results: Sequence[Result], findings: Findings) -> str:
@@ -98,22 +92,12 @@ def as_text(title: str, command: str, results: Sequence[Result], findings: Findi
 def made_by(results: Sequence[Result]) -> list[str]:
     """Name the sources and machines that made the runs."""
     sessions = [session for result in results for session in result.folder.read_sessions()]
-    return sorted({_session(session) for session in sessions})
-
-
-def _session(session: Row) -> str:
-    facts = [f"{name} {session[name]}" for name in _OF_A_SESSION if session.get(name) is not None]
-    return ", ".join(facts)
+    known = ([f"{k} {own[k]}" for k in _OF_A_SESSION if own.get(k) is not None] for own in sessions)
+    return sorted(set(map(", ".join, known)))
 
 
 def write(folder: Path, text: str, findings: Findings) -> None:
-    """Write ``result.md``, a CSV file for each table, and the figures.
-
-    Args:
-        folder: Where to; what is there of the same names is replaced.
-        text: The content of ``result.md``.
-        findings: Tables and figures.
-    """
+    """Write ``result.md`` of the text, a CSV file for each table, and the figures."""
     figures = folder / "figures"
     figures.mkdir(parents=True, exist_ok=True)
     for drawn in findings.figures:

@@ -9,12 +9,14 @@ paper's Figure 6 draws these numbers for a linear network of three layers on MNI
 from dataclasses import dataclass
 from itertools import pairwise
 
+import numpy as np
 import torch
 from sklearn.datasets import load_digits
 from torch import Tensor
 
 from ccfcpp.core.randomness import Randomness
-from ccfcpp.papers.theory.classification import LabelledData, class_mean_drive, exact_drive
+from ccfcpp.papers.theory import singular_values
+from ccfcpp.papers.theory.drives import LabelledData, class_mean_drive, exact_drive
 from ccfcpp.papers.theory.linear_networks import (
     SplitNetwork,
     balanced_chain,
@@ -22,14 +24,7 @@ from ccfcpp.papers.theory.linear_networks import (
     orthonormal_columns,
 )
 from ccfcpp.papers.theory.problems import one_hot
-from ccfcpp.papers.theory.simulation import Row
-from ccfcpp.papers.theory.singular_values import (
-    exact_rates,
-    offsets,
-    paired_vectors,
-    theorem_rates,
-)
-from ccfcpp.papers.theory.statements import Statement, equal
+from ccfcpp.papers.theory.statements import Row, Statement, equal
 
 SUBJECT = "Alignment (digits, 3 layers)"
 STARTS = ("PyTorch's weights", "a tenth of them", "balanced encoder", "all balanced")
@@ -47,8 +42,6 @@ class HeatMap:
     """One picture of Figure 6.
 
     Attributes:
-        start: One of ``STARTS``.
-        time: One of ``TIMES``.
         cosines: |u_k · v'_k'|, of shape (k', k), row and column in descending order of singular
             values.
         error: ‖rates of Eq. (44) − exact ones‖ / ‖exact ones‖.
@@ -69,16 +62,10 @@ class HeatMap:
     @property
     def rows(self) -> list[Row]:
         """Each pixel as a row of a table."""
+        at: Row = {"start": self.start, "time": self.time}
         return [
-            {
-                "start": self.start,
-                "time": self.time,
-                "k_head": row + 1,
-                "k_encoder": column + 1,
-                "cosine": cosine,
-            }
-            for row, of_row in enumerate(self.cosines.tolist())
-            for column, cosine in enumerate(of_row)
+            at | {"k_head": row + 1, "k_encoder": column + 1, "cosine": float(cosine)}
+            for (row, column), cosine in np.ndenumerate(self.cosines.numpy())
         ]
 
 
@@ -99,12 +86,7 @@ def alignment_statements(randomness: Randomness) -> tuple[list[Statement], list[
 
 
 def heat_maps(randomness: Randomness, times: tuple[int, ...] = TIMES) -> list[HeatMap]:
-    """Draw the heat maps of all starts at given times.
-
-    Args:
-        randomness: Source of the starting weights.
-        times: Ascending multiples of a quarter, the first one 0.
-    """
+    """Draw the heat maps of all starts at ascending multiples of a quarter, the first one 0."""
     data = digits()
     samples = data.inputs.shape[-1]
 
@@ -113,7 +95,7 @@ def heat_maps(randomness: Randomness, times: tuple[int, ...] = TIMES) -> list[He
         return exact_drive(network, data) / samples
 
     network = _starts(randomness)
-    constants = offsets(network)
+    constants = singular_values.offsets(network)
     maps = _maps_at(times[0], network, data, constants)
     for before, time in pairwise(times):
         path = flow(network, drive, _STEP, round((time - before) / _STEP))
@@ -153,19 +135,18 @@ def _starts(randomness: Randomness) -> SplitNetwork:
 def _uniform(after: int, before: int, generator: torch.Generator) -> Tensor:
     """Draw the weights with which PyTorch begins a linear layer."""
     numbers = torch.rand(after, before, generator=generator, dtype=torch.float64)
-    weights: Tensor = (2 * numbers - 1) / before**0.5
-    return weights
+    return (2 * numbers - 1).div(before**0.5)
 
 
 def _maps_at(
     time: int, network: SplitNetwork, data: LabelledData, constants: Tensor
 ) -> list[HeatMap]:
-    cosines = paired_vectors(network).alignment
+    cosines = singular_values.paired_vectors(network).alignment
     driving = exact_drive(network, data)
-    exact = exact_rates(network, driving)
+    exact = singular_values.exact_rates(network, driving)
 
     def errors(matrix: Tensor) -> list[float]:
-        difference = theorem_rates(network, constants, matrix) - exact
+        difference = singular_values.theorem_rates(network, constants, matrix) - exact
         return [float(each) for each in difference.norm(dim=-1) / exact.norm(dim=-1)]
 
     derived, printed = errors(driving), errors(class_mean_drive(network, data))
@@ -177,14 +158,10 @@ def _maps_at(
 def _diagonal(heat_map: HeatMap, first: int, last: int) -> Statement:
     chosen = heat_map.diagonal[first - 1 : last]
     which = f"k = {first}" if first == last else f"mean of k = {first} to {last}"
-    text = f"|u_k . v_k|, {which}: {_setting(heat_map)}"
+    text = f"|u_k . v_k|, {which}: {heat_map.start}, time {heat_map.time}"
     return equal(SUBJECT, text, 1.0, float(chosen.mean()))
 
 
 def _error(heat_map: HeatMap, error: float, equation: str) -> Statement:
-    text = f"relative error of {equation}: {_setting(heat_map)}"
+    text = f"relative error of {equation}: {heat_map.start}, time {heat_map.time}"
     return equal(SUBJECT, text, 0.0, error, error)
-
-
-def _setting(heat_map: HeatMap) -> str:
-    return f"{heat_map.start}, time {heat_map.time}"

@@ -64,27 +64,17 @@ def layer_velocities(layers: Layers, drive: Tensor) -> Layers:
     """
     velocities = []
     for number in range(len(layers)):
-        velocity = drive
-        if number + 1 < len(layers):
-            velocity = product(layers[number + 1 :]).mT @ velocity
-        if number > 0:
-            velocity = velocity @ product(layers[:number]).mT
-        velocities.append(velocity)
+        before, after = layers[:number], layers[number + 1 :]
+        velocity = product(after).mT @ drive if after else drive
+        velocities.append(velocity @ product(before).mT if before else velocity)
     return tuple(velocities)
 
 
 def flow(start: SplitNetwork, drive: Drive, step: float, steps: int) -> SplitNetwork:
     """Follow gradient flow by the classical Runge-Kutta method of order four.
 
-    Args:
-        start: The network at time 0.
-        drive: What moves it.
-        step: Time between two points, positive.
-        steps: Number of steps, at least 1.
-
-    Returns:
-        The path at the times 0, step, …, steps · step: layers of shape (steps + 1, …, width after,
-        width before).
+    The path has the times 0, step, …, steps · step: layers of shape (steps + 1, …, width after,
+    width before).
 
     Raises:
         ValueError: The step is not positive, or there are no steps.
@@ -117,8 +107,7 @@ def _runge_kutta(layers: Layers, slope: Callable[[Layers], Layers], step: float)
 def imbalance(layers: Layers) -> Tensor:
     """Return how far neighbours are from W_j W_jᵀ = W_{j+1}ᵀ W_{j+1}, the papers' Assumption 1.
 
-    Returns:
-        The largest absolute entry of all differences, of shape (…).
+    This is the largest absolute entry of all differences, of shape (…).
     """
     differences = [
         (before @ before.mT - after.mT @ after).abs().amax(dim=(-2, -1))
@@ -164,11 +153,7 @@ def random_layers(
 ) -> Layers:
     """Draw layers of independent normal entries of deviation scale / sqrt(width before).
 
-    Args:
-        shape: Leading axes.
-        widths: Inputs, the widths between layers, outputs.
-        scale: Positive.
-        generator: Source of the numbers.
+    They have the leading axes ``shape``; ``widths`` are those before, between and after the layers.
     """
     return tuple(
         torch.randn(*shape, after, before, generator=generator, dtype=torch.float64)

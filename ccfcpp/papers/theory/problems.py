@@ -6,12 +6,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ccfcpp.papers.theory.classification import LabelledData
-from ccfcpp.papers.theory.contrast import ClusteredData, predictions_of
+from ccfcpp.papers.theory.drives import ClusteredData, LabelledData
 from ccfcpp.papers.theory.linear_networks import (
     SplitNetwork,
     balanced_chain,
     orthonormal_columns,
+    product,
     random_layers,
 )
 
@@ -44,14 +44,9 @@ def labelled_data(
 ) -> LabelledData:
     """Draw clients that hold samples of the first classes only, in equal parts.
 
-    Args:
-        draws: Number of random problems.
-        classes_held: How many classes each client holds, 1 to ``CLASSES``.
-        spread: Standard deviation within a class.
-        generator: Source of the numbers.
-
-    Returns:
-        Data with leading axes (clients, draws); all clients of a draw share its class means.
+    Each client has its number of classes, 1 to ``CLASSES``, in ``classes_held``. The data have the
+    leading axes (clients, draws); all clients of a draw share its class means, around which
+    ``spread`` is the standard deviation.
     """
     means = torch.randn(draws, INPUTS, CLASSES, generator=generator, dtype=torch.float64)
     labels = torch.stack([torch.arange(SAMPLES) % held for held in classes_held])
@@ -69,14 +64,10 @@ def aligned_start(
 ) -> SplitNetwork:
     """Make balanced layers, and a head whose right singular vectors are the encoder's left ones.
 
-    Args:
-        draws: Number of random networks.
-        depths: Layers of the encoder, L, and of the head, L'.
-        outputs: Outputs of the network, no fewer than singular values.
-        values: The encoder's singular values, positive, descending, of shape (k,).
-        constants: M_k = σ'_k^(2/L') − σ_k^(2/L). Where it is one number for all k, vectors that are
-            aligned at the start stay so: W_{L+1}ᵀW_{L+1} − W_L W_Lᵀ = M · 1 is conserved.
-        generator: Source of the numbers.
+    The depths are the layers of the encoder, L, and of the head, L'. The encoder's singular values,
+    of shape (k,), are positive and descending; there are no fewer outputs. The constants are
+    M_k = σ'_k^(2/L') − σ_k^(2/L). Where they are one number for all k, vectors that are aligned at
+    the start stay so: W_{L+1}ᵀW_{L+1} − W_L W_Lᵀ = M · 1 is conserved.
     """
     depth, head_depth = depths
     rank = len(values)
@@ -112,18 +103,9 @@ def clustered_data(
     """Draw clients by CCFC++'s degree of skew p, with pseudo-labels by the global model, Eq. (1).
 
     A client draws the share p of its samples from one true cluster and the rest from all. The
-    global model is the one that local training starts from, and its centroids are the
-    representations of the true means.
-
-    Args:
-        start: The global model, with a leading axis of draws.
-        skews: p of each client.
-        spread: Standard deviation within a true cluster.
-        lam: Weight of the model-contrastive term.
-        generator: Source of the numbers.
-
-    Returns:
-        Data with leading axes (clients, draws).
+    global model ``start``, of leading axis draws, is the one that local training starts from, and
+    its centroids are the representations of the true means. The data have the leading axes
+    (clients, draws); ``skews`` has the p of each client.
     """
     draws = start.encoder.shape[0]
     means = torch.randn(draws, INPUTS, CLUSTERS, generator=generator, dtype=torch.float64)
@@ -132,4 +114,5 @@ def clustered_data(
     inputs = _points(means, _members(truth, CLUSTERS, draws), spread, generator)
     distances = torch.cdist((start.encoder @ inputs).mT, (start.encoder @ means).mT)
     labels = distances.argmin(dim=-1)
-    return ClusteredData(inputs, one_hot(labels, CLUSTERS), predictions_of(start, inputs), lam)
+    predictions = product(start.layers) @ inputs
+    return ClusteredData(inputs, one_hot(labels, CLUSTERS), predictions, lam)

@@ -3,6 +3,8 @@
 Source: Shi et al., Eqs. (7) and (48) (ICLR), (8) (TPAMI). It ties FedDecorr's loss to the spectrum.
 """
 
+from functools import partial
+
 import torch
 from torch import Tensor
 
@@ -41,11 +43,9 @@ def proposition_statements(randomness: Randomness) -> list[Statement]:
     """State Proposition 1 of random representations, for both scales of the loss and at limits."""
     generator = randomness.generator("proposition 1")
     drawn = [_representations(*shape, generator) for shape in _SHAPES]
+    everywhere = (_exact, _algorithm_1, partial(_algorithm_1, corrected=True), _public_code)
     return [
-        worst([_exact(z) for z in drawn]),
-        worst([_algorithm_1(z, corrected=False) for z in drawn]),
-        worst([_algorithm_1(z, corrected=True) for z in drawn]),
-        worst([_public_code(z) for z in drawn]),
+        *(worst([state(z) for z in drawn]) for state in everywhere),
         _constant_dimension(drawn[0]),
         _uneven_scales(drawn[0]),
     ]
@@ -62,7 +62,7 @@ def _exact(z: Tensor) -> Statement:
     return equal(SUBJECT, "sum of (s - mean s)^2 = |K|^2 - d", predicted, squared_deviations(K))
 
 
-def _algorithm_1(z: Tensor, corrected: bool) -> Statement:
+def _algorithm_1(z: Tensor, corrected: bool = False) -> Statement:
     samples, dimensions = z.shape
     scored = (z - z.mean(dim=0)) / z.std(dim=0)
     matrix = scored.T @ scored / samples

@@ -74,15 +74,10 @@ def offsets(start: SplitNetwork, head_depth: int = 1) -> Tensor:
 def theorem_rates(
     network: SplitNetwork, constants: Tensor, driving: Tensor, head_depth: int = 1
 ) -> Tensor:
-    """Return dσ_k/dt as the theorems have it.
+    """Return dσ_k/dt as the theorems have it, with M_k of ``offsets`` and the driving matrix B.
 
     Eq. (32) of the FedDecorr paper (ICLR; driving matrix N · G) and Eq. (7) of CCFC++ (Q̄).
-
-    Args:
-        network: The network now.
-        constants: M_k of ``offsets``.
-        driving: B.
-        head_depth: L' of the formula; both papers print 1.
+    ``head_depth`` is the formula's L'; both papers print 1.
     """
     pairs = paired_vectors(network)
     depth = network.depth
@@ -124,11 +119,8 @@ def mean_effective_rank(matrices: Tensor) -> float:
 def mean_growing(values: Tensor) -> Tensor:
     """Return how many singular values grow by more than a tenth of what the fastest one does.
 
-    Args:
-        values: Along a path, of shape (times, clients, draws, k).
-
-    Returns:
-        The mean over draws, of shape (clients,).
+    Values along a path, of shape (times, clients, draws, k), give means over draws, of shape
+    (clients,).
     """
     growth = values[-1] - values[0]
     grown = growth > 0.1 * growth.amax(dim=-1, keepdim=True)

@@ -9,23 +9,10 @@ import torch
 from torch import Tensor
 
 from ccfcpp.core.randomness import Randomness
-from ccfcpp.papers.theory.classification import LabelledData, class_mean_drive, exact_drive
+from ccfcpp.papers.theory import problems, singular_values, statements
+from ccfcpp.papers.theory.drives import LabelledData, class_mean_drive, exact_drive
 from ccfcpp.papers.theory.linear_networks import SplitNetwork, flow, imbalance
-from ccfcpp.papers.theory.problems import (
-    CLASSES,
-    REPRESENTATION,
-    aligned_start,
-    labelled_data,
-    random_start,
-    with_random_head,
-)
-from ccfcpp.papers.theory.simulation import Row, Simulation, path_rows, simulate
-from ccfcpp.papers.theory.singular_values import (
-    mean_effective_rank,
-    mean_growing,
-    rates_without_alignment,
-)
-from ccfcpp.papers.theory.statements import Statement, about_rates, equal, smaller, worst
+from ccfcpp.papers.theory.statements import Row, Simulation, Statement
 
 SUBJECT = "FedDecorr, Theorem 1"
 DEPTHS = (1, 2, 3)
@@ -35,14 +22,14 @@ _STEP, _STEPS = 2e-4, 400
 _CONSTANT = 0.5  # M_k for all k
 _RANK_TOLERANCE = 1e-9
 
-_rates = partial(about_rates, SUBJECT)
-_equal = partial(equal, SUBJECT)
-_smaller = partial(smaller, SUBJECT)
+_rates = partial(statements.about_rates, SUBJECT)
+_equal = partial(statements.equal, SUBJECT)
+_smaller = partial(statements.smaller, SUBJECT)
 
 
 def starting_values() -> Tensor:
     """Return the encoder's singular values at time 0 in the problems of both theorems."""
-    return torch.linspace(0.9, 0.3, REPRESENTATION, dtype=torch.float64)
+    return torch.linspace(0.9, 0.3, problems.REPRESENTATION, dtype=torch.float64)
 
 
 def theorem_1_statements(randomness: Randomness) -> tuple[list[Statement], list[Row]]:
@@ -51,35 +38,33 @@ def theorem_1_statements(randomness: Randomness) -> tuple[list[Statement], list[
     Returns:
         The statements, and rows of a path for each depth of the encoder.
     """
-    paths: list[Simulation] = []
-    printed: list[Tensor] = []
-    derived: list[Tensor] = []
-    for depth in DEPTHS:
-        generator = randomness.generator(f"theorem 1, depth {depth}")
-        data = _data(generator)
-        paths.append(_simulated(_aligned(depth, _CONSTANT, generator), data))
-        printed.append(_printed(paths[-1], data))
-        derived.append(_derived(paths[-1], data))
-
-    def of_all(text: str, formula: list[Tensor]) -> Statement:
-        text = f"{text}; worst of L = 1, 2, 3"
-        return worst([_rates(text, *pair) for pair in zip(formula, paths, strict=True)])
-
-    statements = [
-        _class_means_alone(randomness),
-        of_all(f"Eq. (32) as printed, with N G; spread {_SPREAD} within classes", printed),
-        of_all("Eq. (44), with (y - softmax) X^T in place of N G", derived),
+    problems = [_problem(f"depth {depth}", depth, randomness) for depth in DEPTHS]
+    paths = [path for path, _ in problems]
+    printed = [_printed(*each) for each in problems]
+    derived = [_derived(*each) for each in problems]
+    spread = f"Eq. (32) as printed, with N G; spread {_SPREAD} within classes; worst of L"
+    in_place = "Eq. (44), with (y - softmax) X^T in place of N G; worst of L"
+    alike, data = _problem("class means", 2, randomness, spread=0.0)
+    found = [
+        _rates(
+            "Eq. (32) as printed, all samples of a class alike; L = 2", _printed(alike, data), alike
+        ),
+        statements.worst_rates(SUBJECT, spread, printed, paths),
+        statements.worst_rates(SUBJECT, in_place, derived, paths),
         _balanced_for_good(paths[-1]),
         _converged(randomness),
         *_without_assumptions(randomness),
         *_conclusions(randomness),
     ]
-    rows = [
-        row
-        for path, by_32, by_44 in zip(paths, printed, derived, strict=True)
-        for row in path_rows(path, {"equation_32": by_32, "equation_44": by_44})
-    ]
-    return statements, rows
+    return found, statements.path_rows(paths, {"equation_32": printed, "equation_44": derived})
+
+
+def _problem(
+    purpose: str, depth: int, randomness: Randomness, spread: float = _SPREAD
+) -> tuple[Simulation, LabelledData]:
+    generator = randomness.generator(f"theorem 1, {purpose}")
+    data = _data(generator, spread)
+    return _simulated(_aligned(depth, _CONSTANT, generator), data), data
 
 
 def _printed(path: Simulation, data: LabelledData) -> Tensor:
@@ -93,23 +78,17 @@ def _derived(path: Simulation, data: LabelledData) -> Tensor:
 
 
 def _data(generator: torch.Generator, spread: float = _SPREAD) -> LabelledData:
-    return labelled_data(_DRAWS, [CLASSES], spread, generator)
+    return problems.labelled_data(_DRAWS, [problems.CLASSES], spread, generator)
 
 
 def _aligned(depth: int, constants: Tensor | float, generator: torch.Generator) -> SplitNetwork:
-    return aligned_start(_DRAWS, (depth, 1), CLASSES, starting_values(), constants, generator)
+    return problems.aligned_start(
+        _DRAWS, (depth, 1), problems.CLASSES, starting_values(), constants, generator
+    )
 
 
 def _simulated(start: SplitNetwork, data: LabelledData) -> Simulation:
-    return simulate(start.at_clients(1), partial(exact_drive, data=data), _STEP, _STEPS)
-
-
-def _class_means_alone(randomness: Randomness) -> Statement:
-    generator = randomness.generator("theorem 1, class means")
-    data = _data(generator, spread=0.0)
-    path = _simulated(_aligned(2, _CONSTANT, generator), data)
-    text = "Eq. (32) as printed, all samples of a class alike; L = 2"
-    return _rates(text, _printed(path, data), path)
+    return statements.simulate(start.at_clients(1), partial(exact_drive, data=data), _STEP, _STEPS)
 
 
 def _balanced_for_good(path: Simulation) -> Statement:
@@ -140,13 +119,15 @@ def _converged(randomness: Randomness) -> Statement:
 def _without_assumptions(randomness: Randomness) -> list[Statement]:
     generator = randomness.generator("theorem 1, assumptions")
     data = _data(generator)
-    spread_out = torch.linspace(0.1, 1.5, REPRESENTATION, dtype=torch.float64).flip(0)
+    spread_out = torch.linspace(0.1, 1.5, problems.REPRESENTATION, dtype=torch.float64).flip(0)
     uneven = _simulated(_aligned(2, spread_out, generator), data)
-    headless = _simulated(with_random_head(_aligned(2, 0.0, generator), generator), data)
-    free = _simulated(random_start(_DRAWS, 2, CLASSES, generator), data)
+    headless = _simulated(problems.with_random_head(_aligned(2, 0.0, generator), generator), data)
+    free = _simulated(problems.random_start(_DRAWS, 2, problems.CLASSES, generator), data)
 
     def alone(path: Simulation) -> Tensor:
-        return rates_without_alignment(path.network, exact_drive(path.network, data))
+        return singular_values.rates_without_alignment(
+            path.network, exact_drive(path.network, data)
+        )
 
     third_line = "Eq. (40), third line (no alignment used): "
     return [
@@ -160,35 +141,26 @@ def _without_assumptions(randomness: Randomness) -> list[Statement]:
 def _conclusions(randomness: Randomness) -> list[Statement]:
     """Fewer classes at a client: G of lower rank, and fewer singular values that grow."""
     generator = randomness.generator("theorem 1, conclusions")
-    held = list(range(1, CLASSES + 1))
-    data = labelled_data(2 * _DRAWS, held, _SPREAD, generator)
-    small = torch.full((REPRESENTATION,), 0.1, dtype=torch.float64)
-    start = aligned_start(2 * _DRAWS, (2, 1), CLASSES, small, 0.0, generator)
+    held = list(range(1, problems.CLASSES + 1))
+    data = problems.labelled_data(2 * _DRAWS, held, _SPREAD, generator)
+    small = torch.full((problems.REPRESENTATION,), 0.1, dtype=torch.float64)
+    start = problems.aligned_start(2 * _DRAWS, (2, 1), problems.CLASSES, small, 0.0, generator)
     path = flow(start.at_clients(len(held)), partial(exact_drive, data=data), 1e-3, 1200)
     early = path.at_times(300)
     printed, exact = class_mean_drive(early, data), exact_drive(early, data)
-    grown = mean_growing(torch.linalg.svdvals(path.encoder))
-    one, two, *_, every = range(len(held))
-    of_drive = [mean_effective_rank(each) for each in exact]
-    of_end = [mean_effective_rank(each) for each in path.at_times(-1).encoder]
+    grown = singular_values.mean_growing(torch.linalg.svdvals(path.encoder)).tolist()
+    of_drive = [singular_values.mean_effective_rank(each) for each in exact]
+    of_end = [singular_values.mean_effective_rank(each) for each in path.at_times(-1).encoder]
+    growing = (
+        f"singular values (of {problems.REPRESENTATION}) that grow markedly: 1 class below all 6"
+    )
+    rank = "effective rank of "
     return [
-        _equal("rank of G at a client with 2 of 6 classes", 2, _rank(printed[two])),
-        _equal("rank of (y - softmax) X^T at a client with 2 of 6 classes", 2, _rank(exact[two])),
-        _smaller(
-            "effective rank of (y - softmax) X^T: 2 of 6 classes below all 6",
-            of_drive[every],
-            of_drive[two],
-        ),
-        _smaller(
-            f"singular values (of {REPRESENTATION}) that grow markedly: 1 class below all 6",
-            float(grown[every]),
-            float(grown[one]),
-        ),
-        _smaller(
-            "effective rank of the encoder in the end: 1 class below all 6",
-            of_end[every],
-            of_end[one],
-        ),
+        _equal("rank of G at a client with 2 of 6 classes", 2, _rank(printed[1])),
+        _equal("rank of (y - softmax) X^T at a client with 2 of 6 classes", 2, _rank(exact[1])),
+        _smaller(rank + "(y - softmax) X^T: 2 of 6 classes below all 6", of_drive[-1], of_drive[1]),
+        _smaller(growing, grown[-1], grown[0]),
+        _smaller(rank + "the encoder in the end: 1 class below all 6", of_end[-1], of_end[0]),
     ]
 
 

@@ -3,6 +3,7 @@
 Source: Yan et al., Eqs. (7), (8), (15), (20) to (31), and the paragraph after Theorem III.4.
 """
 
+from collections.abc import Callable
 from functools import partial
 
 import torch
@@ -10,12 +11,12 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ccfcpp.core.randomness import Randomness
-from ccfcpp.papers.theory.contrast import ClusteredData, contrastive_drive
-from ccfcpp.papers.theory.linear_networks import flow
+from ccfcpp.papers.theory import statements
+from ccfcpp.papers.theory.drives import ClusteredData, contrastive_drive
+from ccfcpp.papers.theory.linear_networks import SplitNetwork, flow
 from ccfcpp.papers.theory.problems import REPRESENTATION, aligned_start, clustered_data
-from ccfcpp.papers.theory.simulation import Row, Simulation, path_rows, simulate
 from ccfcpp.papers.theory.singular_values import mean_effective_rank, mean_growing, paired_vectors
-from ccfcpp.papers.theory.statements import Statement, about_rates, equal, smaller, worst
+from ccfcpp.papers.theory.statements import Row, Simulation, Statement
 from ccfcpp.papers.theory.theorem_1 import DEPTHS, starting_values
 
 SUBJECT = "CCFC++, Theorem III.4"
@@ -26,9 +27,9 @@ _LAM = 0.5  # the paper's 0.001 would not show a slip in its term
 _STEP, _STEPS = 4e-3, 240
 _CONSTANT = 0.5  # C
 
-_rates = partial(about_rates, SUBJECT)
-_equal = partial(equal, SUBJECT)
-_smaller = partial(smaller, SUBJECT)
+_rates = partial(statements.about_rates, SUBJECT)
+_equal = partial(statements.equal, SUBJECT)
+_smaller = partial(statements.smaller, SUBJECT)
 
 
 def theorem_iii_4_statements(randomness: Randomness) -> tuple[list[Statement], list[Row]]:
@@ -38,42 +39,34 @@ def theorem_iii_4_statements(randomness: Randomness) -> tuple[list[Statement], l
         The statements, and rows of a path for each depth of the encoder, under a predictor of one
         layer.
     """
-    paths: list[Simulation] = []
-    printed: list[Tensor] = []
-    full: list[Tensor] = []
-    other: list[Tensor] = []
-    for depth in DEPTHS:
-        path, data = _simulated((depth, 1), randomness)
-        paths.append(path)
-        printed.append(path.theorem(contrastive_drive(path.network, data, "diagonal")))
-        full.append(path.theorem(contrastive_drive(path.network, data)))
-        of_text = contrastive_drive(path.network, data, latent_weight="main text")
-        other.append(path.theorem(of_text))
-        if depth == 2:
-            gradients = _gradients(path, data)
+    problems = [_simulated((depth, 1), randomness) for depth in DEPTHS]
+    paths = [path for path, _ in problems]
+    drives: list[Callable[[SplitNetwork, ClusteredData], Tensor]] = [
+        partial(contrastive_drive, jacobian="diagonal"),
+        contrastive_drive,
+        partial(contrastive_drive, latent_weight="main text"),
+    ]
+    printed, full, other = (
+        [path.theorem(drive(path.network, data)) for path, data in problems] for drive in drives
+    )
     deep, deep_data = _simulated((2, 2), randomness)
     drive = contrastive_drive(deep.network, deep_data)
     two_layers = "Eq. (7), full Jacobian, predictor of 2 layers, "
-
-    def of_all(text: str, formula: list[Tensor]) -> Statement:
-        text = f"{text}; worst of L1 = 1, 2, 3"
-        return worst([_rates(text, *pair) for pair in zip(formula, paths, strict=True)])
-
-    statements = [
-        of_all("Eq. (7) as printed (diagonal Jacobian, 1/n_c^2 of Eq. 15)", printed),
-        of_all("Eq. (7) with the full Jacobian", full),
-        of_all("the same with 1/n_c, as below Eq. (8)", other),
+    as_printed = "Eq. (7) as printed (diagonal Jacobian, 1/n_c^2 of Eq. 15)"
+    found = [
+        statements.worst_rates(SUBJECT, f"{as_printed}; worst of L1", printed, paths),
+        statements.worst_rates(SUBJECT, "Eq. (7) with the full Jacobian; worst of L1", full, paths),
+        statements.worst_rates(
+            SUBJECT, "the same with 1/n_c, as below Eq. (8); worst of L1", other, paths
+        ),
         _rates(two_layers + "as printed: power 1/2", deep.theorem(drive), deep),
         _rates(two_layers + "with power L2/2", deep.theorem(drive, head_depth=2), deep),
-        *gradients,
+        *_gradients(*problems[DEPTHS.index(2)]),
         *_conclusions(randomness),
     ]
-    rows = [
-        row
-        for path, by_7, by_full in zip(paths, printed, full, strict=True)
-        for row in path_rows(path, {"equation_7": by_7, "equation_7_full_jacobian": by_full})
-    ]
-    return statements, rows
+    return found, statements.path_rows(
+        paths, {"equation_7": printed, "equation_7_full_jacobian": full}
+    )
 
 
 def _simulated(depths: tuple[int, int], randomness: Randomness) -> tuple[Simulation, ClusteredData]:
@@ -81,7 +74,7 @@ def _simulated(depths: tuple[int, int], randomness: Randomness) -> tuple[Simulat
     start = aligned_start(_DRAWS, depths, REPRESENTATION, starting_values(), _CONSTANT, generator)
     data = clustered_data(start, [0.0], _SPREAD, _LAM, generator)
     drive = partial(contrastive_drive, data=data)
-    return simulate(start.at_clients(1), drive, _STEP, _STEPS), data
+    return statements.simulate(start.at_clients(1), drive, _STEP, _STEPS), data
 
 
 def _gradients(path: Simulation, data: ClusteredData) -> list[Statement]:
@@ -123,27 +116,15 @@ def _conclusions(randomness: Randomness) -> list[Statement]:
     grown = mean_growing(values)
     of_end = [mean_effective_rank(each) for each in path.encoder[-1]]
     minor = (values[-1, 0, :, -2:] / values[0, 0, :, -2:]).mean()
+    growing = f"singular values (of {REPRESENTATION}) that grow markedly: p = 1 below p = 0"
+    collapse = "collapse within training, p = 0: effective rank in the end below that at the start"
+    rank = "effective rank of "
+    others = "the other singular values stay: the two least at p = 0, end over start"
     return [
-        _smaller(
-            "effective rank of Q at the start: p = 0.75 below p = 0", of_drive[0], of_drive[-2]
-        ),
-        _smaller("effective rank of Q at the start: p = 1 below p = 0", of_drive[0], of_drive[-1]),
-        _smaller(
-            f"singular values (of {REPRESENTATION}) that grow markedly: p = 1 below p = 0",
-            float(grown[0]),
-            float(grown[-1]),
-        ),
-        _smaller(
-            "effective rank of the encoder in the end: p = 1 below p = 0", of_end[0], of_end[-1]
-        ),
-        _smaller(
-            "collapse within training, p = 0: effective rank in the end below that at the start",
-            mean_effective_rank(path.encoder[0, 0]),
-            of_end[0],
-        ),
-        _equal(
-            "the other singular values stay: the two least at p = 0, end over start",
-            1.0,
-            float(minor),
-        ),
+        _smaller(rank + "Q at the start: p = 0.75 below p = 0", of_drive[0], of_drive[-2]),
+        _smaller(rank + "Q at the start: p = 1 below p = 0", of_drive[0], of_drive[-1]),
+        _smaller(growing, float(grown[0]), float(grown[-1])),
+        _smaller(rank + "the encoder in the end: p = 1 below p = 0", of_end[0], of_end[-1]),
+        _smaller(collapse, mean_effective_rank(path.encoder[0, 0]), of_end[0]),
+        _equal(others, 1.0, float(minor)),
     ]

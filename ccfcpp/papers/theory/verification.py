@@ -1,36 +1,22 @@
 """All statements, and the numbers behind them as tables."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.papers.theory.alignment import alignment_statements
 from ccfcpp.papers.theory.proposition import proposition_statements
-from ccfcpp.papers.theory.simulation import Row
-from ccfcpp.papers.theory.statements import Statement
+from ccfcpp.papers.theory.statements import Row, Statement
 from ccfcpp.papers.theory.theorem_1 import theorem_1_statements
 from ccfcpp.papers.theory.theorem_iii_4 import theorem_iii_4_statements
 
 
-@dataclass(frozen=True)
-class Verification:
-    """All statements, and the numbers behind them.
+def verify(
+    seed: int, note: Callable[[str], None] = lambda _: None
+) -> tuple[list[Statement], dict[str, list[Row]]]:
+    """Check all statements, in the order of the papers; ``note`` gets each subject that comes next.
 
-    Attributes:
-        statements: All statements, in the order of the papers.
-        tables: Rows of each CSV file, by its name without the suffix.
-    """
-
-    statements: list[Statement]
-    tables: dict[str, list[Row]]
-
-
-def verify(seed: int, note: Callable[[str], None] = lambda _: None) -> Verification:
-    """Check Proposition 1, Theorem 1, the alignment, and Theorem III.4.
-
-    Args:
-        seed: Seed of all data and weights.
-        note: Called with the subject that comes next.
+    Returns:
+        The statements, and the rows of each CSV file by its name without the suffix.
     """
     randomness = Randomness(seed)
     note("Proposition 1")
@@ -42,12 +28,10 @@ def verify(seed: int, note: Callable[[str], None] = lambda _: None) -> Verificat
     note("Theorem III.4 of CCFC++")
     second, of_contrast = theorem_iii_4_statements(randomness)
     statements = [*proposition, *first, *alignment, *second]
-    return Verification(
-        statements,
-        {
-            "statements": [each.as_json() for each in statements],
-            "alignment": [row for each in maps for row in each.rows],
-            "theorem-1-singular-values": of_classification,
-            "theorem-iii-4-singular-values": of_contrast,
-        },
-    )
+    tables = {
+        "statements": [each.as_json() for each in statements],
+        "alignment": [row for each in maps for row in each.rows],
+        "theorem-1-singular-values": of_classification,
+        "theorem-iii-4-singular-values": of_contrast,
+    }
+    return statements, tables

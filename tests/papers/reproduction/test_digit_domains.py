@@ -12,7 +12,7 @@ from scipy.ndimage import gaussian_filter
 from sklearn.datasets import load_digits
 
 from ccfcpp.data import load
-from ccfcpp.papers.reproduction.digit_domains import write_digit_domains
+from ccfcpp.papers.reproduction.plan import write_digit_domains
 
 Pixels = NDArray[np.uint8]
 

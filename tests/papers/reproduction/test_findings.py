@@ -464,7 +464,7 @@ def test_the_other_clients_models_are_looked_at_one_by_one(fakes: Fakes) -> None
 
 
 def kept_spectra(result: Result) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
-    with np.load(result.path / "spectra.npz") as arrays:
+    with np.load(result.folder.path / "spectra.npz") as arrays:
         local: np.ndarray[tuple[int, int], np.dtype[np.float64]] = arrays["local"]
     return local
 
@@ -647,8 +647,8 @@ def test_spectra_are_those_of_the_first_seed(fakes: Fakes, find: Find) -> None:
 
 def diverged(result: Result, folder: Path) -> Result:
     """The same run, had its model come to NaN."""
-    path = folder / result.path.name
-    shutil.copytree(result.path, path)
+    path = folder / result.folder.path.name
+    shutil.copytree(result.folder.path, path)
     with np.load(path / "spectra.npz") as arrays:
         known = {name: arrays[name] for name in arrays.files}
     known["global"], known["local"] = (np.full_like(known[name], np.nan) for name in SPECTRA)

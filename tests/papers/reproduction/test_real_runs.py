@@ -143,7 +143,7 @@ def settings_of(place: Sequence[str]) -> dict[str, Any]:
 
 def correlation(result: Result) -> float:
     """Mean absolute correlation of two dimensions, by NumPy."""
-    points = examine(result.path).points.double().numpy()
+    points = examine(result.folder.path).points.double().numpy()
     matrix = np.corrcoef(points, rowvar=False)
     return float(np.abs(matrix[np.triu_indices(len(matrix), k=1)]).mean())
 

@@ -63,7 +63,7 @@ def test_a_measure_may_be_in_percent(tmp_path: Path) -> None:
     assert summarised("nmi", run, factor=100) == [({}, 25.0)]
     assert summarised("nothing", run, factor=100) == [({}, None)]
     assert run.settings["partition.p"] == 0.0
-    assert run.path == tmp_path / "0.0-0"
+    assert run.folder.path == tmp_path / "0.0-0"
 
 
 def test_numbers_are_written_as_in_papers() -> None:

@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ccfcpp.core.randomness import Randomness
-from ccfcpp.papers.theory.classification import exact_drive
-from ccfcpp.papers.theory.contrast import Jacobian, contrastive_drive
+from ccfcpp.papers.theory.drives import Jacobian, contrastive_drive, exact_drive
 from ccfcpp.papers.theory.linear_networks import (
     Layers,
     SplitNetwork,
@@ -19,8 +18,8 @@ from ccfcpp.papers.theory.linear_networks import (
     orthonormal_columns,
     product,
 )
-from ccfcpp.papers.theory.simulation import differences, relative_error, simulate
 from ccfcpp.papers.theory.singular_values import exact_rates
+from ccfcpp.papers.theory.statements import differences, relative_error, simulate
 from tests.support.theory import INPUTS, LATENT, clustered, labelled, network, normal
 
 

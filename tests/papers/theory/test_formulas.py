@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from ccfcpp.core.randomness import Randomness
-from ccfcpp.papers.theory.classification import (
+from ccfcpp.papers.theory.drives import (
     class_mean_drive,
+    contrastive_drive,
     exact_drive,
     residuals,
 )
-from ccfcpp.papers.theory.contrast import contrastive_drive
 from ccfcpp.papers.theory.linear_networks import (
     Layers,
     SplitNetwork,

@@ -17,8 +17,14 @@ from ccfcpp.papers.theory.proposition import (
     squared_deviations,
     squared_norm,
 )
-from ccfcpp.papers.theory.simulation import Simulation
-from ccfcpp.papers.theory.statements import Statement, about_rates, equal, smaller, worst
+from ccfcpp.papers.theory.statements import (
+    Simulation,
+    Statement,
+    about_rates,
+    equal,
+    smaller,
+    worst,
+)
 from tests.support.theory import normal
 
 

@@ -1,7 +1,9 @@
-"""A linear encoder and predictor under CCFC's cluster-contrastive loss, and Q̄ of Theorem III.4.
+"""The drives of both papers' losses: −∂ℓ/∂(head · encoder), as derived and as printed.
 
-Source: Yan, Liu, Ning and Zhang, *CCFC++: Enhancing Federated Clustering through Feature
-Decorrelation*, Section III-D and the appendix.
+Sources: Shi et al., *Towards Understanding and Mitigating Dimensional Collapse in Heterogeneous
+Federated Learning* (ICLR 2023), Section 3.3 and Appendix A, for a linear classifier under the
+cross-entropy; Yan, Liu, Ning and Zhang, *CCFC++: Enhancing Federated Clustering through Feature
+Decorrelation*, Section III-D and the appendix, for CCFC's cluster-contrastive loss.
 """
 
 from dataclasses import dataclass
@@ -21,6 +23,19 @@ LatentWeight = Literal["appendix", "main text"]
 
 
 @dataclass(frozen=True)
+class LabelledData:
+    """Training data of a client.
+
+    Attributes:
+        inputs: X, float64 of shape (…, inputs, samples).
+        labels: One-hot y, float64 of shape (…, classes, samples).
+    """
+
+    inputs: Tensor
+    labels: Tensor
+
+
+@dataclass(frozen=True)
 class ClusteredData:
     """Data of a client with pseudo-labels, and the outputs of the frozen global model.
 
@@ -37,22 +52,40 @@ class ClusteredData:
     lam: float
 
 
+def residuals(network: SplitNetwork, data: LabelledData) -> Tensor:
+    """Return y − γ with the softmax outputs γ of Eq. (34), of shape (…, classes, samples)."""
+    return data.labels - torch.softmax(product(network.layers) @ data.inputs, dim=-2)
+
+
+def exact_drive(network: SplitNetwork, data: LabelledData) -> Tensor:
+    """Return (y − γ) Xᵀ of Eqs. (36) and (37), of shape (…, classes, inputs)."""
+    return residuals(network, data) @ data.inputs.mT
+
+
+def class_mean_drive(network: SplitNetwork, data: LabelledData) -> Tensor:
+    """Return N · G of Eqs. (32) and (33), G = Σ_c μ_c (e_c − γ̄_c) X̄_cᵀ, with means of each class.
+
+    Eq. (45) says that this is (y − γ) Xᵀ. It is that matrix, of shape (…, classes, inputs), without
+    the covariance, within each class, of outputs and inputs. Classes without samples add nothing.
+    """
+    samples_of = data.labels.sum(dim=-1)  # (…, classes)
+    averaging = data.labels / samples_of.clamp(min=1).unsqueeze(-1)
+    mean_residuals = residuals(network, data) @ averaging.mT  # column c: e_c − γ̄_c
+    mean_inputs = data.inputs @ averaging.mT  # column c: X̄_c
+    return (mean_residuals * samples_of.unsqueeze(-2)) @ mean_inputs.mT
+
+
 def contrastive_drive(
     network: SplitNetwork,
     data: ClusteredData,
     jacobian: Jacobian = "full",
     latent_weight: LatentWeight = "appendix",
 ) -> Tensor:
-    """Return Q̄ of Eqs. (8) and (15); with the full Jacobian it is −∂ℓ/∂(predictor · encoder).
+    """Return Q̄ of Eqs. (8) and (15), of shape (…, representation, inputs).
 
-    Args:
-        network: Encoder and predictor.
-        data: The client's data.
-        jacobian: ``diagonal`` as printed, with factors (1 − p̂²) / ‖p‖ for each entry, or ``full``.
-        latent_weight: Where the weight of a cluster's ẑ is read off; Eq. (2) gives the appendix's.
-
-    Returns:
-        Tensor of shape (…, representation, inputs).
+    With the ``full`` Jacobian it is −∂ℓ/∂(predictor · encoder). The printed one is ``diagonal``,
+    with factors (1 − p̂²) / ‖p‖ for each entry. Eq. (2) gives the weight of a cluster's ẑ that the
+    appendix has.
     """
     latents = network.encoder @ data.inputs
     predictions = network.head @ latents
@@ -76,9 +109,3 @@ def _pulls(latents: Tensor, data: ClusteredData, latent_weight: LatentWeight) ->
     towards_global = F.normalize(data.global_predictions, dim=-2)
     of_sample = (data.members / sizes).sum(dim=-2, keepdim=True)
     return sums @ data.members + data.lam * of_sample * towards_global
-
-
-def predictions_of(network: SplitNetwork, inputs: Tensor) -> Tensor:
-    """Return P = Φ Π X, of shape (…, representation, samples), without a gradient."""
-    with torch.no_grad():
-        return product(network.layers) @ inputs

@@ -1,5 +1,0 @@
-"""The error of a figure that is left out."""
-
-
-class CannotDrawError(Exception):
-    """A figure cannot be drawn; the message gives the reason for the reader of a report."""
