@@ -225,6 +225,14 @@ class SummedWork(ClientWork[Message, Update]):
         return [self.local_sum(task, message, [client], randomness) for client in clients]
 
 
+def cohort_apart(work: "AnyClientWork") -> int:
+    """How many clients work side by side where each one's update is wanted by itself.
+
+    Sums of single clients are formed one after the other: more of them would only be held at once.
+    """
+    return 1 if isinstance(work, SummedWork) else work.cohort
+
+
 AnyExchange: TypeAlias = Exchange[Any, Any]
 AnyServerWork: TypeAlias = ServerWork[Any, Any, Any]
 AnyClientWork: TypeAlias = ClientWork[Any, Any]

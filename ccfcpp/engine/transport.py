@@ -8,7 +8,7 @@ from typing import Protocol
 from ccfcpp.core.profiling import section
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.client import Client, Member, Memory, by_size
-from ccfcpp.engine.exchange import ClientSide, Task
+from ccfcpp.engine.exchange import ClientSide, Task, cohort_apart
 from ccfcpp.engine.memories import ClientMemories
 
 
@@ -120,15 +120,15 @@ class InProcess:
         randomness = self.randomness.at_round(task.round)
         # The server may have been told other sizes; a cohort goes by those that are true.
         true = by_size(self.clients[member.id].member for member in members)
-        for first in range(0, len(true), work.cohort):
-            cohort = [self.clients[m.id] for m in true[first : first + work.cohort]]
+        merges = work.exchange.is_sum and self.merges
+        most = work.cohort if merges else cohort_apart(work)
+        for first in range(0, len(true), most):
+            cohort = [self.clients[m.id] for m in true[first : first + most]]
             if work.exchange.uses_memory:
                 self._wake(cohort)
             before = {client.id: client.memory for client in cohort}
             answers: Sequence[tuple[Sequence[Client], object]]
-            total = None
-            if work.exchange.is_sum and self.merges:
-                total = work.local_sum(task, message, cohort, randomness)
+            total = work.local_sum(task, message, cohort, randomness) if merges else None
             if total is not None:
                 answers = [(cohort, total)]
             else:

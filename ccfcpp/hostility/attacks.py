@@ -14,7 +14,13 @@ from torch import Tensor
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.client import Client, Member
-from ccfcpp.engine.exchange import AnyClientWork, AnyExchange, RefusedUpdateError, Task
+from ccfcpp.engine.exchange import (
+    AnyClientWork,
+    AnyExchange,
+    RefusedUpdateError,
+    Task,
+    cohort_apart,
+)
 from ccfcpp.engine.parts import Count, Mean, Part, Sum, Votes, is_statistic, part_of, sibling
 from ccfcpp.engine.payload import pack, unpack
 from ccfcpp.hostility.config import AttackConfig
@@ -129,7 +135,7 @@ class AttackedWork(AnyClientWork):
         self.attack = attack
         self.exchange = work.exchange
         # Clients are told apart: sums that are formed at the clients have no attackers.
-        self.cohort = work.cohort
+        self.cohort = cohort_apart(work)
 
     def local_updates(
         self, task: Task, message: object, clients: Sequence[Client], randomness: Randomness

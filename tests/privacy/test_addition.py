@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from ccfcpp.engine.exchange import Exchange, RefusedUpdateError
-from ccfcpp.engine.parts import Count, Form, Mean, Part, Spec, Sum, form_of
+from ccfcpp.engine.parts import Addends, Count, Form, Mean, Part, Spec, Sum, form_of
 from ccfcpp.engine.payload import added_up, pack
 from ccfcpp.privacy.sums.addition import Addition
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from ccfcpp.core.profiling import section
 from ccfcpp.core.randomness import SETUP, Randomness
 from ccfcpp.engine.client import Client
-from ccfcpp.engine.exchange import Exchange, Images, SummedWork, Task
+from ccfcpp.engine.exchange import Exchange, Images, RefusedUpdateError, SummedWork, Task
 from ccfcpp.engine.synchronised.contract import (
     PARTS,
     Advancing,
@@ -182,6 +182,7 @@ class OpenSteps:
         self.batches = batches
         self.bounding = bounding
         self._open: dict[tuple[int, ...], tuple[Advancing | None, Plan]] = {}
+        self._began = (-1, -1)
 
     def advance(
         self, trip: int, task: Task, known: Known, clients: Sequence[Client], randomness: Randomness
@@ -194,12 +195,21 @@ class OpenSteps:
             known: What came down.
             clients: Those whose step it is, alone or together.
             randomness: The source, set to the round.
+
+        Raises:
+            RefusedUpdateError: They have not begun the step, or not together.
         """
         ids = tuple(client.id for client in clients)
         if trip == 0:
+            if self._began != (task.round, task.index):
+                # A step that was refused on its way has no end, and its graph would stay.
+                self._open.clear()
+                self._began = task.round, task.index
             # Where something is known of a step before, this step lags.
             plan = self.descent.plans[bool(known.totals or known.slopes)]
             self._open[ids] = self._begun(plan, task, known, clients, randomness), plan
+        if ids not in self._open:
+            raise RefusedUpdateError("it has not begun this step")
         step, plan = self._open[ids]
         with section(f"trip {trip + 1}"):
             news = step.advance(known.totals, known.slopes) if step else plan.trips[trip]

@@ -22,6 +22,7 @@ run must not give them.
 import secrets
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -34,7 +35,9 @@ LIMBS = KEY_BYTES // 2
 """Numbers in a share."""
 _SHARE = np.dtype("<u4")
 BOX_BYTES = 2 * LIMBS * _SHARE.itemsize + TAG_BYTES
-"""Of what a client seals for another: two shares."""
+"""Bytes of what a client seals for another: two shares."""
+PUBLIC_BYTES = 2 * KEY_BYTES
+"""Bytes of a client's public keys: c_u for sealing, and s_u for masks."""
 
 
 class BelowThresholdError(RefusedUpdateError):
@@ -74,26 +77,7 @@ class Terms:
             )
 
 
-@dataclass(frozen=True)
-class PublicKeys:
-    """What a client sends in the first stage.
-
-    Attributes:
-        sealing: c_u, 32 bytes.
-        masks: s_u, 32 bytes.
-    """
-
-    sealing: bytes
-    masks: bytes
-
-    @property
-    def size(self) -> int:
-        """In bytes."""
-        return len(self.sealing) + len(self.masks)
-
-
-@dataclass(frozen=True)
-class Revealed:
+class Revealed(NamedTuple):
     """What a client sends in the last stage.
 
     Attributes:
@@ -104,14 +88,9 @@ class Revealed:
     seeds: Mapping[int, Share]
     keys: Mapping[int, Share]
 
-    @property
-    def size(self) -> int:
-        """In bytes."""
-        return sum(share.nbytes for share in (*self.seeds.values(), *self.keys.values()))
-
 
 class Participant:
-    """A client's part in one sum. Each stage comes once, and in its turn.
+    """A client's part in one sum. Each stage comes once, and in its turn; a failure ends the part.
 
     Two vectors under the same masks would tell the server their difference.
 
@@ -125,17 +104,17 @@ class Participant:
         self.terms = terms
         self._sealing, self._masks = KeyPair.new(), KeyPair.new()
         self._seed = secrets.token_bytes(KEY_BYTES)
-        self._roster: Mapping[int, PublicKeys] = {}
+        self._roster: Mapping[int, bytes] = {}
         self._seals: dict[int, bytes] = {}
         self._held: dict[int, tuple[Share, Share]] = {}
-        self._stages = ["shares", "masked vector", "unmasking"]
+        self._turn = "shares"
         self._others: Collection[int] | None = None
 
-    def keys(self) -> PublicKeys:
-        """Stage 1."""
-        return PublicKeys(self._sealing.public, self._masks.public)
+    def keys(self) -> bytes:
+        """Stage 1: c_u and s_u."""
+        return self._sealing.public + self._masks.public
 
-    def shares(self, roster: Mapping[int, PublicKeys]) -> dict[int, bytes]:
+    def shares(self, roster: Mapping[int, bytes]) -> dict[int, bytes]:
         """Stage 2: a sealed box for each other client.
 
         Args:
@@ -147,7 +126,7 @@ class Participant:
         """
         self._enter("shares")
         self.terms.check(len(roster), "keys")
-        every = [key for keys in roster.values() for key in (keys.sealing, keys.masks)]
+        every = [key for keys in roster.values() for key in (_sealing(keys), _masks(keys))]
         if len(set(every)) < len(every) or roster.get(self.number) != self.keys():
             raise RefusedUpdateError("the server's list of keys is not sound")
         self._roster = roster
@@ -160,7 +139,9 @@ class Participant:
                 self._held[other] = seed[place], key[place]
                 continue
             content = np.concatenate([seed[place], key[place]]).astype(_SHARE).tobytes()
-            boxes[other] = sealed_for(self.seal_with(other), self.number, content, self._purpose)
+            seal = self.seal_with(other)
+            boxes[other] = sealed_for(seal, self.number, content, self.terms.purpose)
+        self._turn = "masked vector"
         return boxes
 
     def receive(self, boxes: Mapping[int, bytes]) -> None:
@@ -178,8 +159,8 @@ class Participant:
         if self.number in boxes or not boxes.keys() <= self._roster.keys():
             raise RefusedUpdateError("shares of an unknown sender")
         for sender, box in boxes.items():
-            content = opened_from(self.seal_with(sender), sender, box, self._purpose)
-            both = np.frombuffer(content, _SHARE)
+            seal = self.seal_with(sender)
+            both = np.frombuffer(opened_from(seal, sender, box, self.terms.purpose), _SHARE)
             self._held[sender] = both[:LIMBS], both[LIMBS:]
         self._others = boxes.keys()
 
@@ -197,7 +178,8 @@ class Participant:
         others, self._others = self._others, None
         total = vector + stream(self._seed, len(vector), self.terms.form)
         for other in others:
-            add_mask(total, self._masks, self.number, other, self._roster[other], self.terms)
+            _add_mask(total, self._masks, self.number, other, self._roster[other], self.terms)
+        self._turn = "unmasking"
         return total
 
     def revealed(self, arrived: Iterable[int]) -> Revealed:
@@ -222,27 +204,32 @@ class Participant:
         )
 
     def _enter(self, stage: str) -> None:
-        if self._stages[:1] != [stage]:
+        """Begin a stage. No other one follows where it does not come to its end."""
+        if self._turn != stage:
             raise RefusedUpdateError(f"secure sum: {stage} was asked for twice, or out of turn")
-        self._stages.pop(0)
+        self._turn = "over"
 
     def seal_with(self, other: int) -> bytes:
         """The key of boxes between two clients, which both have agreed on."""
         if other not in self._seals:
-            public = self._roster[other].sealing
-            self._seals[other] = self._sealing.agreed(public, b"seal " + self._purpose)
+            public = _sealing(self._roster[other])
+            self._seals[other] = self._sealing.agreed(public, b"seal " + self.terms.purpose)
         return self._seals[other]
 
-    @property
-    def _purpose(self) -> bytes:
-        return self.terms.purpose
+
+def _sealing(keys: bytes) -> bytes:
+    return keys[:KEY_BYTES]
 
 
-def add_mask(
-    total: Words, own: KeyPair, number: int, other: int, public: PublicKeys, terms: Terms
+def _masks(keys: bytes) -> bytes:
+    return keys[KEY_BYTES:]
+
+
+def _add_mask(
+    total: Words, own: KeyPair, number: int, other: int, keys: bytes, terms: Terms
 ) -> None:
-    """Put the mask that two clients have in common on a vector, with the one's sign."""
-    seed = own.agreed(public.masks, b"mask " + terms.purpose)
+    """Put the mask that two clients have in common on a vector, with the sign of the first."""
+    seed = own.agreed(_masks(keys), b"mask " + terms.purpose)
     mask = stream(seed, len(total), terms.form)
     if number < other:
         total += mask
@@ -259,20 +246,20 @@ class Collector:
 
     def __init__(self, terms: Terms) -> None:
         self.terms = terms
-        self._roster: Mapping[int, PublicKeys] = {}
+        self._roster: Mapping[int, bytes] = {}
         self._sharers: set[int] = set()
         self._arrived: set[int] = set()
         self._total: Words | None = None
 
-    def roster(self, keys: Mapping[int, PublicKeys]) -> Mapping[int, PublicKeys]:
+    def roster(self, keys: Mapping[int, bytes]) -> Mapping[int, bytes]:
         """After stage 1: what goes to all that are there.
 
         Raises:
             BelowThresholdError: Too few are there.
         """
         self.terms.check(len(keys), "keys")
-        self._roster = dict(keys)
-        return self._roster
+        self._roster = keys
+        return keys
 
     def routed(self, boxes: Mapping[int, Mapping[int, bytes]]) -> dict[int, dict[int, bytes]]:
         """After stage 2: what goes to each of those that are there, by receiver and sender.
@@ -332,11 +319,11 @@ class Collector:
         for gone in self._sharers - self._arrived:
             key = self._joined({n: answer.keys.get(gone) for n, answer in revealed.items()})
             left = KeyPair(key)
-            if left.public != self._roster[gone].masks:
+            if left.public != _masks(self._roster[gone]):
                 raise RefusedUpdateError(f"the shares of client {gone}'s key do not give it")
             for number in self._arrived:
                 # What the one who is gone would have put on cancels what the other has.
-                add_mask(total, left, gone, number, self._roster[number], self.terms)
+                _add_mask(total, left, gone, number, self._roster[number], self.terms)
         return total
 
     def _joined(self, shares: Mapping[int, Share | None]) -> bytes:

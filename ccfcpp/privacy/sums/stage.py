@@ -2,15 +2,22 @@
 
 import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
 from ccfcpp.core.profiling import section
 from ccfcpp.engine.client import Member
-from ccfcpp.engine.exchange import AbsentClientError, AnyExchange, RefusedUpdateError
+from ccfcpp.engine.exchange import (
+    AbsentClientError,
+    AnyExchange,
+    Exchange,
+    Message,
+    RefusedUpdateError,
+    Update,
+)
 from ccfcpp.engine.parts import Addends
 from ccfcpp.engine.payload import not_finite, pack, size
 from ccfcpp.engine.stages import Deliver, Request, combined, sent_bytes
@@ -25,14 +32,18 @@ from ccfcpp.privacy.sums.messages import (
     Arrived,
     Begun,
     Bounded,
-    Listed,
+    Keys,
     Mail,
     Masked,
+    Rows,
+    Shown,
     terms_of,
     under_masks,
     within_bounds,
 )
-from ccfcpp.privacy.sums.protocol import Collector
+from ccfcpp.privacy.sums.protocol import BOX_BYTES, PUBLIC_BYTES, Collector
+
+Answer = TypeVar("Answer")
 
 
 class Mechanism(Protocol):
@@ -201,9 +212,7 @@ class OpenSum(Total):
 
     def add(self, reply: Reply) -> None:
         """Add a client's parts, in the order of the clients."""
-        if not isinstance(reply.update, Bounded):
-            raise RefusedUpdateError(f"it is a {type(reply.update).__name__}, expected Bounded")
-        parts = reply.update.parts
+        parts = _of_type(Bounded, reply.update).parts
         if _form(parts) != _form(self.like):
             raise RefusedUpdateError(f"its parts are not those of {self.request.exchange.name}")
         if name := not_finite(parts):
@@ -214,7 +223,7 @@ class OpenSum(Total):
         vector = flattened(parts)
         # A sum for several has the size of the one that each of them would have sent.
         self.bytes_up += vector.nbytes * len(reply.clients)
-        self._total = vector.clone() if self._total is None else self._total.add_(vector)
+        self._total = vector if self._total is None else self._total.add_(vector)
 
     def total(self) -> Tensor:
         """The sum of what has come."""
@@ -240,15 +249,15 @@ class SecureSum(Total):
         self.terms = terms_of(stage.config, request.task, len(request.members))
         self.collector = Collector(self.terms)
         self._sharers: list[Member] = []
-        self._mail = Mail.of({})
 
     def begin(self) -> None:
         """Keys, and boxes with shares."""
         members = self.request.members
-        keys = self._asked(KEYS, Begun(len(members)), members, "keys")
+        keys = self._asked(KEYS, Begun(len(members)), members, "keys", Keys.read)
         roster = self.collector.roster(keys)
         there = [member for member in members if member.id in roster]
-        boxes = self._asked(SHARES, Listed.of(roster), there, "shares")
+        listed = Rows.of(roster, PUBLIC_BYTES)
+        boxes = self._asked(SHARES, listed, there, "shares", lambda it: it.bytes_of(BOX_BYTES))
         for number in [n for n, own in boxes.items() if own.keys() != roster.keys() - {n}]:
             del boxes[number]
             self._lose(number, "shares", RefusedUpdateError("they are not for all others"))
@@ -267,10 +276,8 @@ class SecureSum(Total):
 
     def add(self, reply: Reply) -> None:
         """Count masked numbers in."""
-        if not isinstance(reply.update, Masked):
-            raise RefusedUpdateError(f"it is a {type(reply.update).__name__}, expected Masked")
         numbers = sum(part.numel() for part in self.like.values())
-        words = reply.update.read(self.terms.form, numbers)
+        words = _of_type(Masked, reply.update).read(self.terms.form, numbers)
         self.collector.take(reply.client, words)
         self.bytes_up += words.nbytes
 
@@ -278,33 +285,46 @@ class SecureSum(Total):
         """Take the masks off."""
         arrived = self.collector.arrived()
         there = [member for member in self._sharers if member.id in arrived]
-        revealed = self._asked(UNMASKING, Arrived(torch.tensor(arrived)), there, "unmasking")
+        message = Arrived(torch.tensor(arrived))
+        revealed = self._asked(UNMASKING, message, there, "unmasking", Shown.read)
         return self.terms.form.decoded(self.collector.total(revealed))
 
     def _asked(
-        self, exchange: AnyExchange, message: object, members: Sequence[Member], stage: str
-    ) -> dict[int, Any]:
+        self,
+        exchange: Exchange[Message, Update],
+        message: Message,
+        members: Sequence[Member],
+        stage: str,
+        read: Callable[[Update], Answer],
+    ) -> dict[int, Answer]:
         """The answers at a stage, as they are read, by the client's number; others are lost."""
         request = self.ask(exchange, message, members)
         request = dataclasses.replace(request, task=dataclasses.replace(request.task, last=False))
-        found: dict[int, Any] = {}
+        found: dict[int, Answer] = {}
         for reply in self.inner(request):
             if not isinstance(reply.update, AbsentClientError):
                 self.bytes_down += size(pack(message))
             try:
-                found[reply.client] = self._read(exchange, reply.update)
+                update = _of_type(exchange.update, reply.update)
+                self.bytes_up += size(pack(update))
+                found[reply.client] = read(update)
             except RefusedUpdateError as refusal:
                 self._lose(reply.client, stage, refusal)
         return found
 
-    def _read(self, exchange: AnyExchange, update: Any) -> Any:
-        if isinstance(update, RefusedUpdateError):
-            raise update
-        if type(update) is not exchange.update:
-            raise RefusedUpdateError(f"it is a {type(update).__name__}")
-        self.bytes_up += size(pack(update))
-        return update.read()
-
     def _lose(self, client: int, stage: str, why: RefusedUpdateError) -> None:
         kind = AbsentClientError if isinstance(why, AbsentClientError) else RefusedUpdateError
         self.lost[client] = kind(f"{stage} of the secure sum: {why}")
+
+
+def _of_type(kind: type[Update], update: object) -> Update:
+    """An update of the type that was asked for.
+
+    Raises:
+        RefusedUpdateError: It is of another type, or there is none.
+    """
+    if isinstance(update, RefusedUpdateError):
+        raise update
+    if not isinstance(update, kind):
+        raise RefusedUpdateError(f"it is a {type(update).__name__}, expected a {kind.__name__}")
+    return update
