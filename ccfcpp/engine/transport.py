@@ -118,8 +118,10 @@ class InProcess:
         """Have cohort after cohort work; while one does, nothing of the one before is held."""
         work = self.side.works[task.exchange]
         randomness = self.randomness.at_round(task.round)
-        # The server may have been told other sizes; a cohort goes by those that are true.
-        true = by_size(self.clients[member.id].member for member in members)
+        true = [self.clients[member.id].member for member in members]
+        if true != [*members]:
+            # The server was told other sizes; a cohort goes by those that are true.
+            true = by_size(true)
         merges = work.exchange.is_sum and self.merges
         most = work.cohort if merges else cohort_apart(work)
         for first in range(0, len(true), most):

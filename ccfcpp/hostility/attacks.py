@@ -101,8 +101,9 @@ class Attack:
         generator = draw.generator(f"attack {task.index}")
         honest = Honest(exchange.parts, pack(update), pack(message), self.config.scale, generator)
         tensors = honest.tensors | _ATTACKS[self.config.kind](honest)
-        for name in honest.weights:
-            tensors[name] = torch.tensor(self.claimed(client), dtype=tensors[name].dtype)
+        if self.config.kind == "false-sizes":
+            for name in honest.weights:
+                tensors[name] = torch.tensor(self.claimed(client), dtype=tensors[name].dtype)
         return unpack(type(update), tensors)
 
     def header(self) -> str:
