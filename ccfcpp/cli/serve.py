@@ -30,7 +30,7 @@ from ccfcpp.core.errors import UsageError
 from ccfcpp.core.units import counted
 from ccfcpp.data.registry import DATASETS
 from ccfcpp.deployment.keys.local import FOLDER, HOST, PORT, make_local_keys, require_this_machine
-from ccfcpp.privacy.in_words import trust_rows
+from ccfcpp.privacy.trust import trust_rows
 from ccfcpp.runs.paths import RunPaths
 from supervised.running import CLASSIFICATION
 

@@ -22,7 +22,7 @@ from ccfcpp.cli.terminal import (
     traffic_rows,
     usage_errors,
 )
-from ccfcpp.privacy.in_words import trust_rows
+from ccfcpp.privacy.trust import trust_rows
 from ccfcpp.runs.given import Given
 from ccfcpp.runs.pipeline import M, Pipeline
 

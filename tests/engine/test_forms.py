@@ -54,7 +54,8 @@ def pairs(draw: st.DrawFn) -> tuple[dict[str, Spec], dict[str, Tensor]]:
     """A form, and tensors that have it, or have all but a little of it, or have nothing of it."""
     form = draw(forms)
     found = draw(st.one_of(anything, LENGTHS.flatmap(lambda length: like(form, length))))
-    if found and draw(st.booleans()):
+    is_changed: bool = draw(st.booleans())
+    if found and is_changed:
         name = draw(st.sampled_from(sorted(found)))
         found = {**found, name: draw(tensors(st.lists(LENGTHS, max_size=3)))}
     return form, found

@@ -37,7 +37,7 @@ from ccfcpp.engine.transport import Reply
 from ccfcpp.hostility.attacks import Attack, acts_on, chosen_attackers
 from ccfcpp.hostility.config import AttackConfig, DefenceConfig
 from ccfcpp.hostility.defence import Defence
-from ccfcpp.privacy.in_words import trust_rows
+from ccfcpp.privacy.trust import trust_rows
 from ccfcpp.report.examination import examine
 from ccfcpp.report.facts import setting
 from supervised.algorithm import training_exchange as classifier_exchange
@@ -146,7 +146,8 @@ EXCHANGES = {TrainingUpdate: PRETRAINING, ClusterSums: REFINEMENT, Contribution:
 
 def sent(kind: str, update: Any, message: Any, scale: float = 10.0) -> Any:
     known = attack(kind, scale=scale)
-    exchange, task = EXCHANGES[type(update)], Task("ccfc++", "x", 2, 0)
+    exchange: Exchange[Any, Any] = EXCHANGES[type(update)]
+    task = Task("ccfc++", "x", 2, 0)
     return known.falsified(exchange, task, message, update, known.attackers[0])
 
 

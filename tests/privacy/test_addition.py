@@ -1,6 +1,7 @@
 """Updates of any declaration as parts that add up, and the update that stands for all of them."""
 
 import dataclasses
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -64,7 +65,7 @@ def cases(draw: st.DrawFn) -> Case:
         fields.add("held")
     names = [name for name in KINDS if name in fields]
     update = dataclasses.make_dataclass("Drawn", [(n, KINDS[n][0]) for n in names], frozen=True)
-    exchange = Exchange("drawn", Down, update, {name: KINDS[name][1] for name in names})
+    exchange: Exchange[Any, Any] = Exchange("drawn", Down, update, {name: KINDS[name][1] for name in names})
     generator = torch.Generator().manual_seed(draw(st.integers(0, 2**32)))
     shapes = draw(
         st.lists(st.sampled_from([(), (1,), (3,), (2, 4), (0, 2)]), min_size=1, max_size=3)
@@ -78,7 +79,7 @@ def cases(draw: st.DrawFn) -> Case:
         }
 
     counter = {"norm.num_batches_tracked": torch.tensor(7)}
-    values = {
+    values: dict[str, Callable[[], object]] = {
         "model": lambda: tensors() | {k: v + 5 for k, v in counter.items()},
         "loss": lambda: draw(st.none() | st.floats(-10, 10)),
         "sums": tensors,
@@ -187,6 +188,37 @@ class Point:
 
     point: Tensor
     samples: int
+
+
+@dataclass(frozen=True)
+class Late:
+    """A counter that did not go down, and a number that some do not have."""
+
+    seen: Tensor
+    slack: float | None
+    samples: int
+
+
+LATE = Exchange(
+    "late", Down, Late,
+    {"seen": Mean("samples"), "slack": Mean("samples", optional=True), "samples": Count()},
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("weight", [None, 1.0])
+def test_a_counter_that_did_not_go_down_and_a_number_that_few_have(weight: float | None) -> None:
+    """With noise all are divided by the same number, and nobody is told how many have it."""
+    addition = Addition(LATE, Down({}), weight)
+    updates = [Late(torch.tensor(3), 2.0, 2), Late(torch.tensor(4), None, 6)]
+    form = {**form_of(pack(updates[0])), "slack": Spec(torch.float64, optional=True)}
+    totals = total(addition, updates)
+    assert totals.keys() == addition.zeros(form).keys()
+    assert len(totals) == (3 if weight is None else 1)
+    whole = addition.whole(form, totals, contributors=4.0)
+    assert isinstance(whole, Late)
+    assert whole.slack == (2.0 if weight is None else 0.5)
+    assert whole.samples == (8 if weight is None else 4)
+    assert int(whole.seen) == 0
 
 
 def test_weights_that_come_to_nothing_are_a_refusal() -> None:

@@ -52,7 +52,7 @@ def program(module: nn.Module, pairs: Tensor) -> Program:
 def each_by_itself(module: nn.Module, images: Tensor, bounds: Bounds) -> list[Contribution]:
     """All trips of a step: a tape for each image, and its parts clipped one by one."""
     parameters = moved_parameters(module)
-    tapes = [Tape(program(module, pair), parameters) for pair in images.split(1)]
+    tapes = [Tape(program(module, pair), parameters) for pair in torch.split(images, 1)]
     known, found = Contribution(), []
     while not known.gradient:
         each = [tape.advance(known.sums, known.slopes) for tape in tapes]

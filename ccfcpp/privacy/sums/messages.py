@@ -6,7 +6,6 @@ What comes from elsewhere may have any shapes and dtypes: it is checked when it 
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -190,11 +189,17 @@ def under_masks(exchange: AnyExchange) -> Exchange[Any, Masked]:
     return Exchange(name, message, Masked, uses_memory=exchange.uses_memory)
 
 
-@cache
+_WITH_MAIL: dict[type[Any], type[Any]] = {}
+"""One type for each type of message."""
+
+
 def _with_mail(message: type[Any]) -> type[Any]:
     """The type of a message with all boxes."""
-    fields = [("message", message), ("mail", Mail)]
-    return dataclasses.make_dataclass(f"{message.__name__}WithMail", fields, frozen=True)
+    if message not in _WITH_MAIL:
+        fields = [("message", message), ("mail", Mail)]
+        name = f"{message.__name__}WithMail"
+        _WITH_MAIL[message] = dataclasses.make_dataclass(name, fields, frozen=True)
+    return _WITH_MAIL[message]
 
 
 def terms_of(config: PrivacyConfig, task: Task, asked: int) -> Terms:

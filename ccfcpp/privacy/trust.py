@@ -1,4 +1,4 @@
-"""What a summary says of trust, for people: on the terminal and on a report's page."""
+"""How a summary tells people what a run protected, who attacked it, and what stood against that."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
