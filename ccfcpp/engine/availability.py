@@ -53,12 +53,7 @@ class Availability:
         return _of_clients(self.sample_fraction, connected)
 
     def taking_part(self, connected: Sequence[int], randomness: Randomness) -> list[int]:
-        """The clients of one round: sampled by the server, less those that drop out, ascending.
-
-        Args:
-            connected: The clients that ``connected`` gave.
-            randomness: The source, set to the round.
-        """
+        """The clients of one round: sampled by the server, less those that drop out, ascending."""
         count = self.invited(len(connected))
         order = torch.randperm(len(connected), generator=randomness.generator("client sampling"))
         ordered = sorted(connected)

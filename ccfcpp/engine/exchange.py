@@ -120,11 +120,7 @@ class ServerWork(ABC, Generic[State, Message, Update]):
 
     @abstractmethod
     def form(self, message: Message) -> Form:
-        """The names, shapes and dtypes that an update must have.
-
-        Args:
-            message: What went down.
-        """
+        """The names, shapes and dtypes that an update must have."""
 
     def check(self, message: Message, update: Update, senders: Sequence[Member]) -> None:
         """Refuse an update that claims what cannot be so.

@@ -85,11 +85,7 @@ class Federation(Generic[State, Carrier]):
 
     Args:
         system: The algorithm's name, which tasks carry.
-        algorithm: The system to run.
         members: The connected clients; their order does not matter.
-        availability: Which of them take part in each round.
-        randomness: The run's source of random numbers.
-        transport: What takes tasks to the clients.
         stages: What lies between the transport and the loop, from the clients' side on.
         guard: Asked before each round; where it does not allow one, the run is over.
         observer: Called for each accepted update that holds a local model to compare, before it is
@@ -189,13 +185,7 @@ class Federation(Generic[State, Carrier]):
         return state
 
     def _accepted(self, request: Request, report: RoundReport, taken: set[int]) -> Iterator[object]:
-        """The updates that can be used, one by one as they come.
-
-        Args:
-            request: What the clients are asked for.
-            report: Takes what is refused, and how many bytes travel.
-            taken: Takes the numbers of the clients whose updates are used.
-        """
+        """The updates that can be used, one by one as they come."""
         work, counts = request.work, request.exchange.travels
         down = size(pack(request.message)) if counts else 0
         for reply in self._deliver(request):

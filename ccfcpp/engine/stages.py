@@ -95,10 +95,6 @@ def combined(update: object, replies: Sequence[Reply], reply: Reply) -> Reply:
 def checked(request: Request, reply: Reply) -> object:
     """The update of a reply, where it can be used.
 
-    Args:
-        request: What was asked.
-        reply: What came.
-
     Raises:
         RefusedUpdateError: There is no update, or its type, form or numbers are not those that the
             exchange declares.

@@ -88,10 +88,6 @@ class InProcess:
     """Clients in this process, a cohort of them side by side.
 
     Args:
-        clients: The clients; their order does not matter.
-        side: Their work.
-        memories: What they remember.
-        randomness: The run's source of random numbers.
         merges: Whether clients whose updates are sums send one for all of them. It is faster; but
             the server then cannot tell them apart, and the last digits are not those of clients in
             processes of their own.

@@ -47,13 +47,6 @@ def chosen_attackers(config: AttackConfig, clients: Sequence[int], seed: int) ->
 class Attack:
     """An attack on a run.
 
-    Args:
-        config: Which one.
-        system: The system's name.
-        exchanges: All that its clients can be asked for.
-        members: The connected clients.
-        randomness: The run's source.
-
     Attributes:
         attackers: The hostile clients' numbers, ascending.
 
@@ -124,12 +117,7 @@ class Attack:
 
 
 class AttackedWork(AnyClientWork):
-    """The clients' work, of which attackers send something false.
-
-    Args:
-        work: The honest work.
-        attack: The attack.
-    """
+    """The clients' work, of which attackers send something false."""
 
     def __init__(self, work: AnyClientWork, attack: Attack) -> None:
         self.work = work

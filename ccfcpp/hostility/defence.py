@@ -62,9 +62,6 @@ class Defence:
     """A stage at which a rule treats the updates of all exchanges of a system.
 
     Args:
-        config: The rule.
-        system: The system's name.
-        exchanges: All that its clients can be asked for.
         invited: How many clients the server asks in a round.
 
     Raises:

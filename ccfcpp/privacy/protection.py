@@ -16,13 +16,6 @@ from ccfcpp.privacy.sums.stage import Summing
 class Protection:
     """Secure sums and differential privacy of a run.
 
-    Args:
-        config: What is asked for.
-        system: The system's name.
-        exchanges: All that its clients can be asked for.
-        clients: How many are connected.
-        mechanism: Differential privacy, where it is asked for.
-
     Attributes:
         stage: What lies between the transport and the loop.
 
@@ -57,10 +50,6 @@ class Protection:
 
     def open(self, path: Path, goes_on: bool) -> None:
         """Go on with what a run's ledger says is spent, where there is a budget.
-
-        Args:
-            path: The ledger.
-            goes_on: Whether rounds have been run before.
 
         Raises:
             UsageError: The ledger is damaged, or gone.

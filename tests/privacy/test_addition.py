@@ -65,7 +65,9 @@ def cases(draw: st.DrawFn) -> Case:
         fields.add("held")
     names = [name for name in KINDS if name in fields]
     update = dataclasses.make_dataclass("Drawn", [(n, KINDS[n][0]) for n in names], frozen=True)
-    exchange: Exchange[Any, Any] = Exchange("drawn", Down, update, {name: KINDS[name][1] for name in names})
+    exchange: Exchange[Any, Any] = Exchange(
+        "drawn", Down, update, {name: KINDS[name][1] for name in names}
+    )
     generator = torch.Generator().manual_seed(draw(st.integers(0, 2**32)))
     shapes = draw(
         st.lists(st.sampled_from([(), (1,), (3,), (2, 4), (0, 2)]), min_size=1, max_size=3)

@@ -48,11 +48,6 @@ FOUND = "found"
 class ClientRun(ABC, Generic[Model]):
     """A client's side of a run, whose server sends a ``Model`` to count with.
 
-    Args:
-        spec: Description of the run.
-        data: The client's images.
-        device: Where it computes.
-
     Attributes:
         config: The run's configuration.
         algorithm: The system.
@@ -88,12 +83,7 @@ class ClientRun(ABC, Generic[Model]):
         """Class of each test image, int64 of shape (images,); None if they are unknown."""
 
     def save_model(self, model: Model, folder: Path) -> None:
-        """Save what the client needs to use the model by itself.
-
-        Args:
-            model: What the server has sent.
-            folder: An existing folder of the client.
-        """
+        """Save what the client needs to use the model by itself."""
         return
 
     def client(self, number: int) -> Client:
@@ -103,11 +93,7 @@ class ClientRun(ABC, Generic[Model]):
         return Client(number, f"client {number}", images, labels)
 
     def works(self, tells: bool) -> Mapping[str, AnyClientWork]:
-        """Return all work that the server may ask for, by the exchange's name.
-
-        Args:
-            tells: Whether the owner allows counts.
-        """
+        """Return all work that the server may ask for, by the exchange's name."""
         privacy = self.config.section(PrivacyConfig)
         crew = Crew(len(self.images), 1, bounding_of(privacy), privacy.smallest_count)
         works = self.algorithm.client_side(crew).works
@@ -197,12 +183,7 @@ class ClassificationRun(ClientRun[ServerState]):
 
 
 class Counting(ClientWork[Model, Counts]):
-    """A client assigns its images with the server's model and counts them.
-
-    Args:
-        run: The client's side of the run.
-        tells: Whether its owner allows counts.
-    """
+    """A client assigns its images with the server's model and counts them."""
 
     def __init__(self, run: ClientRun[Model], tells: bool) -> None:
         self.run = run

@@ -27,15 +27,7 @@ _REASONS = {
 def super_node(
     home: Path, server: str, authority: Path, key: Path, worker: Path
 ) -> tuple[list[str], dict[str, str]]:
-    """Return the command of a SuperNode that forwards messages to a worker, and its environment.
-
-    Args:
-        home: A folder for Flower's files.
-        server: HOST:PORT of the server's gate.
-        authority: The certificate of the authority that signed the server's.
-        key: The client's private key.
-        worker: Path of the worker's socket.
-    """
+    """Return the command of a SuperNode that forwards messages to a worker, and its environment."""
     command = [
         *flower_tool("flower-supernode"),
         *("--root-certificates", str(authority.absolute()), "--superlink", server),

@@ -47,10 +47,7 @@ class Worker:
 
     Args:
         load: Loads the client's images in the size that a run asks for.
-        folder: Folder for the client's memory, and for the model and the assignments of a run.
         allowed: Kinds of data that its owner allows to send, beside models, centroids and sums.
-        device: Where it computes.
-        say: Called with a line for the owner.
         only_secure_sums: Whether its owner refuses runs without secure sums.
         only_private: The largest privacy loss that its owner allows; None for no limit.
     """
@@ -210,13 +207,7 @@ class Tally:
         self._seconds, self._sent = 0.0, 0
 
     def count(self, request: Request, seconds: float, sent: int) -> None:
-        """Add the work of a request; a request of another round starts from zero.
-
-        Args:
-            request: What the server has asked for.
-            seconds: Time that the work took.
-            sent: Bytes of the response.
-        """
+        """Add the work of a request; a request of another round starts from zero."""
         if self._round != (request.run, request.round):
             self._round = request.run, request.round
             self._names, self._seconds, self._sent = [], 0.0, 0
@@ -233,13 +224,7 @@ class Tally:
 
 
 class _ActiveRun:
-    """All that a client has built for a run.
-
-    Args:
-        run: Its side of the run.
-        number: The client's number.
-        tells: Whether its owner allows counts.
-    """
+    """All that a client has built for a run."""
 
     def __init__(self, run: ClientRun[object], number: int, tells: bool) -> None:
         shape = tuple(run.images.shape[1:])

@@ -13,9 +13,6 @@ from ccfcpp.deployment.keys.files import PUBLIC_SUFFIX, check_client_name
 def read_roster(folder: Path) -> dict[str, bytes]:
     """Read the public keys of the clients that a server admits.
 
-    Args:
-        folder: A folder of public keys, each named after its client; other files are ignored.
-
     Returns:
         The keys by name, in the order of names. Each is a PEM block of its
         ``SubjectPublicKeyInfo``, which is what Flower registers.

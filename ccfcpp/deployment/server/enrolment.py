@@ -49,14 +49,7 @@ class Enrolment:
         timeouts: Timeouts | None = None,
         watch: Watcher = lambda member, before, now: None,
     ) -> DeployedExperiment:
-        """Return the experiment with these clients.
-
-        Args:
-            config: The run's configuration.
-            link: The carrier of packets.
-            timeouts: How long to wait for responses.
-            watch: Called when a client's standing changes.
-        """
+        """Return the experiment with these clients."""
         return make_experiment(
             config,
             self.spec,
@@ -128,14 +121,7 @@ def enrol(
 def wait_for_clients(
     link: Link, enrolment: Enrolment, least: int | None, pause: float = _LOOK
 ) -> None:
-    """Wait until the clients of a resumed run are there again.
-
-    Args:
-        link: The carrier of packets.
-        enrolment: The clients of the run.
-        least: How many must be there; None for all that took part.
-        pause: Seconds between checks.
-    """
+    """Wait until the clients of a resumed run are there again."""
     names = {member.name for member in enrolment.members}
     wanted = min(least or len(names), len(names))
     while len(names & link.online().keys()) < wanted:

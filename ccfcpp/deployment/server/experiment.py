@@ -45,12 +45,6 @@ _AFTER_THE_ROUND = 10**6
 class DeployedExperiment(Experiment[Any]):
     """Clustering or classification of images that the server does not see.
 
-    Args:
-        config: The run's configuration.
-        spec: Description of the run.
-        members: The clients that take part.
-        connect: Returns the transport to them.
-
     Attributes:
         deployed: The transport to the clients.
         no_scores: The part of a summary that holds scores, if no client tells.

@@ -18,12 +18,7 @@ Say = Callable[[str, str], None]
 
 
 def first_spec(command: str, config: Tree) -> RunSpec:
-    """Return the description of a run before anything is known of the clients' images.
-
-    Args:
-        command: ``cluster`` or ``classify``.
-        config: The run's configuration, as JSON values.
-    """
+    """Return the description of a run before anything is known of the clients' images."""
     sent = {key: value for key, value in config.items() if key not in _OF_THE_SERVER}
     data = {key: value for key, value in sent.get("data", {}).items() if key != "root"}
     return RunSpec.model_validate({"command": command, "config": {**sent, "data": data}})

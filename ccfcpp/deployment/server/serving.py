@@ -16,13 +16,6 @@ from ccfcpp.deployment.server.super_link import super_link
 def open_server(keys: Path, roster: Path, host: str, port: int, home: Path) -> Iterator[FlowerLink]:
     """Run a SuperLink behind the gate within the context.
 
-    Args:
-        keys: Folder of the server's keys.
-        roster: Folder of the clients' public keys.
-        host: Address on which the gate listens.
-        port: Port on which the gate listens.
-        home: Folder for the SuperLink's configuration and logs.
-
     Yields:
         The link to the clients.
     """

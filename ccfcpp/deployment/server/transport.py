@@ -62,12 +62,7 @@ class Deployed:
     one process, and only one update is in memory at a time.
 
     Args:
-        link: The carrier of packets.
-        spec: Description of the run.
         run: Token of the run; a resumed run keeps it.
-        exchanges: All exchanges of the system, by name.
-        device: Where updates are placed.
-        timeouts: How long to wait.
         watch: Called when a client's standing changes.
 
     Attributes:

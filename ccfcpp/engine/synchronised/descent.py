@@ -158,24 +158,13 @@ class Descent:
         return found
 
     def works(self, batches: Batches, bounding: Bounding | None) -> list["TripWork"]:
-        """The clients' work of each trip.
-
-        Args:
-            batches: Makes the batches.
-            bounding: Bounds what each image adds; None: images are not told apart.
-        """
+        """The clients' work of each trip."""
         steps = OpenSteps(self, batches, bounding)
         return [TripWork(steps, exchange, n) for n, exchange in enumerate(self.exchanges)]
 
 
 class OpenSteps:
-    """The steps that are open in a process.
-
-    Args:
-        descent: Whose steps they are.
-        batches: Makes the batches.
-        bounding: Bounds what each image adds; None: images are not told apart.
-    """
+    """The steps that are open in a process."""
 
     def __init__(self, descent: Descent, batches: Batches, bounding: Bounding | None) -> None:
         self.descent = descent
@@ -188,13 +177,6 @@ class OpenSteps:
         self, trip: int, task: Task, known: Known, clients: Sequence[Client], randomness: Randomness
     ) -> Contribution:
         """What some clients contribute to a trip.
-
-        Args:
-            trip: Its number in the step.
-            task: The task of which it is.
-            known: What came down.
-            clients: Those whose step it is, alone or together.
-            randomness: The source, set to the round.
 
         Raises:
             RefusedUpdateError: They have not begun the step, or not together.
@@ -250,13 +232,7 @@ class OpenSteps:
 
 
 class TripWork(SummedWork[Known, Contribution]):
-    """The clients' work in one trip of a step.
-
-    Args:
-        steps: The open steps.
-        exchange: The trip's.
-        number: Which trip of the step it is.
-    """
+    """The clients' work in one trip of a step."""
 
     def __init__(
         self, steps: OpenSteps, exchange: Exchange[Known, Contribution], number: int

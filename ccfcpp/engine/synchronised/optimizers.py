@@ -51,11 +51,7 @@ class Optimizer(ABC):
 
 
 class Adam(Optimizer):
-    """Adam with PyTorch's defaults.
-
-    Args:
-        rate: The learning rate.
-    """
+    """Adam with PyTorch's defaults."""
 
     def __init__(self, rate: float) -> None:
         self.rate = rate

@@ -23,13 +23,8 @@ class Trip(ServerWork[D, Known, Contribution]):
     """The server's work in one trip of a step.
 
     Args:
-        exchange: The trip's.
-        plan: The trips of the step.
-        number: Which of them it is.
         begin: Makes the state of a descent before its first step, from a model.
-        optimizer: Moves the model.
         share: From the number of a step to the share of the learning rate.
-        precision: The dtype in which gradients travel; None for their own.
     """
 
     def __init__(

@@ -183,10 +183,6 @@ class Plan:
 def rehearsed(make: Callable[[], Tape], lags: Lags) -> tuple[Plan, Plan]:
     """Go through a step with a few samples of one client.
 
-    Args:
-        make: Makes the tape of such a step.
-        lags: What a step takes from the step before.
-
     Returns:
         The plan of the first step, which has no step before it, and that of all others.
     """

@@ -98,13 +98,7 @@ def least_noise(releases: Counter[Release], most_epsilon: float, delta: float) -
 
 
 class Budget:
-    """How much of a budget is spent.
-
-    Args:
-        noise: Of every sum, by what one client or image can change it.
-        most: ε that may be spent.
-        delta: δ.
-    """
+    """How much of a budget is spent."""
 
     def __init__(self, noise: float, most: float, delta: float) -> None:
         self.noise = noise

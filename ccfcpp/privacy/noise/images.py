@@ -74,10 +74,7 @@ class ImageSums:
     """A process's images on their way through the trips of one step.
 
     Args:
-        network: What is trained.
         batch: All images whose turn it is, one at least.
-        parameters: What the gradient is wanted for, by name.
-        bounds: How large an image's part may be.
         trips: What each trip of the step asks for; its tensors do not matter.
     """
 
@@ -193,11 +190,7 @@ def _numbers(wanted: Contribution) -> int:
 
 
 class ImageBounding:
-    """Bounds what each image adds to a sum: the engine's ``Bounding``.
-
-    Args:
-        config: What the run does for privacy.
-    """
+    """Bounds what each image adds to a sum: the engine's ``Bounding``."""
 
     def __init__(self, config: PrivacyConfig) -> None:
         self.config = config

@@ -14,9 +14,6 @@ class Ledger:
 
     A round that is run again after an interruption publishes anew, so it counts again: unlike the
     log, the ledger never forgets.
-
-    Args:
-        path: The file; it is made with the first entry.
     """
 
     def __init__(self, path: Path) -> None:

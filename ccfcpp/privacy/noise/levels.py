@@ -20,7 +20,6 @@ class Level(ABC):
     """The mechanism of a run, and its guard.
 
     Args:
-        config: Noise, bounds and budget.
         rounds: The server's work in each round, as far as it can be foreseen.
         randomness: The run's source, for noise that can be drawn again.
 
@@ -142,7 +141,6 @@ class ClientLevel(Level):
     same clients. A mean is divided by q N, whoever takes part.
 
     Args:
-        config, rounds, randomness: As of ``Level``.
         sampled: q.
         clients: N, the connected clients.
         dropout: With which probability an invited client drops out.
@@ -185,11 +183,6 @@ class ImageLevel(Level):
     """Nobody can tell whether an image was there.
 
     Clients clip what each of their images adds (``image_sums``), and the sum gets noise.
-
-    Args:
-        config, rounds, randomness: As of ``Level``.
-        system: The system's name.
-        exchanges: All that clients can be asked for.
 
     Raises:
         UsageError: What an image adds is not bounded in one of the exchanges.
@@ -246,12 +239,6 @@ def _check_no_round_fails(config: PrivacyConfig, present: float, clients: int, r
     """A round with too few clients publishes nothing, which tells: it must be all but impossible.
 
     It is also where one of the clients is left out of all rounds.
-
-    Args:
-        config: How many a sum needs.
-        present: With which probability a client is there.
-        clients: N.
-        rounds: How many rounds there are.
     """
     # Imported where it is needed: it is slow to import.
     from scipy.stats import binom

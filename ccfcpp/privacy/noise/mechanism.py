@@ -32,12 +32,7 @@ _SHARE_OF_REPORTS = 0.04
 
 
 def shares(parts: Mapping[str, Part], names: Iterable[str]) -> dict[str, float]:
-    """The share w of each group of an update in what a sum may cost.
-
-    Args:
-        parts: What the parts of the update mean.
-        names: The groups.
-    """
+    """The share w of each group of an update in what a sum may cost."""
     found = list(names)
     reports = [name for name in found if _is_report(part_of(parts, name))]
     rest = len(found) - len(reports)

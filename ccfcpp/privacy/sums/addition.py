@@ -35,11 +35,6 @@ _PRESENT = " present"
 def refuse_alone(asked: str, system: str, exchange: AnyExchange) -> None:
     """Refuse an exchange in which the server needs each client's part of something.
 
-    Args:
-        asked: The setting that needs sums.
-        system: The system's name.
-        exchange: The exchange.
-
     Raises:
         UsageError: In one line, with system, exchange and part.
     """

@@ -54,10 +54,6 @@ class SendsParts(AnyClientWork):
     """A client's work, of which the parts that add up are sent.
 
     On the client level they are clipped here; on the image level those of each image were.
-
-    Args:
-        config: What the run does for privacy.
-        work: What the system asks for.
     """
 
     def __init__(self, config: PrivacyConfig, work: AnyClientWork) -> None:
@@ -107,12 +103,7 @@ class WithinBounds(SendsParts):
 
 
 class Participants:
-    """The parts in the secure sum that goes on, of the clients of one process.
-
-    Args:
-        config: What the run does for privacy.
-        clients: How many clients take part in the run.
-    """
+    """The parts in the secure sum that goes on, of the clients of one process."""
 
     def __init__(self, config: PrivacyConfig, clients: int) -> None:
         self.config = config
@@ -168,12 +159,7 @@ class Participants:
 
 
 class Stage(ClientWork[Message, Update]):
-    """The work of clients at a stage before or after the exchange itself.
-
-    Args:
-        exchange: The stage's.
-        answer: Makes the answer of a client, by its number.
-    """
+    """The work of clients at a stage before or after the exchange itself."""
 
     def __init__(
         self,
@@ -197,13 +183,7 @@ class Stage(ClientWork[Message, Update]):
 
 
 class UnderMasks(SendsParts):
-    """Stage 3: the work itself, of which masked numbers are sent.
-
-    Args:
-        config: What the run does for privacy.
-        work: What the system asks for.
-        participants: The clients' parts in the sum.
-    """
+    """Stage 3: the work itself, of which masked numbers are sent."""
 
     def __init__(
         self, config: PrivacyConfig, work: AnyClientWork, participants: Participants
@@ -228,9 +208,7 @@ class UnderMasks(SendsParts):
                 answers[client.id] = refusal
         if there:
             working = [client for client, _ in there.values()]
-            updates = self.work.local_updates(
-                self.own(task), message.message, working, randomness
-            )
+            updates = self.work.local_updates(self.own(task), message.message, working, randomness)
             for (client, participant), update in zip(there.values(), updates, strict=True):
                 answers[client.id] = self._masked(message.message, participant, update)
         return [answers[client.id] for client in clients]
@@ -255,11 +233,6 @@ def works_in_sums(
 
     What does not travel stays as it is; a client on another machine is never asked for it, since
     nothing would hide it.
-
-    Args:
-        works: What the system asks for.
-        config: What the run does for privacy.
-        clients: How many clients take part in the run.
     """
     found = [work for work in works.values() if not work.exchange.travels]
     travelling = [work for work in works.values() if work.exchange.travels]

@@ -93,10 +93,6 @@ class Participant:
     """A client's part in one sum. Each stage comes once, and in its turn; a failure ends the part.
 
     Two vectors under the same masks would tell the server their difference.
-
-    Args:
-        number: The client's.
-        terms: Of the sum.
     """
 
     def __init__(self, number: int, terms: Terms) -> None:
@@ -146,9 +142,6 @@ class Participant:
 
     def receive(self, boxes: Mapping[int, bytes]) -> None:
         """Stage 3, before there is a vector: take what the others have sealed.
-
-        Args:
-            boxes: By sender.
 
         Raises:
             RefusedUpdateError: Too few are there, or a box was changed, or has an unknown sender;
@@ -238,11 +231,7 @@ def _add_mask(
 
 
 class Collector:
-    """The server's part in one sum. What it is given is all that it sees.
-
-    Args:
-        terms: Of the sum.
-    """
+    """The server's part in one sum. What it is given is all that it sees."""
 
     def __init__(self, terms: Terms) -> None:
         self.terms = terms
@@ -302,9 +291,6 @@ class Collector:
 
     def total(self, revealed: Mapping[int, Revealed]) -> Words:
         """After stage 4: the sum of the vectors that have come.
-
-        Args:
-            revealed: By the client that sent it.
 
         Raises:
             BelowThresholdError: Too few have answered.

@@ -68,10 +68,6 @@ class Summing:
     """A stage that gives the loop one update for all clients.
 
     An exchange that does not travel goes through as it is.
-
-    Args:
-        config: What the run does for privacy.
-        mechanism: What is done to contributions and to their sum; None: nothing.
     """
 
     def __init__(self, config: PrivacyConfig, mechanism: Mechanism | None = None) -> None:
@@ -145,12 +141,6 @@ class Summing:
 
 class Total(ABC):
     """One sum over clients.
-
-    Args:
-        request: What the clients are asked for.
-        inner: Has them work.
-        like: Tensors of the names and shapes of what is added up.
-        stage: The stage whose sum it is.
 
     Attributes:
         lost: Why clients have no part in the sum, by their numbers.
