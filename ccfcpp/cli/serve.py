@@ -144,7 +144,7 @@ def _run(opening: Opening[MethodConfig], task: str, place: Place) -> Summary:
     """Wait for clients, and run with them."""
     from ccfcpp.deployment.keys.roster import read_roster
     from ccfcpp.deployment.server.enrolment import Enrolment, enrol, wait_for_clients
-    from ccfcpp.deployment.server.serving import open_server
+    from ccfcpp.deployment.server.gate_server import open_server
     from ccfcpp.deployment.server.transport import Timeouts
 
     console, timeouts, least = progress_console(), Timeouts(place.limit), place.clients

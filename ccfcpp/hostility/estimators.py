@@ -47,18 +47,14 @@ def median(points: Tensor) -> Tensor:
     return trimmed_mean(points, (len(points) - 1) // 2)
 
 
-def geometric_median(points: Tensor) -> Tensor:
-    """The point whose distances to all others have the smallest sum.
-
-    Source: Pillutla, Kakade and Harchaoui, *Robust Aggregation for Federated Learning* (IEEE TSP
-    2022): smoothed Weiszfeld steps. The median is a mean of the points with weights, so distances
-    between the points say all that is needed.
-    """
-    return weighted_mean(points, median_weights(squared_distances(points)))
-
-
 def median_weights(squares: Tensor) -> Tensor:
     """The weights with which points have their geometric median as mean.
+
+    It is the point whose distances to all others have the smallest sum. Being a mean of the points,
+    it needs nothing but the distances between them.
+
+    Source: Pillutla, Kakade and Harchaoui, *Robust Aggregation for Federated Learning* (IEEE TSP
+    2022): smoothed Weiszfeld steps.
 
     Args:
         squares: Squared distances between the points, float64 of shape (n, n).

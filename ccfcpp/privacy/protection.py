@@ -7,7 +7,7 @@ from pathlib import Path
 from ccfcpp.core.errors import UsageError
 from ccfcpp.engine.exchange import AnyClientWork, AnyExchange
 from ccfcpp.privacy.config import PrivacyConfig
-from ccfcpp.privacy.noise.levels import ClientLevel, ImageLevel
+from ccfcpp.privacy.noise.levels import ImageLevel, Level
 from ccfcpp.privacy.sums.addition import refuse_alone
 from ccfcpp.privacy.sums.client import works_in_sums
 from ccfcpp.privacy.sums.stage import Summing
@@ -29,7 +29,7 @@ class Protection:
         system: str,
         exchanges: Iterable[AnyExchange],
         clients: int,
-        mechanism: ClientLevel | ImageLevel | None = None,
+        mechanism: Level | None = None,
     ) -> None:
         self.config = config
         self.clients = clients

@@ -1,24 +1,31 @@
-"""The clients of a deployed run, as the run's folder keeps them. It needs no Flower."""
+"""The clients of a deployed run: the handshake with them, and what the run's folder keeps.
+
+It needs no Flower.
+"""
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ccfcpp.core.config import MethodConfig
+from ccfcpp.core.config import MethodConfig, Tree
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.files import write_whole
-from ccfcpp.deployment.link.messages import new_token
-from ccfcpp.deployment.link.packet import Link
-from ccfcpp.deployment.link.run_spec import RunSpec
+from ccfcpp.deployment.link.messages import MessageError, Request, Response, new_token
+from ccfcpp.deployment.link.packet import Link, Packet, Undelivered
+from ccfcpp.deployment.link.run_spec import Facts, RunSpec
 from ccfcpp.deployment.server.experiment import DeployedExperiment, make_experiment
-from ccfcpp.deployment.server.handshake import Say, collect_facts, first_spec, full_spec
 from ccfcpp.deployment.server.transport import Deployed, Timeouts, Watcher
 from ccfcpp.engine.client import Member
 
 _LOOK = 0.5
 """Seconds between checks for clients."""
+_OF_THE_SERVER = ("dataset", "partition", "device", "tensorboard", "availability")
+"""Settings that mean nothing to a client, such as paths on the server."""
+
+Say = Callable[[str, str], None]
+"""Called with a client's name and a line about it."""
 
 
 @dataclass(frozen=True)
@@ -126,3 +133,115 @@ def wait_for_clients(
     wanted = min(least or len(names), len(names))
     while len(names & link.online().keys()) < wanted:
         time.sleep(pause)
+
+
+def first_spec(command: str, config: Tree) -> RunSpec:
+    """Return the description of a run before anything is known of the clients' images."""
+    sent = {key: value for key, value in config.items() if key not in _OF_THE_SERVER}
+    data = {key: value for key, value in sent.get("data", {}).items() if key != "root"}
+    return RunSpec.model_validate({"command": command, "config": {**sent, "data": data}})
+
+
+def collect_facts(
+    link: Link,
+    names: Sequence[str],
+    spec: RunSpec,
+    run: str,
+    least: int,
+    timeouts: Timeouts,
+    say: Say,
+) -> tuple[dict[str, Facts], float]:
+    """Ask clients for the facts of their images, as they come online.
+
+    Args:
+        link: The carrier of packets.
+        names: Names of the admitted clients.
+        spec: Description of the run.
+        run: Token of the run.
+        least: How many clients must have answered.
+        timeouts: How long each response may take. There is no limit for clients to come online.
+        say: Called with news of a client.
+
+    Returns:
+        The facts by name, in the order of the names; and the seconds of the quickest response.
+
+    Raises:
+        UsageError: So many clients have refused that too few are left.
+    """
+    asked: dict[str, tuple[Request, str, float]] = {}
+    quickest = timeouts.answer
+    found: dict[str, Facts] = {}
+    refused: set[str] = set()
+    while len(found) < least:
+        if len(names) - len(refused) < least:
+            raise UsageError(
+                f"{len(refused)} of {len(names)} clients cannot take part, and the run needs "
+                f"{least}: see their reasons above"
+            )
+        online = link.online()
+        for name in names:
+            if name in asked or name in found or name in refused or name not in online:
+                continue
+            request = Request(kind="hello", run=run, nonce=new_token(), spec=spec)
+            ticket = link.push(online[name], Packet(request.written()), timeouts.life)
+            if ticket is not None:
+                asked[name] = request, ticket, time.monotonic()
+        for name, (request, ticket, since) in list(asked.items()):
+            answer, seconds = link.pull(ticket), time.monotonic() - since
+            if answer is None and seconds < timeouts.answer:
+                continue
+            del asked[name]
+            # A client without an answer is asked again.
+            if answer is None or isinstance(answer, Undelivered):
+                continue
+            try:
+                found[name] = _facts(request, answer)
+                quickest = min(quickest, seconds)
+                say(name, f"{found[name].samples:,} images")
+            except MessageError as error:
+                refused.add(name)
+                say(name, f"cannot take part: {error}")
+        if len(found) < least:
+            time.sleep(timeouts.poll)
+    return {name: found[name] for name in names if name in found}, quickest
+
+
+def _facts(request: Request, packet: Packet) -> Facts:
+    response = Response.to(request, packet.header)
+    if response.status != "done" or response.facts is None:
+        raise MessageError(response.why)
+    if response.facts.samples == 0:
+        raise MessageError("it holds no image")
+    return response.facts
+
+
+def full_spec(spec: RunSpec, facts: Iterable[Facts], clusters: int | None) -> RunSpec:
+    """Return the description of a run, completed by what the clients hold.
+
+    Args:
+        spec: The description that the clients were sent first.
+        facts: What each client has answered.
+        clusters: k; the number of classes if it is None. It is not used in classification.
+
+    Raises:
+        UsageError: Their images differ in shape, or k is not known.
+    """
+    known = list(facts)
+    shapes = sorted({each.image_shape for each in known})
+    if len(shapes) != 1:
+        raise UsageError(
+            f"the clients' images are {shapes[0]} and {shapes[1]}: give data.image_size, and let "
+            "all clients have the same number of channels"
+        )
+    classes = sorted({name for each in known for name in each.classes})
+    wanted = 0 if spec.command == "classify" else clusters or len(classes)
+    if spec.command == "cluster" and wanted == 0:
+        raise UsageError("clusters is not given and no client names its classes: give --clusters")
+    completed = {
+        "image_shape": shapes[0],
+        "classes": tuple(classes),
+        "clusters": wanted,
+        "samples": sum(each.samples for each in known),
+        "clients": len(known),
+    }
+    return spec.model_copy(update=completed)

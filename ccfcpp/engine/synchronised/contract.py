@@ -150,21 +150,6 @@ class Bounding(Protocol):
         ...
 
 
-def nothing_of(contribution: Contribution) -> Contribution:
-    """What a client without a sample in this step adds: zeros."""
-    return Contribution(
-        *(
-            {name: torch.zeros_like(part) for name, part in parts.items()}
-            for parts in (
-                contribution.sums,
-                contribution.slopes,
-                contribution.gradient,
-                contribution.figures,
-            )
-        )
-    )
-
-
 def narrowed(gradient: ModelState, precision: torch.dtype | None) -> ModelState:
     """A gradient as it travels."""
     if precision is None:

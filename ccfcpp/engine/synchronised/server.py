@@ -51,8 +51,7 @@ class Trip(ServerWork[D, Known, Contribution]):
         return Known(
             state.version,
             state.model if self.number == 0 else {},
-            self.plan.new_totals(self.number, descent.totals),
-            self.plan.new_slopes(self.number, descent.slopes),
+            *self.plan.news(self.number, descent.totals, descent.slopes),
         )
 
     def form(self, message: Known) -> Form:

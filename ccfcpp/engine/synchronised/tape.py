@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from ccfcpp.engine.synchronised.contract import Contribution, nothing_of
+from ccfcpp.engine.synchronised.contract import Contribution
 from ccfcpp.models.pooled import Objective, Pool, Program
 
 Suspension = Generator[None, None, None]
@@ -165,19 +165,17 @@ class Plan:
     valid: Mapping[str, Callable[[Tensor], bool]] = field(default_factory=dict)
     nearest: Mapping[str, Callable[[Tensor], Tensor]] = field(default_factory=dict)
 
-    def new_totals(self, trip: int, totals: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Of the sums so far, those that clients do not know before a trip."""
+    def news(
+        self, trip: int, totals: Mapping[str, Tensor], slopes: Mapping[str, Tensor]
+    ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """Of the sums and the gradients so far, those that clients do not know before a trip."""
         if trip == 0:
-            return {name: totals[name] for name in self.lags.totals}
-        asked = self.trips[trip - 1].sums.keys() - self.lags.totals
-        return {name: totals[name] for name in asked}
-
-    def new_slopes(self, trip: int, slopes: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Of the gradients so far, those that clients do not know before a trip."""
-        if trip == 0:
-            return {name: slopes[name] for name in self.lags.slopes}
-        asked = self.trips[trip - 1].slopes.keys() - self.lags.slopes
-        return {name: slopes[name] for name in asked}
+            new_totals, new_slopes = self.lags.totals, self.lags.slopes
+        else:
+            before = self.trips[trip - 1]
+            new_totals = before.sums.keys() - self.lags.totals
+            new_slopes = before.slopes.keys() - self.lags.slopes
+        return {n: totals[n] for n in new_totals}, {n: slopes[n] for n in new_slopes}
 
 
 def rehearsed(make: Callable[[], Tape], lags: Lags) -> tuple[Plan, Plan]:
@@ -204,4 +202,13 @@ def _rehearsed(tape: Tape, lags: Lags, before: Contribution) -> tuple[Plan, Cont
         seen.slopes.update(slopes)
     valid = {pool.name: pool.valid for pool in tape.pools}
     nearest = {pool.name: pool.nearest for pool in tape.pools}
-    return Plan(tuple(map(nothing_of, trips)), lags, valid, nearest), seen
+    nothing = (
+        Contribution(
+            *(
+                {n: torch.zeros_like(part) for n, part in parts.items()}
+                for parts in vars(t).values()
+            )
+        )
+        for t in trips
+    )
+    return Plan(tuple(nothing), lags, valid, nearest), seen

@@ -1,16 +1,21 @@
 """Differential privacy of a run: for clients, or for images."""
 
+import secrets
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+
+import torch
 
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.randomness import Randomness
+from ccfcpp.engine.availability import Availability
 from ccfcpp.engine.exchange import AnyExchange, AnyServerWork, Images
 from ccfcpp.engine.parts import Addends
 from ccfcpp.privacy.config import PrivacyConfig
-from ccfcpp.privacy.noise.accountant import Budget, Release, check_installed, least_noise
-from ccfcpp.privacy.noise.ledger import Ledger
+from ccfcpp.privacy.noise.accountant import Budget, Ledger, Release, check_installed, least_noise
 from ccfcpp.privacy.noise.mechanism import Bounds, NoiseSource, client_bounds, image_bounds
 
 Works = Sequence[AnyServerWork]
@@ -251,3 +256,37 @@ def _check_no_round_fails(config: PrivacyConfig, present: float, clients: int, r
             "needs too often for privacy.delta: give a larger sample_fraction, or a lower "
             "privacy.threshold"
         )
+
+
+@dataclass(frozen=True)
+class PoissonSampling(Availability):
+    """Each client is invited by itself, with the probability ``sample_fraction``.
+
+    The accountant takes clients to be sampled so. Who is invited must be secret.
+
+    Attributes:
+        reproducible: Whether it follows from the run's seed all the same, and protects nothing.
+    """
+
+    reproducible: bool = False
+
+    def taking_part(self, connected: Sequence[int], randomness: Randomness) -> list[int]:
+        """The clients of one round, ascending."""
+        return [
+            client
+            for client in sorted(connected)
+            if self._draw(randomness.of_client(client)) < self.sample_fraction
+            and not self._drops_out(randomness.of_client(client))
+        ]
+
+    def _draw(self, randomness: Randomness) -> float:
+        if self.reproducible:
+            return float(torch.rand((), generator=randomness.generator("Poisson sampling")))
+        return secrets.SystemRandom().random()
+
+
+def sampling_of(config: PrivacyConfig) -> Callable[..., Availability]:
+    """How the clients of a round are chosen; the arguments are those of ``Availability``."""
+    if config.level != "client":
+        return Availability
+    return partial(PoissonSampling, reproducible=config.reproducible_noise)

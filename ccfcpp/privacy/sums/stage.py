@@ -3,7 +3,7 @@
 import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -23,6 +23,7 @@ from ccfcpp.engine.payload import not_finite, pack, size
 from ccfcpp.engine.stages import Deliver, Request, combined, sent_bytes
 from ccfcpp.engine.transport import Reply
 from ccfcpp.privacy.config import PrivacyConfig
+from ccfcpp.privacy.noise.levels import Level
 from ccfcpp.privacy.sums.addition import Addition
 from ccfcpp.privacy.sums.client import addition_of, flattened, unflattened
 from ccfcpp.privacy.sums.messages import (
@@ -46,31 +47,13 @@ from ccfcpp.privacy.sums.protocol import BOX_BYTES, PUBLIC_BYTES, Collector
 Answer = TypeVar("Answer")
 
 
-class Mechanism(Protocol):
-    """Makes a sum differentially private.
-
-    Attributes:
-        contributors: What a mean is divided by, whoever takes part.
-    """
-
-    contributors: float
-
-    def contributed(self, exchange: AnyExchange, parts: Addends) -> Addends:
-        """Bound a client's parts; nothing changes where the client has done so."""
-        ...
-
-    def published(self, exchange: AnyExchange, totals: Addends) -> Addends:
-        """Add noise to the totals."""
-        ...
-
-
 class Summing:
     """A stage that gives the loop one update for all clients.
 
     An exchange that does not travel goes through as it is.
     """
 
-    def __init__(self, config: PrivacyConfig, mechanism: Mechanism | None = None) -> None:
+    def __init__(self, config: PrivacyConfig, mechanism: Level | None = None) -> None:
         self.config = config
         self.mechanism = mechanism
 
