@@ -104,11 +104,7 @@ class ClientMemories:
         self.settle()
 
     def look_at(self, files: Mapping[int, str]) -> None:
-        """Take the memories that a checkpoint names, and leave the folder, which others use.
-
-        Raises:
-            UsageError: One of the files is missing.
-        """
+        """Take the memories that a checkpoint names, and leave the folder, which others use."""
         for client, name in files.items():
             if not (self._place() / name).is_file():
                 raise UsageError(

@@ -16,14 +16,7 @@ from ccfcpp.engine.transport import Reply, Transport
 
 @dataclass(frozen=True)
 class Request:
-    """What the server asks of some clients in an exchange.
-
-    Attributes:
-        work: The server's half of the exchange.
-        task: What the clients are asked for.
-        message: What goes down to each of them.
-        members: The clients.
-    """
+    """What the server asks of some clients in an exchange."""
 
     work: AnyServerWork
     task: Task
@@ -132,11 +125,7 @@ def sent_bytes(reply: Reply) -> int:
 
 
 def packed(update: object) -> dict[str, Tensor]:
-    """The tensors of an update.
-
-    Raises:
-        RefusedUpdateError: It is no dataclass of tensors and numbers.
-    """
+    """The tensors of an update; a ``RefusedUpdateError`` where it holds something else."""
     try:
         return pack(update)
     except TypeError as error:

@@ -144,15 +144,7 @@ Tensors = dict[str, Tensor]
 
 @dataclass(frozen=True)
 class Honest:
-    """An honest update, and what an attacker may use.
-
-    Attributes:
-        parts: What its parts mean.
-        tensors: The update, packed.
-        message: What went down, packed.
-        scale: The configured factor.
-        generator: Of random numbers, on the CPU.
-    """
+    """An honest update, and what an attacker may use."""
 
     parts: Mapping[str, Part]
     tensors: Tensors

@@ -129,11 +129,7 @@ def _check_enough(config: DefenceConfig, invited: int) -> None:
 
 
 def _treatment(config: DefenceConfig, system: str, exchange: AnyExchange) -> Treatment:
-    """What a rule does to the updates of an exchange, by what their parts mean.
-
-    Raises:
-        UsageError: It can do nothing with one of the parts.
-    """
+    """What a rule does to the updates of an exchange, by what their parts mean."""
     parts = exchange.parts
     where = f"defence.rule = {config.rule}: in {system}'s exchange {exchange.name!r} the server"
     for name, part in (parts or {"update": Opaque()}).items():
@@ -159,12 +155,7 @@ def _treatment(config: DefenceConfig, system: str, exchange: AnyExchange) -> Tre
 
 @dataclass(frozen=True)
 class Robust:
-    """One update for all clients'.
-
-    Attributes:
-        config: The rule.
-        parts: What the parts of an update mean.
-    """
+    """One update for all clients'."""
 
     config: DefenceConfig
     parts: Mapping[str, Part]
@@ -254,10 +245,6 @@ class Bounded:
     scaled down to ``norm`` times the median of the norms (Sun et al., *Can You Really Backdoor
     Federated Learning?*, 2019, with a bound that is not given but found); and a client counts for
     ``weight`` times as many images as the median client at most.
-
-    Attributes:
-        config: The bounds.
-        exchange: Whose updates they are.
     """
 
     config: DefenceConfig

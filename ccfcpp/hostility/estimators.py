@@ -112,9 +112,6 @@ def krum_order(squares: Tensor, hostile: int) -> Tensor:
     Args:
         squares: Squared distances between the points, float64 of shape (n, n).
         hostile: f. Where n is too small for it, one neighbour is taken.
-
-    Returns:
-        int64 of shape (n,).
     """
     n = len(squares)
     neighbours = min(max(1, n - hostile - 2), n - 1)

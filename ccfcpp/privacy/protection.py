@@ -51,8 +51,7 @@ class Protection:
     def open(self, path: Path, goes_on: bool) -> None:
         """Go on with what a run's ledger says is spent, where there is a budget.
 
-        Raises:
-            UsageError: The ledger is damaged, or gone.
+        Raises ``UsageError`` where rounds have been run and the ledger is damaged, or gone.
         """
         if self.mechanism is None:
             return
@@ -88,11 +87,7 @@ class Protection:
 
 
 def check_fits(config: PrivacyConfig, system: str, exchanges: Iterable[AnyExchange]) -> None:
-    """Refuse a system of which the server needs each client's part, and bounds of no part.
-
-    Raises:
-        UsageError: In one line, with the exchange and the part.
-    """
+    """Refuse a system of which the server needs each client's part, and bounds of no part."""
     asked = "privacy.secure_sums" if config.secure_sums else f"privacy.level = {config.level}"
     known: set[str] = set()
     for exchange in exchanges:

@@ -49,8 +49,6 @@ class ClientRun(ABC, Generic[Model]):
     """A client's side of a run, whose server sends a ``Model`` to count with.
 
     Attributes:
-        config: The run's configuration.
-        algorithm: The system.
         images: Images for training, uint8 of shape (samples, channels, height, width).
         labels: Their classes, int64 of shape (samples,); None if the system learns without labels.
     """
@@ -67,11 +65,7 @@ class ClientRun(ABC, Generic[Model]):
 
     @abstractmethod
     def prepare(self) -> None:
-        """Build the algorithm, once the description covers all clients.
-
-        Raises:
-            UsageError: The description does not fit the images.
-        """
+        """Build the algorithm, once the description covers all clients."""
 
     @abstractmethod
     def assign(self, model: Model, client: Client) -> Tensor:
@@ -104,11 +98,7 @@ class ClientRun(ABC, Generic[Model]):
         return {**works, COUNTS: Counting(self, tells)}
 
     def _numbered(self, labels: Tensor) -> Tensor:
-        """Return labels in the run's numbering of the classes.
-
-        Raises:
-            UsageError: The run does not know a class of the client.
-        """
+        """Return labels in the run's numbering of the classes."""
         places = {name: number for number, name in enumerate(self.spec.classes)}
         if missing := [name for name in self.data.classes if name not in places]:
             raise UsageError(f"the run knows no class {missing[0]!r}")
@@ -206,11 +196,7 @@ class Counting(ClientWork[Model, Counts]):
 
 
 def make_client_run(spec: RunSpec, data: ImageData, device: torch.device) -> ClientRun[Any]:
-    """Return a client's side of a run.
-
-    Raises:
-        UsageError: The configuration cannot be read or does not fit the images.
-    """
+    """Return a client's side of a run."""
     if spec.command == "cluster":
         return ClusteringRun(spec, data, device)
     return ClassificationRun(spec, data, device)

@@ -47,11 +47,7 @@ class ServerKeys:
 
 
 def check_client_name(name: str) -> None:
-    """Refuse a client's name that is no file name or leads into another folder.
-
-    Raises:
-        UsageError: The name is of another form.
-    """
+    """Refuse a client's name that is no file name or leads into another folder."""
     if not _CLIENT.fullmatch(name):
         raise UsageError(
             f"client name {name!r} is refused: give 1 to 64 letters (a to z), digits, dashes, "

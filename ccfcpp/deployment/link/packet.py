@@ -27,11 +27,7 @@ class Packet(NamedTuple):
 
 @dataclass(frozen=True)
 class Undelivered:
-    """Takes the place of a response if a client's node has failed.
-
-    Attributes:
-        reason: A short reason, in words of this side and none of the client's.
-    """
+    """Takes the place of a response if a client's node has failed."""
 
     reason: str
 

@@ -78,11 +78,7 @@ class Enrolment:
 
     @staticmethod
     def load(path: Path) -> "Enrolment":
-        """Read an enrolment from its JSON file.
-
-        Raises:
-            UsageError: The file is missing or damaged.
-        """
+        """Read an enrolment from its JSON file."""
         try:
             content = json.loads(path.read_bytes())
             members = tuple(Member(**member) for member in content["members"])
@@ -222,9 +218,6 @@ def full_spec(spec: RunSpec, facts: Iterable[Facts], clusters: int | None) -> Ru
         spec: The description that the clients were sent first.
         facts: What each client has answered.
         clusters: k; the number of classes if it is None. It is not used in classification.
-
-    Raises:
-        UsageError: Their images differ in shape, or k is not known.
     """
     known = list(facts)
     shapes = sorted({each.image_shape for each in known})

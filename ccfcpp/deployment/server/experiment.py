@@ -46,7 +46,6 @@ class DeployedExperiment(Experiment[Any]):
     """Clustering or classification of images that the server does not see.
 
     Attributes:
-        deployed: The transport to the clients.
         no_scores: The part of a summary that holds scores, if no client tells.
     """
 
@@ -166,11 +165,7 @@ class DeployedExperiment(Experiment[Any]):
         """Return None: the server has no image on which models could be compared."""
 
     def snapshot(self, state: object, memories: ClientMemories) -> Snapshot:
-        """Refuse: there is no image to show.
-
-        Raises:
-            UsageError: Always.
-        """
+        """Refuse: there is no image to show."""
         raise UsageError("the images of this run are with its clients: there is nothing to draw")
 
     def describe(self) -> dict[str, object]:

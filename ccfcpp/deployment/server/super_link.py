@@ -45,9 +45,6 @@ def super_link(home: Path, keys: ServerKeys, roster: Path, server: Path) -> Iter
 
     Yields:
         The port of the SuperLink.
-
-    Raises:
-        FederationError: It does not start.
     """
     # Flower's tools work in that folder, and resolve paths there.
     home = home.absolute()

@@ -40,7 +40,6 @@ class Turn:
     """The images of a client whose turn it is in a step.
 
     Attributes:
-        client: The client.
         chosen: Their int64 indices, on the device of the client's images; perhaps none.
     """
 
@@ -176,11 +175,7 @@ class OpenSteps:
     def advance(
         self, trip: int, task: Task, known: Known, clients: Sequence[Client], randomness: Randomness
     ) -> Contribution:
-        """What some clients contribute to a trip.
-
-        Raises:
-            RefusedUpdateError: They have not begun the step, or not together.
-        """
+        """What some clients contribute to a trip."""
         ids = tuple(client.id for client in clients)
         if trip == 0:
             if self._began != (task.round, task.index):

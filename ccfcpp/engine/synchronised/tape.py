@@ -179,11 +179,7 @@ class Plan:
 
 
 def rehearsed(make: Callable[[], Tape], lags: Lags) -> tuple[Plan, Plan]:
-    """Go through a step with a few samples of one client.
-
-    Returns:
-        The plan of the first step, which has no step before it, and that of all others.
-    """
+    """Go through a step with a few samples of one client."""
     nothing: Contribution = Contribution()
     first, seen = _rehearsed(make(), Lags(), nothing)
     return first, _rehearsed(make(), lags, seen)[0]

@@ -135,11 +135,7 @@ class Ledger:
         self.path = path
 
     def read(self) -> Counter[Release]:
-        """All releases so far.
-
-        Raises:
-            UsageError: The file is damaged.
-        """
+        """All releases so far; a ``UsageError`` where the file is damaged."""
         found: Counter[Release] = Counter()
         lines = self.path.read_text().splitlines() if self.path.exists() else []
         for line in lines:

@@ -34,13 +34,7 @@ _NUMBERS_AT_A_TIME = 50_000_000
 
 @dataclass(frozen=True)
 class _Run:
-    """A program as far as known totals let it go.
-
-    Attributes:
-        sums: This image's part of each pool that was reached.
-        pools: These pools, by name.
-        objective: What the program returns; None where a total is missing.
-    """
+    """A program as far as known totals let it go."""
 
     sums: dict[str, Tensor]
     pools: dict[str, Pool]

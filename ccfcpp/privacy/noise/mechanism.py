@@ -52,7 +52,6 @@ class Bounds:
     """How large a contribution to an exchange may be.
 
     Attributes:
-        exchange: The exchange.
         clip: C of groups that have no bound of their own.
         of_group: C by group, or by what is before its ``/``.
         batch: What parts ``of_batch`` are divided by in the end, where bounds are those of what is
@@ -145,11 +144,7 @@ def client_bounds(config: PrivacyConfig, exchange: AnyExchange) -> Bounds:
 
 
 def image_bounds(config: PrivacyConfig, exchange: AnyExchange) -> Bounds:
-    """How large an image's part of a sum may be.
-
-    Raises:
-        ValueError: Images cannot be told apart in the exchange.
-    """
+    """How large an image's part of a sum may be; a ``ValueError`` where it has no part."""
     images = exchange.images
     if isinstance(images, str):
         raise ValueError(f"{exchange.name}: {images}")

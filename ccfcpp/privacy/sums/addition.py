@@ -33,11 +33,7 @@ _PRESENT = " present"
 
 
 def refuse_alone(asked: str, system: str, exchange: AnyExchange) -> None:
-    """Refuse an exchange in which the server needs each client's part of something.
-
-    Raises:
-        UsageError: In one line, with system, exchange and part.
-    """
+    """Refuse an exchange in which the server needs each client's part of something."""
     parts: Mapping[str, Part] = exchange.parts or {"update": Opaque()}
     for name, part in parts.items():
         if isinstance(part, Votes | Opaque) or (isinstance(part, Mean) and part.separate):

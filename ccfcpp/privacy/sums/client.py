@@ -103,7 +103,10 @@ class WithinBounds(SendsParts):
 
 
 class Participants:
-    """The parts in the secure sum that goes on, of the clients of one process."""
+    """The parts in the secure sum that goes on, of the clients of one process.
+
+    A stage raises ``RefusedUpdateError`` where the server asks for what a sound sum does not need.
+    """
 
     def __init__(self, config: PrivacyConfig, clients: int) -> None:
         self.config = config
@@ -111,22 +114,14 @@ class Participants:
         self._parts: dict[int, tuple[tuple[int, int], Participant]] = {}
 
     def of(self, task: Task, client: int) -> Participant:
-        """A client's part in a task's sum.
-
-        Raises:
-            RefusedUpdateError: The sum has not begun here.
-        """
+        """A client's part in a task's sum."""
         which, participant = self._parts.get(client, (None, None))
         if participant is None or which != (task.round, task.index):
             raise RefusedUpdateError("it has no part in this secure sum")
         return participant
 
     def send_keys(self, task: Task, message: Begun, client: int) -> Keys:
-        """Stage 1: begin a client's part; what was made for another sum is gone.
-
-        Raises:
-            RefusedUpdateError: So many clients cannot be asked.
-        """
+        """Stage 1: begin a client's part; what was made for another sum is gone."""
         if not 2 <= message.asked <= self.clients:
             raise RefusedUpdateError(
                 f"a secure sum of {message.asked} of {self.clients} clients is refused"
@@ -136,11 +131,7 @@ class Participants:
         return Keys.of(participant.keys())
 
     def send_shares(self, task: Task, message: Rows, client: int) -> Rows:
-        """Stage 2: a box for each other client.
-
-        Raises:
-            RefusedUpdateError: The list of keys is not sound.
-        """
+        """Stage 2: a box for each other client."""
         participant, roster = self.of(task, client), message.bytes_of(PUBLIC_BYTES)
         if len(roster) > participant.terms.asked:
             # The threshold follows from how many were asked.
@@ -148,11 +139,7 @@ class Participants:
         return Rows.of(participant.shares(roster), BOX_BYTES)
 
     def send_shown(self, task: Task, message: Arrived, client: int) -> Shown:
-        """Stage 4: shares, once; the sum is over then.
-
-        Raises:
-            RefusedUpdateError: The server asks for what a sound sum does not need.
-        """
+        """Stage 4: shares, once; the sum is over then."""
         participant = self.of(task, client)
         del self._parts[client]
         return Shown.of(participant.revealed(message.read()))

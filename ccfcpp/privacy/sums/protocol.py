@@ -65,11 +65,7 @@ class Terms:
             raise ValueError(f"a sum of {self.threshold} clients hides nothing")
 
     def check(self, there: int, stage: str) -> None:
-        """Refuse to go on with too few clients.
-
-        Raises:
-            BelowThresholdError: Fewer than the threshold are there.
-        """
+        """Raise ``BelowThresholdError`` where fewer clients than the threshold are there."""
         if there < self.threshold:
             raise BelowThresholdError(
                 f"secure sum: {there} clients at the stage of {stage}, and it needs "
@@ -92,7 +88,9 @@ class Revealed(NamedTuple):
 class Participant:
     """A client's part in one sum. Each stage comes once, and in its turn; a failure ends the part.
 
-    Two vectors under the same masks would tell the server their difference.
+    Two vectors under the same masks would tell the server their difference. A stage raises
+    ``RefusedUpdateError`` out of its turn, where too few clients are there, and where what the
+    server gives is not sound.
     """
 
     def __init__(self, number: int, terms: Terms) -> None:
@@ -111,15 +109,7 @@ class Participant:
         return self._sealing.public + self._masks.public
 
     def shares(self, roster: Mapping[int, bytes]) -> dict[int, bytes]:
-        """Stage 2: a sealed box for each other client.
-
-        Args:
-            roster: The keys of all that are there, its own among them.
-
-        Raises:
-            RefusedUpdateError: Too few are there, or a key comes twice, or its own has changed; or
-                it is not this stage's turn.
-        """
+        """Stage 2: a sealed box for each other client, from the keys of all that are there."""
         self._enter("shares")
         self.terms.check(len(roster), "keys")
         every = [key for keys in roster.values() for key in (_sealing(keys), _masks(keys))]
@@ -141,12 +131,7 @@ class Participant:
         return boxes
 
     def receive(self, boxes: Mapping[int, bytes]) -> None:
-        """Stage 3, before there is a vector: take what the others have sealed.
-
-        Raises:
-            RefusedUpdateError: Too few are there, or a box was changed, or has an unknown sender;
-                or it is not this stage's turn.
-        """
+        """Stage 3, before there is a vector: take what the others have sealed."""
         self._enter("masked vector")
         self.terms.check(len(boxes) + 1, "shares")
         if self.number in boxes or not boxes.keys() <= self._roster.keys():
@@ -158,14 +143,7 @@ class Participant:
         self._others = boxes.keys()
 
     def masked(self, vector: Words) -> Words:
-        """Stage 3: the vector under its masks.
-
-        Args:
-            vector: x_u; it is left as it is.
-
-        Raises:
-            RefusedUpdateError: There are no boxes, or there was a vector before.
-        """
+        """Stage 3: the vector x_u, which is left as it is, under its masks."""
         if self._others is None:
             raise RefusedUpdateError("secure sum: it has no masks for a vector, or no more")
         others, self._others = self._others, None
@@ -176,15 +154,7 @@ class Participant:
         return total
 
     def revealed(self, arrived: Iterable[int]) -> Revealed:
-        """Stage 4: shares that take masks off.
-
-        Args:
-            arrived: Whose y the server has.
-
-        Raises:
-            RefusedUpdateError: Too few, or one of them took no part, or itself did not; or it is
-                not this stage's turn.
-        """
+        """Stage 4: shares that take the masks off the sum of those whose vectors have arrived."""
         self._enter("unmasking")
         there = set(arrived)
         self.terms.check(len(there), "masked vectors")
@@ -231,7 +201,11 @@ def _add_mask(
 
 
 class Collector:
-    """The server's part in one sum. What it is given is all that it sees."""
+    """The server's part in one sum. What it is given is all that it sees.
+
+    Its stages raise ``BelowThresholdError`` where too few clients are left, and
+    ``RefusedUpdateError`` where a vector or the shares cannot be used.
+    """
 
     def __init__(self, terms: Terms) -> None:
         self.terms = terms
@@ -241,21 +215,13 @@ class Collector:
         self._total: Words | None = None
 
     def roster(self, keys: Mapping[int, bytes]) -> Mapping[int, bytes]:
-        """After stage 1: what goes to all that are there.
-
-        Raises:
-            BelowThresholdError: Too few are there.
-        """
+        """After stage 1: what goes to all that are there."""
         self.terms.check(len(keys), "keys")
         self._roster = keys
         return keys
 
     def routed(self, boxes: Mapping[int, Mapping[int, bytes]]) -> dict[int, dict[int, bytes]]:
-        """After stage 2: what goes to each of those that are there, by receiver and sender.
-
-        Raises:
-            BelowThresholdError: Too few are there.
-        """
+        """After stage 2: what goes to each of those that are there, by receiver and sender."""
         self.terms.check(len(boxes), "shares")
         self._sharers = set(boxes)
         return {
@@ -266,11 +232,7 @@ class Collector:
         }
 
     def take(self, number: int, masked: Words) -> None:
-        """In stage 3: count a vector in; nothing is kept but the total.
-
-        Raises:
-            RefusedUpdateError: It is of another shape, or its sender has shared nothing.
-        """
+        """In stage 3: count a vector in; nothing is kept but the total."""
         if number not in self._sharers or number in self._arrived:
             raise RefusedUpdateError("its masked vector was not asked for")
         if self._total is None:
@@ -281,21 +243,12 @@ class Collector:
         self._arrived.add(number)
 
     def arrived(self) -> list[int]:
-        """After stage 3: whose vectors have come, which all of them are told.
-
-        Raises:
-            BelowThresholdError: Too few have.
-        """
+        """After stage 3: whose vectors have come, which all of them are told."""
         self.terms.check(len(self._arrived), "masked vectors")
         return sorted(self._arrived)
 
     def total(self, revealed: Mapping[int, Revealed]) -> Words:
-        """After stage 4: the sum of the vectors that have come.
-
-        Raises:
-            BelowThresholdError: Too few have answered.
-            RefusedUpdateError: Their shares do not give what they must.
-        """
+        """After stage 4: the sum of the vectors that have come."""
         self.terms.check(len(revealed), "unmasking")
         assert self._total is not None
         total = self._total.copy()

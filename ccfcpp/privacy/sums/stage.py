@@ -123,7 +123,7 @@ class Summing:
 
 
 class Total(ABC):
-    """One sum over clients.
+    """One sum over clients. Its steps raise ``RefusedUpdateError`` where there is none.
 
     Attributes:
         lost: Why clients have no part in the sum, by their numbers.
@@ -141,11 +141,7 @@ class Total(ABC):
         self.bytes_down = 0
 
     def begin(self) -> None:  # noqa: B027 - most sums need nothing
-        """Do what has to be done before clients work.
-
-        Raises:
-            RefusedUpdateError: There will be no sum.
-        """
+        """Do what has to be done before clients work."""
 
     @abstractmethod
     def replies(self) -> Iterator[Reply]:
@@ -153,19 +149,11 @@ class Total(ABC):
 
     @abstractmethod
     def add(self, reply: Reply) -> None:
-        """Count a client's reply in.
-
-        Raises:
-            RefusedUpdateError: It cannot be used.
-        """
+        """Count a client's reply in, where it can be used."""
 
     @abstractmethod
     def total(self) -> Tensor:
-        """The sum, a float64 vector.
-
-        Raises:
-            RefusedUpdateError: There is none.
-        """
+        """The sum, a float64 vector."""
 
     def ask(self, exchange: AnyExchange, message: object, members: Sequence[Member]) -> Request:
         """A request to some clients in another exchange."""
@@ -291,11 +279,7 @@ class SecureSum(Total):
 
 
 def _of_type(kind: type[Update], update: object) -> Update:
-    """An update of the type that was asked for.
-
-    Raises:
-        RefusedUpdateError: It is of another type, or there is none.
-    """
+    """An update of the type that was asked for."""
     if isinstance(update, RefusedUpdateError):
         raise update
     if not isinstance(update, kind):
