@@ -59,7 +59,7 @@ def test_its_names_are_in_the_help(installed: Path) -> None:
 
 def test_its_system_clusters_its_data_set_and_is_resumed(installed: Path, tmp_path: Path) -> None:
     run_ = ("cluster", "--method", "fed-lloyd", "--dataset", "stripes", "--p", 0.5, "--clients", 4)
-    failures = ("--disconnection-rate", 0.25, "--dropout-rate", 0.2, "--set", "lloyd.rounds=4")
+    failures = ("--disconnection-rate", 0.25, "--dropout-rate", 0.2, "--rounds", 4)
     whole = summary_of(installed, *run_, *failures, "--out", tmp_path / "whole")
     assert (whole["rounds"], whole["connected"], whole["sends"]) == (4, 3, "sums, counts")
     assert whole["nmi"] > 0.5
@@ -199,6 +199,11 @@ def test_its_method_classifies(installed: Path, tmp_path: Path) -> None:
         (["--set", "lloyd.rounds=0"], "lloyd.rounds = 0 is refused"),
         (["--set", "lloyd.round=1"], "did you mean 'lloyd.rounds'?"),
         (["--eta", "1"], "--eta 1 has no effect on fed-lloyd"),
+        (["--cohort", "2"], "--cohort 2 has no effect on fed-lloyd"),
+        (
+            ["--set", "lloyd.spread=0.2"],
+            "lloyd.spread = 0.2 has no effect: it needs lloyd.start = grey; give that, or leave it",
+        ),
     ],
 )
 def test_its_settings_are_checked_as_ours_are(

@@ -50,8 +50,10 @@ def refuse_idle(
             raise UsageError(_complaint(key, runs, flags or {}, flags or {}))
     if in_files := [key for key in _given(kind, files) if _is_idle(key, runs)]:
         without = _without(configs[0], presets)
+        alone = Heeded(_by_files(configs[0], presets, files))
         for key in in_files:
-            if runs[0].values[key] != without.get(key):
+            # What counts in a file by itself was switched off by a single value over it.
+            if runs[0].values[key] != without.get(key) and alone.unmet(key) is not None:
                 raise UsageError(_complaint(key, runs, {}, flags or {}))
 
 
@@ -145,6 +147,13 @@ def _without(config: MethodConfig, presets: str) -> dict[str, object]:
     named = {"dataset": config.dataset, "method": config.method}
     below = presets_below(presets, values)
     return settings_of(validate(type(config), stack(type(config), *below, named)))
+
+
+def _by_files(config: MethodConfig, presets: str, files: Sequence[Tree]) -> MethodConfig:
+    """Return what would hold if the user had given files alone."""
+    named = {"dataset": config.dataset, "method": config.method}
+    given = stack(type(config), named, *files)
+    return validate(type(config), stack(type(config), *presets_below(presets, given), given))
 
 
 def _complaint(

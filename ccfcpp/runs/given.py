@@ -90,4 +90,4 @@ def refuse_idle(
         UsageError: In one line, the first such value, and what would give it an effect.
     """
     values = merge(given.values, as_tree(axes or {}))
-    relevance.refuse_idle(configs, presets, given.files, values, given.flags)
+    relevance.refuse_idle(configs, presets, without_grids(given.files), values, given.flags)

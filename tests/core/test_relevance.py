@@ -105,6 +105,12 @@ def test_what_a_preset_has_is_no_fault_of_a_file() -> None:
     assert "loss.eta = 0.01 has no effect on km" in complaint(["km"], {"loss": {"eta": 0.01}})
 
 
+def test_a_single_value_may_switch_off_what_a_file_switches_on() -> None:
+    private = {"privacy": {"level": "image", "clip": 0.5}}
+    checked(["fed-scan"], private, values={"privacy": {"level": "none"}})
+    assert "privacy.clip" in complaint(["fed-scan"], {"privacy": {"clip": 0.5}})
+
+
 @pytest.mark.parametrize("begun", ["fed-scan", "ccfc++", "k-fed"])
 @pytest.mark.parametrize("method", METHODS.own())
 def test_the_configuration_of_a_run_may_be_taken_for_another(begun: str, method: str) -> None:

@@ -53,9 +53,9 @@ def like(draw: st.DrawFn, form: dict[str, Spec], length: int) -> dict[str, Tenso
 def pairs(draw: st.DrawFn) -> tuple[dict[str, Spec], dict[str, Tensor]]:
     """A form, and tensors that have it, or have all but a little of it, or have nothing of it."""
     form = draw(forms)
-    found = draw(st.one_of(anything, LENGTHS.flatmap(lambda length: like(form, length))))
-    is_changed: bool = draw(st.booleans())
-    if found and is_changed:
+    has_it = draw(st.booleans())
+    found = draw(like(form, draw(LENGTHS))) if has_it else draw(anything)
+    if found and draw(st.booleans()):
         name = draw(st.sampled_from(sorted(found)))
         found = {**found, name: draw(tensors(st.lists(LENGTHS, max_size=3)))}
     return form, found

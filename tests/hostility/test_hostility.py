@@ -141,7 +141,11 @@ def test_there_is_a_client_of_either_kind(share: float) -> None:
 # --- what they send -----------------------------------------------------------------------------
 
 
-EXCHANGES = {TrainingUpdate: PRETRAINING, ClusterSums: REFINEMENT, Contribution: STEP}
+EXCHANGES: dict[type, Exchange[Any, Any]] = {
+    TrainingUpdate: PRETRAINING,
+    ClusterSums: REFINEMENT,
+    Contribution: STEP,
+}
 
 
 def sent(kind: str, update: Any, message: Any, scale: float = 10.0) -> Any:
@@ -489,15 +493,15 @@ def test_the_command_says_who_attacks_and_takes_bad_input_in_a_line(tmp_path: Pa
     assert told["defence"] == "median"
     for flags, said in (
         (("--attack", "flip"), "--attack flip is refused"),
-        (("--defence", "mean"), "defence.rule"),
-        (("--attack", "noise", "--attackers", "1.3"), "attack.attackers"),
+        (("--defence", "mean"), "--defence mean is refused"),
+        (("--attack", "noise", "--attackers", "1.3"), "--attackers 1.3 is refused"),
         (("--attack", "noise", "--attackers", "1"), "makes 9 of 9 clients hostile"),
         (("--defence", "krum", "--set", "defence.hostile=0.5"), "defence.hostile"),
         (("--defence", "trimmed-mean", "--clients", "2"), "takes 1 of 2 clients"),
         (("--defence", "median", "--secure-sums"), "needs each client's update"),
-        (("--attackers", "0.3"), "--attackers 0.3 has no effect without attack.kind: add --attack"),
-        (("--set", "defence.norm=2"), "has no effect without defence.rule: add --defence"),
-        (("--epsilon", "8"), "--epsilon 8 has no effect without privacy.level: add --privacy"),
+        (("--attackers", "0.3"), "--attackers 0.3 has no effect: it needs attack.kind"),
+        (("--set", "defence.norm=2"), "defence.norm = 2 has no effect: it needs --defence bound"),
+        (("--epsilon", "8"), "--epsilon 8 has no effect: it needs --privacy client"),
     ):
         refused = ccfcpp("cluster", *TINY, *few, *flags, "--out", tmp_path / "other")
         assert refused.code == 2, said

@@ -81,7 +81,7 @@ def cases(draw: st.DrawFn) -> Case:
         }
 
     counter = {"norm.num_batches_tracked": torch.tensor(7)}
-    values: dict[str, Callable[[], object]] = {
+    values: dict[str, Callable[[], Any]] = {
         "model": lambda: tensors() | {k: v + 5 for k, v in counter.items()},
         "loss": lambda: draw(st.none() | st.floats(-10, 10)),
         "sums": tensors,

@@ -86,8 +86,7 @@ def test_which_classifiers_have_defences_and_can_be_attacked() -> None:
         exchanges = [work.exchange for work in works]
         for rule in RULES:
             config, reason = DefenceConfig(rule=rule, hostile=0.2), undefended(method, rule)
-            refused = pytest.raises(UsageError, match=reason)
-            with refused if reason else nullcontext():
+            with pytest.raises(UsageError, match=reason) if reason else nullcontext():
                 Defence(config, method, exchanges, len(clients))
         acted = [kind for kind in ATTACKS if any(acts_on(kind, each) for each in exchanges)]
         assert acted == [kind for kind in ATTACKS if kind != "one-point"]

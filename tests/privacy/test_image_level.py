@@ -42,11 +42,14 @@ SMALL = (
     "training.rounds=1", "training.synchronised_batch=60", "scan.steps=4", "scan.steps_per_round=2",
     "scan.batch=60", "data.images=150",
 )  # fmt: skip
-COMMAND = ("cluster", "--clients", "3", *assigned(*SMALL), "--privacy", "image")
+COMMAND = ("cluster", "--clients", "3", "--privacy", "image")
+NEEDED_BY = {"training.synchronised_batch=60": "training.steps=synchronised"}
+"""What has no effect without another setting, and is then refused first."""
 
 
 def command(method: str, *without: str) -> list[str]:
-    return [*COMMAND, "--method", method, *assigned(*(s for s in SETTINGS if s not in without))]
+    given = [s for s in (*SMALL, *SETTINGS) if not {s, NEEDED_BY.get(s)} & {*without}]
+    return [*COMMAND, "--method", method, *assigned(*given)]
 
 
 REFINEMENT = refinement_exchange(unit_length=True)
