@@ -16,7 +16,6 @@ from ccfcpp.engine.exchange import (
     AnyServerWork,
     ClientSide,
     RefusedUpdateError,
-    ServerWork,
     State,
     Task,
 )
@@ -36,15 +35,12 @@ class Guard(Protocol):
 
     def allows(self, number: int, works: Sequence[AnyServerWork]) -> bool:
         """Whether a round may be run."""
-        ...
 
     def begins(self, number: int, works: Sequence[AnyServerWork]) -> None:
         """Note that a round is about to be run."""
-        ...
 
     def figures(self) -> dict[str, float]:
         """Figures for the round's report."""
-        ...
 
 
 @dataclass
@@ -153,7 +149,13 @@ class Federation(Generic[State, Carrier]):
             if work.exchange.follows:
                 members = [member for member in members if member.id in taken]
             taken = set()
-            state = self._run_exchange(work, task, state, members, randomness, report, taken)
+            if members:
+                request = Request(work, task, work.broadcast(state), members)
+                updates = self._accepted(request, report, taken)
+                if (first := next(updates, None)) is not None:
+                    updates = itertools.chain([first], updates)
+                    state, figures = work.aggregate(state, updates, randomness)
+                    report.figures |= figures
             tell_exchanges(index + 1, len(works))
         if self.guard is not None:
             report.figures |= self.guard.figures()
@@ -161,28 +163,6 @@ class Federation(Generic[State, Carrier]):
         report.clients = [client for client in report.clients if client not in silent]
         report.seconds = time.monotonic() - started - self._looking
         return state, report
-
-    def _run_exchange(
-        self,
-        work: ServerWork[State, Any, Any],
-        task: Task,
-        state: State,
-        members: Sequence[Member],
-        randomness: Randomness,
-        report: RoundReport,
-        taken: set[int],
-    ) -> State:
-        if not members:
-            return state
-        request = Request(work, task, work.broadcast(state), members)
-        updates = self._accepted(request, report, taken)
-        first = next(updates, None)
-        if first is None:
-            return state
-        updates = itertools.chain([first], updates)
-        state, figures = work.aggregate(state, updates, randomness)
-        report.figures |= figures
-        return state
 
     def _accepted(self, request: Request, report: RoundReport, taken: set[int]) -> Iterator[object]:
         """The updates that can be used, one by one as they come."""

@@ -53,7 +53,6 @@ class Stage(Protocol):
             request: What they are asked for.
             inner: The transport, with the stages that are nearer to the clients.
         """
-        ...
 
 
 def through(transport: Transport, stages: Sequence[Stage]) -> Deliver:

@@ -65,11 +65,9 @@ class Transport(Protocol):
             A reply for each client, in the order of ``members``, while later ones may still work.
             For a client that does not answer it is an ``AbsentClientError``.
         """
-        ...
 
     def save(self) -> Mapping[int, str]:
         """Make all memories outlast a crash; the name of each one's version, for a checkpoint."""
-        ...
 
     def restore(self, versions: Mapping[int, str]) -> None:
         """Go on with the memories of a checkpoint.
@@ -77,11 +75,9 @@ class Transport(Protocol):
         Raises:
             UsageError: One of them is missing.
         """
-        ...
 
     def settle(self) -> None:
         """A checkpoint names what ``save`` gave: no other version is needed any more."""
-        ...
 
 
 class InProcess:

@@ -198,14 +198,6 @@ def acts_on(kind: str, exchange: AnyExchange) -> bool:
     return any(isinstance(part, Mean | Votes | Sum) for part in parts)
 
 
-def _scaled(honest: Honest) -> Tensors:
-    return _times(honest, honest.scale)
-
-
-def _flipped(honest: Honest) -> Tensors:
-    return _times(honest, -1.0)
-
-
 def _times(honest: Honest, factor: float) -> Tensors:
     starts = {name: honest.start(name) for name in honest.learned}
     return {name: start + factor * (honest.tensors[name] - start) for name, start in starts.items()}
@@ -256,8 +248,8 @@ def _one_point(honest: Honest) -> Tensors:
 
 
 _ATTACKS: dict[str, Callable[[Honest], Tensors]] = {
-    "sign-flip": _flipped,
-    "scaled": _scaled,
+    "sign-flip": lambda honest: _times(honest, -1.0),
+    "scaled": lambda honest: _times(honest, honest.scale),
     "noise": _noise,
     "constant": _constant,
     "false-sizes": _false_sizes,

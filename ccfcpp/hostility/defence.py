@@ -9,7 +9,6 @@ import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -50,12 +49,8 @@ Received = tuple[Sequence[Member], object]
 _BY_COORDINATE = ("median", "trimmed-mean")
 
 
-class Treatment(Protocol):
-    """What becomes of the updates of an exchange."""
-
-    def __call__(self, message: object, received: Sequence[Received]) -> Iterable[object]:
-        """The updates that are aggregated, from those of all clients, one at least."""
-        ...
+Treatment = Callable[[object, Sequence[Received]], Iterable[object]]
+"""Takes the message and all clients' updates, one at least; gives those that are aggregated."""
 
 
 class Defence:

@@ -4,6 +4,7 @@ import io
 import time
 import traceback
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -147,7 +148,11 @@ class Worker:
             self._save_found(active.client.scratch.pop(FOUND))
             active.run.save_model(message, self.folder)
         else:
-            self.tally.count(request, time.monotonic() - began, len(sent))
+            if self.tally.of != (request.run, request.round):
+                self.tally = Tally((request.run, request.round))
+            self.tally.names.append(request.exchange)
+            self.tally.seconds += time.monotonic() - began
+            self.tally.sent += len(sent)
             if request.last:
                 self.say(self.tally.line())
         return Response(nonce=request.nonce, remembers=remembers), sent
@@ -198,29 +203,21 @@ class Worker:
         write_whole(self.folder / "found.npz", buffer.getvalue())
 
 
+@dataclass
 class Tally:
     """What a client has done in a round, for a line when the round is over."""
 
-    def __init__(self) -> None:
-        self._round = ("", -1)
-        self._names: list[str] = []
-        self._seconds, self._sent = 0.0, 0
-
-    def count(self, request: Request, seconds: float, sent: int) -> None:
-        """Add the work of a request; a request of another round starts from zero."""
-        if self._round != (request.run, request.round):
-            self._round = request.run, request.round
-            self._names, self._seconds, self._sent = [], 0.0, 0
-        self._names.append(request.exchange)
-        self._seconds += seconds
-        self._sent += sent
+    of: tuple[str, int] = "", -1
+    names: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+    sent: int = 0
 
     def line(self) -> str:
         """Return the round's exchanges, seconds and bytes as one line."""
-        count = len(self._names)
-        what = printable(self._names[0]) if count == 1 else f"{count} exchanges"
-        sent = bytes_in_words(self._sent)
-        return f"round {self._round[1] + 1}, {what}: {self._seconds:.1f} s, {sent} sent"
+        count = len(self.names)
+        what = printable(self.names[0]) if count == 1 else f"{count} exchanges"
+        sent = bytes_in_words(self.sent)
+        return f"round {self.of[1] + 1}, {what}: {self.seconds:.1f} s, {sent} sent"
 
 
 class _ActiveRun:

@@ -53,7 +53,7 @@ class Enrolment:
         self,
         config: MethodConfig,
         link: Link,
-        timeouts: Timeouts | None = None,
+        timeouts: Timeouts = Timeouts(),  # noqa: B008 - it cannot change
         watch: Watcher = lambda member, before, now: None,
     ) -> DeployedExperiment:
         """Return the experiment with these clients."""

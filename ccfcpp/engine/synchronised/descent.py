@@ -6,7 +6,7 @@ the trips of a step the process holds the graph of its forward pass.
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from functools import cached_property
 from typing import Protocol
 
@@ -64,56 +64,53 @@ class Batches(Protocol):
         Returns:
             None where there is nothing to show.
         """
-        ...
 
 
+@dataclass(eq=False)
 class Descent:
     """The steps of one network, for the server and for the clients.
 
-    Args:
+    Attributes:
         name: What steps are called.
         network: What is trained; its weights come with the steps.
         rehearsal: A step on a few images. It shows which trips a step takes.
         optimizer: Its state is kept by the server.
         batch: Images of all clients together in a step.
         samples: Images of all clients.
-        images: How images enter sums; or why they cannot be told apart.
+        largest: What no image's part of a sum exceeds, by the name of the sum; or why images cannot
+            be told apart.
         precision: The dtype in which gradients travel; None for their own.
         lags: What a step takes from the step before.
         exact_steps: The first step that lags.
         uses_memory: Whether clients need what they remember.
-        trips: Trips of an exact step, where they are known; None: the rehearsal shows them.
+        known_trips: Trips of an exact step, where they are known; None: the rehearsal shows them.
     """
 
-    def __init__(
-        self,
-        name: str,
-        network: nn.Module,
-        rehearsal: Callable[[], Program],
-        optimizer: Optimizer,
-        batch: int,
-        samples: int,
-        images: Mapping[str, float] | str,
-        *,
-        precision: torch.dtype | None = None,
-        lags: Lags | None = None,
-        exact_steps: int = 1,
-        uses_memory: bool = False,
-        trips: int | None = None,
-    ) -> None:
-        self.name = name
-        self.network = network
-        self.parameters = moved_parameters(network)
-        self.rehearsal = rehearsal
-        self.optimizer = optimizer
-        self.batch = batch
-        self.samples = samples
-        self.images = images if isinstance(images, str) else entering(batch, samples, images)
-        self.precision = precision
-        self.lags = lags or Lags()
-        self.exact_steps = exact_steps
-        self.uses_memory = uses_memory
-        self._trips = trips
+    name: str
+    network: nn.Module
+    rehearsal: Callable[[], Program]
+    optimizer: Optimizer
+    batch: int
+    samples: int
+    largest: Mapping[str, float] | str
+    _: KW_ONLY
+    precision: torch.dtype | None = None
+    lags: Lags = Lags()  # noqa: RUF009 - it cannot change
+    exact_steps: int = 1
+    uses_memory: bool = False
+    known_trips: int | None = None
+
+    @cached_property
+    def parameters(self) -> dict[str, nn.Parameter]:
+        """What steps move, by name."""
+        return moved_parameters(self.network)
+
+    @cached_property
+    def images(self) -> Images | str:
+        """How images enter sums; or why they cannot be told apart."""
+        if isinstance(self.largest, str):
+            return self.largest
+        return entering(self.batch, self.samples, self.largest)
 
     @cached_property
     def plans(self) -> tuple[Plan, Plan]:
@@ -133,7 +130,7 @@ class Descent:
                 images=self.images,
                 follows=number > 0,
             )
-            for number in range(self._trips or len(self.plans[0].trips))
+            for number in range(self.known_trips or len(self.plans[0].trips))
         ]
 
     def begin(self, model: ModelState) -> DescentState:
@@ -226,15 +223,13 @@ class OpenSteps:
         return Turn(client, chosen.to(client.images.device))
 
 
+@dataclass(eq=False)
 class TripWork(SummedWork[Known, Contribution]):
     """The clients' work in one trip of a step."""
 
-    def __init__(
-        self, steps: OpenSteps, exchange: Exchange[Known, Contribution], number: int
-    ) -> None:
-        self.steps = steps
-        self.exchange = exchange
-        self.number = number
+    steps: OpenSteps
+    exchange: Exchange[Known, Contribution]
+    number: int
 
     def local_sum(
         self, task: Task, message: Known, clients: Sequence[Client], randomness: Randomness

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
@@ -19,31 +20,22 @@ from ccfcpp.models.pooled import running_statistics
 from ccfcpp.models.state import ModelState
 
 
+@dataclass(eq=False)
 class Trip(ServerWork[D, Known, Contribution]):
     """The server's work in one trip of a step.
 
-    Args:
+    Attributes:
         begin: Makes the state of a descent before its first step, from a model.
         share: From the number of a step to the share of the learning rate.
     """
 
-    def __init__(
-        self,
-        exchange: Exchange[Known, Contribution],
-        plan: Plan,
-        number: int,
-        begin: Callable[[ModelState], DescentState],
-        optimizer: Optimizer,
-        share: Callable[[int], float],
-        precision: torch.dtype | None = None,
-    ) -> None:
-        self.exchange = exchange
-        self.plan = plan
-        self.number = number
-        self.begin = begin
-        self.optimizer = optimizer
-        self.share = share
-        self.precision = precision
+    exchange: Exchange[Known, Contribution]
+    plan: Plan
+    number: int
+    begin: Callable[[ModelState], DescentState]
+    optimizer: Optimizer
+    share: Callable[[int], float]
+    precision: torch.dtype | None = None
 
     def broadcast(self, state: D) -> Known:
         """What clients do not know yet."""

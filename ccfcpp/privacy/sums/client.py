@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -145,16 +146,12 @@ class Participants:
         return Shown.of(participant.revealed(message.read()))
 
 
+@dataclass(eq=False)
 class Stage(ClientWork[Message, Update]):
     """The work of clients at a stage before or after the exchange itself."""
 
-    def __init__(
-        self,
-        exchange: Exchange[Message, Update],
-        answer: Callable[[Task, Message, int], Update],
-    ) -> None:
-        self.exchange = exchange
-        self.answer = answer
+    exchange: Exchange[Message, Update]
+    answer: Callable[[Task, Message, int], Update]
 
     def local_updates(
         self, task: Task, message: Message, clients: Sequence[Client], randomness: Randomness
