@@ -80,8 +80,6 @@ class Federation(Generic[State, Carrier]):
     clients are.
 
     Args:
-        system: The algorithm's name, which tasks carry.
-        members: The connected clients; their order does not matter.
         stages: What lies between the transport and the loop, from the clients' side on.
         guard: Asked before each round; where it does not allow one, the run is over.
         observer: Called for each accepted update that holds a local model to compare, before it is
@@ -208,17 +206,7 @@ def in_process(
     memories: ClientMemories,
     side: ClientSide | None = None,
 ) -> Federation[State, InProcess]:
-    """A federation all of whose clients are in this process.
-
-    Args:
-        system: The algorithm's name.
-        algorithm: The system to run.
-        clients: The connected clients.
-        availability: Which of them take part in each round.
-        randomness: The run's source of random numbers.
-        memories: What the clients remember.
-        side: Their work; made here where it is None.
-    """
+    """A federation all of whose clients are in this process; ``side`` is what they can do."""
     if side is None:
         side = algorithm.client_side(Crew.of(clients, availability.invited(len(clients))))
     transport = InProcess(clients, side, memories, randomness)

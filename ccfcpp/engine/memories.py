@@ -67,13 +67,7 @@ class ClientMemories:
             ) from error
 
     def keep(self, client: int, memory: Memory, version: str) -> None:
-        """Hold the next version of a client's memory; the last one is forgotten.
-
-        Args:
-            client: The client's number.
-            memory: What it remembers now.
-            version: The round and the exchange that it comes from, such as ``12.0``.
-        """
+        """Hold the next version of a memory, such as ``12.0``, in place of the last one."""
         self._bytes -= _size(self._held.pop(client, {}))
         self._remove(self._files.pop(client, None))
         if self._bytes + _size(memory) <= self._budget:

@@ -56,11 +56,6 @@ class Transport(Protocol):
     def deliver(self, task: Task, message: object, members: Sequence[Member]) -> Iterator[Reply]:
         """Have some clients work.
 
-        Args:
-            task: What they are asked for.
-            message: What goes down to each of them.
-            members: The clients.
-
         Yields:
             A reply for each client, in the order of ``members``, while later ones may still work.
             For a client that does not answer it is an ``AbsentClientError``.

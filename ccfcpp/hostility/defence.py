@@ -56,9 +56,6 @@ Treatment = Callable[[object, Sequence[Received]], Iterable[object]]
 class Defence:
     """A stage at which a rule treats the updates of all exchanges of a system.
 
-    Args:
-        invited: How many clients the server asks in a round.
-
     Raises:
         UsageError: The rule does not fit the system, or the number of clients.
     """

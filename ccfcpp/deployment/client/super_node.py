@@ -42,14 +42,7 @@ def super_node(
 def kept_running(
     command: Sequence[str], environment: Mapping[str, str], log: Path, say: Callable[[str], None]
 ) -> Iterator[None]:
-    """Run a SuperNode within the context, and start it again whenever it ends.
-
-    Args:
-        command: The SuperNode's command.
-        environment: Its environment.
-        log: The file for its output.
-        say: Called with the reason why it has ended, once for as long as the reason is the same.
-    """
+    """Run a SuperNode within the context, and start it again whenever it ends."""
     over = threading.Event()
 
     def supervise() -> None:

@@ -48,7 +48,6 @@ class Worker:
 
     Args:
         load: Loads the client's images in the size that a run asks for.
-        allowed: Kinds of data that its owner allows to send, beside models, centroids and sums.
         only_secure_sums: Whether its owner refuses runs without secure sums.
         only_private: The largest privacy loss that its owner allows; None for no limit.
     """

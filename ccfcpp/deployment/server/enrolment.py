@@ -97,22 +97,15 @@ def enrol(
     timeouts: Timeouts,
     say: Say = lambda name, what: None,
 ) -> Enrolment:
-    """Wait for clients, and ask what they hold.
+    """Wait for ``least`` of the admitted clients, None for all of them, and ask what they hold.
 
-    Args:
-        link: The carrier of packets.
-        config: The run's configuration.
-        command: ``cluster`` or ``classify``.
-        names: The admitted clients, in the order of their numbers.
-        least: How many must be there; None for all.
-        timeouts: How long a response may take.
-        say: Called with news of a client.
+    Clients have their numbers in the order of ``names``; ``say`` is called with news of a client.
     """
     run = new_token()
     first = first_spec(command, config.model_dump(mode="json"))
     least = least or len(names)
-    facts, seconds = collect_facts(link, names, first, run, least, timeouts, say)
-    spec = full_spec(first, facts.values(), getattr(config, "clusters", None))
+    facts, seconds = _collect_facts(link, names, first, run, least, timeouts, say)
+    spec = _full_spec(first, facts.values(), getattr(config, "clusters", None))
     members = [
         Member(number, name, facts[name].samples)
         for number, name in enumerate(names)
@@ -138,7 +131,7 @@ def first_spec(command: str, config: Tree) -> RunSpec:
     return RunSpec.model_validate({"command": command, "config": {**sent, "data": data}})
 
 
-def collect_facts(
+def _collect_facts(
     link: Link,
     names: Sequence[str],
     spec: RunSpec,
@@ -147,22 +140,10 @@ def collect_facts(
     timeouts: Timeouts,
     say: Say,
 ) -> tuple[dict[str, Facts], float]:
-    """Ask clients for the facts of their images, as they come online.
+    """Return the facts by name, as clients come online, and the seconds of the quickest response.
 
-    Args:
-        link: The carrier of packets.
-        names: Names of the admitted clients.
-        spec: Description of the run.
-        run: Token of the run.
-        least: How many clients must have answered.
-        timeouts: How long each response may take. There is no limit for clients to come online.
-        say: Called with news of a client.
-
-    Returns:
-        The facts by name, in the order of the names; and the seconds of the quickest response.
-
-    Raises:
-        UsageError: So many clients have refused that too few are left.
+    There is no limit of time for that. Where so many clients refuse that too few are left, it is a
+    ``UsageError``.
     """
     asked: dict[str, tuple[Request, str, float]] = {}
     quickest = timeouts.answer
@@ -211,14 +192,8 @@ def _facts(request: Request, packet: Packet) -> Facts:
     return response.facts
 
 
-def full_spec(spec: RunSpec, facts: Iterable[Facts], clusters: int | None) -> RunSpec:
-    """Return the description of a run, completed by what the clients hold.
-
-    Args:
-        spec: The description that the clients were sent first.
-        facts: What each client has answered.
-        clusters: k; the number of classes if it is None. It is not used in classification.
-    """
+def _full_spec(spec: RunSpec, facts: Iterable[Facts], clusters: int | None) -> RunSpec:
+    """Complete the description of a run by what the clients hold; k by their classes, too."""
     known = list(facts)
     shapes = sorted({each.image_shape for each in known})
     if len(shapes) != 1:

@@ -53,13 +53,7 @@ class Batches(Protocol):
     def batch(
         self, task: Task, known: Known, turns: Sequence[Turn], randomness: Randomness
     ) -> Batch | None:
-        """Load a model, and show the images whose turn it is.
-
-        Args:
-            task: The first trip of a step.
-            known: What came down: the model.
-            turns: The clients, and whose turn it is.
-            randomness: The source of views, set to the round.
+        """Load the model that came down, and show the images whose turn it is.
 
         Returns:
             None where there is nothing to show.
@@ -138,12 +132,7 @@ class Descent:
         return self.optimizer.begin({name: model[name] for name in self.parameters})
 
     def trips(self, steps: range, share: Callable[[int], float]) -> list[Trip[D]]:
-        """The server's work in some steps.
-
-        Args:
-            steps: Their numbers in the descent.
-            share: From the number of a step to the share of the learning rate.
-        """
+        """The server's work in some steps, with the share of the learning rate by the step."""
         found: list[Trip[D]] = []
         for step in steps:
             plan = self.plans[step >= self.exact_steps]
@@ -239,13 +228,7 @@ class TripWork(SummedWork[Known, Contribution]):
 
 
 def entering(batch: int, samples: int, largest: Mapping[str, float]) -> Images:
-    """How images enter the sums of a step.
-
-    Args:
-        batch: Images of all clients in a step, on average.
-        samples: Images of all clients.
-        largest: What no image's part exceeds, by the name of the sum.
-    """
+    """How images enter the sums of a step."""
     there = max(1, samples)
     return Images(min(1.0, batch / there), min(batch, there), largest)
 

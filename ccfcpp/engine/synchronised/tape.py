@@ -23,12 +23,7 @@ Suspension = Generator[None, None, None]
 
 
 class Tape:
-    """A program on its way through the trips of one step.
-
-    Args:
-        program: The program.
-        parameters: What the gradient is wanted for, by name.
-    """
+    """A program on its way through the trips of one step."""
 
     def __init__(self, program: Program, parameters: Mapping[str, Tensor]) -> None:
         self.pools: list[Pool] = []

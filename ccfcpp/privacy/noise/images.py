@@ -93,12 +93,7 @@ class ImageSums:
         self._slopes_at_sums: dict[str, Tensor] = {}
 
     def advance(self, totals: Mapping[str, Tensor], slopes: Mapping[str, Tensor]) -> Contribution:
-        """The clipped sums that the next trip asks for, float64.
-
-        Args:
-            totals: Pooled sums that are new, by name.
-            slopes: Pooled gradients at statistics that are new, by name.
-        """
+        """The clipped sums that the next trip asks for, float64."""
         wanted = next(self._trips)
         self.totals |= totals
         self.slopes |= slopes

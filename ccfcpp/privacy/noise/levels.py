@@ -142,13 +142,8 @@ class Level(ABC):
 class ClientLevel(Level):
     """Nobody can tell whether a client took part.
 
-    In each round a client is invited with probability q, and all sums of the round are over the
-    same clients. A mean is divided by q N, whoever takes part.
-
-    Args:
-        sampled: q.
-        clients: N, the connected clients.
-        dropout: With which probability an invited client drops out.
+    In each round each of the N connected clients is invited with probability q (``sampled``), and
+    all sums of the round are over the same clients. A mean is divided by q N, whoever takes part.
     """
 
     neighbours = "one client, with all its images, is there or is not"

@@ -117,13 +117,7 @@ class Bounds:
         return factors.masked_fill(spoilt, 0), spoilt
 
     def noised(self, totals: Mapping[str, Tensor], noise: float, source: "NoiseSource") -> Addends:
-        """Sums of clipped parts with their noise.
-
-        Args:
-            totals: float64 by name.
-            noise: z.
-            source: Of standard normal numbers.
-        """
+        """Sums of clipped parts, float64 by name, with their noise, whose z is ``noise``."""
         found: Addends = {}
         grouped = self._groups(totals)
         share = shares(self.exchange.parts, grouped)

@@ -88,12 +88,7 @@ class Keys:
 
 @dataclass(frozen=True)
 class Mail:
-    """All boxes; nobody but its receiver can open one.
-
-    Attributes:
-        receivers: int64 of shape (boxes,).
-        boxes: The sender and the content of each box.
-    """
+    """All boxes; nobody but its receiver can open one."""
 
     receivers: Tensor
     boxes: Rows

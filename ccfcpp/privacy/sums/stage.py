@@ -24,7 +24,6 @@ from ccfcpp.engine.stages import Deliver, Request, combined, sent_bytes
 from ccfcpp.engine.transport import Reply
 from ccfcpp.privacy.config import PrivacyConfig
 from ccfcpp.privacy.noise.levels import Level
-from ccfcpp.privacy.sums.addition import Addition
 from ccfcpp.privacy.sums.client import addition_of, flattened, unflattened
 from ccfcpp.privacy.sums.messages import (
     KEYS,
@@ -82,7 +81,11 @@ class Summing:
                     told.update(reply.clients)
                     yield dataclasses.replace(reply, update=refusal, bytes_up=sent_bytes(reply))
             with section("sums: total"):
-                update = self._whole(addition, request, unflattened(total.total(), like))
+                totals, contributors = unflattened(total.total(), like), 1.0
+                if self.mechanism is not None:
+                    totals = self.mechanism.published(request.exchange, totals)
+                    contributors = self.mechanism.contributors
+                update = addition.whole(request.form, totals, contributors)
         except RefusedUpdateError as refusal:
             update = refusal
             left = [member.id for member in request.members if member.id not in told]
@@ -114,22 +117,9 @@ class Summing:
             return refusal
         return None
 
-    def _whole(self, addition: Addition, request: Request, totals: Addends) -> object:
-        contributors = 1.0
-        if self.mechanism is not None:
-            totals = self.mechanism.published(request.exchange, totals)
-            contributors = self.mechanism.contributors
-        return addition.whole(request.form, totals, contributors)
-
 
 class Total(ABC):
-    """One sum over clients. Its steps raise ``RefusedUpdateError`` where there is none.
-
-    Attributes:
-        lost: Why clients have no part in the sum, by their numbers.
-        bytes_up: What clients have sent for it.
-        bytes_down: What they have received for it, without the message of the exchange.
-    """
+    """One sum over clients. Its steps raise ``RefusedUpdateError`` where there is none."""
 
     def __init__(self, request: Request, inner: Deliver, like: Addends, stage: Summing) -> None:
         self.request = request
@@ -137,8 +127,9 @@ class Total(ABC):
         self.like = like
         self.stage = stage
         self.lost: dict[int, RefusedUpdateError] = {}
-        self.bytes_up = 0
-        self.bytes_down = 0
+        """Why clients have no part in the sum, by their numbers."""
+        # What they have sent and received for it, without the message of the exchange.
+        self.bytes_up = self.bytes_down = 0
 
     def begin(self) -> None:  # noqa: B027 - most sums need nothing
         """Do what has to be done before clients work."""
