@@ -125,12 +125,8 @@ class ServerWork(ABC, Generic[State, Message, Update]):
     def check(self, message: Message, update: Update, senders: Sequence[Member]) -> None:
         """Refuse an update that claims what cannot be so.
 
-        Its type, its form and that its numbers are finite have been checked.
-
-        Args:
-            message: What went down.
-            update: What came up.
-            senders: Who sent it, as the server knows them: one client, or those of a sum.
+        Its type, its form and that its numbers are finite have been checked. The senders are known
+        as the server knows them: one client, or those of a sum.
 
         Raises:
             RefusedUpdateError: It cannot be used.

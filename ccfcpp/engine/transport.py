@@ -114,7 +114,9 @@ class InProcess:
         for first in range(0, len(true), most):
             cohort = [self.clients[m.id] for m in true[first : first + most]]
             if work.exchange.uses_memory:
-                self._wake(cohort)
+                with section("client memories"):
+                    for client in cohort:
+                        client.memory = self.memories.take(client.id)
             before = {client.id: client.memory for client in cohort}
             answers: Sequence[tuple[Sequence[Client], object]]
             total = work.local_sum(task, message, cohort, randomness) if merges else None
@@ -135,11 +137,6 @@ class InProcess:
                 keep = partial(self._keep, changed, task) if changed else _nothing
                 yield Reply(first_of, update, keep, tuple(others))
             del before, answers, total, together, update, changed, keep
-
-    def _wake(self, cohort: Sequence[Client]) -> None:
-        with section("client memories"):
-            for client in cohort:
-                client.memory = self.memories.take(client.id)
 
     def _keep(self, memories: Mapping[int, Memory], task: Task) -> None:
         with section("client memories"):

@@ -104,7 +104,8 @@ class Descent:
         """How images enter sums; or why they cannot be told apart."""
         if isinstance(self.largest, str):
             return self.largest
-        return entering(self.batch, self.samples, self.largest)
+        there = max(1, self.samples)
+        return Images(min(1.0, self.batch / there), min(self.batch, there), self.largest)
 
     @cached_property
     def plans(self) -> tuple[Plan, Plan]:
@@ -227,12 +228,6 @@ class TripWork(SummedWork[Known, Contribution]):
         return self.steps.advance(self.number, task, message, clients, randomness)
 
 
-def entering(batch: int, samples: int, largest: Mapping[str, float]) -> Images:
-    """How images enter the sums of a step."""
-    there = max(1, samples)
-    return Images(min(1.0, batch / there), min(batch, there), largest)
-
-
 def turn(samples: int, share: float, step: int, randomness: Randomness) -> Tensor:
     """The images of a client whose turn it is.
 
@@ -241,12 +236,6 @@ def turn(samples: int, share: float, step: int, randomness: Randomness) -> Tenso
     share of all images, and u in [0, 1) is the client's own: without it, all small clients would
     show an image in the same steps. So all clients together show about B images in a step, whatever
     the partition, and each client shows each of its images about equally often.
-
-    Args:
-        samples: How many images the client has.
-        share: q, the images that it shows in a step on average.
-        step: s.
-        randomness: The client's source.
 
     Returns:
         int64 indices; none where no image's turn falls into this step.

@@ -220,12 +220,7 @@ def bounding_of(config: PrivacyConfig) -> ImageBounding | None:
 
 
 def poisson_turn(samples: int, share: float, source: NoiseSource) -> Tensor:
-    """Images of a client, each drawn by itself; nobody else can draw them again.
-
-    Args:
-        samples: How many images the client has.
-        share: How many of them are drawn on average.
-        source: Of random numbers.
+    """Images of a client, ``share`` on average, each drawn by itself so that nobody can redraw.
 
     Returns:
         int64 indices, ascending; perhaps none.

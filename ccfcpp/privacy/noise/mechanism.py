@@ -34,17 +34,14 @@ _SHARE_OF_REPORTS = 0.04
 def shares(parts: Mapping[str, Part], names: Iterable[str]) -> dict[str, float]:
     """The share w of each group of an update in what a sum may cost."""
     found = list(names)
-    reports = [name for name in found if _is_report(part_of(parts, name))]
+    known = {name: part_of(parts, name) for name in found}
+    reports = [name for name, part in known.items() if isinstance(part, Sum) and part.report]
     rest = len(found) - len(reports)
     if rest == 0 or not reports:
         return dict.fromkeys(found, 1 / len(found))
     equal = (1 - _SHARE_OF_REPORTS) / rest
     of_reports = _SHARE_OF_REPORTS / len(reports)
     return {name: of_reports if name in reports else equal for name in found}
-
-
-def _is_report(part: Part) -> bool:
-    return isinstance(part, Sum) and part.report
 
 
 @dataclass(frozen=True)
