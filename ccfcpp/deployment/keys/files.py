@@ -20,13 +20,7 @@ _CLIENT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}")
 
 @dataclass(frozen=True)
 class ServerKeys:
-    """Files of a server's keys, as ``ccfcpp keys`` makes them.
-
-    Attributes:
-        certificate: The server's certificate.
-        key: The server's private key.
-        authority: The certificate of the authority that signed the server's.
-    """
+    """Files of a server's keys, as ``ccfcpp keys`` makes them; of the authority its certificate."""
 
     certificate: Path
     key: Path

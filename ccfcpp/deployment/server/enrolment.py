@@ -15,7 +15,11 @@ from ccfcpp.core.files import write_whole
 from ccfcpp.deployment.link.messages import MessageError, Request, Response, new_token
 from ccfcpp.deployment.link.packet import Link, Packet, Undelivered
 from ccfcpp.deployment.link.run_spec import Facts, RunSpec
-from ccfcpp.deployment.server.experiment import DeployedExperiment, make_experiment
+from ccfcpp.deployment.server.experiment import (
+    DeployedClassification,
+    DeployedClustering,
+    DeployedExperiment,
+)
 from ccfcpp.deployment.server.transport import Deployed, Timeouts, Watcher
 from ccfcpp.engine.client import Member
 
@@ -57,7 +61,8 @@ class Enrolment:
         watch: Watcher = lambda member, before, now: None,
     ) -> DeployedExperiment:
         """Return the experiment with these clients."""
-        return make_experiment(
+        kinds = {"cluster": DeployedClustering, "classify": DeployedClassification}
+        return kinds[self.spec.command](
             config,
             self.spec,
             self.members,

@@ -275,11 +275,3 @@ def sum_of(counts: Mapping[int, Tensor]) -> Tensor | None:
         return None
     table = torch.stack(list(counts.values())).sum(dim=0)
     return table if int(table.sum()) > 0 else None
-
-
-def make_experiment(
-    config: MethodConfig, spec: RunSpec, members: Sequence[Member], connect: Connect
-) -> DeployedExperiment:
-    """Return the experiment that a description asks for; the arguments are those of the class."""
-    kinds = {"cluster": DeployedClustering, "classify": DeployedClassification}
-    return kinds[spec.command](config, spec, members, connect)

@@ -1,5 +1,6 @@
 """The engine's transport to clients on other machines."""
 
+import operator
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -183,13 +184,11 @@ class Deployed:
         update = deserialize(exchange.update, found.payload, self.device)
         if not response.remembers:
             return Reply(member.id, update)
-        return Reply(member.id, update, partial(self._accept, member.id, request.version))
+        accept = partial(operator.setitem, self._accepted, member.id, request.version)
+        return Reply(member.id, update, accept)
 
     def _stands(self, member: Member, now: Standing) -> None:
         before = self.standings.get(member.id, "away")
         self.standings[member.id] = now
         if now != before:
             self.watch(member, before, now)
-
-    def _accept(self, client: int, version: str) -> None:
-        self._accepted[client] = version

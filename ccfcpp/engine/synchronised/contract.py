@@ -132,7 +132,7 @@ class Bounding(Protocol):
         """The source of what nobody may draw again, in place of the run's."""
 
     def rows(self, exchange: AnyExchange, part: str, rows: Tensor) -> Tensor:
-        """Scale down what exceeds its bound in rows of shape (images, …), one for each image."""
+        """Scale down what exceeds its bound in rows of shape (images, d), one for each image."""
 
     def open(
         self,

@@ -37,11 +37,7 @@ from ccfcpp.models.state import ModelState
 
 @dataclass(frozen=True)
 class Turn:
-    """The images of a client whose turn it is in a step.
-
-    Attributes:
-        chosen: Their int64 indices, on the device of the client's images; perhaps none.
-    """
+    """A client's images whose turn it is in a step: int64 indices on their device, perhaps none."""
 
     client: Client
     chosen: Tensor
