@@ -20,7 +20,7 @@ _CLIENT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}")
 
 @dataclass(frozen=True)
 class ServerKeys:
-    """Files of a server's keys, as ``ccfcpp keys`` makes them; of the authority its certificate."""
+    """Files of a server's keys, and the certificate of the authority that has signed its own."""
 
     certificate: Path
     key: Path

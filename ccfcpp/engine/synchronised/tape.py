@@ -165,12 +165,11 @@ class Plan:
     ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """Of the sums and the gradients so far, those that clients do not know before a trip."""
         if trip == 0:
-            new_totals, new_slopes = self.lags.totals, self.lags.slopes
+            asked = set(self.lags.totals), set(self.lags.slopes)
         else:
             before = self.trips[trip - 1]
-            new_totals = before.sums.keys() - self.lags.totals
-            new_slopes = before.slopes.keys() - self.lags.slopes
-        return {n: totals[n] for n in new_totals}, {n: slopes[n] for n in new_slopes}
+            asked = before.sums.keys() - self.lags.totals, before.slopes.keys() - self.lags.slopes
+        return {name: totals[name] for name in asked[0]}, {name: slopes[name] for name in asked[1]}
 
 
 def rehearsed(make: Callable[[], Tape], lags: Lags) -> tuple[Plan, Plan]:
