@@ -106,7 +106,7 @@ class Federation(Generic[State, Carrier]):
         self.transport = transport
         self.guard = guard
         self.observer = observer
-        self._deliver = through(transport, stages)
+        self.stages = stages
         self._looking = 0.0
         self._heard: set[int] = set()
 
@@ -166,7 +166,7 @@ class Federation(Generic[State, Carrier]):
         """The updates that can be used, one by one as they come."""
         work, counts = request.work, request.exchange.travels
         down = size(pack(request.message)) if counts else 0
-        for reply in self._deliver(request):
+        for reply in through(self.transport, self.stages)(request):
             if isinstance(reply.update, AbsentClientError):
                 _note(report.absent, work, reply)
                 continue
