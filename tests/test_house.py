@@ -1,9 +1,11 @@
 """The floors of the house: each room imports only from those below it, and nothing in a circle."""
 
+import ast
 import os
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -32,6 +34,51 @@ def test_every_room_has_its_floor() -> None:
 def test_no_module_lies_loose() -> None:
     loose = {path.name for path in (REPOSITORY / "ccfcpp").iterdir() if path.is_file()}
     assert loose == {"__init__.py", "__main__.py", "py.typed"}
+
+
+def imports_of(node: ast.AST) -> Iterator[str]:
+    """The modules that are imported as a module is, but for what only types need."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.dump(child.test):
+            yield from (name for other in child.orelse for name in imports_of(other))
+        elif isinstance(child, ast.Import):
+            yield from (alias.name for alias in child.names)
+        elif isinstance(child, ast.ImportFrom) and child.module:
+            yield from (child.module, *(f"{child.module}.{alias.name}" for alias in child.names))
+        elif not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield from imports_of(child)
+
+
+def reached_from(module: str) -> set[str]:
+    """The files that a module imports and that these import, itself among them.
+
+    Packages' own files, which hold a docstring alone, are none of them.
+    """
+    found: set[str] = set()
+    waiting = [module]
+    while waiting:
+        path = f"{waiting.pop().replace('.', '/')}.py"
+        if path not in found and (REPOSITORY / path).is_file():
+            found.add(path)
+            tree = ast.parse((REPOSITORY / path).read_text())
+            waiting += [name for name in imports_of(tree) if name.startswith("ccfcpp.")]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("module", "most"),
+    [
+        ("ccfcpp.clustering.scan.algorithm", 35),
+        ("ccfcpp.clustering.ccfc.algorithm", 60),
+        ("ccfcpp.engine.federation", 20),
+    ],
+)
+def test_what_is_to_be_read_to_understand_a_system_stays_small(module: str, most: int) -> None:
+    found = reached_from(module)
+    assert len(found) <= most
+    assert {f"{module.replace('.', '/')}.py", "ccfcpp/engine/exchange.py"} <= found
+    rooms = {path.split("/")[1] for path in found}
+    assert not rooms & {"privacy", "hostility", "deployment"}
 
 
 def imported(program: str) -> set[str]:

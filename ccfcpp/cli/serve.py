@@ -21,7 +21,7 @@ from ccfcpp.core.errors import UsageError
 from ccfcpp.core.units import counted
 from ccfcpp.data.registry import DATASETS
 from ccfcpp.deployment.keys.local import FOLDER, HOST, PORT, make_local_keys, require_this_machine
-from ccfcpp.privacy.in_words import trust_rows
+from ccfcpp.privacy.trust import trust_rows
 from ccfcpp.runs.paths import RunPaths
 from supervised.running import CLASSIFICATION
 
@@ -133,7 +133,7 @@ def serve(
 def _run(opening: Opening[MethodConfig], task: str, place: Place) -> Summary:
     from ccfcpp.deployment.keys.roster import read_roster
     from ccfcpp.deployment.server.enrolment import Enrolment, enrol, wait_for_clients
-    from ccfcpp.deployment.server.serving import open_server
+    from ccfcpp.deployment.server.gate_server import open_server
     from ccfcpp.deployment.server.transport import Timeouts
 
     console, timeouts, least = terminal.progress_console(), Timeouts(place.limit), place.clients

@@ -15,7 +15,7 @@ from ccfcpp.cli.flags import Flag
 from ccfcpp.core.config import Tree
 from ccfcpp.core.config_layers import flatten, values_of
 from ccfcpp.core.units import counted
-from ccfcpp.privacy.in_words import trust_rows
+from ccfcpp.privacy.trust import trust_rows
 from ccfcpp.runs.given import Given
 from ccfcpp.runs.pipeline import M, Pipeline
 

@@ -63,11 +63,7 @@ class Algorithm(ABC, Generic[State]):
 
     @abstractmethod
     def client_side(self, crew: Crew) -> ClientSide:
-        """The work of the clients of one process.
-
-        Args:
-            crew: How many clients there are, how large, and what they must keep to.
-        """
+        """The work of the clients of one process."""
 
     def has_converged(self, state: State) -> bool:
         """Whether no further round would change the state, so that the run may end early."""

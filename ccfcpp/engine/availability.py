@@ -33,9 +33,7 @@ class Availability:
             UsageError: None is left, or the server would invite none of them.
         """
         absent = _of_clients(self.disconnection_rate, len(clients))
-        order = torch.randperm(len(clients), generator=randomness.generator("disconnection"))
-        ordered = sorted(clients)
-        left = sorted(ordered[index] for index in order[absent:].tolist())
+        left = sorted(_shuffled(clients, randomness.generator("disconnection"))[absent:])
         if not left:
             raise UsageError(
                 f"disconnection_rate = {self.disconnection_rate:g} disconnects all {len(clients)} "
@@ -53,21 +51,19 @@ class Availability:
         return _of_clients(self.sample_fraction, connected)
 
     def taking_part(self, connected: Sequence[int], randomness: Randomness) -> list[int]:
-        """The clients of one round: sampled by the server, less those that drop out, ascending.
-
-        Args:
-            connected: The clients that ``connected`` gave.
-            randomness: The source, set to the round.
-        """
+        """The clients of one round: sampled by the server, less those that drop out, ascending."""
         count = self.invited(len(connected))
-        order = torch.randperm(len(connected), generator=randomness.generator("client sampling"))
-        ordered = sorted(connected)
-        invited = sorted(ordered[index] for index in order[:count].tolist())
+        invited = sorted(_shuffled(connected, randomness.generator("client sampling"))[:count])
         return [client for client in invited if not self._drops_out(randomness.of_client(client))]
 
     def _drops_out(self, randomness: Randomness) -> bool:
         draw = torch.rand((), generator=randomness.generator("dropout"))
         return bool(draw < self.dropout_rate)
+
+
+def _shuffled(clients: Sequence[int], generator: torch.Generator) -> list[int]:
+    ordered = sorted(clients)
+    return [ordered[index] for index in torch.randperm(len(ordered), generator=generator).tolist()]
 
 
 def _of_clients(share: float, clients: int) -> int:

@@ -58,12 +58,7 @@ class CheckpointClock:
 
 
 def save_checkpoint(path: Path, checkpoint: Checkpoint[Any]) -> None:
-    """Write a checkpoint as a safetensors file, which holds no code.
-
-    Args:
-        path: The file; its folder is made where it is missing.
-        checkpoint: What to save. Tensors may lie on any device.
-    """
+    """Write a checkpoint as a safetensors file, which holds no code."""
     header = {
         "next_round": str(checkpoint.next_round),
         "facts": json.dumps(checkpoint.facts),
@@ -75,11 +70,6 @@ def save_checkpoint(path: Path, checkpoint: Checkpoint[Any]) -> None:
 
 def load_checkpoint(path: Path, kind: type[State], device: torch.device) -> Checkpoint[State]:
     """Read a checkpoint back.
-
-    Args:
-        path: The file that ``save_checkpoint`` wrote.
-        kind: The dataclass of the server's state.
-        device: Where the tensors go.
 
     Raises:
         UsageError: The file is not a whole checkpoint.

@@ -43,13 +43,7 @@ class Client:
 
 @dataclass(frozen=True)
 class Member:
-    """What the server knows of a client.
-
-    Attributes:
-        id: The client's number.
-        name: What reports call it.
-        samples: How many images it holds.
-    """
+    """What the server knows of a client: its number, name in reports, and number of images."""
 
     id: int
     name: str

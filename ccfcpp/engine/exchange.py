@@ -120,21 +120,13 @@ class ServerWork(ABC, Generic[State, Message, Update]):
 
     @abstractmethod
     def form(self, message: Message) -> Form:
-        """The names, shapes and dtypes that an update must have.
-
-        Args:
-            message: What went down.
-        """
+        """The names, shapes and dtypes that an update must have."""
 
     def check(self, message: Message, update: Update, senders: Sequence[Member]) -> None:
         """Refuse an update that claims what cannot be so.
 
-        Its type, its form and that its numbers are finite have been checked.
-
-        Args:
-            message: What went down.
-            update: What came up.
-            senders: Who sent it, as the server knows them: one client, or those of a sum.
+        Its type, its form and that its numbers are finite have been checked. The senders are known
+        as the server knows them: one client, or those of a sum.
 
         Raises:
             RefusedUpdateError: It cannot be used.
@@ -223,6 +215,14 @@ class SummedWork(ClientWork[Message, Update]):
     ) -> Sequence[Update | RefusedUpdateError]:
         """The sum of each client by itself."""
         return [self.local_sum(task, message, [client], randomness) for client in clients]
+
+
+def cohort_apart(work: "AnyClientWork") -> int:
+    """How many clients work side by side where each one's update is wanted by itself.
+
+    Sums of single clients are formed one after the other: more of them would only be held at once.
+    """
+    return 1 if isinstance(work, SummedWork) else work.cohort
 
 
 AnyExchange: TypeAlias = Exchange[Any, Any]

@@ -16,7 +16,6 @@ from ccfcpp.engine.exchange import (
     AnyServerWork,
     ClientSide,
     RefusedUpdateError,
-    ServerWork,
     State,
     Task,
 )
@@ -36,15 +35,12 @@ class Guard(Protocol):
 
     def allows(self, number: int, works: Sequence[AnyServerWork]) -> bool:
         """Whether a round may be run."""
-        ...
 
     def begins(self, number: int, works: Sequence[AnyServerWork]) -> None:
         """Note that a round is about to be run."""
-        ...
 
     def figures(self) -> dict[str, float]:
         """Figures for the round's report."""
-        ...
 
 
 @dataclass
@@ -84,12 +80,6 @@ class Federation(Generic[State, Carrier]):
     clients are.
 
     Args:
-        system: The algorithm's name, which tasks carry.
-        algorithm: The system to run.
-        members: The connected clients; their order does not matter.
-        availability: Which of them take part in each round.
-        randomness: The run's source of random numbers.
-        transport: What takes tasks to the clients.
         stages: What lies between the transport and the loop, from the clients' side on.
         guard: Asked before each round; where it does not allow one, the run is over.
         observer: Called for each accepted update that holds a local model to compare, before it is
@@ -116,7 +106,7 @@ class Federation(Generic[State, Carrier]):
         self.transport = transport
         self.guard = guard
         self.observer = observer
-        self._deliver = through(transport, stages)
+        self.stages = stages
         self._looking = 0.0
         self._heard: set[int] = set()
 
@@ -157,7 +147,13 @@ class Federation(Generic[State, Carrier]):
             if work.exchange.follows:
                 members = [member for member in members if member.id in taken]
             taken = set()
-            state = self._run_exchange(work, task, state, members, randomness, report, taken)
+            if members:
+                request = Request(work, task, work.broadcast(state), members)
+                updates = self._accepted(request, report, taken)
+                if (first := next(updates, None)) is not None:
+                    updates = itertools.chain([first], updates)
+                    state, figures = work.aggregate(state, updates, randomness)
+                    report.figures |= figures
             tell_exchanges(index + 1, len(works))
         if self.guard is not None:
             report.figures |= self.guard.figures()
@@ -166,39 +162,11 @@ class Federation(Generic[State, Carrier]):
         report.seconds = time.monotonic() - started - self._looking
         return state, report
 
-    def _run_exchange(
-        self,
-        work: ServerWork[State, Any, Any],
-        task: Task,
-        state: State,
-        members: Sequence[Member],
-        randomness: Randomness,
-        report: RoundReport,
-        taken: set[int],
-    ) -> State:
-        if not members:
-            return state
-        request = Request(work, task, work.broadcast(state), members)
-        updates = self._accepted(request, report, taken)
-        first = next(updates, None)
-        if first is None:
-            return state
-        updates = itertools.chain([first], updates)
-        state, figures = work.aggregate(state, updates, randomness)
-        report.figures |= figures
-        return state
-
     def _accepted(self, request: Request, report: RoundReport, taken: set[int]) -> Iterator[object]:
-        """The updates that can be used, one by one as they come.
-
-        Args:
-            request: What the clients are asked for.
-            report: Takes what is refused, and how many bytes travel.
-            taken: Takes the numbers of the clients whose updates are used.
-        """
+        """The updates that can be used, one by one as they come."""
         work, counts = request.work, request.exchange.travels
         down = size(pack(request.message)) if counts else 0
-        for reply in self._deliver(request):
+        for reply in through(self.transport, self.stages)(request):
             if isinstance(reply.update, AbsentClientError):
                 _note(report.absent, work, reply)
                 continue
@@ -238,17 +206,7 @@ def in_process(
     memories: ClientMemories,
     side: ClientSide | None = None,
 ) -> Federation[State, InProcess]:
-    """A federation all of whose clients are in this process.
-
-    Args:
-        system: The algorithm's name.
-        algorithm: The system to run.
-        clients: The connected clients.
-        availability: Which of them take part in each round.
-        randomness: The run's source of random numbers.
-        memories: What the clients remember.
-        side: Their work; made here where it is None.
-    """
+    """A federation all of whose clients are in this process; ``side`` is what they can do."""
     if side is None:
         side = algorithm.client_side(Crew.of(clients, availability.invited(len(clients))))
     transport = InProcess(clients, side, memories, randomness)

@@ -67,13 +67,7 @@ class ClientMemories:
             ) from error
 
     def keep(self, client: int, memory: Memory, version: str) -> None:
-        """Hold the next version of a client's memory; the last one is forgotten.
-
-        Args:
-            client: The client's number.
-            memory: What it remembers now.
-            version: The round and the exchange that it comes from, such as ``12.0``.
-        """
+        """Hold the next version of a memory, such as ``12.0``, in place of the last one."""
         self._bytes -= _size(self._held.pop(client, {}))
         self._remove(self._files.pop(client, None))
         if self._bytes + _size(memory) <= self._budget:
@@ -104,11 +98,7 @@ class ClientMemories:
         self.settle()
 
     def look_at(self, files: Mapping[int, str]) -> None:
-        """Take the memories that a checkpoint names, and leave the folder, which others use.
-
-        Raises:
-            UsageError: One of the files is missing.
-        """
+        """Take the memories that a checkpoint names, and leave the folder, which others use."""
         for client, name in files.items():
             if not (self._place() / name).is_file():
                 raise UsageError(

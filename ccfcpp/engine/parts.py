@@ -92,12 +92,7 @@ def is_statistic(name: str) -> bool:
 
 @dataclass(frozen=True)
 class Rows:
-    """A number of rows that the client chooses; it is the same in all tensors of an update.
-
-    Attributes:
-        most: How many rows there may be.
-        least: How many there must be.
-    """
+    """A number of rows, ``least`` to ``most``, that the client chooses for all of an update."""
 
     most: int
     least: int = 1
@@ -108,13 +103,7 @@ class Rows:
 
 @dataclass(frozen=True)
 class Spec:
-    """The form of one tensor.
-
-    Attributes:
-        dtype: Its type.
-        shape: Its shape, in which a length may be left to the client.
-        optional: Whether it may be missing.
-    """
+    """The form of one tensor; a length may be left to the client, or the whole tensor."""
 
     dtype: torch.dtype
     shape: tuple[int | Rows, ...] = ()

@@ -149,11 +149,7 @@ def not_finite(tensors: Mapping[str, Tensor]) -> str | None:
 
 
 def check_form(form: Form, tensors: Mapping[str, Tensor]) -> None:
-    """Refuse tensors whose names, shapes or dtypes are not those of a form.
-
-    Raises:
-        RefusedUpdateError: In one line, the first tensor that differs.
-    """
+    """Refuse tensors whose names, shapes or dtypes are not those of a form."""
     rows: set[int] = set()
     for name in sorted(form.keys() | tensors.keys()):
         spec, tensor = form.get(name), tensors.get(name)
@@ -168,11 +164,7 @@ def check_form(form: Form, tensors: Mapping[str, Tensor]) -> None:
 
 
 def check_samples(claimed: int, senders: Sequence[Member]) -> None:
-    """Refuse a number of samples that is not the senders', as the server knows them.
-
-    Raises:
-        RefusedUpdateError: It is another.
-    """
+    """Refuse a number of samples that is not the senders', as the server knows them."""
     held = sum(sender.samples for sender in senders)
     if claimed != held:
         raise RefusedUpdateError(f"it claims {claimed} samples, and the client holds {held}")

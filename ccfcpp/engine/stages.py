@@ -16,14 +16,7 @@ from ccfcpp.engine.transport import Reply, Transport
 
 @dataclass(frozen=True)
 class Request:
-    """What the server asks of some clients in an exchange.
-
-    Attributes:
-        work: The server's half of the exchange.
-        task: What the clients are asked for.
-        message: What goes down to each of them.
-        members: The clients.
-    """
+    """What the server asks of some clients in an exchange."""
 
     work: AnyServerWork
     task: Task
@@ -60,7 +53,6 @@ class Stage(Protocol):
             request: What they are asked for.
             inner: The transport, with the stages that are nearer to the clients.
         """
-        ...
 
 
 def through(transport: Transport, stages: Sequence[Stage]) -> Deliver:
@@ -94,10 +86,6 @@ def combined(update: object, replies: Sequence[Reply], reply: Reply) -> Reply:
 
 def checked(request: Request, reply: Reply) -> object:
     """The update of a reply, where it can be used.
-
-    Args:
-        request: What was asked.
-        reply: What came.
 
     Raises:
         RefusedUpdateError: There is no update, or its type, form or numbers are not those that the
@@ -136,11 +124,7 @@ def sent_bytes(reply: Reply) -> int:
 
 
 def packed(update: object) -> dict[str, Tensor]:
-    """The tensors of an update.
-
-    Raises:
-        RefusedUpdateError: It is no dataclass of tensors and numbers.
-    """
+    """The tensors of an update; a ``RefusedUpdateError`` where it holds something else."""
     try:
         return pack(update)
     except TypeError as error:

@@ -8,7 +8,7 @@ from typing import Protocol
 from ccfcpp.core.profiling import section
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.client import Client, Member, Memory, by_size
-from ccfcpp.engine.exchange import ClientSide, Task
+from ccfcpp.engine.exchange import ClientSide, Task, cohort_apart
 from ccfcpp.engine.memories import ClientMemories
 
 
@@ -56,20 +56,13 @@ class Transport(Protocol):
     def deliver(self, task: Task, message: object, members: Sequence[Member]) -> Iterator[Reply]:
         """Have some clients work.
 
-        Args:
-            task: What they are asked for.
-            message: What goes down to each of them.
-            members: The clients.
-
         Yields:
             A reply for each client, in the order of ``members``, while later ones may still work.
             For a client that does not answer it is an ``AbsentClientError``.
         """
-        ...
 
     def save(self) -> Mapping[int, str]:
         """Make all memories outlast a crash; the name of each one's version, for a checkpoint."""
-        ...
 
     def restore(self, versions: Mapping[int, str]) -> None:
         """Go on with the memories of a checkpoint.
@@ -77,21 +70,15 @@ class Transport(Protocol):
         Raises:
             UsageError: One of them is missing.
         """
-        ...
 
     def settle(self) -> None:
         """A checkpoint names what ``save`` gave: no other version is needed any more."""
-        ...
 
 
 class InProcess:
     """Clients in this process, a cohort of them side by side.
 
     Args:
-        clients: The clients; their order does not matter.
-        side: Their work.
-        memories: What they remember.
-        randomness: The run's source of random numbers.
         merges: Whether clients whose updates are sums send one for all of them. It is faster; but
             the server then cannot tell them apart, and the last digits are not those of clients in
             processes of their own.
@@ -118,17 +105,21 @@ class InProcess:
         """Have cohort after cohort work; while one does, nothing of the one before is held."""
         work = self.side.works[task.exchange]
         randomness = self.randomness.at_round(task.round)
-        # The server may have been told other sizes; a cohort goes by those that are true.
-        true = by_size(self.clients[member.id].member for member in members)
-        for first in range(0, len(true), work.cohort):
-            cohort = [self.clients[m.id] for m in true[first : first + work.cohort]]
+        true = [self.clients[member.id].member for member in members]
+        if true != [*members]:
+            # The server was told other sizes; a cohort goes by those that are true.
+            true = by_size(true)
+        merges = work.exchange.is_sum and self.merges
+        most = work.cohort if merges else cohort_apart(work)
+        for first in range(0, len(true), most):
+            cohort = [self.clients[m.id] for m in true[first : first + most]]
             if work.exchange.uses_memory:
-                self._wake(cohort)
+                with section("client memories"):
+                    for client in cohort:
+                        client.memory = self.memories.take(client.id)
             before = {client.id: client.memory for client in cohort}
             answers: Sequence[tuple[Sequence[Client], object]]
-            total = None
-            if work.exchange.is_sum and self.merges:
-                total = work.local_sum(task, message, cohort, randomness)
+            total = work.local_sum(task, message, cohort, randomness) if merges else None
             if total is not None:
                 answers = [(cohort, total)]
             else:
@@ -146,11 +137,6 @@ class InProcess:
                 keep = partial(self._keep, changed, task) if changed else _nothing
                 yield Reply(first_of, update, keep, tuple(others))
             del before, answers, total, together, update, changed, keep
-
-    def _wake(self, cohort: Sequence[Client]) -> None:
-        with section("client memories"):
-            for client in cohort:
-                client.memory = self.memories.take(client.id)
 
     def _keep(self, memories: Mapping[int, Memory], task: Task) -> None:
         with section("client memories"):

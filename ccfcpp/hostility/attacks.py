@@ -14,11 +14,17 @@ from torch import Tensor
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.client import Client, Member
-from ccfcpp.engine.exchange import AnyClientWork, AnyExchange, RefusedUpdateError, Task
+from ccfcpp.engine.exchange import (
+    AnyClientWork,
+    AnyExchange,
+    RefusedUpdateError,
+    Task,
+    cohort_apart,
+)
 from ccfcpp.engine.parts import Count, Mean, Part, Sum, Votes, is_statistic, part_of, sibling
 from ccfcpp.engine.payload import pack, unpack
 from ccfcpp.hostility.config import AttackConfig
-from ccfcpp.privacy.in_words import listed
+from ccfcpp.privacy.trust import listed
 
 
 def chosen_attackers(config: AttackConfig, clients: Sequence[int], seed: int) -> list[int]:
@@ -40,13 +46,6 @@ def chosen_attackers(config: AttackConfig, clients: Sequence[int], seed: int) ->
 
 class Attack:
     """An attack on a run.
-
-    Args:
-        config: Which one.
-        system: The system's name.
-        exchanges: All that its clients can be asked for.
-        members: The connected clients.
-        randomness: The run's source.
 
     Attributes:
         attackers: The hostile clients' numbers, ascending.
@@ -95,8 +94,9 @@ class Attack:
         generator = draw.generator(f"attack {task.index}")
         honest = Honest(exchange.parts, pack(update), pack(message), self.config.scale, generator)
         tensors = honest.tensors | _ATTACKS[self.config.kind](honest)
-        for name in honest.weights:
-            tensors[name] = torch.tensor(self.claimed(client), dtype=tensors[name].dtype)
+        if self.config.kind == "false-sizes":
+            for name in honest.weights:
+                tensors[name] = torch.tensor(self.claimed(client), dtype=tensors[name].dtype)
         return unpack(type(update), tensors)
 
     def header(self) -> str:
@@ -117,19 +117,14 @@ class Attack:
 
 
 class AttackedWork(AnyClientWork):
-    """The clients' work, of which attackers send something false.
-
-    Args:
-        work: The honest work.
-        attack: The attack.
-    """
+    """The clients' work, of which attackers send something false."""
 
     def __init__(self, work: AnyClientWork, attack: Attack) -> None:
         self.work = work
         self.attack = attack
         self.exchange = work.exchange
         # Clients are told apart: sums that are formed at the clients have no attackers.
-        self.cohort = work.cohort
+        self.cohort = cohort_apart(work)
 
     def local_updates(
         self, task: Task, message: object, clients: Sequence[Client], randomness: Randomness
@@ -149,15 +144,7 @@ Tensors = dict[str, Tensor]
 
 @dataclass(frozen=True)
 class Honest:
-    """An honest update, and what an attacker may use.
-
-    Attributes:
-        parts: What its parts mean.
-        tensors: The update, packed.
-        message: What went down, packed.
-        scale: The configured factor.
-        generator: Of random numbers, on the CPU.
-    """
+    """An honest update, and what an attacker may use."""
 
     parts: Mapping[str, Part]
     tensors: Tensors
@@ -211,14 +198,6 @@ def acts_on(kind: str, exchange: AnyExchange) -> bool:
     return any(isinstance(part, Mean | Votes | Sum) for part in parts)
 
 
-def _scaled(honest: Honest) -> Tensors:
-    return _times(honest, honest.scale)
-
-
-def _flipped(honest: Honest) -> Tensors:
-    return _times(honest, -1.0)
-
-
 def _times(honest: Honest, factor: float) -> Tensors:
     starts = {name: honest.start(name) for name in honest.learned}
     return {name: start + factor * (honest.tensors[name] - start) for name, start in starts.items()}
@@ -269,8 +248,8 @@ def _one_point(honest: Honest) -> Tensors:
 
 
 _ATTACKS: dict[str, Callable[[Honest], Tensors]] = {
-    "sign-flip": _flipped,
-    "scaled": _scaled,
+    "sign-flip": lambda honest: _times(honest, -1.0),
+    "scaled": lambda honest: _times(honest, honest.scale),
     "noise": _noise,
     "constant": _constant,
     "false-sizes": _false_sizes,

@@ -30,11 +30,7 @@ class AttackConfig(Section):
         return self.kind != "none" and self.attackers > 0
 
     def refuse_deployed(self) -> None:
-        """Refuse an attack where clients are on several machines.
-
-        Raises:
-            UsageError: There is one.
-        """
+        """Refuse an attack where clients are on several machines."""
         if self.is_on:
             raise UsageError(
                 f"attack.kind = {self.kind} is for clients of one process, to measure what it "

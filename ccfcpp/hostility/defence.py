@@ -9,7 +9,6 @@ import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -50,22 +49,12 @@ Received = tuple[Sequence[Member], object]
 _BY_COORDINATE = ("median", "trimmed-mean")
 
 
-class Treatment(Protocol):
-    """What becomes of the updates of an exchange."""
-
-    def __call__(self, message: object, received: Sequence[Received]) -> Iterable[object]:
-        """The updates that are aggregated, from those of all clients, one at least."""
-        ...
+Treatment = Callable[[object, Sequence[Received]], Iterable[object]]
+"""Takes the message and all clients' updates, one at least; gives those that are aggregated."""
 
 
 class Defence:
     """A stage at which a rule treats the updates of all exchanges of a system.
-
-    Args:
-        config: The rule.
-        system: The system's name.
-        exchanges: All that its clients can be asked for.
-        invited: How many clients the server asks in a round.
 
     Raises:
         UsageError: The rule does not fit the system, or the number of clients.
@@ -132,11 +121,7 @@ def _check_enough(config: DefenceConfig, invited: int) -> None:
 
 
 def _treatment(config: DefenceConfig, system: str, exchange: AnyExchange) -> Treatment:
-    """What a rule does to the updates of an exchange, by what their parts mean.
-
-    Raises:
-        UsageError: It can do nothing with one of the parts.
-    """
+    """What a rule does to the updates of an exchange, by what their parts mean."""
     parts = exchange.parts
     where = f"defence.rule = {config.rule}: in {system}'s exchange {exchange.name!r} the server"
     for name, part in (parts or {"update": Opaque()}).items():
@@ -162,12 +147,7 @@ def _treatment(config: DefenceConfig, system: str, exchange: AnyExchange) -> Tre
 
 @dataclass(frozen=True)
 class Robust:
-    """One update for all clients'.
-
-    Attributes:
-        config: The rule.
-        parts: What the parts of an update mean.
-    """
+    """One update for all clients'."""
 
     config: DefenceConfig
     parts: Mapping[str, Part]
@@ -177,11 +157,11 @@ class Robust:
         updates = [pack(update) for _, update in received]
         names = dict.fromkeys(name for update in updates for name in update)
         known = {name: part_of(self.parts, name) for name in names}
-        models = [n for n, part in known.items() if isinstance(part, Mean) and not part.report]
+        models = [n for n, part in known.items() if isinstance(part, Mean) and not _is_figure(part)]
         found = self.model([{name: update[name] for name in models} for update in updates])
         for name, part in known.items():
             own = [update[name] for update in updates if name in update]
-            if isinstance(part, Mean) and part.report:
+            if _is_figure(part):
                 middle = statistics.median(map(float, own))
                 found[name] = torch.tensor(middle, dtype=own[0].dtype)
             elif isinstance(part, Votes):
@@ -257,10 +237,6 @@ class Bounded:
     scaled down to ``norm`` times the median of the norms (Sun et al., *Can You Really Backdoor
     Federated Learning?*, 2019, with a bound that is not given but found); and a client counts for
     ``weight`` times as many images as the median client at most.
-
-    Attributes:
-        config: The bounds.
-        exchange: Whose updates they are.
     """
 
     config: DefenceConfig
@@ -272,42 +248,50 @@ class Bounded:
         most = self.config.weight * statistics.median(samples)
         shares = [min(1.0, most / max(own, 1.0)) for own in samples]
         updates = [pack(update) for _, update in received]
-        known = {name: part_of(self.exchange.parts, name) for name in updates[0]}
+        names = dict.fromkeys(name for update in updates for name in update)
+        known = {name: part_of(self.exchange.parts, name) for name in names}
         means = [n for n, part in known.items() if isinstance(part, Mean) and not part.report]
-        if means:
-            self._bound_models(pack(message), updates, means)
+        figures = [name for name in means if _is_figure(known[name])]
+        models = [name for name in means if name not in figures]
+        parameters = [name for name in models if not is_statistic(name)]
+        for kind in (parameters, list(filter(is_statistic, models)), *([name] for name in figures)):
+            self._bound_means(pack(message), updates, kind)
         self._bound_votes(updates, [n for n, part in known.items() if isinstance(part, Votes)])
         # Beside a mean there are sums over clients; else they are over images, and so are counts.
         kinds, held = (Sum, [1.0] * len(samples)) if means else (Sum | Count, samples)
-        sums = [n for n, part in known.items() if isinstance(part, kinds) and updates[0][n].ndim]
+        tables = {n for own in updates for n, tensor in own.items() if tensor.ndim}
+        sums = [n for n, part in known.items() if isinstance(part, kinds) and n in tables]
         self._bound_sums(updates, sums, held)
         for (_, update), tensors, share in zip(received, updates, shares, strict=True):
             yield unpack(type(update), tensors | self._weighed(tensors, known, share))
 
-    def _bound_models(
+    def _bound_means(
         self,
         message: Mapping[str, Tensor],
         updates: Sequence[dict[str, Tensor]],
         names: Sequence[str],
     ) -> None:
-        floats = [name for name in names if updates[0][name].is_floating_point()]
-        for kind in (False, True):
-            of_kind = [name for name in floats if is_statistic(name) == kind]
-            changes = [
-                {name: update[name].double() - message[name].double() for name in of_kind}
-                for update in updates
-            ]
-            factors = self._factors([_norm(change) for change in changes])
-            for update, change, factor in zip(updates, changes, factors, strict=True):
-                for name, moved in change.items():
-                    entry = message[name]
-                    update[name] = (entry.double() + factor * moved).to(entry.dtype)
+        starts = {name: message[name].double() for name in names if name in message}
+        there = [own for own in updates if any(name in own for name in names)]
+        changes = [
+            {
+                name: own[name].double() - starts.get(name, 0.0)
+                for name in names
+                if own[name].is_floating_point()
+            }
+            for own in there
+        ]
+        factors = self._factors([_norm(change) for change in changes])
+        for own, change, factor in zip(there, changes, factors, strict=True):
+            for name, moved in change.items():
+                own[name] = (starts.get(name, 0.0) + factor * moved).to(own[name].dtype)
 
     def _bound_votes(self, updates: Sequence[dict[str, Tensor]], names: Sequence[str]) -> None:
         for name in names:
-            norms = [update[name].double().norm(dim=1) for update in updates]
+            there = [update for update in updates if name in update]
+            norms = [update[name].double().norm(dim=1) for update in there]
             longest = self.config.norm * float(torch.cat(norms).median())
-            for update, own in zip(updates, norms, strict=True):
+            for update, own in zip(there, norms, strict=True):
                 factors = (longest / own.clamp(min=1e-300)).clamp(max=1).unsqueeze(1)
                 update[name] = (update[name] * factors).to(update[name].dtype)
 
@@ -319,11 +303,11 @@ class Bounded:
     ) -> None:
         for group in groups(self.exchange.parts, names).values():
             of_image = [
-                _norm({name: own[name] for name in group}) / max(held, 1.0)
+                _norm({name: own[name] for name in group if name in own}) / max(held, 1.0)
                 for own, held in zip(updates, samples, strict=True)
             ]
             for own, factor in zip(updates, self._factors(of_image), strict=True):
-                for name in group:
+                for name in own.keys() & group:
                     own[name] = (factor * own[name].double()).to(own[name].dtype)
 
     def _weighed(
@@ -331,20 +315,25 @@ class Bounded:
     ) -> dict[str, Tensor]:
         """All that adds up over images, for a client that counts for a share of its own."""
         found = {}
-        for name, part in known.items():
-            tensor = tensors[name]
-            if not isinstance(part, Sum | Count):
+        for name, tensor in tensors.items():
+            if not isinstance(known[name], Sum | Count):
                 continue
-            if tensor.is_floating_point():
-                found[name] = (share * tensor.double()).to(tensor.dtype)
-            else:
-                found[name] = (share * tensor.double()).round().clamp(min=1).to(tensor.dtype)
+            found[name] = share * tensor.double()
+            if not tensor.is_floating_point():
+                # The server may divide by it: what is not 0 stays so.
+                found[name] = found[name].round().clamp(min=tensor.clamp(max=1).double())
+            found[name] = found[name].to(tensor.dtype)
         return found
 
     def _factors(self, norms: Sequence[float]) -> list[float]:
         """By how much each of some is scaled down."""
-        longest = self.config.norm * statistics.median(norms)
+        longest = self.config.norm * statistics.median(norms) if norms else 0.0
         return [1.0 if norm <= longest else longest / norm for norm in norms]
+
+
+def _is_figure(part: Part) -> bool:
+    """Whether a part is a mean that some clients may not have, or that a report alone needs."""
+    return isinstance(part, Mean) and (part.report or part.optional)
 
 
 def _distances(models: Sequence[Mapping[str, Tensor]], names: Sequence[str]) -> Tensor:

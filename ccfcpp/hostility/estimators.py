@@ -12,6 +12,8 @@ from torch import Tensor
 
 from ccfcpp.hostility.config import DefenceConfig
 
+Squares = Tensor
+"""Squared distances between n points, float64 of shape (n, n)."""
 Estimator = Callable[[Tensor], Tensor]
 """From points of shape (n, d), one at least, to one of shape (d,)."""
 
@@ -47,21 +49,14 @@ def median(points: Tensor) -> Tensor:
     return trimmed_mean(points, (len(points) - 1) // 2)
 
 
-def geometric_median(points: Tensor) -> Tensor:
-    """The point whose distances to all others have the smallest sum.
-
-    Source: Pillutla, Kakade and Harchaoui, *Robust Aggregation for Federated Learning* (IEEE TSP
-    2022): smoothed Weiszfeld steps. The median is a mean of the points with weights, so distances
-    between the points say all that is needed.
-    """
-    return weighted_mean(points, median_weights(squared_distances(points)))
-
-
-def median_weights(squares: Tensor) -> Tensor:
+def median_weights(squares: Squares) -> Tensor:
     """The weights with which points have their geometric median as mean.
 
-    Args:
-        squares: Squared distances between the points, float64 of shape (n, n).
+    It is the point whose distances to all others have the smallest sum. Being a mean of the points,
+    it needs nothing but the distances between them.
+
+    Source: Pillutla, Kakade and Harchaoui, *Robust Aggregation for Federated Learning* (IEEE TSP
+    2022): smoothed Weiszfeld steps.
 
     Returns:
         float64 of shape (n,): positive, with sum 1.
@@ -73,7 +68,7 @@ def median_weights(squares: Tensor) -> Tensor:
     return weights
 
 
-def _weiszfeld(squares: Tensor, nearest: float) -> Tensor:
+def _weiszfeld(squares: Squares, nearest: float) -> Tensor:
     """The weights, with squared distances to the median taken to be so large at least."""
     weights = squares.new_full((len(squares),), 1 / len(squares))
     if nearest == 0:
@@ -90,13 +85,10 @@ def _weiszfeld(squares: Tensor, nearest: float) -> Tensor:
     return weights
 
 
-def most_central(squares: Tensor) -> tuple[int, float]:
+def most_central(squares: Squares) -> tuple[int, float]:
     """The point whose median of squared distances to all others is smallest, and that median.
 
     Fewer than half of the points cannot make it larger than the honest ones have it.
-
-    Args:
-        squares: Squared distances between the points, float64 of shape (n, n).
     """
     n = len(squares)
     if n == 1:
@@ -107,18 +99,12 @@ def most_central(squares: Tensor) -> tuple[int, float]:
     return central, float(medians[central])
 
 
-def krum_order(squares: Tensor, hostile: int) -> Tensor:
+def krum_order(squares: Squares, hostile: int) -> Tensor:
     """Points in the order of Krum's score, the best first.
 
     The score is the sum of squared distances to the n − f − 2 nearest others (Blanchard, El Mhamdi,
-    Guerraoui and Stainer, *Machine Learning with Adversaries*, NeurIPS 2017, Section 4).
-
-    Args:
-        squares: Squared distances between the points, float64 of shape (n, n).
-        hostile: f. Where n is too small for it, one neighbour is taken.
-
-    Returns:
-        int64 of shape (n,).
+    Guerraoui and Stainer, *Machine Learning with Adversaries*, NeurIPS 2017, Section 4), with f the
+    number of hostile ones. Where n is too small for it, one neighbour is taken.
     """
     n = len(squares)
     neighbours = min(max(1, n - hostile - 2), n - 1)
@@ -137,12 +123,8 @@ def hostile_of(share: float, points: int) -> int:
     return min(math.ceil(share * points - 1e-9), (points - 1) // 2)
 
 
-def weights_by(config: DefenceConfig, squares: Tensor) -> Tensor:
-    """The weights of points by a rule that goes by distances.
-
-    Args:
-        config: ``geometric-median``, ``krum`` or ``multi-krum``.
-        squares: Squared distances between the points, float64 of shape (n, n).
+def weights_by(config: DefenceConfig, squares: Squares) -> Tensor:
+    """The weights of points by ``geometric-median``, ``krum`` or ``multi-krum``.
 
     Returns:
         float64 of shape (n,): not negative, with sum 1.

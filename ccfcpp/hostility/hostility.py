@@ -16,16 +16,6 @@ from ccfcpp.privacy.config import PrivacyConfig
 class Hostility:
     """Attack and defence of a run.
 
-    Args:
-        attack: The attack, if any.
-        defence: The rule, if any.
-        privacy: What else lies between the clients and the server.
-        system: The system's name.
-        exchanges: All that its clients can be asked for.
-        members: The connected clients.
-        invited: How many of them the server asks in a round.
-        randomness: The run's source.
-
     Raises:
         UsageError: What is asked for does not fit the system or the clients.
     """

@@ -34,7 +34,11 @@ def robust_kmeans(
     voters = [
         local[i] for i in sorted(scores.argsort(stable=True)[: len(local) - hostile].tolist())
     ]
-    centres = local[_first(local, scores, max(map(len, voters)))]
+    # The first has the lowest score of those with as many centroids as any voter.
+    most = max(map(len, voters))
+    centres = local[
+        min((float(scores[i]), i) for i, own in enumerate(local) if len(own) == most)[1]
+    ]
     labels = [_nearest(own, centres) for own in voters]
     for _ in range(_MOST_STEPS):
         centres = torch.stack(
@@ -58,11 +62,6 @@ def disagreement(local: Sequence[Tensor]) -> Tensor:
     far = torch.stack([torch.stack([_apart(one, other) for other in local]) for one in local])
     others = ~torch.eye(len(local), dtype=torch.bool, device=far.device)
     return far[others].view(len(local), -1).quantile(0.5, dim=1).cpu()
-
-
-def _first(local: Sequence[Tensor], scores: Tensor, most: int) -> int:
-    """The client with the lowest score, of those with as many centroids as any voter."""
-    return min((float(scores[i]), i) for i, own in enumerate(local) if len(own) == most)[1]
 
 
 def _apart(one: Tensor, other: Tensor) -> Tensor:

@@ -55,25 +55,17 @@ class PrivacyConfig(Section):
         return self.secure_sums or self.level != "none"
 
     @model_validator(mode="after")
-    def _no_image_decides_what_is_sent(self) -> "PrivacyConfig":
+    def _settings_go_together(self) -> "PrivacyConfig":
         if self.smallest_count > 0 and self.level == "image":
             raise ValueError(
                 f"privacy.smallest_count = {self.smallest_count} with privacy.level = image: one "
                 "image would decide whether a whole sum is sent; leave one of them out"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _rounding_stays_within_bounds(self) -> "PrivacyConfig":
         if self.secure_sums and self.level != "none" and self.bits == 32:
             raise ValueError(
                 f"privacy.bits = 32 with privacy.level = {self.level}: numbers are rounded after "
                 "they are clipped, and 32 bits would take them beyond their bounds; give 64"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _some_bits_are_before_the_point(self) -> "PrivacyConfig":
         if self.behind_the_point > self.bits - 2:
             raise ValueError(
                 f"privacy.fraction_bits = {self.fraction_bits} of privacy.bits = {self.bits} "

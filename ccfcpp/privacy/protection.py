@@ -7,7 +7,7 @@ from pathlib import Path
 from ccfcpp.core.errors import UsageError
 from ccfcpp.engine.exchange import AnyClientWork, AnyExchange
 from ccfcpp.privacy.config import PrivacyConfig
-from ccfcpp.privacy.noise.levels import ClientLevel, ImageLevel
+from ccfcpp.privacy.noise.levels import ImageLevel, Level
 from ccfcpp.privacy.sums.addition import refuse_alone
 from ccfcpp.privacy.sums.client import works_in_sums
 from ccfcpp.privacy.sums.stage import Summing
@@ -15,13 +15,6 @@ from ccfcpp.privacy.sums.stage import Summing
 
 class Protection:
     """Secure sums and differential privacy of a run.
-
-    Args:
-        config: What is asked for.
-        system: The system's name.
-        exchanges: All that its clients can be asked for.
-        clients: How many are connected.
-        mechanism: Differential privacy, where it is asked for.
 
     Attributes:
         stage: What lies between the transport and the loop.
@@ -36,7 +29,7 @@ class Protection:
         system: str,
         exchanges: Iterable[AnyExchange],
         clients: int,
-        mechanism: ClientLevel | ImageLevel | None = None,
+        mechanism: Level | None = None,
     ) -> None:
         self.config = config
         self.clients = clients
@@ -58,12 +51,7 @@ class Protection:
     def open(self, path: Path, goes_on: bool) -> None:
         """Go on with what a run's ledger says is spent, where there is a budget.
 
-        Args:
-            path: The ledger.
-            goes_on: Whether rounds have been run before.
-
-        Raises:
-            UsageError: The ledger is damaged, or gone.
+        Raises ``UsageError`` where rounds have been run and the ledger is damaged, or gone.
         """
         if self.mechanism is None:
             return
@@ -99,11 +87,7 @@ class Protection:
 
 
 def check_fits(config: PrivacyConfig, system: str, exchanges: Iterable[AnyExchange]) -> None:
-    """Refuse a system of which the server needs each client's part, and bounds of no part.
-
-    Raises:
-        UsageError: In one line, with the exchange and the part.
-    """
+    """Refuse a system of which the server needs each client's part, and bounds of no part."""
     asked = "privacy.secure_sums" if config.secure_sums else f"privacy.level = {config.level}"
     known: set[str] = set()
     for exchange in exchanges:

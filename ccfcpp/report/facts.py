@@ -6,7 +6,7 @@ from pathlib import Path
 
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.units import bytes_in_words
-from ccfcpp.privacy.in_words import trust_rows
+from ccfcpp.privacy.trust import trust_rows
 from ccfcpp.report.examination import Run
 from ccfcpp.report.runs import differences
 from ccfcpp.runs.study import Row

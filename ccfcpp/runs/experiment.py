@@ -27,8 +27,7 @@ from ccfcpp.hostility.hostility import Hostility
 from ccfcpp.models.state import ModelState
 from ccfcpp.privacy.config import PrivacyConfig
 from ccfcpp.privacy.noise.images import bounding_of
-from ccfcpp.privacy.noise.levels import ClientLevel, ImageLevel
-from ccfcpp.privacy.noise.sampling import sampling_of
+from ccfcpp.privacy.noise.levels import ClientLevel, ImageLevel, sampling_of
 from ccfcpp.privacy.protection import Protection, check_fits
 from ccfcpp.runs.environment import check_precision, choose_device, describe_environment
 from ccfcpp.runs.folder import RunFolder

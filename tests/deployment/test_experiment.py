@@ -17,9 +17,8 @@ from ccfcpp.core.metrics import clustering_scores
 from ccfcpp.core.sending import ALWAYS
 from ccfcpp.data import ImageData
 from ccfcpp.deployment.link.run_spec import RunSpec
-from ccfcpp.deployment.server.enrolment import Enrolment, enrol
+from ccfcpp.deployment.server.enrolment import Enrolment, enrol, first_spec
 from ccfcpp.deployment.server.experiment import DeployedExperiment
-from ccfcpp.deployment.server.handshake import first_spec
 from ccfcpp.engine.client import Client
 from ccfcpp.runs.folder import RunFolder
 from ccfcpp.runs.paths import RunPaths

@@ -1,7 +1,7 @@
 """Secure sums with clients on other machines: the bits of those in one process, and no summand."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -26,16 +26,16 @@ from ccfcpp.engine.federation import Federation
 from ccfcpp.engine.payload import pack
 from ccfcpp.privacy.config import PrivacyConfig
 from ccfcpp.privacy.protection import Protection
-from ccfcpp.privacy.sums.client import Participants, SendKeys, SendShares
+from ccfcpp.privacy.sums.client import Participants
 from ccfcpp.privacy.sums.messages import (
     EXCHANGES_OF_A_SUM,
     Begun,
-    Boxes,
     Keys,
-    Listed,
+    Rows,
     Shown,
 )
-from ccfcpp.privacy.sums.protocol import BOX_BYTES, LIMBS, Participant
+from ccfcpp.privacy.sums.protocol import BOX_BYTES, LIMBS, PUBLIC_BYTES, Participant
+from ccfcpp.privacy.sums.shares import PRIME
 from tests.deployment.test_experiment import experiment_on, grid_of, run
 from tests.support.classification import labelled_clients, small_config
 from tests.support.clustering import clients_of_sizes, made, tiny
@@ -221,19 +221,18 @@ def test_a_client_keeps_to_the_number_of_clients() -> None:
     part = Participants(PrivacyConfig(secure_sums=True), clients=4)
     task, client = Task("fed-scan", "statistics", 0, 0), clients_of_sizes(5)[0]
 
-    def answer(stage: Any, message: object) -> Any:
-        return stage(part).local_updates(task, message, [client], Randomness(0))[0]
-
     for asked in (0, 1, 5):
-        assert isinstance(answer(SendKeys, Begun(asked)), RefusedUpdateError)
-    own = answer(SendKeys, Begun(3)).read()
+        with pytest.raises(RefusedUpdateError, match=f"sum of {asked} of 4 clients"):
+            part.send_keys(task, Begun(asked), client.id)
+    own = part.send_keys(task, Begun(3), client.id).read()
     others = {
         number: Participant(number, part.of(task, client.id).terms).keys() for number in (1, 2, 3)
     }
-    crowd = answer(SendShares, Listed.of({0: own, **others}))
-    assert "more keys than clients were asked" in str(crowd)
+    with pytest.raises(RefusedUpdateError, match="more keys than clients were asked"):
+        part.send_shares(task, Rows.of({0: own, **others}, PUBLIC_BYTES), client.id)
     del others[3]
-    assert answer(SendShares, Listed.of({0: own, **others})).read().keys() == {1, 2}
+    boxes = part.send_shares(task, Rows.of({0: own, **others}, PUBLIC_BYTES), client.id)
+    assert boxes.bytes_of(BOX_BYTES).keys() == {1, 2}
 
 
 @pytest.mark.parametrize("privacy", [{"secure_sums": True}, {"level": "client"}])
@@ -251,30 +250,49 @@ def test_what_serves_a_report_alone_is_not_sent(privacy: Tree) -> None:
     assert GAN_EPOCH.name not in kept
 
 
-def two(numbers: list[int], dtype: torch.dtype, width: int) -> tuple[torch.Tensor, torch.Tensor]:
-    return torch.tensor(numbers), torch.zeros(2, width, dtype=dtype)
+def rows(dtype: torch.dtype, width: int, numbers: Sequence[float] = (1, 2)) -> Rows:
+    return Rows(torch.tensor(numbers), torch.zeros(2, width, dtype=dtype))
 
 
-NO_SHARES = torch.zeros(0, dtype=torch.int64), torch.zeros(0, LIMBS, dtype=torch.int64)
+NO_SHARES = Rows(torch.zeros(0, dtype=torch.int64), torch.zeros(0, LIMBS, dtype=torch.int64))
+
+
+@pytest.mark.parametrize(
+    "keys", [torch.zeros(PUBLIC_BYTES - 1, dtype=torch.uint8), torch.zeros(PUBLIC_BYTES)], ids=str
+)
+def test_keys_of_another_form_are_refused(keys: torch.Tensor) -> None:
+    with pytest.raises(RefusedUpdateError):
+        Keys(keys).read()
+
+
+@pytest.mark.parametrize(
+    "boxes",
+    [
+        rows(torch.uint8, BOX_BYTES, [1, 1]),
+        rows(torch.uint8, BOX_BYTES + 1),
+        rows(torch.int8, BOX_BYTES),
+        rows(torch.uint8, BOX_BYTES, [1.0, 2.0]),
+    ],
+    ids=str,
+)
+def test_boxes_of_another_form_are_refused(boxes: Rows) -> None:
+    with pytest.raises(RefusedUpdateError):
+        boxes.bytes_of(BOX_BYTES)
 
 
 @pytest.mark.parametrize(
     "message",
     [
-        Keys(torch.zeros(31, dtype=torch.uint8), torch.zeros(32, dtype=torch.uint8)),
-        Keys(torch.zeros(32, dtype=torch.uint8), torch.zeros(32)),
-        Boxes(*two([1, 1], torch.uint8, BOX_BYTES)),
-        Boxes(*two([1, 2], torch.uint8, BOX_BYTES + 1)),
-        Boxes(*two([1, 2], torch.int8, BOX_BYTES)),
-        Boxes(torch.tensor([1.0, 2.0]), torch.zeros(2, BOX_BYTES, dtype=torch.uint8)),
-        Shown(*two([1, 2], torch.int64, LIMBS - 1), *NO_SHARES),
-        Shown(*NO_SHARES, *two([2, 2], torch.int64, LIMBS)),
-        Shown(*NO_SHARES, torch.tensor([[1], [2]]), torch.zeros(2, LIMBS, dtype=torch.int64)),
-        Shown(*NO_SHARES, *two([1, 2], torch.float64, LIMBS)),
+        Shown(rows(torch.int64, LIMBS - 1), NO_SHARES),
+        Shown(NO_SHARES, rows(torch.int64, LIMBS, [2, 2])),
+        Shown(NO_SHARES, Rows(torch.tensor([[1], [2]]), torch.zeros(2, LIMBS, dtype=torch.int64))),
+        Shown(NO_SHARES, rows(torch.float64, LIMBS)),
+        Shown(Rows(torch.tensor([1]), torch.full((1, LIMBS), -1)), NO_SHARES),
+        Shown(Rows(torch.tensor([1]), torch.full((1, LIMBS), PRIME)), NO_SHARES),
     ],
     ids=str,
 )
-def test_answers_of_another_form_are_refused(message: Any) -> None:
+def test_shares_of_another_form_are_refused(message: Shown) -> None:
     with pytest.raises(RefusedUpdateError):
         message.read()
 

@@ -22,8 +22,8 @@ from ccfcpp.engine.parts import Part, groups
 from ccfcpp.engine.payload import pack
 from ccfcpp.engine.synchronised.contract import PARTS, Contribution, Known
 from ccfcpp.privacy.config import PrivacyConfig
+from ccfcpp.privacy.noise.levels import PoissonSampling
 from ccfcpp.privacy.noise.mechanism import client_bounds
-from ccfcpp.privacy.noise.sampling import ReproducibleSampling
 from ccfcpp.runs.folder import RunFolder
 from tests.deployment.test_experiment import experiment_on, grid_of, run
 from tests.support.classification import labelled_clients
@@ -237,7 +237,8 @@ def test_clients_are_drawn_by_the_server(tmp_path: Path) -> None:
     config = tiny("fed-scan", SCAN, {"clusters": 3, "device": "cpu"}, tree)
     experiment = experiment_on(grid, config)
     federation = experiment.federation()
-    assert isinstance(federation.availability, ReproducibleSampling)
+    assert isinstance(federation.availability, PoissonSampling)
+    assert federation.availability.reproducible
     assert "availability" not in experiment.spec.config
     assert experiment.protection is not None
     assert experiment.protection.mechanism is not None

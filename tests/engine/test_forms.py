@@ -55,7 +55,8 @@ def pairs(draw: st.DrawFn) -> tuple[dict[str, Spec], dict[str, Tensor]]:
     form = draw(forms)
     has_it = draw(st.booleans())
     found = draw(like(form, draw(LENGTHS))) if has_it else draw(anything)
-    if found and draw(st.booleans()):
+    is_changed = draw(st.booleans())
+    if found and is_changed:
         name = draw(st.sampled_from(sorted(found)))
         found = {**found, name: draw(tensors(st.lists(LENGTHS, max_size=3)))}
     return form, found

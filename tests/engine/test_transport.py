@@ -2,18 +2,28 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 
 import pytest
 import torch
+from torch import Tensor
 
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.algorithm import Crew
 from ccfcpp.engine.availability import Availability
 from ccfcpp.engine.client import Client
-from ccfcpp.engine.exchange import AbsentClientError, RefusedUpdateError, Task
+from ccfcpp.engine.exchange import (
+    AbsentClientError,
+    ClientSide,
+    Exchange,
+    Nothing,
+    RefusedUpdateError,
+    SummedWork,
+    Task,
+)
 from ccfcpp.engine.federation import Federation, RoundReport
 from ccfcpp.engine.memories import ClientMemories
+from ccfcpp.engine.parts import Sum
 from ccfcpp.engine.transport import InProcess, Reply
 from tests.support.election import HOPELESS, Election, Mean, Vote, noise, voters
 from tests.support.federation import (
@@ -102,6 +112,41 @@ def test_versions_are_named_by_round_and_exchange() -> None:
     for reply in transport.deliver(TASK, Mean(torch.zeros(2)), members):
         reply.accept()
     assert transport.save() == {n: f"client-{n}-version-3.1.safetensors" for n in (0, 1)}
+
+
+@dataclass(frozen=True)
+class Total:
+    """What adds up."""
+
+    number: Tensor
+
+
+class Totals(SummedWork[Nothing, Total]):
+    """Sums, of which some notes say for how many clients each was asked for."""
+
+    exchange = Exchange("totals", Nothing, Total, {"number": Sum()})
+
+    def __init__(self) -> None:
+        self.notes: list[int] = []
+
+    def local_sum(
+        self, task: Task, message: Nothing, clients: Sequence[Client], randomness: Randomness
+    ) -> Total:
+        self.notes.append(len(clients))
+        return Total(torch.tensor(float(len(clients))))
+
+
+def test_sums_of_single_clients_are_formed_as_they_are_wanted() -> None:
+    """No more than one of them is held where all clients together would be a single sum."""
+    clients, memories = voters(0, 1, 2), ClientMemories(CPU, budget=0)
+    members = [client.member for client in clients]
+    for merges in (True, False):
+        work = Totals()
+        transport = InProcess(clients, ClientSide.of(work), memories, Randomness(0), merges)
+        task = Task("sums", "totals", 0, 0)
+        formed = [len(work.notes) for _ in transport.deliver(task, Nothing(), members)]
+        assert formed == ([1] if merges else [1, 2, 3])
+        assert work.notes == ([3] if merges else [1, 1, 1])
 
 
 # --- faults -------------------------------------------------------------------------------------

@@ -12,7 +12,6 @@ from torch import Tensor
 from ccfcpp.hostility.config import DefenceConfig
 from ccfcpp.hostility.estimators import (
     estimator,
-    geometric_median,
     hostile_of,
     krum_order,
     median,
@@ -21,6 +20,7 @@ from ccfcpp.hostility.estimators import (
 )
 from ccfcpp.hostility.robust_centroids import disagreement, robust_kmeans
 
+geometric_median = estimator(DefenceConfig(rule="geometric-median"))
 RULES = ("trimmed-mean", "median", "geometric-median", "krum", "multi-krum")
 
 

@@ -5,7 +5,7 @@ import re
 import statistics
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -29,7 +29,7 @@ from ccfcpp.core.errors import UsageError
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.client import Member
 from ccfcpp.engine.exchange import Exchange, Figures, ServerWork, Task
-from ccfcpp.engine.parts import Form, Opaque
+from ccfcpp.engine.parts import Count, Form, Mean, Opaque
 from ccfcpp.engine.payload import pack
 from ccfcpp.engine.stages import Request
 from ccfcpp.engine.synchronised.contract import PARTS, Contribution, Known
@@ -37,7 +37,7 @@ from ccfcpp.engine.transport import Reply
 from ccfcpp.hostility.attacks import Attack, acts_on, chosen_attackers
 from ccfcpp.hostility.config import AttackConfig, DefenceConfig
 from ccfcpp.hostility.defence import Defence
-from ccfcpp.privacy.in_words import trust_rows
+from ccfcpp.privacy.trust import trust_rows
 from ccfcpp.report.examination import examine
 from ccfcpp.report.facts import setting
 from supervised.algorithm import training_exchange as classifier_exchange
@@ -150,7 +150,8 @@ EXCHANGES: dict[type, Exchange[Any, Any]] = {
 
 def sent(kind: str, update: Any, message: Any, scale: float = 10.0) -> Any:
     known = attack(kind, scale=scale)
-    exchange, task = EXCHANGES[type(update)], Task("ccfc++", "x", 2, 0)
+    exchange: Exchange[Any, Any] = EXCHANGES[type(update)]
+    task = Task("ccfc++", "x", 2, 0)
     return known.falsified(exchange, task, message, update, known.attackers[0])
 
 
@@ -313,6 +314,59 @@ def test_a_sum_beside_a_mean_is_bounded_by_the_median_of_the_clients() -> None:
     found = combined("bound", exchange, message, updates, members, norm=1.0, weight=2.0)
     norms = [float(own.control_change.norm()) for own in found]
     assert norms == pytest.approx([1.0, 1.0, 0.5, 1.0, *[1.0] * 5])
+
+
+@dataclass(frozen=True)
+class Steps:
+    """A mean that counts from 0, by steps, and a table of whole numbers."""
+
+    direction: Tensor
+    steps: int
+    table: Tensor
+    slack: float | None = None
+
+
+STEPS = Exchange(
+    "steps", Known, Steps,
+    {
+        "direction": Mean("steps"), "steps": Count(), "table": Count(),
+        "slack": Mean("steps", optional=True),
+    },
+)  # fmt: skip
+
+
+def stepped() -> list[Steps]:
+    return [
+        Steps(torch.full((2,), float(n)), 7 + n, torch.tensor([0, 1, 8]), None if n == 0 else 1.0)
+        for n in range(9)
+    ]
+
+
+def test_means_from_zero_and_numbers_that_some_do_not_have_are_defended() -> None:
+    bounded = combined("bound", STEPS, Known(0), stepped(), norm=1.0)
+    assert [float(own.direction[0]) for own in bounded] == pytest.approx([*range(5), *[4] * 4])
+    assert [own.slack for own in bounded] == [None, *[1.0] * 8]
+    (found,) = combined("median", STEPS, Known(0), stepped())
+    assert found.direction.tolist() == [4.0, 4.0]
+    assert found.slack == 1.0
+
+
+def test_who_counts_for_less_holds_nothing_more_than_before() -> None:
+    """Of whole numbers what is 0 stays 0, and what is not stays 1 at least."""
+    members = [replace(member, samples=1000 if member.id == 0 else 10) for member in MEMBERS]
+    first, *_ = combined("bound", STEPS, Known(0), stepped(), members, weight=1.0)
+    assert first.table.tolist() == [0, 1, 1]
+    assert first.steps == 1
+
+
+@pytest.mark.parametrize("kind", ["sign-flip", "false-sizes"])
+def test_weights_are_false_where_sizes_are(kind: str) -> None:
+    """A weight need not be a number of images."""
+    attacking = attack(kind)
+    task = Task("test", "steps", 0, 0)
+    client = attacking.attackers[0]
+    false: Any = attacking.falsified(STEPS, task, Known(0), stepped()[2], client)
+    assert false.steps == (100 if kind == "false-sizes" else 9)
 
 
 def test_a_rule_that_cannot_be_is_refused_in_a_line() -> None:

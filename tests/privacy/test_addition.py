@@ -192,6 +192,37 @@ class Point:
     samples: int
 
 
+@dataclass(frozen=True)
+class Late:
+    """A counter that did not go down, and a number that some do not have."""
+
+    seen: Tensor
+    slack: float | None
+    samples: int
+
+
+LATE = Exchange(
+    "late", Down, Late,
+    {"seen": Mean("samples"), "slack": Mean("samples", optional=True), "samples": Count()},
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("weight", [None, 1.0])
+def test_a_counter_that_did_not_go_down_and_a_number_that_few_have(weight: float | None) -> None:
+    """With noise all are divided by the same number, and nobody is told how many have it."""
+    addition = Addition(LATE, Down({}), weight)
+    updates = [Late(torch.tensor(3), 2.0, 2), Late(torch.tensor(4), None, 6)]
+    form = {**form_of(pack(updates[0])), "slack": Spec(torch.float64, optional=True)}
+    totals = total(addition, updates)
+    assert totals.keys() == addition.zeros(form).keys()
+    assert len(totals) == (3 if weight is None else 1)
+    whole = addition.whole(form, totals, contributors=4.0)
+    assert isinstance(whole, Late)
+    assert whole.slack == (2.0 if weight is None else 0.5)
+    assert whole.samples == (8 if weight is None else 4)
+    assert int(whole.seen) == 0
+
+
 def test_weights_that_come_to_nothing_are_a_refusal() -> None:
     """Under masks nobody sees that a client claims fewer images than none."""
     exchange = Exchange("points", Down, Point, {"point": Mean("samples"), "samples": Count()})

@@ -28,7 +28,7 @@ from ccfcpp.engine.stages import Deliver, Request
 from ccfcpp.engine.transport import InProcess, Reply
 from ccfcpp.privacy.config import PrivacyConfig
 from ccfcpp.privacy.noise.images import bounding_of
-from ccfcpp.privacy.noise.levels import ClientLevel, ImageLevel
+from ccfcpp.privacy.noise.levels import Level
 from ccfcpp.privacy.sums.addition import Addition
 from ccfcpp.privacy.sums.fixed_point import FixedPoint
 from tests.support.clustering import clients_of_sizes, made, tiny
@@ -190,7 +190,7 @@ def test_an_image_level_needs_images_that_tell_of_themselves_alone() -> None:
         ClusteringExperiment(tiny("fed-scan", tree))
 
 
-def level_of(experiment: ClusteringExperiment) -> ClientLevel | ImageLevel:
+def level_of(experiment: ClusteringExperiment) -> Level:
     assert experiment.protection is not None
     assert experiment.protection.mechanism is not None
     return experiment.protection.mechanism

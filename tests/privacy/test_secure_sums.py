@@ -35,7 +35,6 @@ from ccfcpp.privacy.sums.protocol import (
     BelowThresholdError,
     Collector,
     Participant,
-    PublicKeys,
     Terms,
 )
 from ccfcpp.privacy.sums.stage import Summing
@@ -265,6 +264,24 @@ def test_stages_come_in_their_turn() -> None:
         client.revealed([1, 2])
 
 
+def test_a_part_that_has_failed_is_over() -> None:
+    """Who has sent no vector shows no share, whatever the server says has arrived."""
+    terms = Terms(b"by hand", 2, FORMS[1], 3)
+    clients = {number: Participant(number, terms) for number in (1, 2, 3)}
+    roster = {number: client.keys() for number, client in clients.items()}
+    boxes = {number: client.shares(roster) for number, client in clients.items()}
+    mail = {other: boxes[other][1] for other in (2, 3)}
+    clients[1].receive(mail)
+    with pytest.raises(RefusedUpdateError, match="out of turn"):
+        clients[1].revealed([1, 2, 3])
+    with pytest.raises(RefusedUpdateError, match="unknown sender"):
+        clients[2].receive({1: boxes[1][2], 9: b""})
+    with pytest.raises(RefusedUpdateError, match="out of turn"):
+        clients[2].receive({1: boxes[1][2], 3: boxes[3][2]})
+    with pytest.raises(RefusedUpdateError, match="no masks"):
+        clients[2].masked(np.zeros(1, np.dtype("<u8")))
+
+
 def test_shares_that_were_changed_on_their_way_are_refused() -> None:
     terms = Terms(b"by hand", 2, FORMS[1], 3)
     clients = {number: Participant(number, terms) for number in (1, 2)}
@@ -279,7 +296,7 @@ def test_shares_that_were_changed_on_their_way_are_refused() -> None:
 def test_a_list_with_a_key_that_comes_twice_is_refused() -> None:
     """Else the server could put its own key in place of all others'."""
     client = Participant(1, Terms(b"by hand", 2, FORMS[1], 3))
-    own = PublicKeys(bytes(32), bytes(range(32)))
+    own = bytes(32) + bytes(range(32))
     with pytest.raises(RefusedUpdateError, match="not sound"):
         client.shares({1: client.keys(), 2: own, 3: own})
 

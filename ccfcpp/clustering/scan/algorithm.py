@@ -78,7 +78,7 @@ class FedScan(ClusteringAlgorithm[ScanState]):
             uses_memory=True,
             # To and fro at each normalisation, the predictions, and the gradient of the model. To
             # rehearse a step before the first one would make runs start slowly.
-            trips=2 * sum(isinstance(m, Norm) for m in self.space.network.modules()) + 2,
+            known_trips=2 * sum(isinstance(m, Norm) for m in self.space.network.modules()) + 2,
         )
 
     def _largest(self) -> dict[str, float] | str:

@@ -20,10 +20,6 @@ class MemoryStore:
 
     The server may never hear of work that a client has done. So the server names the version to go
     on with, and a new version never replaces an old one.
-
-    Args:
-        folder: Where the files go: a folder in it for each run.
-        device: Where loaded tensors are placed.
     """
 
     def __init__(self, folder: Path, device: torch.device) -> None:

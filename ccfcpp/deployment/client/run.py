@@ -48,14 +48,7 @@ FOUND = "found"
 class ClientRun(ABC, Generic[Model]):
     """A client's side of a run, whose server sends a ``Model`` to count with.
 
-    Args:
-        spec: Description of the run.
-        data: The client's images.
-        device: Where it computes.
-
     Attributes:
-        config: The run's configuration.
-        algorithm: The system.
         images: Images for training, uint8 of shape (samples, channels, height, width).
         labels: Their classes, int64 of shape (samples,); None if the system learns without labels.
     """
@@ -72,11 +65,7 @@ class ClientRun(ABC, Generic[Model]):
 
     @abstractmethod
     def prepare(self) -> None:
-        """Build the algorithm, once the description covers all clients.
-
-        Raises:
-            UsageError: The description does not fit the images.
-        """
+        """Build the algorithm, once the description covers all clients."""
 
     @abstractmethod
     def assign(self, model: Model, client: Client) -> Tensor:
@@ -88,12 +77,7 @@ class ClientRun(ABC, Generic[Model]):
         """Class of each test image, int64 of shape (images,); None if they are unknown."""
 
     def save_model(self, model: Model, folder: Path) -> None:
-        """Save what the client needs to use the model by itself.
-
-        Args:
-            model: What the server has sent.
-            folder: An existing folder of the client.
-        """
+        """Save what the client needs to use the model by itself."""
         return
 
     def client(self, number: int) -> Client:
@@ -103,11 +87,7 @@ class ClientRun(ABC, Generic[Model]):
         return Client(number, f"client {number}", images, labels)
 
     def works(self, tells: bool) -> Mapping[str, AnyClientWork]:
-        """Return all work that the server may ask for, by the exchange's name.
-
-        Args:
-            tells: Whether the owner allows counts.
-        """
+        """Return all work that the server may ask for, by the exchange's name."""
         privacy = self.config.section(PrivacyConfig)
         crew = Crew(len(self.images), 1, bounding_of(privacy), privacy.smallest_count)
         works = self.algorithm.client_side(crew).works
@@ -118,11 +98,7 @@ class ClientRun(ABC, Generic[Model]):
         return {**works, COUNTS: Counting(self, tells)}
 
     def _numbered(self, labels: Tensor) -> Tensor:
-        """Return labels in the run's numbering of the classes.
-
-        Raises:
-            UsageError: The run does not know a class of the client.
-        """
+        """Return labels in the run's numbering of the classes."""
         places = {name: number for number, name in enumerate(self.spec.classes)}
         if missing := [name for name in self.data.classes if name not in places]:
             raise UsageError(f"the run knows no class {missing[0]!r}")
@@ -197,12 +173,7 @@ class ClassificationRun(ClientRun[ServerState]):
 
 
 class Counting(ClientWork[Model, Counts]):
-    """A client assigns its images with the server's model and counts them.
-
-    Args:
-        run: The client's side of the run.
-        tells: Whether its owner allows counts.
-    """
+    """A client assigns its images with the server's model and counts them."""
 
     def __init__(self, run: ClientRun[Model], tells: bool) -> None:
         self.run = run
@@ -225,11 +196,7 @@ class Counting(ClientWork[Model, Counts]):
 
 
 def make_client_run(spec: RunSpec, data: ImageData, device: torch.device) -> ClientRun[Any]:
-    """Return a client's side of a run.
-
-    Raises:
-        UsageError: The configuration cannot be read or does not fit the images.
-    """
+    """Return a client's side of a run."""
     if spec.command == "cluster":
         return ClusteringRun(spec, data, device)
     return ClassificationRun(spec, data, device)

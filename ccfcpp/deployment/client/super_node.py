@@ -27,15 +27,7 @@ _REASONS = {
 def super_node(
     home: Path, server: str, authority: Path, key: Path, worker: Path
 ) -> tuple[list[str], dict[str, str]]:
-    """Return the command of a SuperNode that forwards messages to a worker, and its environment.
-
-    Args:
-        home: A folder for Flower's files.
-        server: HOST:PORT of the server's gate.
-        authority: The certificate of the authority that signed the server's.
-        key: The client's private key.
-        worker: Path of the worker's socket.
-    """
+    """Return the command of a SuperNode that forwards messages to a worker, and its environment."""
     command = [
         *flower_tool("flower-supernode"),
         *("--root-certificates", str(authority.absolute()), "--superlink", server),
@@ -50,14 +42,7 @@ def super_node(
 def kept_running(
     command: Sequence[str], environment: Mapping[str, str], log: Path, say: Callable[[str], None]
 ) -> Iterator[None]:
-    """Run a SuperNode within the context, and start it again whenever it ends.
-
-    Args:
-        command: The SuperNode's command.
-        environment: Its environment.
-        log: The file for its output.
-        say: Called with the reason why it has ended, once for as long as the reason is the same.
-    """
+    """Run a SuperNode within the context, and start it again whenever it ends."""
     over = threading.Event()
 
     def supervise() -> None:

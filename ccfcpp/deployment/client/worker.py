@@ -4,6 +4,7 @@ import io
 import time
 import traceback
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -47,10 +48,6 @@ class Worker:
 
     Args:
         load: Loads the client's images in the size that a run asks for.
-        folder: Folder for the client's memory, and for the model and the assignments of a run.
-        allowed: Kinds of data that its owner allows to send, beside models, centroids and sums.
-        device: Where it computes.
-        say: Called with a line for the owner.
         only_secure_sums: Whether its owner refuses runs without secure sums.
         only_private: The largest privacy loss that its owner allows; None for no limit.
     """
@@ -150,7 +147,11 @@ class Worker:
             self._save_found(active.client.scratch.pop(FOUND))
             active.run.save_model(message, self.folder)
         else:
-            self.tally.count(request, time.monotonic() - began, len(sent))
+            if self.tally.of != (request.run, request.round):
+                self.tally = Tally((request.run, request.round))
+            self.tally.names.append(request.exchange)
+            self.tally.seconds += time.monotonic() - began
+            self.tally.sent += len(sent)
             if request.last:
                 self.say(self.tally.line())
         return Response(nonce=request.nonce, remembers=remembers), sent
@@ -201,45 +202,25 @@ class Worker:
         write_whole(self.folder / "found.npz", buffer.getvalue())
 
 
+@dataclass
 class Tally:
     """What a client has done in a round, for a line when the round is over."""
 
-    def __init__(self) -> None:
-        self._round = ("", -1)
-        self._names: list[str] = []
-        self._seconds, self._sent = 0.0, 0
-
-    def count(self, request: Request, seconds: float, sent: int) -> None:
-        """Add the work of a request; a request of another round starts from zero.
-
-        Args:
-            request: What the server has asked for.
-            seconds: Time that the work took.
-            sent: Bytes of the response.
-        """
-        if self._round != (request.run, request.round):
-            self._round = request.run, request.round
-            self._names, self._seconds, self._sent = [], 0.0, 0
-        self._names.append(request.exchange)
-        self._seconds += seconds
-        self._sent += sent
+    of: tuple[str, int] = "", -1
+    names: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+    sent: int = 0
 
     def line(self) -> str:
         """Return the round's exchanges, seconds and bytes as one line."""
-        count = len(self._names)
-        what = printable(self._names[0]) if count == 1 else f"{count} exchanges"
-        sent = bytes_in_words(self._sent)
-        return f"round {self._round[1] + 1}, {what}: {self._seconds:.1f} s, {sent} sent"
+        count = len(self.names)
+        what = printable(self.names[0]) if count == 1 else f"{count} exchanges"
+        sent = bytes_in_words(self.sent)
+        return f"round {self.of[1] + 1}, {what}: {self.seconds:.1f} s, {sent} sent"
 
 
 class _ActiveRun:
-    """All that a client has built for a run.
-
-    Args:
-        run: Its side of the run.
-        number: The client's number.
-        tells: Whether its owner allows counts.
-    """
+    """All that a client has built for a run."""
 
     def __init__(self, run: ClientRun[object], number: int, tells: bool) -> None:
         shape = tuple(run.images.shape[1:])

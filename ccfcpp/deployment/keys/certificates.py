@@ -104,15 +104,7 @@ def server_certificate(
     authority: Certificate,
     authority_key: PrivateKey,
 ) -> Certificate:
-    """Return a server's certificate, signed by the authority.
-
-    Args:
-        key: The server's private key.
-        hosts: Names and addresses by which clients reach it.
-        days: How long it is valid; at most as long as the authority's certificate.
-        authority: The authority's certificate.
-        authority_key: The authority's private key.
-    """
+    """Return a server's certificate, signed by the authority."""
     end = min(datetime.now(UTC) + timedelta(days=days), authority.not_valid_after_utc)
     names = [x509.DNSName(it) if isinstance(it, str) else x509.IPAddress(it) for it in hosts]
     issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(authority_key.public_key())

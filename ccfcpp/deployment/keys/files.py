@@ -20,13 +20,7 @@ _CLIENT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}")
 
 @dataclass(frozen=True)
 class ServerKeys:
-    """Files of a server's keys, as ``ccfcpp keys`` makes them.
-
-    Attributes:
-        certificate: The server's certificate.
-        key: The server's private key.
-        authority: The certificate of the authority that signed the server's.
-    """
+    """Files of a server's keys, and the certificate of the authority that has signed its own."""
 
     certificate: Path
     key: Path
@@ -47,11 +41,7 @@ class ServerKeys:
 
 
 def check_client_name(name: str) -> None:
-    """Refuse a client's name that is no file name or leads into another folder.
-
-    Raises:
-        UsageError: The name is of another form.
-    """
+    """Refuse a client's name that is no file name or leads into another folder."""
     if not _CLIENT.fullmatch(name):
         raise UsageError(
             f"client name {name!r} is refused: give 1 to 64 letters (a to z), digits, dashes, "

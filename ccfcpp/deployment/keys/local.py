@@ -27,11 +27,7 @@ def require_this_machine(host: str) -> None:
 
 
 def make_local_keys(folder: Path, clients: int) -> None:
-    """Make missing keys: the authority's, the server's, and those of some clients.
-
-    Raises:
-        UsageError: The folder cannot be written, or ``cryptography`` is missing.
-    """
+    """Make missing keys: the authority's, the server's, and those of some clients."""
     # The import takes long, and commands need the constants above only.
     from ccfcpp.deployment.keys.making import make_authority, make_client, make_server
 
@@ -46,11 +42,7 @@ def make_local_keys(folder: Path, clients: int) -> None:
 
 @contextmanager
 def free_key(folder: Path) -> Iterator[Path]:
-    """Lock a client's key that no other process uses, within the context.
-
-    Raises:
-        UsageError: There are no such keys, or all are in use.
-    """
+    """Lock a client's key that no other process uses, within the context."""
     keys = sorted(
         (folder / "clients").glob("client-*.key"), key=lambda path: (len(path.name), path)
     )

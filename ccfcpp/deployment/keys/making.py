@@ -9,7 +9,7 @@ There are three kinds, each made where it is needed:
   the clients whose public keys are in its roster, each under the name of its file.
 
 Only its owner may read a private key, and no file is ever replaced. Folders are created if they are
-missing, for their owner alone.
+missing, for their owner alone. A name or a folder that cannot be used is a ``UsageError``.
 """
 
 from dataclasses import dataclass
@@ -69,11 +69,7 @@ class ClientKey:
 
 
 def make_authority(folder: Path, days: int) -> CertifiedKey:
-    """Make the key of an authority, and a certificate that is valid for some days.
-
-    Raises:
-        UsageError: There is an authority already, or the folder cannot be written.
-    """
+    """Make the key of an authority, and a certificate that is valid for some days."""
     key = new_key()
     return _written(folder, "ca", key, authority_certificate(key, days))
 
@@ -86,10 +82,6 @@ def make_server(folder: Path, host: str, days: int) -> CertifiedKey:
         host: The name or the address by which clients reach the server. The certificate also
             holds this machine's own names.
         days: How long the certificate is valid; at most as long as the authority's.
-
-    Raises:
-        UsageError: The host is neither a name nor an address, there is no authority, there is a
-            server's key already, or the folder cannot be written.
     """
     hosts = dict.fromkeys(map(host_of, (host, *_THIS_MACHINE)))
     authority, authority_key = read_authority(folder)
@@ -99,12 +91,7 @@ def make_server(folder: Path, host: str, days: int) -> CertifiedKey:
 
 
 def make_client(folder: Path, name: str) -> ClientKey:
-    """Make a client's key pair, by which the server recognises it. It needs no authority.
-
-    Raises:
-        UsageError: The name is of another form, there is such a key already, or the folder cannot
-            be written.
-    """
+    """Make a client's key pair, by which the server recognises it. It needs no authority."""
     check_client_name(name)
     private, public = openssh_pair(new_key())
     files = ClientKey(

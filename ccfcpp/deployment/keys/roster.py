@@ -11,18 +11,11 @@ from ccfcpp.deployment.keys.files import PUBLIC_SUFFIX, check_client_name
 
 
 def read_roster(folder: Path) -> dict[str, bytes]:
-    """Read the public keys of the clients that a server admits.
-
-    Args:
-        folder: A folder of public keys, each named after its client; other files are ignored.
+    """Read the public keys of the clients that a server admits, each in a file of its name.
 
     Returns:
         The keys by name, in the order of names. Each is a PEM block of its
         ``SubjectPublicKeyInfo``, which is what Flower registers.
-
-    Raises:
-        UsageError: The folder is missing or has no key, a file is no such key, or two clients have
-            the same key.
     """
     if not folder.is_dir():
         raise UsageError(

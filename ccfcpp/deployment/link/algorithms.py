@@ -54,11 +54,7 @@ def clustering_problem(config: ClusterConfig, spec: RunSpec, device: torch.devic
 def classification(
     config: ClassifyConfig, spec: RunSpec, device: torch.device
 ) -> FederatedClassification:
-    """Return the algorithm of classification that a run describes.
-
-    Raises:
-        UsageError: The configuration does not fit the images.
-    """
+    """Return the algorithm of classification that a run describes."""
     shape, classes = spec.image_shape, len(spec.classes)
     make_model = classifier_maker(config, shape, classes)
     return FederatedClassification(config, make_model, shape, classes, spec.clients, device)

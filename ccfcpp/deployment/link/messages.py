@@ -160,11 +160,6 @@ def serialize(payload: object) -> bytes:
 def deserialize(kind: type[T], content: bytes, device: torch.device) -> T:
     """Return the dataclass that ``serialize`` has written.
 
-    Args:
-        kind: The type of the dataclass.
-        content: The file, from an untrusted sender.
-        device: Where the tensors are placed.
-
     Raises:
         MessageError: The file is too large, cannot be read, or has other fields.
     """

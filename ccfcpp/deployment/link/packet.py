@@ -27,11 +27,7 @@ class Packet(NamedTuple):
 
 @dataclass(frozen=True)
 class Undelivered:
-    """Takes the place of a response if a client's node has failed.
-
-    Attributes:
-        reason: A short reason, in words of this side and none of the client's.
-    """
+    """Takes the place of a response if a client's node has failed."""
 
     reason: str
 
@@ -41,7 +37,6 @@ class Link(Protocol):
 
     def online(self) -> Mapping[str, int]:
         """Return the nodes that are online, by the name under which their key is registered."""
-        ...
 
     def push(self, node: int, packet: Packet, seconds: float) -> str | None:
         """Send a packet to a node.
@@ -54,11 +49,9 @@ class Link(Protocol):
         Returns:
             A ticket with which to ask for the response; None if the node is gone.
         """
-        ...
 
     def pull(self, ticket: str) -> Packet | Undelivered | None:
         """Return the response to a packet; None if there is none yet."""
-        ...
 
 
 def send(connection: Connection, packet: Packet) -> None:

@@ -26,11 +26,7 @@ def free_port() -> int:
 
 
 def flower_tool(name: str) -> list[str]:
-    """Return the command of one of Flower's tools.
-
-    Raises:
-        UsageError: It is not installed.
-    """
+    """Return the command of one of Flower's tools."""
     path = Path(sys.executable).parent / name
     if not path.is_file():
         raise UsageError(f"{name} is not installed: pip install 'ccfcpp[flower]'")

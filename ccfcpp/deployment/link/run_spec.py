@@ -52,11 +52,7 @@ class RunSpec(Section):
 
     @property
     def privacy(self) -> PrivacyConfig:
-        """The run's settings for privacy.
-
-        Raises:
-            UsageError: They cannot be read.
-        """
+        """The run's settings for privacy."""
         try:
             return PrivacyConfig.model_validate(self.config.get("privacy", {}))
         except ValidationError as error:
@@ -64,11 +60,7 @@ class RunSpec(Section):
 
     @property
     def kinds(self) -> tuple[Kind, ...]:
-        """The kinds of data that leave a client, which its owner must allow.
-
-        Raises:
-            UsageError: The system is not installed.
-        """
+        """The kinds of data that leave a client, which its owner must allow."""
         if self.command == "classify":
             return ("models",)
         if self.method not in METHODS:
@@ -78,12 +70,7 @@ class RunSpec(Section):
 
 @dataclass(frozen=True)
 class PrivacyLimit:
-    """The largest privacy loss that the owner of a client allows.
-
-    Attributes:
-        epsilon: The largest ε.
-        delta: The largest δ.
-    """
+    """The largest privacy loss that the owner of a client allows."""
 
     epsilon: float
     delta: float

@@ -28,11 +28,7 @@ def answer_forever(listener: Listener, answer: Callable[[Packet], Packet]) -> No
 
 
 class FlowerLink:
-    """The ``Link`` over Flower: it asks the ServerApp, which has access to Flower's grid.
-
-    Args:
-        listener: The socket to which the ServerApp connects.
-    """
+    """The ``Link`` over Flower: it asks the ServerApp, which has access to Flower's grid."""
 
     def __init__(self, listener: Listener) -> None:
         self._listener = listener

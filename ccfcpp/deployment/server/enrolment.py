@@ -1,24 +1,35 @@
-"""The clients of a deployed run, as the run's folder keeps them. It needs no Flower."""
+"""The clients of a deployed run: the handshake with them, and what the run's folder keeps.
+
+It needs no Flower.
+"""
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ccfcpp.core.config import MethodConfig
+from ccfcpp.core.config import MethodConfig, Tree
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.files import write_whole
-from ccfcpp.deployment.link.messages import new_token
-from ccfcpp.deployment.link.packet import Link
-from ccfcpp.deployment.link.run_spec import RunSpec
-from ccfcpp.deployment.server.experiment import DeployedExperiment, make_experiment
-from ccfcpp.deployment.server.handshake import Say, collect_facts, first_spec, full_spec
+from ccfcpp.deployment.link.messages import MessageError, Request, Response, new_token
+from ccfcpp.deployment.link.packet import Link, Packet, Undelivered
+from ccfcpp.deployment.link.run_spec import Facts, RunSpec
+from ccfcpp.deployment.server.experiment import (
+    DeployedClassification,
+    DeployedClustering,
+    DeployedExperiment,
+)
 from ccfcpp.deployment.server.transport import Deployed, Timeouts, Watcher
 from ccfcpp.engine.client import Member
 
 _LOOK = 0.5
 """Seconds between checks for clients."""
+_OF_THE_SERVER = ("dataset", "partition", "device", "tensorboard", "availability")
+"""Settings that mean nothing to a client, such as paths on the server."""
+
+Say = Callable[[str, str], None]
+"""Called with a client's name and a line about it."""
 
 
 @dataclass(frozen=True)
@@ -46,18 +57,12 @@ class Enrolment:
         self,
         config: MethodConfig,
         link: Link,
-        timeouts: Timeouts | None = None,
+        timeouts: Timeouts = Timeouts(),  # noqa: B008 - it cannot change
         watch: Watcher = lambda member, before, now: None,
     ) -> DeployedExperiment:
-        """Return the experiment with these clients.
-
-        Args:
-            config: The run's configuration.
-            link: The carrier of packets.
-            timeouts: How long to wait for responses.
-            watch: Called when a client's standing changes.
-        """
-        return make_experiment(
+        """Return the experiment with these clients."""
+        kinds = {"cluster": DeployedClustering, "classify": DeployedClassification}
+        return kinds[self.spec.command](
             config,
             self.spec,
             self.members,
@@ -78,11 +83,7 @@ class Enrolment:
 
     @staticmethod
     def load(path: Path) -> "Enrolment":
-        """Read an enrolment from its JSON file.
-
-        Raises:
-            UsageError: The file is missing or damaged.
-        """
+        """Read an enrolment from its JSON file."""
         try:
             content = json.loads(path.read_bytes())
             members = tuple(Member(**member) for member in content["members"])
@@ -101,22 +102,15 @@ def enrol(
     timeouts: Timeouts,
     say: Say = lambda name, what: None,
 ) -> Enrolment:
-    """Wait for clients, and ask what they hold.
+    """Wait for ``least`` of the admitted clients, None for all of them, and ask what they hold.
 
-    Args:
-        link: The carrier of packets.
-        config: The run's configuration.
-        command: ``cluster`` or ``classify``.
-        names: The admitted clients, in the order of their numbers.
-        least: How many must be there; None for all.
-        timeouts: How long a response may take.
-        say: Called with news of a client.
+    Clients have their numbers in the order of ``names``; ``say`` is called with news of a client.
     """
     run = new_token()
     first = first_spec(command, config.model_dump(mode="json"))
     least = least or len(names)
-    facts, seconds = collect_facts(link, names, first, run, least, timeouts, say)
-    spec = full_spec(first, facts.values(), getattr(config, "clusters", None))
+    facts, seconds = _collect_facts(link, names, first, run, least, timeouts, say)
+    spec = _full_spec(first, facts.values(), getattr(config, "clusters", None))
     members = [
         Member(number, name, facts[name].samples)
         for number, name in enumerate(names)
@@ -128,15 +122,99 @@ def enrol(
 def wait_for_clients(
     link: Link, enrolment: Enrolment, least: int | None, pause: float = _LOOK
 ) -> None:
-    """Wait until the clients of a resumed run are there again.
-
-    Args:
-        link: The carrier of packets.
-        enrolment: The clients of the run.
-        least: How many must be there; None for all that took part.
-        pause: Seconds between checks.
-    """
+    """Wait until the clients of a resumed run are there again."""
     names = {member.name for member in enrolment.members}
     wanted = min(least or len(names), len(names))
     while len(names & link.online().keys()) < wanted:
         time.sleep(pause)
+
+
+def first_spec(command: str, config: Tree) -> RunSpec:
+    """Return the description of a run before anything is known of the clients' images."""
+    sent = {key: value for key, value in config.items() if key not in _OF_THE_SERVER}
+    data = {key: value for key, value in sent.get("data", {}).items() if key != "root"}
+    return RunSpec.model_validate({"command": command, "config": {**sent, "data": data}})
+
+
+def _collect_facts(
+    link: Link,
+    names: Sequence[str],
+    spec: RunSpec,
+    run: str,
+    least: int,
+    timeouts: Timeouts,
+    say: Say,
+) -> tuple[dict[str, Facts], float]:
+    """Return the facts by name, as clients come online, and the seconds of the quickest response.
+
+    There is no limit of time for that. Where so many clients refuse that too few are left, it is a
+    ``UsageError``.
+    """
+    asked: dict[str, tuple[Request, str, float]] = {}
+    quickest = timeouts.answer
+    found: dict[str, Facts] = {}
+    refused: set[str] = set()
+    while len(found) < least:
+        if len(names) - len(refused) < least:
+            raise UsageError(
+                f"{len(refused)} of {len(names)} clients cannot take part, and the run needs "
+                f"{least}: see their reasons above"
+            )
+        online = link.online()
+        for name in names:
+            if name in asked or name in found or name in refused or name not in online:
+                continue
+            request = Request(kind="hello", run=run, nonce=new_token(), spec=spec)
+            ticket = link.push(online[name], Packet(request.written()), timeouts.life)
+            if ticket is not None:
+                asked[name] = request, ticket, time.monotonic()
+        for name, (request, ticket, since) in list(asked.items()):
+            answer, seconds = link.pull(ticket), time.monotonic() - since
+            if answer is None and seconds < timeouts.answer:
+                continue
+            del asked[name]
+            # A client without an answer is asked again.
+            if answer is None or isinstance(answer, Undelivered):
+                continue
+            try:
+                found[name] = _facts(request, answer)
+                quickest = min(quickest, seconds)
+                say(name, f"{found[name].samples:,} images")
+            except MessageError as error:
+                refused.add(name)
+                say(name, f"cannot take part: {error}")
+        if len(found) < least:
+            time.sleep(timeouts.poll)
+    return {name: found[name] for name in names if name in found}, quickest
+
+
+def _facts(request: Request, packet: Packet) -> Facts:
+    response = Response.to(request, packet.header)
+    if response.status != "done" or response.facts is None:
+        raise MessageError(response.why)
+    if response.facts.samples == 0:
+        raise MessageError("it holds no image")
+    return response.facts
+
+
+def _full_spec(spec: RunSpec, facts: Iterable[Facts], clusters: int | None) -> RunSpec:
+    """Complete the description of a run by what the clients hold; k by their classes, too."""
+    known = list(facts)
+    shapes = sorted({each.image_shape for each in known})
+    if len(shapes) != 1:
+        raise UsageError(
+            f"the clients' images are {shapes[0]} and {shapes[1]}: give data.image_size, and let "
+            "all clients have the same number of channels"
+        )
+    classes = sorted({name for each in known for name in each.classes})
+    wanted = 0 if spec.command == "classify" else clusters or len(classes)
+    if spec.command == "cluster" and wanted == 0:
+        raise UsageError("clusters is not given and no client names its classes: give --clusters")
+    completed = {
+        "image_shape": shapes[0],
+        "classes": tuple(classes),
+        "clusters": wanted,
+        "samples": sum(each.samples for each in known),
+        "clients": len(known),
+    }
+    return spec.model_copy(update=completed)

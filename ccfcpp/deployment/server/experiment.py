@@ -45,14 +45,7 @@ _AFTER_THE_ROUND = 10**6
 class DeployedExperiment(Experiment[Any]):
     """Clustering or classification of images that the server does not see.
 
-    Args:
-        config: The run's configuration.
-        spec: Description of the run.
-        members: The clients that take part.
-        connect: Returns the transport to them.
-
     Attributes:
-        deployed: The transport to the clients.
         no_scores: The part of a summary that holds scores, if no client tells.
     """
 
@@ -172,11 +165,7 @@ class DeployedExperiment(Experiment[Any]):
         """Return None: the server has no image on which models could be compared."""
 
     def snapshot(self, state: object, memories: ClientMemories) -> Snapshot:
-        """Refuse: there is no image to show.
-
-        Raises:
-            UsageError: Always.
-        """
+        """Refuse: there is no image to show."""
         raise UsageError("the images of this run are with its clients: there is nothing to draw")
 
     def describe(self) -> dict[str, object]:
@@ -286,11 +275,3 @@ def sum_of(counts: Mapping[int, Tensor]) -> Tensor | None:
         return None
     table = torch.stack(list(counts.values())).sum(dim=0)
     return table if int(table.sum()) > 0 else None
-
-
-def make_experiment(
-    config: MethodConfig, spec: RunSpec, members: Sequence[Member], connect: Connect
-) -> DeployedExperiment:
-    """Return the experiment that a description asks for; the arguments are those of the class."""
-    kinds = {"cluster": DeployedClustering, "classify": DeployedClassification}
-    return kinds[spec.command](config, spec, members, connect)

@@ -60,7 +60,6 @@ class Gate:
     Args:
         link: The client that reaches the SuperLink. It must follow no redirections and use no
             proxy.
-        most_bytes: The largest body of a request.
 
     Attributes:
         closing: Whether waiting requests are to be answered now.

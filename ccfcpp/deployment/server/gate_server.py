@@ -3,17 +3,22 @@
 import asyncio
 import socket
 import ssl
+import tempfile
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 import httpx
 import uvicorn
 
 from ccfcpp.core.errors import UsageError
 from ccfcpp.deployment.keys.files import ServerKeys
+from ccfcpp.deployment.keys.roster import read_roster
+from ccfcpp.deployment.link.sockets import FlowerLink, listen
 from ccfcpp.deployment.server.gate import MOST_BYTES, Gate
+from ccfcpp.deployment.server.super_link import super_link
 
 _TO_FINISH = 5
 """Seconds that requests have to end when the gate closes."""
@@ -129,3 +134,24 @@ def _unusable(what: object, error: OSError) -> UsageError:
     # OpenSSL's errors are OSErrors, too, and name no file.
     reason = error.strerror or str(error)
     return UsageError(f"{what} cannot be used for TLS ({reason}): make them with ccfcpp keys")
+
+
+@contextmanager
+def open_server(keys: Path, roster: Path, host: str, port: int, home: Path) -> Iterator[FlowerLink]:
+    """Run a SuperLink behind the gate within the context.
+
+    Yields:
+        The link to the clients.
+    """
+    files = ServerKeys.of(keys)
+    read_roster(roster)
+    # The path of a socket must be short.
+    with tempfile.TemporaryDirectory(prefix="ccfcpp-") as place:
+        path = Path(place) / "server"
+        with (
+            listen(path) as listener,
+            super_link(home, files, roster, path) as behind,
+            open_gate(GateSetting(host, port, files, behind)),
+            closing(FlowerLink(listener)) as link,
+        ):
+            yield link

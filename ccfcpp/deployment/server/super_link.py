@@ -43,17 +43,8 @@ server = ""
 def super_link(home: Path, keys: ServerKeys, roster: Path, server: Path) -> Iterator[int]:
     """Run a SuperLink on 127.0.0.1 that admits the roster, and start a run on it.
 
-    Args:
-        home: A folder for its configuration and its log.
-        keys: The server's keys.
-        roster: Folder of the clients' public keys.
-        server: Path of the socket to which the run's ServerApp connects.
-
     Yields:
         The port of the SuperLink.
-
-    Raises:
-        FederationError: It does not start.
     """
     # Flower's tools work in that folder, and resolve paths there.
     home = home.absolute()

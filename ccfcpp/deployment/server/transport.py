@@ -1,8 +1,9 @@
 """The engine's transport to clients on other machines."""
 
+import operator
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal
 
@@ -55,46 +56,30 @@ _Asked = tuple[Request, str] | AbsentClientError
 """A request with the ticket for its response, or why nothing was sent."""
 
 
+@dataclass(eq=False)
 class Deployed:
     """Transport to clients on other machines, which work at the same time.
 
     Their responses are read one by one, in the order of the members. So sums are those of a run in
     one process, and only one update is in memory at a time.
 
-    Args:
-        link: The carrier of packets.
-        spec: Description of the run.
-        run: Token of the run; a resumed run keeps it.
-        exchanges: All exchanges of the system, by name.
-        device: Where updates are placed.
-        timeouts: How long to wait.
-        watch: Called when a client's standing changes.
-
     Attributes:
+        run: Token of the run; a resumed run keeps it.
+        watch: Called when a client's standing changes.
         standings: The standing of each client, by its number.
     """
 
-    def __init__(
-        self,
-        link: Link,
-        spec: RunSpec,
-        run: str,
-        exchanges: Mapping[str, Exchange[Any, Any]],
-        device: torch.device,
-        timeouts: Timeouts | None = None,
-        watch: Watcher = lambda member, before, now: None,
-    ) -> None:
-        self.link = link
-        self.spec = spec
-        self.run = run
-        self.exchanges = exchanges
-        self.device = device
-        self.timeouts = timeouts or Timeouts()
-        self.watch = watch
-        self.standings: dict[int, Standing] = {}
-        self._accepted: dict[int, str] = {}
-        self._kept: dict[int, str] = {}
-        self._late: dict[int, tuple[str, float]] = {}
+    link: Link
+    spec: RunSpec
+    run: str
+    exchanges: Mapping[str, Exchange[Any, Any]]
+    device: torch.device
+    timeouts: Timeouts = Timeouts()
+    watch: Watcher = lambda member, before, now: None
+    standings: dict[int, Standing] = field(default_factory=dict, init=False)
+    _accepted: dict[int, str] = field(default_factory=dict, init=False)
+    _kept: dict[int, str] = field(default_factory=dict, init=False)
+    _late: dict[int, tuple[str, float]] = field(default_factory=dict, init=False)
 
     def deliver(self, task: Task, message: object, members: Sequence[Member]) -> Iterator[Reply]:
         """Send a task to some clients and yield their replies. Wait while none is online."""
@@ -199,13 +184,11 @@ class Deployed:
         update = deserialize(exchange.update, found.payload, self.device)
         if not response.remembers:
             return Reply(member.id, update)
-        return Reply(member.id, update, partial(self._accept, member.id, request.version))
+        accept = partial(operator.setitem, self._accepted, member.id, request.version)
+        return Reply(member.id, update, accept)
 
     def _stands(self, member: Member, now: Standing) -> None:
         before = self.standings.get(member.id, "away")
         self.standings[member.id] = now
         if now != before:
             self.watch(member, before, now)
-
-    def _accept(self, client: int, version: str) -> None:
-        self._accepted[client] = version

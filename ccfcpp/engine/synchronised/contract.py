@@ -120,7 +120,6 @@ class Advancing(Protocol):
 
     def advance(self, totals: Mapping[str, Tensor], slopes: Mapping[str, Tensor]) -> Contribution:
         """Go on as far as what is known allows; see ``Tape``."""
-        ...
 
 
 class Bounding(Protocol):
@@ -128,15 +127,12 @@ class Bounding(Protocol):
 
     def turn(self, samples: int, share: float, step: int, randomness: Randomness) -> Tensor:
         """Choose images of a client secretly; as ``turn``."""
-        ...
 
     def views(self, randomness: Randomness) -> Randomness:
         """The source of what nobody may draw again, in place of the run's."""
-        ...
 
     def rows(self, exchange: AnyExchange, part: str, rows: Tensor) -> Tensor:
-        """Scale down what exceeds its bound in rows of shape (images, …), one for each image."""
-        ...
+        """Scale down what exceeds its bound in rows of shape (images, d), one for each image."""
 
     def open(
         self,
@@ -147,22 +143,6 @@ class Bounding(Protocol):
         trips: Sequence[Contribution],
     ) -> Advancing:
         """Begin a step in which each image's part is bounded."""
-        ...
-
-
-def nothing_of(contribution: Contribution) -> Contribution:
-    """What a client without a sample in this step adds: zeros."""
-    return Contribution(
-        *(
-            {name: torch.zeros_like(part) for name, part in parts.items()}
-            for parts in (
-                contribution.sums,
-                contribution.slopes,
-                contribution.gradient,
-                contribution.figures,
-            )
-        )
-    )
 
 
 def narrowed(gradient: ModelState, precision: torch.dtype | None) -> ModelState:

@@ -6,7 +6,7 @@ the trips of a step the process holds the graph of its forward pass.
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from functools import cached_property
 from typing import Protocol
 
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from ccfcpp.core.profiling import section
 from ccfcpp.core.randomness import SETUP, Randomness
 from ccfcpp.engine.client import Client
-from ccfcpp.engine.exchange import Exchange, Images, SummedWork, Task
+from ccfcpp.engine.exchange import Exchange, Images, RefusedUpdateError, SummedWork, Task
 from ccfcpp.engine.synchronised.contract import (
     PARTS,
     Advancing,
@@ -37,12 +37,7 @@ from ccfcpp.models.state import ModelState
 
 @dataclass(frozen=True)
 class Turn:
-    """The images of a client whose turn it is in a step.
-
-    Attributes:
-        client: The client.
-        chosen: Their int64 indices, on the device of the client's images; perhaps none.
-    """
+    """A client's images whose turn it is in a step: int64 indices on their device, perhaps none."""
 
     client: Client
     chosen: Tensor
@@ -54,67 +49,59 @@ class Batches(Protocol):
     def batch(
         self, task: Task, known: Known, turns: Sequence[Turn], randomness: Randomness
     ) -> Batch | None:
-        """Load a model, and show the images whose turn it is.
-
-        Args:
-            task: The first trip of a step.
-            known: What came down: the model.
-            turns: The clients, and whose turn it is.
-            randomness: The source of views, set to the round.
+        """Load the model that came down, and show the images whose turn it is.
 
         Returns:
             None where there is nothing to show.
         """
-        ...
 
 
+@dataclass(eq=False)
 class Descent:
     """The steps of one network, for the server and for the clients.
 
-    Args:
+    Attributes:
         name: What steps are called.
         network: What is trained; its weights come with the steps.
         rehearsal: A step on a few images. It shows which trips a step takes.
         optimizer: Its state is kept by the server.
         batch: Images of all clients together in a step.
         samples: Images of all clients.
-        images: How images enter sums; or why they cannot be told apart.
+        largest: What no image's part of a sum exceeds, by the name of the sum; or why images cannot
+            be told apart.
         precision: The dtype in which gradients travel; None for their own.
         lags: What a step takes from the step before.
         exact_steps: The first step that lags.
         uses_memory: Whether clients need what they remember.
-        trips: Trips of an exact step, where they are known; None: the rehearsal shows them.
+        known_trips: Trips of an exact step, where they are known; None: the rehearsal shows them.
     """
 
-    def __init__(
-        self,
-        name: str,
-        network: nn.Module,
-        rehearsal: Callable[[], Program],
-        optimizer: Optimizer,
-        batch: int,
-        samples: int,
-        images: Mapping[str, float] | str,
-        *,
-        precision: torch.dtype | None = None,
-        lags: Lags | None = None,
-        exact_steps: int = 1,
-        uses_memory: bool = False,
-        trips: int | None = None,
-    ) -> None:
-        self.name = name
-        self.network = network
-        self.parameters = moved_parameters(network)
-        self.rehearsal = rehearsal
-        self.optimizer = optimizer
-        self.batch = batch
-        self.samples = samples
-        self.images = images if isinstance(images, str) else entering(batch, samples, images)
-        self.precision = precision
-        self.lags = lags or Lags()
-        self.exact_steps = exact_steps
-        self.uses_memory = uses_memory
-        self._trips = trips
+    name: str
+    network: nn.Module
+    rehearsal: Callable[[], Program]
+    optimizer: Optimizer
+    batch: int
+    samples: int
+    largest: Mapping[str, float] | str
+    _: KW_ONLY
+    precision: torch.dtype | None = None
+    lags: Lags = Lags()  # noqa: RUF009 - it cannot change
+    exact_steps: int = 1
+    uses_memory: bool = False
+    known_trips: int | None = None
+
+    @cached_property
+    def parameters(self) -> dict[str, nn.Parameter]:
+        """What steps move, by name."""
+        return moved_parameters(self.network)
+
+    @cached_property
+    def images(self) -> Images | str:
+        """How images enter sums; or why they cannot be told apart."""
+        if isinstance(self.largest, str):
+            return self.largest
+        there = max(1, self.samples)
+        return Images(min(1.0, self.batch / there), min(self.batch, there), self.largest)
 
     @cached_property
     def plans(self) -> tuple[Plan, Plan]:
@@ -134,7 +121,7 @@ class Descent:
                 images=self.images,
                 follows=number > 0,
             )
-            for number in range(self._trips or len(self.plans[0].trips))
+            for number in range(self.known_trips or len(self.plans[0].trips))
         ]
 
     def begin(self, model: ModelState) -> DescentState:
@@ -142,12 +129,7 @@ class Descent:
         return self.optimizer.begin({name: model[name] for name in self.parameters})
 
     def trips(self, steps: range, share: Callable[[int], float]) -> list[Trip[D]]:
-        """The server's work in some steps.
-
-        Args:
-            steps: Their numbers in the descent.
-            share: From the number of a step to the share of the learning rate.
-        """
+        """The server's work in some steps, with the share of the learning rate by the step."""
         found: list[Trip[D]] = []
         for step in steps:
             plan = self.plans[step >= self.exact_steps]
@@ -158,48 +140,36 @@ class Descent:
         return found
 
     def works(self, batches: Batches, bounding: Bounding | None) -> list["TripWork"]:
-        """The clients' work of each trip.
-
-        Args:
-            batches: Makes the batches.
-            bounding: Bounds what each image adds; None: images are not told apart.
-        """
+        """The clients' work of each trip."""
         steps = OpenSteps(self, batches, bounding)
         return [TripWork(steps, exchange, n) for n, exchange in enumerate(self.exchanges)]
 
 
 class OpenSteps:
-    """The steps that are open in a process.
-
-    Args:
-        descent: Whose steps they are.
-        batches: Makes the batches.
-        bounding: Bounds what each image adds; None: images are not told apart.
-    """
+    """The steps that are open in a process."""
 
     def __init__(self, descent: Descent, batches: Batches, bounding: Bounding | None) -> None:
         self.descent = descent
         self.batches = batches
         self.bounding = bounding
         self._open: dict[tuple[int, ...], tuple[Advancing | None, Plan]] = {}
+        self._began = (-1, -1)
 
     def advance(
         self, trip: int, task: Task, known: Known, clients: Sequence[Client], randomness: Randomness
     ) -> Contribution:
-        """What some clients contribute to a trip.
-
-        Args:
-            trip: Its number in the step.
-            task: The task of which it is.
-            known: What came down.
-            clients: Those whose step it is, alone or together.
-            randomness: The source, set to the round.
-        """
+        """What some clients contribute to a trip."""
         ids = tuple(client.id for client in clients)
         if trip == 0:
+            if self._began != (task.round, task.index):
+                # A step that was refused on its way has no end, and its graph would stay.
+                self._open.clear()
+                self._began = task.round, task.index
             # Where something is known of a step before, this step lags.
             plan = self.descent.plans[bool(known.totals or known.slopes)]
             self._open[ids] = self._begun(plan, task, known, clients, randomness), plan
+        if ids not in self._open:
+            raise RefusedUpdateError("it has not begun this step")
         step, plan = self._open[ids]
         with section(f"trip {trip + 1}"):
             news = step.advance(known.totals, known.slopes) if step else plan.trips[trip]
@@ -239,39 +209,19 @@ class OpenSteps:
         return Turn(client, chosen.to(client.images.device))
 
 
+@dataclass(eq=False)
 class TripWork(SummedWork[Known, Contribution]):
-    """The clients' work in one trip of a step.
+    """The clients' work in one trip of a step."""
 
-    Args:
-        steps: The open steps.
-        exchange: The trip's.
-        number: Which trip of the step it is.
-    """
-
-    def __init__(
-        self, steps: OpenSteps, exchange: Exchange[Known, Contribution], number: int
-    ) -> None:
-        self.steps = steps
-        self.exchange = exchange
-        self.number = number
+    steps: OpenSteps
+    exchange: Exchange[Known, Contribution]
+    number: int
 
     def local_sum(
         self, task: Task, message: Known, clients: Sequence[Client], randomness: Randomness
     ) -> Contribution:
         """What some clients contribute together."""
         return self.steps.advance(self.number, task, message, clients, randomness)
-
-
-def entering(batch: int, samples: int, largest: Mapping[str, float]) -> Images:
-    """How images enter the sums of a step.
-
-    Args:
-        batch: Images of all clients in a step, on average.
-        samples: Images of all clients.
-        largest: What no image's part exceeds, by the name of the sum.
-    """
-    there = max(1, samples)
-    return Images(min(1.0, batch / there), min(batch, there), largest)
 
 
 def turn(samples: int, share: float, step: int, randomness: Randomness) -> Tensor:
@@ -282,12 +232,6 @@ def turn(samples: int, share: float, step: int, randomness: Randomness) -> Tenso
     share of all images, and u in [0, 1) is the client's own: without it, all small clients would
     show an image in the same steps. So all clients together show about B images in a step, whatever
     the partition, and each client shows each of its images about equally often.
-
-    Args:
-        samples: How many images the client has.
-        share: q, the images that it shows in a step on average.
-        step: s.
-        randomness: The client's source.
 
     Returns:
         int64 indices; none where no image's turn falls into this step.

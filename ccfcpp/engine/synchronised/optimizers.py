@@ -42,20 +42,12 @@ class Optimizer(ABC):
     ) -> tuple[ModelState, DescentState]:
         """The parameters and the optimizer's state after a step.
 
-        Args:
-            parameters: By name.
-            gradient: By the same names.
-            descent: The state before; its ``steps`` do not change here.
-            share: Of the configured learning rates.
+        Its number of steps does not change here; ``share`` is that of the configured rates.
         """
 
 
 class Adam(Optimizer):
-    """Adam with PyTorch's defaults.
-
-    Args:
-        rate: The learning rate.
-    """
+    """Adam with PyTorch's defaults."""
 
     def __init__(self, rate: float) -> None:
         self.rate = rate
@@ -151,10 +143,6 @@ _QUINTIC = (3.4445, -4.7750, 2.0315)
 
 def orthogonalised(matrix: Tensor, iterations: int = 5) -> Tensor:
     """About UVᵀ of a matrix UΣVᵀ, by Newton and Schulz's iteration with Jordan's coefficients.
-
-    Args:
-        matrix: Of shape (rows, columns).
-        iterations: How many.
 
     Returns:
         A matrix with the same singular vectors, whose singular values lie about 1.

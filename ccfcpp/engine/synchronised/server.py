@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
@@ -19,36 +20,22 @@ from ccfcpp.models.pooled import running_statistics
 from ccfcpp.models.state import ModelState
 
 
+@dataclass(eq=False)
 class Trip(ServerWork[D, Known, Contribution]):
     """The server's work in one trip of a step.
 
-    Args:
-        exchange: The trip's.
-        plan: The trips of the step.
-        number: Which of them it is.
+    Attributes:
         begin: Makes the state of a descent before its first step, from a model.
-        optimizer: Moves the model.
         share: From the number of a step to the share of the learning rate.
-        precision: The dtype in which gradients travel; None for their own.
     """
 
-    def __init__(
-        self,
-        exchange: Exchange[Known, Contribution],
-        plan: Plan,
-        number: int,
-        begin: Callable[[ModelState], DescentState],
-        optimizer: Optimizer,
-        share: Callable[[int], float],
-        precision: torch.dtype | None = None,
-    ) -> None:
-        self.exchange = exchange
-        self.plan = plan
-        self.number = number
-        self.begin = begin
-        self.optimizer = optimizer
-        self.share = share
-        self.precision = precision
+    exchange: Exchange[Known, Contribution]
+    plan: Plan
+    number: int
+    begin: Callable[[ModelState], DescentState]
+    optimizer: Optimizer
+    share: Callable[[int], float]
+    precision: torch.dtype | None = None
 
     def broadcast(self, state: D) -> Known:
         """What clients do not know yet."""
@@ -56,8 +43,7 @@ class Trip(ServerWork[D, Known, Contribution]):
         return Known(
             state.version,
             state.model if self.number == 0 else {},
-            self.plan.new_totals(self.number, descent.totals),
-            self.plan.new_slopes(self.number, descent.slopes),
+            *self.plan.news(self.number, descent.totals, descent.slopes),
         )
 
     def form(self, message: Known) -> Form:

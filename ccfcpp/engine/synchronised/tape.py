@@ -16,19 +16,14 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from ccfcpp.engine.synchronised.contract import Contribution, nothing_of
+from ccfcpp.engine.synchronised.contract import Contribution
 from ccfcpp.models.pooled import Objective, Pool, Program
 
 Suspension = Generator[None, None, None]
 
 
 class Tape:
-    """A program on its way through the trips of one step.
-
-    Args:
-        program: The program.
-        parameters: What the gradient is wanted for, by name.
-    """
+    """A program on its way through the trips of one step."""
 
     def __init__(self, program: Program, parameters: Mapping[str, Tensor]) -> None:
         self.pools: list[Pool] = []
@@ -165,31 +160,20 @@ class Plan:
     valid: Mapping[str, Callable[[Tensor], bool]] = field(default_factory=dict)
     nearest: Mapping[str, Callable[[Tensor], Tensor]] = field(default_factory=dict)
 
-    def new_totals(self, trip: int, totals: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Of the sums so far, those that clients do not know before a trip."""
+    def news(
+        self, trip: int, totals: Mapping[str, Tensor], slopes: Mapping[str, Tensor]
+    ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """Of the sums and the gradients so far, those that clients do not know before a trip."""
         if trip == 0:
-            return {name: totals[name] for name in self.lags.totals}
-        asked = self.trips[trip - 1].sums.keys() - self.lags.totals
-        return {name: totals[name] for name in asked}
-
-    def new_slopes(self, trip: int, slopes: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Of the gradients so far, those that clients do not know before a trip."""
-        if trip == 0:
-            return {name: slopes[name] for name in self.lags.slopes}
-        asked = self.trips[trip - 1].slopes.keys() - self.lags.slopes
-        return {name: slopes[name] for name in asked}
+            asked = set(self.lags.totals), set(self.lags.slopes)
+        else:
+            before = self.trips[trip - 1]
+            asked = before.sums.keys() - self.lags.totals, before.slopes.keys() - self.lags.slopes
+        return {name: totals[name] for name in asked[0]}, {name: slopes[name] for name in asked[1]}
 
 
 def rehearsed(make: Callable[[], Tape], lags: Lags) -> tuple[Plan, Plan]:
-    """Go through a step with a few samples of one client.
-
-    Args:
-        make: Makes the tape of such a step.
-        lags: What a step takes from the step before.
-
-    Returns:
-        The plan of the first step, which has no step before it, and that of all others.
-    """
+    """Go through a step with a few samples of one client."""
     nothing: Contribution = Contribution()
     first, seen = _rehearsed(make(), Lags(), nothing)
     return first, _rehearsed(make(), lags, seen)[0]
@@ -208,4 +192,13 @@ def _rehearsed(tape: Tape, lags: Lags, before: Contribution) -> tuple[Plan, Cont
         seen.slopes.update(slopes)
     valid = {pool.name: pool.valid for pool in tape.pools}
     nearest = {pool.name: pool.nearest for pool in tape.pools}
-    return Plan(tuple(map(nothing_of, trips)), lags, valid, nearest), seen
+    nothing = (
+        Contribution(
+            *(
+                {n: torch.zeros_like(part) for n, part in parts.items()}
+                for parts in vars(t).values()
+            )
+        )
+        for t in trips
+    )
+    return Plan(tuple(nothing), lags, valid, nearest), seen

@@ -6,12 +6,15 @@ Poisson-sampled Gaussian (Mironov, Talwar and Zhang 2019).
 """
 
 import importlib.util
+import json
 import logging
 import math
+import os
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ccfcpp.core.errors import UsageError
@@ -98,13 +101,7 @@ def least_noise(releases: Counter[Release], most_epsilon: float, delta: float) -
 
 
 class Budget:
-    """How much of a budget is spent.
-
-    Args:
-        noise: Of every sum, by what one client or image can change it.
-        most: ε that may be spent.
-        delta: δ.
-    """
+    """How much of a budget is spent."""
 
     def __init__(self, noise: float, most: float, delta: float) -> None:
         self.noise = noise
@@ -125,3 +122,38 @@ class Budget:
         """Whether there is enough left for more releases."""
         after = self.releases + Counter(releases)
         return epsilon(after, self.noise, self.delta) <= self.most * (1 + 1e-9)
+
+
+class Ledger:
+    """The releases of a run, each written down before it is made.
+
+    A round that is run again after an interruption publishes anew, so it counts again: unlike the
+    log, the ledger never forgets.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def read(self) -> Counter[Release]:
+        """All releases so far; a ``UsageError`` where the file is damaged."""
+        found: Counter[Release] = Counter()
+        lines = self.path.read_text().splitlines() if self.path.exists() else []
+        for line in lines:
+            try:
+                found.update(
+                    Release(float(q), int(sums)) for q, sums in json.loads(line)["releases"]
+                )
+            except (ValueError, KeyError, TypeError) as error:
+                raise UsageError(
+                    f"{self.path} is damaged, so that the budget is not known: start again with "
+                    "another --out"
+                ) from error
+        return found
+
+    def add(self, number: int, releases: list[Release]) -> None:
+        """Write a round down; it outlasts a crash."""
+        entry = {"round": number, "releases": [[each.sampled, each.sums] for each in releases]}
+        with self.path.open("a") as file:
+            file.write(json.dumps(entry) + "\n")
+            file.flush()
+            os.fsync(file.fileno())

@@ -34,13 +34,7 @@ _NUMBERS_AT_A_TIME = 50_000_000
 
 @dataclass(frozen=True)
 class _Run:
-    """A program as far as known totals let it go.
-
-    Attributes:
-        sums: This image's part of each pool that was reached.
-        pools: These pools, by name.
-        objective: What the program returns; None where a total is missing.
-    """
+    """A program as far as known totals let it go."""
 
     sums: dict[str, Tensor]
     pools: dict[str, Pool]
@@ -74,10 +68,7 @@ class ImageSums:
     """A process's images on their way through the trips of one step.
 
     Args:
-        network: What is trained.
         batch: All images whose turn it is, one at least.
-        parameters: What the gradient is wanted for, by name.
-        bounds: How large an image's part may be.
         trips: What each trip of the step asks for; its tensors do not matter.
     """
 
@@ -102,12 +93,7 @@ class ImageSums:
         self._slopes_at_sums: dict[str, Tensor] = {}
 
     def advance(self, totals: Mapping[str, Tensor], slopes: Mapping[str, Tensor]) -> Contribution:
-        """The clipped sums that the next trip asks for, float64.
-
-        Args:
-            totals: Pooled sums that are new, by name.
-            slopes: Pooled gradients at statistics that are new, by name.
-        """
+        """The clipped sums that the next trip asks for, float64."""
         wanted = next(self._trips)
         self.totals |= totals
         self.slopes |= slopes
@@ -193,11 +179,7 @@ def _numbers(wanted: Contribution) -> int:
 
 
 class ImageBounding:
-    """Bounds what each image adds to a sum: the engine's ``Bounding``.
-
-    Args:
-        config: What the run does for privacy.
-    """
+    """Bounds what each image adds to a sum: the engine's ``Bounding``."""
 
     def __init__(self, config: PrivacyConfig) -> None:
         self.config = config
@@ -238,12 +220,7 @@ def bounding_of(config: PrivacyConfig) -> ImageBounding | None:
 
 
 def poisson_turn(samples: int, share: float, source: NoiseSource) -> Tensor:
-    """Images of a client, each drawn by itself; nobody else can draw them again.
-
-    Args:
-        samples: How many images the client has.
-        share: How many of them are drawn on average.
-        source: Of random numbers.
+    """Images of a client, ``share`` on average, each drawn by itself so that nobody can redraw.
 
     Returns:
         int64 indices, ascending; perhaps none.

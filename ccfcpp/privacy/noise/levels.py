@@ -1,16 +1,21 @@
 """Differential privacy of a run: for clients, or for images."""
 
+import secrets
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+
+import torch
 
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.randomness import Randomness
+from ccfcpp.engine.availability import Availability
 from ccfcpp.engine.exchange import AnyExchange, AnyServerWork, Images
 from ccfcpp.engine.parts import Addends
 from ccfcpp.privacy.config import PrivacyConfig
-from ccfcpp.privacy.noise.accountant import Budget, Release, check_installed, least_noise
-from ccfcpp.privacy.noise.ledger import Ledger
+from ccfcpp.privacy.noise.accountant import Budget, Ledger, Release, check_installed, least_noise
 from ccfcpp.privacy.noise.mechanism import Bounds, NoiseSource, client_bounds, image_bounds
 
 Works = Sequence[AnyServerWork]
@@ -20,7 +25,6 @@ class Level(ABC):
     """The mechanism of a run, and its guard.
 
     Args:
-        config: Noise, bounds and budget.
         rounds: The server's work in each round, as far as it can be foreseen.
         randomness: The run's source, for noise that can be drawn again.
 
@@ -138,14 +142,8 @@ class Level(ABC):
 class ClientLevel(Level):
     """Nobody can tell whether a client took part.
 
-    In each round a client is invited with probability q, and all sums of the round are over the
-    same clients. A mean is divided by q N, whoever takes part.
-
-    Args:
-        config, rounds, randomness: As of ``Level``.
-        sampled: q.
-        clients: N, the connected clients.
-        dropout: With which probability an invited client drops out.
+    In each round each of the N connected clients is invited with probability q (``sampled``), and
+    all sums of the round are over the same clients. A mean is divided by q N, whoever takes part.
     """
 
     neighbours = "one client, with all its images, is there or is not"
@@ -185,11 +183,6 @@ class ImageLevel(Level):
     """Nobody can tell whether an image was there.
 
     Clients clip what each of their images adds (``image_sums``), and the sum gets noise.
-
-    Args:
-        config, rounds, randomness: As of ``Level``.
-        system: The system's name.
-        exchanges: All that clients can be asked for.
 
     Raises:
         UsageError: What an image adds is not bounded in one of the exchanges.
@@ -246,12 +239,6 @@ def _check_no_round_fails(config: PrivacyConfig, present: float, clients: int, r
     """A round with too few clients publishes nothing, which tells: it must be all but impossible.
 
     It is also where one of the clients is left out of all rounds.
-
-    Args:
-        config: How many a sum needs.
-        present: With which probability a client is there.
-        clients: N.
-        rounds: How many rounds there are.
     """
     # Imported where it is needed: it is slow to import.
     from scipy.stats import binom
@@ -264,3 +251,37 @@ def _check_no_round_fails(config: PrivacyConfig, present: float, clients: int, r
             "needs too often for privacy.delta: give a larger sample_fraction, or a lower "
             "privacy.threshold"
         )
+
+
+@dataclass(frozen=True)
+class PoissonSampling(Availability):
+    """Each client is invited by itself, with the probability ``sample_fraction``.
+
+    The accountant takes clients to be sampled so. Who is invited must be secret.
+
+    Attributes:
+        reproducible: Whether it follows from the run's seed all the same, and protects nothing.
+    """
+
+    reproducible: bool = False
+
+    def taking_part(self, connected: Sequence[int], randomness: Randomness) -> list[int]:
+        """The clients of one round, ascending."""
+        return [
+            client
+            for client in sorted(connected)
+            if self._draw(randomness.of_client(client)) < self.sample_fraction
+            and not self._drops_out(randomness.of_client(client))
+        ]
+
+    def _draw(self, randomness: Randomness) -> float:
+        if self.reproducible:
+            return float(torch.rand((), generator=randomness.generator("Poisson sampling")))
+        return secrets.SystemRandom().random()
+
+
+def sampling_of(config: PrivacyConfig) -> Callable[..., Availability]:
+    """How the clients of a round are chosen; the arguments are those of ``Availability``."""
+    if config.level != "client":
+        return Availability
+    return partial(PoissonSampling, reproducible=config.reproducible_noise)

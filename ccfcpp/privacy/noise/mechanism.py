@@ -32,14 +32,10 @@ _SHARE_OF_REPORTS = 0.04
 
 
 def shares(parts: Mapping[str, Part], names: Iterable[str]) -> dict[str, float]:
-    """The share w of each group of an update in what a sum may cost.
-
-    Args:
-        parts: What the parts of the update mean.
-        names: The groups.
-    """
+    """The share w of each group of an update in what a sum may cost."""
     found = list(names)
-    reports = [name for name in found if _is_report(part_of(parts, name))]
+    known = {name: part_of(parts, name) for name in found}
+    reports = [name for name, part in known.items() if isinstance(part, Sum) and part.report]
     rest = len(found) - len(reports)
     if rest == 0 or not reports:
         return dict.fromkeys(found, 1 / len(found))
@@ -48,16 +44,11 @@ def shares(parts: Mapping[str, Part], names: Iterable[str]) -> dict[str, float]:
     return {name: of_reports if name in reports else equal for name in found}
 
 
-def _is_report(part: Part) -> bool:
-    return isinstance(part, Sum) and part.report
-
-
 @dataclass(frozen=True)
 class Bounds:
     """How large a contribution to an exchange may be.
 
     Attributes:
-        exchange: The exchange.
         clip: C of groups that have no bound of their own.
         of_group: C by group, or by what is before its ``/``.
         batch: What parts ``of_batch`` are divided by in the end, where bounds are those of what is
@@ -123,13 +114,7 @@ class Bounds:
         return factors.masked_fill(spoilt, 0), spoilt
 
     def noised(self, totals: Mapping[str, Tensor], noise: float, source: "NoiseSource") -> Addends:
-        """Sums of clipped parts with their noise.
-
-        Args:
-            totals: float64 by name.
-            noise: z.
-            source: Of standard normal numbers.
-        """
+        """Sums of clipped parts, float64 by name, with their noise, whose z is ``noise``."""
         found: Addends = {}
         grouped = self._groups(totals)
         share = shares(self.exchange.parts, grouped)
@@ -150,11 +135,7 @@ def client_bounds(config: PrivacyConfig, exchange: AnyExchange) -> Bounds:
 
 
 def image_bounds(config: PrivacyConfig, exchange: AnyExchange) -> Bounds:
-    """How large an image's part of a sum may be.
-
-    Raises:
-        ValueError: Images cannot be told apart in the exchange.
-    """
+    """How large an image's part of a sum may be; a ``ValueError`` where it has no part."""
     images = exchange.images
     if isinstance(images, str):
         raise ValueError(f"{exchange.name}: {images}")

@@ -33,16 +33,7 @@ _PRESENT = " present"
 
 
 def refuse_alone(asked: str, system: str, exchange: AnyExchange) -> None:
-    """Refuse an exchange in which the server needs each client's part of something.
-
-    Args:
-        asked: The setting that needs sums.
-        system: The system's name.
-        exchange: The exchange.
-
-    Raises:
-        UsageError: In one line, with system, exchange and part.
-    """
+    """Refuse an exchange in which the server needs each client's part of something."""
     parts: Mapping[str, Part] = exchange.parts or {"update": Opaque()}
     for name, part in parts.items():
         if isinstance(part, Votes | Opaque) or (isinstance(part, Mean) and part.separate):
@@ -89,7 +80,7 @@ class Addition:
                 continue
             weight = float(tensors[part.weight]) if self.weight is None else self.weight
             found[name] = weight * (value.double() - self._base(name))
-            if part.optional:
+            if part.optional and self.weight is None:
                 present = weight if name in tensors else 0.0
                 found[name + _PRESENT] = _NONE.to(self.device) + present
         return found
@@ -101,7 +92,7 @@ class Addition:
             part = part_of(self.exchange.parts, name)
             if self._is_sent(name, part, spec.dtype):
                 found[name] = spec.zeros().double()
-                if isinstance(part, Mean) and part.optional:
+                if isinstance(part, Mean) and part.optional and self.weight is None:
                     found[name + _PRESENT] = torch.zeros((), dtype=torch.float64)
         return found
 
@@ -133,7 +124,7 @@ class Addition:
     ) -> Tensor | None:
         """A mean over the clients that have it; None where nobody does, or it is not sent."""
         if not spec.dtype.is_floating_point:
-            return self.message[name]
+            return self.message.get(name, spec.zeros(self.device))
         if name not in totals:
             return None
         divisor = contributors

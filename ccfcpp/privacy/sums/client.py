@@ -1,8 +1,8 @@
 """The clients' half of sums: what a client holds for one is in memory alone, and gone after it."""
 
 import dataclasses
-from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -10,7 +10,17 @@ from torch import Tensor
 
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.client import Client
-from ccfcpp.engine.exchange import AnyClientWork, AnyExchange, RefusedUpdateError, Task
+from ccfcpp.engine.exchange import (
+    AnyClientWork,
+    AnyExchange,
+    ClientWork,
+    Exchange,
+    Message,
+    RefusedUpdateError,
+    Task,
+    Update,
+    cohort_apart,
+)
 from ccfcpp.engine.parts import Addends
 from ccfcpp.privacy.config import PrivacyConfig
 from ccfcpp.privacy.noise.mechanism import client_bounds
@@ -22,16 +32,15 @@ from ccfcpp.privacy.sums.messages import (
     Arrived,
     Begun,
     Bounded,
-    Boxes,
     Keys,
-    Listed,
     Masked,
+    Rows,
     Shown,
     terms_of,
     under_masks,
     within_bounds,
 )
-from ccfcpp.privacy.sums.protocol import Participant
+from ccfcpp.privacy.sums.protocol import BOX_BYTES, PUBLIC_BYTES, Participant
 
 WEIGHT_OF_ALL = 1.0
 """What each client counts in a mean where sums have noise."""
@@ -46,10 +55,6 @@ class SendsParts(AnyClientWork):
     """A client's work, of which the parts that add up are sent.
 
     On the client level they are clipped here; on the image level those of each image were.
-
-    Args:
-        config: What the run does for privacy.
-        work: What the system asks for.
     """
 
     def __init__(self, config: PrivacyConfig, work: AnyClientWork) -> None:
@@ -75,7 +80,7 @@ class WithinBounds(SendsParts):
     def __init__(self, config: PrivacyConfig, work: AnyClientWork) -> None:
         super().__init__(config, work)
         self.exchange = within_bounds(work.exchange)
-        self.cohort = work.cohort
+        self.cohort = work.cohort if config.level == "image" else cohort_apart(work)
 
     def local_updates(
         self, task: Task, message: Any, clients: Sequence[Client], randomness: Randomness
@@ -101,9 +106,7 @@ class WithinBounds(SendsParts):
 class Participants:
     """The parts in the secure sum that goes on, of the clients of one process.
 
-    Args:
-        config: What the run does for privacy.
-        clients: How many clients take part in the run.
+    A stage raises ``RefusedUpdateError`` where the server asks for what a sound sum does not need.
     """
 
     def __init__(self, config: PrivacyConfig, clients: int) -> None:
@@ -111,141 +114,94 @@ class Participants:
         self.clients = clients
         self._parts: dict[int, tuple[tuple[int, int], Participant]] = {}
 
-    def begin(self, task: Task, client: int, asked: int) -> Participant:
-        """Begin a client's part in a new sum; what was made for another sum is gone.
-
-        Raises:
-            RefusedUpdateError: So many clients cannot be asked.
-        """
-        if not 2 <= asked <= self.clients:
-            raise RefusedUpdateError(f"a secure sum of {asked} of {self.clients} clients")
-        participant = Participant(client, terms_of(self.config, task, asked))
-        self._parts[client] = (task.round, task.index), participant
-        return participant
-
     def of(self, task: Task, client: int) -> Participant:
-        """A client's part in a task's sum.
-
-        Raises:
-            RefusedUpdateError: The sum has not begun here.
-        """
+        """A client's part in a task's sum."""
         which, participant = self._parts.get(client, (None, None))
         if participant is None or which != (task.round, task.index):
             raise RefusedUpdateError("it has no part in this secure sum")
         return participant
 
-    def end(self, client: int) -> None:
-        """Forget a client's part: the sum is over."""
-        self._parts.pop(client, None)
+    def send_keys(self, task: Task, message: Begun, client: int) -> Keys:
+        """Stage 1: begin a client's part; what was made for another sum is gone."""
+        if not 2 <= message.asked <= self.clients:
+            raise RefusedUpdateError(
+                f"a secure sum of {message.asked} of {self.clients} clients is refused"
+            )
+        participant = Participant(client, terms_of(self.config, task, message.asked))
+        self._parts[client] = (task.round, task.index), participant
+        return Keys.of(participant.keys())
+
+    def send_shares(self, task: Task, message: Rows, client: int) -> Rows:
+        """Stage 2: a box for each other client."""
+        participant, roster = self.of(task, client), message.bytes_of(PUBLIC_BYTES)
+        if len(roster) > participant.terms.asked:
+            # The threshold follows from how many were asked.
+            raise RefusedUpdateError("there are more keys than clients were asked")
+        return Rows.of(participant.shares(roster), BOX_BYTES)
+
+    def send_shown(self, task: Task, message: Arrived, client: int) -> Shown:
+        """Stage 4: shares, once; the sum is over then."""
+        participant = self.of(task, client)
+        del self._parts[client]
+        return Shown.of(participant.revealed(message.read()))
 
 
-class _Stage(AnyClientWork):
-    """What a client does at a stage."""
+@dataclass(eq=False)
+class Stage(ClientWork[Message, Update]):
+    """The work of clients at a stage before or after the exchange itself."""
 
-    def __init__(self, participants: Participants) -> None:
-        self.participants = participants
+    exchange: Exchange[Message, Update]
+    answer: Callable[[Task, Message, int], Update]
 
     def local_updates(
-        self, task: Task, message: Any, clients: Sequence[Client], randomness: Randomness
-    ) -> list[Any]:
+        self, task: Task, message: Message, clients: Sequence[Client], randomness: Randomness
+    ) -> list[Update | RefusedUpdateError]:
         """The answer of each client."""
-        return [self._answered(task, message, client) for client in clients]
+        return [self._answered(task, message, client.id) for client in clients]
 
-    def _answered(self, task: Task, message: Any, client: Client) -> Any:
+    def _answered(self, task: Task, message: Message, client: int) -> Update | RefusedUpdateError:
         try:
             return self.answer(task, message, client)
         except RefusedUpdateError as refusal:
             return refusal
 
-    @abstractmethod
-    def answer(self, task: Task, message: Any, client: Client) -> Any:
-        """What a client sends.
-
-        Raises:
-            RefusedUpdateError: The server asks for what a sound sum does not need.
-        """
-
-
-class SendKeys(_Stage):
-    """Stage 1."""
-
-    exchange = KEYS
-
-    def answer(self, task: Task, message: Begun, client: Client) -> Keys:
-        """Fresh keys."""
-        return Keys.of(self.participants.begin(task, client.id, message.asked).keys())
-
-
-class SendShares(_Stage):
-    """Stage 2."""
-
-    exchange = SHARES
-
-    def answer(self, task: Task, message: Listed, client: Client) -> Boxes:
-        """A box for each other client."""
-        participant, roster = self.participants.of(task, client.id), message.read()
-        if len(roster) > participant.terms.asked:
-            # The threshold follows from how many were asked.
-            raise RefusedUpdateError("there are more keys than clients were asked")
-        return Boxes.of(participant.shares(roster))
-
-
-class SendShown(_Stage):
-    """Stage 4."""
-
-    exchange = UNMASKING
-
-    def answer(self, task: Task, message: Arrived, client: Client) -> Shown:
-        """Shares, once."""
-        participant = self.participants.of(task, client.id)
-        self.participants.end(client.id)
-        return Shown.of(participant.revealed(message.read()))
-
 
 class UnderMasks(SendsParts):
-    """Stage 3: the work itself, of which masked numbers are sent.
-
-    Args:
-        config: What the run does for privacy.
-        work: What the system asks for.
-        participants: The clients' parts in the sum.
-    """
+    """Stage 3: the work itself, of which masked numbers are sent."""
 
     def __init__(
         self, config: PrivacyConfig, work: AnyClientWork, participants: Participants
     ) -> None:
         super().__init__(config, work)
         self.exchange = under_masks(work.exchange)
-        self.cohort = work.cohort
+        self.cohort = cohort_apart(work)
         self.participants = participants
 
     def local_updates(
         self, task: Task, message: Any, clients: Sequence[Client], randomness: Randomness
     ) -> list[Masked | RefusedUpdateError]:
         """The parts that add up of each client, in fixed point under masks."""
-        refused: dict[int, RefusedUpdateError] = {}
+        answers: dict[int, Masked | RefusedUpdateError] = {}
+        there: dict[int, tuple[Client, Participant]] = {}
         for client in clients:
             try:
                 participant = self.participants.of(task, client.id)
                 participant.receive(message.mail.to(client.id))
+                there[client.id] = client, participant
             except RefusedUpdateError as refusal:
-                refused[client.id] = refusal
-        there = [client for client in clients if client.id not in refused]
-        updates: Sequence[Any] = []
+                answers[client.id] = refusal
         if there:
-            own = self.own(task)
-            updates = self.work.local_updates(own, message.message, there, randomness)
-        answers: dict[int, Masked | RefusedUpdateError] = {**refused}
-        for client, update in zip(there, updates, strict=True):
-            answers[client.id] = self._masked(task, message.message, client, update)
+            working = [client for client, _ in there.values()]
+            updates = self.work.local_updates(self.own(task), message.message, working, randomness)
+            for (client, participant), update in zip(there.values(), updates, strict=True):
+                answers[client.id] = self._masked(message.message, participant, update)
         return [answers[client.id] for client in clients]
 
     def _masked(
-        self, task: Task, message: object, client: Client, update: object
+        self, message: object, participant: Participant, update: object
     ) -> Masked | RefusedUpdateError:
         if isinstance(update, RefusedUpdateError):
             return update
-        participant = self.participants.of(task, client.id)
         terms = participant.terms
         try:
             words = terms.form.encoded(flattened(self.parts(message, update)), terms.asked)
@@ -261,11 +217,6 @@ def works_in_sums(
 
     What does not travel stays as it is; a client on another machine is never asked for it, since
     nothing would hide it.
-
-    Args:
-        works: What the system asks for.
-        config: What the run does for privacy.
-        clients: How many clients take part in the run.
     """
     found = [work for work in works.values() if not work.exchange.travels]
     travelling = [work for work in works.values() if work.exchange.travels]
@@ -273,7 +224,11 @@ def works_in_sums(
         found += [WithinBounds(config, work) for work in travelling]
     else:
         part = Participants(config, clients)
-        found += [SendKeys(part), SendShares(part), SendShown(part)]
+        found += [
+            Stage(KEYS, part.send_keys),
+            Stage(SHARES, part.send_shares),
+            Stage(UNMASKING, part.send_shown),
+        ]
         found += [UnderMasks(config, work, part) for work in travelling]
     return {work.exchange.name: work for work in found}
 

@@ -28,11 +28,7 @@ TAG_BYTES = 16
 
 @dataclass(frozen=True)
 class KeyPair:
-    """A private key and its public one, for one sum.
-
-    Attributes:
-        private: 32 bytes.
-    """
+    """A private key and its public one, for one sum."""
 
     private: bytes
 
@@ -54,8 +50,7 @@ class KeyPair:
     def agreed(self, public: bytes, purpose: bytes) -> bytes:
         """What both owners of two keys know, and nobody else: 32 bytes for one purpose.
 
-        Raises:
-            RefusedUpdateError: The public key is none.
+        Raises ``RefusedUpdateError`` where the public key is none.
         """
         try:
             secret = self._key.exchange(X25519PublicKey.from_public_bytes(public))
@@ -77,11 +72,7 @@ def sealed_for(key: bytes, sender: int, content: bytes, purpose: bytes) -> bytes
 
 
 def opened_from(key: bytes, sender: int, box: bytes, purpose: bytes) -> bytes:
-    """What a sender has sealed.
-
-    Raises:
-        RefusedUpdateError: Somebody has changed it.
-    """
+    """What a sender has sealed; a ``RefusedUpdateError`` where it was changed on its way."""
     try:
         return ChaCha20Poly1305(key).decrypt(_nonce(sender), box, purpose)
     except InvalidTag as error:

@@ -22,6 +22,7 @@ run must not give them.
 import secrets
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -34,7 +35,9 @@ LIMBS = KEY_BYTES // 2
 """Numbers in a share."""
 _SHARE = np.dtype("<u4")
 BOX_BYTES = 2 * LIMBS * _SHARE.itemsize + TAG_BYTES
-"""Of what a client seals for another: two shares."""
+"""Bytes of what a client seals for another: two shares."""
+PUBLIC_BYTES = 2 * KEY_BYTES
+"""Bytes of a client's public keys: c_u for sealing, and s_u for masks."""
 
 
 class BelowThresholdError(RefusedUpdateError):
@@ -62,11 +65,7 @@ class Terms:
             raise ValueError(f"a sum of {self.threshold} clients hides nothing")
 
     def check(self, there: int, stage: str) -> None:
-        """Refuse to go on with too few clients.
-
-        Raises:
-            BelowThresholdError: Fewer than the threshold are there.
-        """
+        """Raise ``BelowThresholdError`` where fewer clients than the threshold are there."""
         if there < self.threshold:
             raise BelowThresholdError(
                 f"secure sum: {there} clients at the stage of {stage}, and it needs "
@@ -74,26 +73,7 @@ class Terms:
             )
 
 
-@dataclass(frozen=True)
-class PublicKeys:
-    """What a client sends in the first stage.
-
-    Attributes:
-        sealing: c_u, 32 bytes.
-        masks: s_u, 32 bytes.
-    """
-
-    sealing: bytes
-    masks: bytes
-
-    @property
-    def size(self) -> int:
-        """In bytes."""
-        return len(self.sealing) + len(self.masks)
-
-
-@dataclass(frozen=True)
-class Revealed:
+class Revealed(NamedTuple):
     """What a client sends in the last stage.
 
     Attributes:
@@ -104,20 +84,13 @@ class Revealed:
     seeds: Mapping[int, Share]
     keys: Mapping[int, Share]
 
-    @property
-    def size(self) -> int:
-        """In bytes."""
-        return sum(share.nbytes for share in (*self.seeds.values(), *self.keys.values()))
-
 
 class Participant:
-    """A client's part in one sum. Each stage comes once, and in its turn.
+    """A client's part in one sum. Each stage comes once, and in its turn; a failure ends the part.
 
-    Two vectors under the same masks would tell the server their difference.
-
-    Args:
-        number: The client's.
-        terms: Of the sum.
+    Two vectors under the same masks would tell the server their difference. A stage raises
+    ``RefusedUpdateError`` out of its turn, where too few clients are there, and where what the
+    server gives is not sound.
     """
 
     def __init__(self, number: int, terms: Terms) -> None:
@@ -125,29 +98,21 @@ class Participant:
         self.terms = terms
         self._sealing, self._masks = KeyPair.new(), KeyPair.new()
         self._seed = secrets.token_bytes(KEY_BYTES)
-        self._roster: Mapping[int, PublicKeys] = {}
+        self._roster: Mapping[int, bytes] = {}
         self._seals: dict[int, bytes] = {}
         self._held: dict[int, tuple[Share, Share]] = {}
-        self._stages = ["shares", "masked vector", "unmasking"]
+        self._turn = "shares"
         self._others: Collection[int] | None = None
 
-    def keys(self) -> PublicKeys:
-        """Stage 1."""
-        return PublicKeys(self._sealing.public, self._masks.public)
+    def keys(self) -> bytes:
+        """Stage 1: c_u and s_u."""
+        return self._sealing.public + self._masks.public
 
-    def shares(self, roster: Mapping[int, PublicKeys]) -> dict[int, bytes]:
-        """Stage 2: a sealed box for each other client.
-
-        Args:
-            roster: The keys of all that are there, its own among them.
-
-        Raises:
-            RefusedUpdateError: Too few are there, or a key comes twice, or its own has changed; or
-                it is not this stage's turn.
-        """
+    def shares(self, roster: Mapping[int, bytes]) -> dict[int, bytes]:
+        """Stage 2: a sealed box for each other client, from the keys of all that are there."""
         self._enter("shares")
         self.terms.check(len(roster), "keys")
-        every = [key for keys in roster.values() for key in (keys.sealing, keys.masks)]
+        every = [key for keys in roster.values() for key in (_sealing(keys), _masks(keys))]
         if len(set(every)) < len(every) or roster.get(self.number) != self.keys():
             raise RefusedUpdateError("the server's list of keys is not sound")
         self._roster = roster
@@ -160,56 +125,36 @@ class Participant:
                 self._held[other] = seed[place], key[place]
                 continue
             content = np.concatenate([seed[place], key[place]]).astype(_SHARE).tobytes()
-            boxes[other] = sealed_for(self.seal_with(other), self.number, content, self._purpose)
+            seal = self.seal_with(other)
+            boxes[other] = sealed_for(seal, self.number, content, self.terms.purpose)
+        self._turn = "masked vector"
         return boxes
 
     def receive(self, boxes: Mapping[int, bytes]) -> None:
-        """Stage 3, before there is a vector: take what the others have sealed.
-
-        Args:
-            boxes: By sender.
-
-        Raises:
-            RefusedUpdateError: Too few are there, or a box was changed, or has an unknown sender;
-                or it is not this stage's turn.
-        """
+        """Stage 3, before there is a vector: take what the others have sealed."""
         self._enter("masked vector")
         self.terms.check(len(boxes) + 1, "shares")
         if self.number in boxes or not boxes.keys() <= self._roster.keys():
             raise RefusedUpdateError("shares of an unknown sender")
         for sender, box in boxes.items():
-            content = opened_from(self.seal_with(sender), sender, box, self._purpose)
-            both = np.frombuffer(content, _SHARE)
+            seal = self.seal_with(sender)
+            both = np.frombuffer(opened_from(seal, sender, box, self.terms.purpose), _SHARE)
             self._held[sender] = both[:LIMBS], both[LIMBS:]
         self._others = boxes.keys()
 
     def masked(self, vector: Words) -> Words:
-        """Stage 3: the vector under its masks.
-
-        Args:
-            vector: x_u; it is left as it is.
-
-        Raises:
-            RefusedUpdateError: There are no boxes, or there was a vector before.
-        """
+        """Stage 3: the vector x_u, which is left as it is, under its masks."""
         if self._others is None:
             raise RefusedUpdateError("secure sum: it has no masks for a vector, or no more")
         others, self._others = self._others, None
         total = vector + stream(self._seed, len(vector), self.terms.form)
         for other in others:
-            add_mask(total, self._masks, self.number, other, self._roster[other], self.terms)
+            _add_mask(total, self._masks, self.number, other, self._roster[other], self.terms)
+        self._turn = "unmasking"
         return total
 
     def revealed(self, arrived: Iterable[int]) -> Revealed:
-        """Stage 4: shares that take masks off.
-
-        Args:
-            arrived: Whose y the server has.
-
-        Raises:
-            RefusedUpdateError: Too few, or one of them took no part, or itself did not; or it is
-                not this stage's turn.
-        """
+        """Stage 4: shares that take the masks off the sum of those whose vectors have arrived."""
         self._enter("unmasking")
         there = set(arrived)
         self.terms.check(len(there), "masked vectors")
@@ -222,27 +167,32 @@ class Participant:
         )
 
     def _enter(self, stage: str) -> None:
-        if self._stages[:1] != [stage]:
+        """Begin a stage. No other one follows where it does not come to its end."""
+        if self._turn != stage:
             raise RefusedUpdateError(f"secure sum: {stage} was asked for twice, or out of turn")
-        self._stages.pop(0)
+        self._turn = "over"
 
     def seal_with(self, other: int) -> bytes:
         """The key of boxes between two clients, which both have agreed on."""
         if other not in self._seals:
-            public = self._roster[other].sealing
-            self._seals[other] = self._sealing.agreed(public, b"seal " + self._purpose)
+            public = _sealing(self._roster[other])
+            self._seals[other] = self._sealing.agreed(public, b"seal " + self.terms.purpose)
         return self._seals[other]
 
-    @property
-    def _purpose(self) -> bytes:
-        return self.terms.purpose
+
+def _sealing(keys: bytes) -> bytes:
+    return keys[:KEY_BYTES]
 
 
-def add_mask(
-    total: Words, own: KeyPair, number: int, other: int, public: PublicKeys, terms: Terms
+def _masks(keys: bytes) -> bytes:
+    return keys[KEY_BYTES:]
+
+
+def _add_mask(
+    total: Words, own: KeyPair, number: int, other: int, keys: bytes, terms: Terms
 ) -> None:
-    """Put the mask that two clients have in common on a vector, with the one's sign."""
-    seed = own.agreed(public.masks, b"mask " + terms.purpose)
+    """Put the mask that two clients have in common on a vector, with the sign of the first."""
+    seed = own.agreed(_masks(keys), b"mask " + terms.purpose)
     mask = stream(seed, len(total), terms.form)
     if number < other:
         total += mask
@@ -253,33 +203,25 @@ def add_mask(
 class Collector:
     """The server's part in one sum. What it is given is all that it sees.
 
-    Args:
-        terms: Of the sum.
+    Its stages raise ``BelowThresholdError`` where too few clients are left, and
+    ``RefusedUpdateError`` where a vector or the shares cannot be used.
     """
 
     def __init__(self, terms: Terms) -> None:
         self.terms = terms
-        self._roster: Mapping[int, PublicKeys] = {}
+        self._roster: Mapping[int, bytes] = {}
         self._sharers: set[int] = set()
         self._arrived: set[int] = set()
         self._total: Words | None = None
 
-    def roster(self, keys: Mapping[int, PublicKeys]) -> Mapping[int, PublicKeys]:
-        """After stage 1: what goes to all that are there.
-
-        Raises:
-            BelowThresholdError: Too few are there.
-        """
+    def roster(self, keys: Mapping[int, bytes]) -> Mapping[int, bytes]:
+        """After stage 1: what goes to all that are there."""
         self.terms.check(len(keys), "keys")
-        self._roster = dict(keys)
-        return self._roster
+        self._roster = keys
+        return keys
 
     def routed(self, boxes: Mapping[int, Mapping[int, bytes]]) -> dict[int, dict[int, bytes]]:
-        """After stage 2: what goes to each of those that are there, by receiver and sender.
-
-        Raises:
-            BelowThresholdError: Too few are there.
-        """
+        """After stage 2: what goes to each of those that are there, by receiver and sender."""
         self.terms.check(len(boxes), "shares")
         self._sharers = set(boxes)
         return {
@@ -290,11 +232,7 @@ class Collector:
         }
 
     def take(self, number: int, masked: Words) -> None:
-        """In stage 3: count a vector in; nothing is kept but the total.
-
-        Raises:
-            RefusedUpdateError: It is of another shape, or its sender has shared nothing.
-        """
+        """In stage 3: count a vector in; nothing is kept but the total."""
         if number not in self._sharers or number in self._arrived:
             raise RefusedUpdateError("its masked vector was not asked for")
         if self._total is None:
@@ -305,24 +243,12 @@ class Collector:
         self._arrived.add(number)
 
     def arrived(self) -> list[int]:
-        """After stage 3: whose vectors have come, which all of them are told.
-
-        Raises:
-            BelowThresholdError: Too few have.
-        """
+        """After stage 3: whose vectors have come, which all of them are told."""
         self.terms.check(len(self._arrived), "masked vectors")
         return sorted(self._arrived)
 
     def total(self, revealed: Mapping[int, Revealed]) -> Words:
-        """After stage 4: the sum of the vectors that have come.
-
-        Args:
-            revealed: By the client that sent it.
-
-        Raises:
-            BelowThresholdError: Too few have answered.
-            RefusedUpdateError: Their shares do not give what they must.
-        """
+        """After stage 4: the sum of the vectors that have come."""
         self.terms.check(len(revealed), "unmasking")
         assert self._total is not None
         total = self._total.copy()
@@ -332,11 +258,11 @@ class Collector:
         for gone in self._sharers - self._arrived:
             key = self._joined({n: answer.keys.get(gone) for n, answer in revealed.items()})
             left = KeyPair(key)
-            if left.public != self._roster[gone].masks:
+            if left.public != _masks(self._roster[gone]):
                 raise RefusedUpdateError(f"the shares of client {gone}'s key do not give it")
             for number in self._arrived:
                 # What the one who is gone would have put on cancels what the other has.
-                add_mask(total, left, gone, number, self._roster[number], self.terms)
+                _add_mask(total, left, gone, number, self._roster[number], self.terms)
         return total
 
     def _joined(self, shares: Mapping[int, Share | None]) -> bytes:

@@ -2,21 +2,28 @@
 
 import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 from ccfcpp.core.profiling import section
 from ccfcpp.engine.client import Member
-from ccfcpp.engine.exchange import AbsentClientError, AnyExchange, RefusedUpdateError
+from ccfcpp.engine.exchange import (
+    AbsentClientError,
+    AnyExchange,
+    Exchange,
+    Message,
+    RefusedUpdateError,
+    Update,
+)
 from ccfcpp.engine.parts import Addends
 from ccfcpp.engine.payload import not_finite, pack, size
 from ccfcpp.engine.stages import Deliver, Request, combined, sent_bytes
 from ccfcpp.engine.transport import Reply
 from ccfcpp.privacy.config import PrivacyConfig
-from ccfcpp.privacy.sums.addition import Addition
+from ccfcpp.privacy.noise.levels import Level
 from ccfcpp.privacy.sums.client import addition_of, flattened, unflattened
 from ccfcpp.privacy.sums.messages import (
     KEYS,
@@ -25,45 +32,27 @@ from ccfcpp.privacy.sums.messages import (
     Arrived,
     Begun,
     Bounded,
-    Listed,
+    Keys,
     Mail,
     Masked,
+    Rows,
+    Shown,
     terms_of,
     under_masks,
     within_bounds,
 )
-from ccfcpp.privacy.sums.protocol import Collector
+from ccfcpp.privacy.sums.protocol import BOX_BYTES, PUBLIC_BYTES, Collector
 
-
-class Mechanism(Protocol):
-    """Makes a sum differentially private.
-
-    Attributes:
-        contributors: What a mean is divided by, whoever takes part.
-    """
-
-    contributors: float
-
-    def contributed(self, exchange: AnyExchange, parts: Addends) -> Addends:
-        """Bound a client's parts; nothing changes where the client has done so."""
-        ...
-
-    def published(self, exchange: AnyExchange, totals: Addends) -> Addends:
-        """Add noise to the totals."""
-        ...
+Answer = TypeVar("Answer")
 
 
 class Summing:
     """A stage that gives the loop one update for all clients.
 
     An exchange that does not travel goes through as it is.
-
-    Args:
-        config: What the run does for privacy.
-        mechanism: What is done to contributions and to their sum; None: nothing.
     """
 
-    def __init__(self, config: PrivacyConfig, mechanism: Mechanism | None = None) -> None:
+    def __init__(self, config: PrivacyConfig, mechanism: Level | None = None) -> None:
         self.config = config
         self.mechanism = mechanism
 
@@ -92,7 +81,11 @@ class Summing:
                     told.update(reply.clients)
                     yield dataclasses.replace(reply, update=refusal, bytes_up=sent_bytes(reply))
             with section("sums: total"):
-                update = self._whole(addition, request, unflattened(total.total(), like))
+                totals, contributors = unflattened(total.total(), like), 1.0
+                if self.mechanism is not None:
+                    totals = self.mechanism.published(request.exchange, totals)
+                    contributors = self.mechanism.contributors
+                update = addition.whole(request.form, totals, contributors)
         except RefusedUpdateError as refusal:
             update = refusal
             left = [member.id for member in request.members if member.id not in told]
@@ -124,28 +117,9 @@ class Summing:
             return refusal
         return None
 
-    def _whole(self, addition: Addition, request: Request, totals: Addends) -> object:
-        contributors = 1.0
-        if self.mechanism is not None:
-            totals = self.mechanism.published(request.exchange, totals)
-            contributors = self.mechanism.contributors
-        return addition.whole(request.form, totals, contributors)
-
 
 class Total(ABC):
-    """One sum over clients.
-
-    Args:
-        request: What the clients are asked for.
-        inner: Has them work.
-        like: Tensors of the names and shapes of what is added up.
-        stage: The stage whose sum it is.
-
-    Attributes:
-        lost: Why clients have no part in the sum, by their numbers.
-        bytes_up: What clients have sent for it.
-        bytes_down: What they have received for it, without the message of the exchange.
-    """
+    """One sum over clients. Its steps raise ``RefusedUpdateError`` where there is none."""
 
     def __init__(self, request: Request, inner: Deliver, like: Addends, stage: Summing) -> None:
         self.request = request
@@ -153,15 +127,12 @@ class Total(ABC):
         self.like = like
         self.stage = stage
         self.lost: dict[int, RefusedUpdateError] = {}
-        self.bytes_up = 0
-        self.bytes_down = 0
+        """Why clients have no part in the sum, by their numbers."""
+        # What they have sent and received for it, without the message of the exchange.
+        self.bytes_up = self.bytes_down = 0
 
     def begin(self) -> None:  # noqa: B027 - most sums need nothing
-        """Do what has to be done before clients work.
-
-        Raises:
-            RefusedUpdateError: There will be no sum.
-        """
+        """Do what has to be done before clients work."""
 
     @abstractmethod
     def replies(self) -> Iterator[Reply]:
@@ -169,19 +140,11 @@ class Total(ABC):
 
     @abstractmethod
     def add(self, reply: Reply) -> None:
-        """Count a client's reply in.
-
-        Raises:
-            RefusedUpdateError: It cannot be used.
-        """
+        """Count a client's reply in, where it can be used."""
 
     @abstractmethod
     def total(self) -> Tensor:
-        """The sum, a float64 vector.
-
-        Raises:
-            RefusedUpdateError: There is none.
-        """
+        """The sum, a float64 vector."""
 
     def ask(self, exchange: AnyExchange, message: object, members: Sequence[Member]) -> Request:
         """A request to some clients in another exchange."""
@@ -201,9 +164,7 @@ class OpenSum(Total):
 
     def add(self, reply: Reply) -> None:
         """Add a client's parts, in the order of the clients."""
-        if not isinstance(reply.update, Bounded):
-            raise RefusedUpdateError(f"it is a {type(reply.update).__name__}, expected Bounded")
-        parts = reply.update.parts
+        parts = _of_type(Bounded, reply.update).parts
         if _form(parts) != _form(self.like):
             raise RefusedUpdateError(f"its parts are not those of {self.request.exchange.name}")
         if name := not_finite(parts):
@@ -214,7 +175,7 @@ class OpenSum(Total):
         vector = flattened(parts)
         # A sum for several has the size of the one that each of them would have sent.
         self.bytes_up += vector.nbytes * len(reply.clients)
-        self._total = vector.clone() if self._total is None else self._total.add_(vector)
+        self._total = vector if self._total is None else self._total.add_(vector)
 
     def total(self) -> Tensor:
         """The sum of what has come."""
@@ -240,15 +201,15 @@ class SecureSum(Total):
         self.terms = terms_of(stage.config, request.task, len(request.members))
         self.collector = Collector(self.terms)
         self._sharers: list[Member] = []
-        self._mail = Mail.of({})
 
     def begin(self) -> None:
         """Keys, and boxes with shares."""
         members = self.request.members
-        keys = self._asked(KEYS, Begun(len(members)), members, "keys")
+        keys = self._asked(KEYS, Begun(len(members)), members, "keys", Keys.read)
         roster = self.collector.roster(keys)
         there = [member for member in members if member.id in roster]
-        boxes = self._asked(SHARES, Listed.of(roster), there, "shares")
+        listed = Rows.of(roster, PUBLIC_BYTES)
+        boxes = self._asked(SHARES, listed, there, "shares", lambda it: it.bytes_of(BOX_BYTES))
         for number in [n for n, own in boxes.items() if own.keys() != roster.keys() - {n}]:
             del boxes[number]
             self._lose(number, "shares", RefusedUpdateError("they are not for all others"))
@@ -267,10 +228,8 @@ class SecureSum(Total):
 
     def add(self, reply: Reply) -> None:
         """Count masked numbers in."""
-        if not isinstance(reply.update, Masked):
-            raise RefusedUpdateError(f"it is a {type(reply.update).__name__}, expected Masked")
         numbers = sum(part.numel() for part in self.like.values())
-        words = reply.update.read(self.terms.form, numbers)
+        words = _of_type(Masked, reply.update).read(self.terms.form, numbers)
         self.collector.take(reply.client, words)
         self.bytes_up += words.nbytes
 
@@ -278,33 +237,42 @@ class SecureSum(Total):
         """Take the masks off."""
         arrived = self.collector.arrived()
         there = [member for member in self._sharers if member.id in arrived]
-        revealed = self._asked(UNMASKING, Arrived(torch.tensor(arrived)), there, "unmasking")
+        message = Arrived(torch.tensor(arrived))
+        revealed = self._asked(UNMASKING, message, there, "unmasking", Shown.read)
         return self.terms.form.decoded(self.collector.total(revealed))
 
     def _asked(
-        self, exchange: AnyExchange, message: object, members: Sequence[Member], stage: str
-    ) -> dict[int, Any]:
+        self,
+        exchange: Exchange[Message, Update],
+        message: Message,
+        members: Sequence[Member],
+        stage: str,
+        read: Callable[[Update], Answer],
+    ) -> dict[int, Answer]:
         """The answers at a stage, as they are read, by the client's number; others are lost."""
         request = self.ask(exchange, message, members)
         request = dataclasses.replace(request, task=dataclasses.replace(request.task, last=False))
-        found: dict[int, Any] = {}
+        found: dict[int, Answer] = {}
         for reply in self.inner(request):
             if not isinstance(reply.update, AbsentClientError):
                 self.bytes_down += size(pack(message))
             try:
-                found[reply.client] = self._read(exchange, reply.update)
+                update = _of_type(exchange.update, reply.update)
+                self.bytes_up += size(pack(update))
+                found[reply.client] = read(update)
             except RefusedUpdateError as refusal:
                 self._lose(reply.client, stage, refusal)
         return found
 
-    def _read(self, exchange: AnyExchange, update: Any) -> Any:
-        if isinstance(update, RefusedUpdateError):
-            raise update
-        if type(update) is not exchange.update:
-            raise RefusedUpdateError(f"it is a {type(update).__name__}")
-        self.bytes_up += size(pack(update))
-        return update.read()
-
     def _lose(self, client: int, stage: str, why: RefusedUpdateError) -> None:
         kind = AbsentClientError if isinstance(why, AbsentClientError) else RefusedUpdateError
         self.lost[client] = kind(f"{stage} of the secure sum: {why}")
+
+
+def _of_type(kind: type[Update], update: object) -> Update:
+    """An update of the type that was asked for."""
+    if isinstance(update, RefusedUpdateError):
+        raise update
+    if not isinstance(update, kind):
+        raise RefusedUpdateError(f"it is a {type(update).__name__}, expected a {kind.__name__}")
+    return update

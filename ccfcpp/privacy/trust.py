@@ -1,4 +1,4 @@
-"""What a summary says of trust, for people: on the terminal and on a report's page."""
+"""How a summary tells people what a run protected, who attacked it, and what stood against that."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,11 +10,7 @@ _MOST = 20
 def trust_rows(summary: Mapping[str, Any]) -> dict[str, str]:
     """What a run has protected and given away, who attacked it and what stood against that.
 
-    Args:
-        summary: Of a run, as in ``summary.json``.
-
-    Returns:
-        Texts by title; empty where the run asked for nothing of the kind.
+    The texts come by title from a run's ``summary.json``; there is none where nothing was asked.
     """
     found = summary.get("privacy", {})
     rows = {"secure sums": "yes"} if found.get("secure_sums") else {}
