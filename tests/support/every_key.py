@@ -69,7 +69,6 @@ _OTHER: dict[str, object] = {
     "privacy.smallest_count": 6,
     "privacy.threshold": 5,
     "scan.last_balance": 1.0,
-    "scan.shares": [1.0, 2.0, 3.0, 4.0, 5.0],
     "views.blur": [1.0, 2.0],
     "views.blur_probability": 1.0,
 }

@@ -67,8 +67,6 @@ class NeighbourModel(ClusterNetwork):
         clusters: Number of clusters k.
     """
 
-    heads = 1
-
     def __init__(self, model: ContrastiveModel, clusters: int) -> None:
         super().__init__()
         self.backbone = model.backbone

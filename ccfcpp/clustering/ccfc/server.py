@@ -123,7 +123,7 @@ class CentroidAggregation(ServerWork[CCFCState, CCFCState, CentroidUpdate]):
 
 def head_snapshot(state: CCFCState, clusters: int) -> Snapshot:
     """The model in pre-training by neighbours, where nothing is to be merged."""
-    return Snapshot(state.model, state.version, 0, torch.arange(clusters))
+    return Snapshot(state.model, state.version, torch.arange(clusters))
 
 
 @dataclass(frozen=True)
@@ -142,7 +142,7 @@ class HeadCentroids(ServerWork[CCFCState, Snapshot, ClusterSums]):
     exchange = CENTRES
 
     def broadcast(self, state: CCFCState) -> Snapshot:
-        """The model, with its only head."""
+        """The model, with its head."""
         return head_snapshot(state, self.centres.clusters)
 
     def form(self, message: Snapshot) -> Form:

@@ -39,8 +39,7 @@ _NEEDS = {
 _IGNORES = tuple(
     f"scan.{key}"
     for key in (
-        "stem", "widths", "hidden", "latent", "normalisation", "heads", "overclustering",
-        "holder_weight",
+        "stem", "widths", "hidden", "latent", "normalisation", "overclustering", "holder_weight",
     )
 )  # fmt: skip
 

@@ -42,23 +42,19 @@ class Pairs:
         config: Of Fed-SCAN.
         views: How views of images are drawn and made.
         space: Gives the latents among which neighbours are found.
-        shares: π, the shares that clusters should have, of shape (k,).
     """
 
-    def __init__(
-        self, config: ScanConfig, views: Views, space: LatentSpace, shares: Tensor
-    ) -> None:
+    def __init__(self, config: ScanConfig, views: Views, space: LatentSpace) -> None:
         self.config = config
         self.views = views
         self.space = space
-        self.shares = shares
         self._features = FEATURES[config.first_neighbours]
 
     def batch(
         self, task: Task, known: Known, turns: Sequence[Turn], randomness: Randomness
     ) -> Batch | None:
         """The pairs of a step. Where it is time, clients find neighbours first."""
-        if not self._shows_views(known.version):
+        if self.config.pairs == "neighbours":
             for each in turns:
                 self.find_neighbours(known, each.client)
         with section("batches"):
@@ -67,7 +63,7 @@ class Pairs:
         # A small client may have no image whose turn it is.
         if len(pairs) == 0:
             return None
-        return Batch(partial(program, network, self._balance(known.version), self.shares), (pairs,))
+        return Batch(partial(program, network, self._balance(known.version)), (pairs,))
 
     def _balance(self, step: int) -> float:
         """λ of a step: from the first weight to the last along a half cosine."""
@@ -76,21 +72,15 @@ class Pairs:
             return first
         return last + (first - last) * falling(step / self.config.steps)
 
-    def _shows_views(self, step: int) -> bool:
-        """Whether an image is paired with another view of itself."""
-        return self.config.pairs == "views" or step < self.config.views_first
-
     def find_neighbours(self, known: Model, client: Client) -> None:
         """Let a client remember the neighbours of its images, once in each period.
 
-        At first they are by features of the images, then among latents; where views of images have
-        come first, among latents alone.
+        At first they are by features of the images, then among latents.
         """
         period = known.version // self.config.mine_every
         if _PERIOD in client.memory and int(client.memory[_PERIOD]) == period:
             return
-        first = period == 0 and self.config.views_first == 0
-        points = self._features(client.images) if first else self._points(known, client)
+        points = self._points(known, client) if period else self._features(client.images)
         with section("neighbours"):
             found = nearest_neighbours(points, self.config.neighbours)
         client.memory = {_NEIGHBOURS: found, _PERIOD: torch.tensor(period)}
@@ -123,7 +113,7 @@ class Pairs:
         client, source = turn.client, randomness.of_client(turn.client.id)
         chosen = turn.chosen.repeat_interleave(self.config.pairs_each)
         others = chosen
-        if not self._shows_views(step):
+        if self.config.pairs == "neighbours":
             others = drawn_neighbours(client.memory[_NEIGHBOURS], chosen, source, step)
         draws = self.views.draw(2 * len(chosen), source.generator(f"views {step}"))
         return client.images[torch.stack([chosen, others])], draws.view(len(draws), 2, -1)
@@ -156,11 +146,11 @@ class SumTransitions(SummedWork[Trained, Transitions]):
 
     def _of(self, message: Trained, client: Client) -> Tensor:
         self.pairs.find_neighbours(message, client)
-        p = self.pairs.space.predictions(message, client).transpose(0, 1).double()
+        p = self.pairs.space.predictions(message, client).double()
         neighbours = client.memory[_NEIGHBOURS].to(p.device)
-        others = self.pairs.config.holder_weight * p.mean(dim=1, keepdim=True).expand_as(p)
+        others = self.pairs.config.holder_weight * p.mean(dim=0).expand_as(p)
         for column in neighbours.T:
-            others = others + p[:, column.long()] / neighbours.shape[1]
+            others = others + p[column.long()] / neighbours.shape[1]
         return p.mT @ others
 
 

@@ -31,23 +31,20 @@ class ClusterNetwork(PooledModule):
     The encoder ends in a normalisation of the latents.
 
     Attributes:
-        head: A linear map from latents to the over-clusters of each head.
-        heads: How many clusterings are learnt side by side.
+        head: A linear map from latents to over-clusters.
         latent_norm: The path of the latents' batch normalisation; None where they have none.
     """
 
     head: nn.Linear
-    heads: int
     latent_norm: str | None
 
     def predictions(self, latents: Tensor) -> Tensor:
-        """P = softmax(head(z)) of each head, of shape (batch, heads, m), m ≥ k."""
-        logits = self.head(latents).view(len(latents), self.heads, -1)
-        return torch.softmax(logits, dim=-1)
+        """P = softmax(head(z)), of shape (batch, m), m ≥ k."""
+        return torch.softmax(self.head(latents), dim=-1)
 
 
 class ScanNetwork(ClusterNetwork):
-    """Convolutions 4×4 with stride 2 and GroupNorm, a hidden layer with LayerNorm, latents, heads.
+    """Convolutions 4×4 with stride 2 and GroupNorm, a hidden layer with LayerNorm, latents, a head.
 
     Args:
         config: Its widths.
@@ -80,9 +77,7 @@ class ScanNetwork(ClusterNetwork):
         pooled = config.normalisation == "batch"
         norm = nn.BatchNorm1d(config.latent, affine=False) if pooled else _layer_norm(config.latent)
         self.encoder = nn.Sequential(*layers, norm)
-        overclusters = config.overclustering * clusters
-        self.head = nn.Linear(config.latent, config.heads * overclusters)
-        self.heads = config.heads
+        self.head = nn.Linear(config.latent, config.overclustering * clusters)
         self.latent_norm = f"encoder.{len(self.encoder) - 1}" if pooled else None
 
     def forward(self, images: Tensor) -> Tensor:

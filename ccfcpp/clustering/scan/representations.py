@@ -73,7 +73,7 @@ class LatentSpace(Latents[ClusterNetwork]):
 
     @torch.no_grad()
     def predictions(self, state: Model, holder: Client) -> Tensor:
-        """P of a holder's images, of shape (samples, heads, m)."""
+        """P of a holder's images, of shape (samples, m)."""
         latents = self.latents(state, holder)
         return self.load(state).predictions(latents)
 
@@ -82,6 +82,6 @@ class LatentSpace(Latents[ClusterNetwork]):
 
         A cluster is as likely as its over-clusters together.
         """
-        p = self.predictions(snapshot, holder)[:, snapshot.head]
+        p = self.predictions(snapshot, holder)
         member = F.one_hot(snapshot.groups.to(p.device), clusters).to(p)
         return (p @ member).argmax(dim=1)

@@ -34,7 +34,7 @@ def snapshot(state: ScanState) -> Snapshot:
             "no client has contributed to a step: see the refused updates above, or lower "
             "availability.dropout_rate"
         )
-    return Snapshot(state.model, state.version, state.head, state.groups[state.head])
+    return Snapshot(state.model, state.version, state.groups.flatten())
 
 
 @dataclass(frozen=True)
@@ -43,12 +43,10 @@ class MergeOverclusters(ServerWork[ScanState, Trained, Transitions]):
 
     Attributes:
         clusters: Number of clusters k.
-        heads: How many heads there are.
-        overclusters: Clusters m of each head.
+        overclusters: Clusters m of the head.
     """
 
     clusters: int
-    heads: int
     overclusters: int
     exchange = TRANSITIONS
 
@@ -57,8 +55,8 @@ class MergeOverclusters(ServerWork[ScanState, Trained, Transitions]):
         return Trained(state.model, state.version)
 
     def form(self, message: Trained) -> Form:
-        """Of each head, from each over-cluster to each."""
-        return {"sums": Spec(torch.float64, (self.heads, self.overclusters, self.overclusters))}
+        """From each over-cluster to each."""
+        return {"sums": Spec(torch.float64, (self.overclusters, self.overclusters))}
 
     def check(self, message: Trained, update: Transitions, senders: Sequence[Member]) -> None:
         """Refuse negative sums."""
@@ -72,9 +70,9 @@ class MergeOverclusters(ServerWork[ScanState, Trained, Transitions]):
     def aggregate(
         self, state: ScanState, updates: Iterable[Transitions], randomness: Randomness
     ) -> tuple[ScanState, Figures]:
-        """The cluster of each over-cluster, of each head."""
-        sums, generator = added_up(updates).sums, randomness.generator("merging")
-        groups = torch.stack([merged(head, self.clusters, generator) for head in sums])
+        """The cluster of each over-cluster."""
+        sums = added_up(updates).sums
+        groups = merged(sums, self.clusters, randomness.generator("merging"))
         return replace(state, groups=groups.to(sums.device)), {}
 
 
