@@ -6,7 +6,7 @@ round, steps of Lloyd's k-means move the centroids of the latents. Only sums lea
 """
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import ClassVar
@@ -15,13 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from ccfcpp.clustering.algorithm import ClusteringAlgorithm, Problem
-from ccfcpp.clustering.kmeans.centroids import (
-    PARTS,
-    ClusterSums,
-    cluster_means,
-    cluster_sums,
-    required_centroids,
-)
+from ccfcpp.clustering.kmeans.centroids import PARTS, ClusterSums, required_centroids
+from ccfcpp.clustering.kmeans.lloyd import MoveCentroids, SumMembers
 from ccfcpp.clustering.kmeans.server import nearest
 from ccfcpp.clustering.scan.config import AffineViewsConfig, IntensityViewsConfig
 from ccfcpp.clustering.scan.representations import Latents
@@ -30,18 +25,7 @@ from ccfcpp.core.config import Positive, Section
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.algorithm import Crew
 from ccfcpp.engine.client import Client
-from ccfcpp.engine.exchange import (
-    AnyServerWork,
-    ClientSide,
-    Exchange,
-    Figures,
-    Images,
-    ServerWork,
-    SummedWork,
-    Task,
-)
-from ccfcpp.engine.parts import Form, form_of
-from ccfcpp.engine.payload import added_up, pack
+from ccfcpp.engine.exchange import AnyServerWork, ClientSide, Exchange, Images, Task
 from ccfcpp.engine.synchronised.contract import Batch, DescentState, Known
 from ccfcpp.engine.synchronised.descent import Descent, Turn
 from ccfcpp.engine.synchronised.optimizers import Adam, falling
@@ -151,13 +135,15 @@ class ContrastiveClustering(ClusteringAlgorithm[ContrastiveState]):
         works += self.descent.trips(
             range(number * steps, (number + 1) * steps), lambda step: falling(step / all_steps)
         )
-        return works + [MoveCentroids()] * self.config.lloyd_steps
+        return works + [MoveCentroids(LLOYD)] * self.config.lloyd_steps
 
     def client_side(self, crew: Crew) -> ClientSide:
         """The trips of a step, and sums for k-means."""
-        return ClientSide.of(
-            *self.descent.works(self, crew.bounding), SumClusters(self.represent, crew)
-        )
+        lloyd = SumMembers(LLOYD, self._members, crew)
+        return ClientSide.of(*self.descent.works(self, crew.bounding), lloyd)
+
+    def _members(self, message: ContrastiveState, client: Client) -> tuple[Tensor, Tensor, int]:
+        return self.represent(message, client), self.assign(message, client), self.problem.clusters
 
     def batch(
         self, task: Task, known: Known, turns: Sequence[Turn], randomness: Randomness
@@ -184,54 +170,3 @@ class ContrastiveClustering(ClusteringAlgorithm[ContrastiveState]):
     def delivery(self, state: ContrastiveState) -> ContrastiveState:
         """The model and the centroids."""
         return state.public
-
-
-class MoveCentroids(ServerWork[ContrastiveState, ContrastiveState, ClusterSums]):
-    """The server's half of a step of Lloyd's k-means."""
-
-    exchange = LLOYD
-
-    def broadcast(self, state: ContrastiveState) -> ContrastiveState:
-        """The model and the centroids."""
-        return state.public
-
-    def form(self, message: ContrastiveState) -> Form:
-        """A sum and a number for each centroid."""
-        return form_of(pack(ClusterSums.zeros(*required_centroids(message.centroids).shape)))
-
-    def aggregate(
-        self, state: ContrastiveState, updates: Iterable[ClusterSums], randomness: Randomness
-    ) -> tuple[ContrastiveState, Figures]:
-        """Each centroid becomes the mean of its members; one without members stays as it is."""
-        moved = cluster_means(updates, required_centroids(state.centroids))
-        return replace(state, centroids=moved), {}
-
-
-class SumClusters(SummedWork[ContrastiveState, ClusterSums]):
-    """The clients' half of a step of Lloyd's k-means.
-
-    Args:
-        represent: Latents of a holder's images, from what came down.
-        crew: What bounds an image's part, and the fewest images over which a sum is sent.
-    """
-
-    exchange = LLOYD
-
-    def __init__(self, represent: Callable[[ContrastiveState, Client], Tensor], crew: Crew) -> None:
-        self.represent = represent
-        self.crew = crew
-
-    def local_sum(
-        self,
-        task: Task,
-        message: ContrastiveState,
-        clients: Sequence[Client],
-        randomness: Randomness,
-    ) -> ClusterSums:
-        """Sums of the latents of each cluster's images."""
-        return added_up(self._sums(message, client) for client in clients)
-
-    def _sums(self, message: ContrastiveState, client: Client) -> ClusterSums:
-        points, centroids = self.represent(message, client), required_centroids(message.centroids)
-        labels, crew = nearest(points, centroids), self.crew
-        return cluster_sums(points, labels, len(centroids), LLOYD, crew.bounding, crew.least)

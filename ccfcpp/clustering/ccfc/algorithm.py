@@ -24,12 +24,7 @@ from torch import Tensor
 
 from ccfcpp.clustering.algorithm import ClusteringAlgorithm, ModelComparison, Problem
 from ccfcpp.clustering.ccfc.centroids import CentroidRule
-from ccfcpp.clustering.ccfc.clients import (
-    ClusterContrast,
-    GlobalEncoderCentroids,
-    LloydSums,
-    Pretraining,
-)
+from ccfcpp.clustering.ccfc.clients import ClusterContrast, GlobalEncoderCentroids, Pretraining
 from ccfcpp.clustering.ccfc.config import ModelConfig
 from ccfcpp.clustering.ccfc.local_training import ContrastiveTrainer
 from ccfcpp.clustering.ccfc.messages import CCFCState, refinement_exchange, training_exchange
@@ -39,13 +34,13 @@ from ccfcpp.clustering.ccfc.schedule import Schedule, training_of
 from ccfcpp.clustering.ccfc.server import (
     CentroidAggregation,
     HeadCentroids,
-    LloydAggregation,
     ModelAggregation,
     head_snapshot,
 )
 from ccfcpp.clustering.ccfc.synchronised import SynchronisedTraining
 from ccfcpp.clustering.kmeans.centroids import required_centroids
 from ccfcpp.clustering.kmeans.config import CentroidConfig
+from ccfcpp.clustering.kmeans.lloyd import MoveCentroids, SumMembers
 from ccfcpp.clustering.scan.algorithm import FedScan
 from ccfcpp.clustering.scan.server import FindCentres
 from ccfcpp.core.randomness import Randomness
@@ -139,7 +134,7 @@ class CCFC(ClusteringAlgorithm[CCFCState]):
             by_head = pretrains and self.start is not None
             if by_head or (self.schedule.global_gives_centroids(number) and self.points_travel):
                 works.append(self._find(by_head))
-            works += [LloydAggregation(self.refinement)] * self.centroids.refine_steps
+            works += [MoveCentroids(self.refinement)] * self.centroids.refine_steps
         return works
 
     def _training(self, number: int) -> Sequence[AnyServerWork]:
@@ -163,8 +158,7 @@ class CCFC(ClusteringAlgorithm[CCFCState]):
 
     def client_side(self, crew: Crew) -> ClientSide:
         """Training in the configured way, centroids, and sums for their refinement."""
-        lloyd = LloydSums(self.refinement, self.global_model, self.rule, crew)
-        works: list[AnyClientWork] = [lloyd]
+        works: list[AnyClientWork] = [SumMembers(self.refinement, self._members, crew)]
         if self.points_travel:
             works.append(GlobalEncoderCentroids(self.global_model, self.rule, crew.least))
         if self.start:
@@ -182,6 +176,11 @@ class CCFC(ClusteringAlgorithm[CCFCState]):
             ClusterContrast(self.contrast, *shared),
             cohort=cohort,
         )
+
+    def _members(self, message: CCFCState, client: Client) -> tuple[Tensor, Tensor, int]:
+        latents = self.represent(message, client)
+        centroids = required_centroids(message.centroids)
+        return self.rule.points(latents), self.rule.assign(latents, centroids), len(centroids)
 
     def _cohort(self, crew: Crew) -> int:
         problem = self.problem

@@ -3,20 +3,16 @@
 from abc import abstractmethod
 from collections.abc import Sequence
 
-from torch import Tensor
-
 from ccfcpp.clustering.ccfc.centroids import CentroidRule, CentroidUpdate
 from ccfcpp.clustering.ccfc.config import ModelConfig
 from ccfcpp.clustering.ccfc.local_training import ContrastiveTrainer, Trained
 from ccfcpp.clustering.ccfc.messages import CENTROIDS, CCFCState, TrainingUpdate
 from ccfcpp.clustering.ccfc.representations import GlobalModel
 from ccfcpp.clustering.ccfc.schedule import Schedule
-from ccfcpp.clustering.kmeans.centroids import ClusterSums, cluster_sums, required_centroids
+from ccfcpp.clustering.kmeans.centroids import required_centroids
 from ccfcpp.core.randomness import Randomness
-from ccfcpp.engine.algorithm import Crew
 from ccfcpp.engine.client import Client
-from ccfcpp.engine.exchange import ClientWork, Exchange, RefusedUpdateError, SummedWork, Task
-from ccfcpp.engine.payload import added_up
+from ccfcpp.engine.exchange import ClientWork, Exchange, RefusedUpdateError, Task
 from ccfcpp.models.initialisation import random_state
 from ccfcpp.models.state import ModelState
 
@@ -132,48 +128,6 @@ class GlobalEncoderCentroids(ClientWork[CCFCState, CentroidUpdate]):
             for client in clients
         ]
         return self.rule.local_centroids(latents, _sources(clients, randomness), self.least)
-
-
-class LloydSums(SummedWork[CCFCState, ClusterSums]):
-    """Clients sum up the representations of each global centroid's members.
-
-    Args:
-        exchange: The refinement.
-        model: The global model.
-        rule: How representations are assigned.
-        crew: What bounds an image's part, and the fewest images over which a sum is sent.
-    """
-
-    def __init__(
-        self,
-        exchange: Exchange[CCFCState, ClusterSums],
-        model: GlobalModel,
-        rule: CentroidRule,
-        crew: Crew,
-    ) -> None:
-        self.exchange = exchange
-        self.model = model
-        self.rule = rule
-        self.crew = crew
-
-    def local_sum(
-        self, task: Task, message: CCFCState, clients: Sequence[Client], randomness: Randomness
-    ) -> ClusterSums:
-        """Sum and count the clients' representations for each global centroid."""
-        centroids = required_centroids(message.centroids)
-        return added_up(self._sums(message, centroids, client) for client in clients)
-
-    def _sums(self, message: CCFCState, centroids: Tensor, client: Client) -> ClusterSums:
-        seen = self.model.representations(message.model, message.version, client)
-        labels = self.rule.assign(seen.latents, centroids)
-        return cluster_sums(
-            self.rule.points(seen.latents),
-            labels,
-            len(centroids),
-            self.exchange,
-            self.crew.bounding,
-            self.crew.least,
-        )
 
 
 def _sources(clients: Sequence[Client], randomness: Randomness) -> list[Randomness]:

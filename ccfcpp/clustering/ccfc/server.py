@@ -13,7 +13,7 @@ from ccfcpp.clustering.ccfc.centroids import (
 )
 from ccfcpp.clustering.ccfc.messages import CENTROIDS, CCFCState, TrainingUpdate
 from ccfcpp.clustering.ccfc.network import ContrastiveModel
-from ccfcpp.clustering.kmeans.centroids import ClusterSums, cluster_means, required_centroids
+from ccfcpp.clustering.kmeans.centroids import ClusterSums, cluster_means
 from ccfcpp.clustering.scan.messages import CENTRES, Snapshot
 from ccfcpp.clustering.scan.server import FindCentres
 from ccfcpp.core.profiling import section
@@ -22,7 +22,7 @@ from ccfcpp.engine.aggregation import ModelAverage
 from ccfcpp.engine.client import Member
 from ccfcpp.engine.exchange import Exchange, Figures, ServerWork
 from ccfcpp.engine.parts import Form, Spec, form_of
-from ccfcpp.engine.payload import check_samples, pack
+from ccfcpp.engine.payload import check_samples
 from ccfcpp.models.initialisation import random_state
 from ccfcpp.models.state import ModelState
 
@@ -158,29 +158,3 @@ class HeadCentroids(ServerWork[CCFCState, Snapshot, ClusterSums]):
         model = {name: state.model.get(name, entry) for name, entry in fresh.items()}
         centroids = cluster_means(updates, weight.new_zeros(self.centres.latent))
         return CCFCState(model, state.version + 1, centroids), {}
-
-
-@dataclass(frozen=True)
-class LloydAggregation(ServerWork[CCFCState, CCFCState, ClusterSums]):
-    """One step of Lloyd's k-means over all clients' samples, exact as if they lay in one place.
-
-    Attributes:
-        exchange: The refinement.
-    """
-
-    exchange: Exchange[CCFCState, ClusterSums]
-
-    def broadcast(self, state: CCFCState) -> CCFCState:
-        """The global model and the centroids to refine."""
-        return state.public
-
-    def form(self, message: CCFCState) -> Form:
-        """A sum and a number for each centroid."""
-        return form_of(pack(ClusterSums.zeros(*required_centroids(message.centroids).shape)))
-
-    def aggregate(
-        self, state: CCFCState, updates: Iterable[ClusterSums], randomness: Randomness
-    ) -> tuple[CCFCState, Figures]:
-        """Each centroid becomes the mean of its members; one without members stays as it is."""
-        moved = cluster_means(updates, required_centroids(state.centroids))
-        return replace(state, centroids=moved), {}

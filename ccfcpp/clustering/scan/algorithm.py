@@ -14,9 +14,10 @@ import torch
 from torch import Tensor
 
 from ccfcpp.clustering.algorithm import ClusteringAlgorithm, Problem
-from ccfcpp.clustering.scan.clients import Pairs, SumLatents, SumTransitions
+from ccfcpp.clustering.kmeans.lloyd import SumMembers
+from ccfcpp.clustering.scan.clients import Pairs, SumTransitions
 from ccfcpp.clustering.scan.config import AffineViewsConfig, IntensityViewsConfig, ScanConfig
-from ccfcpp.clustering.scan.messages import OF_NEIGHBOURS, ScanState, Snapshot
+from ccfcpp.clustering.scan.messages import CENTRES, OF_NEIGHBOURS, ScanState, Snapshot
 from ccfcpp.clustering.scan.network import ClusterNetwork, ScanNetwork
 from ccfcpp.clustering.scan.objective import PREDICTIONS, program
 from ccfcpp.clustering.scan.representations import LatentSpace
@@ -145,8 +146,13 @@ class FedScan(ClusteringAlgorithm[ScanState]):
 
     def client_works(self, crew: Crew) -> list[AnyClientWork]:
         """The clients' work of each trip of a step, and for the centres."""
-        centres = SumLatents(self.space, self.problem.clusters, crew)
+        centres = SumMembers(CENTRES, self._members, crew)
         return [*self.descent.works(self._pairs(), crew.bounding), centres]
+
+    def _members(self, message: Snapshot, client: Client) -> tuple[Tensor, Tensor, int]:
+        """Where the clusters lie in the latent space at the end."""
+        latents = self.space.latents(message, client)
+        return latents, self.assign_delivered(message, client), self.problem.clusters
 
     def _pairs(self) -> Pairs:
         return Pairs(self.config, self.views, self.space)

@@ -11,19 +11,16 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ccfcpp.clustering.kmeans.centroids import ClusterSums, cluster_sums
 from ccfcpp.clustering.scan.config import ScanConfig
-from ccfcpp.clustering.scan.messages import CENTRES, TRANSITIONS, Snapshot, Trained, Transitions
+from ccfcpp.clustering.scan.messages import TRANSITIONS, Trained, Transitions
 from ccfcpp.clustering.scan.neighbours import FEATURES, drawn_neighbours, nearest_neighbours
 from ccfcpp.clustering.scan.objective import program
 from ccfcpp.clustering.scan.representations import LatentSpace, Model
 from ccfcpp.clustering.scan.views import Views
 from ccfcpp.core.profiling import section
 from ccfcpp.core.randomness import Randomness
-from ccfcpp.engine.algorithm import Crew
 from ccfcpp.engine.client import Client
 from ccfcpp.engine.exchange import SummedWork, Task
-from ccfcpp.engine.payload import added_up
 from ccfcpp.engine.synchronised.contract import Batch, Known
 from ccfcpp.engine.synchronised.descent import Turn
 from ccfcpp.engine.synchronised.optimizers import falling
@@ -152,32 +149,3 @@ class SumTransitions(SummedWork[Trained, Transitions]):
         for column in neighbours.T:
             others = others + p[column.long()] / neighbours.shape[1]
         return p.mT @ others
-
-
-class SumLatents(SummedWork[Snapshot, ClusterSums]):
-    """At the end: where the clusters lie in the latent space.
-
-    Args:
-        space: The latent space.
-        clusters: Number of clusters k.
-        crew: What bounds an image's part, and the fewest images over which a sum is sent.
-    """
-
-    exchange = CENTRES
-
-    def __init__(self, space: LatentSpace, clusters: int, crew: Crew) -> None:
-        self.space = space
-        self.clusters = clusters
-        self.crew = crew
-
-    def local_sum(
-        self, task: Task, message: Snapshot, clients: Sequence[Client], randomness: Randomness
-    ) -> ClusterSums:
-        """Sums of the latents of each cluster's images."""
-        return added_up(self._sums(message, client) for client in clients)
-
-    def _sums(self, message: Snapshot, client: Client) -> ClusterSums:
-        labels = self.space.clusters(message, self.clusters, client)
-        latents = self.space.latents(message, client)
-        bounding, least = self.crew.bounding, self.crew.least
-        return cluster_sums(latents, labels, self.clusters, CENTRES, bounding, least)

@@ -1,0 +1,87 @@
+"""A step of Lloyd's k-means over all clients' samples, exact as if they lay in one place."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, TypeVar, cast
+
+from torch import Tensor
+
+from ccfcpp.clustering.kmeans.centroids import (
+    ClusterSums,
+    cluster_means,
+    cluster_sums,
+    required_centroids,
+)
+from ccfcpp.core.randomness import Randomness
+from ccfcpp.engine.algorithm import Crew
+from ccfcpp.engine.client import Client
+from ccfcpp.engine.exchange import Exchange, Figures, ServerWork, SummedWork, Task
+from ccfcpp.engine.parts import Form, form_of
+from ccfcpp.engine.payload import added_up, pack
+
+Message = TypeVar("Message")
+
+
+@dataclass(frozen=True)
+class SumMembers(SummedWork[Message, ClusterSums]):
+    """Clients sum up the points of each cluster.
+
+    Attributes:
+        exchange: In which the sums are sent.
+        members: From what came down and a client to its points, of shape (samples, d), their
+            clusters, int64 of shape (samples,), and the number of clusters.
+        crew: What bounds an image's part, and the fewest images over which a sum is sent.
+    """
+
+    exchange: Exchange[Message, ClusterSums]
+    members: Callable[[Message, Client], tuple[Tensor, Tensor, int]]
+    crew: Crew
+
+    def local_sum(
+        self, task: Task, message: Message, clients: Sequence[Client], randomness: Randomness
+    ) -> ClusterSums:
+        """Sum and count the points of each cluster."""
+        crew = self.crew
+        return added_up(
+            cluster_sums(*self.members(message, each), self.exchange, crew.bounding, crew.least)
+            for each in clients
+        )
+
+
+class Refinable(Protocol):
+    """A state, a dataclass, with centroids that can be refined."""
+
+    @property
+    def centroids(self) -> Tensor | None: ...  # noqa: D102
+    @property
+    def public(self) -> Any:
+        """What goes down of it: a state of the same type."""
+
+
+R = TypeVar("R", bound=Refinable)
+
+
+@dataclass(frozen=True)
+class MoveCentroids(ServerWork[R, R, ClusterSums]):
+    """The server's half: each centroid becomes the mean of its members.
+
+    Attributes:
+        exchange: In which the sums are sent.
+    """
+
+    exchange: Exchange[R, ClusterSums]
+
+    def broadcast(self, state: R) -> R:
+        """The model and the centroids to refine."""
+        return cast(R, state.public)
+
+    def form(self, message: R) -> Form:
+        """A sum and a number for each centroid."""
+        return form_of(pack(ClusterSums.zeros(*required_centroids(message.centroids).shape)))
+
+    def aggregate(
+        self, state: R, updates: Iterable[ClusterSums], randomness: Randomness
+    ) -> tuple[R, Figures]:
+        """A centroid without members stays as it is."""
+        moved = cluster_means(updates, required_centroids(state.centroids))
+        return cast(R, replace(cast(Any, state), centroids=moved)), {}
