@@ -24,7 +24,7 @@ from torch import Tensor
 
 from ccfcpp.clustering.algorithm import ClusteringAlgorithm, ModelComparison, Problem
 from ccfcpp.clustering.ccfc.centroids import CentroidRule
-from ccfcpp.clustering.ccfc.clients import ClusterContrast, GlobalEncoderCentroids, Pretraining
+from ccfcpp.clustering.ccfc.clients import GlobalEncoderCentroids, LocalTraining
 from ccfcpp.clustering.ccfc.config import ModelConfig
 from ccfcpp.clustering.ccfc.local_training import ContrastiveTrainer
 from ccfcpp.clustering.ccfc.messages import CCFCState, refinement_exchange, training_exchange
@@ -167,13 +167,13 @@ class CCFC(ClusteringAlgorithm[CCFCState]):
             return ClientSide.of(*works, *self.synchronised.client_works(crew))
         cohort = self._cohort(crew)
         trainer = ContrastiveTrainer(
-            self.make_model, self.problem.config, cohort, self.problem.device, self.global_model
+            self.problem, self.make_model, cohort, self.global_model, self.rule
         )
-        shared = trainer, self.rule, self.schedule, crew.least
+        shared = self.rule, self.schedule, crew.least, cohort
         return ClientSide.of(
             *works,
-            Pretraining(self.pretraining, *shared),
-            ClusterContrast(self.contrast, *shared),
+            LocalTraining(self.pretraining, trainer.pretrain, *shared),
+            LocalTraining(self.contrast, trainer.contrast, *shared),
             cohort=cohort,
         )
 

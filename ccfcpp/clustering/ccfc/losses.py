@@ -9,6 +9,8 @@ Leading axes are independent losses, such as those of several clients: everythin
 (…, batch) is 1 for each sample that counts and 0 for the others.
 """
 
+from collections.abc import Sequence
+
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -29,9 +31,7 @@ def negative_cosine(predictions: Tensor, targets: Tensor) -> Tensor:
 
 
 def siamese(
-    predictions: tuple[Tensor, Tensor],
-    latents: tuple[Tensor, Tensor],
-    mask: Tensor | None = None,
+    predictions: Sequence[Tensor], latents: Sequence[Tensor], mask: Tensor | None = None
 ) -> Tensor:
     """SimSiam's symmetric loss ½D(p₁, z₂) + ½D(p₂, z₁) of the pre-training phase.
 
