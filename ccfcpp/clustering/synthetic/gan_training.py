@@ -68,39 +68,32 @@ def discriminator_losses(logits: Tensor, mask: Tensor | None) -> Tensor:
     return batch_mean(-F.logsigmoid(real), mask) + batch_mean(-F.logsigmoid(-generated), mask)
 
 
-def generator_losses(logits: Tensor, mask: Tensor | None) -> Tensor:
-    """Binary cross-entropy of generated images with 1 (Goodfellow et al. 2014, Section 3).
+Maker = Callable[[], nn.Module]
 
-    Args:
-        logits: Logits of the generated images, of shape (clients, batch).
-        mask: Which samples count, of the same shape; None where all do.
 
-    Returns:
-        Tensor of shape (clients,).
+def network_makers(
+    config: GANConfig, image_shape: Sequence[int], codes: int
+) -> tuple[Maker, Maker]:
+    """What builds a generator and a discriminator.
+
+    Raises:
+        UsageError: When they are called, where the images do not fit the networks.
     """
-    return batch_mean(-F.logsigmoid(logits), mask)
+    return partial(Generator, image_shape, codes, config), partial(
+        Discriminator, image_shape, config
+    )
 
 
 def gan_training_bytes(
     config: GANConfig, image_shape: Sequence[int], codes: int, samples: int
 ) -> int:
-    """Memory for the training of one more client of a cohort.
+    """Bytes for the training of one more client of a cohort, which holds ``samples`` images.
 
-    Args:
-        config: The GAN's configuration.
-        image_shape: Channels, height and width of an image.
-        codes: Number of codes.
-        samples: Number of images that the client holds.
-
-    Returns:
-        Bytes of both networks and of the activations of their forward passes, which are held at the
-        same time.
+    They are those of both networks and of their activations, which are held at the same time.
     """
     batch = min(config.batch_size, samples)
-    generator = partial(Generator, image_shape, codes, config)
-    discriminator = partial(Discriminator, image_shape, config)
-    vector = (config.noise + codes,)
-    return training_bytes(generator, vector, batch, views=1) + training_bytes(
+    generator, discriminator = network_makers(config, image_shape, codes)
+    return training_bytes(generator, (config.noise + codes,), batch, views=1) + training_bytes(
         discriminator, image_shape, batch, views=2
     )
 
@@ -115,10 +108,10 @@ class GANTrainer:
     Args:
         config: The GAN's configuration.
         image_shape: Channels, height and width of an image.
-        codes: Number of codes; the generator's input is one-hot.
+        codes: Number of codes, which are one-hot inputs of the generator.
         cohort: Largest number of clients that are trained together.
         device: Device of the networks.
-        precision: ``float32``, or ``tf32`` or ``bfloat16`` for rounded matrix products.
+        precision: Precision of matrix products, as ``compute.precision`` has it.
 
     Raises:
         UsageError: The networks do not fit the images.
@@ -138,15 +131,14 @@ class GANTrainer:
         self.cohort = cohort
         self.device = device
         self._forward_batch = forward_batch(image_shape[1] * image_shape[2])
-        self._makers: dict[str, Callable[[], nn.Module]] = {
-            "generator": partial(Generator, image_shape, codes, config),
-            "discriminator": partial(Discriminator, image_shape, config),
+        makers = network_makers(config, image_shape, codes)
+        self._generators, self._discriminators = (
+            ModelStack(make, cohort, device, precision=precision) for make in makers
+        )
+        self._networks = {
+            "generator": (makers[0], self._generators),
+            "discriminator": (makers[1], self._discriminators),
         }
-        self._stacks = {
-            name: ModelStack(make, cohort, device, precision=precision)
-            for name, make in self._makers.items()
-        }
-        self._generators, self._discriminators = self._stacks.values()
 
     def train_epoch(
         self, clients: Sequence[Client], randomness: Randomness
@@ -190,10 +182,9 @@ class GANTrainer:
         """Load the networks that clients remember, or new ones that do not depend on the round."""
         for index, client in enumerate(clients):
             own = randomness.at_round(SETUP).of_client(client.id)
-            for name, stack in self._stacks.items():
+            for name, (make, stack) in self._networks.items():
                 remembered = memory_of(client.memory, name)
-                state = remembered or build(self._makers[name], own.generator(name)).state_dict()
-                stack.load(index, state)
+                stack.load(index, remembered or build(make, own.generator(name)).state_dict())
         self._generators.train()
         self._discriminators.train()
 
@@ -205,7 +196,7 @@ class GANTrainer:
             return losses
         networks = {
             f"{name}/{entry}": tensor
-            for name, stack in self._stacks.items()
+            for name, (_, stack) in self._networks.items()
             for entry, tensor in stack.state(index).items()
         }
         if not_finite(networks) or not all(
@@ -225,6 +216,7 @@ class GANTrainer:
             without a batch of two images.
         """
         images = torch.cat([client.images for client in clients])
+        config, count = self.config, len(clients)
         of_clients = [randomness.of_client(client.id) for client in clients]
         inputs = torch.cat(
             [
@@ -232,15 +224,18 @@ class GANTrainer:
                 for client, own in zip(clients, of_clients, strict=True)
             ]
         ).to(self.device)
-        decay = self.config.rate_decay**randomness.round
-        optimizers = (
-            _adam(self._generators, len(clients), self.config.generator_rate * decay),
-            _adam(self._discriminators, len(clients), self.config.discriminator_rate * decay),
-        )
-        generators, discriminators = (MeanLosses(len(clients), self.device) for _ in range(2))
+        decay = config.rate_decay**randomness.round
+        optimizers = [
+            StackedAdam(stack.parameters[:count], stack.gradients[:count], rate * decay, _BETAS)
+            for stack, rate in (
+                (self._generators, config.generator_rate),
+                (self._discriminators, config.discriminator_rate),
+            )
+        ]
+        generators, discriminators = (MeanLosses(count, self.device) for _ in range(2))
         batches = cohort_batches(
             [len(client) for client in clients],
-            self.config.batch_size,
+            config.batch_size,
             [own.generator("batches") for own in of_clients],
             self.device,
         )
@@ -261,12 +256,7 @@ class GANTrainer:
     ) -> tuple[Tensor, Tensor]:
         """Train the discriminators for a step, then the generators against them.
 
-        Args:
-            batch: The batch; a real image and a generator's input have the same index.
-            images: uint8 tensor of shape (samples of the cohort, channels, height, width).
-            inputs: Float tensor of shape (samples of the cohort, noise + codes).
-            of_generators: Optimizer of the generators.
-            of_discriminators: Optimizer of the discriminators.
+        A real image and a generator's input, of shape (noise + codes,), have the same index.
 
         Returns:
             The generators' losses and the discriminators', each of shape (clients,).
@@ -287,7 +277,8 @@ class GANTrainer:
         with section("GAN: generator"):
             with self._discriminators.frozen():
                 (logits,) = self._discriminators(generated.flatten(0, 2), mask=batch.mask)
-            generating = generator_losses(logits[:, 0, :, 0], batch.mask)
+            # Binary cross-entropy with 1 (Goodfellow et al. 2014, Section 3).
+            generating = batch_mean(-F.logsigmoid(logits[:, 0, :, 0]), batch.mask)
             self._generators.backward(generating.sum())
         with section("GAN: optimizers"):
             of_generators.step(count)
@@ -321,8 +312,3 @@ class GANTrainer:
                 return RefusedUpdateError(_DIVERGED)
             drawn.append((images[0, 0] * 255).round().to(torch.uint8))
         return torch.cat(drawn)
-
-
-def _adam(models: ModelStack, count: int, learning_rate: float) -> StackedAdam:
-    """Make an optimizer of the first ``count`` models of a stack."""
-    return StackedAdam(models.parameters[:count], models.gradients[:count], learning_rate, _BETAS)
