@@ -26,11 +26,7 @@ class Changes:
 
 
 class Augmenter:
-    """The published augmentations, in the published order: crop and mirror, policy, rotation.
-
-    Args:
-        config: The run's configuration.
-    """
+    """The published augmentations, in the published order: crop and mirror, policy, rotation."""
 
     def __init__(self, config: ClassifyConfig) -> None:
         self.settings = config.augmentation

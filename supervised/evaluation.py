@@ -37,13 +37,7 @@ class TestSet:
 
 
 class Evaluator:
-    """A network that is not trained.
-
-    Args:
-        make_model: Builds the network.
-        config: The run's configuration.
-        device: Where it runs.
-    """
+    """A network that is not trained."""
 
     def __init__(
         self, make_model: Callable[[], Classifier], config: ClassifyConfig, device: torch.device

@@ -93,12 +93,7 @@ class LocalTrainer:
     def _descend(
         self, clients: Sequence[Client], randomness: Randomness
     ) -> tuple[MeanLosses, list[list[float | None]]]:
-        """Train for all local epochs.
-
-        Returns:
-            The losses, and for each epoch the clients' mean decorrelation terms. The list is empty
-            where terms are not logged.
-        """
+        """Train for all local epochs."""
         training = self.config.training
         optimizer = StackedSGD(
             self.models.parameters[: len(clients)],

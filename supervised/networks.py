@@ -234,9 +234,6 @@ class _PaddedShortcut(nn.Module):
 class AlexNetBackbone(nn.Sequential):
     """AlexNet with batch normalisation after each layer, as FedBN (Li et al. 2021) has it.
 
-    Args:
-        image_shape: Channels, height and width of an image.
-
     Raises:
         UsageError: The images are too small.
     """

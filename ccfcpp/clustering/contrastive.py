@@ -80,11 +80,7 @@ LLOYD = Exchange(
 
 
 class ContrastiveClustering(ClusteringAlgorithm[ContrastiveState]):
-    """A network, and a loss over two views of each image of all clients.
-
-    Args:
-        problem: The setting.
-    """
+    """A network, and a loss over two views of each image of all clients."""
 
     state_type = ContrastiveState
     settings: ClassVar[type[ContrastiveConfig]] = ContrastiveConfig

@@ -53,11 +53,7 @@ from ccfcpp.models.stack.stacked import ModelStack, training_bytes
 
 
 class CCFC(ClusteringAlgorithm[CCFCState]):
-    """The algorithm.
-
-    Args:
-        problem: What it is made for.
-    """
+    """CCFC and CCFC++, of which the weight of the decorrelation term decides."""
 
     state_type = CCFCState
 

@@ -181,13 +181,7 @@ class SiameseBatches:
 
 @dataclass(frozen=True)
 class LabelledBatches:
-    """Images with their pseudo-labels, for cluster-contrastive training.
-
-    Attributes:
-        model: What is trained.
-        loss: Weights of the loss terms.
-        clusters: Number of clusters k.
-    """
+    """Images with their pseudo-labels, for cluster-contrastive training."""
 
     model: Latents[ContrastiveModel]
     loss: LossConfig
@@ -243,11 +237,7 @@ class Labelling(SummedWork[CCFCState, ClusterSizes]):
 
 @dataclass(frozen=True)
 class CollectSizes(ServerWork[CCFCState, CCFCState, ClusterSizes]):
-    """The server hears how many images have which pseudo-label.
-
-    Attributes:
-        clusters: Number of clusters k.
-    """
+    """The server hears how many images have which pseudo-label."""
 
     clusters: int
     exchange = LABELS

@@ -40,10 +40,10 @@ _HEAD = ("head.weight",)
 
 
 class FedScan(ClusteringAlgorithm[ScanState]):
-    """The algorithm.
+    """The algorithm of Fed-SCAN.
 
     Args:
-        problem: What it is made for.
+        problem: The setting.
         make_network: Builds another network than ``ScanNetwork``.
     """
 

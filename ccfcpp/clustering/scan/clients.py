@@ -100,13 +100,7 @@ class Pairs:
         return views.view(shape).transpose(0, 1).flatten(1, 2)
 
     def _pairs(self, step: int, turn: Turn, randomness: Randomness) -> tuple[Tensor, Tensor]:
-        """A client's pairs, and what their views are drawn from.
-
-        Returns:
-            Images of shape (2, pairs, channels, height, width): those whose turn it is, and a
-            neighbour of each; and draws of shape (draws, 2, pairs). Pairs of one image lie side by
-            side.
-        """
+        """Images of shape (2, pairs, …) and draws of shape (draws, 2, pairs), by images."""
         client, source = turn.client, randomness.of_client(turn.client.id)
         chosen = turn.chosen.repeat_interleave(self.config.pairs_each)
         others = chosen

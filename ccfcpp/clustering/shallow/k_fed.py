@@ -87,13 +87,7 @@ def _on_top_singular_vectors(points: Tensor, k: int) -> Tensor:
 
 
 def _means_of_separated(points: Tensor, distances: Tensor, seeds: Tensor) -> Tensor:
-    """Compute for each seed the mean of the points that are much closer to it than to the others.
-
-    Args:
-        points: Shape (samples, dimensions).
-        distances: Distance of each point to each seed, shape (samples, k).
-        seeds: Indices of the seeds among the points, int64 of shape (k,).
-    """
+    """Compute for each seed the mean of the points that are much closer to it than to others."""
     nearest, labels = distances.min(dim=1)
     others = distances.scatter(1, labels.unsqueeze(1), torch.inf).amin(dim=1)
     kept = _SEPARATION * nearest <= others
@@ -182,9 +176,6 @@ class SeparatedCentroids(ClientWork[Nothing, LocalCentroids]):
 
 class KFed(PixelClustering[CentroidState], ServerWork[CentroidState, Nothing, LocalCentroids]):
     """k-FED, with a single round of a single exchange.
-
-    Args:
-        problem: The setting.
 
     Raises:
         UsageError: ``kfed.local_clusters`` exceeds the number of clusters.

@@ -81,11 +81,7 @@ Known = TypeVar("Known", bound=ClusteringState)
 
 
 class PixelClustering(ClusteringAlgorithm[Known]):
-    """Base class of systems whose centroids are points in the space of pixels.
-
-    Args:
-        problem: The setting.
-    """
+    """Base class of systems whose centroids are points in the space of pixels."""
 
     by_pixels = True
 

@@ -94,25 +94,14 @@ def move_centroids(
 
 @dataclass
 class _MovingClusters:
-    """Centroids and assignments during the training of the network.
-
-    Attributes:
-        centroids: Shape (k, latent).
-        labels: Cluster of each sample, int64 of shape (samples,).
-        counts: Samples that each centroid has followed, float64 of shape (k,).
-    """
+    """Centroids and assignments during the training of the network."""
 
     centroids: Tensor
     labels: Tensor
     counts: Tensor
 
     def follow(self, batch: Tensor, latents: Tensor) -> None:
-        """Assign the samples of a batch to their nearest centroids, and move these.
-
-        Args:
-            batch: Indices of the samples, int64 of shape (batch,).
-            latents: Latents of the samples, of shape (batch, latent).
-        """
+        """Assign the samples of a batch to their nearest centroids, and move these."""
         labels = nearest(latents, self.centroids)
         self.labels[batch] = labels
         self.centroids, self.counts = move_centroids(self.centroids, self.counts, latents, labels)
@@ -123,9 +112,6 @@ class DeepClustering:
 
     It keeps nothing from one ``fit`` to the next. Only ``fit`` makes the whole network; ``encode``
     uses the encoder alone.
-
-    Args:
-        problem: The setting.
     """
 
     def __init__(self, problem: Problem) -> None:
@@ -261,17 +247,7 @@ class DeepClustering:
         return {"reconstruction": reconstruction, "clustering": clustering}
 
     def _step(self, shown: Tensor, own: Tensor | None, optimizer: StackedAdam) -> Tensor:
-        """Train the network for one step.
-
-        Args:
-            shown: Float images.
-            own: Centroid of each image, of shape (batch, latent); None for the reconstruction
-                alone.
-            optimizer: Optimizer of the network.
-
-        Returns:
-            Sums of both squared distances over the batch, of shape (2,).
-        """
+        """Train the network for one step, and return both sums of squared distances."""
         with section("deep clustering: forward"):
             latents, reconstructed = (part[0, 0] for part in self._network(shown))
             reconstruction = squared_distances(reconstructed, shown.flatten(1))

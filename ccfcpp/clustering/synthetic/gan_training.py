@@ -167,10 +167,6 @@ class GANTrainer:
     ) -> list[Tensor | RefusedUpdateError]:
         """Draw synthetic images by the GANs that clients remember.
 
-        Args:
-            clients: The cohort.
-            randomness: The source, set to the round.
-
         Returns:
             uint8 of shape (images, channels, height, width) for each client: ``gan.images`` of
             them, or as many as the client holds; image i has the code i mod the number of codes. A
@@ -209,12 +205,7 @@ class GANTrainer:
     def _descend(
         self, clients: Sequence[Client], randomness: Randomness
     ) -> tuple[list[float | None], list[float | None]]:
-        """Train the loaded networks for an epoch.
-
-        Returns:
-            Each client's mean losses of the generator and of the discriminator; None for a client
-            without a batch of two images.
-        """
+        """Train the loaded networks for an epoch."""
         images = torch.cat([client.images for client in clients])
         config, count = self.config, len(clients)
         of_clients = [randomness.of_client(client.id) for client in clients]
@@ -257,9 +248,6 @@ class GANTrainer:
         """Train the discriminators for a step, then the generators against them.
 
         A real image and a generator's input, of shape (noise + codes,), have the same index.
-
-        Returns:
-            The generators' losses and the discriminators', each of shape (clients,).
         """
         count, shown = len(batch), batch.index.flatten()
         self._generators.activate(count)

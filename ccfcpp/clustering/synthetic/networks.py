@@ -66,10 +66,6 @@ class Discriminator(nn.Sequential):
 
     It does not see the code.
 
-    Args:
-        image_shape: Channels, height and width of an image.
-        config: The GAN's configuration.
-
     Raises:
         UsageError: The images are too small for so many halvings.
     """

@@ -8,7 +8,7 @@ deep clustering network.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -309,16 +309,16 @@ class PooledClustering(ClusteringAlgorithm[PooledState]):
 
     Args:
         problem: The setting.
-        clustering: Clustering at the server.
+        clustering: Makes the clustering at the server.
     """
 
     state_type = PooledState
     rounds = 1
 
-    def __init__(self, problem: Problem, clustering: ServerClustering) -> None:
+    def __init__(self, problem: Problem, clustering: Callable[[Problem], ServerClustering]) -> None:
         self.problem = problem
-        self.clustering = clustering
-        self.by_angle = clustering.by_angle
+        self.clustering = clustering(problem)
+        self.by_angle = self.clustering.by_angle
 
     def initial_state(self, randomness: Randomness) -> PooledState:
         """A state without centroids."""
@@ -358,13 +358,13 @@ class SyntheticClustering(PooledClustering):
 
     Args:
         problem: The setting.
-        clustering: Clustering at the server.
+        clustering: Makes the clustering at the server.
 
     Raises:
         UsageError: The images do not fit the clients' networks.
     """
 
-    def __init__(self, problem: Problem, clustering: ServerClustering) -> None:
+    def __init__(self, problem: Problem, clustering: Callable[[Problem], ServerClustering]) -> None:
         super().__init__(problem, clustering)
         self.gan = problem.config.section(GANConfig)
         self.rounds = self.gan.epochs

@@ -70,4 +70,4 @@ def test_what_are_no_images_is_refused(images: Tensor) -> None:
     (pooling,) = algorithm.exchanges(0, state)
     good = torch.zeros(4, 1, 8, 8, dtype=torch.uint8)
     assert refusal(pooling, state, ImagesUpdate(0, good)) is None
-    assert "images are" in (refusal(pooling, state, ImagesUpdate(0, images)) or "")
+    assert "'images' is" in (refusal(pooling, state, ImagesUpdate(0, images)) or "")
