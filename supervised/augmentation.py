@@ -33,13 +33,7 @@ class Augmenter:
         self.data = config.data
 
     def draw(self, clients: Sequence[Client], randomness: Randomness, epoch: int) -> Changes:
-        """Draw for each image of a cohort, one client's after the other's.
-
-        Args:
-            clients: The cohort.
-            randomness: The source, set to the round.
-            epoch: The local epoch.
-        """
+        """Draw for each image of a cohort, one client's after the other's."""
         settings = self.settings
         sources = [(client, randomness.of_client(client.id)) for client in clients]
         device = clients[0].images.device
@@ -71,11 +65,6 @@ class Augmenter:
 
     def render(self, images: Tensor, changes: Changes, index: Tensor) -> Tensor:
         """What the networks see.
-
-        Args:
-            images: uint8 tensor of shape (batch, channels, height, width).
-            changes: What was drawn for the cohort.
-            index: Which of the cohort's images these are, int64 of shape (batch,).
 
         Returns:
             Float tensor of the same shape.

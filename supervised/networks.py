@@ -187,10 +187,6 @@ class SmallResNetBackbone(nn.Sequential):
 
     Shortcuts have no parameters (option A): where the size changes, every other pixel is taken and
     the channels are padded with zeros.
-
-    Args:
-        image_shape: Channels, height and width of an image.
-        blocks: Blocks n of each of the three stages: 3 for ResNet-20, 5 for ResNet-32.
     """
 
     features = 64

@@ -7,7 +7,6 @@ round, steps of Lloyd's k-means move the centroids of the latents. Only sums lea
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import ClassVar
 
@@ -16,7 +15,7 @@ from torch import Tensor, nn
 
 from ccfcpp.clustering.algorithm import ClusteringAlgorithm, Problem
 from ccfcpp.clustering.kmeans.centroids import PARTS, ClusterSums, required_centroids
-from ccfcpp.clustering.kmeans.lloyd import MoveCentroids, SumMembers
+from ccfcpp.clustering.kmeans.lloyd import EncoderState, MoveCentroids, SumMembers
 from ccfcpp.clustering.kmeans.server import nearest
 from ccfcpp.clustering.scan.config import AffineViewsConfig, IntensityViewsConfig
 from ccfcpp.clustering.scan.representations import Latents
@@ -26,12 +25,11 @@ from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.algorithm import Crew
 from ccfcpp.engine.client import Client
 from ccfcpp.engine.exchange import AnyServerWork, ClientSide, Exchange, Images, Task
-from ccfcpp.engine.synchronised.contract import Batch, DescentState, Known
+from ccfcpp.engine.synchronised.contract import Batch, Known
 from ccfcpp.engine.synchronised.descent import Descent, Turn
 from ccfcpp.engine.synchronised.optimizers import Adam, falling
 from ccfcpp.models.initialisation import random_state
 from ccfcpp.models.pooled import Program
-from ccfcpp.models.state import ModelState
 
 
 class ContrastiveConfig(Section):
@@ -48,41 +46,19 @@ class ContrastiveConfig(Section):
     """Steps of Lloyd's k-means in a round."""
 
 
-@dataclass(frozen=True)
-class ContrastiveState:
-    """What the server knows.
-
-    Attributes:
-        model: The network's parameters and running statistics.
-        version: How many steps it has come through.
-        centroids: Of shape (k, d), among the latents.
-        descent: The optimizer's state; None in what clients receive.
-    """
-
-    model: ModelState
-    version: int
-    centroids: Tensor | None
-    descent: DescentState | None = None
-
-    @property
-    def public(self) -> "ContrastiveState":
-        """What goes down."""
-        return replace(self, descent=None)
-
-
 LLOYD = Exchange(
     "k-means step",
-    ContrastiveState,
+    EncoderState,
     ClusterSums,
     PARTS,
     images=Images(largest={"counts": 1.0}),
 )
 
 
-class ContrastiveClustering(ClusteringAlgorithm[ContrastiveState]):
+class ContrastiveClustering(ClusteringAlgorithm[EncoderState]):
     """A network, and a loss over two views of each image of all clients."""
 
-    state_type = ContrastiveState
+    state_type = EncoderState
     settings: ClassVar[type[ContrastiveConfig]] = ContrastiveConfig
 
     def __init__(self, problem: Problem) -> None:
@@ -115,16 +91,16 @@ class ContrastiveClustering(ClusteringAlgorithm[ContrastiveState]):
             pairs: Two views of each image, of shape (images, 2, channels, height, width).
         """
 
-    def initial_state(self, randomness: Randomness) -> ContrastiveState:
+    def initial_state(self, randomness: Randomness) -> EncoderState:
         """Random weights, and centroids drawn from a normal distribution."""
         device = self.problem.device
         model = random_state(self.network, randomness.generator("model"), device)
         few = torch.zeros(2, *self.problem.image_shape, device=device)
         shape = self.problem.clusters, self.space.network(few).shape[1]
         drawn = torch.randn(shape, generator=randomness.generator("centroids"))
-        return ContrastiveState(model, 0, drawn.to(device), self.descent.begin(model))
+        return EncoderState(model, 0, drawn.to(device), self.descent.begin(model))
 
-    def exchanges(self, number: int, state: ContrastiveState) -> Sequence[AnyServerWork]:
+    def exchanges(self, number: int, state: EncoderState) -> Sequence[AnyServerWork]:
         """Steps, then steps of Lloyd's k-means."""
         steps, all_steps = self.config.steps, self.config.steps * self.rounds
         works: list[AnyServerWork] = []
@@ -138,7 +114,7 @@ class ContrastiveClustering(ClusteringAlgorithm[ContrastiveState]):
         lloyd = SumMembers(LLOYD, self._members, crew)
         return ClientSide.of(*self.descent.works(self, crew.bounding), lloyd)
 
-    def _members(self, message: ContrastiveState, client: Client) -> tuple[Tensor, Tensor, int]:
+    def _members(self, message: EncoderState, client: Client) -> tuple[Tensor, Tensor, int]:
         return self.represent(message, client), self.assign(message, client), self.problem.clusters
 
     def batch(
@@ -155,14 +131,14 @@ class ContrastiveClustering(ClusteringAlgorithm[ContrastiveState]):
         network = self.space.load(known)
         return Batch(partial(self.program, network), (pairs,)) if len(pairs) else None
 
-    def represent(self, state: ContrastiveState, holder: Client) -> Tensor:
+    def represent(self, state: EncoderState, holder: Client) -> Tensor:
         """Latents, of shape (samples, d)."""
         return self.space.latents(state, holder)
 
-    def assign(self, state: ContrastiveState, holder: Client) -> Tensor:
+    def assign(self, state: EncoderState, holder: Client) -> Tensor:
         """The nearest centroid of each image, int64 of shape (samples,)."""
         return nearest(self.represent(state, holder), required_centroids(state.centroids))
 
-    def delivery(self, state: ContrastiveState) -> ContrastiveState:
+    def delivery(self, state: EncoderState) -> EncoderState:
         """The model and the centroids."""
         return state.public

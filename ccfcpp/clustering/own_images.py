@@ -22,12 +22,7 @@ _WIDTHS = (8, 8, 8, 16, 32, 64, 128)
 
 
 def settings_for(count: int, shape: Sequence[int]) -> Tree:
-    """Fed-SCAN's settings for some images.
-
-    Args:
-        count: How many they are.
-        shape: Channels, height and width of each.
-    """
+    """Fed-SCAN's settings for some images."""
     channels, height, width = shape
     side, colour = min(height, width), channels > 1
     few = count < _FEW
@@ -50,12 +45,7 @@ def settings_for(count: int, shape: Sequence[int]) -> Tree:
 
 
 def settings_over_a_network(count: int, shape: Sequence[int]) -> Tree:
-    """The same images in fewer and larger steps, of two trips each but the first ones.
-
-    Args:
-        count: How many they are.
-        shape: Channels, height and width of each.
-    """
+    """The same images in fewer and larger steps, of two trips each but the first ones."""
     settings = settings_for(count, shape)
     shown = settings["scan"]["steps"] * settings["scan"]["batch"]
     fewer = {

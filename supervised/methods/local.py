@@ -44,9 +44,6 @@ class LocalMethod:
     """FedAvg (McMahan et al. 2017): plain SGD on the loss.
 
     One object serves a process, cohort after cohort.
-
-    Args:
-        context: Objects of local training.
     """
 
     def __init__(self, context: LocalContext) -> None:

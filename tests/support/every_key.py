@@ -132,8 +132,7 @@ def seen(config: MethodConfig) -> Iterator[object]:
     federation = experiment.federation(experiment.transport(memories))
     state = experiment.algorithm.initial_state(experiment.randomness)
     yield _digest(pack(state))
-    model = config.model_dump()["model"]
-    if _LARGE & {model.get("backbone"), model.get("name")}:
+    if _trains_large_network(Heeded(config)):
         return
     for after, report in federation.run(state):
         state = after
@@ -144,6 +143,13 @@ def seen(config: MethodConfig) -> Iterator[object]:
             break
     found = experiment.snapshot(state, memories).found
     yield None if found is None else _digest({"found": found})
+
+
+def _trains_large_network(heeded: Heeded) -> bool:
+    return any(
+        heeded.values.get(key) in _LARGE and heeded.unmet(key) is None
+        for key in ("model.backbone", "model.name")
+    )
 
 
 def _digest(tensors: Mapping[str, Tensor]) -> str:

@@ -189,11 +189,6 @@ class CCFC(ClusteringAlgorithm[CCFCState]):
     def assign(self, state: CCFCState, holder: Client) -> Tensor:
         """The cluster of each image by the global model and the global centroids.
 
-        Args:
-            state: A state with centroids, or in pre-training by neighbours.
-            holder: Who holds the images. What the model makes of them is computed once for each of
-                its versions, and kept in the holder's scratch.
-
         Returns:
             int64 tensor of shape (samples,).
         """

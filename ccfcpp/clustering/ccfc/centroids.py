@@ -42,12 +42,7 @@ def centroid_form(clusters: int, dimensions: int) -> dict[str, Spec]:
 
 
 class CentroidRule:
-    """How representations become centroids and labels.
-
-    Args:
-        config: The choices.
-        clusters: Number of clusters k, at the clients and at the server.
-    """
+    """How representations become centroids and labels."""
 
     def __init__(self, config: CentroidConfig, clusters: int) -> None:
         self.config = config
@@ -123,10 +118,6 @@ class CentroidRule:
 
 def check_update(update: CentroidUpdate, senders: Sequence[Member]) -> None:
     """Refuse local centroids that cannot be those of the senders' images.
-
-    Args:
-        update: What a client sent; its form has been checked.
-        senders: Who sent it.
 
     Raises:
         RefusedUpdateError: A centroid is far off, or a size is not positive, or the sizes are those

@@ -54,13 +54,7 @@ class LocalTraining(ClientWork[CCFCState, TrainingUpdate]):
 
 @dataclass(frozen=True)
 class GlobalEncoderCentroids(ClientWork[CCFCState, CentroidUpdate]):
-    """Clients cluster the *global* model's representations.
-
-    Attributes:
-        model: The global model.
-        rule: How representations become centroids.
-        least: The fewest images over which a client sends a centroid.
-    """
+    """Clients cluster the *global* model's representations."""
 
     model: GlobalModel
     rule: CentroidRule

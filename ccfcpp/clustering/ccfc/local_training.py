@@ -172,14 +172,7 @@ class ContrastiveTrainer:
     def contrast(
         self, message: CCFCState, clients: Sequence[Client], randomness: Randomness, see: bool
     ) -> list[Trained]:
-        """Cluster-contrastive training with pseudo-labels, Eqs. (1) and (10) of the paper.
-
-        Args:
-            message: The model to start from, and the centroids that give pseudo-labels.
-            clients: The cohort.
-            randomness: The source, set to the round.
-            see: Whether to see what the trained models make of the images.
-        """
+        """Cluster-contrastive training with pseudo-labels, Eqs. (1) and (10) of the paper."""
         weights, centroids = self.loss, required_centroids(message.centroids)
         seen = [
             self.global_model.representations(message.model, message.version, c) for c in clients

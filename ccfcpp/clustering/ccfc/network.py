@@ -60,12 +60,7 @@ class ContrastiveModel(nn.Module):
 
 
 class NeighbourModel(ClusterNetwork):
-    """The encoder of a contrastive model with a head for Fed-SCAN's steps.
-
-    Args:
-        model: The contrastive model; its predictor takes no part.
-        clusters: Number of clusters k.
-    """
+    """The encoder of a contrastive model with a head for Fed-SCAN's steps."""
 
     def __init__(self, model: ContrastiveModel, clusters: int) -> None:
         super().__init__()
@@ -88,11 +83,6 @@ def pooled_latents(
     model: ContrastiveModel | NeighbourModel, x: Tensor, name: str = ""
 ) -> Pooling[Tensor]:
     """Latent representations in training mode, normalised over the batches of all clients.
-
-    Args:
-        model: The model.
-        x: Images of shape (batch, channels, height, width).
-        name: The model's path in its network.
 
     Returns:
         z of shape (batch, latent).

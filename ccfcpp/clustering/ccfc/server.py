@@ -29,14 +29,7 @@ from ccfcpp.models.state import ModelState
 
 @dataclass(frozen=True)
 class ModelAggregation(ServerWork[CCFCState, CCFCState, TrainingUpdate]):
-    """Local models become the global one, and local centroids global ones.
-
-    Attributes:
-        exchange: Pre-training, or cluster-contrastive training.
-        rule: How centroids are clustered.
-        latent: Dimensions of a centroid.
-        with_centroids: Whether clients send local centroids too.
-    """
+    """Local models become the global one, and local centroids global ones."""
 
     exchange: Exchange[CCFCState, TrainingUpdate]
     rule: CentroidRule
@@ -89,12 +82,7 @@ class ModelAggregation(ServerWork[CCFCState, CCFCState, TrainingUpdate]):
 
 @dataclass(frozen=True)
 class CentroidAggregation(ServerWork[CCFCState, CCFCState, CentroidUpdate]):
-    """Local centroids of the *global* model's representations become global centroids.
-
-    Attributes:
-        rule: How centroids are clustered.
-        latent: Dimensions of a centroid.
-    """
+    """Local centroids of the *global* model's representations become global centroids."""
 
     rule: CentroidRule
     latent: int
@@ -131,10 +119,6 @@ class HeadCentroids(ServerWork[CCFCState, Snapshot, ClusterSums]):
     """After pre-training by neighbours: the mean latent of each of the head's clusters.
 
     The head has served, and the contrastive model gets a predictor.
-
-    Attributes:
-        centres: The exchange as Fed-SCAN has it.
-        make_model: Builds the contrastive model.
     """
 
     centres: FindCentres

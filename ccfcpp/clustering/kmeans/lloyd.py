@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, TypeVar, cast
+from typing import Self, TypeVar
 
 from torch import Tensor
 
@@ -18,6 +18,8 @@ from ccfcpp.engine.client import Client
 from ccfcpp.engine.exchange import Exchange, Figures, ServerWork, SummedWork, Task
 from ccfcpp.engine.parts import Form, form_of
 from ccfcpp.engine.payload import added_up, pack
+from ccfcpp.engine.synchronised.contract import DescentState
+from ccfcpp.models.state import ModelState
 
 Message = TypeVar("Message")
 
@@ -48,40 +50,48 @@ class SumMembers(SummedWork[Message, ClusterSums]):
         )
 
 
-class Refinable(Protocol):
-    """A state, a dataclass, with centroids that can be refined."""
+@dataclass(frozen=True)
+class EncoderState:
+    """What the server knows of an encoder and centroids; but for the descent it goes down.
+
+    Attributes:
+        model: The global model.
+        version: How often it has changed.
+        centroids: Global centroids of shape (at most k, latent); None before the first ones.
+        descent: In synchronised steps: the optimizer's state, which stays at the server.
+    """
+
+    model: ModelState
+    version: int = 0
+    centroids: Tensor | None = None
+    descent: DescentState | None = None
 
     @property
-    def centroids(self) -> Tensor | None: ...  # noqa: D102
-    @property
-    def public(self) -> Any:
-        """What goes down of it: a state of the same type."""
+    def public(self) -> Self:
+        """What goes down."""
+        return replace(self, descent=None)
 
 
-R = TypeVar("R", bound=Refinable)
+Known = TypeVar("Known", bound=EncoderState)
 
 
 @dataclass(frozen=True)
-class MoveCentroids(ServerWork[R, R, ClusterSums]):
-    """The server's half: each centroid becomes the mean of its members.
+class MoveCentroids(ServerWork[Known, Known, ClusterSums]):
+    """The server's half: each centroid becomes the mean of its members."""
 
-    Attributes:
-        exchange: In which the sums are sent.
-    """
+    exchange: Exchange[Known, ClusterSums]
 
-    exchange: Exchange[R, ClusterSums]
-
-    def broadcast(self, state: R) -> R:
+    def broadcast(self, state: Known) -> Known:
         """The model and the centroids to refine."""
-        return cast(R, state.public)
+        return state.public
 
-    def form(self, message: R) -> Form:
+    def form(self, message: Known) -> Form:
         """A sum and a number for each centroid."""
         return form_of(pack(ClusterSums.zeros(*required_centroids(message.centroids).shape)))
 
     def aggregate(
-        self, state: R, updates: Iterable[ClusterSums], randomness: Randomness
-    ) -> tuple[R, Figures]:
+        self, state: Known, updates: Iterable[ClusterSums], randomness: Randomness
+    ) -> tuple[Known, Figures]:
         """A centroid without members stays as it is."""
         moved = cluster_means(updates, required_centroids(state.centroids))
-        return cast(R, replace(cast(Any, state), centroids=moved)), {}
+        return replace(state, centroids=moved), {}

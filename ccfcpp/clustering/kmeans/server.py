@@ -109,14 +109,9 @@ def owned_clusters(points: Tensor, weights: Tensor | None, centroids: Tensor) ->
 
 
 def nearest(points: Tensor, centroids: Tensor) -> Tensor:
-    """Index of the nearest centroid in Euclidean distance, Eq. (1) of the CCFC++ paper.
+    """Index of the nearest centroid of each point in Euclidean distance, int64 (samples,).
 
-    Args:
-        points: Float tensor of shape (samples, dimensions).
-        centroids: Float tensor of shape (k, dimensions).
-
-    Returns:
-        int64 tensor of shape (samples,).
+    Eq. (1) of the CCFC++ paper, for points (samples, dimensions) and centroids (k, dimensions).
     """
     # The term ‖x‖² of ‖x − c‖² is the same for every centroid and is left out.
     scores = centroids.square().sum(dim=1) - 2 * points.to(centroids.dtype) @ centroids.T
@@ -126,11 +121,6 @@ def nearest(points: Tensor, centroids: Tensor) -> Tensor:
 def most_similar(points: Tensor, centroids: Tensor) -> Tensor:
     """Index of the centroid with the highest cosine similarity, as the authors' code assigns.
 
-    Args:
-        points: Float tensor of shape (samples, dimensions).
-        centroids: Float tensor of shape (k, dimensions).
-
-    Returns:
-        int64 tensor of shape (samples,).
+    Shapes are those of ``nearest``.
     """
     return (points.to(centroids.dtype) @ F.normalize(centroids, dim=1).T).argmax(dim=1)

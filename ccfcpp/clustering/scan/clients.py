@@ -5,6 +5,7 @@ through one network as one batch.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 
 import torch
@@ -33,13 +34,7 @@ _NEIGHBOURS = "neighbours"
 
 
 class Pairs:
-    """Pairs of images: whose turn it is in a step, each with one of its neighbours.
-
-    Args:
-        config: Of Fed-SCAN.
-        views: How views of images are drawn and made.
-        space: Gives the latents among which neighbours are found.
-    """
+    """Pairs of images: whose turn it is in a step, each with one of its neighbours."""
 
     def __init__(self, config: ScanConfig, views: Views, space: LatentSpace) -> None:
         self.config = config
@@ -110,20 +105,16 @@ class Pairs:
         return client.images[torch.stack([chosen, others])], draws.view(len(draws), 2, -1)
 
 
+@dataclass(frozen=True)
 class SumTransitions(SummedWork[Trained, Transitions]):
     """How over-clusters go with those of an image's neighbours, and of all images of its client.
 
     Neighbours are found anew for that. Who holds an image says the more about its class, the more
     clients differ; where they do not, all over-clusters go equally with all.
-
-    Args:
-        pairs: Finds neighbours.
     """
 
+    pairs: Pairs
     exchange = TRANSITIONS
-
-    def __init__(self, pairs: Pairs) -> None:
-        self.pairs = pairs
 
     def local_sum(
         self, task: Task, message: Trained, clients: Sequence[Client], randomness: Randomness

@@ -52,12 +52,7 @@ class Snapshot:
 
 @dataclass(frozen=True)
 class Trained:
-    """A model whose over-clusters may not be merged yet.
-
-    Attributes:
-        model: The network's parameters and running statistics.
-        version: How many steps it has come through.
-    """
+    """A model whose over-clusters may not be merged yet."""
 
     model: ModelState
     version: int

@@ -46,11 +46,6 @@ class ClusterNetwork(PooledModule):
 class ScanNetwork(ClusterNetwork):
     """Convolutions 4×4 with stride 2 and GroupNorm, a hidden layer with LayerNorm, latents, a head.
 
-    Args:
-        config: Its widths.
-        image_shape: Channels, height and width of an image.
-        clusters: Number of clusters k.
-
     Raises:
         UsageError: The images are too small for so many halvings.
     """

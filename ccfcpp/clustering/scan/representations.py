@@ -30,12 +30,7 @@ Network = TypeVar("Network", bound=nn.Module)
 
 
 class Latents(Generic[Network]):
-    """The network of a process: it gives latents of images, and between that it is trained.
-
-    Args:
-        make_network: Builds the network.
-        device: Where it runs.
-    """
+    """The network of a process: it gives latents of images, and between that it is trained."""
 
     def __init__(self, make_network: Callable[[], Network], device: torch.device) -> None:
         # Its weights come with a state. Batch statistics are the steps' affair.

@@ -39,12 +39,7 @@ def snapshot(state: ScanState) -> Snapshot:
 
 @dataclass(frozen=True)
 class MergeOverclusters(ServerWork[ScanState, Trained, Transitions]):
-    """Over-clusters become the clusters that are asked for.
-
-    Attributes:
-        clusters: Number of clusters k.
-        overclusters: Clusters m of the head.
-    """
+    """Over-clusters become the clusters that are asked for."""
 
     clusters: int
     overclusters: int
@@ -78,12 +73,7 @@ class MergeOverclusters(ServerWork[ScanState, Trained, Transitions]):
 
 @dataclass(frozen=True)
 class FindCentres(ServerWork[ScanState, Snapshot, ClusterSums]):
-    """After the last step: the mean latent of each cluster.
-
-    Attributes:
-        clusters: Number of clusters k.
-        latent: Dimensions d of the latents.
-    """
+    """After the last step: the mean latent of each cluster."""
 
     clusters: int
     latent: int

@@ -101,11 +101,6 @@ def _means_of_separated(points: Tensor, distances: Tensor, seeds: Tensor) -> Ten
 def farthest_first(points: Tensor, first: Tensor, k: int) -> Tensor:
     """Extend the centroids ``first`` by the point farthest from all before it, again and again.
 
-    Args:
-        points: Shape (samples, dimensions).
-        first: Shape (at most k, dimensions).
-        k: Number of centroids; there are fewer where all points coincide with one.
-
     Returns:
         Tensor of shape (at most k, dimensions).
     """
@@ -138,15 +133,7 @@ def local_centroids(partial: bool) -> Exchange[Nothing, LocalCentroids]:
 
 @dataclass(frozen=True)
 class SeparatedCentroids(ClientWork[Nothing, LocalCentroids]):
-    """k-means with k′ clusters at each client.
-
-    Attributes:
-        exchange: Exchange in which the centroids are sent.
-        rule: Rule that maps images to points.
-        clusters: Number of clusters k′.
-        iterations: Largest number of iterations of k-means.
-        least: Smallest number of images over which a client sends a centroid.
-    """
+    """k-means with k′ clusters at each client."""
 
     exchange: Exchange[Nothing, LocalCentroids]
     rule: PixelRule

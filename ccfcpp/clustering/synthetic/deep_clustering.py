@@ -180,10 +180,6 @@ class DeepClustering:
     def encode(self, model: ModelState, images: Tensor) -> Tensor:
         """Compute the latents of images in chunks.
 
-        Args:
-            model: Weights of the autoencoder, or of its encoder alone.
-            images: uint8 of shape (samples, channels, height, width), at least one, on the device.
-
         Returns:
             Floats of shape (samples, latent).
         """

@@ -263,14 +263,7 @@ class MeanGANLosses(ServerWork[PooledState, Nothing, GANLosses]):
 
 @dataclass(frozen=True)
 class Pooling(ServerWork[PooledState, Nothing, ImagesUpdate]):
-    """The server's work: it collects the images and clusters them.
-
-    Attributes:
-        exchange: Exchange in which the clients send images.
-        clustering: Clustering of the images.
-        image_shape: Channels, height and width of an image.
-        kept: Number of each client's images that the server keeps for inspection.
-    """
+    """The server's work: it collects the images and clusters them."""
 
     exchange: Exchange[Nothing, ImagesUpdate]
     clustering: ServerClustering
@@ -305,12 +298,7 @@ class Pooling(ServerWork[PooledState, Nothing, ImagesUpdate]):
 
 
 class PooledClustering(ClusteringAlgorithm[PooledState]):
-    """The centralised systems: in a single round clients send their own images.
-
-    Args:
-        problem: The setting.
-        clustering: Makes the clustering at the server.
-    """
+    """The centralised systems: in a single round clients send their own images."""
 
     state_type = PooledState
     rounds = 1
@@ -355,10 +343,6 @@ class SyntheticClustering(PooledClustering):
     """Systems of synthetic images, which clients send in the last epoch of their GANs.
 
     Each round is an epoch.
-
-    Args:
-        problem: The setting.
-        clustering: Makes the clustering at the server.
 
     Raises:
         UsageError: The images do not fit the clients' networks.
