@@ -70,14 +70,6 @@ class FederatedClassification(
 ):
     """Federated classification with one exchange in each round.
 
-    Args:
-        config: Configuration of the run.
-        make_model: Builds the network, without weights.
-        image_shape: Channels, height and width of an image.
-        classes: Number of classes.
-        population: Number of connected clients.
-        device: Device of the computation.
-
     Raises:
         UsageError: The configuration does not fit the network.
     """

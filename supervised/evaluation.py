@@ -50,10 +50,6 @@ class Evaluator:
     def __call__(self, model: ModelState, images: Tensor) -> tuple[Tensor, Tensor]:
         """Run a model on images as they are.
 
-        Args:
-            model: Its weights and statistics.
-            images: uint8 tensor of shape (samples, channels, height, width).
-
         Returns:
             Representations of shape (samples, features), and predicted classes, int64 of shape
             (samples,).

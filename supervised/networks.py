@@ -57,12 +57,6 @@ class Classifier(nn.Module):
 class SmallBackbone(nn.Sequential):
     """Convolutions 4×4 with stride 2 and a hidden layer, for digits and MNIST.
 
-    Args:
-        image_shape: Channels, height and width of an image.
-        widths: Output channels of each convolution.
-        features: Width of the hidden layer, the representation.
-        batch_norm: Whether each layer is batch-normalised.
-
     Raises:
         UsageError: The images are too small for so many halvings.
     """

@@ -260,7 +260,7 @@ class LaggedLoop(PlainLoop):
         # The gradient of Σ p̄ log p̄ at the mean of the step before.
         balance = p.sum(dim=0) @ ((old / count).log() + 1) / count
         loss = agreement + self.config.balance * balance
-        loss.backward(retain_graph=True)  # type: ignore[no-untyped-call]
+        loss.backward(retain_graph=True)
         found = [s.grad for s in (mean, variance) if s.grad is not None]
         by_mean, by_variance = (slope / len(a) for slope in slopes or found)
         assert a.grad is not None

@@ -19,12 +19,7 @@ from ccfcpp.engine.parts import Count, Part, Rows, Spec, Votes
 
 @dataclass(frozen=True)
 class CentroidUpdate:
-    """A client's local centroids.
-
-    Attributes:
-        centroids: float32 of shape (at most k, latent).
-        sizes: float64 of shape (at most k,): the samples of each.
-    """
+    """A client's centroids, float32 (at most k, latent), and the samples of each, float64."""
 
     centroids: Tensor
     sizes: Tensor

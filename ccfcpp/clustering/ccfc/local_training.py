@@ -83,13 +83,6 @@ class ContrastiveTrainer:
 
     One trainer serves all clients of a process, cohort after cohort: it holds nothing of a client
     once the next cohort begins. A cohort is given in descending order of size.
-
-    Args:
-        problem: The setting.
-        make_model: Builds the network; its weights come with the messages.
-        cohort: How many clients are trained together at most.
-        global_model: The frozen global model.
-        rule: How its representations become pseudo-labels.
     """
 
     def __init__(
@@ -118,12 +111,6 @@ class ContrastiveTrainer:
         """Contrastive pre-training on two random views of each image.
 
         Training starts from the global model, at first from weights of each client's own.
-
-        Args:
-            message: The frozen model of the model-contrastive term.
-            clients: The cohort.
-            randomness: The source, set to the round.
-            see: Whether to see what the trained models make of the images.
         """
         weights = self.loss
         starts = [message.model] * len(clients)

@@ -20,12 +20,7 @@ from ccfcpp.models.batch_statistics import batch_mean, centred, squared_products
 def negative_cosine(predictions: Tensor, targets: Tensor) -> Tensor:
     """Negative cosine similarity D of Eq. (2), row by row; no gradient reaches the targets.
 
-    Args:
-        predictions: Float tensor of shape (…, dimensions).
-        targets: Float tensor of the same shape.
-
-    Returns:
-        Tensor of shape (…) with values in [-1, 1].
+    Both have the shape (…, dimensions), and the result the shape (…).
     """
     return -F.cosine_similarity(predictions, targets.detach(), dim=-1)
 

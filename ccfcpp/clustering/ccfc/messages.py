@@ -36,11 +36,7 @@ class TrainingUpdate:
 
 @dataclass(frozen=True)
 class ClusterSizes:
-    """How many images have which pseudo-label.
-
-    Attributes:
-        counts: float64 of shape (k,).
-    """
+    """How many images have which pseudo-label: float64 of shape (k,)."""
 
     counts: Tensor
 

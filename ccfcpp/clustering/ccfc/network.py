@@ -16,12 +16,6 @@ class ContrastiveModel(nn.Module):
 
     The projector ends in a BatchNorm without affine, so that in training each latent dimension is
     standardised over the batch.
-
-    Args:
-        backbone: Maps images to ``backbone.features`` features.
-        projector_width: Hidden width of the projector.
-        latent: Dimensions d of the latent representation.
-        predictor_width: Hidden width of the predictor.
     """
 
     def __init__(

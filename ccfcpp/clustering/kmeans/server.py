@@ -79,7 +79,14 @@ def kmeans(
         weights=weights.cpu().numpy().astype(np.float32),
         init_centroids=None if starts is None else _as_array(starts),
     )
-    return owned_clusters(points, weights, torch.from_numpy(trained.centroids).to(points.device))
+    centroids = torch.from_numpy(trained.centroids).to(points.device)
+    labels = nearest(points, centroids)
+    sizes = torch.zeros(len(centroids), dtype=torch.float64, device=points.device)
+    sizes.index_add_(0, labels, weights)
+    squares = (points.float() - centroids[labels]).square().sum(dim=1)
+    # Duplicate points can leave clusters empty.
+    owned = sizes > 0
+    return Clustering(centroids[owned], sizes[owned], float((weights * squares).sum()))
 
 
 def _as_array(points: Tensor) -> NDArray[np.float32]:
@@ -95,17 +102,6 @@ def _weights_of(points: Tensor, weights: Tensor | None) -> Tensor:
     if weights is None:
         return torch.ones(len(points), dtype=torch.float64, device=points.device)
     return weights.to(points.device, torch.float64)
-
-
-def owned_clusters(points: Tensor, weights: Tensor | None, centroids: Tensor) -> Clustering:
-    """Keep the clusters that have a point; duplicate points can leave clusters empty."""
-    weights = _weights_of(points, weights)
-    labels = nearest(points, centroids)
-    sizes = torch.zeros(len(centroids), dtype=torch.float64, device=points.device)
-    sizes.index_add_(0, labels, weights)
-    squares = (points.float() - centroids[labels]).square().sum(dim=1)
-    owned = sizes > 0
-    return Clustering(centroids[owned], sizes[owned], float((weights * squares).sum()))
 
 
 def nearest(points: Tensor, centroids: Tensor) -> Tensor:

@@ -60,10 +60,9 @@ class Trained:
 
 @dataclass(frozen=True)
 class Transitions:
-    """How over-clusters go with one another, among neighbours and inside a client.
+    """Weighted sums of p(x) p(x′)ᵀ over pairs of neighbours and of a client's images.
 
-    Attributes:
-        sums: Weighted sums over pairs of p(x) p(x′)ᵀ, float64 of shape (m, m).
+    They are float64 of shape (m, m).
     """
 
     sums: Tensor

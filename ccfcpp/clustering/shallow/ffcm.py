@@ -37,11 +37,10 @@ from ccfcpp.engine.payload import pack
 
 @dataclass(frozen=True)
 class FuzzyUpdate:
-    """Fuzzy clusters of a client.
+    """A client's fuzzy clusters, in the order of the global ones.
 
-    Attributes:
-        centroids: float32 of shape (k, pixels), in the order of the global ones.
-        supports: float64 of shape (k,): the sum of the client's memberships in each.
+    ``centroids`` are float32 of shape (k, pixels); ``supports`` are float64 of shape (k,), the sum
+    of the client's memberships in each.
     """
 
     centroids: Tensor

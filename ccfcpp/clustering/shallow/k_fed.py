@@ -115,11 +115,7 @@ def farthest_first(points: Tensor, first: Tensor, k: int) -> Tensor:
 
 @dataclass(frozen=True)
 class LocalCentroids:
-    """Centroids that a client sends.
-
-    Attributes:
-        centroids: float32 of shape (at most k', pixels).
-    """
+    """Centroids that a client sends: float32 of shape (at most k', pixels)."""
 
     centroids: Tensor
 

@@ -141,10 +141,6 @@ class DeepClustering:
 
         Adam keeps its moments through both phases.
 
-        Args:
-            images: uint8 of shape (samples, channels, height, width), at least one.
-            randomness: The source, set to the round and to the server.
-
         Returns:
             The network and at most ``clusters`` centroids; there are fewer where there are fewer
             distinct images.

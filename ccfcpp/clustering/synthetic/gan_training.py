@@ -41,13 +41,7 @@ _DIVERGED = (
 
 @dataclass(frozen=True)
 class GANLosses:
-    """Losses of a client's epoch.
-
-    Attributes:
-        samples: Number of images that the client holds.
-        generator: Mean loss of the generator over the batches; None where there is no batch.
-        discriminator: Mean loss of the discriminator.
-    """
+    """Losses of a client's epoch."""
 
     samples: int
     generator: float | None = None
@@ -57,12 +51,8 @@ class GANLosses:
 def discriminator_losses(logits: Tensor, mask: Tensor | None) -> Tensor:
     """Binary cross-entropy of real images with 1, plus that of generated ones with 0.
 
-    Args:
-        logits: Logits of the real images and of the generated ones, of shape (clients, 2, batch).
-        mask: Which samples count, of shape (clients, batch); None where all do.
-
-    Returns:
-        Tensor of shape (clients,).
+    ``logits`` have the shape (clients, 2, batch): of real images, then of generated ones. The
+    result has the shape (clients,).
     """
     real, generated = logits[:, 0], logits[:, 1]
     return batch_mean(-F.logsigmoid(real), mask) + batch_mean(-F.logsigmoid(-generated), mask)
@@ -104,14 +94,6 @@ class GANTrainer:
     One trainer serves all clients of a process, cohort after cohort, and keeps nothing of a cohort.
     Each client remembers its networks from epoch to epoch, but not the optimizers' moments, as in
     the published system.
-
-    Args:
-        config: The GAN's configuration.
-        image_shape: Channels, height and width of an image.
-        codes: Number of codes, which are one-hot inputs of the generator.
-        cohort: Largest number of clients that are trained together.
-        device: Device of the networks.
-        precision: Precision of matrix products, as ``compute.precision`` has it.
 
     Raises:
         UsageError: The networks do not fit the images.

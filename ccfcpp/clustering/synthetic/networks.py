@@ -22,11 +22,6 @@ class Generator(nn.Module):
     resolution. Where the image size is not a multiple of 2 to the number of doublings, the image is
     the centre of a larger one.
 
-    Args:
-        image_shape: Channels, height and width of an image.
-        codes: Number of codes.
-        config: The GAN's configuration.
-
     Raises:
         UsageError: ``gan.generator_channels`` is empty.
     """
