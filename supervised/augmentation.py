@@ -13,7 +13,7 @@ from ccfcpp.data.autoaugment import Policies, draw_policies, render_policies
 from ccfcpp.data.images import to_float
 from ccfcpp.data.training_augmentation import Crops, draw_crops, render_crops
 from ccfcpp.engine.client import Client
-from supervised.config import AugmentationConfig, ClassifyConfig, SamplesConfig
+from supervised.config import ClassifyConfig, SamplesConfig
 
 
 @dataclass(frozen=True)
@@ -55,9 +55,13 @@ class Augmenter:
                 [draw_policies(len(client), g) for client, g in generators("policies")]
             ).to(device)
         if settings.rotation:
+            height, width = clients[0].images.shape[2:]
+            rotation = ViewsConfig(
+                area=(1, 1), ratio=(1, 1), rotation=settings.rotation, blur_probability=0
+            )
             rotations = ViewParameters.join(
                 [
-                    draw_views(len(client), _rotation_only(settings), _size(client), generator)
+                    draw_views(len(client), rotation, (height, width), generator)
                     for client, generator in generators("rotations")
                 ]
             ).to(device)
@@ -86,12 +90,3 @@ def normalise(images: Tensor, settings: SamplesConfig) -> Tensor:
     if settings.std is not None:
         images = images / images.new_tensor(settings.std).view(-1, 1, 1)
     return images
-
-
-def _rotation_only(settings: AugmentationConfig) -> ViewsConfig:
-    whole = (1.0, 1.0)
-    return ViewsConfig(area=whole, ratio=whole, rotation=settings.rotation, blur_probability=0.0)
-
-
-def _size(client: Client) -> tuple[int, int]:
-    return client.images.shape[2], client.images.shape[3]

@@ -34,7 +34,6 @@ class ClusteringExperiment(Experiment[Any]):
     Making one checks everything that can be checked before a file is written.
 
     Args:
-        config: The configuration.
         data: The images; those that the configuration names where it is None.
 
     Attributes:

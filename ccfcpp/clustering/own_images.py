@@ -26,9 +26,11 @@ def settings_for(count: int, shape: Sequence[int]) -> Tree:
     channels, height, width = shape
     side, colour = min(height, width), channels > 1
     few = count < _FEW
+    # Down to four pixels or fewer.
+    halvings = min(max(1, math.ceil(math.log2(max(side, 1) / 4))), len(_WIDTHS))
     batch = min(max(count, 2), _FEW)
     scan: Tree = {
-        "widths": list(_widths(side)),
+        "widths": list(_WIDTHS[-halvings:]),
         "stem": 64 if side <= 8 else 0,
         "hidden": 128 if few else 256,
         "latent": 128 if few else 256,
@@ -65,9 +67,3 @@ def in_words(config: ClusterConfig) -> str:
         f"by the images' size, colour and number: widths {list(scan.widths)}, {scan.steps} steps "
         f"of {scan.batch} images, first neighbours by {scan.first_neighbours}"
     )
-
-
-def _widths(side: int) -> tuple[int, ...]:
-    """Channels of convolutions that each halve the resolution, down to four pixels or fewer."""
-    halvings = min(max(1, math.ceil(math.log2(max(side, 1) / 4))), len(_WIDTHS))
-    return _WIDTHS[-halvings:]

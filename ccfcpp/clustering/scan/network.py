@@ -21,10 +21,6 @@ def _block(convolution: nn.Conv2d) -> list[nn.Module]:
     return [convolution, nn.GroupNorm(_GROUPS, convolution.out_channels), nn.LeakyReLU(0.2)]
 
 
-def _layer_norm(latent: int) -> nn.LayerNorm:
-    return nn.LayerNorm(latent, elementwise_affine=False)
-
-
 class ClusterNetwork(PooledModule):
     """What Fed-SCAN's steps can train: ``forward`` gives latents z of shape (batch, d).
 
@@ -70,7 +66,11 @@ class ScanNetwork(ClusterNetwork):
         # A bias would be taken away again by the normalisation of the latents.
         layers += [nn.ReLU(), nn.Linear(config.hidden, config.latent, bias=False)]
         pooled = config.normalisation == "batch"
-        norm = nn.BatchNorm1d(config.latent, affine=False) if pooled else _layer_norm(config.latent)
+        norm = (
+            nn.BatchNorm1d(config.latent, affine=False)
+            if pooled
+            else nn.LayerNorm(config.latent, elementwise_affine=False)
+        )
         self.encoder = nn.Sequential(*layers, norm)
         self.head = nn.Linear(config.latent, config.overclustering * clusters)
         self.latent_norm = f"encoder.{len(self.encoder) - 1}" if pooled else None

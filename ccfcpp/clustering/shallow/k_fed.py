@@ -120,13 +120,6 @@ class LocalCentroids:
     centroids: Tensor
 
 
-def local_centroids(partial: bool) -> Exchange[Nothing, LocalCentroids]:
-    """The exchange; ``partial`` says that clients send fewer centroids than there are clusters."""
-    return Exchange(
-        "local centroids", Nothing, LocalCentroids, {"centroids": Votes(partial=partial)}
-    )
-
-
 @dataclass(frozen=True)
 class SeparatedCentroids(ClientWork[Nothing, LocalCentroids]):
     """k-means with k′ clusters at each client."""
@@ -176,7 +169,8 @@ class KFed(PixelClustering[CentroidState], ServerWork[CentroidState, Nothing, Lo
                 f"kfed.local_clusters = {self.local_clusters} is more than the {problem.clusters} "
                 f"clusters: give at most {problem.clusters}"
             )
-        self.exchange = local_centroids(partial=self.local_clusters < problem.clusters)
+        parts = {"centroids": Votes(partial=self.local_clusters < problem.clusters)}
+        self.exchange = Exchange("local centroids", Nothing, LocalCentroids, parts)
 
     def initial_state(self, randomness: Randomness) -> CentroidState:
         """A state without centroids."""
