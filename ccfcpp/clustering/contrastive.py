@@ -84,12 +84,7 @@ class ContrastiveClustering(ClusteringAlgorithm[EncoderState]):
 
     @abstractmethod
     def program(self, network: nn.Module, pairs: Tensor) -> Program:
-        """The loss of a step.
-
-        Args:
-            network: The network.
-            pairs: Two views of each image, of shape (images, 2, channels, height, width).
-        """
+        """The loss of a step on pairs of views, of shape (images, 2, channels, height, width)."""
 
     def initial_state(self, randomness: Randomness) -> EncoderState:
         """Random weights, and centroids drawn from a normal distribution."""
