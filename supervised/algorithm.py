@@ -37,12 +37,7 @@ TERM = "decorrelation"
 
 
 def training_exchange(method: Method, logs_terms: bool) -> Exchange[Broadcast, LocalUpdate]:
-    """The exchange of a round, with the types and parts that the method has for it.
-
-    Args:
-        method: The method.
-        logs_terms: Whether clients send the decorrelation term of each local epoch.
-    """
+    """The exchange of a round, with the types and parts that the method has for it."""
     parts: dict[str, Part] = {
         "model": Mean("samples", separate=not method.aggregation.of_means),
         "samples": Count(),
@@ -56,12 +51,7 @@ def training_exchange(method: Method, logs_terms: bool) -> Exchange[Broadcast, L
 
 
 class LocalTraining(ClientWork[Broadcast, LocalUpdate]):
-    """Work of clients that train the model of the server.
-
-    Args:
-        exchange: The exchange of a round.
-        trainer: Trainer of the clients' models.
-    """
+    """Work of clients that train the model of the server."""
 
     def __init__(self, exchange: Exchange[Broadcast, LocalUpdate], trainer: LocalTrainer) -> None:
         self.exchange = exchange
@@ -79,14 +69,6 @@ class FederatedClassification(
     Algorithm[ServerState], ServerWork[ServerState, Broadcast, LocalUpdate]
 ):
     """Federated classification with one exchange in each round.
-
-    Args:
-        config: Configuration of the run.
-        make_model: Builds the network, without weights.
-        image_shape: Channels, height and width of an image.
-        classes: Number of classes.
-        population: Number of connected clients.
-        device: Device of the computation.
 
     Raises:
         UsageError: The configuration does not fit the network.

@@ -13,7 +13,7 @@ from ccfcpp.data.autoaugment import Policies, draw_policies, render_policies
 from ccfcpp.data.images import to_float
 from ccfcpp.data.training_augmentation import Crops, draw_crops, render_crops
 from ccfcpp.engine.client import Client
-from supervised.config import AugmentationConfig, ClassifyConfig, SamplesConfig
+from supervised.config import ClassifyConfig, SamplesConfig
 
 
 @dataclass(frozen=True)
@@ -26,24 +26,14 @@ class Changes:
 
 
 class Augmenter:
-    """The published augmentations, in the published order: crop and mirror, policy, rotation.
-
-    Args:
-        config: The run's configuration.
-    """
+    """The published augmentations, in the published order: crop and mirror, policy, rotation."""
 
     def __init__(self, config: ClassifyConfig) -> None:
         self.settings = config.augmentation
         self.data = config.data
 
     def draw(self, clients: Sequence[Client], randomness: Randomness, epoch: int) -> Changes:
-        """Draw for each image of a cohort, one client's after the other's.
-
-        Args:
-            clients: The cohort.
-            randomness: The source, set to the round.
-            epoch: The local epoch.
-        """
+        """Draw for each image of a cohort, one client's after the other's."""
         settings = self.settings
         sources = [(client, randomness.of_client(client.id)) for client in clients]
         device = clients[0].images.device
@@ -65,9 +55,13 @@ class Augmenter:
                 [draw_policies(len(client), g) for client, g in generators("policies")]
             ).to(device)
         if settings.rotation:
+            height, width = clients[0].images.shape[2:]
+            rotation = ViewsConfig(
+                area=(1, 1), ratio=(1, 1), rotation=settings.rotation, blur_probability=0
+            )
             rotations = ViewParameters.join(
                 [
-                    draw_views(len(client), _rotation_only(settings), _size(client), generator)
+                    draw_views(len(client), rotation, (height, width), generator)
                     for client, generator in generators("rotations")
                 ]
             ).to(device)
@@ -75,11 +69,6 @@ class Augmenter:
 
     def render(self, images: Tensor, changes: Changes, index: Tensor) -> Tensor:
         """What the networks see.
-
-        Args:
-            images: uint8 tensor of shape (batch, channels, height, width).
-            changes: What was drawn for the cohort.
-            index: Which of the cohort's images these are, int64 of shape (batch,).
 
         Returns:
             Float tensor of the same shape.
@@ -101,12 +90,3 @@ def normalise(images: Tensor, settings: SamplesConfig) -> Tensor:
     if settings.std is not None:
         images = images / images.new_tensor(settings.std).view(-1, 1, 1)
     return images
-
-
-def _rotation_only(settings: AugmentationConfig) -> ViewsConfig:
-    whole = (1.0, 1.0)
-    return ViewsConfig(area=whole, ratio=whole, rotation=settings.rotation, blur_probability=0.0)
-
-
-def _size(client: Client) -> tuple[int, int]:
-    return client.images.shape[2], client.images.shape[3]

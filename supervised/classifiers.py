@@ -35,11 +35,6 @@ _TERMS = {"feddecorr": "FedDecorr", "decov": "DeCov", "structured-decov": "Struc
 
 
 def title_of(method: str, decorrelation: str) -> str:
-    """Title of a classifier: its method, and the decorrelation term in its loss.
-
-    Args:
-        method: A name in ``CLASSIFIERS``.
-        decorrelation: Kind of the term, or ``none``.
-    """
+    """Title of a classifier: its method, and the decorrelation term in its loss."""
     term = "" if decorrelation == "none" else f" with {_TERMS[decorrelation]}"
     return CLASSIFIERS[method].title + term

@@ -37,13 +37,7 @@ class TestSet:
 
 
 class Evaluator:
-    """A network that is not trained.
-
-    Args:
-        make_model: Builds the network.
-        config: The run's configuration.
-        device: Where it runs.
-    """
+    """A network that is not trained."""
 
     def __init__(
         self, make_model: Callable[[], Classifier], config: ClassifyConfig, device: torch.device
@@ -55,10 +49,6 @@ class Evaluator:
     @torch.no_grad()
     def __call__(self, model: ModelState, images: Tensor) -> tuple[Tensor, Tensor]:
         """Run a model on images as they are.
-
-        Args:
-            model: Its weights and statistics.
-            images: uint8 tensor of shape (samples, channels, height, width).
 
         Returns:
             Representations of shape (samples, features), and predicted classes, int64 of shape

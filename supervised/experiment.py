@@ -35,7 +35,6 @@ class ClassificationExperiment(Experiment[ServerState]):
     Making one checks everything that can be checked before a file is written.
 
     Args:
-        config: The configuration.
         data: The images; those that the configuration names where it is None.
         tested: Whether some images are held out for testing; else all are for training.
 

@@ -1,6 +1,6 @@
 """Local training: SGD on the cross-entropy of the clients' images, a cohort side by side."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -27,14 +27,6 @@ class LocalTrainer:
 
     One trainer serves all clients of a process, cohort after cohort. The clients of a cohort are in
     descending order of size.
-
-    Args:
-        config: Configuration of the run.
-        make_model: Builds the network; its weights come with the messages.
-        sharing: Rule for the entries of a model that are sent; it knows the device of the models.
-        decorrelation: The decorrelation term without its weight, if any.
-        classes: Number of classes.
-        cohort: Largest number of clients that are trained together.
     """
 
     def __init__(
@@ -64,11 +56,6 @@ class LocalTrainer:
     ) -> list[LocalUpdate]:
         """Train the models of a cohort.
 
-        Args:
-            message: The message of the server.
-            clients: The cohort, whose memories are replaced.
-            randomness: The source, set to the round.
-
         Returns:
             Each client's update.
         """
@@ -93,12 +80,7 @@ class LocalTrainer:
     def _descend(
         self, clients: Sequence[Client], randomness: Randomness
     ) -> tuple[MeanLosses, list[list[float | None]]]:
-        """Train for all local epochs.
-
-        Returns:
-            The losses, and for each epoch the clients' mean decorrelation terms. The list is empty
-            where terms are not logged.
-        """
+        """Train for all local epochs."""
         training = self.config.training
         optimizer = StackedSGD(
             self.models.parameters[: len(clients)],
@@ -115,7 +97,13 @@ class LocalTrainer:
             with section("augmentation: draw"):
                 changes = self.augmenter.draw(clients, randomness, epoch)
             of_epoch = MeanLosses(len(clients), self.device)
-            for batch in self._batches(clients, randomness, epoch):
+            batches = cohort_batches(
+                [len(client) for client in clients],
+                training.batch_size,
+                [randomness.of_client(c.id).generator(f"batches {epoch}") for c in clients],
+                self.device,
+            )
+            for batch in batches:
                 self.models.activate(len(batch))
                 losses = self._gradients(images, labels, changes, batch)
                 with section("training: optimizer"):
@@ -157,16 +145,6 @@ class LocalTrainer:
             losses = losses + self.config.decorrelation.beta * term
         penalty = self.method.penalty(shown, representations, batch)
         return losses if penalty is None else losses + penalty
-
-    def _batches(
-        self, clients: Sequence[Client], randomness: Randomness, epoch: int
-    ) -> Iterator[CohortBatch]:
-        return cohort_batches(
-            [len(client) for client in clients],
-            self.config.training.batch_size,
-            [randomness.of_client(c.id).generator(f"batches {epoch}") for c in clients],
-            self.device,
-        )
 
 
 def _by_epoch(terms: Sequence[float | None]) -> Tensor | None:

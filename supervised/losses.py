@@ -117,15 +117,9 @@ def model_contrast(
 
 
 def cross_entropy(logits: Tensor, labels: Tensor, mask: Tensor | None = None) -> Tensor:
-    """Mean cross-entropy of each client's batch.
+    """Mean cross-entropy of each client's batch, of shape (…).
 
-    Args:
-        logits: Tensor of shape (…, batch, classes).
-        labels: int64 tensor of shape (…, batch).
-        mask: Which samples count.
-
-    Returns:
-        Tensor of shape (…).
+    Logits have the shape (…, batch, classes), labels and mask (…, batch).
     """
     likelihoods = torch.log_softmax(logits, dim=-1)
     of_labels = likelihoods.gather(-1, labels.unsqueeze(-1)).squeeze(-1)

@@ -12,22 +12,14 @@ from ccfcpp.models.state import ModelState
 
 @dataclass(frozen=True)
 class Broadcast:
-    """Message of the server to a client.
-
-    Attributes:
-        model: The global model, without the entries that stay at the clients.
-    """
+    """The server's message: the global model without the entries that stay at the clients."""
 
     model: ModelState
 
 
 @dataclass(frozen=True)
 class ServerState:
-    """State of the server.
-
-    Attributes:
-        model: The global model, without the entries that stay at the clients.
-    """
+    """The server's state: the global model without the entries that stay at the clients."""
 
     model: ModelState
 

@@ -7,7 +7,6 @@ import itertools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -57,12 +56,6 @@ class Classifier(nn.Module):
 
 class SmallBackbone(nn.Sequential):
     """Convolutions 4×4 with stride 2 and a hidden layer, for digits and MNIST.
-
-    Args:
-        image_shape: Channels, height and width of an image.
-        widths: Output channels of each convolution.
-        features: Width of the hidden layer, the representation.
-        batch_norm: Whether each layer is batch-normalised.
 
     Raises:
         UsageError: The images are too small for so many halvings.
@@ -188,10 +181,6 @@ class SmallResNetBackbone(nn.Sequential):
 
     Shortcuts have no parameters (option A): where the size changes, every other pixel is taken and
     the channels are padded with zeros.
-
-    Args:
-        image_shape: Channels, height and width of an image.
-        blocks: Blocks n of each of the three stages: 3 for ResNet-20, 5 for ResNet-32.
     """
 
     features = 64
@@ -235,9 +224,6 @@ class _PaddedShortcut(nn.Module):
 class AlexNetBackbone(nn.Sequential):
     """AlexNet with batch normalisation after each layer, as FedBN (Li et al. 2021) has it.
 
-    Args:
-        image_shape: Channels, height and width of an image.
-
     Raises:
         UsageError: The images are too small.
     """
@@ -268,35 +254,18 @@ class AlexNetBackbone(nn.Sequential):
         super().__init__(*layers)
 
 
-def normalisation_entries(model: nn.Module) -> set[str]:
-    """Names of the entries of a model's state that belong to batch normalisations."""
-    return {
-        f"{prefix}.{name}" if prefix else name
-        for prefix, module in model.named_modules()
-        if isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d)
-        for name in module.state_dict()
-    }
-
-
 def fresh_normalisations(model: nn.Module) -> dict[str, Tensor]:
     """What PyTorch starts every batch normalisation of a model with, by name.
 
     Args:
         model: The model; it may be on the meta device.
     """
-    starts = {"weight": 1.0, "bias": 0.0, "running_mean": 0.0, "running_var": 1.0}
-    entries = model.state_dict()
-    fresh = {}
-    for name in normalisation_entries(model):
-        kind = name.rpartition(".")[2]
-        shape = entries[name].shape
-        # The counter of batches is the one integer.
-        fresh[name] = (
-            torch.full(shape, starts[kind])
-            if kind in starts
-            else torch.zeros(shape, dtype=torch.int64)
-        )
-    return fresh
+    return {
+        f"{path}.{name}" if path else name: entry
+        for path, module in model.named_modules()
+        if isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d)
+        for name, entry in type(module)(module.num_features).state_dict().items()
+    }
 
 
 def _check_size(what: str, image_shape: Sequence[int], least: int) -> None:

@@ -14,12 +14,7 @@ HELD = "held"
 
 
 class Sharing:
-    """Clients send all entries of a model, and predict with the global model.
-
-    Args:
-        make_model: Builds a network.
-        device: Device of the models.
-    """
+    """Clients send all entries of a model, and predict with the global model."""
 
     def __init__(self, make_model: Callable[[], nn.Module], device: torch.device) -> None:
         self.device = device

@@ -6,11 +6,7 @@ from ccfcpp.runs.study import Axes, Row, cell_rows, display
 
 
 def tabulate(results: Sequence[tuple[Axes, Row]]) -> tuple[list[Row], list[dict[str, str]]]:
-    """Make rows of numbers, and the same rows as text.
-
-    Args:
-        results: Axes and summary of each finished run.
-    """
+    """Make rows of numbers, and the same rows as text."""
     measures = [*scores([summary for _, summary in results]), "tail_share", "seconds"]
     rows = cell_rows(results, measures)
     return rows, [display(row, measures) for row in rows]

@@ -6,8 +6,7 @@ round, steps of Lloyd's k-means move the centroids of the latents. Only sums lea
 """
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
 from functools import partial
 from typing import ClassVar
 
@@ -15,13 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from ccfcpp.clustering.algorithm import ClusteringAlgorithm, Problem
-from ccfcpp.clustering.kmeans.centroids import (
-    PARTS,
-    ClusterSums,
-    cluster_means,
-    cluster_sums,
-    required_centroids,
-)
+from ccfcpp.clustering.kmeans.centroids import PARTS, ClusterSums, required_centroids
+from ccfcpp.clustering.kmeans.lloyd import EncoderState, MoveCentroids, SumMembers
 from ccfcpp.clustering.kmeans.server import nearest
 from ccfcpp.clustering.scan.config import AffineViewsConfig, IntensityViewsConfig
 from ccfcpp.clustering.scan.representations import Latents
@@ -30,24 +24,12 @@ from ccfcpp.core.config import Positive, Section
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.algorithm import Crew
 from ccfcpp.engine.client import Client
-from ccfcpp.engine.exchange import (
-    AnyServerWork,
-    ClientSide,
-    Exchange,
-    Figures,
-    Images,
-    ServerWork,
-    SummedWork,
-    Task,
-)
-from ccfcpp.engine.parts import Form, form_of
-from ccfcpp.engine.payload import added_up, pack
-from ccfcpp.engine.synchronised.contract import Batch, DescentState, Known
+from ccfcpp.engine.exchange import AnyServerWork, ClientSide, Exchange, Images, Task
+from ccfcpp.engine.synchronised.contract import Batch, Known
 from ccfcpp.engine.synchronised.descent import Descent, Turn
 from ccfcpp.engine.synchronised.optimizers import Adam, falling
 from ccfcpp.models.initialisation import random_state
 from ccfcpp.models.pooled import Program
-from ccfcpp.models.state import ModelState
 
 
 class ContrastiveConfig(Section):
@@ -64,45 +46,19 @@ class ContrastiveConfig(Section):
     """Steps of Lloyd's k-means in a round."""
 
 
-@dataclass(frozen=True)
-class ContrastiveState:
-    """What the server knows.
-
-    Attributes:
-        model: The network's parameters and running statistics.
-        version: How many steps it has come through.
-        centroids: Of shape (k, d), among the latents.
-        descent: The optimizer's state; None in what clients receive.
-    """
-
-    model: ModelState
-    version: int
-    centroids: Tensor | None
-    descent: DescentState | None = None
-
-    @property
-    def public(self) -> "ContrastiveState":
-        """What goes down."""
-        return replace(self, descent=None)
-
-
 LLOYD = Exchange(
     "k-means step",
-    ContrastiveState,
+    EncoderState,
     ClusterSums,
     PARTS,
     images=Images(largest={"counts": 1.0}),
 )
 
 
-class ContrastiveClustering(ClusteringAlgorithm[ContrastiveState]):
-    """A network, and a loss over two views of each image of all clients.
+class ContrastiveClustering(ClusteringAlgorithm[EncoderState]):
+    """A network, and a loss over two views of each image of all clients."""
 
-    Args:
-        problem: The setting.
-    """
-
-    state_type = ContrastiveState
+    state_type = EncoderState
     settings: ClassVar[type[ContrastiveConfig]] = ContrastiveConfig
 
     def __init__(self, problem: Problem) -> None:
@@ -128,36 +84,33 @@ class ContrastiveClustering(ClusteringAlgorithm[ContrastiveState]):
 
     @abstractmethod
     def program(self, network: nn.Module, pairs: Tensor) -> Program:
-        """The loss of a step.
+        """The loss of a step on pairs of views, of shape (images, 2, channels, height, width)."""
 
-        Args:
-            network: The network.
-            pairs: Two views of each image, of shape (images, 2, channels, height, width).
-        """
-
-    def initial_state(self, randomness: Randomness) -> ContrastiveState:
+    def initial_state(self, randomness: Randomness) -> EncoderState:
         """Random weights, and centroids drawn from a normal distribution."""
         device = self.problem.device
         model = random_state(self.network, randomness.generator("model"), device)
         few = torch.zeros(2, *self.problem.image_shape, device=device)
         shape = self.problem.clusters, self.space.network(few).shape[1]
         drawn = torch.randn(shape, generator=randomness.generator("centroids"))
-        return ContrastiveState(model, 0, drawn.to(device), self.descent.begin(model))
+        return EncoderState(model, 0, drawn.to(device), self.descent.begin(model))
 
-    def exchanges(self, number: int, state: ContrastiveState) -> Sequence[AnyServerWork]:
+    def exchanges(self, number: int, state: EncoderState) -> Sequence[AnyServerWork]:
         """Steps, then steps of Lloyd's k-means."""
         steps, all_steps = self.config.steps, self.config.steps * self.rounds
         works: list[AnyServerWork] = []
         works += self.descent.trips(
             range(number * steps, (number + 1) * steps), lambda step: falling(step / all_steps)
         )
-        return works + [MoveCentroids()] * self.config.lloyd_steps
+        return works + [MoveCentroids(LLOYD)] * self.config.lloyd_steps
 
     def client_side(self, crew: Crew) -> ClientSide:
         """The trips of a step, and sums for k-means."""
-        return ClientSide.of(
-            *self.descent.works(self, crew.bounding), SumClusters(self.represent, crew)
-        )
+        lloyd = SumMembers(LLOYD, self._members, crew)
+        return ClientSide.of(*self.descent.works(self, crew.bounding), lloyd)
+
+    def _members(self, message: EncoderState, client: Client) -> tuple[Tensor, Tensor, int]:
+        return self.represent(message, client), self.assign(message, client), self.problem.clusters
 
     def batch(
         self, task: Task, known: Known, turns: Sequence[Turn], randomness: Randomness
@@ -173,65 +126,14 @@ class ContrastiveClustering(ClusteringAlgorithm[ContrastiveState]):
         network = self.space.load(known)
         return Batch(partial(self.program, network), (pairs,)) if len(pairs) else None
 
-    def represent(self, state: ContrastiveState, holder: Client) -> Tensor:
+    def represent(self, state: EncoderState, holder: Client) -> Tensor:
         """Latents, of shape (samples, d)."""
         return self.space.latents(state, holder)
 
-    def assign(self, state: ContrastiveState, holder: Client) -> Tensor:
+    def assign(self, state: EncoderState, holder: Client) -> Tensor:
         """The nearest centroid of each image, int64 of shape (samples,)."""
         return nearest(self.represent(state, holder), required_centroids(state.centroids))
 
-    def delivery(self, state: ContrastiveState) -> ContrastiveState:
+    def delivery(self, state: EncoderState) -> EncoderState:
         """The model and the centroids."""
         return state.public
-
-
-class MoveCentroids(ServerWork[ContrastiveState, ContrastiveState, ClusterSums]):
-    """The server's half of a step of Lloyd's k-means."""
-
-    exchange = LLOYD
-
-    def broadcast(self, state: ContrastiveState) -> ContrastiveState:
-        """The model and the centroids."""
-        return state.public
-
-    def form(self, message: ContrastiveState) -> Form:
-        """A sum and a number for each centroid."""
-        return form_of(pack(ClusterSums.zeros(*required_centroids(message.centroids).shape)))
-
-    def aggregate(
-        self, state: ContrastiveState, updates: Iterable[ClusterSums], randomness: Randomness
-    ) -> tuple[ContrastiveState, Figures]:
-        """Each centroid becomes the mean of its members; one without members stays as it is."""
-        moved = cluster_means(updates, required_centroids(state.centroids))
-        return replace(state, centroids=moved), {}
-
-
-class SumClusters(SummedWork[ContrastiveState, ClusterSums]):
-    """The clients' half of a step of Lloyd's k-means.
-
-    Args:
-        represent: Latents of a holder's images, from what came down.
-        crew: What bounds an image's part, and the fewest images over which a sum is sent.
-    """
-
-    exchange = LLOYD
-
-    def __init__(self, represent: Callable[[ContrastiveState, Client], Tensor], crew: Crew) -> None:
-        self.represent = represent
-        self.crew = crew
-
-    def local_sum(
-        self,
-        task: Task,
-        message: ContrastiveState,
-        clients: Sequence[Client],
-        randomness: Randomness,
-    ) -> ClusterSums:
-        """Sums of the latents of each cluster's images."""
-        return added_up(self._sums(message, client) for client in clients)
-
-    def _sums(self, message: ContrastiveState, client: Client) -> ClusterSums:
-        points, centroids = self.represent(message, client), required_centroids(message.centroids)
-        labels, crew = nearest(points, centroids), self.crew
-        return cluster_sums(points, labels, len(centroids), LLOYD, crew.bounding, crew.least)

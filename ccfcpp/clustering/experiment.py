@@ -34,7 +34,6 @@ class ClusteringExperiment(Experiment[Any]):
     Making one checks everything that can be checked before a file is written.
 
     Args:
-        config: The configuration.
         data: The images; those that the configuration names where it is None.
 
     Attributes:
@@ -140,15 +139,7 @@ class ClusteringExperiment(Experiment[Any]):
         return torch.cat([torch.arange(0), *(self.parts[number] for number in clients)])
 
     def _scores_over(self, images: Tensor, clusters: Tensor) -> Scores | None:
-        """Scores over some images by themselves: clusters are matched with classes among them.
-
-        Args:
-            images: Their indices, int64 of shape (some,).
-            clusters: The cluster of every image, int64 of shape (samples,).
-
-        Returns:
-            None where there are no labels, or no images.
-        """
+        """Scores over some images by themselves: clusters are matched with classes among them."""
         if self.data.labels is None or len(images) == 0:
             return None
         return clustering_scores(self.data.labels.cpu()[images].numpy(), clusters[images].numpy())

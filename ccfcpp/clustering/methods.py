@@ -6,6 +6,7 @@ configure and announce a system at once.
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -57,6 +58,23 @@ class System:
     kinds: tuple[Kind, ...] = ("images",)
     rounds: str = ""
     round_steps: str = ""
+
+
+def late(module: str, kind: str, *others: str) -> Callable[[Problem], Made]:
+    """What makes a system, imported when it is first used.
+
+    Args:
+        module: Where its algorithm is.
+        kind: The name of the algorithm's class.
+        others: Names in the module of what it is made of beside the problem.
+    """
+
+    def make(problem: Problem) -> Made:
+        kinds = importlib.import_module(module)
+        made: Made = getattr(kinds, kind)(problem, *(getattr(kinds, name) for name in others))
+        return made
+
+    return make
 
 
 METHODS: Registry[System] = Registry(

@@ -22,18 +22,15 @@ _WIDTHS = (8, 8, 8, 16, 32, 64, 128)
 
 
 def settings_for(count: int, shape: Sequence[int]) -> Tree:
-    """Fed-SCAN's settings for some images.
-
-    Args:
-        count: How many they are.
-        shape: Channels, height and width of each.
-    """
+    """Fed-SCAN's settings for some images."""
     channels, height, width = shape
     side, colour = min(height, width), channels > 1
     few = count < _FEW
+    # Down to four pixels or fewer.
+    halvings = min(max(1, math.ceil(math.log2(max(side, 1) / 4))), len(_WIDTHS))
     batch = min(max(count, 2), _FEW)
     scan: Tree = {
-        "widths": list(_widths(side)),
+        "widths": list(_WIDTHS[-halvings:]),
         "stem": 64 if side <= 8 else 0,
         "hidden": 128 if few else 256,
         "latent": 128 if few else 256,
@@ -50,12 +47,7 @@ def settings_for(count: int, shape: Sequence[int]) -> Tree:
 
 
 def settings_over_a_network(count: int, shape: Sequence[int]) -> Tree:
-    """The same images in fewer and larger steps, of two trips each but the first ones.
-
-    Args:
-        count: How many they are.
-        shape: Channels, height and width of each.
-    """
+    """The same images in fewer and larger steps, of two trips each but the first ones."""
     settings = settings_for(count, shape)
     shown = settings["scan"]["steps"] * settings["scan"]["batch"]
     fewer = {
@@ -75,9 +67,3 @@ def in_words(config: ClusterConfig) -> str:
         f"by the images' size, colour and number: widths {list(scan.widths)}, {scan.steps} steps "
         f"of {scan.batch} images, first neighbours by {scan.first_neighbours}"
     )
-
-
-def _widths(side: int) -> tuple[int, ...]:
-    """Channels of convolutions that each halve the resolution, down to four pixels or fewer."""
-    halvings = min(max(1, math.ceil(math.log2(max(side, 1) / 4))), len(_WIDTHS))
-    return _WIDTHS[-halvings:]

@@ -21,16 +21,7 @@ from supervised.sharing import Sharing
 
 @dataclass(frozen=True)
 class LocalContext:
-    """Objects of local training that a method may use.
-
-    Attributes:
-        config: Configuration of the run.
-        models: Stack in which a cohort is trained.
-        make_model: Builds a network.
-        sharing: Rule for the entries of a model that are sent.
-        classes: Number of classes.
-        device: Device of the computation.
-    """
+    """Objects of local training that a method may use."""
 
     config: ClassifyConfig
     models: ModelStack
@@ -44,9 +35,6 @@ class LocalMethod:
     """FedAvg (McMahan et al. 2017): plain SGD on the loss.
 
     One object serves a process, cohort after cohort.
-
-    Args:
-        context: Objects of local training.
     """
 
     def __init__(self, context: LocalContext) -> None:

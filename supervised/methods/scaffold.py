@@ -18,33 +18,21 @@ from supervised.methods.method import Method
 
 @dataclass(frozen=True)
 class ControlledState(ServerState):
-    """State of the server.
-
-    Attributes:
-        control: Control variate c of the server, of shape (size of a model,).
-    """
+    """State with the control variate c of the server, of shape (size of a model,)."""
 
     control: Tensor
 
 
 @dataclass(frozen=True)
 class ControlledBroadcast(Broadcast):
-    """Message of the server to a client.
-
-    Attributes:
-        control: Control variate c of the server, of shape (size of a model,).
-    """
+    """Message with the control variate c of the server, of shape (size of a model,)."""
 
     control: Tensor
 
 
 @dataclass(frozen=True, kw_only=True)
 class ControlledUpdate(LocalUpdate):
-    """Update of a client after local training.
-
-    Attributes:
-        control_change: Change of the client's control variate, of shape (size of a model,).
-    """
+    """Update with the change of the client's control variate, of shape (size of a model,)."""
 
     control_change: Tensor
 

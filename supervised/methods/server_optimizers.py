@@ -28,11 +28,7 @@ class ServerMomentumConfig(Section):
 
 @dataclass(frozen=True)
 class MomentumState(ServerState):
-    """State of the server.
-
-    Attributes:
-        momentum: Momentum, by parameter; None before the first round.
-    """
+    """State with the momentum by parameter; None before the first round."""
 
     momentum: ModelState | None = None
 
@@ -73,11 +69,7 @@ class AdaptiveConfig(Section):
 
 @dataclass(frozen=True)
 class AdaptiveState(MomentumState):
-    """State of the server, whose ``momentum`` holds the first moments m.
-
-    Attributes:
-        second_moment: Second moments v, by parameter; None before the first round.
-    """
+    """State with first moments m, as ``momentum``, and second moments v by parameter."""
 
     second_moment: ModelState | None = None
 

@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from ccfcpp.clustering.ccfc.messages import LABELS, CCFCState, refinement_exchange
-from ccfcpp.clustering.ccfc.server import LloydAggregation
 from ccfcpp.clustering.ccfc.synchronised import CollectSizes
 from ccfcpp.clustering.experiment import ClusteringExperiment
 from ccfcpp.clustering.kmeans.centroids import cluster_sums
+from ccfcpp.clustering.kmeans.lloyd import MoveCentroids
 from ccfcpp.clustering.scan.messages import CENTRES
 from ccfcpp.core.config import Tree
 from ccfcpp.core.config_layers import parse_assignments
@@ -115,7 +115,7 @@ def test_one_image_changes_what_its_client_sends_by_its_bound_at_most() -> None:
     works: list[tuple[CCFCState, ServerWork[Any, Any, Any]]] = [
         (last, CollectSizes(10)),
         (last, steps[0]),
-        (last, LloydAggregation(REFINEMENT)),
+        (last, MoveCentroids(REFINEMENT)),
         (states[1], run.algorithm.exchanges(1, states[1])[-2]),
     ]
     assert [w.exchange.name for _, w in works][2:] == [REFINEMENT.name, CENTRES.name]

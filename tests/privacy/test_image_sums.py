@@ -104,9 +104,9 @@ def test_without_clipping_fed_scans_step_is_that_of_one_tape_over_all_images(lag
     torch.manual_seed(3)
     config = ScanConfig(widths=(8,), hidden=12, latent=6, pairs="views", pairs_each=2)
     module = ScanNetwork(config, (1, 8, 8), 4).double()
-    parameters, shares = moved_parameters(module), torch.tensor([0.1, 0.2, 0.3, 0.4]).double()
+    parameters = moved_parameters(module)
     images = torch.rand(7, 4, 1, 8, 8, dtype=torch.float64)
-    make = partial(scan_program, module, 30.0, shares)
+    make = partial(scan_program, module, 30.0)
 
     def tape() -> Tape:
         return Tape(make(images), parameters)

@@ -225,7 +225,7 @@ def test_sums_over_few_images_are_zeros(method: str, least: int) -> None:
     algorithm = made(tiny(method, kept_back(least)))
     model = algorithm.initial_state(Randomness(0)).model
     if method == "fed-scan":
-        updates = received(algorithm, CENTRES, Snapshot(model, 1, 0, torch.arange(3)), least)
+        updates = received(algorithm, CENTRES, Snapshot(model, 1, torch.arange(3)), least)
     else:
         seen = algorithm.represent(CCFCState(model, 1), clients_of_sizes(9)[0])
         assert seen is not None

@@ -333,7 +333,7 @@ def test_one_image_changes_what_its_client_sends_by_its_bound_at_most(
     precision: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In each trip of a step: clients with and without one image, all of whose images are drawn."""
-    tree: Tree = {"scan": {"batch": 1000, "precision": precision, "heads": 1}}
+    tree: Tree = {"scan": {"batch": 1000, "precision": precision}}
     draw = Views.draw
 
     def constant(views: Views, count: int, generator: torch.Generator) -> torch.Tensor:

@@ -1,5 +1,6 @@
 """Folders of runs as earlier versions left them."""
 
+import dataclasses
 import json
 import shutil
 from pathlib import Path
@@ -19,6 +20,10 @@ SHORT = (
     "--set", "gan.generator_channels=[4,4]", "--set", "gan.discriminator_channels=[4,4]",
     "--set", "gan.discriminator_width=8",
 )  # fmt: skip
+
+
+OPTIONS_OF_ONCE = {"heads": (1, 2), "views_first": (0, 5), "shares": (None, [2.0, 1.0])}
+"""Removed options of Fed-SCAN: the default, and another value."""
 
 
 def renamed(path: Path, new: str, old: str) -> None:
@@ -81,6 +86,40 @@ def test_a_state_of_another_version_is_one_line(older: Path) -> None:
     assert result.code == 2
     assert "PooledState has no 'pictures/" in result.stderr
     assert "is of another version of ccfcpp" in result.stderr
+
+
+def test_a_run_with_options_that_were_removed_goes_on_where_they_had_their_defaults(
+    tmp_path: Path,
+) -> None:
+    """Its clusters had a row for each of several heads, which was one."""
+    from ccfcpp.clustering.config import ClusterConfig
+    from ccfcpp.clustering.experiment import ClusteringExperiment
+    from ccfcpp.core.errors import StoppedError
+    from ccfcpp.engine.checkpoint import save_checkpoint
+    from ccfcpp.runs.folder import RunFolder
+
+    tiny = ("scan.steps=4", "scan.steps_per_round=2", "data.images=60", "scan.overclustering=1")
+    settings = [part for each in tiny for part in ("--set", each)]
+    succeeded("cluster", "--clients", 2, *settings, "--out", tmp_path / "whole")
+    config = RunFolder(tmp_path / "whole").saved_config(ClusterConfig)
+    folder = RunFolder.create(tmp_path / "parts", config)
+    experiment = ClusteringExperiment(config)
+    with pytest.raises(StoppedError):
+        experiment.run(folder, should_stop=lambda: True)
+    kept = load_checkpoint(folder.checkpoint, experiment.algorithm.state_type, experiment.device)
+    older_state = dataclasses.replace(kept.state, groups=kept.state.groups.unsqueeze(0))
+    save_checkpoint(folder.checkpoint, dataclasses.replace(kept, state=older_state))
+    tree = yaml.safe_load(folder.config.read_text())
+    for key, (_, other) in OPTIONS_OF_ONCE.items():
+        folder.config.write_text(yaml.safe_dump(tree | {"scan": tree["scan"] | {key: other}}))
+        result = ccfcpp("cluster", "--out", folder.path, "--resume")
+        assert result.code == 2
+        assert f"scan.{key} = {other} is refused" in result.stderr
+    defaults = {key: default for key, (default, _) in OPTIONS_OF_ONCE.items()}
+    folder.config.write_text(yaml.safe_dump(tree | {"scan": tree["scan"] | defaults}))
+    succeeded("cluster", "--out", folder.path, "--resume")
+    whole, found = (load_file(tmp_path / run / "model.safetensors") for run in ("whole", "parts"))
+    assert all(found[name].flatten().equal(whole[name].flatten()) for name in whole)
 
 
 def test_memories_by_their_older_names_are_taken_up(tmp_path: Path) -> None:

@@ -18,7 +18,6 @@ from supervised.networks import (
     SmallBackbone,
     SmallResNetBackbone,
     fresh_normalisations,
-    normalisation_entries,
 )
 
 # Millions of parameters of the backbone: He et al. 2016 (Table 6) for ResNet-20 and -32,
@@ -104,7 +103,7 @@ def test_alexnet_is_fedbns() -> None:
     ]  # fmt: skip
     assert [tuple(w.shape) for w in weights[5:]] == [(4096, 9216), (4096, 4096), (10, 4096)]
     assert model(torch.empty(2, 3, 256, 256, device="meta"))[0].shape == (2, 4096)
-    assert len({name.rpartition(".")[0] for name in normalisation_entries(model)}) == 7
+    assert len({name.rpartition(".")[0] for name in fresh_normalisations(model)}) == 7
 
 
 def test_the_shortcut_of_small_resnets_drops_pixels_and_pads_channels() -> None:

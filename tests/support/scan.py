@@ -44,7 +44,6 @@ SMALL: Tree = {
         "learning_rate": 0.01,
         "neighbours": 3,
         "mine_every": 8,
-        "heads": 2,
         "matrix_rate": 0.01,
         "precision": "full",
     },
@@ -147,9 +146,7 @@ class PlainLoop:
         features = FEATURES[self.config.first_neighbours]
         neighbours = [self.nearest(features(c.images)) for c in self.clients]
         for step in range(self.config.steps):
-            if step < self.config.views_first:
-                neighbours = [torch.arange(len(c))[:, None] for c in self.clients]
-            elif step and (step % self.config.mine_every == 0 or step == self.config.views_first):
+            if step and step % self.config.mine_every == 0:
                 neighbours = [self.nearest(self.latents(c)) for c in self.clients]
             share = 0.5 + 0.5 * math.cos(math.pi * step / self.config.steps)
             for group in self.adam.param_groups:
@@ -200,18 +197,12 @@ class PlainLoop:
         self.adam.step()
 
     def differentiate(self, views: Tensor) -> None:
-        logits = self.network.head(self.network(views))
-        loss = sum(self.loss_of(part) for part in logits.chunk(self.config.heads, dim=1))
-        assert isinstance(loss, Tensor)
-        loss.backward()  # type: ignore[no-untyped-call]
-
-    def loss_of(self, logits: Tensor) -> Tensor:
-        """One head's."""
-        p, q = torch.softmax(logits, dim=1).chunk(2)
+        p, q = torch.softmax(self.network.head(self.network(views)), dim=1).chunk(2)
         mean = torch.cat([p, q]).mean(dim=0)
         entropy = -torch.stack([share * share.log() for share in mean]).sum()
         agreement = torch.stack([(a @ b).log() for a, b in zip(p, q, strict=True)]).mean()
-        return -agreement - self.config.balance * entropy
+        loss = -agreement - self.config.balance * entropy
+        loss.backward()  # type: ignore[no-untyped-call]
 
     @torch.no_grad()
     def latents(self, client: Client) -> Tensor:
@@ -236,13 +227,12 @@ class PlainLoop:
         total: Tensor | float = 0.0
         for client in self.clients:
             latents = self.latents(client)
-            parts = self.network.head(latents).chunk(self.config.heads, dim=1)
-            p = torch.stack([part.softmax(dim=1) for part in parts], dim=1)
+            p = self.network.head(latents).softmax(dim=1)
             for own, others in enumerate(self.nearest(latents).tolist()):
                 near = torch.stack([p[other] for other in others]).mean(dim=0)
                 held = torch.stack([p[other] for other in range(len(client))]).mean(dim=0)
                 together = near + self.config.holder_weight * held
-                total = total + p[own, :, :, None] * together[:, None, :]
+                total = total + torch.outer(p[own], together)
         assert isinstance(total, Tensor)
         return total
 
@@ -250,7 +240,7 @@ class PlainLoop:
 class LaggedLoop(PlainLoop):
     """The same, with mean prediction and gradient at the latents' statistics of the step before."""
 
-    before: tuple[list[Tensor], list[Tensor], int] | None = None
+    before: tuple[Tensor, list[Tensor], int] | None = None
     done = 0
 
     def differentiate(self, views: Tensor) -> None:
@@ -261,19 +251,16 @@ class LaggedLoop(PlainLoop):
         mean, variance = (s.requires_grad_() for s in (latents.detach().mean(dim=0),
                           latents.detach().var(dim=0, unbiased=False)))  # fmt: skip
         z = (a - mean) / (variance + 1e-5).sqrt()
-        parts = self.network.head(z).chunk(self.config.heads, dim=1)
-        predictions = [part.softmax(dim=1) for part in parts]
-        now = [p.sum(dim=0).detach() for p in predictions]
+        p = self.network.head(z).softmax(dim=1)
+        now = p.sum(dim=0).detach()
         lagged = self.done >= self.config.exact_steps and self.before
         old, slopes, count = lagged or (now, None, len(a))
-        loss = torch.zeros(())
-        for p, total in zip(predictions, old, strict=True):
-            first, second = p.chunk(2)
-            agreement = -(first * second).sum(dim=1).log().sum() * 2 / count
-            # The gradient of Σ p̄ log p̄ at the mean of the step before.
-            balance = p.sum(dim=0) @ ((total / count).log() + 1) / count
-            loss = loss + agreement + self.config.balance * balance
-        loss.backward(retain_graph=True)  # type: ignore[no-untyped-call]
+        first, second = p.chunk(2)
+        agreement = -(first * second).sum(dim=1).log().sum() * 2 / count
+        # The gradient of Σ p̄ log p̄ at the mean of the step before.
+        balance = p.sum(dim=0) @ ((old / count).log() + 1) / count
+        loss = agreement + self.config.balance * balance
+        loss.backward(retain_graph=True)
         found = [s.grad for s in (mean, variance) if s.grad is not None]
         by_mean, by_variance = (slope / len(a) for slope in slopes or found)
         assert a.grad is not None

@@ -24,12 +24,7 @@ from torch import Tensor
 
 from ccfcpp.clustering.algorithm import ClusteringAlgorithm, ModelComparison, Problem
 from ccfcpp.clustering.ccfc.centroids import CentroidRule
-from ccfcpp.clustering.ccfc.clients import (
-    ClusterContrast,
-    GlobalEncoderCentroids,
-    LloydSums,
-    Pretraining,
-)
+from ccfcpp.clustering.ccfc.clients import GlobalEncoderCentroids, LocalTraining
 from ccfcpp.clustering.ccfc.config import ModelConfig
 from ccfcpp.clustering.ccfc.local_training import ContrastiveTrainer
 from ccfcpp.clustering.ccfc.messages import CCFCState, refinement_exchange, training_exchange
@@ -39,13 +34,13 @@ from ccfcpp.clustering.ccfc.schedule import Schedule, training_of
 from ccfcpp.clustering.ccfc.server import (
     CentroidAggregation,
     HeadCentroids,
-    LloydAggregation,
     ModelAggregation,
     head_snapshot,
 )
 from ccfcpp.clustering.ccfc.synchronised import SynchronisedTraining
 from ccfcpp.clustering.kmeans.centroids import required_centroids
 from ccfcpp.clustering.kmeans.config import CentroidConfig
+from ccfcpp.clustering.kmeans.lloyd import MoveCentroids, SumMembers
 from ccfcpp.clustering.scan.algorithm import FedScan
 from ccfcpp.clustering.scan.server import FindCentres
 from ccfcpp.core.randomness import Randomness
@@ -58,11 +53,7 @@ from ccfcpp.models.stack.stacked import ModelStack, training_bytes
 
 
 class CCFC(ClusteringAlgorithm[CCFCState]):
-    """The algorithm.
-
-    Args:
-        problem: What it is made for.
-    """
+    """CCFC and CCFC++, of which the weight of the decorrelation term decides."""
 
     state_type = CCFCState
 
@@ -139,7 +130,7 @@ class CCFC(ClusteringAlgorithm[CCFCState]):
             by_head = pretrains and self.start is not None
             if by_head or (self.schedule.global_gives_centroids(number) and self.points_travel):
                 works.append(self._find(by_head))
-            works += [LloydAggregation(self.refinement)] * self.centroids.refine_steps
+            works += [MoveCentroids(self.refinement)] * self.centroids.refine_steps
         return works
 
     def _training(self, number: int) -> Sequence[AnyServerWork]:
@@ -163,8 +154,7 @@ class CCFC(ClusteringAlgorithm[CCFCState]):
 
     def client_side(self, crew: Crew) -> ClientSide:
         """Training in the configured way, centroids, and sums for their refinement."""
-        lloyd = LloydSums(self.refinement, self.global_model, self.rule, crew)
-        works: list[AnyClientWork] = [lloyd]
+        works: list[AnyClientWork] = [SumMembers(self.refinement, self._members, crew)]
         if self.points_travel:
             works.append(GlobalEncoderCentroids(self.global_model, self.rule, crew.least))
         if self.start:
@@ -173,15 +163,20 @@ class CCFC(ClusteringAlgorithm[CCFCState]):
             return ClientSide.of(*works, *self.synchronised.client_works(crew))
         cohort = self._cohort(crew)
         trainer = ContrastiveTrainer(
-            self.make_model, self.problem.config, cohort, self.problem.device, self.global_model
+            self.problem, self.make_model, cohort, self.global_model, self.rule
         )
-        shared = trainer, self.rule, self.schedule, crew.least
+        shared = self.rule, self.schedule, crew.least, cohort
         return ClientSide.of(
             *works,
-            Pretraining(self.pretraining, *shared),
-            ClusterContrast(self.contrast, *shared),
+            LocalTraining(self.pretraining, trainer.pretrain, *shared),
+            LocalTraining(self.contrast, trainer.contrast, *shared),
             cohort=cohort,
         )
+
+    def _members(self, message: CCFCState, client: Client) -> tuple[Tensor, Tensor, int]:
+        latents = self.represent(message, client)
+        centroids = required_centroids(message.centroids)
+        return self.rule.points(latents), self.rule.assign(latents, centroids), len(centroids)
 
     def _cohort(self, crew: Crew) -> int:
         problem = self.problem
@@ -193,11 +188,6 @@ class CCFC(ClusteringAlgorithm[CCFCState]):
 
     def assign(self, state: CCFCState, holder: Client) -> Tensor:
         """The cluster of each image by the global model and the global centroids.
-
-        Args:
-            state: A state with centroids, or in pre-training by neighbours.
-            holder: Who holds the images. What the model makes of them is computed once for each of
-                its versions, and kept in the holder's scratch.
 
         Returns:
             int64 tensor of shape (samples,).

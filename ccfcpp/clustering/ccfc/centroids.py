@@ -19,12 +19,7 @@ from ccfcpp.engine.parts import Count, Part, Rows, Spec, Votes
 
 @dataclass(frozen=True)
 class CentroidUpdate:
-    """A client's local centroids.
-
-    Attributes:
-        centroids: float32 of shape (at most k, latent).
-        sizes: float64 of shape (at most k,): the samples of each.
-    """
+    """A client's centroids, float32 (at most k, latent), and the samples of each, float64."""
 
     centroids: Tensor
     sizes: Tensor
@@ -42,12 +37,7 @@ def centroid_form(clusters: int, dimensions: int) -> dict[str, Spec]:
 
 
 class CentroidRule:
-    """How representations become centroids and labels.
-
-    Args:
-        config: The choices.
-        clusters: Number of clusters k, at the clients and at the server.
-    """
+    """How representations become centroids and labels."""
 
     def __init__(self, config: CentroidConfig, clusters: int) -> None:
         self.config = config
@@ -123,10 +113,6 @@ class CentroidRule:
 
 def check_update(update: CentroidUpdate, senders: Sequence[Member]) -> None:
     """Refuse local centroids that cannot be those of the senders' images.
-
-    Args:
-        update: What a client sent; its form has been checked.
-        senders: Who sent it.
 
     Raises:
         RefusedUpdateError: A centroid is far off, or a size is not positive, or the sizes are those

@@ -1,57 +1,37 @@
 """What the clients of CCFC and CCFC++ are asked for."""
 
-from abc import abstractmethod
-from collections.abc import Sequence
-
-from torch import Tensor
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from ccfcpp.clustering.ccfc.centroids import CentroidRule, CentroidUpdate
-from ccfcpp.clustering.ccfc.config import ModelConfig
-from ccfcpp.clustering.ccfc.local_training import ContrastiveTrainer, Trained
+from ccfcpp.clustering.ccfc.local_training import Trained
 from ccfcpp.clustering.ccfc.messages import CENTROIDS, CCFCState, TrainingUpdate
 from ccfcpp.clustering.ccfc.representations import GlobalModel
 from ccfcpp.clustering.ccfc.schedule import Schedule
-from ccfcpp.clustering.kmeans.centroids import ClusterSums, cluster_sums, required_centroids
 from ccfcpp.core.randomness import Randomness
-from ccfcpp.engine.algorithm import Crew
 from ccfcpp.engine.client import Client
-from ccfcpp.engine.exchange import ClientWork, Exchange, RefusedUpdateError, SummedWork, Task
-from ccfcpp.engine.payload import added_up
-from ccfcpp.models.initialisation import random_state
-from ccfcpp.models.state import ModelState
+from ccfcpp.engine.exchange import ClientWork, Exchange, RefusedUpdateError, Task
 
 
-class _Training(ClientWork[CCFCState, TrainingUpdate]):
+@dataclass(frozen=True)
+class LocalTraining(ClientWork[CCFCState, TrainingUpdate]):
     """Local training, and the centroids of what the trained models make of the images.
 
-    Args:
+    Attributes:
         exchange: Pre-training, or cluster contrast.
-        trainer: What trains.
+        train: Trains a cohort; with True also sees what the models then make of the images.
         rule: How representations become centroids.
         schedule: Which rounds end with such centroids.
         least: The fewest images over which a client sends a centroid.
+        cohort: How many clients are trained side by side.
     """
 
-    def __init__(
-        self,
-        exchange: Exchange[CCFCState, TrainingUpdate],
-        trainer: ContrastiveTrainer,
-        rule: CentroidRule,
-        schedule: Schedule,
-        least: int,
-    ) -> None:
-        self.exchange = exchange
-        self.trainer = trainer
-        self.rule = rule
-        self.schedule = schedule
-        self.least = least
-        self.cohort = trainer.cohort
-
-    @abstractmethod
-    def train(
-        self, message: CCFCState, clients: Sequence[Client], randomness: Randomness, see: bool
-    ) -> list[Trained]:
-        """Train a cohort; with ``see`` also see what the models then make of the images."""
+    exchange: Exchange[CCFCState, TrainingUpdate]
+    train: Callable[[CCFCState, Sequence[Client], Randomness, bool], list[Trained]]
+    rule: CentroidRule
+    schedule: Schedule
+    least: int
+    cohort: int
 
     def local_updates(
         self, task: Task, message: CCFCState, clients: Sequence[Client], randomness: Randomness
@@ -62,7 +42,8 @@ class _Training(ClientWork[CCFCState, TrainingUpdate]):
         local: Sequence[CentroidUpdate | RefusedUpdateError | None] = [None] * len(clients)
         if with_centroids:
             latents = [own.latents for own in trained if own.latents is not None]
-            local = self.rule.local_centroids(latents, _sources(clients, randomness), self.least)
+            sources = [randomness.of_client(client.id) for client in clients]
+            local = self.rule.local_centroids(latents, sources, self.least)
         return [
             found
             if isinstance(found, RefusedUpdateError)
@@ -71,57 +52,14 @@ class _Training(ClientWork[CCFCState, TrainingUpdate]):
         ]
 
 
-class Pretraining(_Training):
-    """Contrastive pre-training on random views."""
-
-    def train(
-        self, message: CCFCState, clients: Sequence[Client], randomness: Randomness, see: bool
-    ) -> list[Trained]:
-        """Train from the global model; at first from weights of each client's own."""
-        starts = [message.model] * len(clients)
-        separate = self.trainer.config.section(ModelConfig).initialization == "separate"
-        if message.version == 0 and separate:
-            starts = [self._random_model(source) for source in _sources(clients, randomness)]
-        return self.trainer.pretrain(
-            starts, message.model, message.version, clients, randomness, see
-        )
-
-    def _random_model(self, randomness: Randomness) -> ModelState:
-        generator = randomness.generator("model")
-        return random_state(self.trainer.make_model, generator, self.trainer.device)
-
-
-class ClusterContrast(_Training):
-    """Cluster-contrastive training with pseudo-labels, Eqs. (1) and (10) of the paper."""
-
-    def train(
-        self, message: CCFCState, clients: Sequence[Client], randomness: Randomness, see: bool
-    ) -> list[Trained]:
-        """Label the images by the global centroids, and train on these labels."""
-        centroids = required_centroids(message.centroids)
-        model = self.trainer.global_model
-        seen = [model.representations(message.model, message.version, c) for c in clients]
-        labels = [self.rule.assign(own.latents, centroids) for own in seen]
-        return self.trainer.contrast(
-            message.model, seen, labels, len(centroids), clients, randomness, see
-        )
-
-
+@dataclass(frozen=True)
 class GlobalEncoderCentroids(ClientWork[CCFCState, CentroidUpdate]):
-    """Clients cluster the *global* model's representations.
+    """Clients cluster the *global* model's representations."""
 
-    Args:
-        model: The global model.
-        rule: How representations become centroids.
-        least: The fewest images over which a client sends a centroid.
-    """
-
+    model: GlobalModel
+    rule: CentroidRule
+    least: int
     exchange = CENTROIDS
-
-    def __init__(self, model: GlobalModel, rule: CentroidRule, least: int) -> None:
-        self.model = model
-        self.rule = rule
-        self.least = least
 
     def local_updates(
         self, task: Task, message: CCFCState, clients: Sequence[Client], randomness: Randomness
@@ -131,50 +69,5 @@ class GlobalEncoderCentroids(ClientWork[CCFCState, CentroidUpdate]):
             self.model.representations(message.model, message.version, client).latents
             for client in clients
         ]
-        return self.rule.local_centroids(latents, _sources(clients, randomness), self.least)
-
-
-class LloydSums(SummedWork[CCFCState, ClusterSums]):
-    """Clients sum up the representations of each global centroid's members.
-
-    Args:
-        exchange: The refinement.
-        model: The global model.
-        rule: How representations are assigned.
-        crew: What bounds an image's part, and the fewest images over which a sum is sent.
-    """
-
-    def __init__(
-        self,
-        exchange: Exchange[CCFCState, ClusterSums],
-        model: GlobalModel,
-        rule: CentroidRule,
-        crew: Crew,
-    ) -> None:
-        self.exchange = exchange
-        self.model = model
-        self.rule = rule
-        self.crew = crew
-
-    def local_sum(
-        self, task: Task, message: CCFCState, clients: Sequence[Client], randomness: Randomness
-    ) -> ClusterSums:
-        """Sum and count the clients' representations for each global centroid."""
-        centroids = required_centroids(message.centroids)
-        return added_up(self._sums(message, centroids, client) for client in clients)
-
-    def _sums(self, message: CCFCState, centroids: Tensor, client: Client) -> ClusterSums:
-        seen = self.model.representations(message.model, message.version, client)
-        labels = self.rule.assign(seen.latents, centroids)
-        return cluster_sums(
-            self.rule.points(seen.latents),
-            labels,
-            len(centroids),
-            self.exchange,
-            self.crew.bounding,
-            self.crew.least,
-        )
-
-
-def _sources(clients: Sequence[Client], randomness: Randomness) -> list[Randomness]:
-    return [randomness.of_client(client.id) for client in clients]
+        sources = [randomness.of_client(client.id) for client in clients]
+        return self.rule.local_centroids(latents, sources, self.least)

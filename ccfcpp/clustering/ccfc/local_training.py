@@ -1,22 +1,21 @@
 """What clients of CCFC and CCFC++ do with their own images, a cohort of them side by side."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from ccfcpp.clustering.ccfc.config import LossConfig
-from ccfcpp.clustering.ccfc.losses import (
-    cluster_contrast,
-    decorrelation,
-    negative_cosine,
-    siamese,
-)
+from ccfcpp.clustering.algorithm import Problem
+from ccfcpp.clustering.ccfc.centroids import CentroidRule
+from ccfcpp.clustering.ccfc.config import LossConfig, ModelConfig
+from ccfcpp.clustering.ccfc.losses import cluster_contrast, decorrelation, negative_cosine, siamese
+from ccfcpp.clustering.ccfc.messages import CCFCState
 from ccfcpp.clustering.ccfc.network import ContrastiveModel
-from ccfcpp.clustering.ccfc.representations import GlobalModel, Representations, represent
+from ccfcpp.clustering.ccfc.representations import GlobalModel, represent
 from ccfcpp.clustering.ccfc.schedule import contrast_learning_rate, training_of
-from ccfcpp.core.config import MethodConfig, ViewsConfig
+from ccfcpp.clustering.kmeans.centroids import required_centroids
+from ccfcpp.core.config import ViewsConfig
 from ccfcpp.core.pace import tell_images
 from ccfcpp.core.profiling import section
 from ccfcpp.core.randomness import Randomness
@@ -25,6 +24,7 @@ from ccfcpp.data.batches import CohortBatch, MeanLosses, cohort_batches
 from ccfcpp.data.images import to_float
 from ccfcpp.engine.client import Client, memory_of
 from ccfcpp.models.batch_statistics import batch_mean
+from ccfcpp.models.initialisation import random_state
 from ccfcpp.models.stack.optimizers import StackedAdam
 from ccfcpp.models.stack.stacked import ModelStack
 from ccfcpp.models.state import ModelState
@@ -69,7 +69,7 @@ def pretraining_loss(
         Tensor of shape (clients,).
     """
     by_view = None if mask is None else mask.unsqueeze(1)
-    loss = siamese(_pair(predictions), _pair(latents), mask)
+    loss = siamese(predictions.unbind(1), latents.unbind(1), mask)
     if reference is not None:
         drift = batch_mean(negative_cosine(predictions, reference), by_view)
         loss = loss + weights.lam * drift.mean(dim=1)
@@ -83,57 +83,41 @@ class ContrastiveTrainer:
 
     One trainer serves all clients of a process, cohort after cohort: it holds nothing of a client
     once the next cohort begins. A cohort is given in descending order of size.
-
-    Args:
-        make_model: Builds the network; its weights come with the messages.
-        config: The run's configuration.
-        cohort: How many clients are trained together at most.
-        device: Where the networks live.
-        global_model: The frozen global model.
     """
 
     def __init__(
         self,
+        problem: Problem,
         make_model: Callable[[], ContrastiveModel],
-        config: MethodConfig,
         cohort: int,
-        device: torch.device,
         global_model: GlobalModel,
+        rule: CentroidRule,
     ) -> None:
+        config, self.device = problem.config, problem.device
         self.make_model = make_model
-        self.device = device
-        self.config = config
-        self.cohort = cohort
         self.global_model = global_model
+        self.rule = rule
+        self.model = config.section(ModelConfig)
         self.training = training_of(config)
         self.loss = config.section(LossConfig)
         self.views = config.section(ViewsConfig)
-        self.models = ModelStack(make_model, cohort, device, precision=config.compute.precision)
+        self.models = ModelStack(
+            make_model, cohort, self.device, precision=config.compute.precision
+        )
 
     def pretrain(
-        self,
-        starts: Sequence[ModelState],
-        global_model: ModelState,
-        version: int,
-        clients: Sequence[Client],
-        randomness: Randomness,
-        see: bool = False,
+        self, message: CCFCState, clients: Sequence[Client], randomness: Randomness, see: bool
     ) -> list[Trained]:
         """Contrastive pre-training on two random views of each image.
 
-        Args:
-            starts: The weights each client starts from.
-            global_model: The frozen model of the model-contrastive term.
-            version: Its number.
-            clients: The cohort.
-            randomness: The source, set to the round.
-            see: Whether to see what the trained models make of the images.
-
-        Returns:
-            What is left of each client.
+        Training starts from the global model, at first from weights of each client's own.
         """
         weights = self.loss
-        self.global_model.use(global_model, version)
+        starts = [message.model] * len(clients)
+        if message.version == 0 and self.model.initialization == "separate":
+            generators = [randomness.of_client(each.id).generator("model") for each in clients]
+            starts = [random_state(self.make_model, each, self.device) for each in generators]
+        self.global_model.use(message.model, message.version)
         images = torch.cat([client.images for client in clients])
 
         def losses(batch: CohortBatch, views: ViewParameters) -> Tensor:
@@ -173,33 +157,16 @@ class ContrastiveTrainer:
         return ViewParameters.join(halves).to(self.device)
 
     def contrast(
-        self,
-        global_model: ModelState,
-        seen: Sequence[Representations],
-        labels: Sequence[Tensor],
-        clusters: int,
-        clients: Sequence[Client],
-        randomness: Randomness,
-        see: bool = False,
+        self, message: CCFCState, clients: Sequence[Client], randomness: Randomness, see: bool
     ) -> list[Trained]:
-        """Cluster-contrastive training, Eq. (10) of the paper.
-
-        Args:
-            global_model: The weights to start from.
-            seen: What the global model makes of each client's images.
-            labels: Each client's pseudo-labels, int64 of shape (samples,).
-            clusters: Number of clusters the labels come from.
-            clients: The cohort.
-            randomness: The source, set to the round.
-            see: Whether to see what the trained models make of the images.
-
-        Returns:
-            What is left of each client.
-        """
-        weights = self.loss
-        images = torch.cat([client.images for client in clients])
+        """Cluster-contrastive training with pseudo-labels, Eqs. (1) and (10) of the paper."""
+        weights, centroids = self.loss, required_centroids(message.centroids)
+        seen = [
+            self.global_model.representations(message.model, message.version, c) for c in clients
+        ]
+        pseudo_labels = torch.cat([self.rule.assign(own.latents, centroids) for own in seen])
         references = torch.cat([own.predictions for own in seen]) if weights.lam else None
-        pseudo_labels = torch.cat(list(labels))
+        images = torch.cat([client.images for client in clients])
 
         def losses(batch: CohortBatch) -> Tensor:
             shown = to_float(images[batch.index.flatten()])
@@ -209,7 +176,7 @@ class ContrastiveTrainer:
                 latents,
                 None if references is None else references[batch.index],
                 pseudo_labels[batch.index],
-                clusters,
+                len(centroids),
                 weights.lam,
                 weights.min_cluster_size,
                 batch.mask,
@@ -219,7 +186,7 @@ class ContrastiveTrainer:
             return loss
 
         rate = contrast_learning_rate(self.training, randomness.round)
-        starts = [global_model] * len(clients)
+        starts = [message.model] * len(clients)
         losses_of = self._train(starts, clients, "contrast", rate, lambda _: losses, randomness)
         return self._trained(clients, losses_of, see)
 
@@ -249,7 +216,13 @@ class ContrastiveTrainer:
         means = MeanLosses(len(clients), self.device)
         for epoch in range(training.local_epochs):
             loss_of = epoch_loss(epoch)
-            for batch in self._batches(clients, randomness, epoch):
+            batches = cohort_batches(
+                [len(client) for client in clients],
+                training.batch_size,
+                [randomness.of_client(c.id).generator(f"batches {epoch}") for c in clients],
+                self.device,
+            )
+            for batch in batches:
                 self.models.activate(len(batch))
                 with section("training: forward"):
                     losses = loss_of(batch)
@@ -270,28 +243,11 @@ class ContrastiveTrainer:
     def _trained(
         self, clients: Sequence[Client], losses: Sequence[float | None], with_latents: bool
     ) -> list[Trained]:
-        models = [self.models.state(index) for index in range(len(clients))]
-        latents: list[Tensor | None] = [None] * len(clients)
-        if with_latents:
-            latents = [self._latents(index, client) for index, client in enumerate(clients)]
-        return [Trained(*own) for own in zip(models, losses, latents, strict=True)]
-
-    def _latents(self, index: int, client: Client) -> Tensor:
-        """What one of the models just trained makes of its client's images."""
-        self.models.activate(1, first=index)
-        return represent(self.models, client.images).latents
-
-    def _batches(
-        self, clients: Sequence[Client], randomness: Randomness, epoch: int
-    ) -> Iterator[CohortBatch]:
-        return cohort_batches(
-            [len(client) for client in clients],
-            self.training.batch_size,
-            [randomness.of_client(c.id).generator(f"batches {epoch}") for c in clients],
-            self.device,
-        )
-
-
-def _pair(by_view: Tensor) -> tuple[Tensor, Tensor]:
-    """Split (clients, 2, …) into both views."""
-    return by_view[:, 0], by_view[:, 1]
+        trained = []
+        for index, (client, loss) in enumerate(zip(clients, losses, strict=True)):
+            model, latents = self.models.state(index), None
+            if with_latents:
+                self.models.activate(1, first=index)
+                latents = represent(self.models, client.images).latents
+            trained.append(Trained(model, loss, latents))
+        return trained

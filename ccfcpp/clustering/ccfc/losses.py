@@ -9,6 +9,8 @@ Leading axes are independent losses, such as those of several clients: everythin
 (…, batch) is 1 for each sample that counts and 0 for the others.
 """
 
+from collections.abc import Sequence
+
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -18,20 +20,13 @@ from ccfcpp.models.batch_statistics import batch_mean, centred, squared_products
 def negative_cosine(predictions: Tensor, targets: Tensor) -> Tensor:
     """Negative cosine similarity D of Eq. (2), row by row; no gradient reaches the targets.
 
-    Args:
-        predictions: Float tensor of shape (…, dimensions).
-        targets: Float tensor of the same shape.
-
-    Returns:
-        Tensor of shape (…) with values in [-1, 1].
+    Both have the shape (…, dimensions), and the result the shape (…).
     """
     return -F.cosine_similarity(predictions, targets.detach(), dim=-1)
 
 
 def siamese(
-    predictions: tuple[Tensor, Tensor],
-    latents: tuple[Tensor, Tensor],
-    mask: Tensor | None = None,
+    predictions: Sequence[Tensor], latents: Sequence[Tensor], mask: Tensor | None = None
 ) -> Tensor:
     """SimSiam's symmetric loss ½D(p₁, z₂) + ½D(p₂, z₁) of the pre-training phase.
 

@@ -1,38 +1,20 @@
 """What travels between the server and the clients of CCFC and CCFC++."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from torch import Tensor
 
 from ccfcpp.clustering.ccfc.centroids import PARTS as CENTROID_PARTS
 from ccfcpp.clustering.ccfc.centroids import CentroidUpdate
 from ccfcpp.clustering.kmeans.centroids import PARTS, ClusterSums
+from ccfcpp.clustering.kmeans.lloyd import EncoderState
 from ccfcpp.engine.exchange import Exchange, Images
 from ccfcpp.engine.parts import Count, Mean, Part
-from ccfcpp.engine.synchronised.contract import DescentState
 from ccfcpp.models.state import ModelState
 
 
-@dataclass(frozen=True)
-class CCFCState:
-    """What the server knows, and what goes down but for the descent.
-
-    Attributes:
-        model: The global model.
-        version: How often the global model has changed.
-        centroids: Global centroids of shape (at most k, latent); None before the first ones.
-        descent: In synchronised steps: the optimizer's state, which stays at the server.
-    """
-
-    model: ModelState
-    version: int = 0
-    centroids: Tensor | None = None
-    descent: DescentState | None = None
-
-    @property
-    def public(self) -> "CCFCState":
-        """What goes down."""
-        return replace(self, descent=None)
+class CCFCState(EncoderState):
+    """What the server of CCFC and CCFC++ knows."""
 
 
 @dataclass(frozen=True)
@@ -54,11 +36,7 @@ class TrainingUpdate:
 
 @dataclass(frozen=True)
 class ClusterSizes:
-    """How many images have which pseudo-label.
-
-    Attributes:
-        counts: float64 of shape (k,).
-    """
+    """How many images have which pseudo-label: float64 of shape (k,)."""
 
     counts: Tensor
 
@@ -73,12 +51,7 @@ _LOCAL: dict[str, Part] = {f"local/{name}": part for name, part in CENTROID_PART
 
 
 def training_exchange(name: str, with_centroids: bool) -> Exchange[CCFCState, TrainingUpdate]:
-    """The exchange of local training.
-
-    Args:
-        name: What it is called.
-        with_centroids: Whether local centroids come with the models in some round.
-    """
+    """The exchange of local training."""
     parts = _MODEL | _LOCAL if with_centroids else _MODEL
     return Exchange(name, CCFCState, TrainingUpdate, parts, uses_memory=True)
 

@@ -16,12 +16,6 @@ class ContrastiveModel(nn.Module):
 
     The projector ends in a BatchNorm without affine, so that in training each latent dimension is
     standardised over the batch.
-
-    Args:
-        backbone: Maps images to ``backbone.features`` features.
-        projector_width: Hidden width of the projector.
-        latent: Dimensions d of the latent representation.
-        predictor_width: Hidden width of the predictor.
     """
 
     def __init__(
@@ -60,14 +54,7 @@ class ContrastiveModel(nn.Module):
 
 
 class NeighbourModel(ClusterNetwork):
-    """The encoder of a contrastive model with a head for Fed-SCAN's steps.
-
-    Args:
-        model: The contrastive model; its predictor takes no part.
-        clusters: Number of clusters k.
-    """
-
-    heads = 1
+    """The encoder of a contrastive model with a head for Fed-SCAN's steps."""
 
     def __init__(self, model: ContrastiveModel, clusters: int) -> None:
         super().__init__()
@@ -90,11 +77,6 @@ def pooled_latents(
     model: ContrastiveModel | NeighbourModel, x: Tensor, name: str = ""
 ) -> Pooling[Tensor]:
     """Latent representations in training mode, normalised over the batches of all clients.
-
-    Args:
-        model: The model.
-        x: Images of shape (batch, channels, height, width).
-        name: The model's path in its network.
 
     Returns:
         z of shape (batch, latent).

@@ -87,27 +87,10 @@ def contrast_program(
     p, totals = yield Pool("clusters", p, sums, common=True, valid=plausible, nearest=nearest)
     counts, of_predictions, of_latents = _by_cluster(totals, clusters)
     counts = counts.detach()
-    loss = pooled_contrast(counts, of_predictions, of_latents, weights.min_cluster_size)
+    kept = counts >= weights.min_cluster_size
+    pairs = -(of_predictions * of_latents).sum(dim=1) / counts.clamp(min=1).square()
+    loss = (pairs * kept).sum() / kept.sum().clamp(min=1)
     return _shared(loss + decorrelation, len(images) / counts.sum().clamp(min=1))
-
-
-def pooled_contrast(
-    counts: Tensor, predictions: Tensor, latents: Tensor, min_cluster_size: int
-) -> Tensor:
-    """The first line of Eq. (2) from the sums of each cluster.
-
-    Args:
-        counts: Images of each cluster, of shape (k,).
-        predictions: Σ p̂ of each cluster, of shape (k, d).
-        latents: Σ ẑ of each cluster, of shape (k, d).
-        min_cluster_size: Images that a cluster must have to count.
-
-    Returns:
-        The mean over the clusters that count; 0 where there is none.
-    """
-    kept = counts >= min_cluster_size
-    pairs = -(predictions * latents).sum(dim=1) / counts.clamp(min=1).square()
-    return (pairs * kept).sum() / kept.sum().clamp(min=1)
 
 
 def pooled_decorrelation(z: Tensor, eta: float) -> Pooling[tuple[Tensor, Tensor]]:

@@ -13,7 +13,7 @@ from ccfcpp.clustering.ccfc.centroids import (
 )
 from ccfcpp.clustering.ccfc.messages import CENTROIDS, CCFCState, TrainingUpdate
 from ccfcpp.clustering.ccfc.network import ContrastiveModel
-from ccfcpp.clustering.kmeans.centroids import ClusterSums, cluster_means, required_centroids
+from ccfcpp.clustering.kmeans.centroids import ClusterSums, cluster_means
 from ccfcpp.clustering.scan.messages import CENTRES, Snapshot
 from ccfcpp.clustering.scan.server import FindCentres
 from ccfcpp.core.profiling import section
@@ -22,21 +22,14 @@ from ccfcpp.engine.aggregation import ModelAverage
 from ccfcpp.engine.client import Member
 from ccfcpp.engine.exchange import Exchange, Figures, ServerWork
 from ccfcpp.engine.parts import Form, Spec, form_of
-from ccfcpp.engine.payload import check_samples, pack
+from ccfcpp.engine.payload import check_samples
 from ccfcpp.models.initialisation import random_state
 from ccfcpp.models.state import ModelState
 
 
 @dataclass(frozen=True)
 class ModelAggregation(ServerWork[CCFCState, CCFCState, TrainingUpdate]):
-    """Local models become the global one, and local centroids global ones.
-
-    Attributes:
-        exchange: Pre-training, or cluster-contrastive training.
-        rule: How centroids are clustered.
-        latent: Dimensions of a centroid.
-        with_centroids: Whether clients send local centroids too.
-    """
+    """Local models become the global one, and local centroids global ones."""
 
     exchange: Exchange[CCFCState, TrainingUpdate]
     rule: CentroidRule
@@ -89,12 +82,7 @@ class ModelAggregation(ServerWork[CCFCState, CCFCState, TrainingUpdate]):
 
 @dataclass(frozen=True)
 class CentroidAggregation(ServerWork[CCFCState, CCFCState, CentroidUpdate]):
-    """Local centroids of the *global* model's representations become global centroids.
-
-    Attributes:
-        rule: How centroids are clustered.
-        latent: Dimensions of a centroid.
-    """
+    """Local centroids of the *global* model's representations become global centroids."""
 
     rule: CentroidRule
     latent: int
@@ -123,7 +111,7 @@ class CentroidAggregation(ServerWork[CCFCState, CCFCState, CentroidUpdate]):
 
 def head_snapshot(state: CCFCState, clusters: int) -> Snapshot:
     """The model in pre-training by neighbours, where nothing is to be merged."""
-    return Snapshot(state.model, state.version, 0, torch.arange(clusters))
+    return Snapshot(state.model, state.version, torch.arange(clusters))
 
 
 @dataclass(frozen=True)
@@ -131,10 +119,6 @@ class HeadCentroids(ServerWork[CCFCState, Snapshot, ClusterSums]):
     """After pre-training by neighbours: the mean latent of each of the head's clusters.
 
     The head has served, and the contrastive model gets a predictor.
-
-    Attributes:
-        centres: The exchange as Fed-SCAN has it.
-        make_model: Builds the contrastive model.
     """
 
     centres: FindCentres
@@ -142,7 +126,7 @@ class HeadCentroids(ServerWork[CCFCState, Snapshot, ClusterSums]):
     exchange = CENTRES
 
     def broadcast(self, state: CCFCState) -> Snapshot:
-        """The model, with its only head."""
+        """The model, with its head."""
         return head_snapshot(state, self.centres.clusters)
 
     def form(self, message: Snapshot) -> Form:
@@ -158,29 +142,3 @@ class HeadCentroids(ServerWork[CCFCState, Snapshot, ClusterSums]):
         model = {name: state.model.get(name, entry) for name, entry in fresh.items()}
         centroids = cluster_means(updates, weight.new_zeros(self.centres.latent))
         return CCFCState(model, state.version + 1, centroids), {}
-
-
-@dataclass(frozen=True)
-class LloydAggregation(ServerWork[CCFCState, CCFCState, ClusterSums]):
-    """One step of Lloyd's k-means over all clients' samples, exact as if they lay in one place.
-
-    Attributes:
-        exchange: The refinement.
-    """
-
-    exchange: Exchange[CCFCState, ClusterSums]
-
-    def broadcast(self, state: CCFCState) -> CCFCState:
-        """The global model and the centroids to refine."""
-        return state.public
-
-    def form(self, message: CCFCState) -> Form:
-        """A sum and a number for each centroid."""
-        return form_of(pack(ClusterSums.zeros(*required_centroids(message.centroids).shape)))
-
-    def aggregate(
-        self, state: CCFCState, updates: Iterable[ClusterSums], randomness: Randomness
-    ) -> tuple[CCFCState, Figures]:
-        """Each centroid becomes the mean of its members; one without members stays as it is."""
-        moved = cluster_means(updates, required_centroids(state.centroids))
-        return replace(state, centroids=moved), {}

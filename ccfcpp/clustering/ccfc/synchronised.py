@@ -61,14 +61,7 @@ _ROUND = "round"
 
 
 class SynchronisedTraining:
-    """Both phases.
-
-    Args:
-        problem: What the algorithm is made for.
-        make_model: Builds the network.
-        rule: How representations are assigned.
-        global_model: The frozen global model, which gives pseudo-labels.
-    """
+    """Both phases."""
 
     def __init__(
         self,
@@ -143,13 +136,7 @@ class SynchronisedTraining:
 
 @dataclass(frozen=True)
 class SiameseBatches:
-    """Two random views of each image, for pre-training.
-
-    Attributes:
-        model: What is trained.
-        loss: Weights of the loss terms.
-        views: How far views are from their images.
-    """
+    """Two random views of each image, for pre-training."""
 
     model: Latents[ContrastiveModel]
     loss: LossConfig
@@ -181,13 +168,7 @@ class SiameseBatches:
 
 @dataclass(frozen=True)
 class LabelledBatches:
-    """Images with their pseudo-labels, for cluster-contrastive training.
-
-    Attributes:
-        model: What is trained.
-        loss: Weights of the loss terms.
-        clusters: Number of clusters k.
-    """
+    """Images with their pseudo-labels, for cluster-contrastive training."""
 
     model: Latents[ContrastiveModel]
     loss: LossConfig
@@ -210,21 +191,14 @@ class LabelledBatches:
         return Batch(make, (torch.cat(images), torch.cat(labels)))
 
 
+@dataclass(frozen=True)
 class Labelling(SummedWork[CCFCState, ClusterSizes]):
-    """Pseudo-labels for a round, Eq. (1) of the paper: clients keep them, and send their numbers.
+    """Pseudo-labels for a round, Eq. (1) of the paper: clients keep them and send counts."""
 
-    Args:
-        model: The global model.
-        rule: How representations are assigned.
-        bounding: Bounds what each image adds; None: nothing is bounded.
-    """
-
+    model: GlobalModel
+    rule: CentroidRule
+    bounding: Bounding | None
     exchange = LABELS
-
-    def __init__(self, model: GlobalModel, rule: CentroidRule, bounding: Bounding | None) -> None:
-        self.model = model
-        self.rule = rule
-        self.bounding = bounding
 
     def local_sum(
         self, task: Task, message: CCFCState, clients: Sequence[Client], randomness: Randomness
@@ -243,11 +217,7 @@ class Labelling(SummedWork[CCFCState, ClusterSizes]):
 
 @dataclass(frozen=True)
 class CollectSizes(ServerWork[CCFCState, CCFCState, ClusterSizes]):
-    """The server hears how many images have which pseudo-label.
-
-    Attributes:
-        clusters: Number of clusters k.
-    """
+    """The server hears how many images have which pseudo-label."""
 
     clusters: int
     exchange = LABELS

@@ -1,17 +1,11 @@
 """CCFC and CCFC++, described."""
 
-from typing import TYPE_CHECKING
-
 from ccfcpp.clustering.ccfc.config import LossConfig, ModelConfig, TrainingConfig
 from ccfcpp.clustering.kmeans.config import CentroidConfig
-from ccfcpp.clustering.methods import System
+from ccfcpp.clustering.methods import System, late
 from ccfcpp.clustering.scan.systems import SECTIONS as SCAN_SECTIONS
 from ccfcpp.core.conditions import Unless, When
 from ccfcpp.core.config import MethodConfig, Section, ViewsConfig
-
-if TYPE_CHECKING:
-    from ccfcpp.clustering.algorithm import Problem
-    from ccfcpp.clustering.methods import Made
 
 _SECTIONS: dict[str, type[Section]] = {
     "model": ModelConfig,
@@ -35,20 +29,14 @@ _NEEDS = {
     "centroids.iterations": (_POINTS,),
     "centroids.first_encoder": (_LOCAL, _SIAMESE, _PRETRAINED),
 }
+_MAKE = late("ccfcpp.clustering.ccfc.algorithm", "CCFC")
 # Fed-SCAN's objective is on this model's encoder, with a head of k clusters.
 _IGNORES = tuple(
     f"scan.{key}"
     for key in (
-        "stem", "widths", "hidden", "latent", "normalisation", "heads", "overclustering",
-        "holder_weight",
+        "stem", "widths", "hidden", "latent", "normalisation", "overclustering", "holder_weight",
     )
 )  # fmt: skip
-
-
-def _make(problem: "Problem") -> "Made":
-    from ccfcpp.clustering.ccfc import algorithm
-
-    return algorithm.CCFC(problem)
 
 
 def _has_first_centroids(config: MethodConfig) -> None:
@@ -79,7 +67,7 @@ CCFC = System(
     title="CCFC",
     sends="model, centroids",
     kinds=("models", "centroids", "sums"),
-    make=_make,
+    make=_MAKE,
     sections=_SECTIONS,
     ignores=_IGNORES,
     needs=_NEEDS,
@@ -92,7 +80,7 @@ CCFC_PLUS_PLUS = System(
     title="CCFC++",
     sends="model, centroids",
     kinds=("models", "centroids", "sums"),
-    make=_make,
+    make=_MAKE,
     sections=_SECTIONS,
     ignores=_IGNORES,
     needs=_NEEDS,

@@ -79,7 +79,14 @@ def kmeans(
         weights=weights.cpu().numpy().astype(np.float32),
         init_centroids=None if starts is None else _as_array(starts),
     )
-    return owned_clusters(points, weights, torch.from_numpy(trained.centroids).to(points.device))
+    centroids = torch.from_numpy(trained.centroids).to(points.device)
+    labels = nearest(points, centroids)
+    sizes = torch.zeros(len(centroids), dtype=torch.float64, device=points.device)
+    sizes.index_add_(0, labels, weights)
+    squares = (points.float() - centroids[labels]).square().sum(dim=1)
+    # Duplicate points can leave clusters empty.
+    owned = sizes > 0
+    return Clustering(centroids[owned], sizes[owned], float((weights * squares).sum()))
 
 
 def _as_array(points: Tensor) -> NDArray[np.float32]:
@@ -97,26 +104,10 @@ def _weights_of(points: Tensor, weights: Tensor | None) -> Tensor:
     return weights.to(points.device, torch.float64)
 
 
-def owned_clusters(points: Tensor, weights: Tensor | None, centroids: Tensor) -> Clustering:
-    """Keep the clusters that have a point; duplicate points can leave clusters empty."""
-    weights = _weights_of(points, weights)
-    labels = nearest(points, centroids)
-    sizes = torch.zeros(len(centroids), dtype=torch.float64, device=points.device)
-    sizes.index_add_(0, labels, weights)
-    squares = (points.float() - centroids[labels]).square().sum(dim=1)
-    owned = sizes > 0
-    return Clustering(centroids[owned], sizes[owned], float((weights * squares).sum()))
-
-
 def nearest(points: Tensor, centroids: Tensor) -> Tensor:
-    """Index of the nearest centroid in Euclidean distance, Eq. (1) of the CCFC++ paper.
+    """Index of the nearest centroid of each point in Euclidean distance, int64 (samples,).
 
-    Args:
-        points: Float tensor of shape (samples, dimensions).
-        centroids: Float tensor of shape (k, dimensions).
-
-    Returns:
-        int64 tensor of shape (samples,).
+    Eq. (1) of the CCFC++ paper, for points (samples, dimensions) and centroids (k, dimensions).
     """
     # The term ‖x‖² of ‖x − c‖² is the same for every centroid and is left out.
     scores = centroids.square().sum(dim=1) - 2 * points.to(centroids.dtype) @ centroids.T
@@ -126,11 +117,6 @@ def nearest(points: Tensor, centroids: Tensor) -> Tensor:
 def most_similar(points: Tensor, centroids: Tensor) -> Tensor:
     """Index of the centroid with the highest cosine similarity, as the authors' code assigns.
 
-    Args:
-        points: Float tensor of shape (samples, dimensions).
-        centroids: Float tensor of shape (k, dimensions).
-
-    Returns:
-        int64 tensor of shape (samples,).
+    Shapes are those of ``nearest``.
     """
     return (points.to(centroids.dtype) @ F.normalize(centroids, dim=1).T).argmax(dim=1)

@@ -14,15 +14,15 @@ import torch
 from torch import Tensor
 
 from ccfcpp.clustering.algorithm import ClusteringAlgorithm, Problem
-from ccfcpp.clustering.scan.clients import Pairs, SumLatents, SumTransitions
+from ccfcpp.clustering.kmeans.lloyd import SumMembers
+from ccfcpp.clustering.scan.clients import Pairs, SumTransitions
 from ccfcpp.clustering.scan.config import AffineViewsConfig, IntensityViewsConfig, ScanConfig
-from ccfcpp.clustering.scan.messages import OF_NEIGHBOURS, ScanState, Snapshot
+from ccfcpp.clustering.scan.messages import CENTRES, OF_NEIGHBOURS, ScanState, Snapshot
 from ccfcpp.clustering.scan.network import ClusterNetwork, ScanNetwork
 from ccfcpp.clustering.scan.objective import PREDICTIONS, program
 from ccfcpp.clustering.scan.representations import LatentSpace
 from ccfcpp.clustering.scan.server import FindCentres, MergeOverclusters, snapshot
 from ccfcpp.clustering.scan.views import Views
-from ccfcpp.core.errors import UsageError
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.algorithm import Crew
 from ccfcpp.engine.client import Client
@@ -40,10 +40,10 @@ _HEAD = ("head.weight",)
 
 
 class FedScan(ClusteringAlgorithm[ScanState]):
-    """The algorithm.
+    """The algorithm of Fed-SCAN.
 
     Args:
-        problem: What it is made for.
+        problem: The setting.
         make_network: Builds another network than ``ScanNetwork``.
     """
 
@@ -61,9 +61,8 @@ class FedScan(ClusteringAlgorithm[ScanState]):
             ScanNetwork, self.config, problem.image_shape, problem.clusters
         )
         self.space = LatentSpace(self.make_network, problem.device)
-        self.overclusters = self.space.network.head.out_features // self.space.network.heads
+        self.overclusters = self.space.network.head.out_features
         self.merges = self.overclusters != problem.clusters
-        self.shares = _shares(self.config, problem.clusters, self.overclusters)
         self.descent = Descent(
             "step",
             self.space.network,
@@ -85,9 +84,8 @@ class FedScan(ClusteringAlgorithm[ScanState]):
         """What no image's part of a sum exceeds; or why images cannot be told apart."""
         if self.config.pairs != "views" or self.merges:
             return OF_NEIGHBOURS
-        # The predictions of all views of an image by each head.
-        views, heads = 2 * self.config.pairs_each, self.space.network.heads
-        return {f"sums/{PREDICTIONS}": views * heads**0.5}
+        # The predictions of all views of an image.
+        return {f"sums/{PREDICTIONS}": 2.0 * self.config.pairs_each}
 
     def _lags(self) -> Lags:
         if not self.config.lagged:
@@ -97,7 +95,7 @@ class FedScan(ClusteringAlgorithm[ScanState]):
 
     def _rehearsal(self) -> Program:
         images = torch.zeros(2, 2, *self.problem.image_shape, device=self.problem.device)
-        return program(self.space.network, self.config.balance, self.shares, images)
+        return program(self.space.network, self.config.balance, images)
 
     def _optimizer(self) -> Adam | Muon:
         adam = Adam(self.config.learning_rate)
@@ -113,9 +111,7 @@ class FedScan(ClusteringAlgorithm[ScanState]):
 
     def _single_groups(self) -> Tensor | None:
         """Each over-cluster as a cluster of its own, where there are no more than clusters."""
-        if self.merges:
-            return None
-        return torch.arange(self.overclusters).repeat(self.space.network.heads, 1)
+        return None if self.merges else torch.arange(self.overclusters)
 
     def exchanges(self, number: int, state: ScanState) -> Sequence[AnyServerWork]:
         """The steps of a round, a few trips each; in the last round the centres, too.
@@ -127,8 +123,7 @@ class FedScan(ClusteringAlgorithm[ScanState]):
             works += self._trips(range(step, step + 1))
             last = step + 1 == self.config.steps
             if self.merges and (last or (step + 1) % self.config.mine_every == 0):
-                heads = self.space.network.heads
-                works.append(MergeOverclusters(self.problem.clusters, heads, self.overclusters))
+                works.append(MergeOverclusters(self.problem.clusters, self.overclusters))
             if last:
                 works.append(FindCentres(self.problem.clusters, self.config.latent))
         return works
@@ -151,11 +146,16 @@ class FedScan(ClusteringAlgorithm[ScanState]):
 
     def client_works(self, crew: Crew) -> list[AnyClientWork]:
         """The clients' work of each trip of a step, and for the centres."""
-        centres = SumLatents(self.space, self.problem.clusters, crew)
+        centres = SumMembers(CENTRES, self._members, crew)
         return [*self.descent.works(self._pairs(), crew.bounding), centres]
 
+    def _members(self, message: Snapshot, client: Client) -> tuple[Tensor, Tensor, int]:
+        """Where the clusters lie in the latent space at the end."""
+        latents = self.space.latents(message, client)
+        return latents, self.assign_delivered(message, client), self.problem.clusters
+
     def _pairs(self) -> Pairs:
-        return Pairs(self.config, self.views, self.space, self.shares)
+        return Pairs(self.config, self.views, self.space)
 
     def knows_clusters(self, state: ScanState) -> bool:
         """From the first step or merge on: the head assigns."""
@@ -185,15 +185,3 @@ class FedScan(ClusteringAlgorithm[ScanState]):
     def assign_delivered(self, delivery: Snapshot, holder: Client) -> Tensor:
         """The head's cluster of each image, int64 of shape (samples,)."""
         return self.space.clusters(delivery, self.problem.clusters, holder)
-
-
-def _shares(config: ScanConfig, clusters: int, overclusters: int) -> Tensor:
-    """π of the over-clusters, float64 of shape (m,): those of a cluster share what it has."""
-    given = config.shares or (1.0,) * clusters
-    if len(given) != clusters:
-        raise UsageError(
-            f"scan.shares = {list(given)} has {len(given)} numbers for {clusters} clusters: give "
-            "one for each"
-        )
-    shares = torch.tensor(given, dtype=torch.float64).repeat_interleave(overclusters // clusters)
-    return shares / shares.sum()

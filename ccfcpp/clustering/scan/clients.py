@@ -5,25 +5,23 @@ through one network as one batch.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ccfcpp.clustering.kmeans.centroids import ClusterSums, cluster_sums
 from ccfcpp.clustering.scan.config import ScanConfig
-from ccfcpp.clustering.scan.messages import CENTRES, TRANSITIONS, Snapshot, Trained, Transitions
+from ccfcpp.clustering.scan.messages import TRANSITIONS, Trained, Transitions
 from ccfcpp.clustering.scan.neighbours import FEATURES, drawn_neighbours, nearest_neighbours
 from ccfcpp.clustering.scan.objective import program
 from ccfcpp.clustering.scan.representations import LatentSpace, Model
 from ccfcpp.clustering.scan.views import Views
 from ccfcpp.core.profiling import section
 from ccfcpp.core.randomness import Randomness
-from ccfcpp.engine.algorithm import Crew
 from ccfcpp.engine.client import Client
 from ccfcpp.engine.exchange import SummedWork, Task
-from ccfcpp.engine.payload import added_up
 from ccfcpp.engine.synchronised.contract import Batch, Known
 from ccfcpp.engine.synchronised.descent import Turn
 from ccfcpp.engine.synchronised.optimizers import falling
@@ -36,29 +34,19 @@ _NEIGHBOURS = "neighbours"
 
 
 class Pairs:
-    """Pairs of images: whose turn it is in a step, each with one of its neighbours.
+    """Pairs of images: whose turn it is in a step, each with one of its neighbours."""
 
-    Args:
-        config: Of Fed-SCAN.
-        views: How views of images are drawn and made.
-        space: Gives the latents among which neighbours are found.
-        shares: π, the shares that clusters should have, of shape (k,).
-    """
-
-    def __init__(
-        self, config: ScanConfig, views: Views, space: LatentSpace, shares: Tensor
-    ) -> None:
+    def __init__(self, config: ScanConfig, views: Views, space: LatentSpace) -> None:
         self.config = config
         self.views = views
         self.space = space
-        self.shares = shares
         self._features = FEATURES[config.first_neighbours]
 
     def batch(
         self, task: Task, known: Known, turns: Sequence[Turn], randomness: Randomness
     ) -> Batch | None:
         """The pairs of a step. Where it is time, clients find neighbours first."""
-        if not self._shows_views(known.version):
+        if self.config.pairs == "neighbours":
             for each in turns:
                 self.find_neighbours(known, each.client)
         with section("batches"):
@@ -67,7 +55,7 @@ class Pairs:
         # A small client may have no image whose turn it is.
         if len(pairs) == 0:
             return None
-        return Batch(partial(program, network, self._balance(known.version), self.shares), (pairs,))
+        return Batch(partial(program, network, self._balance(known.version)), (pairs,))
 
     def _balance(self, step: int) -> float:
         """λ of a step: from the first weight to the last along a half cosine."""
@@ -76,21 +64,15 @@ class Pairs:
             return first
         return last + (first - last) * falling(step / self.config.steps)
 
-    def _shows_views(self, step: int) -> bool:
-        """Whether an image is paired with another view of itself."""
-        return self.config.pairs == "views" or step < self.config.views_first
-
     def find_neighbours(self, known: Model, client: Client) -> None:
         """Let a client remember the neighbours of its images, once in each period.
 
-        At first they are by features of the images, then among latents; where views of images have
-        come first, among latents alone.
+        At first they are by features of the images, then among latents.
         """
         period = known.version // self.config.mine_every
         if _PERIOD in client.memory and int(client.memory[_PERIOD]) == period:
             return
-        first = period == 0 and self.config.views_first == 0
-        points = self._features(client.images) if first else self._points(known, client)
+        points = self._points(known, client) if period else self._features(client.images)
         with section("neighbours"):
             found = nearest_neighbours(points, self.config.neighbours)
         client.memory = {_NEIGHBOURS: found, _PERIOD: torch.tensor(period)}
@@ -113,36 +95,26 @@ class Pairs:
         return views.view(shape).transpose(0, 1).flatten(1, 2)
 
     def _pairs(self, step: int, turn: Turn, randomness: Randomness) -> tuple[Tensor, Tensor]:
-        """A client's pairs, and what their views are drawn from.
-
-        Returns:
-            Images of shape (2, pairs, channels, height, width): those whose turn it is, and a
-            neighbour of each; and draws of shape (draws, 2, pairs). Pairs of one image lie side by
-            side.
-        """
+        """Images of shape (2, pairs, …) and draws of shape (draws, 2, pairs), by images."""
         client, source = turn.client, randomness.of_client(turn.client.id)
         chosen = turn.chosen.repeat_interleave(self.config.pairs_each)
         others = chosen
-        if not self._shows_views(step):
+        if self.config.pairs == "neighbours":
             others = drawn_neighbours(client.memory[_NEIGHBOURS], chosen, source, step)
         draws = self.views.draw(2 * len(chosen), source.generator(f"views {step}"))
         return client.images[torch.stack([chosen, others])], draws.view(len(draws), 2, -1)
 
 
+@dataclass(frozen=True)
 class SumTransitions(SummedWork[Trained, Transitions]):
     """How over-clusters go with those of an image's neighbours, and of all images of its client.
 
     Neighbours are found anew for that. Who holds an image says the more about its class, the more
     clients differ; where they do not, all over-clusters go equally with all.
-
-    Args:
-        pairs: Finds neighbours.
     """
 
+    pairs: Pairs
     exchange = TRANSITIONS
-
-    def __init__(self, pairs: Pairs) -> None:
-        self.pairs = pairs
 
     def local_sum(
         self, task: Task, message: Trained, clients: Sequence[Client], randomness: Randomness
@@ -156,38 +128,9 @@ class SumTransitions(SummedWork[Trained, Transitions]):
 
     def _of(self, message: Trained, client: Client) -> Tensor:
         self.pairs.find_neighbours(message, client)
-        p = self.pairs.space.predictions(message, client).transpose(0, 1).double()
+        p = self.pairs.space.predictions(message, client).double()
         neighbours = client.memory[_NEIGHBOURS].to(p.device)
-        others = self.pairs.config.holder_weight * p.mean(dim=1, keepdim=True).expand_as(p)
+        others = self.pairs.config.holder_weight * p.mean(dim=0).expand_as(p)
         for column in neighbours.T:
-            others = others + p[:, column.long()] / neighbours.shape[1]
+            others = others + p[column.long()] / neighbours.shape[1]
         return p.mT @ others
-
-
-class SumLatents(SummedWork[Snapshot, ClusterSums]):
-    """At the end: where the clusters lie in the latent space.
-
-    Args:
-        space: The latent space.
-        clusters: Number of clusters k.
-        crew: What bounds an image's part, and the fewest images over which a sum is sent.
-    """
-
-    exchange = CENTRES
-
-    def __init__(self, space: LatentSpace, clusters: int, crew: Crew) -> None:
-        self.space = space
-        self.clusters = clusters
-        self.crew = crew
-
-    def local_sum(
-        self, task: Task, message: Snapshot, clients: Sequence[Client], randomness: Randomness
-    ) -> ClusterSums:
-        """Sums of the latents of each cluster's images."""
-        return added_up(self._sums(message, client) for client in clients)
-
-    def _sums(self, message: Snapshot, client: Client) -> ClusterSums:
-        labels = self.space.clusters(message, self.clusters, client)
-        latents = self.space.latents(message, client)
-        bounding, least = self.crew.bounding, self.crew.least
-        return cluster_sums(latents, labels, self.clusters, CENTRES, bounding, least)

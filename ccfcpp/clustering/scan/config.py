@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from ccfcpp.core.conditions import Either, Unless, When
-from ccfcpp.core.config import Count, Positive, PositiveNumber, Section, Share, Weight
+from ccfcpp.core.config import Positive, Section, Share, Weight
 
 Rate = Annotated[float, Field(gt=0, le=1000)]
 """A learning rate; the bound keeps arithmetic from overflowing."""
@@ -13,6 +13,9 @@ Rate = Annotated[float, Field(gt=0, le=1000)]
 Amount = Annotated[float, Field(ge=0, le=3)]
 """A logarithm of a factor; beyond the bound images would be black or white."""
 
+
+_GONE: dict[str, object] = {"heads": 1, "views_first": 0, "shares": None}
+"""Keys that older runs have, with the only values that still run."""
 
 _MERGED = Unless("scan.overclustering", 1)
 _MINED = Either(When("scan.pairs", "neighbours"), _MERGED)
@@ -30,8 +33,6 @@ class ScanConfig(Section):
     normalisation: Literal["batch", "layer"] = "batch"
     """Of the latents: over the batches of all clients, or of each image by itself, which needs two
     trips a step less and tells nothing of other images."""
-    heads: Positive = 1
-    """Clusterings that are learnt side by side; the one with the lowest loss counts."""
     overclustering: Positive = 1
     """Clusters that a head learns for each one that is asked for. With more than one they are
     merged by how they go with those of neighbours and of other images of the same client."""
@@ -69,9 +70,6 @@ class ScanConfig(Section):
     """Pairs of an image in a step; its loss is their mean. More of them make steps slower, and what
     an image adds steadier (Hoffer et al. 2020), which helps where it is clipped and gets noise (De
     et al. 2022)."""
-    views_first: Annotated[Count, When("scan.pairs", "neighbours")] = 0
-    """In so many steps at first an image is paired with another view of itself; then neighbours are
-    found among the latents. For images whose first features make poor neighbours."""
     neighbours: Annotated[Positive, _MINED] = 10
     """How many of the nearest images of the same client an image is paired with, one at a time."""
     mine_every: Annotated[Positive, _MINED] = 30
@@ -81,8 +79,17 @@ class ScanConfig(Section):
     last_balance: Weight | None = None
     """λ at the end of the run, to which it falls along a cosine: a low one lets clusters find their
     sizes. None: it stays."""
-    shares: tuple[PositiveNumber, ...] | None = None
-    """Relative sizes that clusters should have, one for each in any order. None: equal ones."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_what_is_gone(cls, given: dict[str, object]) -> dict[str, object]:
+        for key in _GONE.keys() & given.keys():
+            if given[key] != _GONE[key]:
+                raise ValueError(
+                    f"scan.{key} = {given[key]} is refused: this option has been removed, leave it "
+                    "out"
+                )
+        return {key: value for key, value in given.items() if key not in _GONE}
 
     @property
     def rounds(self) -> int:

@@ -2,11 +2,9 @@
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from ccfcpp.clustering.kmeans.centroids import PARTS, ClusterSums
-from ccfcpp.clustering.scan.objective import head_figure
 from ccfcpp.engine.exchange import Exchange, Images
 from ccfcpp.engine.parts import Sum
 from ccfcpp.engine.synchronised.contract import DescentState
@@ -25,7 +23,7 @@ class ScanState:
         model: The network's parameters and the running statistics of its latents.
         version: How many steps it has come through.
         descent: The optimizer's state, and sums of the step that is under way.
-        groups: The cluster of each over-cluster of each head, int64 of shape (heads, m); None
+        groups: The cluster of each over-cluster, int64 of shape (m,), or (1, m) in older runs; None
             before the first merge, where there is something to merge.
         centroids: The mean latent of each cluster, of shape (k, d); None before the last round.
     """
@@ -36,13 +34,6 @@ class ScanState:
     groups: Tensor | None
     centroids: Tensor | None = None
 
-    @property
-    def head(self) -> int:
-        """The head with the lowest loss in the step before."""
-        losses = self.descent.figures
-        heads = [losses[name] for name in map(head_figure, range(len(losses))) if name in losses]
-        return int(torch.stack(heads).argmin()) if heads else 0
-
 
 @dataclass(frozen=True)
 class Snapshot:
@@ -51,24 +42,17 @@ class Snapshot:
     Attributes:
         model: The network's parameters and running statistics.
         version: How many steps it has come through.
-        head: Which head assigns.
-        groups: The cluster of each of its over-clusters, int64 of shape (m,).
+        groups: The cluster of each over-cluster, int64 of shape (m,).
     """
 
     model: ModelState
     version: int
-    head: int
     groups: Tensor
 
 
 @dataclass(frozen=True)
 class Trained:
-    """A model whose over-clusters may not be merged yet.
-
-    Attributes:
-        model: The network's parameters and running statistics.
-        version: How many steps it has come through.
-    """
+    """A model whose over-clusters may not be merged yet."""
 
     model: ModelState
     version: int
@@ -76,10 +60,9 @@ class Trained:
 
 @dataclass(frozen=True)
 class Transitions:
-    """How over-clusters go with one another, among neighbours and inside a client.
+    """Weighted sums of p(x) p(x′)ᵀ over pairs of neighbours and of a client's images.
 
-    Attributes:
-        sums: Weighted sums over pairs of p(x) p(x′)ᵀ of each head, float64 of shape (heads, m, m).
+    They are float64 of shape (m, m).
     """
 
     sums: Tensor

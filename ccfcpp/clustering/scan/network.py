@@ -21,38 +21,26 @@ def _block(convolution: nn.Conv2d) -> list[nn.Module]:
     return [convolution, nn.GroupNorm(_GROUPS, convolution.out_channels), nn.LeakyReLU(0.2)]
 
 
-def _layer_norm(latent: int) -> nn.LayerNorm:
-    return nn.LayerNorm(latent, elementwise_affine=False)
-
-
 class ClusterNetwork(PooledModule):
     """What Fed-SCAN's steps can train: ``forward`` gives latents z of shape (batch, d).
 
     The encoder ends in a normalisation of the latents.
 
     Attributes:
-        head: A linear map from latents to the over-clusters of each head.
-        heads: How many clusterings are learnt side by side.
+        head: A linear map from latents to over-clusters.
         latent_norm: The path of the latents' batch normalisation; None where they have none.
     """
 
     head: nn.Linear
-    heads: int
     latent_norm: str | None
 
     def predictions(self, latents: Tensor) -> Tensor:
-        """P = softmax(head(z)) of each head, of shape (batch, heads, m), m ≥ k."""
-        logits = self.head(latents).view(len(latents), self.heads, -1)
-        return torch.softmax(logits, dim=-1)
+        """P = softmax(head(z)), of shape (batch, m), m ≥ k."""
+        return torch.softmax(self.head(latents), dim=-1)
 
 
 class ScanNetwork(ClusterNetwork):
-    """Convolutions 4×4 with stride 2 and GroupNorm, a hidden layer with LayerNorm, latents, heads.
-
-    Args:
-        config: Its widths.
-        image_shape: Channels, height and width of an image.
-        clusters: Number of clusters k.
+    """Convolutions 4×4 with stride 2 and GroupNorm, a hidden layer with LayerNorm, latents, a head.
 
     Raises:
         UsageError: The images are too small for so many halvings.
@@ -78,11 +66,13 @@ class ScanNetwork(ClusterNetwork):
         # A bias would be taken away again by the normalisation of the latents.
         layers += [nn.ReLU(), nn.Linear(config.hidden, config.latent, bias=False)]
         pooled = config.normalisation == "batch"
-        norm = nn.BatchNorm1d(config.latent, affine=False) if pooled else _layer_norm(config.latent)
+        norm = (
+            nn.BatchNorm1d(config.latent, affine=False)
+            if pooled
+            else nn.LayerNorm(config.latent, elementwise_affine=False)
+        )
         self.encoder = nn.Sequential(*layers, norm)
-        overclusters = config.overclustering * clusters
-        self.head = nn.Linear(config.latent, config.heads * overclusters)
-        self.heads = config.heads
+        self.head = nn.Linear(config.latent, config.overclustering * clusters)
         self.latent_norm = f"encoder.{len(self.encoder) - 1}" if pooled else None
 
     def forward(self, images: Tensor) -> Tensor:

@@ -6,8 +6,7 @@ Source: Van Gansbeke et al., *SCAN: Learning to Classify Images without Labels* 
     L = −mean log⟨p(x), p(x′)⟩ − λ H(p̄),
 
 where p̄ is the mean prediction and H the entropy. The first term is a mean over pairs, of which each
-client has some. The second couples all images through the k numbers of p̄ alone. With several heads,
-L is the sum of theirs, and each is a clustering of its own.
+client has some. The second couples all images through the k numbers of p̄ alone.
 """
 
 from torch import Tensor
@@ -26,31 +25,18 @@ def consistency(predictions: Tensor) -> Tensor:
     """−Σ log⟨p, p′⟩ over pairs.
 
     Args:
-        predictions: p of shape (2 · pairs, heads, k): of the images, then of their neighbours.
-
-    Returns:
-        Tensor of shape (heads,).
+        predictions: p of shape (2 · pairs, k): of the images, then of their neighbours.
     """
     first, second = predictions.chunk(2)
-    return -(first * second).sum(dim=-1).clamp(min=_LEAST).log().sum(dim=0)
+    return -(first * second).sum(dim=-1).clamp(min=_LEAST).log().sum()
 
 
-def divergence(mean: Tensor, shares: Tensor) -> Tensor:
-    """KL(p̄ ‖ π) = Σ p̄ log(p̄/π) of mean predictions from the shares that clusters should have.
-
-    With equal shares it is log k − H(p̄).
-
-    Args:
-        mean: p̄ of shape (heads, k).
-        shares: π of shape (k,), positive, of sum 1.
-
-    Returns:
-        Tensor of shape (heads,).
-    """
-    return (mean * (mean.clamp(min=_LEAST) / shares).log()).sum(dim=-1)
+def divergence(mean: Tensor) -> Tensor:
+    """KL divergence of a mean prediction p̄ of shape (k,) from equal shares, log k − H(p̄)."""
+    return (mean * (mean.clamp(min=_LEAST) / (1 / len(mean))).log()).sum()
 
 
-def program(network: ClusterNetwork, balance: float, shares: Tensor, pairs: Tensor) -> Program:
+def program(network: ClusterNetwork, balance: float, pairs: Tensor) -> Program:
     """A step on pairs of views, with sums over all clients where it couples images.
 
     Args:
@@ -58,42 +44,31 @@ def program(network: ClusterNetwork, balance: float, shares: Tensor, pairs: Tens
         pairs: Of shape (images, 2 · pairs of each, channels, height, width): views of the image,
             then as many of neighbours.
         balance: λ.
-        shares: π, the shares that clusters should have, of shape (k,).
 
     Returns:
-        The objective. Its figures are means over heads: ``loss`` is the first term, ``entropy``
-        H(p̄); and of each head ``head 0`` … its whole loss.
+        The objective. Its figure ``loss`` is the first term, ``entropy`` H(p̄).
     """
     # Of all images, then of all neighbours.
     z = yield from through(network, pairs.transpose(0, 1).flatten(0, 1))
     p, sums = yield Pool(
         PREDICTIONS, network.predictions(z), _sums, common=True, valid=_plausible, nearest=_nearest
     )
-    # The predictions of a head for a sample have the sum 1: their sums say how many samples.
-    count = (sums.sum() / network.heads).round().detach()
-    mean = sums.view(p.shape[1:]) / count
+    # The predictions for a sample have the sum 1: their sums say how many samples.
+    count = sums.sum().round().detach()
+    mean = sums / count
     agreement = consistency(p) * 2 / count
-    imbalance = balance * divergence(mean, shares.to(mean))
-    own = len(p) / count
-    heads = (agreement + imbalance * own).detach()
-    figures = {"loss": agreement.mean(), "entropy": entropy(mean).mean() * own}
-    figures |= {head_figure(head): loss for head, loss in enumerate(heads)}
-    return Objective(agreement.sum(), imbalance.sum(), figures)
-
-
-def head_figure(head: int) -> str:
-    """What the loss of a head is called among the figures of a step."""
-    return f"head {head}"
+    figures = {"loss": agreement, "entropy": entropy(mean) * (len(p) / count)}
+    return Objective(agreement, balance * divergence(mean), figures)
 
 
 def entropy(mean: Tensor) -> Tensor:
-    """H(p̄) = −Σ p̄ log p̄ of mean predictions of shape (heads, k), of shape (heads,)."""
-    return -(mean * mean.clamp(min=_LEAST).log()).sum(dim=-1)
+    """H(p̄) = −Σ p̄ log p̄ of a mean prediction of shape (k,)."""
+    return -(mean * mean.clamp(min=_LEAST).log()).sum()
 
 
 def _sums(predictions: Tensor) -> Tensor:
-    """Σp, float64 of shape (heads · k,)."""
-    return predictions.double().sum(dim=0).flatten()
+    """Σp, float64 of shape (k,)."""
+    return predictions.double().sum(dim=0)
 
 
 def _plausible(sums: Tensor) -> bool:

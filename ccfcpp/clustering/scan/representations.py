@@ -30,12 +30,7 @@ Network = TypeVar("Network", bound=nn.Module)
 
 
 class Latents(Generic[Network]):
-    """The network of a process: it gives latents of images, and between that it is trained.
-
-    Args:
-        make_network: Builds the network.
-        device: Where it runs.
-    """
+    """The network of a process: it gives latents of images, and between that it is trained."""
 
     def __init__(self, make_network: Callable[[], Network], device: torch.device) -> None:
         # Its weights come with a state. Batch statistics are the steps' affair.
@@ -73,7 +68,7 @@ class LatentSpace(Latents[ClusterNetwork]):
 
     @torch.no_grad()
     def predictions(self, state: Model, holder: Client) -> Tensor:
-        """P of a holder's images, of shape (samples, heads, m)."""
+        """P of a holder's images, of shape (samples, m)."""
         latents = self.latents(state, holder)
         return self.load(state).predictions(latents)
 
@@ -82,6 +77,6 @@ class LatentSpace(Latents[ClusterNetwork]):
 
         A cluster is as likely as its over-clusters together.
         """
-        p = self.predictions(snapshot, holder)[:, snapshot.head]
+        p = self.predictions(snapshot, holder)
         member = F.one_hot(snapshot.groups.to(p.device), clusters).to(p)
         return (p @ member).argmax(dim=1)

@@ -34,21 +34,14 @@ def snapshot(state: ScanState) -> Snapshot:
             "no client has contributed to a step: see the refused updates above, or lower "
             "availability.dropout_rate"
         )
-    return Snapshot(state.model, state.version, state.head, state.groups[state.head])
+    return Snapshot(state.model, state.version, state.groups.flatten())
 
 
 @dataclass(frozen=True)
 class MergeOverclusters(ServerWork[ScanState, Trained, Transitions]):
-    """Over-clusters become the clusters that are asked for.
-
-    Attributes:
-        clusters: Number of clusters k.
-        heads: How many heads there are.
-        overclusters: Clusters m of each head.
-    """
+    """Over-clusters become the clusters that are asked for."""
 
     clusters: int
-    heads: int
     overclusters: int
     exchange = TRANSITIONS
 
@@ -57,8 +50,8 @@ class MergeOverclusters(ServerWork[ScanState, Trained, Transitions]):
         return Trained(state.model, state.version)
 
     def form(self, message: Trained) -> Form:
-        """Of each head, from each over-cluster to each."""
-        return {"sums": Spec(torch.float64, (self.heads, self.overclusters, self.overclusters))}
+        """From each over-cluster to each."""
+        return {"sums": Spec(torch.float64, (self.overclusters, self.overclusters))}
 
     def check(self, message: Trained, update: Transitions, senders: Sequence[Member]) -> None:
         """Refuse negative sums."""
@@ -72,20 +65,15 @@ class MergeOverclusters(ServerWork[ScanState, Trained, Transitions]):
     def aggregate(
         self, state: ScanState, updates: Iterable[Transitions], randomness: Randomness
     ) -> tuple[ScanState, Figures]:
-        """The cluster of each over-cluster, of each head."""
-        sums, generator = added_up(updates).sums, randomness.generator("merging")
-        groups = torch.stack([merged(head, self.clusters, generator) for head in sums])
+        """The cluster of each over-cluster."""
+        sums = added_up(updates).sums
+        groups = merged(sums, self.clusters, randomness.generator("merging"))
         return replace(state, groups=groups.to(sums.device)), {}
 
 
 @dataclass(frozen=True)
 class FindCentres(ServerWork[ScanState, Snapshot, ClusterSums]):
-    """After the last step: the mean latent of each cluster.
-
-    Attributes:
-        clusters: Number of clusters k.
-        latent: Dimensions d of the latents.
-    """
+    """After the last step: the mean latent of each cluster."""
 
     clusters: int
     latent: int

@@ -13,23 +13,13 @@ from ccfcpp.data.intensity import draw_intensity, render_intensity
 
 @dataclass(frozen=True)
 class Views:
-    """How views are drawn and made.
-
-    Attributes:
-        affine: How far they are from their image in place and shape.
-        intensity: The same in intensity and colour.
-    """
+    """How views are drawn and made."""
 
     affine: AffineViewsConfig
     intensity: IntensityViewsConfig
 
     def draw(self, count: int, generator: torch.Generator) -> Tensor:
-        """Uniform numbers in [0, 1) that views are made of, of shape (draws, count).
-
-        Args:
-            count: How many views.
-            generator: A CPU generator.
-        """
+        """Uniform numbers in [0, 1) that views are made of, of shape (draws, count)."""
         return torch.cat([draw_affine(count, generator), draw_intensity(count, generator)])
 
     def render(self, images: Tensor, draws: Tensor) -> Tensor:

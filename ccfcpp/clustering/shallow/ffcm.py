@@ -37,11 +37,10 @@ from ccfcpp.engine.payload import pack
 
 @dataclass(frozen=True)
 class FuzzyUpdate:
-    """Fuzzy clusters of a client.
+    """A client's fuzzy clusters, in the order of the global ones.
 
-    Attributes:
-        centroids: float32 of shape (k, pixels), in the order of the global ones.
-        supports: float64 of shape (k,): the sum of the client's memberships in each.
+    ``centroids`` are float32 of shape (k, pixels); ``supports`` are float64 of shape (k,), the sum
+    of the client's memberships in each.
     """
 
     centroids: Tensor
@@ -88,13 +87,7 @@ FUZZY_ROUND = Exchange(
 
 @dataclass(frozen=True)
 class LocalFuzzyCMeans(ClientWork[CentroidState, FuzzyUpdate]):
-    """Fuzzy c-means at each client, from the global centroids to convergence.
-
-    Attributes:
-        rule: Rule that maps images to points.
-        choices: Parameters of fuzzy c-means.
-        least: Smallest support with which a client sends a centroid.
-    """
+    """Fuzzy c-means at each client, from the global centroids to convergence."""
 
     rule: PixelRule
     choices: FuzzyConfig
@@ -123,12 +116,7 @@ class LocalFuzzyCMeans(ClientWork[CentroidState, FuzzyUpdate]):
 
 
 class FFCM(PixelClustering[CentroidState], ServerWork[CentroidState, CentroidState, FuzzyUpdate]):
-    """FFCM, with one exchange of centroids in each round.
-
-    Args:
-        problem: The setting.
-        combine: Rule by which the server combines the clients' centroids.
-    """
+    """FFCM, with one exchange of centroids in each round."""
 
     state_type = CentroidState
     exchange = FUZZY_ROUND

@@ -87,13 +87,7 @@ def _on_top_singular_vectors(points: Tensor, k: int) -> Tensor:
 
 
 def _means_of_separated(points: Tensor, distances: Tensor, seeds: Tensor) -> Tensor:
-    """Compute for each seed the mean of the points that are much closer to it than to the others.
-
-    Args:
-        points: Shape (samples, dimensions).
-        distances: Distance of each point to each seed, shape (samples, k).
-        seeds: Indices of the seeds among the points, int64 of shape (k,).
-    """
+    """Compute for each seed the mean of the points that are much closer to it than to others."""
     nearest, labels = distances.min(dim=1)
     others = distances.scatter(1, labels.unsqueeze(1), torch.inf).amin(dim=1)
     kept = _SEPARATION * nearest <= others
@@ -106,11 +100,6 @@ def _means_of_separated(points: Tensor, distances: Tensor, seeds: Tensor) -> Ten
 
 def farthest_first(points: Tensor, first: Tensor, k: int) -> Tensor:
     """Extend the centroids ``first`` by the point farthest from all before it, again and again.
-
-    Args:
-        points: Shape (samples, dimensions).
-        first: Shape (at most k, dimensions).
-        k: Number of centroids; there are fewer where all points coincide with one.
 
     Returns:
         Tensor of shape (at most k, dimensions).
@@ -126,33 +115,14 @@ def farthest_first(points: Tensor, first: Tensor, k: int) -> Tensor:
 
 @dataclass(frozen=True)
 class LocalCentroids:
-    """Centroids that a client sends.
-
-    Attributes:
-        centroids: float32 of shape (at most k', pixels).
-    """
+    """Centroids that a client sends: float32 of shape (at most k', pixels)."""
 
     centroids: Tensor
 
 
-def local_centroids(partial: bool) -> Exchange[Nothing, LocalCentroids]:
-    """The exchange; ``partial`` says that clients send fewer centroids than there are clusters."""
-    return Exchange(
-        "local centroids", Nothing, LocalCentroids, {"centroids": Votes(partial=partial)}
-    )
-
-
 @dataclass(frozen=True)
 class SeparatedCentroids(ClientWork[Nothing, LocalCentroids]):
-    """k-means with k′ clusters at each client.
-
-    Attributes:
-        exchange: Exchange in which the centroids are sent.
-        rule: Rule that maps images to points.
-        clusters: Number of clusters k′.
-        iterations: Largest number of iterations of k-means.
-        least: Smallest number of images over which a client sends a centroid.
-    """
+    """k-means with k′ clusters at each client."""
 
     exchange: Exchange[Nothing, LocalCentroids]
     rule: PixelRule
@@ -183,9 +153,6 @@ class SeparatedCentroids(ClientWork[Nothing, LocalCentroids]):
 class KFed(PixelClustering[CentroidState], ServerWork[CentroidState, Nothing, LocalCentroids]):
     """k-FED, with a single round of a single exchange.
 
-    Args:
-        problem: The setting.
-
     Raises:
         UsageError: ``kfed.local_clusters`` exceeds the number of clusters.
     """
@@ -202,7 +169,8 @@ class KFed(PixelClustering[CentroidState], ServerWork[CentroidState, Nothing, Lo
                 f"kfed.local_clusters = {self.local_clusters} is more than the {problem.clusters} "
                 f"clusters: give at most {problem.clusters}"
             )
-        self.exchange = local_centroids(partial=self.local_clusters < problem.clusters)
+        parts = {"centroids": Votes(partial=self.local_clusters < problem.clusters)}
+        self.exchange = Exchange("local centroids", Nothing, LocalCentroids, parts)
 
     def initial_state(self, randomness: Randomness) -> CentroidState:
         """A state without centroids."""

@@ -33,12 +33,7 @@ class CentroidState:
 
 @dataclass(frozen=True)
 class PixelRule:
-    """Rule that maps images to points, and points to clusters.
-
-    Attributes:
-        config: Parameters of the rule.
-        image_shape: Channels, height and width of an image.
-    """
+    """Rule that maps images to points, and points to clusters."""
 
     config: PixelsConfig
     image_shape: tuple[int, ...]
@@ -81,11 +76,7 @@ Known = TypeVar("Known", bound=ClusteringState)
 
 
 class PixelClustering(ClusteringAlgorithm[Known]):
-    """Base class of systems whose centroids are points in the space of pixels.
-
-    Args:
-        problem: The setting.
-    """
+    """Base class of systems whose centroids are points in the space of pixels."""
 
     by_pixels = True
 

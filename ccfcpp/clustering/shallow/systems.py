@@ -1,16 +1,11 @@
 """k-FED and both variants of FFCM, described."""
 
-from typing import TYPE_CHECKING
-
 from ccfcpp.clustering.kmeans.config import FOR_REPRESENTATIONS, CentroidConfig, FuzzyConfig
-from ccfcpp.clustering.methods import System
+from ccfcpp.clustering.methods import System, late
 from ccfcpp.clustering.shallow.config import FFCMConfig, KFedConfig, PixelsConfig
 from ccfcpp.core.config import Section
 
-if TYPE_CHECKING:
-    from ccfcpp.clustering.algorithm import Problem
-    from ccfcpp.clustering.methods import Made
-
+_FFCM = "ccfcpp.clustering.shallow.ffcm"
 _FUZZY: dict[str, type[Section]] = {
     "pixels": PixelsConfig,
     "fuzzy": FuzzyConfig,
@@ -18,29 +13,11 @@ _FUZZY: dict[str, type[Section]] = {
 }
 
 
-def _k_fed(problem: "Problem") -> "Made":
-    from ccfcpp.clustering.shallow.k_fed import KFed
-
-    return KFed(problem)
-
-
-def _ffcm_avg(problem: "Problem") -> "Made":
-    from ccfcpp.clustering.shallow.ffcm import FFCM, support_weighted_mean
-
-    return FFCM(problem, support_weighted_mean)
-
-
-def _ffcm_km(problem: "Problem") -> "Made":
-    from ccfcpp.clustering.shallow.ffcm import FFCM, clustered_centroids
-
-    return FFCM(problem, clustered_centroids)
-
-
 K_FED = System(
     title="k-FED",
     sends="centroids",
     kinds=("centroids",),
-    make=_k_fed,
+    make=late("ccfcpp.clustering.shallow.k_fed", "KFed"),
     sections={"pixels": PixelsConfig, "centroids": CentroidConfig, "kfed": KFedConfig},
     ignores=(*FOR_REPRESENTATIONS, "centroids.restarts", "compute", "defence.weight"),
     summary="one-shot k-means of clients that hold few clusters each",
@@ -49,7 +26,7 @@ FFCM_AVG = System(
     title="FFCM-avg",
     sends="centroids, supports",
     kinds=("centroids", "sums"),
-    make=_ffcm_avg,
+    make=late(_FFCM, "FFCM", "support_weighted_mean"),
     sections=_FUZZY,
     ignores=("fuzzy.restarts", "compute"),
     rounds="ffcm.rounds",
@@ -59,7 +36,7 @@ FFCM_KM = System(
     title="FFCM-km",
     sends="centroids, supports",
     kinds=("centroids", "sums"),
-    make=_ffcm_km,
+    make=late(_FFCM, "FFCM", "clustered_centroids"),
     sections=_FUZZY,
     ignores=("fuzzy.restarts", "compute", "defence.weight"),
     rounds="ffcm.rounds",

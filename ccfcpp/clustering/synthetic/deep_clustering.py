@@ -94,25 +94,14 @@ def move_centroids(
 
 @dataclass
 class _MovingClusters:
-    """Centroids and assignments during the training of the network.
-
-    Attributes:
-        centroids: Shape (k, latent).
-        labels: Cluster of each sample, int64 of shape (samples,).
-        counts: Samples that each centroid has followed, float64 of shape (k,).
-    """
+    """Centroids and assignments during the training of the network."""
 
     centroids: Tensor
     labels: Tensor
     counts: Tensor
 
     def follow(self, batch: Tensor, latents: Tensor) -> None:
-        """Assign the samples of a batch to their nearest centroids, and move these.
-
-        Args:
-            batch: Indices of the samples, int64 of shape (batch,).
-            latents: Latents of the samples, of shape (batch, latent).
-        """
+        """Assign the samples of a batch to their nearest centroids, and move these."""
         labels = nearest(latents, self.centroids)
         self.labels[batch] = labels
         self.centroids, self.counts = move_centroids(self.centroids, self.counts, latents, labels)
@@ -123,9 +112,6 @@ class DeepClustering:
 
     It keeps nothing from one ``fit`` to the next. Only ``fit`` makes the whole network; ``encode``
     uses the encoder alone.
-
-    Args:
-        problem: The setting.
     """
 
     def __init__(self, problem: Problem) -> None:
@@ -154,10 +140,6 @@ class DeepClustering:
         """Pre-train the autoencoder, cluster its latents, then train both alternately.
 
         Adam keeps its moments through both phases.
-
-        Args:
-            images: uint8 of shape (samples, channels, height, width), at least one.
-            randomness: The source, set to the round and to the server.
 
         Returns:
             The network and at most ``clusters`` centroids; there are fewer where there are fewer
@@ -193,10 +175,6 @@ class DeepClustering:
 
     def encode(self, model: ModelState, images: Tensor) -> Tensor:
         """Compute the latents of images in chunks.
-
-        Args:
-            model: Weights of the autoencoder, or of its encoder alone.
-            images: uint8 of shape (samples, channels, height, width), at least one, on the device.
 
         Returns:
             Floats of shape (samples, latent).
@@ -261,17 +239,7 @@ class DeepClustering:
         return {"reconstruction": reconstruction, "clustering": clustering}
 
     def _step(self, shown: Tensor, own: Tensor | None, optimizer: StackedAdam) -> Tensor:
-        """Train the network for one step.
-
-        Args:
-            shown: Float images.
-            own: Centroid of each image, of shape (batch, latent); None for the reconstruction
-                alone.
-            optimizer: Optimizer of the network.
-
-        Returns:
-            Sums of both squared distances over the batch, of shape (2,).
-        """
+        """Train the network for one step, and return both sums of squared distances."""
         with section("deep clustering: forward"):
             latents, reconstructed = (part[0, 0] for part in self._network(shown))
             reconstruction = squared_distances(reconstructed, shown.flatten(1))

@@ -41,13 +41,7 @@ _DIVERGED = (
 
 @dataclass(frozen=True)
 class GANLosses:
-    """Losses of a client's epoch.
-
-    Attributes:
-        samples: Number of images that the client holds.
-        generator: Mean loss of the generator over the batches; None where there is no batch.
-        discriminator: Mean loss of the discriminator.
-    """
+    """Losses of a client's epoch."""
 
     samples: int
     generator: float | None = None
@@ -57,50 +51,39 @@ class GANLosses:
 def discriminator_losses(logits: Tensor, mask: Tensor | None) -> Tensor:
     """Binary cross-entropy of real images with 1, plus that of generated ones with 0.
 
-    Args:
-        logits: Logits of the real images and of the generated ones, of shape (clients, 2, batch).
-        mask: Which samples count, of shape (clients, batch); None where all do.
-
-    Returns:
-        Tensor of shape (clients,).
+    ``logits`` have the shape (clients, 2, batch): of real images, then of generated ones. The
+    result has the shape (clients,).
     """
     real, generated = logits[:, 0], logits[:, 1]
     return batch_mean(-F.logsigmoid(real), mask) + batch_mean(-F.logsigmoid(-generated), mask)
 
 
-def generator_losses(logits: Tensor, mask: Tensor | None) -> Tensor:
-    """Binary cross-entropy of generated images with 1 (Goodfellow et al. 2014, Section 3).
+Maker = Callable[[], nn.Module]
 
-    Args:
-        logits: Logits of the generated images, of shape (clients, batch).
-        mask: Which samples count, of the same shape; None where all do.
 
-    Returns:
-        Tensor of shape (clients,).
+def network_makers(
+    config: GANConfig, image_shape: Sequence[int], codes: int
+) -> tuple[Maker, Maker]:
+    """What builds a generator and a discriminator.
+
+    Raises:
+        UsageError: When they are called, where the images do not fit the networks.
     """
-    return batch_mean(-F.logsigmoid(logits), mask)
+    return partial(Generator, image_shape, codes, config), partial(
+        Discriminator, image_shape, config
+    )
 
 
 def gan_training_bytes(
     config: GANConfig, image_shape: Sequence[int], codes: int, samples: int
 ) -> int:
-    """Memory for the training of one more client of a cohort.
+    """Bytes for the training of one more client of a cohort, which holds ``samples`` images.
 
-    Args:
-        config: The GAN's configuration.
-        image_shape: Channels, height and width of an image.
-        codes: Number of codes.
-        samples: Number of images that the client holds.
-
-    Returns:
-        Bytes of both networks and of the activations of their forward passes, which are held at the
-        same time.
+    They are those of both networks and of their activations, which are held at the same time.
     """
     batch = min(config.batch_size, samples)
-    generator = partial(Generator, image_shape, codes, config)
-    discriminator = partial(Discriminator, image_shape, config)
-    vector = (config.noise + codes,)
-    return training_bytes(generator, vector, batch, views=1) + training_bytes(
+    generator, discriminator = network_makers(config, image_shape, codes)
+    return training_bytes(generator, (config.noise + codes,), batch, views=1) + training_bytes(
         discriminator, image_shape, batch, views=2
     )
 
@@ -111,14 +94,6 @@ class GANTrainer:
     One trainer serves all clients of a process, cohort after cohort, and keeps nothing of a cohort.
     Each client remembers its networks from epoch to epoch, but not the optimizers' moments, as in
     the published system.
-
-    Args:
-        config: The GAN's configuration.
-        image_shape: Channels, height and width of an image.
-        codes: Number of codes; the generator's input is one-hot.
-        cohort: Largest number of clients that are trained together.
-        device: Device of the networks.
-        precision: ``float32``, or ``tf32`` or ``bfloat16`` for rounded matrix products.
 
     Raises:
         UsageError: The networks do not fit the images.
@@ -138,15 +113,14 @@ class GANTrainer:
         self.cohort = cohort
         self.device = device
         self._forward_batch = forward_batch(image_shape[1] * image_shape[2])
-        self._makers: dict[str, Callable[[], nn.Module]] = {
-            "generator": partial(Generator, image_shape, codes, config),
-            "discriminator": partial(Discriminator, image_shape, config),
+        makers = network_makers(config, image_shape, codes)
+        self._generators, self._discriminators = (
+            ModelStack(make, cohort, device, precision=precision) for make in makers
+        )
+        self._networks = {
+            "generator": (makers[0], self._generators),
+            "discriminator": (makers[1], self._discriminators),
         }
-        self._stacks = {
-            name: ModelStack(make, cohort, device, precision=precision)
-            for name, make in self._makers.items()
-        }
-        self._generators, self._discriminators = self._stacks.values()
 
     def train_epoch(
         self, clients: Sequence[Client], randomness: Randomness
@@ -175,10 +149,6 @@ class GANTrainer:
     ) -> list[Tensor | RefusedUpdateError]:
         """Draw synthetic images by the GANs that clients remember.
 
-        Args:
-            clients: The cohort.
-            randomness: The source, set to the round.
-
         Returns:
             uint8 of shape (images, channels, height, width) for each client: ``gan.images`` of
             them, or as many as the client holds; image i has the code i mod the number of codes. A
@@ -190,10 +160,9 @@ class GANTrainer:
         """Load the networks that clients remember, or new ones that do not depend on the round."""
         for index, client in enumerate(clients):
             own = randomness.at_round(SETUP).of_client(client.id)
-            for name, stack in self._stacks.items():
+            for name, (make, stack) in self._networks.items():
                 remembered = memory_of(client.memory, name)
-                state = remembered or build(self._makers[name], own.generator(name)).state_dict()
-                stack.load(index, state)
+                stack.load(index, remembered or build(make, own.generator(name)).state_dict())
         self._generators.train()
         self._discriminators.train()
 
@@ -205,7 +174,7 @@ class GANTrainer:
             return losses
         networks = {
             f"{name}/{entry}": tensor
-            for name, stack in self._stacks.items()
+            for name, (_, stack) in self._networks.items()
             for entry, tensor in stack.state(index).items()
         }
         if not_finite(networks) or not all(
@@ -218,13 +187,9 @@ class GANTrainer:
     def _descend(
         self, clients: Sequence[Client], randomness: Randomness
     ) -> tuple[list[float | None], list[float | None]]:
-        """Train the loaded networks for an epoch.
-
-        Returns:
-            Each client's mean losses of the generator and of the discriminator; None for a client
-            without a batch of two images.
-        """
+        """Train the loaded networks for an epoch."""
         images = torch.cat([client.images for client in clients])
+        config, count = self.config, len(clients)
         of_clients = [randomness.of_client(client.id) for client in clients]
         inputs = torch.cat(
             [
@@ -232,15 +197,18 @@ class GANTrainer:
                 for client, own in zip(clients, of_clients, strict=True)
             ]
         ).to(self.device)
-        decay = self.config.rate_decay**randomness.round
-        optimizers = (
-            _adam(self._generators, len(clients), self.config.generator_rate * decay),
-            _adam(self._discriminators, len(clients), self.config.discriminator_rate * decay),
-        )
-        generators, discriminators = (MeanLosses(len(clients), self.device) for _ in range(2))
+        decay = config.rate_decay**randomness.round
+        optimizers = [
+            StackedAdam(stack.parameters[:count], stack.gradients[:count], rate * decay, _BETAS)
+            for stack, rate in (
+                (self._generators, config.generator_rate),
+                (self._discriminators, config.discriminator_rate),
+            )
+        ]
+        generators, discriminators = (MeanLosses(count, self.device) for _ in range(2))
         batches = cohort_batches(
             [len(client) for client in clients],
-            self.config.batch_size,
+            config.batch_size,
             [own.generator("batches") for own in of_clients],
             self.device,
         )
@@ -261,15 +229,7 @@ class GANTrainer:
     ) -> tuple[Tensor, Tensor]:
         """Train the discriminators for a step, then the generators against them.
 
-        Args:
-            batch: The batch; a real image and a generator's input have the same index.
-            images: uint8 tensor of shape (samples of the cohort, channels, height, width).
-            inputs: Float tensor of shape (samples of the cohort, noise + codes).
-            of_generators: Optimizer of the generators.
-            of_discriminators: Optimizer of the discriminators.
-
-        Returns:
-            The generators' losses and the discriminators', each of shape (clients,).
+        A real image and a generator's input, of shape (noise + codes,), have the same index.
         """
         count, shown = len(batch), batch.index.flatten()
         self._generators.activate(count)
@@ -287,7 +247,8 @@ class GANTrainer:
         with section("GAN: generator"):
             with self._discriminators.frozen():
                 (logits,) = self._discriminators(generated.flatten(0, 2), mask=batch.mask)
-            generating = generator_losses(logits[:, 0, :, 0], batch.mask)
+            # Binary cross-entropy with 1 (Goodfellow et al. 2014, Section 3).
+            generating = batch_mean(-F.logsigmoid(logits[:, 0, :, 0]), batch.mask)
             self._generators.backward(generating.sum())
         with section("GAN: optimizers"):
             of_generators.step(count)
@@ -321,8 +282,3 @@ class GANTrainer:
                 return RefusedUpdateError(_DIVERGED)
             drawn.append((images[0, 0] * 255).round().to(torch.uint8))
         return torch.cat(drawn)
-
-
-def _adam(models: ModelStack, count: int, learning_rate: float) -> StackedAdam:
-    """Make an optimizer of the first ``count`` models of a stack."""
-    return StackedAdam(models.parameters[:count], models.gradients[:count], learning_rate, _BETAS)

@@ -22,11 +22,6 @@ class Generator(nn.Module):
     resolution. Where the image size is not a multiple of 2 to the number of doublings, the image is
     the centre of a larger one.
 
-    Args:
-        image_shape: Channels, height and width of an image.
-        codes: Number of codes.
-        config: The GAN's configuration.
-
     Raises:
         UsageError: ``gan.generator_channels`` is empty.
     """
@@ -66,10 +61,6 @@ class Discriminator(nn.Sequential):
 
     It does not see the code.
 
-    Args:
-        image_shape: Channels, height and width of an image.
-        config: The GAN's configuration.
-
     Raises:
         UsageError: The images are too small for so many halvings.
     """
@@ -100,13 +91,7 @@ def _linear_layers(widths: Sequence[int]) -> list[nn.Module]:
 
 
 class FlatEncoder(nn.Sequential):
-    """Maps images to latents by linear layers with ReLUs between them.
-
-    Args:
-        image_shape: Channels, height and width of an image.
-        widths: Hidden widths; empty for a single linear layer.
-        latent: Dimensions of the latent space.
-    """
+    """Maps images to latents by linear layers with ReLUs between them."""
 
     def __init__(self, image_shape: Sequence[int], widths: Sequence[int], latent: int) -> None:
         super().__init__(nn.Flatten(), *_linear_layers([math.prod(image_shape), *widths, latent]))
@@ -117,11 +102,6 @@ class Autoencoder(nn.Module):
 
     With ``widths`` (500, 500, 2000) and ``latent`` 10 this is the network for MNIST of Yang, Fu,
     Sidiropoulos and Hong, *Towards K-means-friendly Spaces* (ICML 2017).
-
-    Args:
-        image_shape: Channels, height and width of an image.
-        widths: Hidden widths of the encoder; the decoder has them in reverse order.
-        latent: Dimensions of the latent space.
     """
 
     def __init__(self, image_shape: Sequence[int], widths: Sequence[int], latent: int) -> None:
@@ -136,10 +116,6 @@ class Autoencoder(nn.Module):
         return latents
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """Latents f(x), and reconstructions g(f(x)) of shape (batch, channels · height · width).
-
-        Args:
-            images: Floats in [0, 1] of shape (batch, channels, height, width).
-        """
+        """Latents f(x), and reconstructions g(f(x)) of shape (batch, channels · height · width)."""
         latents = self.encode(images)
         return latents, self.decoder(latents)

@@ -8,7 +8,7 @@ deep clustering network.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -22,8 +22,12 @@ from ccfcpp.clustering.kmeans.server import kmeans, nearest, own_points
 from ccfcpp.clustering.shallow.pixels import PixelRule
 from ccfcpp.clustering.synthetic.config import GANConfig
 from ccfcpp.clustering.synthetic.deep_clustering import DeepClustering
-from ccfcpp.clustering.synthetic.gan_training import GANLosses, GANTrainer, gan_training_bytes
-from ccfcpp.clustering.synthetic.networks import Discriminator, Generator
+from ccfcpp.clustering.synthetic.gan_training import (
+    GANLosses,
+    GANTrainer,
+    gan_training_bytes,
+    network_makers,
+)
 from ccfcpp.core.profiling import section
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.algorithm import Crew
@@ -78,13 +82,10 @@ class ImagesUpdate:
 
 
 class ServerClustering(ABC):
-    """A clustering of the pooled images.
-
-    Attributes:
-        by_angle: Whether images are assigned by cosine similarity.
-    """
+    """A clustering of the pooled images."""
 
     by_angle = False
+    """Whether images are assigned by cosine similarity."""
 
     @abstractmethod
     def fit(self, images: Tensor, randomness: Randomness) -> tuple[PooledState, Figures]:
@@ -100,12 +101,6 @@ class ServerClustering(ABC):
 
 
 class _OfPixels(ServerClustering):
-    """Base class of clusterings of pixels.
-
-    Args:
-        problem: The setting.
-    """
-
     def __init__(self, problem: Problem) -> None:
         self.config = problem.config
         self.rule = PixelRule.of(problem)
@@ -113,11 +108,9 @@ class _OfPixels(ServerClustering):
         self.by_angle = self.rule.by_angle
 
     def represent(self, state: PooledState, images: Tensor) -> Tensor:
-        """Map images to points, of shape (images, pixels)."""
         return self.rule.points(images)
 
     def assign(self, state: PooledState, images: Tensor) -> Tensor:
-        """Assign each image to its nearest or most similar centroid, of largest membership."""
         return self.rule.assign(images, required_centroids(state.centroids))
 
 
@@ -164,11 +157,7 @@ class PixelFuzzyCMeans(_OfPixels):
 
 
 class LatentKMeans(ServerClustering):
-    """The deep clustering network of PPFC-GAN.
-
-    Args:
-        problem: The setting.
-    """
+    """The deep clustering network of PPFC-GAN."""
 
     def __init__(self, problem: Problem) -> None:
         self.network = DeepClustering(problem)
@@ -205,11 +194,7 @@ class OwnImages(ClientWork[Nothing, ImagesUpdate]):
 
 
 class GANEpoch(ClientWork[Nothing, GANLosses]):
-    """Work of clients that train their GANs for an epoch.
-
-    Args:
-        trainer: Trainer of the GANs.
-    """
+    """Work of clients that train their GANs for an epoch."""
 
     exchange = GAN_EPOCH
 
@@ -226,11 +211,7 @@ class GANEpoch(ClientWork[Nothing, GANLosses]):
 
 @dataclass(frozen=True)
 class SyntheticImages(ClientWork[Nothing, ImagesUpdate]):
-    """Work of clients that send images of their GANs, and then forget the networks.
-
-    Attributes:
-        trainer: Trainer of the GANs.
-    """
+    """Work of clients that send images of their GANs, and then forget the networks."""
 
     trainer: GANTrainer
     exchange = SYNTHETIC_IMAGES
@@ -282,14 +263,7 @@ class MeanGANLosses(ServerWork[PooledState, Nothing, GANLosses]):
 
 @dataclass(frozen=True)
 class Pooling(ServerWork[PooledState, Nothing, ImagesUpdate]):
-    """The server's work: it collects the images and clusters them.
-
-    Attributes:
-        exchange: Exchange in which the clients send images.
-        clustering: Clustering of the images.
-        image_shape: Channels, height and width of an image.
-        kept: Number of each client's images that the server keeps for inspection.
-    """
+    """The server's work: it collects the images and clusters them."""
 
     exchange: Exchange[Nothing, ImagesUpdate]
     clustering: ServerClustering
@@ -324,20 +298,15 @@ class Pooling(ServerWork[PooledState, Nothing, ImagesUpdate]):
 
 
 class PooledClustering(ClusteringAlgorithm[PooledState]):
-    """The centralised systems: in a single round clients send their own images.
-
-    Args:
-        problem: The setting.
-        clustering: Clustering at the server.
-    """
+    """The centralised systems: in a single round clients send their own images."""
 
     state_type = PooledState
     rounds = 1
 
-    def __init__(self, problem: Problem, clustering: ServerClustering) -> None:
+    def __init__(self, problem: Problem, clustering: Callable[[Problem], ServerClustering]) -> None:
         self.problem = problem
-        self.clustering = clustering
-        self.by_angle = clustering.by_angle
+        self.clustering = clustering(problem)
+        self.by_angle = self.clustering.by_angle
 
     def initial_state(self, randomness: Randomness) -> PooledState:
         """A state without centroids."""
@@ -375,22 +344,18 @@ class SyntheticClustering(PooledClustering):
 
     Each round is an epoch.
 
-    Args:
-        problem: The setting.
-        clustering: Clustering at the server.
-
     Raises:
         UsageError: The images do not fit the clients' networks.
     """
 
-    def __init__(self, problem: Problem, clustering: ServerClustering) -> None:
+    def __init__(self, problem: Problem, clustering: Callable[[Problem], ServerClustering]) -> None:
         super().__init__(problem, clustering)
         self.gan = problem.config.section(GANConfig)
         self.rounds = self.gan.epochs
         # A run whose images do not fit the networks is refused before it begins.
         with torch.device("meta"):
-            Generator(problem.image_shape, problem.clusters, self.gan)
-            Discriminator(problem.image_shape, self.gan)
+            for make in network_makers(self.gan, problem.image_shape, problem.clusters):
+                make()
 
     def exchanges(self, number: int, state: PooledState) -> Sequence[Pooling | MeanGANLosses]:
         """Train the GANs; in the last round clients also send images."""

@@ -1,17 +1,12 @@
 """The systems in which images go up, described."""
 
-from typing import TYPE_CHECKING
-
 from ccfcpp.clustering.kmeans.config import FOR_REPRESENTATIONS, CentroidConfig, FuzzyConfig
-from ccfcpp.clustering.methods import System
+from ccfcpp.clustering.methods import System, late
 from ccfcpp.clustering.shallow.config import PixelsConfig
 from ccfcpp.clustering.synthetic.config import DCNConfig, GANConfig
 from ccfcpp.core.config import Section, Tree
 
-if TYPE_CHECKING:
-    from ccfcpp.clustering.algorithm import Problem
-    from ccfcpp.clustering.methods import Made
-
+_POOLED = "ccfcpp.clustering.synthetic.pooled"
 _K_MEANS: dict[str, type[Section]] = {"pixels": PixelsConfig, "centroids": CentroidConfig}
 _FUZZY: dict[str, type[Section]] = {"pixels": PixelsConfig, "fuzzy": FuzzyConfig}
 _IGNORES = (*FOR_REPRESENTATIONS, "privacy.smallest_count")
@@ -19,41 +14,11 @@ _IGNORES = (*FOR_REPRESENTATIONS, "privacy.smallest_count")
 _DIRECTIONS: Tree = {"pixels": {"assignment": "cosine"}}
 
 
-def _km(problem: "Problem") -> "Made":
-    from ccfcpp.clustering.synthetic import pooled
-
-    return pooled.PooledClustering(problem, pooled.PixelKMeans(problem))
-
-
-def _fcm(problem: "Problem") -> "Made":
-    from ccfcpp.clustering.synthetic import pooled
-
-    return pooled.PooledClustering(problem, pooled.PixelFuzzyCMeans(problem))
-
-
-def _sda_fc_km(problem: "Problem") -> "Made":
-    from ccfcpp.clustering.synthetic import pooled
-
-    return pooled.SyntheticClustering(problem, pooled.PixelKMeans(problem))
-
-
-def _sda_fc_fcm(problem: "Problem") -> "Made":
-    from ccfcpp.clustering.synthetic import pooled
-
-    return pooled.SyntheticClustering(problem, pooled.PixelFuzzyCMeans(problem))
-
-
-def _ppfc_gan(problem: "Problem") -> "Made":
-    from ccfcpp.clustering.synthetic import pooled
-
-    return pooled.SyntheticClustering(problem, pooled.LatentKMeans(problem))
-
-
 KM = System(
     title="KM",
     sends="images",
     kinds=("images",),
-    make=_km,
+    make=late(_POOLED, "PooledClustering", "PixelKMeans"),
     sections=_K_MEANS,
     ignores=(*_IGNORES, "compute"),
     centralised=True,
@@ -63,7 +28,7 @@ FCM = System(
     title="FCM",
     sends="images",
     kinds=("images",),
-    make=_fcm,
+    make=late(_POOLED, "PooledClustering", "PixelFuzzyCMeans"),
     sections=_FUZZY,
     ignores=(*_IGNORES, "compute"),
     centralised=True,
@@ -73,7 +38,7 @@ SDA_FC_KM = System(
     title="SDA-FC-KM",
     sends="synthetic images",
     kinds=("synthetic",),
-    make=_sda_fc_km,
+    make=late(_POOLED, "SyntheticClustering", "PixelKMeans"),
     sections=_K_MEANS | {"gan": GANConfig},
     ignores=_IGNORES,
     fixed=_DIRECTIONS,
@@ -84,7 +49,7 @@ SDA_FC_FCM = System(
     title="SDA-FC-FCM",
     sends="synthetic images",
     kinds=("synthetic",),
-    make=_sda_fc_fcm,
+    make=late(_POOLED, "SyntheticClustering", "PixelFuzzyCMeans"),
     sections=_FUZZY | {"gan": GANConfig},
     ignores=_IGNORES,
     fixed=_DIRECTIONS,
@@ -95,7 +60,7 @@ PPFC_GAN = System(
     title="PPFC-GAN",
     sends="synthetic images",
     kinds=("synthetic",),
-    make=_ppfc_gan,
+    make=late(_POOLED, "SyntheticClustering", "LatentKMeans"),
     sections={"gan": GANConfig, "dcn": DCNConfig, "centroids": CentroidConfig},
     ignores=_IGNORES,
     rounds="gan.epochs",

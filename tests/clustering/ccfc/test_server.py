@@ -6,8 +6,8 @@ from torch import Tensor
 
 from ccfcpp.clustering.ccfc.centroids import CentroidUpdate
 from ccfcpp.clustering.ccfc.messages import CCFCState, TrainingUpdate, refinement_exchange
-from ccfcpp.clustering.ccfc.server import LloydAggregation
 from ccfcpp.clustering.kmeans.centroids import ClusterSums
+from ccfcpp.clustering.kmeans.lloyd import MoveCentroids
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.client import Client
 from ccfcpp.engine.exchange import ServerWork
@@ -27,7 +27,7 @@ def lloyd(centroids: Tensor, sizes: tuple[int, ...]) -> tuple[CCFCState, Tensor]
     """One federated Lloyd step, and all clients' points."""
     algorithm = small_algorithm(small_config())
     state = CCFCState(algorithm.initial_state(Randomness(0)).model, centroids=centroids)
-    step, clients = LloydAggregation(algorithm.refinement), clients_of_sizes(*sizes)
+    step, clients = MoveCentroids(algorithm.refinement), clients_of_sizes(*sizes)
     updates = []
     for update in answers(algorithm, algorithm.refinement, state, clients, Randomness(0)):
         assert isinstance(update, ClusterSums)
@@ -69,7 +69,7 @@ def test_a_cluster_that_nobody_assigns_to_keeps_its_centroid() -> None:
 )
 def test_sums_of_a_wrong_shape_are_refused(update: ClusterSums) -> None:
     state = CCFCState({}, centroids=torch.ones(3, 12))
-    step = LloydAggregation(refinement_exchange(unit_length=True))
+    step = MoveCentroids(refinement_exchange(unit_length=True))
     assert (refusal(step, state, update) or "").startswith("refinement: '")
 
 

@@ -1,0 +1,97 @@
+"""A step of Lloyd's k-means over all clients' samples, exact as if they lay in one place."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Self, TypeVar
+
+from torch import Tensor
+
+from ccfcpp.clustering.kmeans.centroids import (
+    ClusterSums,
+    cluster_means,
+    cluster_sums,
+    required_centroids,
+)
+from ccfcpp.core.randomness import Randomness
+from ccfcpp.engine.algorithm import Crew
+from ccfcpp.engine.client import Client
+from ccfcpp.engine.exchange import Exchange, Figures, ServerWork, SummedWork, Task
+from ccfcpp.engine.parts import Form, form_of
+from ccfcpp.engine.payload import added_up, pack
+from ccfcpp.engine.synchronised.contract import DescentState
+from ccfcpp.models.state import ModelState
+
+Message = TypeVar("Message")
+
+
+@dataclass(frozen=True)
+class SumMembers(SummedWork[Message, ClusterSums]):
+    """Clients sum up the points of each cluster.
+
+    Attributes:
+        exchange: In which the sums are sent.
+        members: From what came down and a client to its points, of shape (samples, d), their
+            clusters, int64 of shape (samples,), and the number of clusters.
+        crew: What bounds an image's part, and the fewest images over which a sum is sent.
+    """
+
+    exchange: Exchange[Message, ClusterSums]
+    members: Callable[[Message, Client], tuple[Tensor, Tensor, int]]
+    crew: Crew
+
+    def local_sum(
+        self, task: Task, message: Message, clients: Sequence[Client], randomness: Randomness
+    ) -> ClusterSums:
+        """Sum and count the points of each cluster."""
+        crew = self.crew
+        return added_up(
+            cluster_sums(*self.members(message, each), self.exchange, crew.bounding, crew.least)
+            for each in clients
+        )
+
+
+@dataclass(frozen=True)
+class EncoderState:
+    """What the server knows of an encoder and centroids; but for the descent it goes down.
+
+    Attributes:
+        model: The global model.
+        version: How often it has changed.
+        centroids: Global centroids of shape (at most k, latent); None before the first ones.
+        descent: In synchronised steps: the optimizer's state, which stays at the server.
+    """
+
+    model: ModelState
+    version: int = 0
+    centroids: Tensor | None = None
+    descent: DescentState | None = None
+
+    @property
+    def public(self) -> Self:
+        """What goes down."""
+        return replace(self, descent=None)
+
+
+Known = TypeVar("Known", bound=EncoderState)
+
+
+@dataclass(frozen=True)
+class MoveCentroids(ServerWork[Known, Known, ClusterSums]):
+    """The server's half: each centroid becomes the mean of its members."""
+
+    exchange: Exchange[Known, ClusterSums]
+
+    def broadcast(self, state: Known) -> Known:
+        """The model and the centroids to refine."""
+        return state.public
+
+    def form(self, message: Known) -> Form:
+        """A sum and a number for each centroid."""
+        return form_of(pack(ClusterSums.zeros(*required_centroids(message.centroids).shape)))
+
+    def aggregate(
+        self, state: Known, updates: Iterable[ClusterSums], randomness: Randomness
+    ) -> tuple[Known, Figures]:
+        """A centroid without members stays as it is."""
+        moved = cluster_means(updates, required_centroids(state.centroids))
+        return replace(state, centroids=moved), {}
