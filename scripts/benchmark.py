@@ -109,7 +109,8 @@ def rounds(setting: Setting, repeats: int) -> Seconds:
 
     def ours(number: int, from_state: CCFCState) -> CCFCState:
         # A run shares this pass of the global model with its scores; here the round includes it.
-        setting.algorithm.global_model.forget()
+        for client in setting.experiment.clients:
+            client.scratch.clear()
         after: CCFCState = federation.run_round(from_state, number)[0]
         return after
 

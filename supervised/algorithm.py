@@ -19,11 +19,10 @@ from ccfcpp.engine.exchange import (
 )
 from ccfcpp.engine.parts import Count, Form, Mean, Opaque, Part, Spec, form_of
 from ccfcpp.engine.payload import check_samples
-from ccfcpp.models.initialisation import random_state
 from ccfcpp.models.stack.capacity import cohort_size
 from ccfcpp.models.stack.layout import FlatLayout
 from ccfcpp.models.stack.stacked import training_bytes
-from ccfcpp.models.state import ModelState
+from ccfcpp.models.state import ModelState, random_state
 from supervised.classifiers import CLASSIFIERS
 from supervised.config import ClassifyConfig
 from supervised.local_training import LocalTrainer

@@ -28,8 +28,8 @@ from ccfcpp.engine.exchange import AnyServerWork, ClientSide, Exchange, Images, 
 from ccfcpp.engine.synchronised.contract import Batch, Known
 from ccfcpp.engine.synchronised.descent import Descent, Turn
 from ccfcpp.engine.synchronised.optimizers import Adam, falling
-from ccfcpp.models.initialisation import random_state
 from ccfcpp.models.pooled import Program
+from ccfcpp.models.state import random_state
 
 
 class ContrastiveConfig(Section):

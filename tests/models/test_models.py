@@ -8,7 +8,7 @@ from ccfcpp.clustering.ccfc.network import ContrastiveModel
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.models.encoders import ConvBackbone, ResNet18Backbone
-from ccfcpp.models.initialisation import build
+from ccfcpp.models.state import build
 
 
 def published_model() -> ContrastiveModel:

@@ -7,9 +7,9 @@ from ccfcpp.clustering.ccfc.config import LossConfig, TrainingConfig
 from ccfcpp.clustering.ccfc.local_training import pretraining_loss
 from ccfcpp.clustering.ccfc.messages import CENTROIDS
 from ccfcpp.core.randomness import Randomness
-from ccfcpp.models.initialisation import build
 from ccfcpp.models.stack.optimizers import StackedAdam
 from ccfcpp.models.stack.stacked import ModelStack
+from ccfcpp.models.state import build
 from scripts.plain import PlainFederation
 from tests.support.clustering import (
     answers,

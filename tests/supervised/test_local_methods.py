@@ -12,9 +12,8 @@ from ccfcpp.core.config import ComputeConfig
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.algorithm import Crew
 from ccfcpp.engine.client import Client
-from ccfcpp.models.initialisation import build
 from ccfcpp.models.stack.layout import FlatLayout
-from ccfcpp.models.state import ModelState
+from ccfcpp.models.state import ModelState, build
 from supervised.algorithm import LocalTraining
 from supervised.config import ClassifyConfig
 from supervised.local_training import LocalTrainer

@@ -9,7 +9,7 @@ from torch import nn
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.models.encoders import ResNet18Backbone
-from ccfcpp.models.initialisation import build
+from ccfcpp.models.state import build
 from supervised.networks import (
     AlexNetBackbone,
     Backbone,

@@ -47,9 +47,9 @@ from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.algorithm import Crew
 from ccfcpp.engine.client import Client
 from ccfcpp.engine.exchange import AnyClientWork, AnyServerWork, ClientSide
-from ccfcpp.models.initialisation import random_state
 from ccfcpp.models.stack.capacity import cohort_size
 from ccfcpp.models.stack.stacked import ModelStack, training_bytes
+from ccfcpp.models.state import random_state
 
 
 class CCFC(ClusteringAlgorithm[CCFCState]):

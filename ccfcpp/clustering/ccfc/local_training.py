@@ -24,10 +24,9 @@ from ccfcpp.data.batches import CohortBatch, MeanLosses, cohort_batches
 from ccfcpp.data.images import to_float
 from ccfcpp.engine.client import Client, memory_of
 from ccfcpp.models.batch_statistics import batch_mean
-from ccfcpp.models.initialisation import random_state
 from ccfcpp.models.stack.optimizers import StackedAdam
 from ccfcpp.models.stack.stacked import ModelStack
-from ccfcpp.models.state import ModelState
+from ccfcpp.models.state import ModelState, random_state
 
 BatchLoss = Callable[[CohortBatch], Tensor]
 """From a batch of each client to its loss, of shape (clients,)."""

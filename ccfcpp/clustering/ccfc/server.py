@@ -23,8 +23,7 @@ from ccfcpp.engine.client import Member
 from ccfcpp.engine.exchange import Exchange, Figures, ServerWork
 from ccfcpp.engine.parts import Form, Spec, form_of
 from ccfcpp.engine.payload import check_samples
-from ccfcpp.models.initialisation import random_state
-from ccfcpp.models.state import ModelState
+from ccfcpp.models.state import ModelState, random_state
 
 
 @dataclass(frozen=True)

@@ -32,8 +32,8 @@ from ccfcpp.engine.synchronised.descent import Descent
 from ccfcpp.engine.synchronised.optimizers import Adam, Muon, falling
 from ccfcpp.engine.synchronised.server import Trip
 from ccfcpp.engine.synchronised.tape import Lags
-from ccfcpp.models.initialisation import random_state
 from ccfcpp.models.pooled import Norm, Program
+from ccfcpp.models.state import random_state
 
 _HEAD = ("head.weight",)
 """Matrices that are no hidden layers, which Muon is for."""

@@ -13,8 +13,7 @@ from ccfcpp.core.profiling import section
 from ccfcpp.data.batches import forward_batch
 from ccfcpp.data.images import to_float
 from ccfcpp.engine.client import Client
-from ccfcpp.models.initialisation import build
-from ccfcpp.models.state import ModelState
+from ccfcpp.models.state import ModelState, build
 
 
 class Model(Protocol):

@@ -24,10 +24,9 @@ from ccfcpp.core.profiling import section
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.data.batches import forward_batch
 from ccfcpp.data.images import to_float
-from ccfcpp.models.initialisation import build
 from ccfcpp.models.stack.optimizers import StackedAdam
 from ccfcpp.models.stack.stacked import ModelStack
-from ccfcpp.models.state import ModelState
+from ccfcpp.models.state import ModelState, build
 
 
 @dataclass(frozen=True)

@@ -26,9 +26,9 @@ from ccfcpp.engine.client import Client, memory_of
 from ccfcpp.engine.exchange import RefusedUpdateError
 from ccfcpp.engine.payload import not_finite
 from ccfcpp.models.batch_statistics import batch_mean
-from ccfcpp.models.initialisation import build
 from ccfcpp.models.stack.optimizers import StackedAdam
 from ccfcpp.models.stack.stacked import ModelStack, training_bytes
+from ccfcpp.models.state import build
 
 _BETAS = (0.5, 0.999)
 """Adam's β₁ and β₂ in the published system."""

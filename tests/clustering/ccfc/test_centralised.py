@@ -13,7 +13,7 @@ from ccfcpp.clustering.kmeans.server import kmeans
 from ccfcpp.core.config import ViewsConfig
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.data.augmentation import draw_views, render_views
-from ccfcpp.models.initialisation import build
+from ccfcpp.models.state import build
 from tests.support.clustering import (
     clients_of_sizes,
     digits,

@@ -10,8 +10,8 @@ from ccfcpp.clustering.kmeans.server import kmeans
 from ccfcpp.core.errors import FederationError
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.client import Client
-from ccfcpp.models.initialisation import build
 from ccfcpp.models.stack.stacked import ModelStack
+from ccfcpp.models.state import build
 from tests.support.clustering import answers, clients_of_sizes, small_algorithm, small_config
 from tests.support.federation import CPU
 

@@ -15,8 +15,8 @@ from ccfcpp.clustering.ccfc.pooled_losses import contrast_program, siamese_progr
 from ccfcpp.engine.synchronised.contract import Contribution
 from ccfcpp.engine.synchronised.tape import Tape
 from ccfcpp.models.encoders import ConvBackbone, ResNet18Backbone
-from ccfcpp.models.initialisation import build
 from ccfcpp.models.pooled import Program, moved_parameters
+from ccfcpp.models.state import build
 from tests.support.synchronised import driven
 
 CLUSTERS = 3

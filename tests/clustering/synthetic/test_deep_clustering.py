@@ -27,7 +27,7 @@ from ccfcpp.core.config_layers import validate
 from ccfcpp.core.errors import FederationError
 from ccfcpp.core.profiling import profiling
 from ccfcpp.core.randomness import Randomness
-from ccfcpp.models.initialisation import build
+from ccfcpp.models.state import build
 from tests.support.clustering import digits
 from tests.support.federation import CPU
 

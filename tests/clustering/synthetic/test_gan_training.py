@@ -19,7 +19,7 @@ from ccfcpp.core.randomness import Randomness
 from ccfcpp.data.batches import cohort_batches
 from ccfcpp.engine.client import Client
 from ccfcpp.engine.exchange import RefusedUpdateError
-from ccfcpp.models.initialisation import build
+from ccfcpp.models.state import build
 from tests.support.clustering import clients_of_sizes
 from tests.support.federation import CPU, in_cohorts
 

@@ -7,8 +7,8 @@ from ccfcpp.clustering.synthetic.config import GANConfig
 from ccfcpp.clustering.synthetic.networks import Autoencoder, Discriminator, Generator
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.randomness import Randomness
-from ccfcpp.models.initialisation import build
 from ccfcpp.models.stack.stacked import ModelStack
+from ccfcpp.models.state import build
 
 
 def generator_for(shape: tuple[int, int, int], config: GANConfig) -> Generator:

@@ -11,9 +11,9 @@ from ccfcpp.clustering.synthetic.config import GANConfig
 from ccfcpp.clustering.synthetic.networks import Discriminator, Generator
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.models.encoders import ConvBackbone, ResNet18Backbone
-from ccfcpp.models.initialisation import build
 from ccfcpp.models.stack.optimizers import StackedAdam, StackedSGD
 from ccfcpp.models.stack.stacked import ModelStack, training_bytes
+from ccfcpp.models.state import build
 from supervised.networks import (
     AlexNetBackbone,
     Classifier,
