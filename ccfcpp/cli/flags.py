@@ -198,6 +198,8 @@ def by_flags(message: str, typed: Mapping[str, str]) -> str:
     A key without a dot may be an English word: it is taken for a key only where its value follows.
     """
     for key, option in typed.items():
+        # A switch has no value.
+        message = re.sub(rf"(?<![\w.'/-]){re.escape(key)} = true\b", option, message)
         bare = r"|(?![\w.'=])" if "." in key else ""
         message = re.sub(rf"(?<![\w.'/-]){re.escape(key)}(?: =(?= ){bare})", option, message)
     return message

@@ -155,18 +155,23 @@ def test_a_skew_is_named_with_p(tmp_path: Path) -> None:
     assert "skew, p = 0.75" in result.stdout
 
 
-def test_degrees_of_other_partitions_do_not_count(tmp_path: Path) -> None:
-    """Neither p for ``iid`` and ``dirichlet``, nor alpha for ``iid``."""
-
-    def clients(name: str, *arguments: object) -> object:
-        out = tmp_path / name
-        result = succeeded("cluster", *KM, "--clients", 5, *arguments, "--json", "--out", out)
-        return json.loads(result.stdout)["participants"]
-
-    alone = clients("iid", "--partition", "iid")
-    both = ("--p", 0.75, "--set", "partition.alpha=0.1")
-    assert clients("iid-with-both", "--partition", "iid", *both) == alone
-    assert clients("alpha", "--alpha", 3) == clients("alpha-with-p", "--alpha", 3, "--p", 0.75)
+@pytest.mark.parametrize(
+    ("arguments", "needed"),
+    [
+        (("--partition", "iid", "--p", 0.75), "--p 0.75 has no effect: it needs --partition skew"),
+        (("--alpha", 3, "--p", 0.75), "--p 0.75 has no effect: it needs --partition skew"),
+        (
+            ("--partition", "iid", "--set", "partition.alpha=0.1"),
+            "partition.alpha = 0.1 has no effect: it needs --partition dirichlet",
+        ),
+    ],
+)
+def test_degrees_of_other_partitions_are_refused(
+    arguments: tuple[object, ...], needed: str
+) -> None:
+    result = ccfcpp("cluster", *KM, "--clients", 5, *arguments)
+    assert result.code == 2
+    assert needed in result.stderr
 
 
 @EITHER
