@@ -38,8 +38,10 @@ def merged(transitions: Tensor, clusters: int, generator: torch.Generator) -> Te
     joint = transitions.detach().double().cpu()
     joint = (joint + joint.T) / (2 * joint.sum()).clamp(min=1e-300)
     even = torch.arange(len(joint)) % clusters
-    orders = [torch.randperm(len(joint), generator=generator) for _ in range(_STARTS)]
-    found = [_moved(joint, even[order], clusters) for order in orders]
+    starts = [even[torch.randperm(len(joint), generator=generator)] for _ in range(_STARTS)]
+    # From clusters of equal size alone, single moves may not reach the best of unequal size.
+    unequal = torch.randint(clusters, (_STARTS, len(joint)), generator=generator)
+    found = [_moved(joint, start, clusters) for start in (*starts, *unequal)]
     return _numbered(max(found, key=lambda groups: mutual_information(joint, groups, clusters)))
 
 

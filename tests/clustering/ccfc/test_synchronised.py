@@ -26,6 +26,7 @@ from ccfcpp.core.randomness import Randomness
 from ccfcpp.data.augmentation import draw_views, render_views
 from ccfcpp.engine.availability import Availability
 from ccfcpp.engine.client import Client
+from ccfcpp.engine.exchange import Task
 from ccfcpp.engine.payload import pack
 from ccfcpp.engine.synchronised.descent import turn
 from ccfcpp.runs.folder import RunFolder
@@ -216,7 +217,7 @@ def test_clients_without_labels_of_a_round_sit_it_out() -> None:
     assert find.exchange.name == "pseudo-labels"
     federation = federated(config.method, algorithm, clients)
     side = federation.transport.side
-    task = type("Task", (), {"round": 0})()
+    task = Task(config.method, trips[0].exchange.name, 0, 0)
     work = side.works[trips[0].exchange.name]
     known = trips[0].broadcast(state)
     sums = work.local_sum(task, known, clients, Randomness(0, 0)).sums  # type: ignore[union-attr]

@@ -5,7 +5,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from ccfcpp.clustering.scan.merging import merged, mutual_information
@@ -39,6 +39,7 @@ def test_the_information_is_that_of_the_definition(size: int, clusters: int, see
 
 @settings(max_examples=30, deadline=None)
 @given(st.integers(3, 7), st.integers(2, 3), st.integers(0, 10**6))
+@example(4, 2, 240)  # of which the best merge has clusters of three and of one
 def test_it_is_the_best_of_all_merges(size: int, clusters: int, seed: int) -> None:
     joint = random_joint(size, seed)
     found = merged(joint, clusters, torch.Generator().manual_seed(0))
