@@ -163,3 +163,34 @@ def test_the_names_at_the_top_are_there() -> None:
     assert callable(run)
     assert callable(load)
     assert FederatedClustering.__name__ == "FederatedClustering"
+
+
+EXTRAS = ("cryptography", "dp_accounting", "flwr", "httpx", "starlette", "tensorboard", "uvicorn")
+
+
+def test_without_the_extras_runs_and_reports_work(tmp_path: Path) -> None:
+    """As after ``pip install ccfcpp``: an extra is imported only where it is asked for."""
+    run, page = tmp_path / "run", tmp_path / "classified"
+    small = ["--set", "data.images=60", "--set", "scan.steps=4", "--set", "scan.steps_per_round=2"]
+    classify = ["--set", "data.train_images=40", "--rounds", "1", "--local-epochs", "1"]
+    commands = [
+        ["cluster", "--clients", "2", *small, "--out", str(run)],
+        ["classify", "--clients", "2", *classify, "--out", str(page)],
+        ["report", str(run)],
+        ["datasets"],
+        *([name, "--help"] for name in ("serve", "join", "keys", "compare", "reproduce")),
+    ]
+    program = (
+        "import sys\n"
+        f"sys.modules |= dict.fromkeys({EXTRAS!r})\n"
+        "from ccfcpp.cli.app import main\n"
+        f"for command in {commands!r}:\n"
+        "    sys.argv = ['ccfcpp', *command]\n"
+        "    try: main()\n"
+        "    except SystemExit as end: assert not end.code, command\n"
+    )
+    finished = subprocess.run(
+        [sys.executable, "-c", program], cwd=REPOSITORY, capture_output=True, text=True
+    )
+    assert finished.returncode == 0, finished.stderr
+    assert (run / "report.html").is_file()

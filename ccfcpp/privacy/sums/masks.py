@@ -2,25 +2,24 @@
 
 Keys are X25519's (RFC 7748), what is derived from an agreement is HKDF's (RFC 5869) with SHA-256,
 a stream is AES-256's in counter mode, and what one client sends another through the server is
-sealed by ChaCha20-Poly1305 (RFC 8439), all of the library ``cryptography``.
+sealed by ChaCha20-Poly1305 (RFC 8439), all of the library ``cryptography``. It is an extra, and so
+it is imported where it is used.
 """
+
+from __future__ import annotations
 
 import secrets
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
-from cryptography.exceptions import InvalidTag
-from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
-from cryptography.hazmat.primitives.ciphers import Cipher
-from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
-from cryptography.hazmat.primitives.ciphers.algorithms import AES256
-from cryptography.hazmat.primitives.ciphers.modes import CTR
-from cryptography.hazmat.primitives.hashes import SHA256
-from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from ccfcpp.engine.exchange import RefusedUpdateError
 from ccfcpp.privacy.sums.fixed_point import FixedPoint, Words
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 KEY_BYTES = 32
 TAG_BYTES = 16
@@ -33,7 +32,7 @@ class KeyPair:
     private: bytes
 
     @staticmethod
-    def new() -> "KeyPair":
+    def new() -> KeyPair:
         """One that was never there before."""
         return KeyPair(secrets.token_bytes(KEY_BYTES))
 
@@ -44,6 +43,8 @@ class KeyPair:
 
     @cached_property
     def _key(self) -> X25519PrivateKey:
+        from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+
         # Made once: to read a private key takes as long as an agreement.
         return X25519PrivateKey.from_private_bytes(self.private)
 
@@ -52,6 +53,10 @@ class KeyPair:
 
         Raises ``RefusedUpdateError`` where the public key is none.
         """
+        from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey
+        from cryptography.hazmat.primitives.hashes import SHA256
+        from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
         try:
             secret = self._key.exchange(X25519PublicKey.from_public_bytes(public))
         except ValueError as error:
@@ -61,6 +66,10 @@ class KeyPair:
 
 def stream(seed: bytes, numbers: int, form: FixedPoint) -> Words:
     """Pseudo-random words that a seed stands for. A seed must serve for one stream only."""
+    from cryptography.hazmat.primitives.ciphers import Cipher
+    from cryptography.hazmat.primitives.ciphers.algorithms import AES256
+    from cryptography.hazmat.primitives.ciphers.modes import CTR
+
     zeros = bytes(numbers * form.words.itemsize)
     encryptor = Cipher(AES256(seed), CTR(bytes(16))).encryptor()
     return np.frombuffer(encryptor.update(zeros), form.words)
@@ -68,11 +77,16 @@ def stream(seed: bytes, numbers: int, form: FixedPoint) -> Words:
 
 def sealed_for(key: bytes, sender: int, content: bytes, purpose: bytes) -> bytes:
     """What only the other owner of a key can read; 16 bytes longer than the content."""
+    from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
+
     return ChaCha20Poly1305(key).encrypt(_nonce(sender), content, purpose)
 
 
 def opened_from(key: bytes, sender: int, box: bytes, purpose: bytes) -> bytes:
     """What a sender has sealed; a ``RefusedUpdateError`` where it was changed on its way."""
+    from cryptography.exceptions import InvalidTag
+    from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
+
     try:
         return ChaCha20Poly1305(key).decrypt(_nonce(sender), box, purpose)
     except InvalidTag as error:
