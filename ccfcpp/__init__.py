@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from ccfcpp.clustering.running import run
     from ccfcpp.data.sources import load
 
-# With other work beside, OpenMP threads that spin while waiting make a run take ten times as long.
-# OpenMP reads this when torch is imported.
+# With other work beside, OpenMP threads that spin while they wait make a run take about twice as
+# long (docs/performance.md). OpenMP reads this when torch is imported.
 if not os.environ.keys() & {"GOMP_SPINCOUNT", "KMP_BLOCKTIME"}:
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
