@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.methods import METHODS
-from ccfcpp.clustering.own_images import settings_for
+from ccfcpp.clustering.own_images import settings_for, settings_over_a_network
 from ccfcpp.data.registry import DATASETS
 from ccfcpp.runs.pipeline import Pipeline
 
@@ -62,6 +62,13 @@ def _suited(config: ClusterConfig) -> tuple[ImageData, Tree] | None:
     return data, settings_for(len(data), data.images.shape[1:])
 
 
+def _guesses(config: ClusterConfig) -> list[Tree]:
+    if config.dataset in DATASETS:
+        return []
+    sizes = [(count, (channels, 64, 64)) for count in (100, 10_000, 100_000) for channels in (1, 3)]
+    return [fit(*size) for size in sizes for fit in (settings_for, settings_over_a_network)]
+
+
 CLUSTERING = Pipeline(
-    "cluster", ClusterConfig, _experiment, lambda config: config.method, _rounds, _suited
+    "cluster", ClusterConfig, _experiment, lambda config: config.method, _rounds, _suited, _guesses
 )

@@ -7,7 +7,7 @@ settings at once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -69,6 +69,7 @@ class Pipeline(Generic[M, E]):
             that key counts steps, the key of the steps in a round, else empty.
         suited: Reads a user's own images and finds settings that suit them; None for a data set
             that has a preset.
+        guesses: Settings that may suit a user's own images, before they are read.
     """
 
     command: str
@@ -77,6 +78,7 @@ class Pipeline(Generic[M, E]):
     label: Callable[[M], str]
     rounds: Callable[[M], tuple[str, str]]
     suited: Callable[[M], tuple[ImageData, Tree] | None] = lambda config: None
+    guesses: Callable[[M], Sequence[Tree]] = lambda config: ()
 
     def resolved(self, given: Given, suited: Tree | None = None) -> M:
         """Make the configuration of a user's settings, over settings that suit the images.
@@ -93,7 +95,10 @@ class Pipeline(Generic[M, E]):
             except UsageError as error:
                 text = str(error).replace(f"{key} = {value}", f"rounds = {given.rounds}")
                 raise UsageError(text) from None
-        refuse_idle(given, [config], self.command)
+        # What counts may follow from images that are not there yet: it is checked again with them.
+        guesses = self.guesses(config) if suited is None else ()
+        others = [resolve(self.kind, self.command, guess, *given.layers) for guess in guesses]
+        refuse_idle(given, [config, *others], self.command)
         return config
 
     def open(

@@ -3,11 +3,15 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import ccfcpp
+from ccfcpp.clustering.running import CLUSTERING
 from ccfcpp.core.errors import UsageError
+from ccfcpp.runs.given import Given
 from tests.support import command
+from tests.support.clustering import digits
 
 
 def test_it_is_the_command(tmp_path: Path) -> None:
@@ -45,3 +49,19 @@ def test_bad_settings_are_one_line_and_write_nothing(tmp_path: Path) -> None:
         with pytest.raises(UsageError, match=complaint):
             ccfcpp.run(settings, out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def test_a_setting_may_count_by_what_the_images_ask_for(tmp_path: Path) -> None:
+    """Before they are read nothing is refused that may count; with them, what does not count."""
+    shown = (digits()[0][:40].numpy()[:, 0] * 10).clip(0, 255)
+    few = {"dataset": str(tmp_path / "few.npz"), "clusters": 3, "partition.clients": 2}
+    np.savez(tmp_path / "few.npz", images=shown)
+    opened = CLUSTERING.open(
+        Given.of(few | {"scan.holder_weight": 1.0, "scan.exact_steps": 2}), tmp_path / "run"
+    )
+    with pytest.raises(UsageError, match="has no effect: it needs") as refused:
+        CLUSTERING.start(opened)
+    assert "\n" not in str(refused.value)
+    assert not (tmp_path / "run").exists()
+    with pytest.raises(UsageError, match=r"loss.eta = 3 has no effect on fed-scan"):
+        CLUSTERING.open(Given.of(few | {"loss.eta": 3}), tmp_path / "other")
