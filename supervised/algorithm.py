@@ -17,9 +17,10 @@ from ccfcpp.engine.exchange import (
     ServerWork,
     Task,
 )
+from ccfcpp.engine.lanes import in_lanes
 from ccfcpp.engine.parts import Count, Form, Mean, Opaque, Part, Spec, form_of
 from ccfcpp.engine.payload import check_samples
-from ccfcpp.models.stack.capacity import cohort_size
+from ccfcpp.models.stack.capacity import cohort_of
 from ccfcpp.models.stack.layout import FlatLayout
 from ccfcpp.models.stack.stacked import training_bytes
 from ccfcpp.models.state import ModelState, random_state
@@ -113,11 +114,11 @@ class FederatedClassification(
         batch = min(self.config.training.batch_size, crew.largest)
         bytes_of_one = training_bytes(self.make_model, self.image_shape, batch, views=1)
         wanted = self.config.compute.cohort
-        cohort = cohort_size(wanted, crew.together, bytes_of_one, self.device)
-        trainer = LocalTrainer(
-            self.config, self.make_model, self.sharing, self.decorrelation, self.classes, cohort
-        )
-        return ClientSide.of(LocalTraining(self.exchange, trainer), cohort=cohort)
+        cohort = cohort_of(wanted, crew.together, bytes_of_one, self.device)
+        shared = self.make_model, self.sharing, self.decorrelation, self.classes
+        trainers = [LocalTrainer(self.config, *shared, cohort.stacked) for _ in range(cohort.lanes)]
+        works = [LocalTraining(self.exchange, trainer) for trainer in trainers]
+        return ClientSide.of(in_lanes(works), cohort=cohort.clients)
 
     def broadcast(self, state: ServerState) -> Broadcast:
         """Send the global model, and what the method adds to it."""

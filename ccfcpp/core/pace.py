@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from threading import Event, Lock
 
 
 class Pace:
@@ -23,6 +24,7 @@ class Pace:
         self.round = 0
         self.share = 0.0
         self._shown = 0
+        self._lock = Lock()
 
     def begin(self, number: int) -> None:
         """Begin a round."""
@@ -30,8 +32,9 @@ class Pace:
 
     def images(self, count: int, epochs: int) -> None:
         """Count images shown to models; each image is shown ``epochs`` times in a round."""
-        self._shown += count
-        self._reach(self._shown / (epochs * self.samples))
+        with self._lock:  # Clients may train in several threads.
+            self._shown += count
+            self._reach(self._shown / (epochs * self.samples))
 
     def exchanges(self, done: int, of: int) -> None:
         """Set the number of the round's exchanges that are done."""
@@ -69,7 +72,30 @@ def tell_exchanges(done: int, of: int) -> None:
         pace.exchanges(done, of)
 
 
+class StoppedError(Exception):
+    """The work was stopped from another thread."""
+
+
+_stop: ContextVar[Event | None] = ContextVar("stop", default=None)
+
+
+@contextmanager
+def stoppable(stop: Event) -> Iterator[None]:
+    """End the work in this block, where it next reports progress, once the event is set."""
+    token = _stop.set(stop)
+    try:
+        yield
+    finally:
+        _stop.reset(token)
+
+
 def tell_images(count: int, epochs: int) -> None:
-    """Report images that were shown to models; see ``Pace.images``."""
+    """Report images that were shown to models; see ``Pace.images``.
+
+    Raises:
+        StoppedError: The work is in a ``stoppable`` block, and its event is set.
+    """
+    if (stop := _stop.get()) and stop.is_set():
+        raise StoppedError
     if pace := _current.get():
         pace.images(count, epochs)

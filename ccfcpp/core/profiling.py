@@ -47,6 +47,14 @@ def section(name: str) -> Iterator[None]:
             yield
 
 
+def add_profile(other: Profile) -> None:
+    """Add what another thread has measured: its seconds lie beside those of this one."""
+    if profile := _current.get():
+        for name, seconds in other.seconds.items():
+            profile.seconds[name] = profile.seconds.get(name, 0.0) + seconds
+            profile.calls[name] = profile.calls.get(name, 0) + other.calls[name]
+
+
 @contextmanager
 def profiling() -> Iterator[Profile]:
     """Measure the sections of this block; the time outside of sections is under ``other``."""

@@ -15,6 +15,7 @@ from ccfcpp.core.version import VERSION
 from ccfcpp.data.registry import root_folder
 
 _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4
+_M_ARENA_MAX = -8
 """Names of glibc's malloc options, from its <malloc.h>."""
 
 _RECORDED = ("torch", "torchvision", "numpy", "scipy", "scikit-learn")
@@ -48,13 +49,15 @@ def keep_freed_memory() -> None:
     """Let glibc keep freed memory instead of giving it back to the system.
 
     A training step frees and takes again the same tens of megabytes; getting them from the system
-    each time, page by page, can take longer than the arithmetic.
+    each time, page by page, can take longer than the arithmetic. All threads take from one pool:
+    the pools that glibc has for each thread break up.
     """
     library = ctypes.CDLL(None) if sys.platform == "linux" else None
     set_option = getattr(library, "mallopt", None)
     if set_option is not None:
         set_option(_M_MMAP_MAX, 0)
         set_option(_M_TRIM_THRESHOLD, 2**31 - 1)
+        set_option(_M_ARENA_MAX, 1)
 
 
 def use_processors(jobs: int = 1) -> None:

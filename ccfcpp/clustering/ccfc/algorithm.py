@@ -47,7 +47,8 @@ from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.algorithm import Crew
 from ccfcpp.engine.client import Client
 from ccfcpp.engine.exchange import AnyClientWork, AnyServerWork, ClientSide
-from ccfcpp.models.stack.capacity import cohort_size
+from ccfcpp.engine.lanes import in_lanes
+from ccfcpp.models.stack.capacity import Cohort, cohort_of
 from ccfcpp.models.stack.stacked import ModelStack, training_bytes
 from ccfcpp.models.state import random_state
 
@@ -155,22 +156,26 @@ class CCFC(ClusteringAlgorithm[CCFCState]):
     def client_side(self, crew: Crew) -> ClientSide:
         """Training in the configured way, centroids, and sums for their refinement."""
         works: list[AnyClientWork] = [SumMembers(self.refinement, self._members, crew)]
+        cohort = self._cohort(crew)
         if self.points_travel:
-            works.append(GlobalEncoderCentroids(self.global_model, self.rule, crew.least))
+            own = GlobalEncoderCentroids(self.global_model, self.rule, crew.least)
+            works.append(in_lanes([own] * cohort.lanes))
         if self.start:
             works += self.start.client_works(crew)
         if self.synchronised:
             return ClientSide.of(*works, *self.synchronised.client_works(crew))
-        cohort = self._cohort(crew)
-        trainer = ContrastiveTrainer(
-            self.problem, self.make_model, cohort, self.global_model, self.rule
-        )
-        shared = self.rule, self.schedule, crew.least, cohort
+        trainers = [
+            ContrastiveTrainer(
+                self.problem, self.make_model, cohort.stacked, self.global_model, self.rule
+            )
+            for _ in range(cohort.lanes)
+        ]
+        shared = self.rule, self.schedule, crew.least, cohort.stacked
         return ClientSide.of(
             *works,
-            LocalTraining(self.pretraining, trainer.pretrain, *shared),
-            LocalTraining(self.contrast, trainer.contrast, *shared),
-            cohort=cohort,
+            in_lanes([LocalTraining(self.pretraining, own.pretrain, *shared) for own in trainers]),
+            in_lanes([LocalTraining(self.contrast, own.contrast, *shared) for own in trainers]),
+            cohort=cohort.clients,
         )
 
     def _members(self, message: CCFCState, client: Client) -> tuple[Tensor, Tensor, int]:
@@ -178,13 +183,13 @@ class CCFC(ClusteringAlgorithm[CCFCState]):
         centroids = required_centroids(message.centroids)
         return self.rule.points(latents), self.rule.assign(latents, centroids), len(centroids)
 
-    def _cohort(self, crew: Crew) -> int:
+    def _cohort(self, crew: Crew) -> Cohort:
         problem = self.problem
         batch = min(self.training.batch_size, crew.largest)
         views = 2 if self.training.pretrain_rounds else 1
         bytes_of_one = training_bytes(self.make_model, problem.image_shape, batch, views)
         wanted = problem.config.compute.cohort
-        return cohort_size(wanted, crew.together, bytes_of_one, problem.device)
+        return cohort_of(wanted, crew.together, bytes_of_one, problem.device)
 
     def assign(self, state: CCFCState, holder: Client) -> Tensor:
         """The cluster of each image by the global model and the global centroids.

@@ -1,6 +1,7 @@
 """What a model that is not trained makes of images."""
 
 from dataclasses import dataclass
+from threading import Lock
 
 import torch
 from torch import Tensor
@@ -42,12 +43,14 @@ class GlobalModel:
     def __init__(self, network: ModelStack) -> None:
         self.network = network
         self._version: int | None = None
+        self._lock = Lock()  # Clients may train in several threads.
 
     def use(self, state: ModelState, version: int) -> None:
         """Take over a version of the global model, unless it is there already."""
-        if version != self._version:
-            self.network.load(0, state)
-            self._version = version
+        with self._lock:
+            if version != self._version:
+                self.network.load(0, state)
+                self._version = version
 
     def of_other(self, state: ModelState, images: Tensor) -> Tensor:
         """What another model makes of images: latents of shape (images, latent)."""

@@ -42,9 +42,10 @@ from ccfcpp.engine.exchange import (
     ServerWork,
     Task,
 )
+from ccfcpp.engine.lanes import in_lanes
 from ccfcpp.engine.parts import Form, Rows, Spec
 from ccfcpp.engine.payload import check_samples
-from ccfcpp.models.stack.capacity import cohort_size
+from ccfcpp.models.stack.capacity import cohort_of
 from ccfcpp.models.state import ModelState
 from ccfcpp.runs.sheets import sheet
 
@@ -371,11 +372,17 @@ class SyntheticClustering(PooledClustering):
         problem, codes = self.problem, self.problem.clusters
         bytes_of_one = gan_training_bytes(self.gan, problem.image_shape, codes, crew.largest)
         compute = problem.config.compute
-        cohort = cohort_size(compute.cohort, crew.together, bytes_of_one, problem.device)
-        trainer = GANTrainer(
-            self.gan, problem.image_shape, codes, cohort, problem.device, compute.precision
+        cohort = cohort_of(compute.cohort, crew.together, bytes_of_one, problem.device)
+        shape, device = problem.image_shape, problem.device
+        trainers = [
+            GANTrainer(self.gan, shape, codes, cohort.stacked, device, compute.precision)
+            for _ in range(cohort.lanes)
+        ]
+        return ClientSide.of(
+            in_lanes([GANEpoch(own) for own in trainers]),
+            in_lanes([SyntheticImages(own) for own in trainers]),
+            cohort=cohort.clients,
         )
-        return ClientSide.of(GANEpoch(trainer), SyntheticImages(trainer), cohort=cohort)
 
     def pictures(self, state: PooledState) -> Mapping[str, Tensor]:
         """Arrange each client's synthetic images on a sheet with a column for each code."""

@@ -72,7 +72,7 @@ class _StackedLinear(_Layer):
         weight, bias = self.entry("weight"), self.entry("bias")
         assert weight is not None
         rows = self.rounded(x.reshape(len(weight), -1, x.shape[-1]))
-        y = torch.bmm(rows, self.rounded(weight).mT).to(x.dtype)
+        y = torch.bmm(rows, self.rounded(weight).mT).to(weight.dtype)
         y = y if bias is None else y + bias.unsqueeze(1)
         return y.view(len(x), -1)
 
@@ -87,7 +87,7 @@ class _StackedConvolution(_Layer):
     def forward(self, x: Tensor) -> Tensor:
         images = _parts(self.rounded(x), self.current.clients)
         own = zip(images, self.entries("weight"), self.entries("bias"), strict=True)
-        return _joined([self._convolved(*each) for each in own]).to(x.dtype)
+        return _joined([self._convolved(*each) for each in own])
 
     def _convolved(self, x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
         given = {"weight": weight, "bias": bias}
@@ -302,7 +302,8 @@ class ModelStack:
             results = self._network(inputs)
         parts = results if isinstance(results, tuple) else (results,)
         models = self._active.stop - self._active.start
-        return tuple(part.view(models, views, -1, *part.shape[1:]) for part in parts)
+        shape = (models, views, -1)
+        return tuple(p.to(self._values.dtype).view(*shape, *p.shape[1:]) for p in parts)
 
 
 _MODEL_COPIES = 8
