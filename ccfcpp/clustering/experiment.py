@@ -13,7 +13,7 @@ from ccfcpp.clustering.methods import METHODS
 from ccfcpp.clustering.model import ModelFacts
 from ccfcpp.clustering.setup import load_data, number_of_clusters, partition
 from ccfcpp.core.errors import UsageError
-from ccfcpp.core.metrics import clustering_scores, spectrum
+from ccfcpp.core.metrics import clustering_scores, effective_rank, spectrum
 from ccfcpp.core.randomness import SERVER, Randomness
 from ccfcpp.data import ImageData
 from ccfcpp.data.images import random_part
@@ -88,12 +88,23 @@ class ClusteringExperiment(Experiment[Any]):
         return self.data.owner_names[number] if by_folder else f"client {number}"
 
     def scores(self, number: int, state: Any, memories: ClientMemories) -> Scores:
-        """Scores over all samples; none where the data has no labels."""
-        due = (number + 1) % self.config.evaluate_every == 0
-        if not due or self.data.labels is None or not self.algorithm.knows_clusters(state):
+        """Scores over all samples where there are labels, and the effective rank of a model."""
+        if (number + 1) % self.config.evaluate_every != 0:
             return {}
-        clusters = self._assign_all(state)
-        return clustering_scores(self.data.labels.cpu().numpy(), clusters.numpy())
+        scores: Scores = {}
+        if self.data.labels is not None and self.algorithm.knows_clusters(state):
+            clusters = self._assign_all(state)
+            scores = clustering_scores(self.data.labels.cpu().numpy(), clusters.numpy())
+        if (values := self._spectrum(state)) is not None and bool(values.isfinite().all()):
+            scores["effective_rank"] = effective_rank(values)
+        return scores
+
+    def _spectrum(self, state: Any) -> Tensor | None:
+        """Singular values of the global model's representations; None without a model."""
+        comparison = self.algorithm.comparison
+        if comparison is None:
+            return None
+        return spectrum(comparison.represent(comparison.global_model(state), self._compared))
 
     def _assign_all(self, state: Any) -> Tensor:
         """The cluster of every image, int64 of shape (samples,) on the CPU.
@@ -128,9 +139,8 @@ class ClusteringExperiment(Experiment[Any]):
             "bytes_delivered": size(pack(self.algorithm.delivery(state))),
         }
         arrays = {"assignments": assignments}
-        if (comparison := self.algorithm.comparison) is not None:
-            model = comparison.global_model(state)
-            arrays["spectra"] = local.arrays(spectrum(comparison.represent(model, self._compared)))
+        if (values := self._spectrum(state)) is not None:
+            arrays["spectra"] = local.arrays(values)
             summary |= describe_spectra(arrays["spectra"])
         return summary, arrays
 

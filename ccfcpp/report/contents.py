@@ -71,6 +71,7 @@ def _titled(title: str, run: Run) -> str:
 _SECTIONS: dict[str, tuple[Entry, ...]] = {
     "Rounds": (
         Overlaid("Scores by round", rounds.scores, rounds.draw_scores),
+        Overlaid("Effective rank by round", rounds.ranks, rounds.draw_ranks),
         Overlaid("Loss and progress by round", rounds.losses, rounds.draw_losses),
         Overlaid("Bytes by round", rounds.traffic, rounds.draw_traffic),
         Single("Who took part", rounds.participation),

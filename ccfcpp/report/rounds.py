@@ -40,6 +40,14 @@ def scores(run: Run) -> Curves:
     return found
 
 
+def ranks(run: Run) -> Curves:
+    """Collect the effective rank by round."""
+    curve = _logged(run, "scores", "effective_rank")
+    if not curve:
+        raise CannotDrawError("no round has an effective rank: the system has no model")
+    return {"effective rank": curve}
+
+
 def losses(run: Run) -> Curves:
     """Collect the figures of the exchanges by round, without those of single clients."""
     reported = (key for row in run.log for key in row.get("figures", {}))
@@ -91,6 +99,13 @@ draw_scores = partial(
     "Scores",
     "score",
     "Agreement of the global model with the true classes, round by round; 1 is best.",
+)
+draw_ranks = partial(
+    _curves,
+    "rank",
+    "Effective rank",
+    "directions",
+    "About so many directions of the global model's representations are in use.",
 )
 draw_losses = partial(
     _curves,
