@@ -44,7 +44,7 @@ def ranks(run: Run) -> Curves:
     """Collect the effective rank by round."""
     curve = _logged(run, "scores", "effective_rank")
     if not curve:
-        raise CannotDrawError("no round has an effective rank: the system has no model")
+        raise CannotDrawError("the rounds of this system have none")
     return {"effective rank": curve}
 
 

@@ -245,7 +245,7 @@ def test_several_runs_are_overlaid(overlaid: Contents) -> None:
 def test_classifiers_have_no_centroids(classifier_run: Path) -> None:
     found = contents([examine(classifier_run)])
     assert {each.title for each in found.left_out} == {
-        "Nearest to the centroids", "Farthest from the centroids",
+        "Effective rank by round", "Nearest to the centroids", "Farthest from the centroids",
     }  # fmt: skip
     confusion = next(figure for figure in found.figures if figure.name == "confusion")
     assert "predicted class" in confusion.rows[0]

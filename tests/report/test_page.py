@@ -21,7 +21,7 @@ needs_browser = pytest.mark.skipif(
 FIGURES = {
     "scores", "loss", "bytes", "participation", "confusion", "client-classes", "nearest",
     "farthest", "tsne-clusters", "tsne-classes", "covariance", "correlations", "spectra",
-    "effective-rank", "gap",
+    "effective-rank", "gap", "rank",
 }  # fmt: skip
 
 
