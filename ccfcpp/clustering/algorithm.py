@@ -3,7 +3,7 @@
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -11,7 +11,6 @@ from torch import Tensor
 from ccfcpp.core.config import MethodConfig
 from ccfcpp.engine.algorithm import Algorithm
 from ccfcpp.engine.client import Client
-from ccfcpp.engine.exchange import State
 from ccfcpp.models.state import ModelState
 
 
@@ -46,20 +45,6 @@ class ClusteringState(Protocol):
 Clustered = TypeVar("Clustered", bound=ClusteringState)
 
 
-@dataclass(frozen=True)
-class ModelComparison(Generic[State]):
-    """Functions by which local models are compared with the global one.
-
-    Attributes:
-        global_model: Returns the model of a state.
-        represent: Maps uint8 images (images, channels, height, width) by a model to floats of shape
-            (images, dimensions).
-    """
-
-    global_model: Callable[[State], ModelState]
-    represent: Callable[[ModelState, Tensor], Tensor]
-
-
 class ClusteringAlgorithm(Algorithm[Clustered]):
     """An algorithm that clusters images.
 
@@ -71,12 +56,14 @@ class ClusteringAlgorithm(Algorithm[Clustered]):
             the nearest one.
         by_pixels: Whether centroids are means of pixels, so that the mean of a single image reveals
             it.
-        comparison: Functions that compare local models with the global one; None without models.
+        by_model: Maps a model, and uint8 images (images, channels, height, width), to floats of
+            shape (images, dimensions), by which local models are compared with the global one; None
+            without models.
     """
 
     by_angle: bool = False
     by_pixels: bool = False
-    comparison: ModelComparison[Clustered] | None = None
+    by_model: Callable[[ModelState, Tensor], Tensor] | None = None
 
     def knows_clusters(self, state: Clustered) -> bool:
         """Whether the state has centroids, so that images can be assigned."""

@@ -101,10 +101,10 @@ class ClusteringExperiment(Experiment[Any]):
 
     def _spectrum(self, state: Any) -> Tensor | None:
         """Singular values of the global model's representations; None without a model."""
-        comparison = self.algorithm.comparison
-        if comparison is None:
+        if self.algorithm.by_model is None:
             return None
-        return spectrum(comparison.represent(comparison.global_model(state), self._compared))
+        representations = self.algorithm.represent(state, self._compared)
+        return None if representations is None else spectrum(representations)
 
     def _assign_all(self, state: Any) -> Tensor:
         """The cluster of every image, int64 of shape (samples,) on the CPU.
@@ -155,17 +155,17 @@ class ClusteringExperiment(Experiment[Any]):
         return clustering_scores(self.data.labels.cpu()[images].numpy(), clusters[images].numpy())
 
     @cached_property
-    def _compared(self) -> Tensor:
-        """Images on which models are compared: a part where there are many, alike for all runs."""
+    def _compared(self) -> Client:
+        """Holds the images on which models are compared: a part where there are many."""
         index = torch.arange(len(self.data))
         generator = Randomness(0).generator("images on which models are compared")
         chosen = random_part(index, _MOST_COMPARED, generator)
-        return self.data.images[chosen.to(self.device)]
+        return self._holder(SERVER, "images on which models are compared", chosen)
 
     def local_representations(self, client: int, model: ModelState) -> Tensor | None:
         """What a local model makes of the images on which models are compared."""
-        comparison = self.algorithm.comparison
-        return None if comparison is None else comparison.represent(model, self._compared)
+        by_model = self.algorithm.by_model
+        return None if by_model is None else by_model(model, self._compared.images)
 
     def snapshot(self, state: Any, memories: ClientMemories) -> Snapshot:
         """All images, as points in the centroids' space."""

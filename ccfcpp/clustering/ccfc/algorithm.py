@@ -22,7 +22,7 @@ from functools import cached_property
 
 from torch import Tensor
 
-from ccfcpp.clustering.algorithm import ClusteringAlgorithm, ModelComparison, Problem
+from ccfcpp.clustering.algorithm import ClusteringAlgorithm, Problem
 from ccfcpp.clustering.ccfc.centroids import CentroidRule
 from ccfcpp.clustering.ccfc.clients import GlobalEncoderCentroids, LocalTraining
 from ccfcpp.clustering.ccfc.config import ModelConfig
@@ -83,9 +83,7 @@ class CCFC(ClusteringAlgorithm[CCFCState]):
             ModelStack(self.make_model, 1, problem.device, trained=False, precision=precision)
         )
         self.by_angle = self.centroids.assignment == "cosine"
-        self.comparison = ModelComparison[CCFCState](
-            lambda state: state.model, self.global_model.of_other
-        )
+        self.by_model = self.global_model.of_other
 
     @cached_property
     def start(self) -> FedScan | None:

@@ -11,6 +11,7 @@ from ccfcpp.core.conditions import Unless, When
 from ccfcpp.core.config import Count, Positive, PositiveNumber, Section, Weight
 
 _LOCAL = When("training.steps", "local")
+_SYNCHRONISED = When("training.steps", "synchronised")
 _SIAMESE = When("training.pretraining", "siamese")
 _PRETRAINED = Unless("training.pretrain_rounds", 0)
 _CONTRASTED = Unless("training.rounds", 0)
@@ -45,10 +46,15 @@ class TrainingConfig(Section):
     steps: Literal["local", "synchronised"] = "local"
     """``local``: clients train by themselves, and models are averaged; ``synchronised``: each step
     is one over the batches of all clients."""
-    synchronised_batch: Annotated[
-        int, Field(ge=2, le=10**6), When("training.steps", "synchronised")
-    ] = 1280
+    synchronised_batch: Annotated[int, Field(ge=2, le=10**6), _SYNCHRONISED] = 1280
     """Images of all clients together in a synchronised step."""
+    predictor_steps: Annotated[Count, _SYNCHRONISED, _CONTRASTED] = 0
+    """Steps before the first cluster-contrastive round in which the predictor alone is trained: a
+    fresh one passes noise into a good encoder."""
+    contrast_views: Annotated[
+        bool, _SYNCHRONISED, When("privacy.level", "none", "client"), _CONTRASTED
+    ] = False
+    """Whether cluster-contrastive steps show two random views of each image, and not the image."""
     local_epochs: Positive = 1
     """Passes over the images in a round."""
     batch_size: Annotated[int, Field(ge=2, le=10**6), _LOCAL] = 128

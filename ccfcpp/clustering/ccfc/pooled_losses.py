@@ -76,6 +76,29 @@ def contrast_program(
     """
     z = yield from pooled_latents(model, images)
     z, decorrelation = yield from pooled_decorrelation(z, weights.eta)
+    return (yield from _contrast(model, clusters, weights, z, labels, decorrelation))
+
+
+def predictor_program(
+    model: ContrastiveModel, clusters: int, weights: LossConfig, latents: Tensor, labels: Tensor
+) -> Program:
+    """The first line of Eq. (2) for the predictor alone: the latents are what they are.
+
+    The arguments are those of ``contrast_program``, with latents z of shape (batch, latent).
+    """
+    common = latents.new_zeros(())
+    return (yield from _contrast(model, clusters, weights, latents, labels, common))
+
+
+def _contrast(
+    model: ContrastiveModel,
+    clusters: int,
+    weights: LossConfig,
+    z: Tensor,
+    labels: Tensor,
+    decorrelation: Tensor,
+) -> Program:
+    """The first line of Eq. (2) from latents on, and another term of the common loss."""
     p = yield from through(model.predictor, z, "predictor")
     # What F.one_hot gives, which does not go through vmap and grad.
     members = (labels.unsqueeze(1) == torch.arange(clusters, device=labels.device)).double()
@@ -90,7 +113,7 @@ def contrast_program(
     kept = counts >= weights.min_cluster_size
     pairs = -(of_predictions * of_latents).sum(dim=1) / counts.clamp(min=1).square()
     loss = (pairs * kept).sum() / kept.sum().clamp(min=1)
-    return _shared(loss + decorrelation, len(images) / counts.sum().clamp(min=1))
+    return _shared(loss + decorrelation, len(labels) / counts.sum().clamp(min=1))
 
 
 def pooled_decorrelation(z: Tensor, eta: float) -> Pooling[tuple[Tensor, Tensor]]:

@@ -7,7 +7,7 @@ same for every partition. The server keeps Adam's moments; clients keep none.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
@@ -23,6 +23,7 @@ from ccfcpp.clustering.ccfc.pooled_losses import (
     LARGEST_OF_CONTRAST,
     LARGEST_OF_SIAMESE,
     contrast_program,
+    predictor_program,
     siamese_program,
 )
 from ccfcpp.clustering.ccfc.representations import GlobalModel
@@ -59,6 +60,9 @@ _LABELS = "pseudo-labels"
 _ROUND = "round"
 """The name under which it remembers of which round they are."""
 
+_PREDICTOR_RATE = 1e-3
+"""Adam's usual rate, at which a predictor alone learns in a hundred steps."""
+
 
 class SynchronisedTraining:
     """Both phases."""
@@ -76,21 +80,35 @@ class SynchronisedTraining:
         self.rule = rule
         self.global_model = global_model
         self.model = Latents(make_model, problem.device)
-        self.pretraining = self._descent("pre-training step", self._siamese, LARGEST_OF_SIAMESE)
-        self.contrast = self._descent("contrast step", self._contrast, LARGEST_OF_CONTRAST, True)
+        rate = self.training.learning_rate
+        self.pretraining = self._descent(
+            "pre-training step", self._siamese, LARGEST_OF_SIAMESE, rate
+        )
+        labelled = partial(self._descent, largest=LARGEST_OF_CONTRAST, uses_memory=True)
+        self.contrast = labelled("contrast step", self._contrast, rate=rate)
+        self.predictor = labelled(
+            "predictor step", self._prediction, rate=_PREDICTOR_RATE, part="predictor."
+        )
 
     def _descent(
         self,
         name: str,
         rehearsal: Callable[[], Program],
         largest: Mapping[str, float],
+        rate: float,
         uses_memory: bool = False,
+        part: str = "",
     ) -> Descent:
-        batch, samples = self.training.synchronised_batch, self.problem.samples
-        adam = Adam(self.training.learning_rate)
-        network = self.model.network
         return Descent(
-            name, network, rehearsal, adam, batch, samples, largest, uses_memory=uses_memory
+            name,
+            self.model.network,
+            rehearsal,
+            Adam(rate),
+            self.training.synchronised_batch,
+            self.problem.samples,
+            largest,
+            uses_memory=uses_memory,
+            part=part,
         )
 
     @property
@@ -108,17 +126,24 @@ class SynchronisedTraining:
         rate = contrast_learning_rate(self.training, number)
         share = rate / self.training.learning_rate
         works: list[AnyServerWork] = [CollectSizes(self.problem.clusters)]
+        if number == self.training.pretrain_rounds:
+            alone = range(self.training.predictor_steps)
+            works += self.predictor.trips(alone, lambda _: 1.0, ends=True)
         return works + self.contrast.trips(self.steps, lambda _: share)
 
     def client_works(self, crew: Crew) -> list[AnyClientWork]:
         """The clients' work in both phases."""
-        views = SiameseBatches(self.model, self.loss, self.problem.config.section(ViewsConfig))
-        labelled = LabelledBatches(self.model, self.loss, self.problem.clusters)
-        return [
+        views = RandomViews(self.problem.config.section(ViewsConfig))
+        shown = views if self.training.contrast_views else None
+        labelled = LabelledBatches(self.model, self.loss, self.problem.clusters, shown)
+        works: list[AnyClientWork] = [
             Labelling(self.global_model, self.rule, crew.bounding),
-            *self.pretraining.works(views, crew.bounding),
+            *self.pretraining.works(SiameseBatches(self.model, self.loss, views), crew.bounding),
             *self.contrast.works(labelled, crew.bounding),
         ]
+        if self.training.predictor_steps:
+            works += self.predictor.works(replace(labelled, alone=True), crew.bounding)
+        return works
 
     def _siamese(self) -> Program:
         return siamese_program(self.model.network, self.loss, self._few_images(2))
@@ -128,6 +153,12 @@ class SynchronisedTraining:
         labels = torch.zeros(len(images), dtype=torch.int64, device=images.device)
         return contrast_program(self.model.network, clusters, self.loss, images, labels)
 
+    def _prediction(self) -> Program:
+        latents = torch.zeros(4, self.model.network.latent, device=self.problem.device)
+        labels = torch.zeros(4, dtype=torch.int64, device=self.problem.device)
+        model, clusters = self.model.network, self.problem.clusters
+        return predictor_program(model, clusters, self.loss, latents, labels)
+
     def _few_images(self, *views: int) -> torch.Tensor:
         # Four images are enough to see all trips, whatever is shown of them.
         shape = (4, *views, *self.problem.image_shape)
@@ -135,26 +166,13 @@ class SynchronisedTraining:
 
 
 @dataclass(frozen=True)
-class SiameseBatches:
-    """Two random views of each image, for pre-training."""
+class RandomViews:
+    """Two random views of each image whose turn it is."""
 
-    model: Latents[ContrastiveModel]
-    loss: LossConfig
     views: ViewsConfig
 
-    def batch(
-        self, task: Task, known: Known, turns: Sequence[Turn], randomness: Randomness
-    ) -> Batch | None:
-        """Two views of the images whose turn it is."""
-        model = self.model.load(known)
-        with section("views"):
-            pairs = [self._pair(known.version, each, randomness) for each in turns]
-            shown = torch.stack([torch.cat(side) for side in zip(*pairs, strict=True)])
-        if shown.shape[1] == 0:
-            return None
-        return Batch(partial(siamese_program, model, self.loss), (shown.transpose(0, 1),))
-
-    def _pair(self, step: int, turn: Turn, randomness: Randomness) -> tuple[Tensor, Tensor]:
+    def pair(self, step: int, turn: Turn, randomness: Randomness) -> tuple[Tensor, Tensor]:
+        """First views and second views, each of shape (images, channels, height, width)."""
         client = turn.client
         shown = to_float(client.images[torch.cat([turn.chosen, turn.chosen])])
         if len(shown) == 0:
@@ -167,12 +185,40 @@ class SiameseBatches:
 
 
 @dataclass(frozen=True)
+class SiameseBatches:
+    """Two random views of each image, for pre-training."""
+
+    model: Latents[ContrastiveModel]
+    loss: LossConfig
+    views: RandomViews
+
+    def batch(
+        self, task: Task, known: Known, turns: Sequence[Turn], randomness: Randomness
+    ) -> Batch | None:
+        """Two views of the images whose turn it is."""
+        model = self.model.load(known)
+        with section("views"):
+            pairs = [self.views.pair(known.version, each, randomness) for each in turns]
+            shown = torch.stack([torch.cat(side) for side in zip(*pairs, strict=True)])
+        if shown.shape[1] == 0:
+            return None
+        return Batch(partial(siamese_program, model, self.loss), (shown.transpose(0, 1),))
+
+
+@dataclass(frozen=True)
 class LabelledBatches:
-    """Images with their pseudo-labels, for cluster-contrastive training."""
+    """Images with their pseudo-labels, for cluster-contrastive training.
+
+    Attributes:
+        views: What is shown in place of an image; None: the image itself.
+        alone: Whether the predictor alone is trained, on latents of the model as it is used.
+    """
 
     model: Latents[ContrastiveModel]
     loss: LossConfig
     clusters: int
+    views: RandomViews | None = None
+    alone: bool = False
 
     def batch(
         self, task: Task, known: Known, turns: Sequence[Turn], randomness: Randomness
@@ -183,12 +229,21 @@ class LabelledBatches:
         for turn in turns:
             memory = turn.client.memory
             if int(memory.get(_ROUND, torch.tensor(-1))) == task.round:
-                images.append(to_float(turn.client.images[turn.chosen]))
-                labels.append(memory[_LABELS][turn.chosen])
+                own = memory[_LABELS][turn.chosen]
+                if self.views is None:
+                    images.append(to_float(turn.client.images[turn.chosen]))
+                    labels.append(own)
+                else:
+                    images += self.views.pair(known.version, turn, randomness)
+                    labels += [own, own]
         if sum(map(len, labels)) == 0:
             return None
-        make = partial(contrast_program, model, self.clusters, self.loss)
-        return Batch(make, (torch.cat(images), torch.cat(labels)))
+        shown, given = torch.cat(images), torch.cat(labels)
+        if not self.alone:
+            return Batch(partial(contrast_program, model, self.clusters, self.loss), (shown, given))
+        with torch.no_grad():
+            latents = model.encode(shown)
+        return Batch(partial(predictor_program, model, self.clusters, self.loss), (latents, given))
 
 
 @dataclass(frozen=True)

@@ -74,6 +74,7 @@ class Descent:
         exact_steps: The first step that lags.
         uses_memory: Whether clients need what they remember.
         known_trips: Trips of an exact step, where they are known; None: the rehearsal shows them.
+        part: What the names of parameters that are moved begin with.
     """
 
     name: str
@@ -89,11 +90,13 @@ class Descent:
     exact_steps: int = 1
     uses_memory: bool = False
     known_trips: int | None = None
+    part: str = ""
 
     @cached_property
     def parameters(self) -> dict[str, nn.Parameter]:
         """What steps move, by name."""
-        return moved_parameters(self.network)
+        moved = moved_parameters(self.network)
+        return {name: entry for name, entry in moved.items() if name.startswith(self.part)}
 
     @cached_property
     def images(self) -> Images | str:
@@ -128,8 +131,13 @@ class Descent:
         """The state before the first step."""
         return self.optimizer.begin({name: model[name] for name in self.parameters})
 
-    def trips(self, steps: range, share: Callable[[int], float]) -> list[Trip[D]]:
-        """The server's work in some steps, with the share of the learning rate by the step."""
+    def trips(
+        self, steps: range, share: Callable[[int], float], ends: bool = False
+    ) -> list[Trip[D]]:
+        """The server's work in some steps, with the share of the learning rate by the step.
+
+        The descent ``ends`` with the last one, or goes on in the next round.
+        """
         found: list[Trip[D]] = []
         for step in steps:
             plan = self.plans[step >= self.exact_steps]
@@ -137,6 +145,8 @@ class Descent:
                 Trip(exchange, plan, number, self.begin, self.optimizer, share, self.precision)
                 for number, exchange in zip(range(len(plan.trips)), self.exchanges, strict=False)
             ]
+        if ends and found:
+            found[-1].ends = True
         return found
 
     def works(self, batches: Batches, bounding: Bounding | None) -> list["TripWork"]:

@@ -27,6 +27,7 @@ class Trip(ServerWork[D, Known, Contribution]):
     Attributes:
         begin: Makes the state of a descent before its first step, from a model.
         share: From the number of a step to the share of the learning rate.
+        ends: Whether the descent is over with it: what follows is another one's.
     """
 
     exchange: Exchange[Known, Contribution]
@@ -36,6 +37,7 @@ class Trip(ServerWork[D, Known, Contribution]):
     optimizer: Optimizer
     share: Callable[[int], float]
     precision: torch.dtype | None = None
+    ends: bool = False
 
     def broadcast(self, state: D) -> Known:
         """What clients do not know yet."""
@@ -88,7 +90,8 @@ class Trip(ServerWork[D, Known, Contribution]):
         model = state.model | moved | _statistics(state.model, descent.totals)
         after = dataclasses.replace(after, steps=descent.steps + 1, figures=total.figures)
         figures = {name: float(figure) for name, figure in total.figures.items()}
-        return _with(state, model=model, version=state.version + 1, descent=after), figures
+        kept = None if self.ends else after
+        return _with(state, model=model, version=state.version + 1, descent=kept), figures
 
 
 def _statistics(model: ModelState, totals: dict[str, Tensor]) -> ModelState:
