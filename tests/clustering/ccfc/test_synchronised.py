@@ -46,6 +46,7 @@ NEIGHBOURS = (
     "training.pretraining=neighbours", "scan.steps=6", "scan.steps_per_round=3", "scan.batch=40",
     "scan.neighbours=3", "scan.mine_every=2", "scan.precision=full",
 )  # fmt: skip
+WARM = ("training.predictor_steps=5", "training.contrast_views=true")
 IDLE_BIASES = IDLE | {"backbone.3.bias"}
 VARIANTS = pytest.mark.parametrize(
     "settings",
@@ -84,9 +85,11 @@ class PlainLoop:
             rate = contrast_learning_rate(self.training, number)
             adam.param_groups[0]["lr"] = self.training.learning_rate if pretrains else rate
             labels = [] if pretrains else [self.labels(c, before.centroids) for c in self.clients]
+            if number == self.training.pretrain_rounds:
+                self.train_predictor(number, labels)
             self.model.train()
             for _ in range(round(self.training.local_epochs * self.samples / BATCH)):
-                loss = self.siamese(number) if pretrains else self.contrast(labels)
+                loss = self.siamese(number) if pretrains else self.contrast(number, labels)
                 self.step(loss, adam)
                 self.steps += 1
 
@@ -105,7 +108,7 @@ class PlainLoop:
         share = BATCH * len(client) / self.samples
         return turn(len(client), share, self.steps, Randomness(0).of_client(client.id))
 
-    def siamese(self, number: int) -> Tensor:
+    def views(self, number: int) -> tuple[Tensor, Tensor]:
         firsts, seconds = [], []
         for client in self.clients:
             chosen = self.turns(client)
@@ -116,7 +119,10 @@ class PlainLoop:
                 firsts.append(render_views(shown, drawn[place : place + 1]))
                 other = len(chosen) + place
                 seconds.append(render_views(shown, drawn[other : other + 1]))
-        z, p = self.model(torch.cat([*firsts, *seconds]))
+        return torch.cat(firsts), torch.cat(seconds)
+
+    def siamese(self, number: int) -> Tensor:
+        z, p = self.model(torch.cat(self.views(number)))
         (z1, z2), (p1, p2) = z.chunk(2), p.chunk(2)
         loss: Tensor = (d(p1, z2) + d(p2, z1)).mean() / 2
         return loss + self.loss.pretrain_eta * covariance_term(z)
@@ -128,13 +134,38 @@ class PlainLoop:
         similarities = F.normalize(z, dim=1) @ F.normalize(centroids.double(), dim=1).T
         return similarities.argmax(dim=1)
 
-    def contrast(self, labels: Sequence[Tensor]) -> Tensor:
+    def labelled(self, number: int, labels: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+        """What a cluster-contrastive step shows, and the pseudo-labels."""
         turns = [self.turns(client) for client in self.clients]
-        images = [c.images[chosen] for c, chosen in zip(self.clients, turns, strict=True)]
         own = torch.cat([known[chosen] for known, chosen in zip(labels, turns, strict=True)])
-        z, p = self.model(torch.cat(images).double() / 255)
+        if self.training.contrast_views:
+            return torch.cat(self.views(number)), torch.cat([own, own])
+        images = [c.images[chosen] for c, chosen in zip(self.clients, turns, strict=True)]
+        return torch.cat(images).double() / 255, own
+
+    def contrast(self, number: int, labels: Sequence[Tensor]) -> Tensor:
+        images, own = self.labelled(number, labels)
+        z, p = self.model(images)
         pairs = all_pairs(p, z, own, self.loss.min_cluster_size, clusters=4)
         return pairs + self.loss.eta * covariance_term(z)
+
+    def train_predictor(self, number: int, labels: Sequence[Tensor]) -> None:
+        """On latents that do not change."""
+        adam = torch.optim.Adam(self.model.predictor.parameters(), lr=1e-3)
+        self.model.eval()
+        self.model.predictor.train()
+        for _ in range(self.training.predictor_steps):
+            images, own = self.labelled(number, labels)
+            z = self.model.encode(images).detach()
+            p = self.model.predictor(z)
+            loss = all_pairs(p, z, own, self.loss.min_cluster_size, clusters=4)
+            adam.zero_grad()
+            torch.autograd.backward(loss)
+            bias = self.model.predictor[0].bias.grad
+            assert isinstance(bias, Tensor)
+            bias.zero_()  # BatchNorm takes it away again; see ``step``
+            adam.step()
+            self.steps += 1
 
 
 def states_of(config: ClusterConfig, clients: Sequence[Client]) -> list[CCFCState]:
@@ -145,14 +176,18 @@ def states_of(config: ClusterConfig, clients: Sequence[Client]) -> list[CCFCStat
 
 
 @pytest.mark.usefixtures("double_precision")
+@pytest.mark.parametrize("settings", [(), WARM])
 @pytest.mark.parametrize("p", [0.0, 1.0])
-def test_rounds_of_both_phases_are_those_of_a_plain_loop_over_mixed_batches(p: float) -> None:
-    config, clients = small_config(*STEPS), skewed_clients(p)
+def test_rounds_of_both_phases_are_those_of_a_plain_loop_over_mixed_batches(
+    p: float, settings: tuple[str, ...]
+) -> None:
+    config, clients = small_config(*STEPS, *settings), skewed_clients(p)
     assert len({len(client) for client in clients}) == len(clients)
     states = states_of(config, clients)
     loop = PlainLoop(config, clients)
     loop.run(states)
-    assert states[-1].version == loop.steps == 4 * round(sum(map(len, clients)) / BATCH)
+    alone = loop.training.predictor_steps
+    assert states[-1].version == loop.steps == 4 * round(sum(map(len, clients)) / BATCH) + alone
     expected = loop.model.state_dict()
     assert states[-1].model.keys() == expected.keys()
     for name, found in states[-1].model.items():
@@ -170,7 +205,7 @@ def assert_close(found: CCFCState, expected: CCFCState) -> None:
 
 
 @pytest.mark.usefixtures("double_precision")
-@pytest.mark.parametrize("settings", [STEPS, (*STEPS, *NEIGHBOURS)])
+@pytest.mark.parametrize("settings", [STEPS, (*STEPS, *NEIGHBOURS), (*STEPS, *NEIGHBOURS, *WARM)])
 @pytest.mark.parametrize("p", [0.0, 1.0])
 def test_clients_in_processes_of_their_own_make_the_same_steps(
     settings: tuple[str, ...], p: float
