@@ -1,0 +1,310 @@
+"""CCFC beside its authors' public code, on the same images, partition and number of rounds.
+
+Get the code of Yan et al. first (github.com/Jarvisyan/CCFC-pytorch: ``main.py`` and ``model.py``);
+this script reads it where it lies, and fetches nothing. It stands in for what would not be alike:
+the data set and the division among clients are ours, k-means has the ten restarts that were
+scikit-learn's default when the code was written, and the numbers of rounds are those asked for.
+
+Example:
+    python -m scripts.side_by_side ../CCFC-pytorch --out side-by-side --seeds 0 --seeds 1 --seeds 2
+
+Runs that have ended are not repeated.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import io
+import json
+import runpy
+import statistics
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from types import ModuleType
+from typing import Annotated, Any
+
+import torch
+import typer
+from rich.console import Console
+from rich.table import Table
+from scipy import stats
+from torch import Tensor
+from torch.nn import functional as F
+
+from ccfcpp.clustering.ccfc.representations import GlobalModel
+from ccfcpp.clustering.config import ClusterConfig
+from ccfcpp.clustering.experiment import ClusteringExperiment
+from ccfcpp.clustering.kmeans.server import kmeans, most_similar
+from ccfcpp.clustering.setup import load_data
+from ccfcpp.core.config_layers import nest, resolve
+from ccfcpp.core.metrics import clustering_scores, effective_rank, spectrum
+from ccfcpp.engine.memories import ClientMemories
+from ccfcpp.runs.environment import keep_freed_memory, use_processors
+
+MEASURES = {
+    "loss": "loss",
+    "rank": "effective rank",
+    "kmeans": "NMI of k-means",
+    "own": "NMI by its own rule",
+}
+OURS, THEIRS = "ccfcpp", "authors"
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Rounds:
+    """How many rounds of pre-training and of cluster contrast."""
+
+    pretraining: int
+    contrast: int
+
+
+def setting(images: int, p: float, seed: int, rounds: Rounds) -> ClusteringExperiment:
+    """CCFC as its authors publish it, on a part of MNIST."""
+    overrides = nest("dataset", "mnist") | {
+        "method": "ccfc",
+        "preset": "published",
+        "seed": seed,
+        "data": {"images": images},
+        "partition": {"p": p},
+        "training": {"pretrain_rounds": rounds.pretraining, "rounds": rounds.contrast},
+    }
+    config = resolve(ClusterConfig, "cluster", {}, overrides)
+    return ClusteringExperiment(config, load_data(config))
+
+
+def measured(latents: Tensor, truth: Tensor) -> Row:
+    """Effective rank of the latents, and NMI of k-means on them at unit length."""
+    found = kmeans(F.normalize(latents, dim=1), 10, seed=0)
+    clusters = most_similar(F.normalize(latents, dim=1), found.centroids)
+    scores = clustering_scores(truth.numpy(), clusters.numpy())
+    return {"rank": effective_rank(spectrum(latents)), "kmeans": scores["nmi"]}
+
+
+def ours(experiment: ClusteringExperiment) -> Iterator[Row]:
+    """Run CCFC here, and measure the global model after each round."""
+    truth = experiment.data.labels
+    algorithm: Any = experiment.algorithm
+    model: GlobalModel = algorithm.global_model
+    assert truth is not None
+    federation, memories = experiment.federation(), ClientMemories(experiment.device, 0)
+    state = algorithm.initial_state(experiment.randomness)
+    for number in range(algorithm.rounds):
+        state, report = federation.run_round(state, number)
+        row = {"loss": report.figures["loss"]}
+        row |= measured(model.of_other(state.model, experiment.data.images), truth)
+        if algorithm.knows_clusters(state):
+            row["own"] = experiment.scores(number, state, memories)["nmi"]
+        yield row
+
+
+# --- the authors' code --------------------------------------------------------------------------
+
+
+class Images:
+    """Stands in for torchvision's MNIST: our images, the first ones as the training set."""
+
+    def __init__(self, images: Tensor, labels: Tensor) -> None:
+        self.images, self.labels = images, labels
+
+    def __call__(self, root: str, train: bool, download: bool, transform: Any) -> Part:
+        """A part, as the class's constructor gives it."""
+        split = len(self.images) * 6 // 7
+        part = slice(0, split) if train else slice(split, None)
+        return Part(self.images[part], self.labels[part].clone(), transform)
+
+
+class Part(torch.utils.data.Dataset[tuple[Any, Tensor]]):
+    """A data set with ``targets`` that may be replaced."""
+
+    def __init__(self, images: Tensor, targets: Tensor, transform: Callable[[Any], Any]) -> None:
+        from torchvision.transforms.functional import to_pil_image
+
+        self.pictures = [to_pil_image(image) for image in images]
+        self.targets = targets
+        self.transform = transform
+
+    def __len__(self) -> int:
+        return len(self.pictures)
+
+    def __getitem__(self, index: int) -> tuple[Any, Tensor]:
+        return self.transform(self.pictures[index]), self.targets[index]
+
+
+class Losses:
+    """Mean loss of a round, from the terms that the code computes.
+
+    A step of pre-training takes two terms of views and two of models; one of cluster contrast takes
+    a term for each cluster, and one of models.
+    """
+
+    def __init__(self, weight: float) -> None:
+        self.weight = weight
+        self.steps: list[float] = []
+        self.of_clusters: list[float] = []
+        self.of_samples: list[float] = []
+
+    def sample(self, of: Callable[[Tensor, Tensor], Tensor], p: Tensor, z: Tensor) -> Tensor:
+        """A term of views, or of models."""
+        found = of(p, z)
+        self.of_samples.append(float(found.detach()))
+        if self.of_clusters:
+            drift = self.of_samples.pop()
+            self.steps.append(statistics.fmean(self.of_clusters) + self.weight * drift)
+            self.of_clusters.clear()
+        elif len(self.of_samples) == 4:
+            first, second, *drifts = self.of_samples
+            self.steps.append((first + second) / 2 + self.weight * sum(drifts) / 2)
+            self.of_samples.clear()
+        return found
+
+    def cluster(self, of: Callable[[Tensor, Tensor], Tensor], p: Tensor, z: Tensor) -> Tensor:
+        """A term of a cluster."""
+        found = of(p, z)
+        self.of_clusters.append(float(found.detach()))
+        return found
+
+    def mean(self) -> float:
+        """The mean since it was asked for last."""
+        found = statistics.fmean(self.steps)
+        self.steps.clear()
+        return found
+
+
+def theirs(code: Path, experiment: ClusteringExperiment, rounds: Rounds, folder: Path) -> list[Row]:
+    """Run the authors' code on the images and clients of an experiment."""
+    data, truth = experiment.data, experiment.data.labels
+    assert truth is not None
+    sys.path.insert(0, str(code))
+    sys.modules.pop("model", None)
+    sys.modules["tqdm"] = display = Quiet("tqdm")
+    display.__spec__ = ModuleSpec("tqdm", None)
+    model: Any = importlib.import_module("model")
+    losses, rows = Losses(weight=0.001), []
+    scored = model.clustering_by_cosine_similarity
+
+    def observed(loader: Any, network: Any, *others: Any) -> Any:
+        result = scored(loader, network, *others)
+        if losses.steps:  # It is called once more between the phases.
+            with torch.no_grad():
+                parts = torch.split(data.images.float() / 255, 1000)
+                latents = torch.cat([network(part)[0] for part in parts])
+            rows.append({"loss": losses.mean(), **measured(latents, truth), "own": result[2]})
+        return result
+
+    def divided(nets: dict[str, Any], M: int, p: float, ground_truth: Tensor) -> None:  # noqa: N803 - the code calls it so
+        nets.update({f"d_{client}": experiment.parts[client].numpy() for client in range(M)})
+
+    counts = {100: rounds.pretraining, 30: rounds.contrast}
+    replaced: dict[str, Any] = {
+        "MNIST": Images(data.images.cpu(), truth.cpu()),
+        "construct_workers": divided,
+        "clustering_by_cosine_similarity": observed,
+        "KMeans": partial(model.KMeans, n_init=10),
+        "asymmetric_loss": partial(losses.sample, model.asymmetric_loss),
+        "symmetric_loss": partial(losses.cluster, model.symmetric_loss),
+        "range": lambda *a: range(*(counts.get(n, n) for n in a)) if len(a) == 1 else range(*a),
+    }
+    vars(model).update(replaced)
+    arguments = ["--num_workers", "0", "--exp_dir", str(folder), "--data_root", str(folder)]
+    arguments += ["--seed", str(experiment.config.seed), "--p", str(experiment.config.partition.p)]
+    before, sys.argv = sys.argv, ["main.py", *arguments]
+    try:
+        with contextlib.redirect_stdout(io.StringIO()):
+            shared = {"range": replaced["range"]}
+            runpy.run_path(str(code / "main.py"), shared, run_name="__main__")
+    finally:
+        sys.argv = before
+        sys.path.remove(str(code))
+    return rows
+
+
+class Quiet(ModuleType):
+    """Stands in for the module tqdm, and for its display, which shows nothing."""
+
+    class tqdm:  # noqa: N801 - its name
+        """A display of items."""
+
+        def __init__(self, items: Any) -> None:
+            self.items = items
+
+        def __iter__(self) -> Iterator[Any]:
+            return iter(self.items)
+
+        def set_description(self, text: str) -> None:
+            """Nothing is shown."""
+
+
+# --- the table ----------------------------------------------------------------------------------
+
+
+def table(found: Sequence[tuple[str, int, list[Row]]], at: Sequence[int]) -> Table:
+    """Means and deviations of both sides after some rounds, and p of Welch's test of means."""
+    shown = Table("after round", "measure", OURS, THEIRS, "p (Welch)")
+    for number in at:
+        for key, title in MEASURES.items():
+            sides = [
+                [rows[number - 1][key] for side, _, rows in found if side == one]
+                for one in (OURS, THEIRS)
+                if all(key in rows[number - 1] for side, _, rows in found if side == one)
+            ]
+            if len(sides) == 2 and all(sides):
+                shown.add_row(str(number), title, *map(_mean, sides), _welch(*sides))
+    return shown
+
+
+def _mean(values: list[float]) -> str:
+    spread = statistics.stdev(values) if len(values) > 1 else 0.0
+    return f"{statistics.fmean(values):.3f} ± {spread:.3f}"
+
+
+def _welch(first: list[float], second: list[float]) -> str:
+    if min(len(first), len(second)) < 2:
+        return "-"
+    return f"{stats.ttest_ind(first, second, equal_var=False).pvalue:.2f}"
+
+
+@app.command()
+def main(
+    code: Annotated[Path, typer.Argument(help="Folder of the authors' code.")],
+    out: Annotated[Path, typer.Option(help="Folder of the results.")],
+    images: Annotated[int, typer.Option(help="Images of MNIST.")] = 14000,
+    p: Annotated[float, typer.Option(help="Degree of skew.")] = 0.0,
+    seeds: Annotated[list[int], typer.Option(help="Seeds.")] = [0, 1, 2],  # noqa: B006 - typer's
+    pretraining: Annotated[int, typer.Option(help="Rounds of pre-training.")] = 20,
+    contrast: Annotated[int, typer.Option(help="Rounds of cluster contrast.")] = 5,
+) -> None:
+    """Run both sides with each seed, and print the table."""
+    if not (code / "model.py").is_file():
+        raise typer.BadParameter(f"{code} has no model.py: give the folder of the authors' code")
+    keep_freed_memory()
+    use_processors()
+    out.mkdir(parents=True, exist_ok=True)
+    rounds = Rounds(pretraining, contrast)
+    found: list[tuple[str, int, list[Row]]] = []
+    for seed in seeds:
+        for side in (OURS, THEIRS):
+            path = out / f"{side}-{seed}.json"
+            if not path.exists():
+                experiment = setting(images, p, seed, rounds)
+                scratch = out / f"{side}-{seed}"
+                rows = (
+                    list(ours(experiment))
+                    if side == OURS
+                    else theirs(code.resolve(), experiment, rounds, scratch)
+                )
+                path.write_text(json.dumps(rows))
+            found.append((side, seed, json.loads(path.read_text())))
+    whole = pretraining + contrast
+    at = sorted({1, 2, 5, pretraining // 2, pretraining, pretraining + 1, whole} - {0})
+    Console().print(table(found, [number for number in at if number <= whole]))
+
+
+if __name__ == "__main__":
+    app()
