@@ -68,13 +68,19 @@ class Setting:
     """A data set divided among clients, for ccfcpp and for the plain implementation."""
 
     def __init__(
-        self, dataset: str, clients: int, images: int | None, device: str, workers: int = 2
+        self,
+        dataset: str,
+        clients: int,
+        images: int | None,
+        device: str,
+        workers: int = 2,
+        precision: str = "float32",
     ) -> None:
         self.workers = workers
         overrides = nest("dataset", dataset) | {"method": "ccfc++"}
         overrides |= {"partition": {"p": 0.75, "clients": clients}, "device": device}
         # Averaging models of different initial weights gives a model whose rounds are not typical.
-        overrides |= {"data": {"images": images}}
+        overrides |= {"data": {"images": images}, "compute": {"precision": precision}}
         overrides |= {"model": {"initialization": "common"}}
         self.config = resolve(ClusterConfig, "cluster", {}, overrides)
         self.data = load_data(self.config)
@@ -165,7 +171,8 @@ def clustering(setting: Setting, repeats: int) -> tuple[Seconds, dict[str, float
 
 def step(setting: Setting, repeats: int, cohort: int) -> tuple[Seconds, dict[str, float]]:
     """Measure a pre-training step of one client, and compare it with the peak rate of products."""
-    stack = ModelStack(setting.make_model, cohort, setting.device)
+    precision = setting.config.compute.precision
+    stack = ModelStack(setting.make_model, cohort, setting.device, precision=precision)
     plain = setting.plain().models[0]
     stack.load(0, plain.state_dict())
     for index in range(1, cohort):
@@ -188,7 +195,8 @@ def step(setting: Setting, repeats: int, cohort: int) -> tuple[Seconds, dict[str
         torch.autograd.backward(siamese((p1, p2), (z1, z2)))
         plain_adam.step()
 
-    square = torch.rand(2048, 2048, device=setting.device)
+    rounded = torch.bfloat16 if precision == "bfloat16" else torch.float32
+    square = torch.rand(2048, 2048, device=setting.device, dtype=rounded)
     operations = cohort * 2 * setting.batch * training_operations(setting)
     for work in (ours, theirs):
         work()
@@ -319,6 +327,7 @@ def main(
     repeats: Annotated[int, typer.Option(help="Rounds that are measured, of each kind.")] = 3,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     cohort: Annotated[int, typer.Option(help="Clients of the training step.")] = 1,
+    precision: Annotated[str, typer.Option(help="float32 or bfloat16, of ours.")] = "float32",
     workers: Annotated[int, typer.Option(help="DataLoader workers of the plain rounds.")] = 2,
     parts: Annotated[
         str, typer.Option(help=f"Of: {', '.join(sorted(PARTS))}.")
@@ -368,7 +377,7 @@ def main(
     if wanted <= _ALONE:
         report(dataset, device, seconds, figures, json_path)
         return
-    setting = Setting(dataset, clients, images, device, workers)
+    setting = Setting(dataset, clients, images, device, workers, precision)
     if "augmentation" in wanted:
         seconds |= augmentation(setting, 20)
     if "step" in wanted:

@@ -51,10 +51,6 @@ class TrainingConfig(Section):
     predictor_steps: Annotated[Count, _SYNCHRONISED, _CONTRASTED] = 0
     """Steps before the first cluster-contrastive round in which the predictor alone is trained: a
     fresh one passes noise into a good encoder."""
-    contrast_views: Annotated[
-        bool, _SYNCHRONISED, When("privacy.level", "none", "client"), _CONTRASTED
-    ] = False
-    """Whether cluster-contrastive steps show two random views of each image, and not the image."""
     local_epochs: Positive = 1
     """Passes over the images in a round."""
     batch_size: Annotated[int, Field(ge=2, le=10**6), _LOCAL] = 128

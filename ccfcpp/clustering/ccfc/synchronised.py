@@ -133,12 +133,11 @@ class SynchronisedTraining:
 
     def client_works(self, crew: Crew) -> list[AnyClientWork]:
         """The clients' work in both phases."""
-        views = RandomViews(self.problem.config.section(ViewsConfig))
-        shown = views if self.training.contrast_views else None
-        labelled = LabelledBatches(self.model, self.loss, self.problem.clusters, shown)
+        views = SiameseBatches(self.model, self.loss, self.problem.config.section(ViewsConfig))
+        labelled = LabelledBatches(self.model, self.loss, self.problem.clusters)
         works: list[AnyClientWork] = [
             Labelling(self.global_model, self.rule, crew.bounding),
-            *self.pretraining.works(SiameseBatches(self.model, self.loss, views), crew.bounding),
+            *self.pretraining.works(views, crew.bounding),
             *self.contrast.works(labelled, crew.bounding),
         ]
         if self.training.predictor_steps:
@@ -166,13 +165,26 @@ class SynchronisedTraining:
 
 
 @dataclass(frozen=True)
-class RandomViews:
-    """Two random views of each image whose turn it is."""
+class SiameseBatches:
+    """Two random views of each image, for pre-training."""
 
+    model: Latents[ContrastiveModel]
+    loss: LossConfig
     views: ViewsConfig
 
-    def pair(self, step: int, turn: Turn, randomness: Randomness) -> tuple[Tensor, Tensor]:
-        """First views and second views, each of shape (images, channels, height, width)."""
+    def batch(
+        self, task: Task, known: Known, turns: Sequence[Turn], randomness: Randomness
+    ) -> Batch | None:
+        """Two views of the images whose turn it is."""
+        model = self.model.load(known)
+        with section("views"):
+            pairs = [self._pair(known.version, each, randomness) for each in turns]
+            shown = torch.stack([torch.cat(side) for side in zip(*pairs, strict=True)])
+        if shown.shape[1] == 0:
+            return None
+        return Batch(partial(siamese_program, model, self.loss), (shown.transpose(0, 1),))
+
+    def _pair(self, step: int, turn: Turn, randomness: Randomness) -> tuple[Tensor, Tensor]:
         client = turn.client
         shown = to_float(client.images[torch.cat([turn.chosen, turn.chosen])])
         if len(shown) == 0:
@@ -185,39 +197,16 @@ class RandomViews:
 
 
 @dataclass(frozen=True)
-class SiameseBatches:
-    """Two random views of each image, for pre-training."""
-
-    model: Latents[ContrastiveModel]
-    loss: LossConfig
-    views: RandomViews
-
-    def batch(
-        self, task: Task, known: Known, turns: Sequence[Turn], randomness: Randomness
-    ) -> Batch | None:
-        """Two views of the images whose turn it is."""
-        model = self.model.load(known)
-        with section("views"):
-            pairs = [self.views.pair(known.version, each, randomness) for each in turns]
-            shown = torch.stack([torch.cat(side) for side in zip(*pairs, strict=True)])
-        if shown.shape[1] == 0:
-            return None
-        return Batch(partial(siamese_program, model, self.loss), (shown.transpose(0, 1),))
-
-
-@dataclass(frozen=True)
 class LabelledBatches:
     """Images with their pseudo-labels, for cluster-contrastive training.
 
     Attributes:
-        views: What is shown in place of an image; None: the image itself.
         alone: Whether the predictor alone is trained, on latents of the model as it is used.
     """
 
     model: Latents[ContrastiveModel]
     loss: LossConfig
     clusters: int
-    views: RandomViews | None = None
     alone: bool = False
 
     def batch(
@@ -229,13 +218,8 @@ class LabelledBatches:
         for turn in turns:
             memory = turn.client.memory
             if int(memory.get(_ROUND, torch.tensor(-1))) == task.round:
-                own = memory[_LABELS][turn.chosen]
-                if self.views is None:
-                    images.append(to_float(turn.client.images[turn.chosen]))
-                    labels.append(own)
-                else:
-                    images += self.views.pair(known.version, turn, randomness)
-                    labels += [own, own]
+                images.append(to_float(turn.client.images[turn.chosen]))
+                labels.append(memory[_LABELS][turn.chosen])
         if sum(map(len, labels)) == 0:
             return None
         shown, given = torch.cat(images), torch.cat(labels)

@@ -46,7 +46,7 @@ NEIGHBOURS = (
     "training.pretraining=neighbours", "scan.steps=6", "scan.steps_per_round=3", "scan.batch=40",
     "scan.neighbours=3", "scan.mine_every=2", "scan.precision=full",
 )  # fmt: skip
-WARM = ("training.predictor_steps=5", "training.contrast_views=true")
+WARM = ("training.predictor_steps=5",)
 IDLE_BIASES = IDLE | {"backbone.3.bias"}
 VARIANTS = pytest.mark.parametrize(
     "settings",
@@ -86,10 +86,10 @@ class PlainLoop:
             adam.param_groups[0]["lr"] = self.training.learning_rate if pretrains else rate
             labels = [] if pretrains else [self.labels(c, before.centroids) for c in self.clients]
             if number == self.training.pretrain_rounds:
-                self.train_predictor(number, labels)
+                self.train_predictor(labels)
             self.model.train()
             for _ in range(round(self.training.local_epochs * self.samples / BATCH)):
-                loss = self.siamese(number) if pretrains else self.contrast(number, labels)
+                loss = self.siamese(number) if pretrains else self.contrast(labels)
                 self.step(loss, adam)
                 self.steps += 1
 
@@ -108,7 +108,7 @@ class PlainLoop:
         share = BATCH * len(client) / self.samples
         return turn(len(client), share, self.steps, Randomness(0).of_client(client.id))
 
-    def views(self, number: int) -> tuple[Tensor, Tensor]:
+    def siamese(self, number: int) -> Tensor:
         firsts, seconds = [], []
         for client in self.clients:
             chosen = self.turns(client)
@@ -119,10 +119,7 @@ class PlainLoop:
                 firsts.append(render_views(shown, drawn[place : place + 1]))
                 other = len(chosen) + place
                 seconds.append(render_views(shown, drawn[other : other + 1]))
-        return torch.cat(firsts), torch.cat(seconds)
-
-    def siamese(self, number: int) -> Tensor:
-        z, p = self.model(torch.cat(self.views(number)))
+        z, p = self.model(torch.cat([*firsts, *seconds]))
         (z1, z2), (p1, p2) = z.chunk(2), p.chunk(2)
         loss: Tensor = (d(p1, z2) + d(p2, z1)).mean() / 2
         return loss + self.loss.pretrain_eta * covariance_term(z)
@@ -134,28 +131,26 @@ class PlainLoop:
         similarities = F.normalize(z, dim=1) @ F.normalize(centroids.double(), dim=1).T
         return similarities.argmax(dim=1)
 
-    def labelled(self, number: int, labels: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+    def labelled(self, labels: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
         """What a cluster-contrastive step shows, and the pseudo-labels."""
         turns = [self.turns(client) for client in self.clients]
-        own = torch.cat([known[chosen] for known, chosen in zip(labels, turns, strict=True)])
-        if self.training.contrast_views:
-            return torch.cat(self.views(number)), torch.cat([own, own])
         images = [c.images[chosen] for c, chosen in zip(self.clients, turns, strict=True)]
+        own = torch.cat([known[chosen] for known, chosen in zip(labels, turns, strict=True)])
         return torch.cat(images).double() / 255, own
 
-    def contrast(self, number: int, labels: Sequence[Tensor]) -> Tensor:
-        images, own = self.labelled(number, labels)
+    def contrast(self, labels: Sequence[Tensor]) -> Tensor:
+        images, own = self.labelled(labels)
         z, p = self.model(images)
         pairs = all_pairs(p, z, own, self.loss.min_cluster_size, clusters=4)
         return pairs + self.loss.eta * covariance_term(z)
 
-    def train_predictor(self, number: int, labels: Sequence[Tensor]) -> None:
+    def train_predictor(self, labels: Sequence[Tensor]) -> None:
         """On latents that do not change."""
         adam = torch.optim.Adam(self.model.predictor.parameters(), lr=1e-3)
         self.model.eval()
         self.model.predictor.train()
         for _ in range(self.training.predictor_steps):
-            images, own = self.labelled(number, labels)
+            images, own = self.labelled(labels)
             z = self.model.encode(images).detach()
             p = self.model.predictor(z)
             loss = all_pairs(p, z, own, self.loss.min_cluster_size, clusters=4)
