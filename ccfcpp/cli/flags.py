@@ -87,7 +87,10 @@ CLASSIFICATION_METHOD = Flag("method", f"One of {_CLASSIFIERS}.", "NAME")
 ANY_METHOD = Flag("method", f"One of {_SYSTEMS}; to classify, one of {_CLASSIFIERS}.", "NAME")
 COMPARED_METHODS = Flag("method", f"Of {_SYSTEMS}.", "A,B,…", "methods", default="all")
 PRESET = Flag(
-    "preset", "default; or published: CCFC and CCFC++ as in their papers and code.", "NAME"
+    "preset",
+    "default; published: CCFC and CCFC++ as in their papers and code; or neighbours: CCFC++ on "
+    "Fed-SCAN's start.",
+    "NAME",
 )
 PARTITION = Flag("partition.kind", _FOLDERS, "KIND", "partition")
 LABEL_PARTITION = replace(PARTITION, help="iid, or domain (each folder is a client).")

@@ -418,7 +418,7 @@ def test_fed_scan_without_a_single_step_says_so(tmp_path: Path) -> None:
         (["--no-such-flag"], "--no-such-flag"),
         (["--dataset", "minst"], "mnist"),
         (["--method", "ccfc+"], "--method ccfc+ is refused: did you mean 'ccfc++'?"),
-        (["--preset", "paper"], "--preset paper is refused: it should be 'default' or 'published'"),
+        (["--preset", "paper"], "it should be 'default', 'neighbours' or 'published'"),
         (["--method", "ccfc", "--eta", 1], "but --eta 1 and loss.pretrain_eta = 0"),
         (["--clusters", 1798], "--clusters 1798 is more than the 1797 images"),
         (["--clients", 1798], "clients = 1798 is more than the 1797 images"),

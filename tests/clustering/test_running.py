@@ -44,7 +44,10 @@ def test_bad_settings_are_one_line_and_write_nothing(tmp_path: Path) -> None:
         ({"loss.lamda": 1}, "did you mean 'loss.lam'"),
         ({"method": "km", "loss.eta": 1}, "no effect on km"),
         ({"partition.p": 2}, "partition.p = 2"),
-        ({"preset": "paper"}, "preset = paper is refused: it should be 'default' or 'published'"),
+        (
+            {"preset": "paper"},
+            "preset = paper is refused: it should be 'default', 'neighbours' or 'published'",
+        ),
     ):
         with pytest.raises(UsageError, match=complaint):
             ccfcpp.run(settings, out=tmp_path / "run")

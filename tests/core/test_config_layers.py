@@ -111,7 +111,7 @@ def test_values_of_the_user_lie_over_the_published_preset() -> None:
 def test_an_unknown_preset_is_one_line_with_those_that_there_are(value: object) -> None:
     with pytest.raises(UsageError) as caught:
         resolve(ClusterConfig, "cluster", {"preset": value})
-    said = f"preset = {value} is refused: it should be 'default' or 'published'"
+    said = f"preset = {value} is refused: it should be 'default', 'neighbours' or 'published'"
     assert str(caught.value) == said
 
 
