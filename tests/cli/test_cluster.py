@@ -346,8 +346,9 @@ def test_images_pass_the_frozen_model_once_a_round(
     assert result.code == 0, result.stderr
     # Rounds 1 (the last of pre-training), 2 and 3 each end with a new model.
     models = 3
-    # The last round's two local models are compared with the global one, on all images.
-    compared = 2 + 1
+    # Each of the four rounds has an effective rank, and the last one's two local models are
+    # compared with the global one, on all images.
+    compared = 4 + 2
     assert sum(passes) == (models + compared) * 1797
 
 

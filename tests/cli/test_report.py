@@ -40,7 +40,7 @@ def complaint(*arguments: object) -> str:
 
 def test_every_figure_has_its_files(reported: Path) -> None:
     names = {path.stem for path in (reported / "figures").iterdir()}
-    assert len(names) == 15
+    assert len(names) == 16
     for name in names:
         with Image.open(reported / "figures" / f"{name}.png") as picture:
             assert min(picture.size) > 200
@@ -77,7 +77,7 @@ def test_the_same_run_gives_the_same_files(reported: Path, tmp_path: Path) -> No
     out = tmp_path / "again"
     assert succeeded("report", reported, "--out", out).stdout == f"{out / 'report.html'}\n"
     files = [path for path in out.rglob("*") if path.is_file()]
-    assert len(files) == 3 * 15 + 1
+    assert len(files) == 3 * 16 + 1
     for path in files:
         assert path.read_bytes() == (reported / path.relative_to(out)).read_bytes(), path
 
@@ -224,7 +224,7 @@ def test_a_run_of_steps_has_every_figure_but_that_of_local_models(
         {path.stem for path in (report / "figures").iterdir()}
         for report in (reported, tmp_path / "alone")
     )
-    assert local - drawn == {"gap"}
+    assert local - drawn == {"gap", "rank"}
     assert drawn < local
     succeeded("report", scan_run, reported, "--out", tmp_path / "both")
     page = (tmp_path / "both" / "report.html").read_text()
