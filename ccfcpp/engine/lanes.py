@@ -1,8 +1,7 @@
 """Clients that train at the same time, each on one part of the processor.
 
 A library's threads share a convolution badly: its gradient takes 0.7 of the time on two cores, not
-0.5. Clients do not wait for each other, and what one of them computes does not depend on how many
-cores there are.
+0.5. Clients do not wait for each other.
 """
 
 import contextvars

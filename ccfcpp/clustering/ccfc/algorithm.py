@@ -48,7 +48,7 @@ from ccfcpp.engine.algorithm import Crew
 from ccfcpp.engine.client import Client
 from ccfcpp.engine.exchange import AnyClientWork, AnyServerWork, ClientSide
 from ccfcpp.engine.lanes import in_lanes
-from ccfcpp.models.stack.capacity import Cohort, cohort_of
+from ccfcpp.models.stack.capacity import Cohort, cohort_of, lanes_of
 from ccfcpp.models.stack.stacked import ModelStack, training_bytes
 from ccfcpp.models.state import random_state
 
@@ -154,14 +154,15 @@ class CCFC(ClusteringAlgorithm[CCFCState]):
     def client_side(self, crew: Crew) -> ClientSide:
         """Training in the configured way, centroids, and sums for their refinement."""
         works: list[AnyClientWork] = [SumMembers(self.refinement, self._members, crew)]
-        cohort = self._cohort(crew)
         if self.points_travel:
             own = GlobalEncoderCentroids(self.global_model, self.rule, crew.least)
-            works.append(in_lanes([own] * cohort.lanes))
+            wanted, device = self.problem.config.compute.cohort, self.problem.device
+            works.append(in_lanes([own] * lanes_of(wanted, crew.together, device)))
         if self.start:
             works += self.start.client_works(crew)
         if self.synchronised:
             return ClientSide.of(*works, *self.synchronised.client_works(crew))
+        cohort = self._cohort(crew)
         trainers = [
             ContrastiveTrainer(
                 self.problem, self.make_model, cohort.stacked, self.global_model, self.rule

@@ -30,6 +30,12 @@ class Cohort:
         return self.lanes * self.stacked
 
 
+def lanes_of(wanted: Literal["auto"] | int, together: int, device: torch.device) -> int:
+    """In how many threads the ``together`` clients of a round work; see ``cohort_of``."""
+    most = together if wanted == "auto" else min(wanted, together)
+    return min(torch.get_num_threads(), most) if device.type == "cpu" else 1
+
+
 def cohort_of(
     wanted: Literal["auto"] | int, together: int, bytes_of_one: int, device: torch.device
 ) -> Cohort:
@@ -37,9 +43,8 @@ def cohort_of(
 
     ``auto`` stands for as many as memory serves, where one takes ``bytes_of_one``.
     """
-    most = together if wanted == "auto" else min(wanted, together)
-    lanes = min(torch.get_num_threads(), most) if device.type == "cpu" else 1
-    share = -(-most // lanes)
+    lanes = lanes_of(wanted, together, device)
+    share = -(-(together if wanted == "auto" else min(wanted, together)) // lanes)
     if wanted != "auto":
         return Cohort(lanes, share)
     room = _LANE_BYTES
