@@ -34,7 +34,7 @@ def test_losses_are_put_together_by_step() -> None:
 
 
 def test_the_table_has_both_sides_and_a_test_of_means() -> None:
-    rows = [[{"loss": value, "rank": 2.0, "kmeans": 0.1}] for value in (1.0, 1.5, 2.0)]
+    rows = [[{"loss": value, "rank": 2 * value, "kmeans": value / 10}] for value in (1.0, 1.5, 2.0)]
     found = [(side, seed, rows[seed]) for side in (OURS, THEIRS) for seed in range(3)]
     shown = table(found, [1])
     assert shown.row_count == 3  # nobody had clusters yet
