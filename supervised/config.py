@@ -55,13 +55,13 @@ class SamplesConfig(DataConfig):
 class LabelPartitionConfig(Section):
     """How the training images are divided among clients."""
 
-    kind: Literal["dirichlet", "pathological", "iid", "domain"] = "dirichlet"
-    """``dirichlet``: shares of each class by Dir(alpha); ``pathological``: M classes a client;
+    kind: Literal["dirichlet", "classes", "iid", "domain"] = "dirichlet"
+    """``dirichlet``: shares of each class by Dir(alpha); ``classes``: M classes a client;
     ``iid``: at random; ``domain``: each folder is a client."""
     alpha: Annotated[float, Field(gt=0), _DIRICHLET] = 0.5
     """Concentration of ``dirichlet``: heterogeneous where it is small; ``inf`` is ``iid``."""
-    classes_per_client: Annotated[Positive, When("partition.kind", "pathological")] = 2
-    """M of ``pathological``."""
+    classes_per_client: Annotated[Positive, When("partition.kind", "classes")] = 2
+    """M of ``classes``."""
     clients: Positive | None = None
     """Number of clients: 10 where it is null, or as many as folders."""
     min_samples: Annotated[Positive, _DIRICHLET] = 10

@@ -209,7 +209,7 @@ class ClassificationExperiment(Experiment[ServerState]):
         config = self.config
         partition = config.partition
         decorrelation = config.decorrelation
-        by_alpha, by_class = partition.kind == "dirichlet", partition.kind == "pathological"
+        by_alpha, by_class = partition.kind == "dirichlet", partition.kind == "classes"
         # JSON has no infinity.
         alpha = partition.alpha if partition.alpha != math.inf else "inf"
         return {

@@ -15,7 +15,7 @@ from ccfcpp.data.partition import (
     dirichlet_partition,
     iid_partition,
     owner_partition,
-    pathological_partition,
+    classes_partition,
 )
 from ccfcpp.models.encoders import ResNet18Backbone
 from supervised.classifiers import CLASSIFIERS
@@ -171,8 +171,8 @@ def _parts(
         return _domains(config, data, train)
     if choice.kind == "iid":
         return iid_partition(len(train), clients, randomness)
-    if choice.kind == "pathological":
-        return pathological_partition(
+    if choice.kind == "classes":
+        return classes_partition(
             labels, classes, clients, choice.classes_per_client, randomness
         )
     return dirichlet_partition(

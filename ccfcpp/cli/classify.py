@@ -150,7 +150,7 @@ def _heading(config: ClassifyConfig) -> str:
 
 
 def _worth_naming(config: ClassifyConfig) -> Iterable[flags.Flag]:
-    of_kind = {"dirichlet": flags.ALPHA, "pathological": flags.CLASSES_PER_CLIENT}
+    of_kind = {"dirichlet": flags.ALPHA, "classes": flags.CLASSES_PER_CLIENT}
     degree = of_kind.get(config.partition.kind, flags.LABEL_PARTITION)
     weight = [flags.BETA] if config.decorrelation.kind != "none" else []
     named = (flags.DATASET, flags.CLASSIFICATION_METHOD, flags.DECORR, *weight, flags.MODEL)

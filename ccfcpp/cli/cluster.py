@@ -25,6 +25,7 @@ FLAGS = (
     flags.PRESET,
     flags.PARTITION,
     flags.SKEW,
+    flags.CLASSES_PER_CLIENT,
     flags.ALPHA,
     flags.CLIENTS,
     flags.CLUSTERS,
@@ -56,7 +57,11 @@ def _heading(config: ClusterConfig) -> str:
 
 
 def _worth_naming(config: ClusterConfig) -> Iterable[flags.Flag]:
-    degrees = {"skew": (flags.SKEW,), "dirichlet": (flags.ALPHA,)}
+    degrees = {
+        "skew": (flags.SKEW,),
+        "classes": (flags.CLASSES_PER_CLIENT,),
+        "dirichlet": (flags.ALPHA,),
+    }
     named = (flags.DATASET, flags.CLUSTERING_METHOD, flags.CLIENTS, flags.CLUSTERS, flags.SEED)
     return (*named, flags.PARTITION, *degrees.get(config.partition.kind, ()))
 

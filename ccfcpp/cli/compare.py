@@ -35,7 +35,7 @@ FLAGS = (
     flags.SKEWS,
     flags.PRESET,
     flags.PARTITION,
-    *flags.several(flags.ALPHA),
+    *flags.several(flags.CLASSES_PER_CLIENT, flags.ALPHA),
     flags.CLIENTS,
     flags.CLUSTERS,
     *flags.several(*flags.ABSENCE),

@@ -77,7 +77,7 @@ def _titled(panel: str, *flags: Flag) -> tuple[Flag, ...]:
 _ALL = "All systems"
 _SYSTEMS, _CLASSIFIERS, _DATASETS = ", ".join(METHODS), ", ".join(CLASSIFIERS), ", ".join(DATASETS)
 _IMAGES = f"One of {_DATASETS}; or an image folder, an archive of one, or an .npz file."
-_FOLDERS = "skew, dirichlet, iid, or folders (each folder is a client)."
+_FOLDERS = "skew, classes, dirichlet, iid, or folders (each folder is a client)."
 _SKEW = "Degree of skew, 0 (random) to 1 (one class a client)."
 ALL_SKEWS = ("0", "0.25", "0.5", "0.75", "1")
 
@@ -98,7 +98,7 @@ SKEW = Flag("partition.p", _SKEW, "P")
 SKEWS = Flag("partition.p", "Degrees of skew.", "P,Q,…", default=",".join(ALL_SKEWS))
 ALPHA = Flag("partition.alpha", "Dirichlet partition with this concentration; or inf.", "A")
 CLASSES_PER_CLIENT = Flag(
-    "partition.classes_per_client", "Pathological partition: M classes a client.", "M"
+    "partition.classes_per_client", "Partition in which a client holds M classes.", "M"
 )
 CLIENTS = Flag("partition.clients", "Number of clients.", "M", unset="one for each class or folder")
 TEN_CLIENTS = replace(CLIENTS, unset="10, or one for each folder")
@@ -245,7 +245,7 @@ def name_partition(named: Named) -> None:
     Raises:
         UsageError: Flags name different kinds.
     """
-    of_one_kind = {ALPHA: "dirichlet", CLASSES_PER_CLIENT: "pathological"}
+    of_one_kind = {ALPHA: "dirichlet", CLASSES_PER_CLIENT: "classes"}
     kinds = {
         flag.option: kind for flag, kind in of_one_kind.items() if named.get(flag.key) is not None
     }

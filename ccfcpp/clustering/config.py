@@ -26,11 +26,13 @@ class ClusterDataConfig(DataConfig):
 class PartitionConfig(Section):
     """How the images are divided among clients."""
 
-    kind: Literal["skew", "dirichlet", "iid", "folders"] = "skew"
-    """``skew``: the CCFC++ paper's p-skew; ``dirichlet``: shares of each class by Dir(alpha);
-    ``iid``: at random; ``folders``: a folder a client."""
+    kind: Literal["skew", "classes", "dirichlet", "iid", "folders"] = "skew"
+    """``skew``: the CCFC++ paper's p-skew; ``classes``: M classes a client; ``dirichlet``: shares
+    of each class by Dir(alpha); ``iid``: at random; ``folders``: a folder a client."""
     p: Annotated[Share, When("partition.kind", "skew")] = 0.0
     """Degree of ``skew``: 0 gives shares at random, 1 one class a client."""
+    classes_per_client: Annotated[Positive, When("partition.kind", "classes")] = 2
+    """M of ``classes``: with M times the clients up to the number of classes, none is shared."""
     alpha: Annotated[float, Field(gt=0), When("partition.kind", "dirichlet")] = 0.5
     """Concentration of ``dirichlet``: heterogeneous where it is small; ``inf`` is ``iid``."""
     clients: Positive | None = None
@@ -46,6 +48,8 @@ class PartitionConfig(Section):
         """
         if self.kind == "skew":
             return {"p": self.p}
+        if self.kind == "classes":
+            return {"classes_per_client": self.classes_per_client}
         if self.kind == "dirichlet":
             return {"alpha": self.alpha if self.alpha != math.inf else "inf"}
         return {}
@@ -53,6 +57,8 @@ class PartitionConfig(Section):
     @property
     def in_words(self) -> str:
         """The kind and its degree."""
+        if self.kind == "classes":
+            return f"{self.classes_per_client} classes a client"
         degree = (f"{name} = {float(value):g}" for name, value in self.degree.items())
         return ", ".join([self.kind, *degree])
 

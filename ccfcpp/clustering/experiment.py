@@ -200,7 +200,7 @@ class ClusteringExperiment(Experiment[Any]):
             "held": len(self.data) - len(self.unheld),
             "clusters": self.clusters,
             "partition": config.partition.kind,
-            **({"p": None, "alpha": None} | config.partition.degree),
+            **({"p": None, "classes_per_client": None, "alpha": None} | config.partition.degree),
             "seed": config.seed,
             "clients": len(self.parts),
             "connected": len(self.clients),

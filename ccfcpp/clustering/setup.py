@@ -12,6 +12,7 @@ from ccfcpp.data import ImageData, load
 from ccfcpp.data.images import random_part, selected
 from ccfcpp.data.imbalance import long_tailed
 from ccfcpp.data.partition import (
+    classes_partition,
     dirichlet_partition,
     iid_partition,
     owner_partition,
@@ -134,6 +135,14 @@ def partition(config: ClusterConfig, data: ImageData, randomness: Randomness) ->
     classes = len(data.classes)
     if choice.kind == "skew":
         return skewed_partition(data.labels, classes, clients, choice.p, randomness)
+    if choice.kind == "classes":
+        each = choice.classes_per_client
+        if each * clients < classes:
+            raise UsageError(
+                f"{clients} clients with {each} classes each leave some of the {classes} classes "
+                "without a client: give more of one or the other"
+            )
+        return classes_partition(data.labels, classes, clients, each, randomness)
     return dirichlet_partition(
         data.labels, classes, clients, choice.alpha, randomness, choice.min_samples
     )

@@ -167,15 +167,16 @@ def _dealt(
     return [torch.from_numpy(np.concatenate(parts)) for parts in zip(*by_class, strict=True)]
 
 
-def pathological_partition(
+def classes_partition(
     labels: Tensor, classes: int, clients: int, classes_per_client: int, randomness: Randomness
 ) -> list[Tensor]:
-    """Give each of K clients samples of M = ``classes_per_client`` classes only, "pathologically".
+    """Give each of K clients samples of M = ``classes_per_client`` classes only.
 
     A client takes M of the classes that have the fewest holders, at random among equals, so that
     the numbers of holders differ by one at most. The holders of a class divide its samples equally.
-    With M·K below the number of classes, samples of classes without a holder are left out. This
-    balanced dealing is ours: McMahan et al. (2017) sort the samples by label, cut them into M·K
+    With M·K below the number of classes, samples of classes without a holder are left out; with M·K
+    up to the number of classes no two clients share a class. This is the "pathological" partition;
+    the balanced dealing is ours: McMahan et al. (2017) sort the samples by label, cut them into M·K
     shards of one size and deal these out, so that a client has at most about M classes.
 
     Raises:

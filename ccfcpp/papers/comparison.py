@@ -20,7 +20,7 @@ _BY_PRESENCE = {
     for who in ("connected", "absent")
     for score, title in SCORES.items()
 }
-DEGREES = ("p", "alpha")
+DEGREES = ("p", "classes_per_client", "alpha")
 """Axes of how much clients differ, which are the columns of a table of scores."""
 _COSTS = {
     "communication_rounds": ("rounds", "{:.4g}"),

@@ -19,7 +19,7 @@ from ccfcpp.runs.study import Axes
 
 _NO_LABEL = ("method", "dataset", "decorrelation.kind")
 """Axes that the names of systems and images say already."""
-_FIRST = ("p", "alpha", "partition.alpha")
+_FIRST = ("p", "classes_per_client", "alpha", "partition.alpha")
 """Axes that stand before others."""
 _FAR = 100
 """Ratio of the largest cost to the least above which only powers of ten are named."""

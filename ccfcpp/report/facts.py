@@ -23,6 +23,7 @@ _TITLES = {
     "gap": "gap R",
     "tail_share": "share of the smaller half of singular values",
     "p": "degree of skew p",
+    "classes_per_client": "classes a client",
     "alpha": "Dirichlet alpha",
     "beta": "weight beta",
     "samples": "images",

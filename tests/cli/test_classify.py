@@ -149,7 +149,7 @@ def test_every_model_trains_on_small_images(model: str, tmp_path: Path) -> None:
 
 def test_partitions(tmp_path: Path) -> None:
     by_class = classify("--classes-per-client", 2, "--out", tmp_path / "a", *TINY)
-    assert (by_class["partition"], by_class["classes_per_client"]) == ("pathological", 2)
+    assert (by_class["partition"], by_class["classes_per_client"]) == ("classes", 2)
     at_random = classify("--partition", "iid", "--out", tmp_path / "b", *TINY)
     without_limit = classify("--alpha", "inf", "--out", tmp_path / "c", *TINY)
     assert without_limit["alpha"] == "inf"
@@ -363,7 +363,7 @@ def test_a_part_of_a_table_has_the_settings_of_its_cells() -> None:
 
 def test_nothing_is_written_before_every_cell_was_checked(tmp_path: Path) -> None:
     path = tmp_path / "grid.yaml"
-    grid = {"partition.kind": ["pathological"], "partition.classes_per_client": [2, 11]}
+    grid = {"partition.kind": ["classes"], "partition.classes_per_client": [2, 11]}
     path.write_text(yaml.safe_dump({"grid": grid}))
     line = complaint("--config", path, "--out", tmp_path / "run", *TINY)
     assert "classes_per_client = 11 does not fit" in line

@@ -149,6 +149,15 @@ def test_an_imbalance_makes_the_first_class_the_largest(tmp_path: Path) -> None:
     assert (summary["samples"], summary["imbalance"]) == (classes.sum(), 10)
 
 
+def test_a_number_of_classes_names_its_partition(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    result = succeeded("cluster", *KM, "--classes-per-client", 2, "--clients", 5, "--out", out)
+    assert "KM on digits, default preset, 2 classes a client, seed 0: " in result.stderr
+    summary = json.loads((out / "summary.json").read_text())
+    assert (summary["partition"], summary["classes_per_client"]) == ("classes", 2)
+    assert (summary["p"], summary["clients"]) == (None, 5)
+
+
 def test_a_skew_is_named_with_p(tmp_path: Path) -> None:
     result = succeeded("cluster", *KM, "--p", 0.75, "--out", tmp_path / "run")
     assert "KM on digits, default preset, skew, p = 0.75, seed 0: " in result.stderr
@@ -415,7 +424,7 @@ def test_fed_scan_without_a_single_step_says_so(tmp_path: Path) -> None:
         (["--alpha", 0], "--alpha 0 is refused: it should be greater than 0"),
         (["--alpha", 0.1, "--partition", "iid"], "--alpha and --partition each name a partition"),
         (["--alpha", 1, "--clients", 200], "200 clients with 10 samples at least need 2000 of"),
-        (["--partition", "dirichlett"], "it should be 'skew', 'dirichlet', 'iid' or 'folders'"),
+        (["--partition", "dirichlett"], "it should be 'skew', 'classes', 'dirichlet', 'iid' or 'f"),
         (["--no-such-flag"], "--no-such-flag"),
         (["--dataset", "minst"], "mnist"),
         (["--method", "ccfc+"], "--method ccfc+ is refused: did you mean 'ccfc++'?"),

@@ -140,7 +140,7 @@ def test_help_has_each_flag_under_the_systems_that_have_it(
         ({"partition.kind": "iid"}, "iid"),
         ({"partition.alpha": "0.1"}, "dirichlet"),
         ({"partition.alpha": "0.1", "partition.kind": "dirichlet"}, "dirichlet"),
-        ({"partition.classes_per_client": "2"}, "pathological"),
+        ({"partition.classes_per_client": "2"}, "classes"),
     ],
 )
 def test_a_flag_of_one_kind_of_partition_names_it(given: flags.Named, kind: str | None) -> None:

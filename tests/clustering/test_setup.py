@@ -113,6 +113,8 @@ def test_numbers_of_clusters_that_cannot_be(
     [
         ({"kind": "skew"}, some_digits(), 10),
         ({"kind": "skew", "clients": 3}, some_digits(), 3),
+        ({"kind": "classes"}, some_digits(), 10),
+        ({"kind": "classes", "clients": 5}, some_digits(), 5),
         ({"kind": "dirichlet", "min_samples": 1}, some_digits(), 10),
         ({"kind": "dirichlet", "alpha": 5, "clients": 3}, some_digits(), 3),
         ({"kind": "iid"}, some_digits(), 10),
@@ -130,6 +132,25 @@ def test_no_image_belongs_to_two_clients(choice: Tree, data: ImageData, expected
     # The published skew rounds shares off, so that some may be nobody's.
     assert set(held) == set(range(len(data))) or choice["kind"] == "skew"
     assert len(held) > len(data) - expected
+
+
+@pytest.mark.parametrize(("clients", "each", "holders"), [(10, 2, 2), (5, 2, 1), (3, 5, None)])
+def test_clients_hold_so_many_classes(clients: int, each: int, holders: int | None) -> None:
+    data = some_digits(200)
+    assert data.labels is not None
+    choice: Tree = {"kind": "classes", "clients": clients, "classes_per_client": each}
+    parts = partition(tiny("km", {"partition": choice}), data, Randomness(0))
+    held = [set(data.labels[part].tolist()) for part in parts]
+    assert {len(own) for own in held} == {each}
+    numbers = {sum(c in own for own in held) for c in range(10)}
+    assert numbers == ({holders} if holders else {1, 2})
+
+
+@pytest.mark.parametrize(("clients", "each"), [(4, 2), (10, 11), (1, 9)])
+def test_no_class_is_left_without_a_client(clients: int, each: int) -> None:
+    choice: Tree = {"kind": "classes", "clients": clients, "classes_per_client": each}
+    with pytest.raises(UsageError, match="without a client|does not fit 10 classes"):
+        partition(tiny("km", {"partition": choice}), some_digits(200), Randomness(0))
 
 
 @given(st.floats(0.05, 100), st.integers(1, 6), st.integers(1, 12), st.integers(0, 99))
@@ -151,6 +172,7 @@ def test_a_dirichlet_partition_is_that_of_classification(
         ({"p": 0.75, "alpha": 0.1}, "skew, p = 0.75", {"p": 0.75}),
         ({"kind": "dirichlet", "alpha": 0.1, "p": 1}, "dirichlet, alpha = 0.1", {"alpha": 0.1}),
         ({"kind": "dirichlet", "alpha": "inf"}, "dirichlet, alpha = inf", {"alpha": "inf"}),
+        ({"kind": "classes", "p": 1}, "2 classes a client", {"classes_per_client": 2}),
         ({"kind": "iid", "p": 0.75, "alpha": 0.1}, "iid", {}),
         ({"kind": "folders"}, "folders", {}),
     ],

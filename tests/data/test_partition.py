@@ -15,7 +15,7 @@ from ccfcpp.data.partition import (
     dirichlet_partition,
     iid_partition,
     owner_partition,
-    pathological_partition,
+    classes_partition,
     skewed_partition,
 )
 
@@ -203,16 +203,16 @@ def test_clients_that_cannot_be_filled_are_refused() -> None:
         dirichlet_partition(labels, 2, 9, 0.001, Randomness(0))
 
 
-# --- pathological ---------------------------------------------------------------------------------
+# --- classes --------------------------------------------------------------------------------------
 
 
 @given(st.integers(1, 12), st.integers(1, 8), st.integers(1, 8), st.integers(0, 50))
-def test_pathological_clients_hold_their_number_of_classes(
+def test_clients_hold_their_number_of_classes(
     clients: int, classes: int, each: int, seed: int
 ) -> None:
     assume(each <= classes)
     labels = torch.arange(classes * 30) % classes
-    parts = pathological_partition(labels, classes, clients, each, Randomness(seed))
+    parts = classes_partition(labels, classes, clients, each, Randomness(seed))
     held = [set(labels[part].tolist()) for part in parts]
     assert [len(own) for own in held] == [each] * clients
     holders = [sum(c in own for own in held) for c in range(classes)]
@@ -229,10 +229,10 @@ def test_pathological_clients_hold_their_number_of_classes(
 @pytest.mark.parametrize("each", [0, 11])
 def test_a_number_of_classes_that_does_not_fit_is_refused(each: int) -> None:
     with pytest.raises(UsageError, match="give a number from 1 to 10"):
-        pathological_partition(torch.arange(100) % 10, 10, 10, each, Randomness(0))
+        classes_partition(torch.arange(100) % 10, 10, 10, each, Randomness(0))
 
 
 def test_a_client_that_would_hold_nothing_of_a_class_is_refused() -> None:
     labels = torch.tensor([0] * 50 + [1] * 2)
     with pytest.raises(UsageError, match="share class 1 among 5, but it has 2 samples"):
-        pathological_partition(labels, 2, 5, 2, Randomness(0))
+        classes_partition(labels, 2, 5, 2, Randomness(0))

@@ -103,6 +103,7 @@ def test_rates_of_failures_are_axes_beside_p() -> None:
 @pytest.mark.parametrize(
     ("partition", "axes", "heading"),
     [
+        ({"kind": "classes"}, {"classes_per_client": 2}, "2 classes a client"),
         ({"kind": "dirichlet", "alpha": "0.1"}, {"alpha": 0.1}, "dirichlet, alpha = 0.1"),
         ({"kind": "iid"}, {}, "iid"),
     ],

@@ -92,7 +92,7 @@ def test_without_test_images_nothing_can_be_said() -> None:
 # --- clients --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", ["dirichlet", "iid", "pathological"])
+@pytest.mark.parametrize("kind", ["dirichlet", "iid", "classes"])
 def test_clients_hold_training_images_only(kind: str) -> None:
     data, chosen = draw_images(200, 4), config(f"partition.kind={kind}", "partition.clients=4")
     train_index, test_index = split(chosen, data)

@@ -120,7 +120,7 @@ SIX: Named = {
 FEDAVG: Named = {"FedAvg": {}}
 FEDAVG_PAIR = with_and_without({"FedAvg": "fedavg"})
 HERE: Named = {"digits": {}}
-PATHOLOGICAL = {"partition.kind": "pathological"}
+PATHOLOGICAL = {"partition.kind": "classes"}
 DIRICHLET = {"partition.kind": "dirichlet"}
 
 

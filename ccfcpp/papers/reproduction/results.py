@@ -118,7 +118,7 @@ def _network(result: Result) -> str:
 
 def _partition(result: Result) -> str:
     """Say how images are divided among clients for classification."""
-    if result.settings["partition.kind"] == "pathological":
+    if result.settings["partition.kind"] == "classes":
         return f"{result.settings['partition.classes_per_client']} classes a client"
     return f"alpha = {plain(result.settings['partition.alpha'])}"
 
