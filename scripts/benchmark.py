@@ -28,7 +28,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from ccfcpp.clustering.ccfc.algorithm import CCFC
 from ccfcpp.clustering.ccfc.centroids import CentroidRule
-from ccfcpp.clustering.ccfc.config import ModelConfig, TrainingConfig
+from ccfcpp.clustering.ccfc.config import TrainingConfig
 from ccfcpp.clustering.ccfc.losses import siamese
 from ccfcpp.clustering.ccfc.messages import CCFCState
 from ccfcpp.clustering.ccfc.network import model_maker
@@ -94,7 +94,7 @@ class Setting:
             raise typer.BadParameter(
                 f"{dataset} is in colour: the plain rounds are for one channel"
             )
-        self.make_model = model_maker(self.config.section(ModelConfig), self.shape)
+        self.make_model = model_maker(self.config, self.shape)
         self.clusters = self.experiment.clusters
         self.training = self.config.section(TrainingConfig)
         self.batch = self.training.batch_size

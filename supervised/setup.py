@@ -12,10 +12,10 @@ from ccfcpp.core.randomness import Randomness
 from ccfcpp.data import ImageData, load
 from ccfcpp.data.images import random_part
 from ccfcpp.data.partition import (
+    classes_partition,
     dirichlet_partition,
     iid_partition,
     owner_partition,
-    classes_partition,
 )
 from ccfcpp.models.encoders import ResNet18Backbone
 from supervised.classifiers import CLASSIFIERS
@@ -172,9 +172,7 @@ def _parts(
     if choice.kind == "iid":
         return iid_partition(len(train), clients, randomness)
     if choice.kind == "classes":
-        return classes_partition(
-            labels, classes, clients, choice.classes_per_client, randomness
-        )
+        return classes_partition(labels, classes, clients, choice.classes_per_client, randomness)
     return dirichlet_partition(
         labels, classes, clients, choice.alpha, randomness, choice.min_samples
     )

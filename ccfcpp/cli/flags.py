@@ -88,8 +88,7 @@ ANY_METHOD = Flag("method", f"One of {_SYSTEMS}; to classify, one of {_CLASSIFIE
 COMPARED_METHODS = Flag("method", f"Of {_SYSTEMS}.", "A,B,…", "methods", default="all")
 PRESET = Flag(
     "preset",
-    "default; published: CCFC and CCFC++ as in their papers and code; or neighbours: CCFC++ on "
-    "Fed-SCAN's start.",
+    "default; or published: CCFC and CCFC++ with the phases of their papers and code.",
     "NAME",
 )
 PARTITION = Flag("partition.kind", _FOLDERS, "KIND", "partition")

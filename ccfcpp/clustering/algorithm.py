@@ -69,6 +69,10 @@ class ClusteringAlgorithm(Algorithm[Clustered]):
         """Whether the state has centroids, so that images can be assigned."""
         return state.centroids is not None
 
+    def centres(self, state: Clustered) -> Tensor | None:
+        """The centre of each cluster, of shape (k, dimensions); None before there are centroids."""
+        return state.centroids
+
     @abstractmethod
     def assign(self, state: Clustered, holder: Client) -> Tensor:
         """Assign each image of a holder to a cluster, int64 of shape (samples,).

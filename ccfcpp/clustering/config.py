@@ -66,14 +66,11 @@ class PartitionConfig(Section):
 class ClusterConfig(MethodConfig):
     """All of ``ccfcpp cluster``, but for the sections that methods bring."""
 
-    method: str = "fed-scan"
+    method: str = "ccfc++"
     """``ccfc`` is ``ccfc++`` without the decorrelation term."""
-    preset: Annotated[Literal["default", "neighbours", "published"], Affects("other settings")] = (
-        "default"
-    )
-    """``default``: what does best here; ``neighbours``: CCFC++ on Fed-SCAN's start; ``published``:
-    CCFC and CCFC++ as their papers and code have them, which is what stands beside published
-    values."""
+    preset: Annotated[Literal["default", "published"], Affects("other settings")] = "default"
+    """``default``: what does best here; ``published``: CCFC and CCFC++ with the phases of their
+    papers and code, which is what stands beside published values."""
     clusters: Positive | None = None
     """Number of clusters k; the number of classes where it is null."""
     data: ClusterDataConfig = ClusterDataConfig()

@@ -71,7 +71,8 @@ class FederatedClustering(ClusterMixin, FederatedEstimator):  # type: ignore[mis
         experiment = self._experiment(CLUSTERING, data, clients, fixed, suited)
         self._state, self.n_iter_ = experiment.trained()
         self._problem = experiment.problem
-        self.cluster_centers_ = required_centroids(self._state.centroids).cpu().numpy()
+        centres = required_centroids(experiment.algorithm.centres(self._state))
+        self.cluster_centers_ = centres.cpu().numpy()
         self.labels_ = self.predict(X)
         return self
 

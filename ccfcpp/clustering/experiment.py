@@ -170,14 +170,15 @@ class ClusteringExperiment(Experiment[Any]):
     def snapshot(self, state: Any, memories: ClientMemories) -> Snapshot:
         """All images, as points in the centroids' space."""
         everything = self._holder(SERVER, "all", torch.arange(len(self.data)))
-        points, centroids = self.algorithm.represent(state, everything), state.centroids
+        points = self.algorithm.represent(state, everything)
+        centres = self.algorithm.centres(state)
         return Snapshot(
             self.data.images.cpu(),
             None if points is None else points.cpu(),
             self._assign_all(state) if self.algorithm.knows_clusters(state) else None,
             None if self.data.labels is None else self.data.labels.cpu(),
             self.data.classes,
-            None if centroids is None else centroids.cpu(),
+            None if centres is None else centres.cpu(),
             self.algorithm.by_angle,
         )
 

@@ -102,14 +102,15 @@ KM = ("--method", "km", "--set", "centroids.restarts=1")
 
 
 def test_the_published_preset_is_that_of_the_paper(tmp_path: Path) -> None:
-    few = ("--rounds", 1, "--pretrain-rounds", 1, *assigned("data.images=60", "model.widths=[4,4]"))
-    result = succeeded("cluster", "--preset", "published", *few, "--out", tmp_path / "run")
+    few = ("--rounds", 1, "--pretrain-rounds", 1, *assigned("data.images=60"))
+    small = assigned("model.widths=[4,4]")
+    result = succeeded("cluster", "--preset", "published", *few, *small, "--out", tmp_path / "run")
     header = "CCFC++ on digits, published preset, skew, p = 0, seed 0: "
     assert header in result.stderr
     config = yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())
     assert (config["preset"], config["method"]) == ("published", "ccfc++")
     line = complaint(ccfcpp("cluster", *few, "--out", tmp_path / "other"))
-    assert "has no effect on fed-scan: leave it out, or take one of ccfc, ccfc++" in line
+    assert "--pretrain-rounds 1 has no effect: it needs training.pretraining = siamese" in line
     again = succeeded("cluster", "--out", tmp_path / "run", "--resume")
     assert f"going on with {header}" in again.stderr
     other = ("--resume", "--preset", "default")
@@ -117,10 +118,15 @@ def test_the_published_preset_is_that_of_the_paper(tmp_path: Path) -> None:
     assert "was started with --preset published: leave it out" in line
 
 
-def test_without_a_method_fed_scan_runs(tmp_path: Path) -> None:
-    result = succeeded("cluster", *TINY_SCAN[2:], "--json", "--out", tmp_path / "run")
-    assert json.loads(result.stdout)["method"] == "fed-scan"
-    assert "Fed-SCAN on digits, default preset, skew, p = 0, seed 0: " in result.stderr
+def test_without_a_method_ccfc_plus_plus_runs_after_fed_scan(tmp_path: Path) -> None:
+    small = assigned(
+        *("scan.stem=0", "scan.widths=[8]", "scan.hidden=8", "model.latent=6", "data.images=80"),
+        *("scan.steps=6", "scan.steps_per_round=2", "training.predictor_steps=2"),
+    )
+    result = succeeded("cluster", *small, "--json", "--out", tmp_path / "run")
+    summary = json.loads(result.stdout)
+    assert (summary["method"], summary["rounds"], summary["pretrain_rounds"]) == ("ccfc++", 5, 3)
+    assert "CCFC++ on digits, default preset, skew, p = 0, seed 0: " in result.stderr
 
 
 def test_alpha_names_the_dirichlet_partition(tmp_path: Path) -> None:
@@ -428,7 +434,7 @@ def test_fed_scan_without_a_single_step_says_so(tmp_path: Path) -> None:
         (["--no-such-flag"], "--no-such-flag"),
         (["--dataset", "minst"], "mnist"),
         (["--method", "ccfc+"], "--method ccfc+ is refused: did you mean 'ccfc++'?"),
-        (["--preset", "paper"], "it should be 'default', 'neighbours' or 'published'"),
+        (["--preset", "paper"], "it should be 'default' or 'published'"),
         (["--method", "ccfc", "--eta", 1], "but --eta 1 and loss.pretrain_eta = 0"),
         (["--clusters", 1798], "--clusters 1798 is more than the 1797 images"),
         (["--clients", 1798], "clients = 1798 is more than the 1797 images"),
@@ -438,7 +444,7 @@ def test_fed_scan_without_a_single_step_says_so(tmp_path: Path) -> None:
         (["--partition", "folders"], "folder"),
         (["--set", "loss.lamda=1"], "did you mean 'loss.lam'"),
         (["--set", "loss.lam"], "key=value"),
-        ([*CCFCPP, "--set", "model.widths=[4,4,4,4]"], "fewer widths"),
+        (["--set", "scan.widths=[8,8,8,8]"], "fewer widths"),
         (["--resume"], "give --out"),
         (["--out", "x" * 300], "cannot be used"),
         (["--dataset", "x" * 300], "x" * 300),
@@ -530,7 +536,7 @@ def test_resuming_with_another_configuration_names_the_keys(tmp_path: Path) -> N
 
 
 def test_the_same_command_with_resume_goes_on(tmp_path: Path) -> None:
-    command = (*TINY, "--method", "ccfc", "--config", "cluster/digits")
+    command = (*TINY, "--method", "ccfc", "--config", "cluster/published/digits")
     assert ccfcpp("cluster", "--out", tmp_path / "run", *command).code == 0
     result = ccfcpp("cluster", "--out", tmp_path / "run", *command, "--resume")
     assert result.code == 0, result.stderr

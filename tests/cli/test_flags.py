@@ -36,7 +36,8 @@ def test_each_flag_shows_what_holds_for_the_default_data_set(
     base: Tree,
 ) -> None:
     monkeypatch.setenv("COLUMNS", "400")
-    values = values_of(resolve(kind, presets, base)) | {"rounds": 12}
+    values = values_of(resolve(kind, presets, base))
+    values["rounds"] = values.get("training.rounds")
     shown = ccfcpp(command, "--help").stdout
     for flag in table:
         (line,) = [line for line in shown.splitlines() if re.search(rf" {flag.option} ", line)]
@@ -78,8 +79,8 @@ def test_a_refusal_names_the_flag_that_was_typed(message: str, shown: str) -> No
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (("cluster", "--lam", 3), "--lam 3 has no effect on fed-scan: leave it out, or take one"),
-        (("cluster", "--set", "loss.lam=3"), "loss.lam = 3 has no effect on fed-scan"),
+        (("cluster", "--lam", 3), "--lam 3 has no effect: it needs training.steps = local; give"),
+        (("cluster", "--set", "loss.lam=3"), "loss.lam = 3 has no effect: it needs"),
         (("cluster", "--method", "km", "--rounds", 3), "--rounds 3 has no effect on km, whose"),
         (("cluster", "--rounds", "many"), "--rounds many is refused: it should be a valid integer"),
         (("classify", "--beta", -1), "--beta -1 is refused"),

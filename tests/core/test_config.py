@@ -57,7 +57,7 @@ def test_a_strangers_section_takes_no_others_place(
     with_a_strangers(monkeypatch, **{name: OwnConfig})
     with pytest.raises(UsageError, match=f"brings a section '{name}' of the configuration"):
         validate(ClusterConfig, {"method": "stranger"})
-    assert validate(ClusterConfig, {}).method == "fed-scan"
+    assert validate(ClusterConfig, {}).method == "ccfc++"
 
 
 def test_a_section_of_ours_may_be_shared(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -75,8 +75,8 @@ def complaint(
         ),
         (
             "ccfc++",
-            "scan.steps=9",
-            "scan.steps = 9 has no effect: it needs training.pretraining = neighbours; give that, "
+            "views.rotation=9",
+            "views.rotation = 9 has no effect: it needs training.pretraining = siamese; give that, "
             "or leave it out",
         ),
         (
@@ -100,9 +100,10 @@ def test_a_single_value_is_refused_also_where_it_is_the_default() -> None:
 
 
 def test_what_a_preset_has_is_no_fault_of_a_file() -> None:
-    # The preset of the digits has 1, the default is 0.01.
-    checked(["km"], {"loss": {"eta": 1.0}})
-    assert "loss.eta = 0.01 has no effect on km" in complaint(["km"], {"loss": {"eta": 0.01}})
+    # The preset of the digits has 2, the default is 30.
+    checked(["km"], {"training": {"rounds": 2}})
+    said = complaint(["km"], {"training": {"rounds": 30}})
+    assert "training.rounds = 30 has no effect on km" in said
 
 
 def test_a_single_value_may_switch_off_what_a_file_switches_on() -> None:
@@ -133,12 +134,10 @@ def test_a_flag_is_called_by_its_name_and_so_is_what_would_turn_it_on() -> None:
 
 
 def test_in_a_comparison_a_value_counts_where_one_system_heeds_it() -> None:
-    checked(["km", "ccfc++"], values={"loss": {"lam": 0.5}})
-    assert "has no effect on km, k-fed: leave" in complaint(
-        ["km", "k-fed"], values={"loss": {"lam": 0.5}}
-    )
-    synchronised: Tree = {"training": {"steps": "synchronised"}}
-    values = merge(synchronised, {"loss": {"lam": 0.5}})
+    local: Tree = {"training": {"steps": "local"}}
+    values: Tree = {"loss": {"lam": 0.5}}
+    checked(["km", "ccfc++"], values=merge(local, values))
+    assert "has no effect on km, k-fed: leave" in complaint(["km", "k-fed"], values=values)
     assert "it needs training.steps = local" in complaint(["km", "ccfc++"], values=values)
 
 

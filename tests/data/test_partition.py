@@ -12,10 +12,10 @@ from torch import Tensor
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.data.partition import (
+    classes_partition,
     dirichlet_partition,
     iid_partition,
     owner_partition,
-    classes_partition,
     skewed_partition,
 )
 

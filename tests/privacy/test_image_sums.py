@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from ccfcpp.clustering.ccfc.config import LossConfig, ModelConfig
-from ccfcpp.clustering.ccfc.network import ContrastiveModel, model_maker
+from ccfcpp.clustering.ccfc.config import LossConfig
+from ccfcpp.clustering.ccfc.network import ContrastiveModel
 from ccfcpp.clustering.ccfc.pooled_losses import (
     LARGEST_OF_CONTRAST,
     LARGEST_OF_SIAMESE,
@@ -24,6 +24,7 @@ from ccfcpp.engine.parts import groups
 from ccfcpp.engine.payload import added_up
 from ccfcpp.engine.synchronised.contract import PARTS, Batch, Contribution, Known
 from ccfcpp.engine.synchronised.tape import Lags, Tape, rehearsed
+from ccfcpp.models.encoders import ConvBackbone
 from ccfcpp.models.pooled import Objective, Pool, Program, moved_parameters, through
 from ccfcpp.privacy.noise.images import ImageSums, Shown
 from ccfcpp.privacy.noise.mechanism import Bounds
@@ -139,8 +140,8 @@ def check_steps(
 
 def contrastive() -> ContrastiveModel:
     torch.manual_seed(4)
-    config = ModelConfig(widths=(4, 6), projector_width=10, latent=5, predictor_width=4)
-    return model_maker(config, (1, 8, 8))().double()
+    backbone = ConvBackbone((1, 8, 8), (4, 6))
+    return ContrastiveModel(backbone, 10, latent=5, predictor_width=4).double()
 
 
 LOSS = LossConfig(eta=3.0, pretrain_eta=2.0)

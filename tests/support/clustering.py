@@ -35,6 +35,7 @@ SMALL: Tree = {
 """A network and a run of a few hundred milliseconds, with every loss term at work."""
 
 TINY: Tree = {
+    "preset": "published",
     "model": {"widths": [4, 6], "projector_width": 12, "latent": 8, "predictor_width": 4},
     "training": {"rounds": 1, "pretrain_rounds": 1},
     "centroids": {"restarts": 2, "iterations": 10, "refine_steps": 1},

@@ -20,12 +20,27 @@ _SMALL = (
     *("model.predictor_width=4", "centroids.restarts=2", "centroids.iterations=8"),
 )
 CCFCPP = ("--method", "ccfc++")
-TINY_ROUNDS = (*CCFCPP, "--rounds", "2", "--pretrain-rounds", "2", *assigned(*_SMALL))
+TINY_ROUNDS = (
+    *CCFCPP,
+    "--preset",
+    "published",
+    "--rounds",
+    "2",
+    "--pretrain-rounds",
+    "2",
+    *assigned(*_SMALL),
+)
 """CCFC++ over however many clients there are."""
 TINY = (*TINY_ROUNDS, "--clients", "4")
 """Settings of CCFC++ for a run on the digits that takes about a second."""
 TINY_TREE = parse_assignments(
-    ("method=ccfc++", "training.rounds=2", "training.pretrain_rounds=2", *_SMALL)
+    (
+        "method=ccfc++",
+        "preset=published",
+        "training.rounds=2",
+        "training.pretrain_rounds=2",
+        *_SMALL,
+    )
 ) | {"partition": {"clients": 4}}
 """The same without the command line."""
 

@@ -20,6 +20,7 @@ are over the batches of all clients. Pre-training may also be Fed-SCAN's: by nei
 from collections.abc import Sequence
 from functools import cached_property
 
+import torch
 from torch import Tensor
 
 from ccfcpp.clustering.algorithm import ClusteringAlgorithm, Problem
@@ -35,13 +36,14 @@ from ccfcpp.clustering.ccfc.server import (
     CentroidAggregation,
     HeadCentroids,
     ModelAggregation,
-    head_snapshot,
 )
 from ccfcpp.clustering.ccfc.synchronised import SynchronisedTraining
 from ccfcpp.clustering.kmeans.centroids import required_centroids
 from ccfcpp.clustering.kmeans.config import CentroidConfig
 from ccfcpp.clustering.kmeans.lloyd import MoveCentroids, SumMembers
 from ccfcpp.clustering.scan.algorithm import FedScan
+from ccfcpp.clustering.scan.config import ScanConfig
+from ccfcpp.clustering.scan.messages import CENTRES, Snapshot
 from ccfcpp.clustering.scan.server import FindCentres
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.algorithm import Crew
@@ -71,8 +73,8 @@ class CCFC(ClusteringAlgorithm[CCFCState]):
         self.schedule = Schedule(self.training, from_global=one_model, first_from_global=first)
         self.rounds = self.schedule.rounds
         self.model = config.section(ModelConfig)
-        self.make_model = model_maker(self.model, problem.image_shape)
-        self.rule = CentroidRule(self.centroids, problem.clusters)
+        self.make_model = model_maker(config, problem.image_shape)
+        self.rule = CentroidRule(self.centroids, problem.clusters * self._overclustering())
         with_centroids = not self.schedule.from_global
         self.pretraining = training_exchange("pre-training", with_centroids)
         self.contrast = training_exchange("cluster contrast", with_centroids)
@@ -84,6 +86,13 @@ class CCFC(ClusteringAlgorithm[CCFCState]):
         )
         self.by_angle = self.centroids.assignment == "cosine"
         self.by_model = self.global_model.of_other
+
+    def _overclustering(self) -> int:
+        """How many centroids there are for each cluster."""
+        # k-means finds new centroids in each round, which nothing would merge.
+        if self.training.pretraining == "siamese" or self.points_travel:
+            return 1
+        return self.problem.config.section(ScanConfig).overclustering
 
     @cached_property
     def start(self) -> FedScan | None:
@@ -111,11 +120,14 @@ class CCFC(ClusteringAlgorithm[CCFCState]):
         """A model with random weights, without centroids."""
         generator = randomness.generator("model")
         make = self.start.make_network if self.start else self.make_model
-        return CCFCState(random_state(make, generator, self.problem.device))
+        groups = self.start.single_groups() if self.start else None
+        return CCFCState(random_state(make, generator, self.problem.device), groups=groups)
 
     def knows_clusters(self, state: CCFCState) -> bool:
         """From the first centroids on; in pre-training by neighbours the head assigns."""
-        return state.centroids is not None or _has_head(state)
+        if self.start and _has_head(state):
+            return self.start.knows_clusters(state)
+        return state.centroids is not None
 
     def exchanges(self, number: int, state: CCFCState) -> Sequence[AnyServerWork]:
         """Training, then (as the configuration has it) centroids and their refinement."""
@@ -136,7 +148,7 @@ class CCFC(ClusteringAlgorithm[CCFCState]):
         """The training of a round."""
         pretrains = self.schedule.pretrains(number)
         if pretrains and self.start:
-            return self.start.trips_of(number)
+            return self.start.training(number)
         if self.synchronised:
             works = self.synchronised
             return works.pretraining_works() if pretrains else works.contrast_works(number)
@@ -148,7 +160,7 @@ class CCFC(ClusteringAlgorithm[CCFCState]):
         """Centroids from all clients: of the head's clusters, or by k-means."""
         latent = self.model.latent
         if by_head:
-            return HeadCentroids(FindCentres(self.problem.clusters, latent), self.make_model)
+            return HeadCentroids(FindCentres(self.rule.clusters, latent), self.make_model)
         return CentroidAggregation(self.rule, latent)
 
     def client_side(self, crew: Crew) -> ClientSide:
@@ -160,6 +172,7 @@ class CCFC(ClusteringAlgorithm[CCFCState]):
             works.append(in_lanes([own] * lanes_of(wanted, crew.together, device)))
         if self.start:
             works += self.start.client_works(crew)
+            works.append(SumMembers(CENTRES, self._of_head, crew))
         if self.synchronised:
             return ClientSide.of(*works, *self.synchronised.client_works(crew))
         cohort = self._cohort(crew)
@@ -182,6 +195,13 @@ class CCFC(ClusteringAlgorithm[CCFCState]):
         centroids = required_centroids(message.centroids)
         return self.rule.points(latents), self.rule.assign(latents, centroids), len(centroids)
 
+    def _of_head(self, message: Snapshot, client: Client) -> tuple[Tensor, Tensor, int]:
+        """Where the over-clusters of the head lie."""
+        assert self.start
+        latents = self.start.space.latents(message, client)
+        clusters = self.start.space.predictions(message, client).argmax(dim=1)
+        return latents, clusters, self.rule.clusters
+
     def _cohort(self, crew: Crew) -> Cohort:
         problem = self.problem
         batch = min(self.training.batch_size, crew.largest)
@@ -190,6 +210,16 @@ class CCFC(ClusteringAlgorithm[CCFCState]):
         wanted = problem.config.compute.cohort
         return cohort_of(wanted, crew.together, bytes_of_one, problem.device)
 
+    def centres(self, state: CCFCState) -> Tensor | None:
+        """The mean of each cluster's centroids."""
+        if state.centroids is None or state.groups is None:
+            return state.centroids
+        groups = state.groups.to(state.centroids.device)
+        sums = torch.zeros(self.problem.clusters, self.model.latent).to(state.centroids)
+        sums.index_add_(0, groups, state.centroids)
+        numbers = groups.bincount(minlength=self.problem.clusters)
+        return sums / numbers.clamp(min=1).unsqueeze(1)
+
     def assign(self, state: CCFCState, holder: Client) -> Tensor:
         """The cluster of each image by the global model and the global centroids.
 
@@ -197,15 +227,15 @@ class CCFC(ClusteringAlgorithm[CCFCState]):
             int64 tensor of shape (samples,).
         """
         if self.start and _has_head(state):
-            clusters = self.rule.clusters
-            return self.start.space.clusters(head_snapshot(state, clusters), clusters, holder)
+            return self.start.assign(state, holder)
         seen = self.global_model.representations(state.model, state.version, holder)
-        return self.rule.assign(seen.latents, required_centroids(state.centroids))
+        found = self.rule.assign(seen.latents, required_centroids(state.centroids))
+        return found if state.groups is None else state.groups.to(found.device)[found]
 
     def represent(self, state: CCFCState, holder: Client) -> Tensor:
         """The global model's latents z, of shape (samples, latent)."""
         if self.start and _has_head(state):
-            return self.start.space.latents(state, holder)
+            return self.start.represent(state, holder)
         return self.global_model.representations(state.model, state.version, holder).latents
 
 

@@ -20,11 +20,16 @@ _CONTRASTED = Unless("training.rounds", 0)
 class ModelConfig(Section):
     """The cluster-contrastive model."""
 
-    backbone: Literal["auto", "conv", "resnet18"] = "auto"
-    """``auto``: ``conv`` for images of one channel, ``resnet18`` for colour."""
-    widths: Annotated[tuple[Positive, ...], Unless("model.backbone", "resnet18")] = (64, 128, 256)
+    backbone: Literal["auto", "conv", "resnet18", "scan"] = "auto"
+    """``auto``: ``conv`` for images of one channel, ``resnet18`` for colour; ``scan``: Fed-SCAN's,
+    by the section ``scan``, with a linear projector."""
+    widths: Annotated[tuple[Positive, ...], Unless("model.backbone", "resnet18", "scan")] = (
+        64,
+        128,
+        256,
+    )
     """Output channels of the convolutions of ``conv``."""
-    projector_width: Positive = 256
+    projector_width: Annotated[Positive, Unless("model.backbone", "scan")] = 256
     latent: Positive = 256
     predictor_width: Positive = 16
     initialization: Annotated[Literal["separate", "common"], _LOCAL, _SIAMESE, _PRETRAINED] = (
@@ -48,6 +53,10 @@ class TrainingConfig(Section):
     is one over the batches of all clients."""
     synchronised_batch: Annotated[int, Field(ge=2, le=10**6), _SYNCHRONISED] = 1280
     """Images of all clients together in a synchronised step."""
+    gradients: Annotated[
+        Literal["full", "bfloat16"], _SYNCHRONISED, When("privacy.level", "none", "client")
+    ] = "full"
+    """How gradients of synchronised steps travel to the server: as they are, or in 16 bits."""
     predictor_steps: Annotated[Count, _SYNCHRONISED, _CONTRASTED] = 0
     """Steps before the first cluster-contrastive round in which the predictor alone is trained: a
     fresh one passes noise into a good encoder."""

@@ -13,8 +13,18 @@ from ccfcpp.engine.parts import Count, Mean, Part
 from ccfcpp.models.state import ModelState
 
 
+@dataclass(frozen=True)
 class CCFCState(EncoderState):
-    """What the server of CCFC and CCFC++ knows."""
+    """What the server of CCFC and CCFC++ knows.
+
+    Attributes:
+        centroids: Global centroids of shape (at most m, latent), m ≥ k; None before the first ones.
+        groups: After pre-training by neighbours: the cluster of each of the head's over-clusters
+            and of the centroids that come from them, int64 of shape (m,); None before the first
+            merge, and where each centroid is a cluster.
+    """
+
+    groups: Tensor | None = None
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,9 @@ from functools import partial
 from torch import Tensor, nn
 
 from ccfcpp.clustering.ccfc.config import ModelConfig
-from ccfcpp.clustering.scan.network import ClusterNetwork
+from ccfcpp.clustering.scan.config import ScanConfig
+from ccfcpp.clustering.scan.network import ClusterNetwork, ScanBackbone
+from ccfcpp.core.config import MethodConfig
 from ccfcpp.models.encoders import ConvBackbone, ResNet18Backbone
 from ccfcpp.models.pooled import Pooling, inside, through
 
@@ -16,12 +18,18 @@ class ContrastiveModel(nn.Module):
 
     The projector ends in a BatchNorm without affine, so that in training each latent dimension is
     standardised over the batch.
+
+    Args:
+        backbone: Gives so many ``features`` of an image.
+        projector_width: Of the projector's hidden layer; None for a linear projector.
+        latent: Size d of a latent.
+        predictor_width: Of the predictor's hidden layer.
     """
 
     def __init__(
         self,
-        backbone: ConvBackbone | ResNet18Backbone,
-        projector_width: int,
+        backbone: ConvBackbone | ResNet18Backbone | ScanBackbone,
+        projector_width: int | None,
         latent: int,
         predictor_width: int,
     ) -> None:
@@ -29,10 +37,7 @@ class ContrastiveModel(nn.Module):
         self.latent = latent
         self.backbone = backbone
         self.projector = nn.Sequential(
-            nn.Linear(backbone.features, projector_width),
-            nn.BatchNorm1d(projector_width),
-            nn.ReLU(),
-            nn.Linear(projector_width, latent),
+            *_projection(backbone.features, projector_width, latent),
             nn.BatchNorm1d(latent, affine=False),
         )
         self.predictor = nn.Sequential(
@@ -51,6 +56,13 @@ class ContrastiveModel(nn.Module):
         """Latent representations z and predictions p = h(z), both of shape (batch, latent)."""
         latents = self.encode(images)
         return latents, self.predictor(latents)
+
+
+def _projection(features: int, width: int | None, latent: int) -> list[nn.Module]:
+    if width is None:
+        return [nn.Linear(features, latent, bias=False)]
+    hidden = [nn.Linear(features, width), nn.BatchNorm1d(width), nn.ReLU()]
+    return [*hidden, nn.Linear(width, latent)]
 
 
 class NeighbourModel(ClusterNetwork):
@@ -86,7 +98,7 @@ def pooled_latents(
 
 
 def model_maker(
-    config: ModelConfig, image_shape: tuple[int, ...]
+    config: MethodConfig, image_shape: tuple[int, ...]
 ) -> Callable[[], ContrastiveModel]:
     """What builds the network for images of shape (channels, height, width).
 
@@ -96,11 +108,15 @@ def model_maker(
     return partial(_make_model, config, image_shape)
 
 
-def _make_model(config: ModelConfig, image_shape: tuple[int, ...]) -> ContrastiveModel:
-    conv = config.backbone == "conv" or (config.backbone == "auto" and image_shape[0] == 1)
+def _make_model(config: MethodConfig, image_shape: tuple[int, ...]) -> ContrastiveModel:
+    model = config.section(ModelConfig)
+    if model.backbone == "scan":
+        backbone = ScanBackbone(config.section(ScanConfig), image_shape)
+        return ContrastiveModel(backbone, None, model.latent, model.predictor_width)
+    conv = model.backbone == "conv" or (model.backbone == "auto" and image_shape[0] == 1)
     return ContrastiveModel(
-        ConvBackbone(image_shape, config.widths) if conv else ResNet18Backbone(image_shape),
-        config.projector_width,
-        config.latent,
-        config.predictor_width,
+        ConvBackbone(image_shape, model.widths) if conv else ResNet18Backbone(image_shape),
+        model.projector_width,
+        model.latent,
+        model.predictor_width,
     )

@@ -15,7 +15,7 @@ from ccfcpp.clustering.ccfc.messages import CENTROIDS, CCFCState, TrainingUpdate
 from ccfcpp.clustering.ccfc.network import ContrastiveModel
 from ccfcpp.clustering.kmeans.centroids import ClusterSums, cluster_means
 from ccfcpp.clustering.scan.messages import CENTRES, Snapshot
-from ccfcpp.clustering.scan.server import FindCentres
+from ccfcpp.clustering.scan.server import FindCentres, snapshot
 from ccfcpp.core.profiling import section
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.aggregation import ModelAverage
@@ -72,7 +72,8 @@ class ModelAggregation(ServerWork[CCFCState, CCFCState, TrainingUpdate]):
         centroids = self.rule.global_centroids(local, randomness) if local else state.centroids
         # Over the samples of the clients that could train.
         figures = {"loss": total_loss / trained} if trained else {}
-        return CCFCState(average.result(), state.version + 1, centroids), figures
+        after = CCFCState(average.result(), state.version + 1, centroids, groups=state.groups)
+        return after, figures
 
     def local_model(self, update: TrainingUpdate) -> ModelState:
         """The client's model."""
@@ -108,11 +109,6 @@ class CentroidAggregation(ServerWork[CCFCState, CCFCState, CentroidUpdate]):
         return replace(state, centroids=centroids, descent=descent), {}
 
 
-def head_snapshot(state: CCFCState, clusters: int) -> Snapshot:
-    """The model in pre-training by neighbours, where nothing is to be merged."""
-    return Snapshot(state.model, state.version, torch.arange(clusters))
-
-
 @dataclass(frozen=True)
 class HeadCentroids(ServerWork[CCFCState, Snapshot, ClusterSums]):
     """After pre-training by neighbours: the mean latent of each of the head's clusters.
@@ -126,7 +122,7 @@ class HeadCentroids(ServerWork[CCFCState, Snapshot, ClusterSums]):
 
     def broadcast(self, state: CCFCState) -> Snapshot:
         """The model, with its head."""
-        return head_snapshot(state, self.centres.clusters)
+        return snapshot(state)
 
     def form(self, message: Snapshot) -> Form:
         """As Fed-SCAN has it."""
@@ -140,4 +136,4 @@ class HeadCentroids(ServerWork[CCFCState, Snapshot, ClusterSums]):
         fresh = random_state(self.make_model, randomness.generator("model"), weight.device)
         model = {name: state.model.get(name, entry) for name, entry in fresh.items()}
         centroids = cluster_means(updates, weight.new_zeros(self.centres.latent))
-        return CCFCState(model, state.version + 1, centroids), {}
+        return CCFCState(model, state.version + 1, centroids, groups=state.groups), {}

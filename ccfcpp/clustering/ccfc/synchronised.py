@@ -107,6 +107,7 @@ class SynchronisedTraining:
             self.training.synchronised_batch,
             self.problem.samples,
             largest,
+            precision=torch.bfloat16 if self.training.gradients == "bfloat16" else None,
             uses_memory=uses_memory,
             part=part,
         )
@@ -125,7 +126,7 @@ class SynchronisedTraining:
         """The server's work in a cluster-contrastive round: pseudo-labels, and steps."""
         rate = contrast_learning_rate(self.training, number)
         share = rate / self.training.learning_rate
-        works: list[AnyServerWork] = [CollectSizes(self.problem.clusters)]
+        works: list[AnyServerWork] = [CollectSizes(self.rule.clusters)]
         if number == self.training.pretrain_rounds:
             alone = range(self.training.predictor_steps)
             works += self.predictor.trips(alone, lambda _: 1.0, ends=True)
@@ -134,7 +135,7 @@ class SynchronisedTraining:
     def client_works(self, crew: Crew) -> list[AnyClientWork]:
         """The clients' work in both phases."""
         views = SiameseBatches(self.model, self.loss, self.problem.config.section(ViewsConfig))
-        labelled = LabelledBatches(self.model, self.loss, self.problem.clusters)
+        labelled = LabelledBatches(self.model, self.loss, self.rule.clusters)
         works: list[AnyClientWork] = [
             Labelling(self.global_model, self.rule, crew.bounding),
             *self.pretraining.works(views, crew.bounding),
@@ -148,14 +149,14 @@ class SynchronisedTraining:
         return siamese_program(self.model.network, self.loss, self._few_images(2))
 
     def _contrast(self) -> Program:
-        images, clusters = self._few_images(), self.problem.clusters
+        images, clusters = self._few_images(), self.rule.clusters
         labels = torch.zeros(len(images), dtype=torch.int64, device=images.device)
         return contrast_program(self.model.network, clusters, self.loss, images, labels)
 
     def _prediction(self) -> Program:
         latents = torch.zeros(4, self.model.network.latent, device=self.problem.device)
         labels = torch.zeros(4, dtype=torch.int64, device=self.problem.device)
-        model, clusters = self.model.network, self.problem.clusters
+        model, clusters = self.model.network, self.rule.clusters
         return predictor_program(model, clusters, self.loss, latents, labels)
 
     def _few_images(self, *views: int) -> torch.Tensor:

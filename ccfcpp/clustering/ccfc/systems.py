@@ -20,9 +20,13 @@ _NEIGHBOURS = When("training.pretraining", "neighbours")
 _SIAMESE = When("training.pretraining", "siamese")
 _PRETRAINED = Unless("training.pretrain_rounds", 0)
 _POINTS = When("centroids.search", "k-means")
+_SUMS = When("centroids.search", "lloyd")
+_OF_SCAN = When("model.backbone", "scan")
 _NEEDS = {
     **dict.fromkeys(SCAN_SECTIONS, (_NEIGHBOURS,)),
     "views": (_SIAMESE, _PRETRAINED),
+    **dict.fromkeys(("scan.stem", "scan.widths", "scan.hidden"), (_NEIGHBOURS, _OF_SCAN)),
+    **dict.fromkeys(("scan.overclustering", "scan.holder_weight"), (_NEIGHBOURS, _SUMS)),
     "compute.cohort": (_LOCAL,),
     "centroids.encoder": (_LOCAL,),
     "centroids.restarts": (_POINTS,),
@@ -30,17 +34,16 @@ _NEEDS = {
     "centroids.first_encoder": (_LOCAL, _SIAMESE, _PRETRAINED),
 }
 _MAKE = late("ccfcpp.clustering.ccfc.algorithm", "CCFC")
-# Fed-SCAN's objective is on this model's encoder, with a head of k clusters.
-_IGNORES = tuple(
-    f"scan.{key}"
-    for key in (
-        "stem", "widths", "hidden", "latent", "normalisation", "overclustering", "holder_weight",
-    )
-)  # fmt: skip
+_IGNORES = ("scan.latent", "scan.normalisation")
 
 
 def _has_first_centroids(config: MethodConfig) -> None:
     centroids, training = config.section(CentroidConfig), config.section(TrainingConfig)
+    if config.section(ModelConfig).backbone == "scan" and training.pretraining != "neighbours":
+        raise ValueError(
+            "model.backbone = scan is for pre-training by neighbours, and training.pretraining = "
+            f"{training.pretraining}: set training.pretraining=neighbours or another backbone"
+        )
     if centroids.search == "lloyd" and training.pretraining != "neighbours":
         raise ValueError(
             f"centroids.search = lloyd has no first centroids with training.pretraining = "

@@ -17,7 +17,7 @@ from ccfcpp.clustering.algorithm import ClusteringAlgorithm, Problem
 from ccfcpp.clustering.kmeans.lloyd import SumMembers
 from ccfcpp.clustering.scan.clients import Pairs, SumTransitions
 from ccfcpp.clustering.scan.config import AffineViewsConfig, IntensityViewsConfig, ScanConfig
-from ccfcpp.clustering.scan.messages import CENTRES, OF_NEIGHBOURS, ScanState, Snapshot
+from ccfcpp.clustering.scan.messages import CENTRES, OF_NEIGHBOURS, Merging, ScanState, Snapshot
 from ccfcpp.clustering.scan.network import ClusterNetwork, ScanNetwork
 from ccfcpp.clustering.scan.objective import PREDICTIONS, program
 from ccfcpp.clustering.scan.representations import LatentSpace
@@ -107,47 +107,46 @@ class FedScan(ClusteringAlgorithm[ScanState]):
         """Random weights; no moments and no statistics yet."""
         generator = randomness.generator("model")
         model = random_state(self.make_network, generator, self.problem.device)
-        return ScanState(model, 0, self.descent.begin(model), self._single_groups())
+        return ScanState(model, 0, self.descent.begin(model), self.single_groups())
 
-    def _single_groups(self) -> Tensor | None:
+    def single_groups(self) -> Tensor | None:
         """Each over-cluster as a cluster of its own, where there are no more than clusters."""
         return None if self.merges else torch.arange(self.overclusters)
 
     def exchanges(self, number: int, state: ScanState) -> Sequence[AnyServerWork]:
-        """The steps of a round, a few trips each; in the last round the centres, too.
-
-        Where neighbours are found anew, and in the end, over-clusters are merged.
-        """
-        works: list[AnyServerWork] = []
-        for step in self._steps_of(number):
-            works += self._trips(range(step, step + 1))
-            last = step + 1 == self.config.steps
-            if self.merges and (last or (step + 1) % self.config.mine_every == 0):
-                works.append(MergeOverclusters(self.problem.clusters, self.overclusters))
-            if last:
-                works.append(FindCentres(self.problem.clusters, self.config.latent))
+        """The steps of a round, a few trips each; in the last round the centres, too."""
+        works = self.training(number)
+        if number + 1 == self.rounds:
+            works.append(FindCentres(self.problem.clusters, self.config.latent))
         return works
 
-    def trips_of(self, number: int) -> list[Trip[D]]:
-        """The steps of a round, for any state that holds the network in descent."""
-        return self._trips(self._steps_of(number))
+    def training(self, number: int) -> list[AnyServerWork]:
+        """The steps and merges of a round, for any state that holds the network in descent.
 
-    def _steps_of(self, number: int) -> range:
-        per_round = self.config.steps_per_round
-        return range(number * per_round, min((number + 1) * per_round, self.config.steps))
+        Over-clusters are merged where neighbours are found anew, and in the end.
+        """
+        per_round, steps = self.config.steps_per_round, self.config.steps
+        works: list[AnyServerWork] = []
+        for step in range(number * per_round, min((number + 1) * per_round, steps)):
+            works += self._trips(step)
+            due = step + 1 == steps or (step + 1) % self.config.mine_every == 0
+            if self.merges and due:
+                works.append(MergeOverclusters(self.problem.clusters, self.overclusters))
+        return works
 
-    def _trips(self, steps: range) -> list[Trip[D]]:
-        return self.descent.trips(steps, lambda step: falling(step / self.config.steps))
+    def _trips(self, step: int) -> list[Trip[D]]:
+        rate = falling(step / self.config.steps)
+        return self.descent.trips(range(step, step + 1), lambda _: rate)
 
     def client_side(self, crew: Crew) -> ClientSide:
         """The trips of a step, and the sums for merges and for the centres."""
-        merging = [SumTransitions(self._pairs())] if self.merges else []
-        return ClientSide.of(*merging, *self.client_works(crew))
+        centres = SumMembers(CENTRES, self._members, crew)
+        return ClientSide.of(*self.client_works(crew), centres)
 
     def client_works(self, crew: Crew) -> list[AnyClientWork]:
-        """The clients' work of each trip of a step, and for the centres."""
-        centres = SumMembers(CENTRES, self._members, crew)
-        return [*self.descent.works(self._pairs(), crew.bounding), centres]
+        """The clients' work of each trip of a step, and for merges."""
+        merging = [SumTransitions(self._pairs())] if self.merges else []
+        return [*merging, *self.descent.works(self._pairs(), crew.bounding)]
 
     def _members(self, message: Snapshot, client: Client) -> tuple[Tensor, Tensor, int]:
         """Where the clusters lie in the latent space at the end."""
@@ -157,11 +156,11 @@ class FedScan(ClusteringAlgorithm[ScanState]):
     def _pairs(self) -> Pairs:
         return Pairs(self.config, self.views, self.space)
 
-    def knows_clusters(self, state: ScanState) -> bool:
+    def knows_clusters(self, state: Merging) -> bool:
         """From the first step or merge on: the head assigns."""
         return state.version > 0 and state.groups is not None
 
-    def assign(self, state: ScanState, holder: Client) -> Tensor:
+    def assign(self, state: Merging, holder: Client) -> Tensor:
         """The head's cluster of each image, int64 of shape (samples,).
 
         Raises:
@@ -169,7 +168,7 @@ class FedScan(ClusteringAlgorithm[ScanState]):
         """
         return self.assign_delivered(snapshot(state), holder)
 
-    def represent(self, state: ScanState, holder: Client) -> Tensor:
+    def represent(self, state: Merging, holder: Client) -> Tensor:
         """Normalised latents z, of shape (samples, d)."""
         return self.space.latents(state, holder)
 

@@ -13,10 +13,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ccfcpp.clustering.scan.config import ScanConfig
-from ccfcpp.clustering.scan.messages import TRANSITIONS, Trained, Transitions
+from ccfcpp.clustering.scan.messages import TRANSITIONS, Model, Trained, Transitions
 from ccfcpp.clustering.scan.neighbours import FEATURES, drawn_neighbours, nearest_neighbours
 from ccfcpp.clustering.scan.objective import program
-from ccfcpp.clustering.scan.representations import LatentSpace, Model
+from ccfcpp.clustering.scan.representations import LatentSpace
 from ccfcpp.clustering.scan.views import Views
 from ccfcpp.core.profiling import section
 from ccfcpp.core.randomness import Randomness

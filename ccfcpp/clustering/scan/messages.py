@@ -1,6 +1,7 @@
 """What the server of Fed-SCAN knows, and what clients need of it outside of steps."""
 
 from dataclasses import dataclass
+from typing import Protocol
 
 from torch import Tensor
 
@@ -9,6 +10,23 @@ from ccfcpp.engine.exchange import Exchange, Images
 from ccfcpp.engine.parts import Sum
 from ccfcpp.engine.synchronised.contract import DescentState
 from ccfcpp.models.state import ModelState
+
+
+class Model(Protocol):
+    """A model and its version; see ``Snapshot``."""
+
+    @property
+    def model(self) -> ModelState: ...  # noqa: D102
+    @property
+    def version(self) -> int: ...  # noqa: D102
+
+
+class Merging(Model, Protocol):
+    """A state with a network whose over-clusters are merged; see ``ScanState``."""
+
+    @property
+    def groups(self) -> Tensor | None: ...  # noqa: D102
+
 
 OF_NEIGHBOURS = (
     "an image would tell of its neighbours; set scan.pairs=views and scan.overclustering=1"

@@ -39,15 +39,17 @@ class ClusterNetwork(PooledModule):
         return torch.softmax(self.head(latents), dim=-1)
 
 
-class ScanNetwork(ClusterNetwork):
-    """Convolutions 4×4 with stride 2 and GroupNorm, a hidden layer with LayerNorm, latents, a head.
+class ScanBackbone(nn.Sequential):
+    """Convolutions 4×4 with stride 2 and GroupNorm, and a hidden layer with LayerNorm.
+
+    Attributes:
+        features: How many numbers it gives for an image.
 
     Raises:
         UsageError: The images are too small for so many halvings.
     """
 
-    def __init__(self, config: ScanConfig, image_shape: Sequence[int], clusters: int) -> None:
-        super().__init__()
+    def __init__(self, config: ScanConfig, image_shape: Sequence[int]) -> None:
         channels, height, width = image_shape
         layers: list[nn.Module] = []
         if config.stem:
@@ -63,8 +65,22 @@ class ScanNetwork(ClusterNetwork):
             channels, height, width = out_channels, height // 2, width // 2
         features = channels * height * width
         layers += [nn.Flatten(), nn.Linear(features, config.hidden), nn.LayerNorm(config.hidden)]
+        super().__init__(*layers, nn.ReLU())
+        self.features = config.hidden
+
+
+class ScanNetwork(ClusterNetwork):
+    """The backbone, latents, a head.
+
+    Raises:
+        UsageError: The images are too small for so many halvings.
+    """
+
+    def __init__(self, config: ScanConfig, image_shape: Sequence[int], clusters: int) -> None:
+        super().__init__()
         # A bias would be taken away again by the normalisation of the latents.
-        layers += [nn.ReLU(), nn.Linear(config.hidden, config.latent, bias=False)]
+        backbone = ScanBackbone(config, image_shape)
+        layers = [*backbone, nn.Linear(backbone.features, config.latent, bias=False)]
         pooled = config.normalisation == "batch"
         norm = (
             nn.BatchNorm1d(config.latent, affine=False)

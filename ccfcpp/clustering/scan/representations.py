@@ -1,29 +1,19 @@
 """What a network that is trained in steps makes of images between them."""
 
 from collections.abc import Callable
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ccfcpp.clustering.scan.messages import Snapshot
+from ccfcpp.clustering.scan.messages import Model, Snapshot
 from ccfcpp.clustering.scan.network import ClusterNetwork
 from ccfcpp.core.profiling import section
 from ccfcpp.data.batches import forward_batch
 from ccfcpp.data.images import to_float
 from ccfcpp.engine.client import Client
-from ccfcpp.models.state import ModelState, build
-
-
-class Model(Protocol):
-    """A model and its version; see ``Snapshot``."""
-
-    @property
-    def model(self) -> ModelState: ...  # noqa: D102
-    @property
-    def version(self) -> int: ...  # noqa: D102
-
+from ccfcpp.models.state import build
 
 Network = TypeVar("Network", bound=nn.Module)
 

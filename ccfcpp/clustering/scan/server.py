@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
 import torch
 
@@ -10,6 +11,7 @@ from ccfcpp.clustering.scan.merging import merged
 from ccfcpp.clustering.scan.messages import (
     CENTRES,
     TRANSITIONS,
+    Merging,
     ScanState,
     Snapshot,
     Trained,
@@ -23,7 +25,7 @@ from ccfcpp.engine.parts import Form, Spec, form_of
 from ccfcpp.engine.payload import added_up, pack
 
 
-def snapshot(state: ScanState) -> Snapshot:
+def snapshot(state: Merging) -> Snapshot:
     """What clients need of a state to use the model.
 
     Raises:
@@ -37,15 +39,18 @@ def snapshot(state: ScanState) -> Snapshot:
     return Snapshot(state.model, state.version, state.groups.flatten())
 
 
+M = TypeVar("M", bound=Merging)
+
+
 @dataclass(frozen=True)
-class MergeOverclusters(ServerWork[ScanState, Trained, Transitions]):
+class MergeOverclusters(ServerWork[M, Trained, Transitions]):
     """Over-clusters become the clusters that are asked for."""
 
     clusters: int
     overclusters: int
     exchange = TRANSITIONS
 
-    def broadcast(self, state: ScanState) -> Trained:
+    def broadcast(self, state: M) -> Trained:
         """The model."""
         return Trained(state.model, state.version)
 
@@ -63,12 +68,13 @@ class MergeOverclusters(ServerWork[ScanState, Trained, Transitions]):
         return Transitions(update.sums.clamp(min=0))
 
     def aggregate(
-        self, state: ScanState, updates: Iterable[Transitions], randomness: Randomness
-    ) -> tuple[ScanState, Figures]:
+        self, state: M, updates: Iterable[Transitions], randomness: Randomness
+    ) -> tuple[M, Figures]:
         """The cluster of each over-cluster."""
         sums = added_up(updates).sums
         groups = merged(sums, self.clusters, randomness.generator("merging"))
-        return replace(state, groups=groups.to(sums.device)), {}
+        merged_state: Any = state  # A protocol cannot say that it is a dataclass.
+        return replace(merged_state, groups=groups.to(sums.device)), {}
 
 
 @dataclass(frozen=True)

@@ -77,19 +77,23 @@ class _StackedLinear(_Layer):
         return y.view(len(x), -1)
 
 
-class _StackedConvolution(_Layer):
-    """Convolution or transposed convolution by the library, one client after the other."""
+_SINGLE = nn.Conv2d | nn.ConvTranspose2d | nn.GroupNorm | nn.LayerNorm
+"""Layers with weights that see one sample at a time."""
 
-    def __init__(self, layer: nn.Conv2d | nn.ConvTranspose2d, name: str, current: _Pass) -> None:
+
+class _StackedSingle(_Layer):
+    """A layer that sees one sample at a time, by the library, one client after the other."""
+
+    def __init__(self, layer: _SINGLE, name: str, current: _Pass) -> None:
         super().__init__(name, current)
         self.layer = layer
 
     def forward(self, x: Tensor) -> Tensor:
-        images = _parts(self.rounded(x), self.current.clients)
-        own = zip(images, self.entries("weight"), self.entries("bias"), strict=True)
-        return _joined([self._convolved(*each) for each in own])
+        inputs = _parts(self.rounded(x), self.current.clients)
+        own = zip(inputs, self.entries("weight"), self.entries("bias"), strict=True)
+        return _joined([self._of_one(*each) for each in own])
 
-    def _convolved(self, x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
+    def _of_one(self, x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
         given = {"weight": weight, "bias": bias}
         entries = {name: self.rounded(entry) for name, entry in given.items() if entry is not None}
         y: Tensor = functional_call(self.layer, entries, (x,))
@@ -141,8 +145,8 @@ def _stack(module: nn.Module, name: str, current: _Pass) -> nn.Module:
     """Copy a module, with a stacked layer in place of each layer that has weights."""
     if isinstance(module, nn.Linear):
         return _StackedLinear(name, current)
-    if isinstance(module, nn.Conv2d | nn.ConvTranspose2d):
-        return _StackedConvolution(module, name, current)
+    if isinstance(module, _SINGLE):
+        return _StackedSingle(module, name, current)
     if isinstance(module, Norm):
         return _StackedNorm(module, name, current)
     if next(module.parameters(recurse=False), None) is not None:

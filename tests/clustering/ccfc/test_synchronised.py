@@ -288,10 +288,62 @@ def test_the_first_centroids_are_mean_latents_of_the_heads_clusters() -> None:
     torch.testing.assert_close(mixed, latents.mean(dim=0), atol=1e-4, rtol=1e-4)
 
 
+MERGED = (
+    "scan.overclustering=3", "centroids.search=lloyd", "centroids.refine_steps=2",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("steps", [STEPS, ()], ids=["synchronised", "local"])
+def test_centroids_of_overclusters_belong_to_the_clusters_they_are_merged_into(
+    steps: tuple[str, ...],
+) -> None:
+    config, clients = small_config(*NEIGHBOURS, *MERGED, *steps), skewed_clients(0.5)
+    algorithm: Any = system_for(config, clients)
+    first, *_, last = states_of(config, clients)
+    assert not algorithm.knows_clusters(first)  # Nothing is merged yet.
+    assert last.centroids is not None
+    assert last.groups is not None
+    assert last.centroids.shape == (12, 12)
+    assert set(last.groups.tolist()) <= set(range(4))
+    centres = algorithm.centres(last)
+    for cluster in range(4):
+        own = last.centroids[last.groups == cluster]
+        torch.testing.assert_close(
+            centres[cluster], own.mean(dim=0) if len(own) else centres[0] * 0
+        )
+    for client in clients:
+        whole = replace(client, scratch={})
+        latents = F.normalize(algorithm.represent(last, whole), dim=1)
+        nearest = (latents @ F.normalize(last.centroids, dim=1).T).argmax(dim=1)
+        assert torch.equal(algorithm.assign(last, whole), last.groups[nearest])
+
+
+def test_where_kmeans_finds_centroids_nothing_is_merged() -> None:
+    assert system_for(small_config(*NEIGHBOURS), skewed_clients(0.5)).rule.clusters == 4  # type: ignore[attr-defined]
+
+
+def test_on_its_network_pre_training_is_fed_scan() -> None:
+    """The same weights go through the same rounds, and the last one alone goes on to centroids."""
+    small = ("scan.stem=8", "scan.widths=[8]", "scan.hidden=9", "scan.optimizer=adam")
+    clients = skewed_clients(0.5)
+    ours = small_config(*NEIGHBOURS, *small, "model.backbone=scan")
+    theirs = of_any_method("method=fed-scan", *NEIGHBOURS[1:], *small, "scan.latent=12")
+    here, there = (federated(c.method, system_for(c, clients), clients) for c in (ours, theirs))
+    start: Any = there.algorithm.initial_state(there.randomness)
+    own: Any = here.algorithm.initial_state(here.randomness)
+    names = dict(zip(start.model, own.model, strict=True))
+    own = replace(own, model={names[name]: entry for name, entry in start.model.items()})
+    after: Any = next(there.run(start))[0]
+    found: Any = next(here.run(own))[0]
+    for name, entry in after.model.items():
+        assert torch.equal(found.model[names[name]], entry)
+    assert any(not torch.equal(after.model[name], start.model[name]) for name in names)
+
+
 def test_in_pre_training_by_neighbours_the_head_assigns() -> None:
     config, clients = small_config(*NEIGHBOURS), skewed_clients(0.5)
     algorithm: Any = system_for(config, clients)
-    start = algorithm.initial_state(Randomness(0))
+    start = replace(algorithm.initial_state(Randomness(0)), version=1)
     assert algorithm.assign(start, clients[0]).max() < 4
     assert algorithm.represent(start, clients[0]).shape == (len(clients[0]), 12)
 
@@ -365,5 +417,5 @@ def test_no_round_at_all_is_refused_only_where_nothing_trains() -> None:
     none: Tree = {"rounds": 0, "pretrain_rounds": 0}
     by_neighbours: Tree = {"training": {**none, "pretraining": "neighbours"}}
     validate(ClusterConfig, {"method": "ccfc++", **by_neighbours})
-    result = ccfcpp("cluster", "--method", "ccfc++", "--rounds", 0, "--pretrain-rounds", 0)
+    result = ccfcpp("cluster", "--preset", "published", "--rounds", 0, "--pretrain-rounds", 0)
     assert "run one at least" in result.stderr

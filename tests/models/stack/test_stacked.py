@@ -7,6 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from ccfcpp.clustering.ccfc.network import ContrastiveModel
+from ccfcpp.clustering.scan.config import ScanConfig
+from ccfcpp.clustering.scan.network import ScanBackbone
 from ccfcpp.clustering.synthetic.config import GANConfig
 from ccfcpp.clustering.synthetic.networks import Discriminator, Generator
 from ccfcpp.core.randomness import Randomness
@@ -30,6 +32,12 @@ pytestmark = pytest.mark.usefixtures("double_precision")
 
 def convolutional() -> ContrastiveModel:
     return ContrastiveModel(ConvBackbone((1, 9, 8), (4, 6)), 12, 10, 3)
+
+
+def one_by_one() -> ContrastiveModel:
+    """Normalisations that see one image at a time, and a linear projector."""
+    config = ScanConfig(stem=8, widths=(8, 16), hidden=6)
+    return ContrastiveModel(ScanBackbone(config, (1, 8, 8)), None, 10, 3)
 
 
 def residual() -> ContrastiveModel:
@@ -113,6 +121,7 @@ def unusual_geometry() -> nn.Sequential:
 
 MODELS = [
     pytest.param(convolutional, (1, 9, 8), id="convolutional"),
+    pytest.param(one_by_one, (1, 8, 8), id="one by one"),
     pytest.param(residual, (3, 8, 8), id="residual"),
     pytest.param(unusual, (2, 8, 8), id="unusual"),
     pytest.param(small, (1, 9, 8), id="small"),
@@ -325,7 +334,7 @@ def test_moments_go_on_where_they_were() -> None:
         nn.Conv1d(2, 2, 3),
         nn.BatchNorm1d(2, momentum=None),
         nn.BatchNorm1d(2, track_running_stats=False),
-        nn.LayerNorm(2),
+        nn.PReLU(),
     ],
 )
 def test_layers_that_cannot_be_stacked_are_refused(layer: nn.Module) -> None:
@@ -335,7 +344,13 @@ def test_layers_that_cannot_be_stacked_are_refused(layer: nn.Module) -> None:
 
 @pytest.mark.parametrize(
     ("make", "shape"),
-    [(convolutional, (1, 9, 8)), (small, (1, 9, 8)), (generator, (5,)), (unusual, (2, 8, 8))],
+    [
+        (convolutional, (1, 9, 8)),
+        (one_by_one, (1, 8, 8)),
+        (small, (1, 9, 8)),
+        (generator, (5,)),
+        (unusual, (2, 8, 8)),
+    ],
 )
 def test_rounded_products_change_results_by_their_rounding(
     make: Callable[[], nn.Module], shape: tuple[int, ...]
