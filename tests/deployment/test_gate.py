@@ -27,6 +27,7 @@ from ccfcpp.core.errors import UsageError
 from ccfcpp.deployment.keys.files import ServerKeys
 from ccfcpp.deployment.keys.making import make_authority
 from ccfcpp.deployment.server import gate, gate_server
+from ccfcpp.deployment.server.doorway import Limits
 from ccfcpp.deployment.server.gate import MOST_BYTES, OPEN
 from ccfcpp.deployment.server.gate_server import GateSetting, open_gate
 
@@ -490,6 +491,85 @@ def test_a_body_that_never_comes_is_not_waited_for(
     reply = told(keys, port, post(PULL, "Content-Length: 100", body="a"))
     assert b" 504 " in reply
     assert link.seen == []
+
+
+# --- limits --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def narrow(setting: GateSetting) -> Iterator[int]:
+    limits = Limits(connections=12, from_one=8, patience=0.5)
+    with open_gate(replace(setting, limits=limits)) as port:
+        yield port
+
+
+def begun(port: int, keys: Path, sent: bytes) -> socket.socket:
+    """A connection that has sent something, with TLS if that is not nothing."""
+    plain = socket.create_connection(("127.0.0.1", port), timeout=10)
+    if not sent:
+        return plain
+    connection = trusting(keys).wrap_socket(plain, server_hostname="localhost")
+    connection.sendall(sent)
+    return connection
+
+
+def ended(connection: socket.socket) -> bool:
+    try:
+        return connection.recv(1) == b""
+    except OSError:
+        return True
+
+
+@pytest.mark.parametrize(
+    "sent", [b"", b"POST /v1/fleet/pull-messages HTTP/1.1\r\nHost: x\r\n"], ids=["TLS", "head"]
+)
+def test_who_does_not_ask_in_time_is_shown_out(
+    keys: Path, narrow: int, link: FakeSuperLink, sent: bytes
+) -> None:
+    began = time.monotonic()
+    with contextlib.ExitStack() as stack:
+        waiting = [stack.enter_context(begun(narrow, keys, sent)) for _ in range(6)]
+        assert all(ended(connection) for connection in waiting)
+    assert 0.4 < time.monotonic() - began < 5
+    with client_of(keys, narrow) as client:
+        assert client.post(PULL, content=b"a").status_code == 200
+
+
+def test_a_second_head_has_no_more_time_than_the_first(keys: Path, narrow: int) -> None:
+    request = post(PULL, "Content-Length: 0")
+    with begun(narrow, keys, request) as connection:
+        assert b" 200 " in connection.recv(4096)
+        connection.sendall(request[:-5])
+        while not ended(connection):
+            pass
+
+
+def test_one_address_cannot_take_all_connections(keys: Path, narrow: int) -> None:
+    with contextlib.ExitStack() as stack:
+        for _ in range(8):
+            stack.enter_context(begun(narrow, keys, b""))
+        assert ended(stack.enter_context(begun(narrow, keys, b"")))  # at once
+        time.sleep(1)
+        with client_of(keys, narrow) as client:
+            assert client.post(PULL, content=b"a").status_code == 200
+
+
+def test_connections_that_end_leave_room(keys: Path, narrow: int) -> None:
+    for _ in range(30):
+        with client_of(keys, narrow) as client:
+            assert client.post(PULL, content=b"a").status_code == 200
+
+
+def test_calls_that_name_something_are_small(
+    keys: Path, setting: GateSetting, link: FakeSuperLink
+) -> None:
+    with (
+        open_gate(replace(setting, most_bytes=MOST_BYTES)) as port,
+        client_of(keys, port) as client,
+    ):
+        assert client.post(PUSH, content=b"a" * 2**17).status_code == 200
+        assert b" 413 " in told(keys, port, post(PULL, f"Content-Length: {2**17}"))
+        assert len(link.seen) == 1
 
 
 # --- opening and closing -------------------------------------------------------------------------

@@ -33,6 +33,11 @@ _CALLS = (
 OPEN = {path.encode(): path for path in (f"/v1/fleet/{call}" for call in _CALLS)}
 """The paths that are let through: as they come in, and as they are forwarded."""
 
+_LARGE = {"push-object": MOST_BYTES, "push-messages": 2**20}
+_SMALL = 2**16
+"""The largest body of all other calls, which name a node, a message or an object."""
+_MOST_OF = {path: _LARGE.get(path.rpartition("/")[2], _SMALL) for path in OPEN.values()}
+
 _REQUEST_HEADERS = (
     *("accept", "content-type", "content-length"),
     *("flwr-public-key", "flwr-signature", "flwr-timestamp"),
@@ -106,18 +111,23 @@ class Gate:
         length = request.headers.get("content-length", "0")
         if not (length.isascii() and length.isdigit()):
             return _refused(400, "the length of the body is no number")
-        return _too_large(self.most_bytes) if int(length) > self.most_bytes else None
+        most = self._most(request)
+        return _too_large(most) if int(length) > most else None
+
+    def _most(self, request: Request) -> int:
+        return min(self.most_bytes, _MOST_OF[OPEN[request.scope["raw_path"]]])
 
     async def _ask(self, request: Request) -> httpx.Response | Response:
         """Return the SuperLink's answer, without its body yet; a refusal if there is none."""
-        body = _limited(request.stream(), self.most_bytes)
+        most = self._most(request)
+        body = _limited(request.stream(), most)
         try:
             if request.scope["raw_path"] == _PULL:
                 whole = b"".join([part async for part in body])
                 return await self._wait_for_message(request, whole)
             return await self._pass_on(request, body)
         except _TooLargeError:
-            return _too_large(self.most_bytes)
+            return _too_large(most)
         except httpx.TimeoutException:
             return _refused(504, "the SuperLink does not answer")
         except httpx.HTTPError:

@@ -7,7 +7,7 @@ import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import httpx
@@ -17,6 +17,7 @@ from ccfcpp.core.errors import UsageError
 from ccfcpp.deployment.keys.files import ServerKeys
 from ccfcpp.deployment.keys.roster import read_roster
 from ccfcpp.deployment.link.sockets import FlowerLink, listen
+from ccfcpp.deployment.server.doorway import Doorway, Limits
 from ccfcpp.deployment.server.gate import MOST_BYTES, Gate
 from ccfcpp.deployment.server.super_link import super_link
 
@@ -39,6 +40,7 @@ class GateSetting:
         keys: The server's keys. The certificate must be valid for 127.0.0.1, too.
         superlink: Port of the SuperLink on 127.0.0.1.
         most_bytes: The largest size of a request's body.
+        limits: How many connections there may be, and how long one may take.
     """
 
     host: str
@@ -46,6 +48,7 @@ class GateSetting:
     keys: ServerKeys
     superlink: int
     most_bytes: int = MOST_BYTES
+    limits: Limits = field(default_factory=Limits)
 
 
 @contextmanager
@@ -66,7 +69,9 @@ def open_gate(setting: GateSetting) -> Iterator[int]:
 
         async def serve() -> None:
             async with link:
-                await server.serve(sockets=[listening])
+                accepting = asyncio.create_task(Doorway(server, setting.limits).accept(listening))
+                await server.serve(sockets=[])
+                accepting.cancel()
 
         thread = threading.Thread(target=lambda: asyncio.run(serve()), name="gate", daemon=True)
         thread.start()
