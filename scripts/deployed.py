@@ -20,7 +20,7 @@ from ccfcpp.deployment.keys.making import make_authority, make_client, make_serv
 from ccfcpp.deployment.link.packet import Packet, Undelivered, receive, send
 from ccfcpp.deployment.link.processes import free_port, running
 from ccfcpp.deployment.link.sockets import FlowerLink, listen
-from ccfcpp.deployment.server.gate_server import open_server
+from ccfcpp.deployment.server.serving import open_server
 from scripts.timing import Seconds, console, timed
 
 SMALL, LARGE = 10_000, 14_000_000

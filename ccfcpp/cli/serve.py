@@ -133,7 +133,7 @@ def serve(
 def _run(opening: Opening[MethodConfig], task: str, place: Place) -> Summary:
     from ccfcpp.deployment.keys.roster import read_roster
     from ccfcpp.deployment.server.enrolment import Enrolment, enrol, wait_for_clients
-    from ccfcpp.deployment.server.gate_server import open_server
+    from ccfcpp.deployment.server.serving import open_server
     from ccfcpp.deployment.server.transport import Timeouts
 
     console, timeouts, least = terminal.progress_console(), Timeouts(place.limit), place.clients

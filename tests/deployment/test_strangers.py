@@ -18,7 +18,7 @@ from ccfcpp.deployment.keys.making import make_authority, make_client
 from ccfcpp.deployment.link.processes import free_port
 from ccfcpp.deployment.link.sockets import FlowerLink
 from ccfcpp.deployment.server.gate import OPEN
-from ccfcpp.deployment.server.gate_server import open_server
+from ccfcpp.deployment.server.serving import open_server
 from tests.deployment.test_gate import trusting
 
 SECONDS = 60

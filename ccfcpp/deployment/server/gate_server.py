@@ -1,27 +1,22 @@
-"""The gate's server: TLS on a port that the network sees, in a thread of this process."""
+"""The gate's server: TLS on a port that the network sees."""
 
 import asyncio
 import socket
 import ssl
-import tempfile
 import threading
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import httpx
 import uvicorn
 
 from ccfcpp.core.errors import UsageError
 from ccfcpp.deployment.keys.files import ServerKeys
-from ccfcpp.deployment.keys.roster import read_roster
-from ccfcpp.deployment.link.sockets import FlowerLink, listen
 from ccfcpp.deployment.server.doorway import Doorway, Limits
 from ccfcpp.deployment.server.gate import MOST_BYTES, Gate
-from ccfcpp.deployment.server.super_link import super_link
 
-_TO_FINISH = 5
+TO_FINISH = 5
 """Seconds that requests have to end when the gate closes."""
 _CONNECT, _ANSWER = 5.0, 60.0
 """Seconds that the SuperLink, on the same machine, has to accept a connection and to answer."""
@@ -61,25 +56,41 @@ def open_gate(setting: GateSetting) -> Iterator[int]:
     Raises:
         UsageError: The port is taken, or a file cannot be used.
     """
+    check_setting(setting)
+    with listening_at(setting) as listening, serve_at(setting, listening):
+        port: int = listening.getsockname()[1]
+        yield port
+
+
+@contextmanager
+def serve_at(setting: GateSetting, listening: socket.socket) -> Iterator[None]:
+    """Serve at a socket within the context, in a thread."""
     link = _client(setting)
     gate = Gate(link, setting.most_bytes)
     server = _server(setting, gate)
-    with _listening(setting.host, setting.port) as listening:
-        port: int = listening.getsockname()[1]
 
-        async def serve() -> None:
-            async with link:
-                accepting = asyncio.create_task(Doorway(server, setting.limits).accept(listening))
-                await server.serve(sockets=[])
-                accepting.cancel()
+    async def serve() -> None:
+        async with link:
+            accepting = asyncio.create_task(Doorway(server, setting.limits).accept(listening))
+            await server.serve(sockets=[])
+            accepting.cancel()
 
-        thread = threading.Thread(target=lambda: asyncio.run(serve()), name="gate", daemon=True)
-        thread.start()
-        try:
-            yield port
-        finally:
-            gate.closing = server.should_exit = True
-            thread.join()
+    thread = threading.Thread(target=lambda: asyncio.run(serve()), name="gate", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        gate.closing = server.should_exit = True
+        thread.join()
+
+
+def check_setting(setting: GateSetting) -> None:
+    """Refuse files that cannot be used.
+
+    Raises:
+        UsageError: One of them is missing, or is not what it should be.
+    """
+    _server(setting, Gate(_client(setting), setting.most_bytes))
 
 
 def _client(setting: GateSetting) -> httpx.AsyncClient:
@@ -116,7 +127,7 @@ def _server(setting: GateSetting, gate: Gate) -> uvicorn.Server:
         access_log=False,
         log_config=None,
         log_level="error",
-        timeout_graceful_shutdown=_TO_FINISH,
+        timeout_graceful_shutdown=TO_FINISH,
     )
     try:
         config.load()
@@ -125,7 +136,13 @@ def _server(setting: GateSetting, gate: Gate) -> uvicorn.Server:
     return uvicorn.Server(config)
 
 
-def _listening(host: str, port: int) -> socket.socket:
+def listening_at(setting: GateSetting) -> socket.socket:
+    """Listen where a setting says.
+
+    Raises:
+        UsageError: The port is taken, or the address is not of this machine.
+    """
+    host, port = setting.host, setting.port
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         return socket.create_server((host, port), family=family, dualstack_ipv6=host == "::")
@@ -139,24 +156,3 @@ def _unusable(what: object, error: OSError) -> UsageError:
     # OpenSSL's errors are OSErrors, too, and name no file.
     reason = error.strerror or str(error)
     return UsageError(f"{what} cannot be used for TLS ({reason}): make them with ccfcpp keys")
-
-
-@contextmanager
-def open_server(keys: Path, roster: Path, host: str, port: int, home: Path) -> Iterator[FlowerLink]:
-    """Run a SuperLink behind the gate within the context.
-
-    Yields:
-        The link to the clients.
-    """
-    files = ServerKeys.of(keys)
-    read_roster(roster)
-    # The path of a socket must be short.
-    with tempfile.TemporaryDirectory(prefix="ccfcpp-") as place:
-        path = Path(place) / "server"
-        with (
-            listen(path) as listener,
-            super_link(home, files, roster, path) as behind,
-            open_gate(GateSetting(host, port, files, behind)),
-            closing(FlowerLink(listener)) as link,
-        ):
-            yield link

@@ -1,0 +1,120 @@
+"""The gate in a process of its own.
+
+Strangers who use up the gate's files, memory or time take nothing from the run that way. The port
+belongs to the process of the run: a gate that ends is started again, and callers wait meanwhile.
+"""
+
+import json
+import resource
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+from dataclasses import asdict
+from pathlib import Path
+
+from ccfcpp.deployment.keys.files import ServerKeys
+from ccfcpp.deployment.server.doorway import Limits
+from ccfcpp.deployment.server.gate_server import (
+    TO_FINISH,
+    GateSetting,
+    check_setting,
+    listening_at,
+    serve_at,
+)
+
+_PAUSE = 0.5
+"""Seconds before a gate is started again, so that one that cannot start is not tried for ever."""
+_MOST_FILES = 16384
+
+
+@contextmanager
+def gate_process(setting: GateSetting, log: Path) -> Iterator[int]:
+    """Keep a gate open within the context, in a process of its own.
+
+    Args:
+        setting: Where it listens, and what is behind it.
+        log: File for what the process has to say.
+
+    Yields:
+        The port on which it listens.
+
+    Raises:
+        UsageError: The port is taken, or a file cannot be used.
+    """
+    check_setting(setting)
+    with listening_at(setting) as listening, closing(_Keeper(setting, listening, log)):
+        port: int = listening.getsockname()[1]
+        yield port
+
+
+class _Keeper:
+    """Keeps a process of the gate running."""
+
+    def __init__(self, setting: GateSetting, listening: socket.socket, log: Path) -> None:
+        self._setting, self._listening, self._log = setting, listening, log
+        self._closing = threading.Event()
+        self._process = self._started()
+        self._thread = threading.Thread(target=self._keep, name="gate", daemon=True)
+        self._thread.start()
+
+    def _started(self) -> subprocess.Popen[bytes]:
+        number = self._listening.fileno()
+        self._log.parent.mkdir(parents=True, exist_ok=True)
+        with self._log.open("ab") as log:
+            return subprocess.Popen(  # noqa: S603 - this file
+                [sys.executable, "-m", __name__, str(number), _written(self._setting)],
+                # It ends when this pipe is closed, which the end of this process does, too.
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                pass_fds=[number],
+                # Ctrl-C is for the process of the run.
+                start_new_session=True,
+            )
+
+    def _keep(self) -> None:
+        while True:
+            self._process.wait()
+            time.sleep(_PAUSE)
+            if self._closing.is_set():
+                return
+            self._process = self._started()
+
+    def close(self) -> None:
+        """End the process when its requests have ended."""
+        self._closing.set()
+        process = self._process
+        if process.stdin is not None:
+            with suppress(OSError):
+                process.stdin.close()
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(2 * TO_FINISH)
+        process.kill()
+        self._thread.join()
+
+
+def _written(setting: GateSetting) -> str:
+    return json.dumps(asdict(setting), default=str)
+
+
+def _read(text: str) -> GateSetting:
+    values = json.loads(text)
+    keys = ServerKeys(**{name: Path(path) for name, path in values.pop("keys").items()})
+    return GateSetting(**values | {"keys": keys, "limits": Limits(**values["limits"])})
+
+
+def main(number: str, setting: str) -> None:
+    """Serve at a socket of the starting process until it closes the standard input."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    files = _MOST_FILES if most == resource.RLIM_INFINITY else min(_MOST_FILES, most)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (files, most))
+    with socket.socket(fileno=int(number)) as listening, serve_at(_read(setting), listening):
+        sys.stdin.buffer.read()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
