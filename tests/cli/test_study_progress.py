@@ -25,7 +25,7 @@ def test_without_a_terminal_each_run_that_ends_is_a_line(tmp_path: Path) -> None
     end(study, 1)
     with watched(study, Console(file=out, soft_wrap=True)) as look:
         look()
-        header = f"3 runs, 1 of them finished: fed-scan; on digits; in {tmp_path}"
+        header = f"3 runs, 1 of them finished: ccfc++; on digits; in {tmp_path}"
         assert " ".join(out.getvalue().split()) == header
         end(study, 0)
         look()

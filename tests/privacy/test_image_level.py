@@ -35,15 +35,18 @@ pytestmark = pytest.mark.skipif(
 )
 SETTINGS = (
     "training.pretraining=neighbours", "training.steps=synchronised", "scan.pairs=views",
-    "centroids.search=lloyd", "centroids.refine_steps=1",
+    "centroids.search=lloyd", "centroids.refine_steps=1", "scan.overclustering=1",
 )  # fmt: skip
 SMALL = (
     "model.widths=[4]", "model.projector_width=8", "model.latent=6", "model.predictor_width=4",
     "training.rounds=1", "training.synchronised_batch=60", "scan.steps=4", "scan.steps_per_round=2",
     "scan.batch=60", "data.images=150",
 )  # fmt: skip
-COMMAND = ("cluster", "--clients", "3", "--privacy", "image")
-NEEDED_BY = {"training.synchronised_batch=60": "training.steps=synchronised"}
+COMMAND = ("cluster", "--preset", "published", "--clients", "3", "--privacy", "image")
+NEEDED_BY = {
+    "training.synchronised_batch=60": "training.steps=synchronised",
+    "scan.overclustering=1": "centroids.search=lloyd",
+}
 """What has no effect without another setting, and is then refused first."""
 
 

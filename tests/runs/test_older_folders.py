@@ -100,7 +100,8 @@ def test_a_run_with_options_that_were_removed_goes_on_where_they_had_their_defau
 
     tiny = ("scan.steps=4", "scan.steps_per_round=2", "data.images=60", "scan.overclustering=1")
     settings = [part for each in tiny for part in ("--set", each)]
-    succeeded("cluster", "--clients", 2, *settings, "--out", tmp_path / "whole")
+    begun = ("cluster", "--method", "fed-scan", "--clients", 2)
+    succeeded(*begun, *settings, "--out", tmp_path / "whole")
     config = RunFolder(tmp_path / "whole").saved_config(ClusterConfig)
     folder = RunFolder.create(tmp_path / "parts", config)
     experiment = ClusteringExperiment(config)
