@@ -37,7 +37,7 @@ _MAKE = late("ccfcpp.clustering.ccfc.algorithm", "CCFC")
 _IGNORES = ("scan.latent", "scan.normalisation")
 
 
-def _has_first_centroids(config: MethodConfig) -> None:
+def _fits(config: MethodConfig) -> None:
     centroids, training = config.section(CentroidConfig), config.section(TrainingConfig)
     if config.section(ModelConfig).backbone == "scan" and training.pretraining != "neighbours":
         raise ValueError(
@@ -57,7 +57,7 @@ def _has_first_centroids(config: MethodConfig) -> None:
 
 
 def _without_decorrelation(config: MethodConfig) -> None:
-    _has_first_centroids(config)
+    _fits(config)
     loss = config.section(LossConfig)
     if loss.eta > 0 or loss.pretrain_eta > 0:
         raise ValueError(
@@ -87,7 +87,7 @@ CCFC_PLUS_PLUS = System(
     sections=_SECTIONS,
     ignores=_IGNORES,
     needs=_NEEDS,
-    check=_has_first_centroids,
+    check=_fits,
     rounds="training.rounds",
     summary="CCFC with decorrelated representations",
 )
