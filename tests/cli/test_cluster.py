@@ -126,6 +126,7 @@ def test_without_a_method_ccfc_plus_plus_runs_after_fed_scan(tmp_path: Path) -> 
     result = succeeded("cluster", *small, "--json", "--out", tmp_path / "run")
     summary = json.loads(result.stdout)
     assert (summary["method"], summary["rounds"], summary["pretrain_rounds"]) == ("ccfc++", 5, 3)
+    assert summary["sends"] == "sums of statistics and gradients"
     assert "CCFC++ on digits, default preset, skew, p = 0, seed 0: " in result.stderr
 
 

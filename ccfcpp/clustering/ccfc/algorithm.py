@@ -114,7 +114,10 @@ class CCFC(ClusteringAlgorithm[CCFCState]):
 
     def describe(self) -> dict[str, object]:
         """What a summary says of the system."""
-        return {"pretrain_rounds": self.training.pretrain_rounds}
+        found: dict[str, object] = {"pretrain_rounds": self.training.pretrain_rounds}
+        if self.synchronised and not self.points_travel:
+            found["sends"] = "sums of statistics and gradients"
+        return found
 
     def initial_state(self, randomness: Randomness) -> CCFCState:
         """A model with random weights, without centroids."""
