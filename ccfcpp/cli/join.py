@@ -2,7 +2,6 @@
 
 import math
 import signal
-import tempfile
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -152,10 +151,9 @@ def _take_part(
     place = terms.state or key.with_suffix(".state")
     console = progress_console()
 
+    from ccfcpp.deployment.client.fleet import FleetClient
     from ccfcpp.deployment.client.run import load_for
-    from ccfcpp.deployment.client.super_node import kept_running, super_node
     from ccfcpp.deployment.client.worker import Worker
-    from ccfcpp.deployment.link.sockets import answer_forever, listen
     from ccfcpp.runs.environment import choose_device, use_processors
 
     use_processors()
@@ -168,12 +166,6 @@ def _take_part(
         only_secure_sums=terms.only_secure_sums,
         only_private=limit,
     )
-    # A path of a socket must be short.
-    with tempfile.TemporaryDirectory(prefix="ccfcpp-") as folder:
-        socket = Path(folder) / "worker"
-        command, environment = super_node(place / "flower", server, authority, key, socket)
-        log = place / "supernode.log"
-        signal.signal(signal.SIGTERM, signal.default_int_handler)
-        with listen(socket) as listener, kept_running(command, environment, log, console.print):
-            console.print(f"joining {server} as {key.stem}; press Ctrl-C to leave")
-            answer_forever(listener, worker.answer)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    console.print(f"joining {server} as {key.stem}; press Ctrl-C to leave")
+    FleetClient(server, authority, key, worker.answer, console.print).run()
