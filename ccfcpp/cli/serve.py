@@ -144,13 +144,13 @@ def _run(opening: Opening[MethodConfig], task: str, place: Place) -> Summary:
     admitted = read_roster(place.admitted)
     attendance = Attendance(console, admitted)
     saved = RunPaths(opening.path).deployment
-    home = opening.path.with_name(f"{opening.path.name}-flower")
+    logs = opening.path.with_name(f"{opening.path.name}-logs")
     resumption = (
         f"{terminal.resume_command('serve', opening.path)} --task {task} --listen {place.address}"
     )
     resumption += " --insecure" * place.insecure
-    server = open_server(place.key_folder, place.admitted, *address(place.address), home)
-    with terminal.resumable(resumption) as should_stop, server as link:
+    server = open_server(place.key_folder, place.admitted, *address(place.address), logs)
+    with terminal.resumable(resumption) as should_stop, server as (link, _):
         if opening.goes_on and saved.exists():
             enrolment = Enrolment.load(saved)
             there = len(enrolment.members)

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -16,25 +17,25 @@ import httpx
 
 from ccfcpp.core.errors import UsageError
 from ccfcpp.deployment.keys.files import ServerKeys
-from ccfcpp.deployment.link.processes import free_port
 from ccfcpp.deployment.server.gate_process import gate_process
 from ccfcpp.deployment.server.gate_server import GateSetting
-from tests.deployment.test_gate import PULL, FakeSuperLink, client_of, served
+from tests.deployment.test_gate import PULL, FakeFleet, client_of, served
 
 
 @pytest.fixture
 def setting(keys: Path) -> Iterator[GateSetting]:
-    with served(FakeSuperLink(), keys) as port:
-        yield GateSetting("127.0.0.1", 0, ServerKeys.of(keys), port)
+    # The path of a socket must be short.
+    with tempfile.TemporaryDirectory() as folder, served(FakeFleet(), Path(folder) / "f") as path:
+        yield GateSetting("127.0.0.1", 0, ServerKeys.of(keys), path)
 
 
-def processes_at(port: int) -> list[int]:
+def processes_for(setting: GateSetting) -> list[int]:
     """The processes of the gate, by what they were started with."""
     found = []
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit() and (folder / "cmdline").exists():
             command = (folder / "cmdline").read_bytes()
-            if b"gate_process" in command and str(port).encode() in command:
+            if b"gate_process" in command and str(setting.behind).encode() in command:
                 found.append(int(folder.name))
     return found
 
@@ -49,7 +50,7 @@ def test_it_serves_and_comes_back_when_it_is_killed(
 ) -> None:
     with gate_process(setting, tmp_path / "gate.log") as port:
         assert answered(keys, port) == b"answer to a"
-        (first,) = processes_at(setting.superlink)
+        (first,) = processes_for(setting)
         os.kill(first, signal.SIGKILL)
         until = time.monotonic() + 60
         while time.monotonic() < until:
@@ -60,9 +61,9 @@ def test_it_serves_and_comes_back_when_it_is_killed(
                 time.sleep(0.2)
         else:
             pytest.fail("the gate did not come back")
-        (second,) = processes_at(setting.superlink)
+        (second,) = processes_for(setting)
         assert second != first
-    assert processes_at(setting.superlink) == []
+    assert processes_for(setting) == []
     with pytest.raises(httpx.ConnectError):
         answered(keys, port)
 
@@ -78,7 +79,7 @@ def test_what_cannot_be_used_is_refused_at_once(
         pass
     with (
         pytest.raises(UsageError, match="cannot listen on port"),
-        gate_process(replace(setting, host="192.0.2.1", port=free_port()), tmp_path / "gate.log"),
+        gate_process(replace(setting, host="192.0.2.1"), tmp_path / "gate.log"),
     ):
         pass
     assert not (tmp_path / "gate.log").exists()

@@ -22,8 +22,13 @@ pytestmark = pytest.mark.skipif(
     "CCFCPP_PROCESSES" not in os.environ, reason="real processes: set CCFCPP_PROCESSES=1"
 )
 
-SHARED = assigned("dataset=digits", "device=cpu", "compute.cohort=1", "seed=3")
-SCAFFOLD = ("--task", "classify", *SHARED, *assigned("method=scaffold", "training.local_epochs=1"))
+SHARED = assigned("dataset=digits", "device=cpu", "seed=3")
+ALONE = "compute.cohort=1"
+"""As over a network, where each client is by itself."""
+SCAFFOLD = (
+    *("--task", "classify", *SHARED),
+    *assigned(ALONE, "method=scaffold", "training.local_epochs=1"),
+)
 """Its clients remember control variates."""
 
 
@@ -43,29 +48,23 @@ def assert_as_in_one_process(here: Place) -> None:
 # --- crashes -------------------------------------------------------------------------------------
 
 
-def test_a_node_that_is_killed_at_work_comes_back(tmp_path: Path) -> None:
-    with place(tmp_path, "a", "b", "c") as here:
+def test_a_gate_that_is_killed_comes_back_and_nobody_is_missed(tmp_path: Path) -> None:
+    with place(tmp_path, "a", "b") as here:
         here.serve(*SCAFFOLD, *rounds(4), "--limit", 200)
         here.join("a")
         here.join("b", fault="late")
-        here.join("c")
         here.wait_for("round 1, training", "b")
-        here.kill_node("b")
+        here.kill_gate()
         summary = here.end()
-        assert list(reasons(here, "absent", 0)) == ["1"]
-        assert "its node has" in reasons(here, "absent", 0)["1"][0]
-        assert here.rounds()[0]["clients"] == [0, 2]
-        assert here.rounds()[-1]["clients"] == [0, 1, 2]
-        assert "b is away" in here.said("serve")
-        assert "b is there" in here.said("serve")
+        assert [found["clients"] for found in here.rounds()] == [[0, 1]] * 4
         assert summary["refused_updates"] == 0
         assert_as_in_one_process(here)
 
 
 def test_a_client_that_is_killed_comes_back_with_its_memory(tmp_path: Path) -> None:
     with place(tmp_path, "a", "b") as here:
-        here.serve(*SCAFFOLD, *rounds(6), "--limit", 200)
-        here.join("a")
+        here.serve(*SCAFFOLD, *rounds(20), "--limit", 200)
+        here.join("a", fault="slow")
         killed = here.join("b")
         here.wait_for("round 2, training", "b")
         killed.kill()
@@ -73,7 +72,7 @@ def test_a_client_that_is_killed_comes_back_with_its_memory(tmp_path: Path) -> N
         here.join("b")
         here.end()
         assert here.rounds()[-1]["clients"] == [0, 1]
-        assert any(reasons(here, "absent", number) for number in range(6))
+        assert any(reasons(here, "absent", number) for number in range(20))
         assert_as_in_one_process(here)
 
 
@@ -98,15 +97,15 @@ def test_a_server_that_is_killed_goes_on_with_the_same_bits(tmp_path: Path) -> N
 
 def test_who_is_late_or_never_answers_is_not_waited_for(tmp_path: Path) -> None:
     with place(tmp_path, "a", "b", "c") as here:
-        here.serve(*SCAFFOLD, *rounds(16), "--limit", 60)
+        here.serve(*SCAFFOLD, *rounds(120), "--limit", 12)
         here.join("a")
         here.join("b", fault="late")
         here.join("c", fault="never")
         here.end()
-        silence = ["training: no answer within 60 s"]
+        silence = ["training: no answer within 12 s"]
         assert reasons(here, "absent", 0) == {"1": silence, "2": silence}
         busy = ["training: it is still at work on what it was asked before"]
-        assert all(reasons(here, "absent", number)["2"] == busy for number in range(1, 16))
+        assert all(reasons(here, "absent", number)["2"] == busy for number in range(1, 120))
         assert here.rounds()[1]["clients"] == [0]
         assert here.rounds()[-1]["clients"] == [0, 1]
         assert "b is late" in here.said("serve")
@@ -134,24 +133,24 @@ def test_updates_that_cannot_be_used_are_refused(tmp_path: Path) -> None:
 
 # --- every kind of system ------------------------------------------------------------------------
 
-MODEL = (
-    *("model.widths=[4,6]", "model.projector_width=12", "model.latent=8"),
-    *("model.predictor_width=4", "centroids.restarts=2"),
+CONTRAST = (
+    *("training.rounds=2", "training.predictor_steps=2", "centroids.refine_steps=1"),
+    *("model.predictor_width=4", "model.latent=6"),
 )
 SCAN = (
-    *("scan.stem=0", "scan.widths=[8]", "scan.hidden=8", "scan.latent=6", "scan.batch=20"),
+    *("scan.stem=0", "scan.widths=[8]", "scan.hidden=8", "scan.batch=20"),
     *("scan.neighbours=3", "scan.mine_every=2", "scan.steps=4", "scan.steps_per_round=2"),
 )
-CLUSTERING = ("clusters=4", "training.rounds=2", "training.pretrain_rounds=1")
 SYSTEMS = {
-    "ccfc++": ("cluster", *CLUSTERING, *MODEL, "centroids.refine_steps=1"),
-    "fed-scan": ("cluster", "clusters=4", *SCAN),
+    "ccfc++": ("cluster", "clusters=4", *SCAN, *CONTRAST),
+    "fed-scan": ("cluster", "clusters=4", *SCAN, "scan.latent=6"),
     "fed-scan with secure sums": (
-        *("cluster", "clusters=4", *SCAN, "scan.steps=2", "privacy.secure_sums=true"),
+        *("cluster", "clusters=4", *SCAN, "scan.latent=6", "scan.steps=2"),
+        "privacy.secure_sums=true",
     ),
     "k-fed": ("cluster", "clusters=4"),
-    "fedavg": ("classify", "training.rounds=2", "training.local_epochs=1"),
-    "scaffold": ("classify", "training.rounds=3", "training.local_epochs=1"),
+    "fedavg": ("classify", ALONE, "training.rounds=2", "training.local_epochs=1"),
+    "scaffold": ("classify", ALONE, "training.rounds=3", "training.local_epochs=1"),
 }
 
 

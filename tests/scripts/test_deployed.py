@@ -16,11 +16,11 @@ def test_an_exchange_that_brings_something_else_back_is_none(answer: bytes) -> N
     found = [None, Packet(b"{}", answer)] * 2
     link = SimpleNamespace(push=lambda *_: "ticket", pull=lambda _: found.pop(0))
     if answer == b"payload":
-        _ask(link, [1, 2], b"payload")  # type: ignore[arg-type]
+        _ask(link, [1, 2], b"payload")
         assert found == []
     else:
         with pytest.raises(FederationError, match="something else came back"):
-            _ask(link, [1, 2], b"payload")  # type: ignore[arg-type]
+            _ask(link, [1, 2], b"payload")
 
 
 def test_memory_is_in_megabytes() -> None:

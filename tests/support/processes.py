@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -18,7 +19,6 @@ from torch import Tensor
 
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.deployment.client.run import load_for, make_client_run
-from ccfcpp.deployment.link.processes import free_port
 from ccfcpp.deployment.server.enrolment import Enrolment
 from ccfcpp.engine.client import Client
 from ccfcpp.engine.payload import pack
@@ -31,6 +31,14 @@ MOST_SECONDS = 400.0
 """What anything here may take, also where other work fills the machine."""
 _MARK = "CCFCPP_TEST_PLACE"
 """In the environment of every process of a place, and of all that they start."""
+
+
+def free_port() -> int:
+    """A port of this machine on which nobody listens."""
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        port: int = one.getsockname()[1]
+        return port
 
 
 class Processes:
@@ -152,18 +160,13 @@ class Place(Processes):
         )
         return self.start(name, *module, "join", *files, "--allow", "counts", *words)
 
-    def kill_node(self, name: str) -> None:
-        """End a client's SuperNode at once; the client stays."""
-        key = str(self.keys / "clients" / f"{name}.key")
+    def kill_gate(self) -> None:
+        """End the server's gate at once."""
         for pid, command in processes_with(str(self.folder)):
-            if (
-                key in command
-                and "flower-supernode" in command
-                and "process_guard.py" not in command
-            ):
+            if "gate_process" in command:
                 os.kill(pid, signal.SIGKILL)
                 return
-        raise AssertionError(f"{name} has no node")
+        raise AssertionError("there is no gate")
 
 
 @contextmanager

@@ -15,8 +15,9 @@ from ccfcpp.cli.app import main
 from ccfcpp.deployment.client.worker import Worker
 from ccfcpp.deployment.link.packet import Packet
 
-LATE, NEVER = 90.0, 3600.0
+SLOW, LATE, NEVER = 1.5, 25.0, 3600.0
 """Seconds that an answer takes."""
+_ALWAYS = "slow", "never"
 
 
 def _changed(change: Callable[[Tensor], Tensor]) -> Callable[[Packet], Packet]:
@@ -41,18 +42,19 @@ FAULTS: dict[str, Callable[[Packet], Packet]] = {
     "shape": _changed(lambda t: torch.zeros(*t.shape, 3, dtype=t.dtype)),
     # A safetensors file begins with the length of what comes first.
     "huge": lambda packet: packet._replace(payload=(2 << 30).to_bytes(8, "little") + b"{}"),
+    "slow": _slow(SLOW),
     "late": _slow(LATE),
     "never": _slow(NEVER),
 }
 
 
 def spoil(fault: str) -> None:
-    """Let the first update that this client sends go wrong; ``never`` is for all of them."""
+    """Let the first update that this client sends go wrong; some faults are for all of them."""
     honest, left = Worker.answer, [1]
 
     def answer(worker: Worker, packet: Packet) -> Packet:
         found = honest(worker, packet)
-        if not found.payload or (not left and fault != "never"):
+        if not found.payload or (not left and fault not in _ALWAYS):
             return found
         left.clear()
         return FAULTS[fault](found)

@@ -12,10 +12,9 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TypeVar
 
 import httpx
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import load_ssh_private_key
 from flwr.app import Message
 from flwr.app.message import remove_content_from_message
 from flwr.common.serde import message_from_proto, message_to_proto
@@ -38,30 +37,40 @@ from flwr.supercore.inflatable.inflatable_object import (
     get_object_tree,
     iterate_object_tree,
 )
-from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
-from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 from flwr.supernode.fleet_http_client import FleetHttpClient
-from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
-from ccfcpp.deployment.link.flower import packet_of, record_of
-from ccfcpp.deployment.link.packet import Packet
+from ccfcpp.deployment.client.signing import Signing
+from ccfcpp.deployment.link.flower import packet_from, payload_record, record_of
+from ccfcpp.deployment.link.messages import printable
+from ccfcpp.deployment.link.packet import MOST_HEADER_BYTES, MOST_PAYLOAD_BYTES, Packet
 
-_INTERVAL = 15.0
-"""Seconds between heartbeats; the server is told three times as many."""
-_TOLERATED = 2 * _INTERVAL
-_PAUSE, _MOST_PAUSE = 0.2, 5.0
+Asked = TypeVar("Asked")
+Given = TypeVar("Given")
+_BEAT = 5.0
+"""Seconds between heartbeats."""
+_BEARS = 10.0
+"""What the server is told instead. It counts a client as gone after twice that time."""
+_PAUSE, _MOST_PAUSE = 0.1, 5.0
 """Seconds before something is asked for again; at the most, where it fails again and again."""
+_PATIENCE = 20.0
+"""Seconds for which a call is repeated that does no harm when it is made twice."""
 _AVAILABLE = 60.0
 """Seconds that the parts of a message have to arrive at the server."""
+_MOST_PARTS = 512
+_MOST_BYTES = MOST_HEADER_BYTES + MOST_PAYLOAD_BYTES + 2**20
+"""Bounds of a message; Flower splits what is larger than 5 MiB."""
 _REASONS = {
     "2004": "the server does not know the key, or the key is in use: give its .pub file to the "
-    "server's owner for the roster (after a crash a key is in use for a minute)",
+    "server's owner for the roster (after a crash a key is in use for half a minute)",
+    "the server closes": "the server has ended its run",
     "not valid for": "the server's certificate is for another name: give --server as the "
     "certificate has it",
     "CERTIFICATE_VERIFY_FAILED": "the server's certificate is not of this authority: ask the "
     "server's owner for its ca.crt (--authority)",
 }
 """What stands in an error, and the reason for it."""
+
+Answer = Callable[[Packet], Packet]
 
 
 class FleetClient:
@@ -71,23 +80,19 @@ class FleetClient:
         server: Host and port of the gate.
         authority: File of the certificate of the server's authority.
         key: File of the client's private key.
-        answer: Does what a packet asks for.
+        answer: Does what a packet asks for; it raises no error.
         say: Tells the owner something.
     """
 
     def __init__(
-        self,
-        server: str,
-        authority: Path,
-        key: Path,
-        answer: Callable[[Packet], Packet],
-        say: Callable[[str], None],
+        self, server: str, authority: Path, key: Path, answer: Answer, say: Callable[[str], None]
     ) -> None:
         self.server = server
         self.answer = answer
         self.say = say
         self._authority = authority
-        self._key = load_ssh_private_key(key.read_bytes(), None)
+        self._signing = Signing(key)
+        self._node: Node | None = None
         self._over = threading.Event()
 
     def run(self) -> None:
@@ -95,10 +100,10 @@ class FleetClient:
         said, pause = "", _PAUSE
         while not self._over.is_set():
             try:
-                with self._place() as (client, node):
+                with self._place() as calls:
                     said, pause = "", _PAUSE
-                    self._take_part(client, node)
-            except (httpx.HTTPError, OSError, RuntimeError, ValueError) as error:
+                    self._take_part(calls)
+            except Exception as error:  # Bytes of others can make Flower's readers fail in any way.
                 line = f"{reason(error)}; it is tried again"
                 if line != said:
                     self.say(line)
@@ -111,112 +116,157 @@ class FleetClient:
         self._over.set()
 
     @contextmanager
-    def _place(self) -> Iterator[tuple[FleetHttpClient, Node]]:
+    def _place(self) -> Iterator["_Calls"]:
         """Be online within the context."""
-        assert isinstance(self._key, ec.EllipticCurvePrivateKey)
-        public = self._key.public_key()
-        signing = NodeAuthHttpInterceptor(self._key, public)
         with FleetHttpClient.from_server_address(
-            self.server, False, str(self._authority), interceptors=[signing]
+            self.server, False, str(self._authority), interceptors=[self._signing]
         ) as client:
+            # After a connection was lost the server still counts this client as online.
+            self._leave(client)
             found = client.ActivateNode(
-                ActivateNodeRequest(
-                    public_key=public_key_to_bytes(public), heartbeat_interval=_TOLERATED
-                )
+                ActivateNodeRequest(public_key=self._signing.public_key, heartbeat_interval=_BEARS)
             )
-            node, gone = Node(node_id=found.node_id), threading.Event()
-            beating = threading.Thread(
-                target=self._beat, args=(client, node, gone), name="heartbeat", daemon=True
-            )
+            self._node, gone = Node(node_id=found.node_id), threading.Event()
+            arguments = client, self._node, gone
+            beating = threading.Thread(target=_beat, args=arguments, name="beat", daemon=True)
             beating.start()
             try:
-                yield client, node
+                yield _Calls(client, self._node, self._over)
             finally:
                 gone.set()
                 beating.join()
-                with suppress(httpx.HTTPError, RuntimeError):
-                    client.DeactivateNode(DeactivateNodeRequest(node_id=node.node_id))
+                self._leave(client)
 
-    def _beat(self, client: FleetHttpClient, node: Node, gone: threading.Event) -> None:
-        request = SendNodeHeartbeatRequest(node=node, heartbeat_interval=_TOLERATED)
-        while not gone.wait(_INTERVAL):
-            with suppress(httpx.HTTPError, RuntimeError):  # The next call will notice.
-                client.SendNodeHeartbeat(request)
+    def _leave(self, client: FleetHttpClient) -> None:
+        if self._node is not None:
+            with suppress(httpx.HTTPError, RuntimeError):
+                client.DeactivateNode(DeactivateNodeRequest(node_id=self._node.node_id))
+                self._node = None
 
-    def _take_part(self, client: FleetHttpClient, node: Node) -> None:
+    def _take_part(self, calls: "_Calls") -> None:
         while not self._over.is_set():
-            found = client.PullMessages(PullMessagesRequest(node=node))
-            if not found.messages_list:
-                self._over.wait(_PAUSE)
-                continue
-            message = message_from_proto(found.messages_list[0])
-            self._reply(client, node, message, found.message_object_trees[0])
+            found = calls.next_message()
+            if found is not None:
+                self._reply(calls, *found)
 
-    def _reply(
-        self, client: FleetHttpClient, node: Node, message: Message, tree: ObjectTree
-    ) -> None:
+    def _reply(self, calls: "_Calls", message: Message, tree: ObjectTree) -> None:
         """Answer a message with the worker's packet; with an empty one if it is none of ours."""
-        run, began = message.metadata.run_id, time.monotonic()
-        whole = self._fetched(client, node, run, tree)
-        client.ConfirmMessageReceived(
-            ConfirmMessageReceivedRequest(
-                node=node, run_id=run, message_object_id=message.metadata.message_id
-            )
-        )
-        try:
-            answer = self.answer(packet_of(whole))
-        except ValueError as error:
-            self.say(f"a message was refused: {error}")
-            answer = Packet(b"")
+        began = time.monotonic()
+        packet = calls.packet_in(message, tree)
+        if packet is None:
+            self.say("a message was refused: it is of another form")
+        answer = Packet(b"") if packet is None else self.answer(packet)
+        record = record_of(answer.header, payload_record(answer.payload))
         # What is fetched has no identity of its own: the envelope that was pulled has.
-        reply = Message(record_of(answer), reply_to=message)
+        reply = Message(record, reply_to=message)
         reply.metadata.__dict__["_message_id"] = reply.object_id
-        self._send(client, node, reply, time.monotonic() - began)
+        calls.send(reply, time.monotonic() - began)
 
-    def _fetched(self, client: FleetHttpClient, node: Node, run: int, tree: ObjectTree) -> Message:
+
+class _Calls:
+    """The calls of a client that is online."""
+
+    def __init__(self, client: FleetHttpClient, node: Node, over: threading.Event) -> None:
+        self._client = client
+        self._node = node
+        self._over = over
+
+    def next_message(self) -> tuple[Message, ObjectTree] | None:
+        """Return the envelope of a message and the names of its parts; None if there is none.
+
+        It is never repeated: a message is given out once. If it is lost on its way, the error ends
+        this client's place, and the server learns of it when the client comes back.
+        """
+        found = self._client.PullMessages(PullMessagesRequest(node=self._node))
+        if not found.messages_list:
+            return None
+        return message_from_proto(found.messages_list[0]), found.message_object_trees[0]
+
+    def packet_in(self, message: Message, tree: ObjectTree) -> Packet | None:
+        """Fetch a message and return the packet in it; None if it holds anything else."""
+        run = message.metadata.run_id
         contents: dict[str, bytes] = {}
+        parts = list(iterate_object_tree(tree))
+        if len(parts) > _MOST_PARTS:
+            return None
         until = time.monotonic() + _AVAILABLE
-        for part in iterate_object_tree(tree):
-            while part.object_id not in contents:
-                request = PullObjectRequest(node=node, run_id=run, object_id=part.object_id)
-                found = client.PullObject(request)
-                if found.object_found and found.object_available:
-                    contents[part.object_id] = found.object_content
-                elif not found.object_found or time.monotonic() > until:
-                    raise ValueError("a part of a message is not at the server")
-                else:
-                    self._over.wait(_PAUSE)
-        message = inflate_object_from_contents(tree.object_id, contents)
-        assert isinstance(message, Message)
-        return message
+        for part in parts:
+            if part.object_id not in contents:
+                contents[part.object_id] = self._part(run, part.object_id, until)
+            if sum(map(len, contents.values())) > _MOST_BYTES:
+                return None
+        self._again(
+            self._client.ConfirmMessageReceived,
+            ConfirmMessageReceivedRequest(
+                node=self._node, run_id=run, message_object_id=message.metadata.message_id
+            ),
+        )
+        return packet_from(tree.object_id, contents)
 
-    def _send(self, client: FleetHttpClient, node: Node, reply: Message, seconds: float) -> None:
+    def _part(self, run: int, name: str, until: float) -> bytes:
+        request = PullObjectRequest(node=self._node, run_id=run, object_id=name)
+        while True:
+            found = self._again(self._client.PullObject, request)
+            if found.object_found and found.object_available:
+                return bytes(found.object_content)
+            if not found.object_found or time.monotonic() > until:
+                raise ValueError("a part of a message is not at the server")
+            self._over.wait(_PAUSE)
+
+    def send(self, reply: Message, seconds: float) -> None:
+        """Send a reply, whose work took so many seconds."""
         tree = get_object_tree(reply)
-        contents = {name: part.deflate() for name, part in get_all_nested_objects(reply).items()}
-        wanted = client.PushMessages(
+        parts = get_all_nested_objects(reply)
+        wanted = self._again(
+            self._client.PushMessages,
             PushMessagesRequest(
-                node=node,
+                node=self._node,
                 messages_list=[message_to_proto(remove_content_from_message(reply))],
                 message_object_trees=[tree],
                 clientapp_runtime_list=[seconds],
-            )
+            ),
         )
         for name in wanted.objects_to_push:
-            client.PushObject(
+            self._again(
+                self._client.PushObject,
                 PushObjectRequest(
-                    node=node,
+                    node=self._node,
                     run_id=reply.metadata.run_id,
                     session_id=wanted.session_id,
                     object_id=name,
-                    object_content=contents[name],
-                )
+                    object_content=parts[name].deflate(),
+                ),
             )
+
+    def _again(self, call: Callable[[Asked], Given], request: Asked) -> Given:
+        """Make a call, and repeat it while the server cannot be reached: the gate may come back."""
+        until, pause = time.monotonic() + _PATIENCE, _PAUSE
+        while True:
+            try:
+                return call(request)
+            except httpx.HTTPError as error:
+                lost = isinstance(error, httpx.TransportError) or _is_away(error)
+                if not lost or time.monotonic() > until or self._over.wait(pause):
+                    raise
+                pause = min(2 * pause, 1.0)
+
+
+def _is_away(error: httpx.HTTPError) -> bool:
+    """Return whether the gate has said that it does not reach the server."""
+    return isinstance(error, httpx.HTTPStatusError) and error.response.status_code in (502, 504)
+
+
+def _beat(client: FleetHttpClient, node: Node, gone: threading.Event) -> None:
+    request = SendNodeHeartbeatRequest(node=node, heartbeat_interval=_BEARS)
+    while not gone.wait(_BEAT):
+        with suppress(httpx.HTTPError, RuntimeError):  # The next call will notice.
+            client.SendNodeHeartbeat(request)
 
 
 def reason(error: Exception) -> str:
-    """Why the server cannot be reached, for the owner of the client."""
-    text = str(error)
+    """Return why the server cannot be reached, for the owner of the client."""
+    text, kind = str(error), type(error).__name__
     if isinstance(error, httpx.HTTPStatusError):
-        text += error.response.text
+        text, kind = error.response.text.strip(), str(error.response.status_code)
     found = (why for sign, why in _REASONS.items() if sign in text)
-    return next(found, f"the server cannot be reached ({type(error).__name__}: {text[:200]})")
+    return next(found, f"the server cannot be reached ({kind}: {printable(text)})")

@@ -1,1 +1,1 @@
-"""What both ends share: packets, messages, sockets and processes."""
+"""What both ends share: packets, messages and the calls that carry them."""

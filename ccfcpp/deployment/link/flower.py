@@ -1,9 +1,9 @@
-"""Conversion between packets and Flower's records.
+"""Conversion between packets and Flower's records."""
 
-Flower starts a process for each message, so this module imports nothing that is slow.
-"""
+from collections.abc import Mapping
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 
 from ccfcpp.deployment.link.packet import Packet
 
@@ -12,19 +12,17 @@ _HEADER, _PAYLOAD, _FILE = "head", "payload", "file"
 """Names of the records. They are part of what travels, so they stay as they are."""
 
 
-def record_of(packet: Packet) -> RecordDict:
-    """Return a packet as Flower carries it.
+def payload_record(payload: bytes) -> ArrayRecord:
+    """Return a payload as Flower carries it: as one array, since many take ten times as long."""
+    return ArrayRecord({_FILE: Array("uint8", (len(payload),), "safetensors", payload)})
 
-    The payload is one array, since many small ones take ten times as long. It is separate from the
-    header, so that a SuperLink stores once what goes to many clients.
+
+def record_of(header: bytes, payload: ArrayRecord) -> RecordDict:
+    """Return a header and a payload as Flower carries them.
+
+    They are separate, so that a payload that goes to many clients is stored once.
     """
-    array = Array("uint8", (len(packet.payload),), "safetensors", packet.payload)
-    return RecordDict(
-        {
-            _HEADER: ConfigRecord({_HEADER: packet.header}),
-            _PAYLOAD: ArrayRecord({_FILE: array}),
-        }
-    )
+    return RecordDict({_HEADER: ConfigRecord({_HEADER: header}), _PAYLOAD: payload})
 
 
 def packet_of(message: Message) -> Packet:
@@ -45,3 +43,18 @@ def packet_of(message: Message) -> Packet:
     if not isinstance(text, bytes):
         raise ValueError("the message's header is of another type")
     return Packet(text, payload[_FILE].data)
+
+
+def packet_from(name: str, contents: Mapping[str, bytes]) -> Packet | None:
+    """Return the packet in a message that has arrived; None if it holds anything else.
+
+    Args:
+        name: Name of the message's object.
+        contents: The bytes of all objects by their names.
+    """
+    try:
+        message = inflate_object_from_contents(name, dict(contents))
+        assert isinstance(message, Message)
+        return packet_of(message)
+    except Exception:  # Bytes of others can make Flower's readers fail in any way.
+        return None

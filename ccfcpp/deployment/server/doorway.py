@@ -19,7 +19,7 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 _FILES_OF_A_CONNECTION = 4
-"""The caller's, that to the SuperLink, and as many for all else in the process."""
+"""The caller's, that to the fleet, and as many for all else in the process."""
 _FULL = 0.1
 """Seconds to wait where the system gives no more files."""
 

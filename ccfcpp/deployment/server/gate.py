@@ -1,20 +1,13 @@
-"""The gate: a reverse proxy that lets through the calls that SuperNodes need, and nothing else.
+"""The gate: a reverse proxy that lets through the calls that clients need, and nothing else.
 
-A SuperLink of Flower 1.41 serves all its APIs on one port, over HTTP, and those that start runs and
-register keys have no password. So it listens on 127.0.0.1 alone, and the network sees this gate.
-SuperNodes use ten calls, each a POST of its own path. The gate forwards a request if its path is
+A client makes eight calls, each a POST of its own path. The gate forwards a request if its path is
 one of these, byte for byte, and forwards it to a constant path: no part of the request decides
-where it goes.
+where it goes. Behind it is a Unix socket of the server's user.
 
-The gate does not check who calls. The SuperLink does (``--enable-supernode-auth``), by the
-signature in the headers.
-
-A SuperNode that gets no message sleeps for three seconds. So the gate does not answer it at once:
-it polls the SuperLink until there is a message.
+The gate does not check who calls. What is behind it does, by the signature in the headers.
 """
 
 import asyncio
-import time
 from collections.abc import AsyncIterable, AsyncIterator, Mapping
 
 import httpx
@@ -22,21 +15,12 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-MOST_BYTES = 16 * 2**20
-"""The largest body of a request. Flower splits large objects into pieces of 5 MiB."""
+from ccfcpp.deployment.link.fleet_calls import LARGE, PATHS, PULL, SMALL
 
-# "register-node" and "unregister-node" are missing: they serve SuperNodes without a registered key.
-_CALLS = (
-    *("activate-node", "deactivate-node", "send-node-heartbeat", "get-run", "get-fab"),
-    *("pull-messages", "push-messages", "pull-object", "push-object", "confirm-message-received"),
-)
-OPEN = {path.encode(): path for path in (f"/v1/fleet/{call}" for call in _CALLS)}
+MOST_BYTES = max(LARGE.values())
+"""The largest body of any request."""
+OPEN = {path.encode(): path for path in PATHS}
 """The paths that are let through: as they come in, and as they are forwarded."""
-
-_LARGE = {"push-object": MOST_BYTES, "push-messages": 2**20}
-_SMALL = 2**16
-"""The largest body of all other calls, which name a node, a message or an object."""
-_MOST_OF = {path: _LARGE.get(path.rpartition("/")[2], _SMALL) for path in OPEN.values()}
 
 _REQUEST_HEADERS = (
     *("accept", "content-type", "content-length"),
@@ -47,10 +31,8 @@ _RESPONSE_HEADERS = (
     *("content-type", "content-length"),
     "flwr-version-incompatibility-message",
 )
-_PULL = b"/v1/fleet/pull-messages"
-_HOLD, _LOOK = 10.0, 0.5
-"""Seconds that a SuperNode waits for a message, and between polls for it. A SuperNode gives up
-after 30 s, and a SuperLink accepts a signature for five minutes."""
+_LOOK = 0.2
+"""Seconds between checks whether the gate closes."""
 _LONGEST = 300.0
 """Seconds to receive and answer a request, more than any honest one takes."""
 
@@ -63,11 +45,11 @@ class Gate:
     """The gate, as an ASGI application.
 
     Args:
-        link: The client that reaches the SuperLink. It must follow no redirections and use no
-            proxy.
+        link: The client that reaches the fleet. It must follow no redirections and use no proxy.
+        most_bytes: The largest body of any request.
 
     Attributes:
-        closing: Whether waiting requests are to be answered now.
+        closing: Whether nobody is to be kept waiting any more.
     """
 
     def __init__(self, link: httpx.AsyncClient, most_bytes: int = MOST_BYTES) -> None:
@@ -115,37 +97,43 @@ class Gate:
         return _too_large(most) if int(length) > most else None
 
     def _most(self, request: Request) -> int:
-        return min(self.most_bytes, _MOST_OF[OPEN[request.scope["raw_path"]]])
+        return min(self.most_bytes, LARGE.get(request.url.path, SMALL))
 
     async def _ask(self, request: Request) -> httpx.Response | Response:
-        """Return the SuperLink's answer, without its body yet; a refusal if there is none."""
+        """Return the fleet's answer, without its body yet; a refusal if there is none."""
         most = self._most(request)
         body = _limited(request.stream(), most)
         try:
-            if request.scope["raw_path"] == _PULL:
+            if request.url.path == PULL:
                 whole = b"".join([part async for part in body])
-                return await self._wait_for_message(request, whole)
+                return await self._while_there(request, whole)
             return await self._pass_on(request, body)
         except _TooLargeError:
             return _too_large(most)
         except httpx.TimeoutException:
-            return _refused(504, "the SuperLink does not answer")
+            return _refused(504, "the fleet does not answer")
         except httpx.HTTPError:
-            return _refused(502, "the SuperLink cannot be reached")
+            return _refused(502, "the fleet cannot be reached")
 
-    async def _wait_for_message(self, request: Request, body: bytes) -> httpx.Response | Response:
-        until = time.monotonic() + _HOLD
-        while True:
-            answer = await self._pass_on(request, body)
-            nothing = answer.status_code == 200 and answer.headers.get("content-length") == "0"
-            if not nothing or self.closing or time.monotonic() > until:
-                return answer
-            await asyncio.sleep(_LOOK)
-            # A message that is fetched for a node that is gone would be lost.
-            if await request.is_disconnected():
-                return answer
-            if isinstance(answer, httpx.Response):
-                await answer.aclose()
+    async def _while_there(self, request: Request, body: bytes) -> httpx.Response | Response:
+        """Wait for the answer as long as the client does.
+
+        The fleet answers when there is a message. One that is fetched for a client that is gone
+        would be lost.
+        """
+        asking = asyncio.create_task(self._pass_on(request, body))
+        going = asyncio.create_task(_end_of(request))
+        try:
+            while not asking.done():
+                await asyncio.wait({asking, going}, timeout=_LOOK, return_when="FIRST_COMPLETED")
+                if going.done():
+                    raise ClientDisconnect
+                if self.closing:
+                    return _refused(503, "the server closes")
+            return await asking
+        finally:
+            asking.cancel()
+            going.cancel()
 
     async def _pass_on(
         self, request: Request, body: bytes | AsyncIterable[bytes]
@@ -159,8 +147,13 @@ class Gate:
         answer = await self.link.send(going_on, stream=True)
         if answer.is_redirect:
             await answer.aclose()
-            return _refused(502, "the SuperLink answers with a redirection")
+            return _refused(502, "the fleet answers with a redirection")
         return answer
+
+
+async def _end_of(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
 
 
 async def _limited(body: AsyncIterable[bytes], most_bytes: int) -> AsyncIterator[bytes]:

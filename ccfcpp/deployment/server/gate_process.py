@@ -104,7 +104,8 @@ def _written(setting: GateSetting) -> str:
 def _read(text: str) -> GateSetting:
     values = json.loads(text)
     keys = ServerKeys(**{name: Path(path) for name, path in values.pop("keys").items()})
-    return GateSetting(**values | {"keys": keys, "limits": Limits(**values["limits"])})
+    limits, behind = Limits(**values["limits"]), Path(values["behind"])
+    return GateSetting(**values | {"keys": keys, "limits": limits, "behind": behind})
 
 
 def main(number: str, setting: str) -> None:

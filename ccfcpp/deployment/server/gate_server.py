@@ -2,11 +2,11 @@
 
 import asyncio
 import socket
-import ssl
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import httpx
 import uvicorn
@@ -19,21 +19,21 @@ from ccfcpp.deployment.server.gate import MOST_BYTES, Gate
 TO_FINISH = 5
 """Seconds that requests have to end when the gate closes."""
 _CONNECT, _ANSWER = 5.0, 60.0
-"""Seconds that the SuperLink, on the same machine, has to accept a connection and to answer."""
+"""Seconds that the fleet, on the same machine, has to accept a connection and to answer."""
 _KEEP = 2.0
-"""Seconds that an idle connection to the SuperLink is kept. The SuperLink closes it after five:
-a request must not use a connection that is just being closed."""
+"""Seconds that an idle connection to the fleet is kept. The fleet closes it after five: a request
+must not use a connection that is just being closed."""
 
 
 @dataclass(frozen=True)
 class GateSetting:
-    """Where a gate listens, and the SuperLink behind it.
+    """Where a gate listens, and what is behind it.
 
     Attributes:
         host: Address on which it listens; ``0.0.0.0`` is all of IPv4, ``::`` all addresses.
         port: Port on which it listens; 0 takes a free one.
-        keys: The server's keys. The certificate must be valid for 127.0.0.1, too.
-        superlink: Port of the SuperLink on 127.0.0.1.
+        keys: The server's keys.
+        behind: Unix socket of the fleet.
         most_bytes: The largest size of a request's body.
         limits: How many connections there may be, and how long one may take.
     """
@@ -41,7 +41,7 @@ class GateSetting:
     host: str
     port: int
     keys: ServerKeys
-    superlink: int
+    behind: Path
     most_bytes: int = MOST_BYTES
     limits: Limits = field(default_factory=Limits)
 
@@ -94,21 +94,17 @@ def check_setting(setting: GateSetting) -> None:
 
 
 def _client(setting: GateSetting) -> httpx.AsyncClient:
-    """Return a client that reaches the SuperLink only: no proxy, no redirections."""
-    authority = setting.keys.authority
-    try:
-        trusted = ssl.create_default_context(cafile=authority)
-    except OSError as error:
-        raise _unusable(authority, error) from error
+    """Return a client that reaches the fleet only: no proxy, no redirections."""
     return httpx.AsyncClient(
-        base_url=f"https://127.0.0.1:{setting.superlink}",
-        verify=trusted,
+        base_url="http://fleet",
+        transport=httpx.AsyncHTTPTransport(
+            uds=str(setting.behind),
+            limits=httpx.Limits(max_connections=None, keepalive_expiry=_KEEP),
+        ),
         # Bodies pass as they are, without decompression.
         headers={"accept-encoding": "identity"},
         timeout=httpx.Timeout(_ANSWER, connect=_CONNECT, pool=None),
-        limits=httpx.Limits(max_connections=None, keepalive_expiry=_KEEP),
         follow_redirects=False,
-        trust_env=False,
     )
 
 

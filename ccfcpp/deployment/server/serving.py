@@ -1,34 +1,34 @@
-"""A server of the federation: a SuperLink, the gate before it, and the link to the clients."""
+"""A server of the federation: the fleet of its clients, and the gate before it."""
 
 import tempfile
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 
 from ccfcpp.deployment.keys.files import ServerKeys
 from ccfcpp.deployment.keys.roster import read_roster
-from ccfcpp.deployment.link.sockets import FlowerLink, listen
+from ccfcpp.deployment.server.fleet import Fleet
+from ccfcpp.deployment.server.fleet_app import serve_fleet
 from ccfcpp.deployment.server.gate_process import gate_process
 from ccfcpp.deployment.server.gate_server import GateSetting
-from ccfcpp.deployment.server.super_link import super_link
 
 
 @contextmanager
-def open_server(keys: Path, roster: Path, host: str, port: int, home: Path) -> Iterator[FlowerLink]:
-    """Run a SuperLink behind the gate within the context.
+def open_server(
+    keys: Path, roster: Path, host: str, port: int, logs: Path
+) -> Iterator[tuple[Fleet, int]]:
+    """Serve the clients of a roster behind the gate within the context.
 
     Yields:
-        The link to the clients.
+        The link to the clients, and the port on which the gate listens.
     """
-    files = ServerKeys.of(keys)
-    read_roster(roster)
-    # The path of a socket must be short.
+    files, fleet = ServerKeys.of(keys), Fleet(read_roster(roster))
+    # The path of a socket must be short, and its folder is for this user alone.
     with tempfile.TemporaryDirectory(prefix="ccfcpp-") as place:
-        path = Path(place) / "server"
+        behind = Path(place) / "fleet"
+        setting = GateSetting(host, port, files, behind)
         with (
-            listen(path) as listener,
-            super_link(home, files, roster, path) as behind,
-            gate_process(GateSetting(host, port, files, behind), home / "gate.log"),
-            closing(FlowerLink(listener)) as link,
+            serve_fleet(fleet, behind, logs / "flower.log"),
+            gate_process(setting, logs / "gate.log") as listening,
         ):
-            yield link
+            yield fleet, listening

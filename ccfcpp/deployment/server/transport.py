@@ -43,7 +43,7 @@ class Timeouts:
     """
 
     answer: float = 600.0
-    poll: float = 0.2
+    poll: float = 0.02
     grace: float = 3600.0
 
     @property

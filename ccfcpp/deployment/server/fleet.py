@@ -1,0 +1,196 @@
+"""Flower's state of a server: the clients' keys, and the messages to and from them.
+
+A SuperLink of Flower is this state behind three APIs. Two of them, which start runs and serve apps,
+have no password: any user of the machine could use them. So there is no SuperLink: the run holds
+the state itself, and of the APIs only what clients need is served (``fleet_app``).
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from flwr.app import ArrayRecord, Message
+from flwr.app.message import make_message, remove_content_from_message
+from flwr.app.metadata import Metadata
+from flwr.common.constant import NOOP_ACCOUNT_NAME, NOOP_FLWR_AID, SUPERLINK_NODE_ID
+from flwr.proto.node_pb2 import NodeInfo
+from flwr.server.superlink.linkstate import LinkState, LinkStateFactory
+from flwr.supercore.constant import (
+    FLWR_IN_MEMORY_DB_NAME,
+    NOOP_FEDERATION_ID,
+    NodeStatus,
+    TaskType,
+)
+from flwr.supercore.date import now
+from flwr.supercore.inflatable.inflatable_object import (
+    get_all_nested_objects,
+    get_object_tree,
+    iterate_object_tree,
+)
+from flwr.supercore.object_store import NoObjectInStoreError, ObjectStoreFactory
+from flwr.superlink.federation import NoOpFederationManager
+
+from ccfcpp.core.errors import FederationError
+from ccfcpp.deployment.link.flower import MESSAGE_TYPE, packet_from, payload_record, record_of
+from ccfcpp.deployment.link.packet import Packet, Undelivered
+
+_GONE = Undelivered("its node is gone")
+_AGAIN = Undelivered("its node has been started again")
+_EXPIRED = Undelivered("it was asked too long ago")
+_IN_PARTS = Undelivered("its answer did not arrive whole")
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """A message that is on its way: to whom, and when that node was activated."""
+
+    node: int
+    activated: str
+
+
+class Fleet:
+    """The clients of a roster; the ``Link`` to them for a run in this process.
+
+    Args:
+        roster: Public keys by the client's name, as PEM.
+
+    Attributes:
+        factory: Gives Flower's state to its handlers.
+        announce: Called with a node for which there is a message, in the thread that sends it.
+    """
+
+    def __init__(self, roster: Mapping[str, bytes]) -> None:
+        memory = FLWR_IN_MEMORY_DB_NAME
+        self.factory = LinkStateFactory(memory, NoOpFederationManager(), ObjectStoreFactory(memory))
+        self.announce: Callable[[int], None] = lambda node: None
+        self._state: LinkState = self.factory.state()
+        self._run, self._task = _running(self._state)
+        for name, key in roster.items():
+            self._state.create_node(NOOP_FLWR_AID, NOOP_ACCOUNT_NAME, key, 0.0, name=name)
+        self._asked: dict[str, _Asked] = {}
+        self._replies: dict[str, str] = {}
+        self._payload = b"", payload_record(b"")
+
+    def online(self) -> dict[str, int]:
+        """Return the nodes that are online, by the name under which their key is registered."""
+        nodes = self._state.get_node_info(node_ids=list(self._state.get_nodes(self._run)))
+        return {node.name: node.node_id for node in nodes}
+
+    def push(self, node: int, packet: Packet, seconds: float) -> str | None:
+        """Send a packet to a node. A payload that goes to several nodes is kept once."""
+        message = self._message(node, packet, seconds)
+        ticket: str = message.metadata.message_id
+        session = self._state.start_session(self._run)
+        stored, missing = self._state.store_message_and_object_tree(
+            remove_content_from_message(message), get_object_tree(message), session
+        )
+        if not stored:
+            return None
+        objects = get_all_nested_objects(message)
+        for name in missing:
+            self._state.store_object(self._run, session, name, objects[name].deflate())
+        self._asked[ticket] = _Asked(node, str(self._node(node).last_activated_at))
+        self.announce(node)
+        return ticket
+
+    def pull(self, ticket: str) -> Packet | Undelivered | None:
+        """Return the response to a packet; None if there is none yet."""
+        asked = self._asked.get(ticket)
+        if asked is None:
+            return _EXPIRED
+        found = self._reply_to(ticket) or self._why_none_comes(asked)
+        if found is not None:
+            self._forget(ticket)
+        return found
+
+    def beat(self) -> None:
+        """Keep the run alive, as Flower sees it; at least once in half a minute.
+
+        Flower ends a run when there was no beat, so also when the clock was set. Then it begins
+        anew, and what was asked before is in vain.
+        """
+        if not self._state.acknowledge_task_heartbeat(self._task):
+            self._run, self._task = _running(self._state)
+
+    def _message(self, node: int, packet: Packet, seconds: float) -> Message:
+        metadata = Metadata(
+            run_id=self._run,
+            message_id="",
+            src_node_id=SUPERLINK_NODE_ID,
+            dst_node_id=node,
+            reply_to_message_id="",
+            group_id="",
+            created_at=now().timestamp(),
+            ttl=seconds,
+            message_type=MESSAGE_TYPE,
+        )
+        message = make_message(metadata, record_of(packet.header, self._payload_of(packet)))
+        message.metadata.__dict__["_message_id"] = message.object_id
+        return message
+
+    def _payload_of(self, packet: Packet) -> ArrayRecord:
+        known, record = self._payload
+        if known is not packet.payload:
+            record = payload_record(packet.payload)
+            self._payload = packet.payload, record
+        return record
+
+    def _why_none_comes(self, asked: _Asked) -> Undelivered | None:
+        """Return why no reply will come. Flower does not tell it of a node that comes back."""
+        node = self._node(asked.node)
+        if str(node.last_activated_at) != asked.activated:
+            return _AGAIN
+        return None if node.status == NodeStatus.ONLINE else _GONE
+
+    def _node(self, number: int) -> NodeInfo:
+        (node,) = self._state.get_node_info(node_ids=[number])
+        return node
+
+    def _reply_to(self, ticket: str) -> Packet | Undelivered | None:
+        """Return the reply to a message, once all of its objects are there."""
+        if ticket not in self._replies:
+            try:
+                found = self._state.get_message_res({ticket}, self._run)
+            except KeyError:
+                return _EXPIRED
+            if not found:
+                return None
+            if found[0].has_error():
+                # Never the reason: it may be the text of a client's exception.
+                return Undelivered(f"its node has failed (Flower's error {found[0].error.code})")
+            self._replies[ticket] = found[0].metadata.message_id
+        return self._whole(self._replies[ticket])
+
+    def _whole(self, name: str) -> Packet | Undelivered | None:
+        """Return the packet in a reply; None while one of its objects has not arrived."""
+        try:
+            tree = self._state.object_store.get_object_tree(name)
+        except NoObjectInStoreError:
+            return _IN_PARTS
+        contents = {}
+        for part in iterate_object_tree(tree):
+            content = self._state.get_object(self._run, part.object_id)
+            if content is None:
+                return _IN_PARTS
+            if not content:
+                return None
+            contents[part.object_id] = content
+        # An empty packet is refused.
+        return packet_from(name, contents) or Packet(b"")
+
+    def _forget(self, ticket: str) -> None:
+        del self._asked[ticket]
+        self._state.delete_messages({ticket})
+        for name in (ticket, self._replies.pop(ticket, "")):
+            self._state.object_store.delete(name)
+
+
+def _running(state: LinkState) -> tuple[int, int]:
+    """Return the numbers of a run that is running, and of its task."""
+    run = state.create_run(
+        None, None, None, {}, NOOP_FEDERATION_ID, None, NOOP_FLWR_AID, TaskType.SERVER_APP
+    )
+    (info,) = state.get_run_info(run_ids=[run])
+    task = info.primary_task_id
+    if task is None or state.claim_task(task) is None or not state.activate_task(task):
+        raise FederationError("Flower does not start a run")
+    return run, task

@@ -1,0 +1,201 @@
+"""Flower's fleet API for the clients of a ``Fleet``, on a Unix socket of this user.
+
+Of the calls only those are there that the clients of this package make. Flower's handlers and its
+check of signatures are used as they are. One thing is added: a client that asks for messages gets
+its answer when there is one, and need not ask again and again.
+"""
+
+import asyncio
+import logging
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import uvicorn
+from fastapi import FastAPI
+from flwr.proto.fleet_pb2 import PullMessagesRequest
+from flwr.supercore.error import http_error_translator
+from flwr.supercore.protobuf.translation import ProtobufTranslationMiddleware
+from flwr.superlink.routers.fleet.node_auth import NodeAuthMiddleware
+from flwr.superlink.routers.fleet.router import router
+from starlette.middleware import Middleware
+from starlette.middleware.base import BaseHTTPMiddleware
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from ccfcpp.core.errors import FederationError
+from ccfcpp.deployment.link.fleet_calls import PATHS, PULL
+from ccfcpp.deployment.server.fleet import Fleet
+
+_HOLD = 10.0
+"""Seconds that a client waits for a message before it hears that there is none."""
+_BEAT = 10.0
+"""Seconds between heartbeats of the run."""
+_TO_START = 30.0
+
+
+def fleet_app(fleet: Fleet) -> ASGIApp:
+    """Return the application that serves the calls."""
+    app = FastAPI(
+        openapi_url=None,
+        middleware=[
+            Middleware(BaseHTTPMiddleware, dispatch=http_error_translator),
+            Middleware(ProtobufTranslationMiddleware),
+            Middleware(NodeAuthMiddleware),
+        ],
+    )
+    app.state.linkstate_factory = fleet.factory
+    app.state.enable_supernode_auth = True
+    app.router.routes.extend(
+        route for route in router.routes if getattr(route, "path", "") in PATHS
+    )
+    return _Waiting(app, fleet)
+
+
+class _Waiting:
+    """Answers who asks for messages when there is one, or when the time is up."""
+
+    def __init__(self, app: ASGIApp, fleet: Fleet) -> None:
+        self._app = app
+        self._news: dict[int, asyncio.Event] = {}
+        self._loop: asyncio.AbstractEventLoop | None = None
+        fleet.announce = self._announce
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self._loop = asyncio.get_running_loop()
+        if scope["type"] != "http" or scope["path"] != PULL:
+            await self._app(scope, receive, send)
+            return
+        body = await _whole(receive)
+        gone = asyncio.create_task(_end_of(receive))
+        try:
+            for message in await self._answer(scope, body, gone):
+                await send(message)
+        finally:
+            gone.cancel()
+
+    async def _answer(self, scope: Scope, body: bytes, gone: "asyncio.Task[None]") -> list[Message]:
+        loop = asyncio.get_running_loop()
+        until = loop.time() + _HOLD
+        news = self._news.setdefault(_node_of(body), asyncio.Event())
+        while True:
+            news.clear()
+            # A message that is fetched for a client that is gone would be lost.
+            if gone.done():
+                return []
+            answer = await self._asked(scope, body)
+            rest = until - loop.time()
+            if not _is_empty(answer) or rest <= 0:
+                return answer
+            heard = asyncio.create_task(news.wait())
+            await asyncio.wait({heard, gone}, timeout=rest, return_when="FIRST_COMPLETED")
+            heard.cancel()
+
+    async def _asked(self, scope: Scope, body: bytes) -> list[Message]:
+        answer: list[Message] = []
+
+        async def again() -> Message:
+            return {"type": "http.request", "body": body, "more_body": False}
+
+        async def keep(message: Message) -> None:
+            answer.append(message)
+
+        await self._app({**scope, "state": {}}, again, keep)
+        return answer
+
+    def _announce(self, node: int) -> None:
+        news, loop = self._news.get(node), self._loop
+        if news is not None and loop is not None:
+            loop.call_soon_threadsafe(news.set)
+
+
+def _is_empty(answer: list[Message]) -> bool:
+    """Return whether it says that there is no message: 200, and no byte."""
+    return answer[0]["status"] == 200 and not any(part.get("body") for part in answer[1:])
+
+
+def _node_of(body: bytes) -> int:
+    request = PullMessagesRequest()
+    try:
+        request.ParseFromString(body)
+    except Exception:  # protobuf's own kind of error; Flower will refuse the body
+        return 0
+    return int(request.node.node_id)
+
+
+async def _whole(receive: Receive) -> bytes:
+    body, more = b"", True
+    while more:
+        message = await receive()
+        body += message.get("body", b"")
+        more = message.get("more_body", False)
+    return body
+
+
+async def _end_of(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+@contextmanager
+def serve_fleet(fleet: Fleet, path: Path, log: Path) -> Iterator[None]:
+    """Serve a fleet at a Unix socket within the context, in a thread.
+
+    Args:
+        fleet: The clients, and the messages for them.
+        path: The socket, in a folder that only its owner may enter.
+        log: File for what Flower has to say.
+    """
+    _flower_says(log)
+    server = uvicorn.Server(
+        uvicorn.Config(
+            fleet_app(fleet),
+            uds=str(path),
+            http="h11",
+            ws="none",
+            lifespan="off",
+            access_log=False,
+            log_config=None,
+            log_level="error",
+            timeout_graceful_shutdown=1,
+        )
+    )
+    over = threading.Event()
+
+    def beat() -> None:
+        while not over.wait(_BEAT):
+            fleet.beat()
+
+    threads = [threading.Thread(target=run, daemon=True) for run in (server.run, beat)]
+    for thread in threads:
+        thread.start()
+    try:
+        _wait_for(server, threads[0])
+        yield
+    finally:
+        over.set()
+        server.should_exit = True
+        for thread in threads:
+            thread.join()
+
+
+def _wait_for(server: uvicorn.Server, thread: threading.Thread) -> None:
+    thread.join(0.0)
+    waited = threading.Event()
+    for _ in range(int(_TO_START / 0.02)):
+        if server.started:
+            return
+        if not thread.is_alive():
+            break
+        waited.wait(0.02)
+    raise FederationError("the socket for the clients' calls cannot be opened")
+
+
+def _flower_says(log: Path) -> None:
+    """Send what Flower says to a file. It names nodes and errors, which is of use afterwards."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    logger = logging.getLogger("flwr")
+    for handler in list(logger.handlers):
+        logger.removeHandler(handler)
+    logger.addHandler(logging.FileHandler(log))
+    logger.propagate = False

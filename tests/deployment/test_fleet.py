@@ -1,0 +1,367 @@
+"""Clients and server through Flower's fleet calls, over TLS on this machine."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from queue import Queue
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("flwr")
+
+import httpx
+from flwr.app import RecordDict
+from flwr.proto.fab_pb2 import GetFabRequest
+from flwr.supercore import date
+from flwr.supercore.protobuf.translation import PROTOBUF_REQUEST_TYPES
+from flwr.supernode.fleet_http_client import FleetHttpClient
+
+from ccfcpp.core.randomness import Randomness
+from ccfcpp.deployment.client import signing
+from ccfcpp.deployment.client.fleet import Answer, FleetClient
+from ccfcpp.deployment.keys.making import make_authority, make_client, make_server
+from ccfcpp.deployment.link.flower import packet_of, payload_record, record_of
+from ccfcpp.deployment.link.packet import Packet, Undelivered
+from ccfcpp.deployment.server import fleet as server_fleet
+from ccfcpp.deployment.server import fleet_app
+from ccfcpp.deployment.server.enrolment import Enrolment, wait_for_clients
+from ccfcpp.deployment.server.fleet import Fleet
+from ccfcpp.deployment.server.gate import OPEN
+from ccfcpp.deployment.server.serving import open_server
+from ccfcpp.deployment.server.transport import Deployed
+from tests.deployment.test_gate import trusting
+from tests.support.classification import labelled_clients, small_algorithm, small_config
+from tests.support.deployment import deployed, spec_of
+from tests.support.federation import assert_same_bits
+
+CLASSES = [str(number) for number in range(10)]
+NAMES = "clinic-1", "clinic-2", "clinic-3"
+SECONDS = 60.0
+
+
+@dataclass
+class Place:
+    """A server, and clients in threads of this process.
+
+    Attributes:
+        said: What each client has told its owner.
+    """
+
+    folder: Path
+    fleet: Fleet
+    port: int
+    said: dict[str, Queue[str]] = field(default_factory=dict)
+
+    @contextmanager
+    def client(self, name: str, answer: Answer, keys: Path | None = None) -> Iterator[FleetClient]:
+        lines = self.said.setdefault(name, Queue())
+        key = (keys or self.folder) / "clients" / f"{name}.key"
+        client = FleetClient(
+            f"127.0.0.1:{self.port}", self.folder / "ca.crt", key, answer, lines.put
+        )
+        thread = threading.Thread(target=client.run, name=name)
+        thread.start()
+        try:
+            yield client
+        finally:
+            client.stop()
+            thread.join(SECONDS)
+            assert not thread.is_alive()
+
+    def node(self, name: str) -> int:
+        found: int = until(lambda: self.fleet.online().get(name))
+        return found
+
+    def asked(self, name: str, packet: Packet) -> str:
+        ticket = self.fleet.push(self.node(name), packet, SECONDS)
+        assert ticket is not None
+        return ticket
+
+    def answered(self, ticket: str) -> Packet | Undelivered:
+        found: Packet | Undelivered = until(lambda: self.fleet.pull(ticket))
+        return found
+
+
+def until(look: Callable[[], Any]) -> Any:
+    """What a function gives, once it gives something."""
+    end = time.monotonic() + SECONDS
+    while (found := look()) is None:
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    return found
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client that is to stop ends its call first."""
+    monkeypatch.setattr(fleet_app, "_HOLD", 0.5)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    keys = tmp_path_factory.mktemp("fleet") / "keys"
+    make_authority(keys, 2)
+    make_server(keys, "127.0.0.1", 2)
+    for name in NAMES:
+        make_client(keys, name)
+    return keys
+
+
+@contextmanager
+def opened(folder: Path, logs: Path, port: int = 0) -> Iterator[Place]:
+    with open_server(folder, folder / "roster", "127.0.0.1", port, logs) as (fleet, listening):
+        yield Place(folder, fleet, listening)
+
+
+@pytest.fixture(scope="module")
+def here(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    with opened(folder, tmp_path_factory.mktemp("logs")) as place:
+        yield place
+
+
+def echo(packet: Packet) -> Packet:
+    return Packet(b"{}" + packet.header, packet.payload)
+
+
+# --- what is carried ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [0, 1, 10_000, 12_000_000])
+def test_bytes_come_back_as_they_went(here: Place, size: int) -> None:
+    payload = bytes(range(256)) * (size // 256) + b"a" * (size % 256)
+    with here.client("clinic-1", echo), here.client("clinic-2", echo):
+        for _ in range(2):
+            tickets = [here.asked(name, Packet(b"x", payload)) for name in NAMES[:2]]
+            assert [here.answered(ticket) for ticket in tickets] == [Packet(b"{}x", payload)] * 2
+
+
+def test_nothing_is_left_of_what_was_carried(here: Place) -> None:
+    objects = here.fleet.factory.state().object_store
+    with here.client("clinic-1", echo):
+        for number in range(5):
+            here.answered(here.asked("clinic-1", Packet(b"x", bytes([number]) * 9)))
+    assert len(list(objects.store)) == 0  # type: ignore[attr-defined]
+
+
+def test_a_run_through_flowers_calls_has_the_same_bits(here: Place, tmp_path: Path) -> None:
+    clients = labelled_clients(20, 15, 12)
+    config = small_config("method=scaffold", "training.rounds=2", "compute.cohort=1")
+    spec = spec_of(config, clients, classes=CLASSES)
+    plain, grid = deployed(spec, small_algorithm(config, 3), clients, tmp_path / "a")
+    state = plain.algorithm.initial_state(Randomness(0))
+    expected = list(plain.run(state))
+    there, grid = deployed(spec, small_algorithm(config, 3), clients, tmp_path / "b")
+    first, second, third = (worker.answer for worker in grid.workers.values())
+    with (
+        here.client("clinic-1", first),
+        here.client("clinic-2", second),
+        here.client("clinic-3", third),
+    ):
+        nodes = {name: here.node(own) for name, own in zip(grid.workers, NAMES, strict=True)}
+        assert isinstance(there.transport, Deployed)
+        there.transport.link = SimpleNamespace(
+            online=lambda: nodes, push=here.fleet.push, pull=here.fleet.pull
+        )
+        there.transport.timeouts = type(there.transport.timeouts)(SECONDS, 0.01)
+        assert_same_bits(list(there.run(state)), expected)
+
+
+def test_other_records_are_no_parcel() -> None:
+    carried = SimpleNamespace(content=record_of(b"a", payload_record(b"b")))
+    assert packet_of(carried) == (b"a", b"b")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="other records"):
+        packet_of(SimpleNamespace(content=RecordDict({})))  # type: ignore[arg-type]
+
+
+def test_a_message_of_another_form_is_refused_and_the_client_goes_on(
+    here: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with here.client("clinic-1", echo):
+        node = here.node("clinic-1")
+        with monkeypatch.context() as patch:
+            patch.setattr(server_fleet, "record_of", lambda header, payload: RecordDict({}))
+            ticket = here.fleet.push(node, Packet(b"x"), SECONDS)
+        assert ticket is not None
+        assert here.answered(ticket) == Packet(b"")
+        assert here.said["clinic-1"].get(timeout=SECONDS).startswith("a message was refused")
+        assert here.answered(here.asked("clinic-1", Packet(b"x"))) == Packet(b"{}x")
+
+
+# --- what goes wrong ------------------------------------------------------------------------------
+
+
+def test_who_comes_back_has_lost_what_was_asked(here: Place) -> None:
+    """Flower never tells: the message was delivered, and the node is online."""
+    began, leave = threading.Event(), threading.Event()
+
+    def never(packet: Packet) -> Packet:
+        began.set()
+        leave.wait(SECONDS)
+        raise RuntimeError("killed")
+
+    with here.client("clinic-1", never) as client:
+        ticket = here.asked("clinic-1", Packet(b"x"))
+        assert began.wait(SECONDS)
+        assert here.fleet.pull(ticket) is None
+        client.stop()
+        leave.set()
+    with here.client("clinic-1", echo):
+        here.node("clinic-1")
+        found = here.answered(ticket)
+        assert isinstance(found, Undelivered)
+        assert here.answered(here.asked("clinic-1", Packet(b"x"))) == Packet(b"{}x")
+        assert here.fleet.pull(ticket) == Undelivered("it was asked too long ago")
+
+
+def test_a_server_that_is_started_again_has_its_clients_again(folder: Path, tmp_path: Path) -> None:
+    with opened(folder, tmp_path) as first, first.client("clinic-1", echo):
+        assert first.answered(first.asked("clinic-1", Packet(b"x"))) == Packet(b"{}x")
+        first_port = first.port
+    with (
+        opened(folder, tmp_path, first_port) as second,
+        Place(folder, second.fleet, first_port).client("clinic-1", echo),
+    ):
+        assert second.answered(second.asked("clinic-1", Packet(b"y"))) == Packet(b"{}y")
+
+
+def test_a_client_waits_for_its_server(folder: Path, tmp_path: Path) -> None:
+    """It is there before the server, and stays when the server is started again."""
+    with opened(folder, tmp_path / "1") as place:
+        port = place.port
+    place.said["clinic-1"] = Queue()
+    with place.client("clinic-1", echo):
+        assert "cannot be reached" in place.said["clinic-1"].get(timeout=SECONDS)
+        for number in "23":
+            with opened(folder, tmp_path / number, port) as again:
+                assert again.answered(again.asked("clinic-1", Packet(b"x"))) == Packet(b"{}x")
+            place.fleet = again.fleet
+
+
+def test_a_clock_that_is_wrong_does_not_keep_a_client_out(
+    here: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for hours in (-3, 3):
+        monkeypatch.setattr(signing, "now", lambda hours=hours: date.now() + timedelta(hours=hours))
+        with here.client("clinic-1", echo):
+            assert here.answered(here.asked("clinic-1", Packet(b"x"))) == Packet(b"{}x")
+
+
+def test_a_run_that_flower_has_ended_begins_anew(here: Place) -> None:
+    """As when the server's clock is set, or its machine has slept."""
+    with here.client("clinic-1", echo):
+        here.node("clinic-1")
+        state = here.fleet.factory.state()
+        for task in state.get_tasks():
+            state.finish_task(task.task_id, "failed", "")
+        assert here.fleet.push(here.node("clinic-1"), Packet(b"x"), SECONDS) is None
+        here.fleet.beat()
+        assert here.answered(here.asked("clinic-1", Packet(b"x"))) == Packet(b"{}x")
+
+
+# --- who must not get in --------------------------------------------------------------------------
+
+
+def test_nobody_without_a_key_can_do_anything(here: Place) -> None:
+    headers = {"content-type": "application/protobuf", "accept": "application/protobuf"}
+    paths = {path for _, path in PROTOBUF_REQUEST_TYPES}
+    with httpx.Client(
+        base_url=f"https://127.0.0.1:{here.port}",
+        verify=trusting(here.folder),
+        trust_env=False,
+        timeout=30,
+    ) as stranger:
+        for path in sorted(paths):
+            reply = stranger.post(path, headers=headers)
+            if path in OPEN.values():
+                assert 400 <= reply.status_code < 500, path
+            else:
+                assert reply.status_code == 404, path
+    assert here.fleet.online() == {}
+
+
+def test_behind_the_gate_there_is_nothing_else(here: Place) -> None:
+    """Not for other users of the machine, and not for this one."""
+    headers = {"content-type": "application/protobuf"}
+    listening = Path("/proc/self/net/unix").read_text()
+    places = [line.split()[-1] for line in listening.splitlines() if line.endswith("/fleet")]
+    modes = []
+    for place in map(Path, places):
+        modes.append(place.parent.stat().st_mode & 0o777)
+        with httpx.Client(transport=httpx.HTTPTransport(uds=str(place))) as local:
+            for path in ("/v1/control/list-runs", "/v1/runtime/acquire-task"):
+                assert local.post(f"http://x{path}", headers=headers).status_code == 404
+    assert set(modes) == {0o700}
+
+
+def test_a_key_that_is_not_in_the_roster_is_told_so(here: Place, tmp_path: Path) -> None:
+    make_authority(tmp_path, 2)
+    make_client(tmp_path, "clinic-4")
+    with here.client("clinic-4", echo, tmp_path):
+        line = here.said["clinic-4"].get(timeout=SECONDS)
+        assert line.startswith("the server does not know the key")
+    assert here.said["clinic-4"].empty()  # once
+
+
+def test_a_server_of_another_authority_is_told(here: Place, tmp_path: Path) -> None:
+    make_authority(tmp_path, 2)
+    make_client(tmp_path, "clinic-1")
+    with Place(tmp_path, here.fleet, here.port).client("clinic-1", echo):
+        pass
+    other = Place(tmp_path, here.fleet, here.port)
+    with other.client("clinic-1", echo):
+        line = other.said["clinic-1"].get(timeout=SECONDS)
+        assert line.startswith("the server's certificate is not of this authority")
+
+
+def test_what_a_client_calls_has_no_code(
+    here: Place, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whoever runs the server could run anything at a client that fetches a bundle."""
+    called: list[str] = []
+    send = httpx.Client.send
+
+    def noted(self: httpx.Client, request: httpx.Request, **more: Any) -> httpx.Response:
+        called.append(request.url.path)
+        return send(self, request, **more)
+
+    monkeypatch.setattr(httpx.Client, "send", noted)
+    with here.client("clinic-1", echo):
+        here.answered(here.asked("clinic-1", Packet(b"x", b"y" * 100)))
+    assert set(called) <= set(OPEN.values())
+    assert not any("fab" in path or "run" in path for path in OPEN.values())
+
+
+def test_who_has_a_key_gets_no_code_either(here: Place) -> None:
+    own = signing.Signing(here.folder / "clients" / "clinic-1.key")
+    address, root = f"127.0.0.1:{here.port}", str(here.folder / "ca.crt")
+    with (
+        FleetHttpClient.from_server_address(address, False, root, [own]) as client,
+        pytest.raises(httpx.HTTPStatusError, match="404"),
+    ):
+        client.GetFab(GetFabRequest())
+
+
+def test_a_run_that_goes_on_waits_for_all_who_took_part(tmp_path: Path) -> None:
+    """Else its next round would be without those that come a second later."""
+    clients = labelled_clients(20, 15, 12)
+    config = small_config("method=fedavg")
+    spec = spec_of(config, clients, classes=CLASSES)
+    enrolment = Enrolment("a" * 32, spec, tuple(client.member for client in clients), 1.0)
+    names = [member.name for member in enrolment.members]
+    coming: list[dict[str, int]] = [{}, {"stranger": 9}, {names[0]: 1}, {names[0]: 1, names[1]: 2}]
+    everybody = {name: number for number, name in enumerate(names)}
+    for least, looks in ((None, 5), (3, 5), (9, 5), (2, 4), (1, 3)):
+        seen: list[dict[str, int]] = []
+
+        def online(seen: list[dict[str, int]] = seen) -> dict[str, int]:
+            seen.append([*coming, everybody][len(seen)])
+            return seen[-1]
+
+        wait_for_clients(SimpleNamespace(online=online), enrolment, least, pause=0.0)
+        assert len(seen) == looks
