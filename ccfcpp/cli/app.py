@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+from ccfcpp.cli.audit import audit
 from ccfcpp.cli.classify import classify
 from ccfcpp.cli.cluster import cluster
 from ccfcpp.cli.compare import BESIDE_PUBLISHED, compare
@@ -135,3 +136,4 @@ _add(classify, ClassifyConfig)
 app.add_typer(keys, name="keys")
 app.command()(serve)
 app.command()(join)
+app.command()(audit)

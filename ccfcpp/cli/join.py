@@ -1,6 +1,5 @@
 """The command ``ccfcpp join``."""
 
-import math
 import signal
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -13,11 +12,11 @@ from ccfcpp.cli.options import grouped
 from ccfcpp.cli.serve import address, require_flower
 from ccfcpp.cli.terminal import progress_console
 from ccfcpp.core.errors import UsageError
-from ccfcpp.core.sending import ALWAYS, KINDS, Kind
+from ccfcpp.core.sending import ALWAYS, KINDS
 from ccfcpp.deployment.keys.local import FOLDER, HOST, PORT, free_key, require_this_machine
 
 if TYPE_CHECKING:
-    from ccfcpp.deployment.link.run_spec import PrivacyLimit
+    from ccfcpp.deployment.client.rules import Rules
 
 _OPTIONAL = [kind for kind in KINDS if kind not in ALWAYS]
 
@@ -48,8 +47,13 @@ class Terms:
         list[str] | None,
         typer.Option(
             metavar="KIND",
-            help=f"Also send: {', '.join(_OPTIONAL)}. Models, centroids and sums are allowed.",
+            help=f"Also send: {', '.join(_OPTIONAL)}. Models, centroids of latents and sums are "
+            "allowed.",
         ),
+    ] = None
+    smallest_count: Annotated[
+        int | None,
+        typer.Option(min=0, help="Send no centroid, mean or sum over fewer images; 5 otherwise."),
     ] = None
     only_secure_sums: Annotated[
         bool,
@@ -89,62 +93,48 @@ class Terms:
             )
         return server
 
-    @property
-    def allowed(self) -> frozenset[Kind]:
-        """The kinds of messages that may be sent beside those that always may."""
-        if unknown := [kind for kind in self.allow or [] if kind not in KINDS]:
-            raise UsageError(
-                f"--allow {unknown[0]} is refused: it should be {' or '.join(_OPTIONAL)}"
-            )
-        return frozenset(kind for kind in KINDS if kind in (self.allow or []))
+    def rules(self, key: Path) -> "Rules":
+        """Return the owner's rules: of the file beside the key, and above them those given here.
+
+        Raises:
+            UsageError: One of them is refused.
+        """
+        from ccfcpp.deployment.client.rules import SUFFIX, read_rules
+
+        given = {
+            "allow": self.allow,
+            "smallest_count": self.smallest_count,
+            "only_secure_sums": self.only_secure_sums or None,
+            "only_private": self.only_private,
+            "delta": self.delta,
+        }
+        known: dict[str, object] = {name: x for name, x in given.items() if x is not None}
+        return read_rules(key.with_suffix(SUFFIX), known)
 
 
 @grouped
 def join(terms: Terms) -> None:
-    """Take part in a federation with the images of this machine, which stay here."""
+    """Take part in a federation with the images of this machine, which stay here.
+
+    The owner's rules are options here, or lines of the file KEY.rules beside the
+    key, such as "smallest_count: 10". What was sent is in the log: ccfcpp audit.
+    """
     server, insecure = terms.address, terms.insecure
     host, _ = address(server)
     if insecure:
         require_this_machine(host)
-    allowed = terms.allowed
     if not Path(terms.data).exists():
         raise UsageError(f"there are no images at {terms.data}: give another --data")
-    limit = privacy_limit(terms.only_private, terms.delta)
     require_flower()
+    terms.rules(terms.key or FOLDER)  # they are refused before a key is looked for
     with free_key(terms.key or FOLDER) if insecure else nullcontext(terms.key) as own:
         assert own is not None  # checked above
         certificate = own.parents[1] / "ca.crt" if insecure else terms.authority or Path("ca.crt")
-        _take_part(terms, server, own, certificate, allowed, limit)
+        _take_part(terms, server, own, certificate)
 
 
-def privacy_limit(epsilon: float | None, delta: float | None) -> "PrivacyLimit | None":
-    """What an owner insists on; None: on nothing.
-
-    Raises:
-        UsageError: There is no such ε or δ.
-    """
-    from ccfcpp.deployment.link.run_spec import PrivacyLimit
-
-    if epsilon is None:
-        if delta is not None:
-            raise UsageError("--delta does nothing without --only-private: give both, or neither")
-        return None
-    delta = 1e-5 if delta is None else delta
-    if not 0 < epsilon < math.inf:
-        raise UsageError(f"--only-private {epsilon:g} is refused: give an ε above 0")
-    if not 0 < delta < 1:
-        raise UsageError(f"--delta {delta:g} is refused: give a δ between 0 and 1")
-    return PrivacyLimit(epsilon, delta)
-
-
-def _take_part(
-    terms: Terms,
-    server: str,
-    key: Path,
-    authority: Path,
-    allowed: frozenset[Kind],
-    limit: "PrivacyLimit | None",
-) -> None:
+def _take_part(terms: Terms, server: str, key: Path, authority: Path) -> None:
+    rules = terms.rules(key)
     for path in (key, authority):
         if not path.is_file():
             raise UsageError(f"{path} is missing: make keys with ccfcpp keys")
@@ -157,14 +147,14 @@ def _take_part(
     from ccfcpp.runs.environment import choose_device, use_processors
 
     use_processors()
+    place.mkdir(mode=0o700, parents=True, exist_ok=True)
     worker = Worker(
         lambda spec: load_for(spec, terms.data),
         place,
-        allowed,
+        rules,
         choose_device("auto"),
         console.print,
-        only_secure_sums=terms.only_secure_sums,
-        only_private=limit,
+        server,
     )
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     console.print(f"joining {server} as {key.stem}; press Ctrl-C to leave")

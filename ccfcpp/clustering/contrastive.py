@@ -107,7 +107,7 @@ class ContrastiveClustering(ClusteringAlgorithm[EncoderState]):
     def client_side(self, crew: Crew) -> ClientSide:
         """The trips of a step, and sums for k-means."""
         lloyd = SumMembers(LLOYD, self._members, crew)
-        return ClientSide.of(*self.descent.works(self, crew.bounding), lloyd)
+        return ClientSide.of(*self.descent.works(self, crew.bounding, crew.least), lloyd)
 
     def _members(self, message: EncoderState, client: Client) -> tuple[Tensor, Tensor, int]:
         return self.represent(message, client), self.assign(message, client), self.problem.clusters

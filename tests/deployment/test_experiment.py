@@ -14,8 +14,8 @@ from ccfcpp.clustering.model import load_model
 from ccfcpp.core.config import MethodConfig
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.metrics import clustering_scores
-from ccfcpp.core.sending import ALWAYS
 from ccfcpp.data import ImageData
+from ccfcpp.deployment.client.rules import Rules
 from ccfcpp.deployment.link.run_spec import RunSpec
 from ccfcpp.deployment.server.enrolment import Enrolment, enrol, first_spec
 from ccfcpp.deployment.server.experiment import DeployedExperiment
@@ -96,7 +96,7 @@ def test_who_comes_after_the_start_is_not_part_of_the_run(tmp_path: Path) -> Non
 def test_who_does_not_allow_counts_is_left_out(tmp_path: Path) -> None:
     grid = grid_of(labelled_clients(40, 30, 20), tmp_path)
     for worker in grid.workers.values():
-        worker.allowed = ALWAYS
+        worker.rules = Rules(allow=("pixels",), smallest_count=0)
     config = tiny("ffcm-km", {"clusters": 3, "device": "cpu"})
     summary = run(experiment_on(grid, config), tmp_path / "run")
     assert summary["nmi"] is None
@@ -143,7 +143,7 @@ def test_charters_say_nothing_of_the_servers_files() -> None:
 def test_a_run_needs_clients_that_may_take_part(tmp_path: Path) -> None:
     grid = grid_of(labelled_clients(10, 8), tmp_path)
     for worker in grid.workers.values():
-        worker.allowed = ALWAYS
+        worker.rules = Rules(smallest_count=0)
     with pytest.raises(UsageError, match="2 of 2 clients cannot take part"):
         experiment_on(grid, tiny("km"))
 

@@ -12,7 +12,7 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from ccfcpp.core.randomness import Randomness
-from ccfcpp.core.sending import ALWAYS
+from ccfcpp.deployment.client.rules import Rules
 from ccfcpp.deployment.link import messages
 from ccfcpp.deployment.link.messages import Response
 from ccfcpp.deployment.link.packet import MOST_HEADER_BYTES, Packet, Undelivered
@@ -327,7 +327,7 @@ def test_a_worker_sends_nothing_that_its_owner_does_not_allow(
         spec_of(config, clients, clusters=3), made(config), clients, tmp_path
     )
     for worker in grid.workers.values():
-        worker.allowed = ALWAYS
+        worker.rules = Rules(smallest_count=0)
     report = federation.run_round(begin(federation), 0)[1]
     assert list(report.refused) == [0, 1]
     assert f"its owner does not allow {kind} (--allow {kind})" in report.refused[0][0]

@@ -14,8 +14,9 @@ from ccfcpp.core.config import Tree
 from ccfcpp.core.config_layers import merge
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.randomness import Randomness
+from ccfcpp.core.sending import KINDS
+from ccfcpp.deployment.client.rules import Rules
 from ccfcpp.deployment.link.packet import Packet
-from ccfcpp.deployment.link.run_spec import PrivacyLimit
 from ccfcpp.deployment.server.experiment import DeployedExperiment
 from ccfcpp.engine.exchange import AnyExchange, Exchange
 from ccfcpp.engine.parts import Part, groups
@@ -318,7 +319,7 @@ def test_an_owner_can_insist_on_noise(privacy: Tree, reason: str, tmp_path: Path
     grid = grid_of(labelled_clients(*SIZES), tmp_path)
     said: list[str] = []
     for worker in grid.workers.values():
-        worker.only_private = PrivacyLimit(8.0, 1e-5)
+        worker.rules = Rules(allow=KINDS, smallest_count=0, only_private=8.0)
         worker.say = said.append
     assert len(experiment_on(grid, config_of("fed-scan", **ENOUGH)).members) == len(SIZES)
     assert not said
@@ -332,7 +333,7 @@ def test_an_insisting_client_refuses_tasks_whose_specification_has_changed(tmp_p
     """A server that greets with noise, and then works without."""
     experiment, grid = started(tmp_path, **ENOUGH)
     for worker in grid.workers.values():
-        worker.only_private = PrivacyLimit(8.0, 1e-5)
+        worker.rules = Rules(allow=KINDS, smallest_count=0, only_private=8.0)
     plain = experiment.spec.model_copy(
         update={"config": {**experiment.spec.config, "privacy": {"level": "none"}}}
     )
@@ -345,10 +346,10 @@ def test_an_insisting_client_refuses_tasks_whose_specification_has_changed(tmp_p
 @pytest.mark.parametrize(
     ("options", "complaint"),
     [
-        (("--only-private", 0), "--only-private 0 is refused"),
-        (("--only-private", "nan"), "--only-private nan is refused"),
-        (("--only-private", 8, "--delta", 1), "--delta 1 is refused"),
-        (("--delta", 1e-6), "--delta does nothing without --only-private"),
+        (("--only-private", 0), "only_private = 0.0 is refused"),
+        (("--only-private", "nan"), "only_private = nan is refused"),
+        (("--only-private", 8, "--delta", 1), "delta = 1.0 is refused"),
+        (("--delta", 1e-6), "delta does nothing without only_private"),
     ],
 )
 def test_limits_that_are_none_are_refused(

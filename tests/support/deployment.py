@@ -10,6 +10,7 @@ import torch
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.core.sending import KINDS
 from ccfcpp.data import ImageData
+from ccfcpp.deployment.client.rules import Rules
 from ccfcpp.deployment.client.worker import Worker
 from ccfcpp.deployment.link.packet import Packet, Undelivered
 from ccfcpp.deployment.link.run_spec import RunSpec
@@ -87,7 +88,8 @@ def worker_of(client: Client, folder: Path, classes: Sequence[str] = ()) -> Work
         again = torch.cat([torch.arange(len(client)), torch.arange(min(len(client), TESTED))])
         test = torch.arange(len(again)) >= len(client)
         data = replace(data, images=client.images[again], labels=client.labels[again], test=test)
-    return Worker(lambda spec: data, folder / client.name, frozenset(KINDS))
+    rules = Rules(allow=KINDS, smallest_count=0)
+    return Worker(lambda spec: data, folder / client.name, rules)
 
 
 def deployed(
@@ -123,6 +125,7 @@ def one_by_one(
     clients: Sequence[Client],
     availability: Availability | None = None,
     mechanism: ClientLevel | ImageLevel | None = None,
+    least: int = 0,
 ) -> Federation[Any, Any]:
     """The same in one process: clients work by themselves, and no sum is formed before the server.
 
@@ -131,7 +134,8 @@ def one_by_one(
     seed = Randomness(int(spec.config["seed"]))
     alone = [Client(c.id, c.name, c.images, c.labels) for c in clients]
     privacy = PrivacyConfig.model_validate(spec.config.get("privacy", {}))
-    crew = Crew(max(map(len, clients)), 1, bounding_of(privacy), privacy.smallest_count)
+    fewest = max(least, privacy.smallest_count)
+    crew = Crew(max(map(len, clients)), 1, bounding_of(privacy), fewest)
     side, stages = algorithm.client_side(crew), list[Stage]()
     if privacy.is_on:
         exchanges = [work.exchange for work in side.works.values()]

@@ -18,6 +18,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from ccfcpp.core.randomness import Randomness
+from ccfcpp.deployment.client.rules import Rules
 from ccfcpp.deployment.client.run import load_for, make_client_run
 from ccfcpp.deployment.server.enrolment import Enrolment
 from ccfcpp.engine.client import Client
@@ -222,7 +223,8 @@ def in_one_process(here: Processes) -> dict[str, Tensor]:
         run = make_client_run(spec, data, torch.device("cpu"))
         run.prepare()
         clients.append(Client(member.id, member.name, run.images, run.labels))
-    federation = one_by_one(spec, run.algorithm, clients)
+    least = Rules().least(spec)  # as owners have it who write no rules
+    federation = one_by_one(spec, run.algorithm, clients, least=least)
     everybody = dict(federation.members)
     state = run.algorithm.initial_state(Randomness(int(spec.config["seed"])))
     for number, report in enumerate(here.rounds()):

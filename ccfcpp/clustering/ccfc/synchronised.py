@@ -138,11 +138,11 @@ class SynchronisedTraining:
         labelled = LabelledBatches(self.model, self.loss, self.rule.clusters)
         works: list[AnyClientWork] = [
             Labelling(self.global_model, self.rule, crew.bounding),
-            *self.pretraining.works(views, crew.bounding),
-            *self.contrast.works(labelled, crew.bounding),
+            *self.pretraining.works(views, crew.bounding, crew.least),
+            *self.contrast.works(labelled, crew.bounding, crew.least),
         ]
         if self.training.predictor_steps:
-            works += self.predictor.works(replace(labelled, alone=True), crew.bounding)
+            works += self.predictor.works(replace(labelled, alone=True), crew.bounding, crew.least)
         return works
 
     def _siamese(self) -> Program:

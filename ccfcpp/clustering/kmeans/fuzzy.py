@@ -14,12 +14,16 @@ class FuzzyClustering:
     Attributes:
         centroids: Shape (k, dimensions), with the dtype of the starts.
         supports: float64 of shape (k,): the sum of the memberships in each cluster.
+        averaged: float64 of shape (k,): of how many points each centroid is a mean, which is
+            (Σᵢ wᵢ)² / Σᵢ wᵢ² with wᵢ = uᵢⱼᵐ (Kish 1965). With a large m one point can outweigh all
+            others.
         objective: Σᵢⱼ uᵢⱼᵐ ‖xᵢ − cⱼ‖², which the algorithm minimises.
         iterations: Number of iterations.
     """
 
     centroids: Tensor
     supports: Tensor
+    averaged: Tensor
     objective: float
     iterations: int
 
@@ -58,7 +62,9 @@ def fuzzy_c_means(
     distances = _squared_distances(centred, squares, centroids)
     degrees = memberships(distances, m).double()
     objective = float((degrees.pow(m) * distances).sum())
-    return FuzzyClustering(centroids + mean, degrees.sum(dim=0), objective, done)
+    weights = _weights(distances, m).double()
+    averaged = weights.sum(dim=0).square() / weights.square().sum(dim=0).clamp(min=1e-300)
+    return FuzzyClustering(centroids + mean, degrees.sum(dim=0), averaged, objective, done)
 
 
 def memberships(squared_distances: Tensor, m: float) -> Tensor:

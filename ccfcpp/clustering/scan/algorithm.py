@@ -146,7 +146,7 @@ class FedScan(ClusteringAlgorithm[ScanState]):
     def client_works(self, crew: Crew) -> list[AnyClientWork]:
         """The clients' work of each trip of a step, and for merges."""
         merging = [SumTransitions(self._pairs())] if self.merges else []
-        return [*merging, *self.descent.works(self._pairs(), crew.bounding)]
+        return [*merging, *self.descent.works(self._pairs(), crew.bounding, crew.least)]
 
     def _members(self, message: Snapshot, client: Client) -> tuple[Tensor, Tensor, int]:
         """Where the clusters lie in the latent space at the end."""

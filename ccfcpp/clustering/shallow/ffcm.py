@@ -109,7 +109,7 @@ class LocalFuzzyCMeans(ClientWork[CentroidState, FuzzyUpdate]):
                 tolerance=self.choices.tolerance,
                 iterations=self.choices.iterations,
             )
-        enough = found.supports >= self.least
+        enough = torch.minimum(found.supports, found.averaged) >= self.least
         # A centroid without support has no weight; the client returns the global one in its place.
         sent = torch.where(enough.unsqueeze(1), found.centroids, centroids)
         return FuzzyUpdate(sent, found.supports * enough)

@@ -86,10 +86,15 @@ class ClientRun(ABC, Generic[Model]):
         labels = None if self.labels is None else self.labels.to(self.device)
         return Client(number, f"client {number}", images, labels)
 
-    def works(self, tells: bool) -> Mapping[str, AnyClientWork]:
-        """Return all work that the server may ask for, by the exchange's name."""
+    def works(self, least: int, tells: bool) -> Mapping[str, AnyClientWork]:
+        """Return all work that the server may ask for, by the exchange's name.
+
+        Args:
+            least: The fewest images over which a sum is sent.
+            tells: Whether the number of images of each class may be told.
+        """
         privacy = self.config.section(PrivacyConfig)
-        crew = Crew(len(self.images), 1, bounding_of(privacy), privacy.smallest_count)
+        crew = Crew(len(self.images), 1, bounding_of(privacy), least)
         works = self.algorithm.client_side(crew).works
         if privacy.is_on:
             # Nothing hides what serves a report alone, and would not travel in one process.

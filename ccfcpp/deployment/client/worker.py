@@ -4,6 +4,7 @@ import io
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -14,10 +15,12 @@ from torch import Tensor
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.files import write_whole
 from ccfcpp.core.randomness import Randomness
-from ccfcpp.core.sending import ALWAYS, Kind
+from ccfcpp.core.sending import Kind
 from ccfcpp.core.units import bytes_in_words
 from ccfcpp.data import ImageData
+from ccfcpp.deployment.client.audit import AuditLog, Entry
 from ccfcpp.deployment.client.memory_store import LostMemoryError, MemoryStore
+from ccfcpp.deployment.client.rules import ForbiddenError, Rules
 from ccfcpp.deployment.client.run import FOUND, ClientRun, make_client_run
 from ccfcpp.deployment.link.algorithms import COUNTS
 from ccfcpp.deployment.link.messages import (
@@ -29,9 +32,10 @@ from ccfcpp.deployment.link.messages import (
     serialize,
 )
 from ccfcpp.deployment.link.packet import Packet
-from ccfcpp.deployment.link.run_spec import Facts, PrivacyLimit, RunSpec
+from ccfcpp.deployment.link.run_spec import Facts, RunSpec
 from ccfcpp.engine.client import Client
 from ccfcpp.engine.exchange import ClientWork, RefusedUpdateError, Task
+from ccfcpp.privacy.config import PrivacyConfig
 
 _MOST_NONCES = 10_000
 """Number of nonces that are kept, to recognise a request that comes a second time."""
@@ -39,36 +43,32 @@ _UNREADABLE = "0" * 32
 """Nonce of the response to a request whose header cannot be read."""
 
 
-class ForbiddenError(Exception):
-    """The owner of the images does not allow what a run would send; the message says what."""
-
-
 class Worker:
     """A resident client, which keeps what it has loaded and built from one task to the next.
 
     Args:
         load: Loads the client's images in the size that a run asks for.
-        only_secure_sums: Whether its owner refuses runs without secure sums.
-        only_private: The largest privacy loss that its owner allows; None for no limit.
+        folder: What the client remembers, and its log.
+        rules: What the owner of the images allows.
+        server: Host and port of the server, for the log.
     """
 
     def __init__(
         self,
         load: Callable[[RunSpec], ImageData],
         folder: Path,
-        allowed: frozenset[Kind] = frozenset(),
+        rules: Rules = Rules(),  # noqa: B008 - it cannot change
         device: torch.device | None = None,
         say: Callable[[str], None] = lambda line: None,
-        only_secure_sums: bool = False,
-        only_private: PrivacyLimit | None = None,
+        server: str = "",
     ) -> None:
         self.load = load
         self.folder = folder
-        self.allowed = allowed | ALWAYS
+        self.rules = rules
         self.device = device or torch.device("cpu")
         self.say = say
-        self.only_secure_sums = only_secure_sums
-        self.only_private = only_private
+        self.server = server
+        self.log = AuditLog(folder)
         self.memories = MemoryStore(folder / "memory", self.device)
         self.tally = Tally()
         self._seen: dict[str, None] = {}
@@ -95,7 +95,29 @@ class Worker:
             response = Response(nonce=request.nonce, status="failed")
             why = str(error) if isinstance(error, UsageError) else traceback.format_exc()
             self.say(f"{_described(request)} failed: {why}")
+        self._note(request, response, len(payload))
         return Packet(response.written(), payload)
+
+    def _note(self, request: Request, response: Response, sent: int) -> None:
+        """Write an answer into the owner's log, before it is sent."""
+        spec, kinds, privacy = request.spec, tuple[Kind, ...](), PrivacyConfig()
+        with suppress(UsageError):  # Then nothing is sent.
+            kinds, privacy = spec.kinds, spec.privacy
+        self.log.add(
+            Entry(
+                server=self.server,
+                run=request.run,
+                method=printable(spec.method),
+                kinds=kinds,
+                asked="hello" if request.kind == "hello" else printable(request.exchange),
+                round=request.round,
+                status=response.status,
+                reason=response.reason,
+                bytes=sent,
+                privacy=None if privacy.level == "none" else privacy.epsilon,
+                secure_sums=privacy.secure_sums,
+            )
+        )
 
     def _declined(self, request: Request, status: str, reason: str) -> Response:
         self.say(f"{_described(request)}: {status}, {reason}")
@@ -109,22 +131,15 @@ class Worker:
         self._seen[request.nonce] = None
         if len(self._seen) > _MOST_NONCES:
             del self._seen[next(iter(self._seen))]
-        self._check_allowed(request.spec)
+        self.rules.check(request.spec)
         if request.kind == "hello":
             return Response(nonce=request.nonce, facts=self._facts(request.spec)), b""
         return self._work(request, payload)
 
-    def _check_allowed(self, spec: RunSpec) -> None:
-        if wanted := [kind for kind in spec.kinds if kind not in self.allowed]:
-            raise ForbiddenError(f"its owner does not allow {wanted[0]} (--allow {wanted[0]})")
-        if self.only_secure_sums and not spec.privacy.secure_sums:
-            raise ForbiddenError("its owner allows secure sums alone (--only-secure-sums)")
-        if self.only_private and (why := self.only_private.exceeded(spec.privacy)):
-            raise ForbiddenError(f"{why} (--only-private, --delta)")
-
     def _facts(self, spec: RunSpec) -> Facts:
         run = make_client_run(spec, self.load(spec), self.device)
-        tells = "counts" in self.allowed
+        self.rules.check_samples(len(run.images))
+        tells = "counts" in self.rules.allowed
         # A classifier cannot be trained without the names of the classes.
         named = tells or spec.command == "classify"
         return Facts(
@@ -191,7 +206,8 @@ class Worker:
             # The memory of the old run is free before the new one is built.
             active = self._active = None
             run = make_client_run(request.spec, self.load(request.spec), self.device)
-            active = self._active = _ActiveRun(run, request.client, "counts" in self.allowed)
+            self.rules.check_samples(len(run.images))
+            active = self._active = _ActiveRun(run, request.client, self.rules)
         return active
 
     def _save_found(self, found: Tensor) -> None:
@@ -222,14 +238,16 @@ class Tally:
 class _ActiveRun:
     """All that a client has built for a run."""
 
-    def __init__(self, run: ClientRun[object], number: int, tells: bool) -> None:
+    def __init__(self, run: ClientRun[object], number: int, rules: Rules) -> None:
         shape = tuple(run.images.shape[1:])
         if shape != run.spec.image_shape:
             raise RefusedUpdateError(f"its images are {shape}, not {run.spec.image_shape}")
         run.prepare()
         self.run = run
         self.client: Client = run.client(number)
-        self.works: dict[str, ClientWork[object, object]] = dict(run.works(tells))
+        self.works: dict[str, ClientWork[object, object]] = dict(
+            run.works(rules.least(run.spec), "counts" in rules.allowed)
+        )
         self.randomness = Randomness(int(run.spec.config.get("seed", 0)))
 
 

@@ -1,6 +1,5 @@
 """The description of a run that a client needs in order to work for it."""
 
-from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from pydantic import Field, ValidationError
@@ -66,26 +65,6 @@ class RunSpec(Section):
         if self.method not in METHODS:
             raise UsageError(f"there is no system {self.method!r} here: install what brings it")
         return METHODS[self.method].kinds
-
-
-@dataclass(frozen=True)
-class PrivacyLimit:
-    """The largest privacy loss that the owner of a client allows."""
-
-    epsilon: float
-    delta: float
-
-    def exceeded(self, privacy: PrivacyConfig) -> str | None:
-        """Return why a run exceeds the limit; None if it does not."""
-        if privacy.level == "none":
-            return "the run has no differential privacy"
-        if privacy.reproducible_noise:
-            return "privacy.reproducible_noise protects nothing"
-        if privacy.epsilon > self.epsilon:
-            return f"privacy.epsilon = {privacy.epsilon:g} is more than {self.epsilon:g}"
-        if privacy.delta > self.delta:
-            return f"privacy.delta = {privacy.delta:g} is more than {self.delta:g}"
-        return None
 
 
 class Facts(Section):

@@ -149,19 +149,24 @@ class Descent:
             found[-1].ends = True
         return found
 
-    def works(self, batches: Batches, bounding: Bounding | None) -> list["TripWork"]:
-        """The clients' work of each trip."""
-        steps = OpenSteps(self, batches, bounding)
+    def works(
+        self, batches: Batches, bounding: Bounding | None, least: int = 0
+    ) -> list["TripWork"]:
+        """The clients' work of each trip; no client's sum is over fewer images than ``least``."""
+        steps = OpenSteps(self, batches, bounding, least)
         return [TripWork(steps, exchange, n) for n, exchange in enumerate(self.exchanges)]
 
 
 class OpenSteps:
     """The steps that are open in a process."""
 
-    def __init__(self, descent: Descent, batches: Batches, bounding: Bounding | None) -> None:
+    def __init__(
+        self, descent: Descent, batches: Batches, bounding: Bounding | None, least: int = 0
+    ) -> None:
         self.descent = descent
         self.batches = batches
         self.bounding = bounding
+        self.least = least
         self._open: dict[tuple[int, ...], tuple[Advancing | None, Plan]] = {}
         self._began = (-1, -1)
 
@@ -214,8 +219,11 @@ class OpenSteps:
 
     def _turn(self, step: int, client: Client, randomness: Randomness) -> Turn:
         share = self.descent.batch * len(client) / self.descent.samples
-        choose = turn if self.bounding is None else self.bounding.turn
-        chosen = choose(len(client), share, step, randomness.of_client(client.id))
+        source = randomness.of_client(client.id)
+        if self.bounding is None:
+            chosen = turn(len(client), share, step, source, self.least)
+        else:
+            chosen = self.bounding.turn(len(client), share, step, source)
         return Turn(client, chosen.to(client.images.device))
 
 
@@ -234,7 +242,7 @@ class TripWork(SummedWork[Known, Contribution]):
         return self.steps.advance(self.number, task, message, clients, randomness)
 
 
-def turn(samples: int, share: float, step: int, randomness: Randomness) -> Tensor:
+def turn(samples: int, share: float, step: int, randomness: Randomness, least: int = 0) -> Tensor:
     """The images of a client whose turn it is.
 
     A client's images come in one random order after the other. In step s it is the turn of those
@@ -243,10 +251,19 @@ def turn(samples: int, share: float, step: int, randomness: Randomness) -> Tenso
     show an image in the same steps. So all clients together show about B images in a step, whatever
     the partition, and each client shows each of its images about equally often.
 
+    A client that would show fewer than ``least`` images shows them in fewer steps: all of so many
+    steps in one of them, at another place for each client. One that holds fewer shows none.
+
     Returns:
         int64 indices; none where no image's turn falls into this step.
     """
     source = randomness.at_round(SETUP)
+    if 0 < share < least:
+        together = math.ceil(least / share)
+        step, place = divmod(step + source.integer("place") % together, together)
+        if place > 0 or samples < least:
+            return torch.zeros(0, dtype=torch.int64)
+        share *= together
     offset = float(torch.rand((), generator=source.generator("turn"), dtype=torch.float64))
     first, last = (math.floor(s * share + offset) for s in (step, step + 1))
     epochs = range(first // samples, max(first, last - 1) // samples + 1)

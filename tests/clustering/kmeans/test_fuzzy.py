@@ -72,6 +72,19 @@ def iterate(points: Tensor, starts: Tensor, m: float, iterations: int = 1) -> Fu
     return fuzzy_c_means(points, starts, m=m, tolerance=0, iterations=iterations)
 
 
+@given(SEEDS, st.floats(1.1, 8))
+def test_how_many_points_a_centroid_is_a_mean_of(seed: int, m: float) -> None:
+    points, starts = normal(seed, 12, 2), normal(seed + 1, 3, 2)
+    found = iterate(points, starts, m)
+    distances = [[math.dist(x, c) for c in found.centroids.tolist()] for x in points.tolist()]
+    degrees = book_memberships(distances, m)
+    for cluster, averaged in enumerate(found.averaged.tolist()):
+        weights = [row[cluster] ** m for row in degrees]
+        expected = math.fsum(weights) ** 2 / math.fsum(w**2 for w in weights)
+        assert math.isclose(averaged, expected, rel_tol=1e-6)
+        assert 1 - 1e-9 <= averaged <= 12 + 1e-9
+
+
 # --- memberships -------------------------------------------------------------------------------
 
 

@@ -1,0 +1,75 @@
+"""The log of what a client was asked for and what it has sent, for its owner to read."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+from ccfcpp.core.errors import UsageError
+
+FILE = "audit.jsonl"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A request of the server, and its answer.
+
+    Attributes:
+        server: Host and port of the gate.
+        run: Token of the run.
+        method: The system that runs.
+        kinds: What the run may send.
+        asked: ``hello``, or the name of the exchange.
+        round: Number of the round, from 0.
+        status: ``done``, or why nothing was sent.
+        reason: The words for that.
+        bytes: How many were sent, without the header.
+        privacy: ε of the run at most, as its description says; None without differential privacy.
+        secure_sums: Whether the server learns sums over clients alone.
+        time: When the answer was ready, in UTC.
+    """
+
+    server: str
+    run: str
+    method: str
+    kinds: tuple[str, ...]
+    asked: str
+    round: int
+    status: str
+    reason: str = ""
+    bytes: int = 0
+    privacy: float | None = None
+    secure_sums: bool = False
+    time: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
+
+
+class AuditLog:
+    """Entries, one to a line of JSON. Lines are added and never changed."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / FILE
+
+    def add(self, entry: Entry) -> None:
+        """Write an entry down."""
+        self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with self._path.open("a") as file:
+            file.write(json.dumps(asdict(entry)) + "\n")
+
+    def read(self) -> Iterator[Entry]:
+        """Yield all entries, in the order of time.
+
+        Raises:
+            UsageError: There is no log, or a line of it is damaged.
+        """
+        if not self._path.is_file():
+            raise UsageError(
+                f"{self._path.parent} holds no log: give the folder of a client, as KEY.state"
+            )
+        with self._path.open() as file:
+            for number, line in enumerate(file, 1):
+                try:
+                    found = json.loads(line)
+                    yield Entry(**{**found, "kinds": tuple(found["kinds"])})
+                except (ValueError, TypeError, KeyError) as error:
+                    raise UsageError(f"line {number} of {self._path} is damaged") from error

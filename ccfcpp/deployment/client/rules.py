@@ -1,0 +1,137 @@
+"""What the owner of a client's images allows."""
+
+from pathlib import Path
+from typing import Annotated
+
+import yaml
+from pydantic import Field, ValidationError, model_validator
+
+from ccfcpp.core.config import Count, PositiveNumber, Section
+from ccfcpp.core.errors import UsageError
+from ccfcpp.core.sending import ALWAYS, KINDS, Kind
+from ccfcpp.deployment.link.run_spec import RunSpec
+
+SUFFIX = ".rules"
+"""Suffix of the file of rules, which lies beside the client's key."""
+_MOST_BYTES = 1 << 16
+
+
+class ForbiddenError(Exception):
+    """The owner of the images does not allow what a run would send; the message says what."""
+
+
+class Rules(Section):
+    """Rules of the owner of a client. They are checked at the client, whatever the server says."""
+
+    allow: tuple[Kind, ...] = ()
+    """Kinds that may be sent beside models, centroids of latents, and sums."""
+    smallest_count: Count = 5
+    """No centroid, mean or sum over fewer images is sent, and no run is worked for with fewer
+    images than these."""
+    only_secure_sums: bool = False
+    """Refuse a run in which the server sees what this client sends."""
+    only_private: PositiveNumber | None = None
+    """Refuse a run without differential privacy, or with a larger ε."""
+    delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5
+    """The largest δ that goes with it."""
+
+    @model_validator(mode="after")
+    def _delta_belongs_to_epsilon(self) -> "Rules":
+        if "delta" in self.model_fields_set and self.only_private is None:
+            raise ValueError("delta does nothing without only_private: give both, or neither")
+        return self
+
+    @property
+    def allowed(self) -> frozenset[Kind]:
+        """All kinds that may be sent."""
+        return ALWAYS | frozenset(self.allow)
+
+    def check(self, spec: RunSpec) -> None:
+        """Check a run's description.
+
+        Raises:
+            ForbiddenError: The run would send what the owner does not allow.
+        """
+        if wanted := [kind for kind in spec.kinds if kind not in self.allowed]:
+            raise ForbiddenError(f"its owner does not allow {wanted[0]} (--allow {wanted[0]})")
+        privacy = spec.privacy
+        if self.only_secure_sums and not privacy.secure_sums:
+            raise ForbiddenError("its owner allows secure sums alone (--only-secure-sums)")
+        if self.only_private is not None and (why := self._too_little_noise(spec)):
+            raise ForbiddenError(f"{why} (--only-private, --delta)")
+        if self.smallest_count and privacy.level == "image" and not privacy.secure_sums:
+            raise ForbiddenError(
+                "with privacy.level = image the server sees sums over single images, and its owner "
+                f"wants {self.smallest_count} in each: give --secure-sums (--smallest-count)"
+            )
+
+    def check_samples(self, samples: int) -> None:
+        """Check the number of images that would take part.
+
+        Raises:
+            ForbiddenError: They are fewer than the owner wants in any sum.
+        """
+        if samples < self.smallest_count:
+            raise ForbiddenError(
+                f"it holds {samples} images, and its owner wants {self.smallest_count} in each sum "
+                "(--smallest-count)"
+            )
+
+    def least(self, spec: RunSpec) -> int:
+        """Return the fewest images over which a sum is sent in a run."""
+        # With privacy.level = image sums are secure (see ``check``), and one image must not decide
+        # whether a sum is sent.
+        if spec.privacy.level == "image":
+            return 0
+        return max(self.smallest_count, spec.privacy.smallest_count)
+
+    def _too_little_noise(self, spec: RunSpec) -> str | None:
+        privacy, most = spec.privacy, self.only_private
+        assert most is not None
+        if privacy.level == "none":
+            return "the run has no differential privacy"
+        if privacy.reproducible_noise:
+            return "privacy.reproducible_noise protects nothing"
+        if privacy.epsilon > most:
+            return f"privacy.epsilon = {privacy.epsilon:g} is more than {most:g}"
+        if privacy.delta > self.delta:
+            return f"privacy.delta = {privacy.delta:g} is more than {self.delta:g}"
+        return None
+
+
+def read_rules(path: Path, given: dict[str, object]) -> Rules:
+    """Return the rules of a file, under those that are given; those alone if there is no file.
+
+    Args:
+        path: YAML with the fields of ``Rules``.
+        given: Fields from the command line. Kinds are added to those of the file.
+
+    Raises:
+        UsageError: The file cannot be read, or a value is refused.
+    """
+    try:
+        with path.open("rb") as file:
+            written = yaml.safe_load(file.read(_MOST_BYTES)) or {}
+    except FileNotFoundError:
+        written = {}
+    except (OSError, yaml.YAMLError) as error:
+        raise UsageError(f"{path} cannot be read as YAML: mend it, or move it away") from error
+    if not isinstance(written, dict):
+        raise UsageError(f"{path} holds no settings: write lines such as smallest_count: 5")
+    kinds = [*(written.get("allow") or ()), *(given.pop("allow", None) or ())]  # type: ignore[misc]
+    try:
+        return Rules.model_validate({**written, **given, "allow": kinds})
+    except ValidationError as error:
+        raise UsageError(_first(error, path)) from error
+
+
+def _first(error: ValidationError, path: Path) -> str:
+    found = error.errors()[0]
+    key = found["loc"][0] if found["loc"] else ""
+    if key == "allow":
+        optional = " or ".join(kind for kind in KINDS if kind not in ALWAYS)
+        return f"allow = {found['input']!r} is refused: it should be {optional} ({path} or --allow)"
+    if not key:
+        return str(found["msg"]).removeprefix("Value error, ")
+    value, why = found["input"], found["msg"][:1].lower() + found["msg"][1:]
+    return f"{key} = {value!r} is refused: {why} ({path} or --{str(key).replace('_', '-')})"

@@ -1,0 +1,229 @@
+"""What an owner allows holds at the client, whatever the server asks for; and is written down."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors.torch import load
+from torch import Tensor
+
+from ccfcpp.clustering.kmeans.config import FuzzyConfig
+from ccfcpp.clustering.shallow.config import PixelsConfig
+from ccfcpp.clustering.shallow.ffcm import LocalFuzzyCMeans
+from ccfcpp.clustering.shallow.pixels import CentroidState, PixelRule
+from ccfcpp.core.config import Tree
+from ccfcpp.core.errors import UsageError
+from ccfcpp.core.randomness import Randomness
+from ccfcpp.core.sending import KINDS
+from ccfcpp.deployment.client.audit import FILE, AuditLog
+from ccfcpp.deployment.client.rules import Rules, read_rules
+from ccfcpp.deployment.link.packet import Packet
+from ccfcpp.engine.exchange import Task
+from ccfcpp.engine.federation import Federation
+from ccfcpp.engine.synchronised.descent import turn
+from tests.support.clustering import clients_of_sizes, made, tiny
+from tests.support.command import ccfcpp
+from tests.support.deployment import Grid, deployed, one_by_one, spec_of
+from tests.support.federation import assert_same_bits
+
+VICTIM = "client 0"
+
+
+def started(
+    folder: Path, method: str, rules: Rules, *sizes: int, clusters: int = 3, **settings: Any
+) -> tuple[Federation[Any, Any], Grid, list[dict[str, Tensor]]]:
+    """A federation whose clients have rules, and what the first of them sends."""
+    clients = clients_of_sizes(*sizes)
+    config = tiny(method, settings)
+    spec = spec_of(config, clients, clusters=clusters)
+    algorithm = made(config, clusters=clusters, samples=sum(sizes))
+    federation, grid = deployed(spec, algorithm, clients, folder)
+    sent: list[dict[str, Tensor]] = []
+
+    def note(packet: Packet) -> Packet:
+        if packet.payload:
+            sent.append(load(packet.payload))
+        return packet
+
+    for worker in grid.workers.values():
+        worker.rules = rules
+    grid.tampering[next(iter(grid.workers))] = note
+    return federation, grid, sent
+
+
+def first_round(federation: Federation[Any, Any]) -> Any:
+    state = federation.algorithm.initial_state(Randomness(0))
+    return federation.run_round(state, 0)[1]
+
+
+# --- images that a configuration would take out ---------------------------------------------------
+
+
+@pytest.mark.parametrize("method", ["k-fed", "ffcm-km"])
+def test_averages_of_images_must_be_allowed(method: str, tmp_path: Path) -> None:
+    federation, _, _ = started(tmp_path, method, Rules(), 20, 14)
+    report = first_round(federation)
+    assert list(report.refused) == [0, 1]
+    assert "its owner does not allow pixels (--allow pixels)" in report.refused[0][0]
+
+
+def test_each_image_as_its_own_centroid_is_refused(tmp_path: Path) -> None:
+    """k-FED with as many clusters as images would send every image, bit for bit."""
+    rules = Rules(allow=("pixels",))
+    federation, _, sent = started(
+        tmp_path, "k-fed", rules, 40, 30, clusters=40, kfed={"local_clusters": 40}
+    )
+    report = first_round(federation)
+    assert report.refused[0][0].endswith("none of its clusters has 5 images")
+    assert sent == []
+
+
+def test_a_centroid_that_one_image_outweighs_is_not_sent() -> None:
+    """With a large fuzzifier an image at a centroid has all weight, and half of the memberships."""
+    (client,) = clients_of_sizes(30)
+    rule = PixelRule(PixelsConfig(), (1, 8, 8))
+    images = rule.points(client.images)
+    for least, sent in ((0, True), (5, False)):
+        local = LocalFuzzyCMeans(rule, FuzzyConfig(m=100.0, iterations=1), least)
+        message = CentroidState(images[[3, 8]])
+        (update,) = local.local_updates(Task("ffcm-km", "", 0, 0), message, [client], Randomness(0))
+        assert torch.allclose(update.centroids, images[[3, 8]], atol=1e-5)
+        assert bool((update.supports > 5).all()) == sent
+
+
+@given(
+    st.integers(5, 40), st.floats(0.05, 30), st.integers(0, 8), st.integers(0, 5), st.integers(0, 9)
+)
+def test_no_step_shows_fewer_images_than_allowed(
+    samples: int, share: float, least: int, client: int, seed: int
+) -> None:
+    source = Randomness(seed).of_client(client)
+    steps = 400
+    shown = [turn(samples, share, step, source, least) for step in range(steps)]
+    assert all(len(images) == 0 or len(images) >= least for images in shown)
+    together = max(1.0, least) + share
+    total = sum(map(len, shown))
+    if samples >= least:
+        assert abs(total - steps * share) <= together + 1
+    else:
+        assert total == 0 or share >= least
+
+
+def test_a_floor_that_binds_nothing_changes_nothing() -> None:
+    source = Randomness(0).of_client(1)
+    for step in range(20):
+        assert torch.equal(turn(90, 7.3, step, source), turn(90, 7.3, step, source, 5))
+
+
+@pytest.mark.parametrize("method", ["fed-scan", "ccfc++", "k-fed"])
+def test_with_a_floor_the_bits_are_those_of_one_process(method: str, tmp_path: Path) -> None:
+    clients = clients_of_sizes(30, 14, 9)
+    config = tiny(method)
+    spec = spec_of(config, clients, clusters=3)
+    rules = Rules(allow=KINDS, smallest_count=4)
+    there, grid = deployed(spec, made(config, samples=53), clients, tmp_path)
+    for worker in grid.workers.values():
+        worker.rules = rules
+    here = one_by_one(spec, made(config, samples=53), clients, least=4)
+    state = here.algorithm.initial_state(Randomness(0))
+    assert_same_bits(list(there.run(state)), list(here.run(state)))
+
+
+def test_who_holds_too_few_images_does_not_take_part(tmp_path: Path) -> None:
+    federation, _, sent = started(tmp_path, "fed-scan", Rules(), 4, 30)
+    report = first_round(federation)
+    assert any("its owner wants 5 in each sum" in why for why in report.refused[0])
+    assert sent == []
+
+
+def test_privacy_of_images_does_not_open_the_floor(tmp_path: Path) -> None:
+    """The server would see sums over single images, before it adds its noise."""
+    spec = spec_of(tiny("fed-scan"), clients_of_sizes(20), clusters=3)
+    privacy = {"level": "image", "secure_sums": False}
+    image = spec.model_copy(update={"config": {**spec.config, "privacy": privacy}})
+    with pytest.raises(Exception, match="sums over single images"):
+        Rules().check(image)
+    secure = {**spec.config, "privacy": {**privacy, "secure_sums": True}}
+    Rules().check(spec.model_copy(update={"config": secure}))
+    Rules(smallest_count=0).check(image)
+
+
+# --- the file of rules ----------------------------------------------------------------------------
+
+
+def test_options_stand_above_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "clinic.rules"
+    path.write_text("allow: [counts]\nsmallest_count: 20\nonly_private: 4\n")
+    assert read_rules(path, {}) == Rules(allow=("counts",), smallest_count=20, only_private=4.0)
+    found = read_rules(path, {"allow": ["pixels"], "smallest_count": 7})
+    assert found.allowed >= {"counts", "pixels", "sums"}
+    assert (found.smallest_count, found.only_private) == (7, 4.0)
+    assert read_rules(tmp_path / "none", {}) == Rules()
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("allow: [photos]", "'photos' is refused: it should be pixels or synthetic"),
+        ("smallest_count: -1", "smallest_count = -1 is refused"),
+        ("smallest: 3", "smallest = 3 is refused"),
+        ("only_private: 0", "only_private = 0 is refused"),
+        ("delta: 0.001", "delta does nothing without only_private"),
+        ("- a", "holds no settings"),
+        ("a: [", "cannot be read as YAML"),
+        ("!!python/object/apply:os.system ['true']", "cannot be read as YAML"),
+    ],
+)
+def test_rules_that_are_none_are_refused(text: str, complaint: str, tmp_path: Path) -> None:
+    path = tmp_path / "clinic.rules"
+    path.write_text(text)
+    with pytest.raises(UsageError) as caught:
+        read_rules(path, {})
+    assert complaint in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+# --- the log --------------------------------------------------------------------------------------
+
+
+def test_the_owner_can_read_what_was_asked_and_sent(tmp_path: Path) -> None:
+    federation, grid, sent = started(tmp_path, "fed-scan", Rules(), 20, 14)
+    first_round(federation)
+    worker = next(iter(grid.workers.values()))
+    worker.rules = Rules(only_secure_sums=True)
+    first_round(federation)
+    entries = list(AuditLog(worker.folder).read())
+    done = [entry for entry in entries if entry.status == "done"]
+    assert len(done) == len(sent)
+    assert all(entry.bytes > 0 and entry.kinds == ("sums",) for entry in done)
+    refused = [entry for entry in entries if entry.status == "forbidden"]
+    assert refused
+    assert refused[0].bytes == 0
+    result = ccfcpp("audit", worker.folder)
+    assert result.code == 0
+    assert f"{len(entries)} requests, {len(refused)} refused" in result.stdout
+    assert "refused: its owner allows secure sums alone" in result.stdout
+    assert len(ccfcpp("audit", worker.folder, "--each").stdout.splitlines()) == len(entries)
+    lines = ccfcpp("audit", worker.folder, "--json").stdout.splitlines()
+    assert [json.loads(line)["status"] for line in lines] == [entry.status for entry in entries]
+
+
+@pytest.mark.parametrize("spoil", [lambda path: path.unlink(), lambda path: path.write_text("{\n")])
+def test_a_log_that_cannot_be_read_is_told_in_one_line(
+    spoil: Callable[[Path], object], tmp_path: Path
+) -> None:
+    (tmp_path / FILE).write_text("")
+    spoil(tmp_path / FILE)
+    result = ccfcpp("audit", tmp_path)
+    assert result.code == 2
+    assert result.stderr.count("\n") == 1
+
+
+def test_what_is_not_asked_for_is_no_part_of_the_configuration() -> None:
+    tree: Tree = Rules().model_dump()
+    assert set(tree) == {"allow", "smallest_count", "only_secure_sums", "only_private", "delta"}
