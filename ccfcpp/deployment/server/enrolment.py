@@ -5,14 +5,14 @@ It needs no Flower.
 
 import json
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ccfcpp.core.config import MethodConfig, Tree
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.files import write_whole
-from ccfcpp.deployment.link.messages import MessageError, Request, Response, new_token
+from ccfcpp.deployment.link.messages import Request, new_token
 from ccfcpp.deployment.link.packet import Link, Packet, Undelivered
 from ccfcpp.deployment.link.run_spec import Facts, RunSpec
 from ccfcpp.deployment.server.experiment import (
@@ -20,6 +20,7 @@ from ccfcpp.deployment.server.experiment import (
     DeployedClustering,
     DeployedExperiment,
 )
+from ccfcpp.deployment.server.reception import Reception, Say
 from ccfcpp.deployment.server.transport import Deployed, Timeouts, Watcher
 from ccfcpp.engine.client import Member
 
@@ -27,9 +28,6 @@ _LOOK = 0.5
 """Seconds between checks for clients."""
 _OF_THE_SERVER = ("dataset", "partition", "device", "tensorboard", "availability")
 """Settings that mean nothing to a client, such as paths on the server."""
-
-Say = Callable[[str, str], None]
-"""Called with a client's name and a line about it."""
 
 
 @dataclass(frozen=True)
@@ -102,14 +100,15 @@ def enrol(
     timeouts: Timeouts,
     say: Say = lambda name, what: None,
 ) -> Enrolment:
-    """Wait for ``least`` of the admitted clients, None for all of them, and ask what they hold.
+    """Ask the admitted clients what they hold, until ``least`` can take part; None: all that can.
 
     Clients have their numbers in the order of ``names``; ``say`` is called with news of a client.
     """
     run = new_token()
     first = first_spec(command, config.model_dump(mode="json"))
-    least = least or len(names)
-    facts, seconds = _collect_facts(link, names, first, run, least, timeouts, say)
+    reception = Reception(names, least, say)
+    seconds = _greet(link, reception, first, run, timeouts)
+    facts = reception.admitted()
     spec = _full_spec(first, facts.values(), getattr(config, "clusters", None))
     members = [
         Member(number, name, facts[name].samples)
@@ -136,33 +135,20 @@ def first_spec(command: str, config: Tree) -> RunSpec:
     return RunSpec.model_validate({"command": command, "config": {**sent, "data": data}})
 
 
-def _collect_facts(
-    link: Link,
-    names: Sequence[str],
-    spec: RunSpec,
-    run: str,
-    least: int,
-    timeouts: Timeouts,
-    say: Say,
-) -> tuple[dict[str, Facts], float]:
-    """Return the facts by name, as clients come online, and the seconds of the quickest response.
+def _greet(link: Link, reception: Reception, spec: RunSpec, run: str, timeouts: Timeouts) -> float:
+    """Ask all clients for their facts, as they come online, until the run can begin.
 
-    There is no limit of time for that. Where so many clients refuse that too few are left, it is a
-    ``UsageError``.
+    There is no limit of time for that.
+
+    Returns:
+        The seconds of the quickest response.
     """
     asked: dict[str, tuple[Request, str, float]] = {}
     quickest = timeouts.answer
-    found: dict[str, Facts] = {}
-    refused: set[str] = set()
-    while len(found) < least:
-        if len(names) - len(refused) < least:
-            raise UsageError(
-                f"{len(refused)} of {len(names)} clients cannot take part, and the run needs "
-                f"{least}: see their reasons above"
-            )
+    while not reception.is_complete:
         online = link.online()
-        for name in names:
-            if name in asked or name in found or name in refused or name not in online:
+        for name in reception.waiting:
+            if name in asked or name not in online:
                 continue
             request = Request(kind="hello", run=run, nonce=new_token(), spec=spec)
             ticket = link.push(online[name], Packet(request.written()), timeouts.life)
@@ -174,44 +160,23 @@ def _collect_facts(
                 continue
             del asked[name]
             # A client without an answer is asked again.
-            if answer is None or isinstance(answer, Undelivered):
-                continue
-            try:
-                found[name] = _facts(request, answer)
+            if answer is not None and not isinstance(answer, Undelivered):
+                reception.take(name, request, answer)
                 quickest = min(quickest, seconds)
-                say(name, f"{found[name].samples:,} images")
-            except MessageError as error:
-                refused.add(name)
-                say(name, f"cannot take part: {error}")
-        if len(found) < least:
+        if reception.waiting:
             time.sleep(timeouts.poll)
-    return {name: found[name] for name in names if name in found}, quickest
-
-
-def _facts(request: Request, packet: Packet) -> Facts:
-    response = Response.to(request, packet.header)
-    if response.status != "done" or response.facts is None:
-        raise MessageError(response.why)
-    if response.facts.samples == 0:
-        raise MessageError("it holds no image")
-    return response.facts
+    return quickest
 
 
 def _full_spec(spec: RunSpec, facts: Iterable[Facts], clusters: int | None) -> RunSpec:
     """Complete the description of a run by what the clients hold; k by their classes, too."""
     known = list(facts)
-    shapes = sorted({each.image_shape for each in known})
-    if len(shapes) != 1:
-        raise UsageError(
-            f"the clients' images are {shapes[0]} and {shapes[1]}: give data.image_size, and let "
-            "all clients have the same number of channels"
-        )
     classes = sorted({name for each in known for name in each.classes})
     wanted = 0 if spec.command == "classify" else clusters or len(classes)
     if spec.command == "cluster" and wanted == 0:
         raise UsageError("clusters is not given and no client names its classes: give --clusters")
     completed = {
-        "image_shape": shapes[0],
+        "image_shape": known[0].image_shape,
         "classes": tuple(classes),
         "clusters": wanted,
         "samples": sum(each.samples for each in known),

@@ -1,0 +1,93 @@
+"""What a client says of its images keeps no other client from a run."""
+
+from typing import Any
+
+import pytest
+
+from ccfcpp.core.errors import UsageError
+from ccfcpp.deployment.link.messages import Request, Response, new_token
+from ccfcpp.deployment.link.packet import Packet
+from ccfcpp.deployment.link.run_spec import Facts, RunSpec
+from ccfcpp.deployment.server.reception import Reception
+
+NAMES = ("a", "b", "c", "d")
+SPEC = RunSpec(command="cluster", config={"method": "km"})
+PLAIN: dict[str, Any] = {"samples": 10, "image_shape": (1, 8, 8)}
+
+
+class Told(Reception):
+    def __init__(self, least: int | None, *names: str) -> None:
+        self.lines: list[str] = []
+        super().__init__(names or NAMES, least, lambda name, line: self.lines.append(name + line))
+
+    def hear(self, name: str, **facts: Any) -> None:
+        request = Request(kind="hello", run=new_token(), nonce=new_token(), spec=SPEC)
+        answer = Response(nonce=request.nonce, facts=Facts(**(PLAIN | facts)))
+        self.take(name, request, Packet(answer.written()))
+
+
+@pytest.mark.parametrize(
+    ("facts", "reason"),
+    [
+        ({"samples": 10**9}, "it claims 1,000,000,000 images, over 10,000,000"),
+        ({"samples": 0}, "it holds no image"),
+        ({"classes": tuple(map(str, range(3000)))}, "it names 3,000 classes"),
+        ({"classes": tuple("x" * 190 + f"{n:04}" for n in range(1500))}, "it names 1,500 classes"),
+        ({"image_shape": (3, 500, 8)}, "its images are (3, 500, 8), and those of most clients"),
+    ],
+)
+def test_one_client_is_left_out_and_the_others_go_on(facts: Any, reason: str) -> None:
+    told = Told(None)
+    told.hear("b", **facts)
+    for name in "acd":
+        assert not told.is_complete
+        told.hear(name)
+    assert told.is_complete
+    assert list(told.admitted()) == ["a", "c", "d"]
+    assert next(line for line in told.lines if "cannot take part" in line).startswith(
+        f"bcannot take part: {reason}"
+    )
+
+
+def test_what_cannot_be_read_is_refused_too() -> None:
+    told = Told(2)
+    request = Request(kind="hello", run=new_token(), nonce=new_token(), spec=SPEC)
+    for header in (b"", b"{", b"[]", b'{"nonce": 3}', b"\xff" * 100):
+        told.take("a", request, Packet(header))
+        assert told.refused == {"a"}
+
+
+def test_as_many_as_are_wanted_must_agree() -> None:
+    told = Told(2)
+    told.hear("a", image_shape=(3, 8, 8))
+    told.hear("b")
+    assert not told.is_complete  # who is right?
+    told.hear("c")
+    assert told.is_complete
+    assert list(told.admitted()) == ["b", "c"]
+
+
+def test_where_clients_cannot_agree_the_run_ends() -> None:
+    told = Told(None, "a", "b")
+    told.hear("a", image_shape=(3, 8, 8))
+    told.hear("b")
+    with pytest.raises(UsageError, match=r"images of a are \(3, 8, 8\) and those of b are \(1, 8"):
+        _ = told.is_complete
+
+
+def test_a_run_that_needs_more_clients_than_can_take_part_ends() -> None:
+    told = Told(4)
+    told.hear("a", samples=0)
+    with pytest.raises(UsageError, match="1 of 4 clients cannot take part, and the run needs 4"):
+        _ = told.is_complete
+
+
+def test_all_that_can_take_part_are_enough_where_no_number_is_given() -> None:
+    told = Told(None)
+    told.hear("a", samples=0)
+    told.hear("b")
+    told.hear("c")
+    assert not told.is_complete
+    told.refuse("d", "it does not want to")
+    assert told.is_complete
+    assert list(told.admitted()) == ["b", "c"]
