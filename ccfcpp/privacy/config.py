@@ -1,5 +1,6 @@
 """What a run does for privacy. Importing this module imports no network library."""
 
+import math
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
@@ -48,6 +49,11 @@ class PrivacyConfig(Section):
     def behind_the_point(self) -> int:
         """Bits behind the point."""
         return self.bits // 2 if self.fraction_bits is None else self.fraction_bits
+
+    @property
+    def rounding(self) -> float:
+        """To multiples of what clients round what they send: in secure sums, of integers."""
+        return math.ldexp(1.0, -self.behind_the_point) if self.secure_sums else 0.0
 
     @property
     def is_on(self) -> bool:

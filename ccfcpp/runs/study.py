@@ -288,14 +288,23 @@ def reopen_study(path: Path, kind: type[C], changes: Tree, seeds: int) -> Study[
     return Study.reopen(path, kind, changes)
 
 
+_FORMULA = tuple("=+-@\t\r")
+"""What a cell begins with that a spreadsheet would compute."""
+
+
 def as_csv(rows: Sequence[Mapping[str, object]]) -> str:
     """Format rows as CSV, with a column for every key."""
     text = io.StringIO()
     names = list(dict.fromkeys(name for row in rows for name in row))
     writer = csv.DictWriter(text, names, lineterminator="\n")
     writer.writeheader()
-    writer.writerows(rows)
+    writer.writerows({name: _cell(value) for name, value in row.items()} for row in rows)
     return text.getvalue()
+
+
+def _cell(value: object) -> object:
+    """Return a value that no spreadsheet takes for a formula: file names come from elsewhere."""
+    return f"'{value}" if isinstance(value, str) and value[:1] in _FORMULA else value
 
 
 def as_markdown(shown: Sequence[Mapping[str, str]]) -> str:

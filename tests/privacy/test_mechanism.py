@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import brentq, minimize_scalar
-from scipy.stats import norm
+from scipy.stats import kstest, norm
 
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.randomness import Randomness
@@ -76,6 +76,30 @@ def test_noise_has_the_deviation_that_the_accountant_is_told() -> None:
         expected = z * bounds.of(group_of(name)) / math.sqrt(weights[group_of(name)])
         assert float(noise.std()) == pytest.approx(expected, rel=0.015)
         assert abs(float(noise.mean())) < 5 * expected / math.sqrt(size)
+
+
+def test_what_clients_round_makes_more_noise() -> None:
+    """Rounding after clipping takes d numbers beyond their bound by √d steps at most."""
+    bounds, size, step = Bounds(STEP, 0.5, {}), 40_000, 0.25
+    zeros = {"sums/a": torch.zeros(size, dtype=torch.float64)}
+    noise = bounds.noised(zeros, 2.0, NoiseSource(), step)["sums/a"]
+    assert float(noise.std()) == pytest.approx(2.0 * (0.5 + 200 * step), rel=0.02)
+    rows = torch.randn(50, size, dtype=torch.float64)
+    clipped = bounds.clipped({"sums/a": rows[0]})["sums/a"]
+    rounded = (clipped / step).round() * step
+    assert float((rounded - clipped).norm()) <= 200 * step / 2
+
+
+@pytest.mark.parametrize("source", [NoiseSource(), NoiseSource(Randomness(1))])
+def test_noise_is_normal_and_samples_are_uniform(source: NoiseSource) -> None:
+    normal = source.normal(torch.zeros(3, 33_333))
+    assert normal.shape == (3, 33_333)
+    assert kstest(normal.flatten().numpy(), "norm").pvalue > 1e-4
+    assert abs(float((normal[0, :-1] * normal[0, 1:]).mean())) < 0.03
+    uniform = source.uniform(100_001)
+    assert kstest(uniform.numpy(), "uniform").pvalue > 1e-4
+    assert float(uniform.min()) >= 0
+    assert float(uniform.max()) < 1
 
 
 def test_noise_does_not_follow_from_the_seed_unless_it_is_to() -> None:

@@ -28,7 +28,7 @@ from ccfcpp.engine.stages import Deliver, Request
 from ccfcpp.engine.transport import InProcess, Reply
 from ccfcpp.privacy.config import PrivacyConfig
 from ccfcpp.privacy.noise.images import bounding_of
-from ccfcpp.privacy.noise.levels import Level
+from ccfcpp.privacy.noise.levels import ClientLevel, Level
 from ccfcpp.privacy.sums.addition import Addition
 from ccfcpp.privacy.sums.fixed_point import FixedPoint
 from tests.support.clustering import clients_of_sizes, made, tiny
@@ -363,3 +363,18 @@ def test_one_image_changes_what_its_client_sends_by_its_bound_at_most(
             bound = 0.01 if group.startswith("sums") else 0.01 / samples
             assert 0.5 * bound < norm <= bound * (1 + 1e-9), (index, group)
         state, _ = work.aggregate(state, [work.mended(message, one)], randomness)
+
+
+def test_a_sample_that_clients_see_hides_nobody() -> None:
+    """In secure sums each client learns who else was asked."""
+    pytest.importorskip("dp_accounting", reason="dp-accounting is an extra: ccfcpp[privacy]")
+    algorithm = made(tiny("fed-scan"), samples=60)
+    works = [algorithm.exchanges(0, algorithm.initial_state(Randomness(0)))]
+    spent = {}
+    for sums in (False, True):
+        config = PrivacyConfig(level="client", noise=4.0, epsilon=1e6, secure_sums=sums)
+        seen = ClientLevel(config, works, Randomness(0), sampled=0.3, clients=100_000)
+        whole = ClientLevel(config, works, Randomness(0), sampled=1.0, clients=100_000)
+        spent[sums] = seen.planned.spent / whole.planned.spent
+    assert spent[False] < 0.8
+    assert spent[True] == 1.0

@@ -1,5 +1,6 @@
 """Grids of runs: which cells there are, and in which order."""
 
+import csv
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from ccfcpp.runs.study import (
     Planned,
     Row,
     Study,
+    as_csv,
     as_markdown,
     cell_rows,
     display,
@@ -119,3 +121,10 @@ def test_a_damaged_summary_is_said_to_be_damaged(content: str, tmp_path: Path) -
 
     with pytest.raises(UsageError, match=r"summary.json is damaged .* delete it to run this again"):
         study.results()
+
+
+def test_no_cell_of_a_table_is_a_formula() -> None:
+    names = ["=cmd()", "+1", "-x.png", "@a", "\tb", "plain=1.png"]
+    cells = list(csv.reader(as_csv([{"file": name, "n": -1} for name in names]).splitlines()))
+    assert [row[0] for row in cells[1:]] == [*("'" + name for name in names[:5]), names[5]]
+    assert {row[1] for row in cells[1:]} == {"-1"}

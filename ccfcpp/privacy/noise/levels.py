@@ -105,7 +105,8 @@ class Level(ABC):
 
     def published(self, exchange: AnyExchange, totals: Addends) -> Addends:
         """The totals with their noise."""
-        return self.bounds(exchange).noised(totals, self.budget.noise, self.source)
+        step = self.config.rounding
+        return self.bounds(exchange).noised(totals, self.budget.noise, self.source, step)
 
     def header(self) -> str:
         """What a run says before its first round."""
@@ -166,9 +167,14 @@ class ClientLevel(Level):
         super().__init__(config, rounds, randomness)
 
     def releases(self, works: Works) -> list[Release]:
-        """All sums of a round are over one sample of clients."""
+        """All sums of a round are over one sample of clients.
+
+        In secure sums each client learns who else was asked: the sample is no secret then, and
+        makes no loss smaller.
+        """
         sums = sum(work.exchange.travels for work in works)
-        return [Release(self.sampled, sums)] if sums else []
+        sampled = 1.0 if self.config.secure_sums else self.sampled
+        return [Release(sampled, sums)] if sums else []
 
     def bounds(self, exchange: AnyExchange) -> Bounds:
         """The same for all clients."""

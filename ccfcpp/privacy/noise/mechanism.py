@@ -113,13 +113,25 @@ class Bounds:
         spoilt = ~norms.isfinite()
         return factors.masked_fill(spoilt, 0), spoilt
 
-    def noised(self, totals: Mapping[str, Tensor], noise: float, source: "NoiseSource") -> Addends:
-        """Sums of clipped parts, float64 by name, with their noise, whose z is ``noise``."""
+    def noised(
+        self, totals: Mapping[str, Tensor], noise: float, source: "NoiseSource", step: float = 0.0
+    ) -> Addends:
+        """Sums of clipped parts with their noise, whose z is ``noise``.
+
+        Args:
+            totals: float64 by name.
+            noise: Standard deviation by what one contributor can change.
+            source: Of random numbers.
+            step: Clients have rounded their numbers to multiples of it, after they had clipped
+                them. So one contributor can change each number by so much more, and d numbers
+                together by √d times that.
+        """
         found: Addends = {}
         grouped = self._groups(totals)
         share = shares(self.exchange.parts, grouped)
         for group, names in grouped.items():
-            deviation = noise * self.of(group) / math.sqrt(share[group])
+            rounding = step * math.sqrt(sum(totals[name].numel() for name in names))
+            deviation = noise * (self.of(group) + rounding) / math.sqrt(share[group])
             found |= {
                 name: totals[name] + deviation * source.normal(totals[name]) for name in names
             }
@@ -146,7 +158,7 @@ def image_bounds(config: PrivacyConfig, exchange: AnyExchange) -> Bounds:
 
 
 class NoiseSource:
-    """Random numbers of the operating system's, which nobody can draw again.
+    """Random numbers that nobody can draw again: of ChaCha20, with keys of the operating system.
 
     Args:
         reproducible: Where it is given, numbers follow from it, and protect nothing from whoever
@@ -159,21 +171,42 @@ class NoiseSource:
 
     def normal(self, like: Tensor) -> Tensor:
         """Standard normal numbers, float64 of the shape of a tensor, on its device."""
-        drawn = np.asarray(self._generator().standard_normal(tuple(like.shape)))
+        if self._reproducible is None:
+            return _normal(like.numel()).view(like.shape).to(like.device)
+        drawn = np.asarray(self._generator(self._reproducible).standard_normal(tuple(like.shape)))
         return torch.from_numpy(drawn).to(like.device)
 
     def uniform(self, numbers: int) -> Tensor:
         """float64 in [0, 1) of shape (numbers,)."""
-        return torch.from_numpy(self._generator().random(numbers))
+        if self._reproducible is None:
+            return _uniform(numbers)
+        return torch.from_numpy(self._generator(self._reproducible).random(numbers))
 
     def of(self, randomness: Randomness) -> "NoiseSource":
         """The same for another round or client, where numbers follow from anything."""
         return self if self._reproducible is None else NoiseSource(randomness)
 
-    def _generator(self) -> np.random.Generator:
-        if self._reproducible is None:
-            return np.random.Generator(np.random.Philox(secrets.randbits(256)))
+    def _generator(self, randomness: Randomness) -> np.random.Generator:
         self._drawn += 1
         return np.random.Generator(
-            np.random.Philox(self._reproducible.integer(f"privacy noise {self._drawn}"))
+            np.random.Philox(randomness.integer(f"privacy noise {self._drawn}"))
         )
+
+
+def _uniform(numbers: int) -> Tensor:
+    """float64 in [0, 1) of shape (numbers,): multiples of 2⁻⁵³, from a cryptographic stream."""
+    # Imported where it is needed: it is an extra.
+    from cryptography.hazmat.primitives.ciphers import Cipher
+    from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
+
+    stream = Cipher(ChaCha20(secrets.token_bytes(32), secrets.token_bytes(16)), None).encryptor()
+    words = np.frombuffer(stream.update(bytes(8 * numbers)), dtype="<u8")
+    return torch.from_numpy((words >> np.uint64(11)).astype(np.float64) * 2.0**-53)
+
+
+def _normal(numbers: int) -> Tensor:
+    """Standard normal float64 of shape (numbers,), by Box and Muller (1958)."""
+    half = (numbers + 1) // 2
+    lengths, angles = _uniform(2 * half).view(2, half)
+    lengths, angles = (-2 * (1 - lengths).log()).sqrt(), 2 * math.pi * angles
+    return torch.cat([lengths * angles.cos(), lengths * angles.sin()])[:numbers]
