@@ -8,6 +8,7 @@ its answer when there is one, and need not ask again and again.
 import asyncio
 import logging
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -31,7 +32,8 @@ _HOLD = 10.0
 """Seconds that a client waits for a message before it hears that there is none."""
 _BEAT = 10.0
 """Seconds between heartbeats of the run."""
-_TO_START = 30.0
+_LOOK = 0.02
+"""Seconds between checks whether the socket is open."""
 
 
 def fleet_app(fleet: Fleet) -> ASGIApp:
@@ -77,9 +79,11 @@ class _Waiting:
     async def _answer(self, scope: Scope, body: bytes, gone: "asyncio.Task[None]") -> list[Message]:
         loop = asyncio.get_running_loop()
         until = loop.time() + _HOLD
-        news = self._news.setdefault(_node_of(body), asyncio.Event())
+        node = _node_of(body)
+        news = self._news.get(node)
         while True:
-            news.clear()
+            if news is not None:
+                news.clear()
             # A message that is fetched for a client that is gone would be lost.
             if gone.done():
                 return []
@@ -87,6 +91,11 @@ class _Waiting:
             rest = until - loop.time()
             if not _is_empty(answer) or rest <= 0:
                 return answer
+            if news is None:
+                # The signature was good: strangers leave nothing here. A message may have come
+                # in the meantime, so it is asked once more.
+                news = self._news.setdefault(node, asyncio.Event())
+                continue
             heard = asyncio.create_task(news.wait())
             await asyncio.wait({heard, gone}, timeout=rest, return_when="FIRST_COMPLETED")
             heard.cancel()
@@ -166,29 +175,21 @@ def serve_fleet(fleet: Fleet, path: Path, log: Path) -> Iterator[None]:
         while not over.wait(_BEAT):
             fleet.beat()
 
-    threads = [threading.Thread(target=run, daemon=True) for run in (server.run, beat)]
-    for thread in threads:
-        thread.start()
+    serving = threading.Thread(target=server.run, name="fleet", daemon=True)
+    beating = threading.Thread(target=beat, name="beat", daemon=True)
+    serving.start()
+    beating.start()
     try:
-        _wait_for(server, threads[0])
+        while not server.started:
+            if not serving.is_alive():
+                raise FederationError(f"the socket for the clients' calls cannot be opened: {path}")
+            time.sleep(_LOOK)
         yield
     finally:
         over.set()
         server.should_exit = True
-        for thread in threads:
-            thread.join()
-
-
-def _wait_for(server: uvicorn.Server, thread: threading.Thread) -> None:
-    thread.join(0.0)
-    waited = threading.Event()
-    for _ in range(int(_TO_START / 0.02)):
-        if server.started:
-            return
-        if not thread.is_alive():
-            break
-        waited.wait(0.02)
-    raise FederationError("the socket for the clients' calls cannot be opened")
+        serving.join()
+        beating.join()
 
 
 def _flower_says(log: Path) -> None:
