@@ -11,6 +11,9 @@ from ccfcpp.core.units import bytes_in_words
 
 if TYPE_CHECKING:
     from ccfcpp.deployment.client.audit import Entry
+    from ccfcpp.deployment.client.spending import Spending
+
+_DELTA = 1e-5
 
 
 def audit(
@@ -22,13 +25,14 @@ def audit(
 ) -> None:
     """Show what a client was asked for, and what it has sent."""
     from ccfcpp.deployment.client.audit import AuditLog
+    from ccfcpp.deployment.client.spending import Spending
 
     entries = list(AuditLog(state).read())
     if json_output:
         for entry in entries:
             typer.echo(json.dumps(asdict(entry)))
         return
-    for line in map(_line, entries) if each else _runs(entries):
+    for line in map(_line, entries) if each else _runs(entries, Spending(state)):
         typer.echo(line)
 
 
@@ -38,8 +42,8 @@ def _line(entry: "Entry") -> str:
     return f"{entry.time}  {entry.method}, {what}: {done} {entry.reason}".rstrip()
 
 
-def _runs(entries: list["Entry"]) -> list[str]:
-    """Return some lines for each run."""
+def _runs(entries: list["Entry"], spending: "Spending") -> list[str]:
+    """Return some lines for each run, and what all of them have cost."""
     runs: dict[str, list[Entry]] = {}
     for entry in entries:
         runs.setdefault(entry.run, []).append(entry)
@@ -48,7 +52,10 @@ def _runs(entries: list["Entry"]) -> list[str]:
         first, last = found[0], found[-1]
         refused = [entry for entry in found if entry.status != "done"]
         sent = bytes_in_words(sum(entry.bytes for entry in found))
-        noise = "none" if first.privacy is None else f"ε of {first.privacy:g} at most"
+        noise = "none"
+        if first.privacy is not None:
+            spent = spending.epsilon(_DELTA, first.run)
+            noise = f"ε = {spent:.3g} spent, of {first.privacy:g} that the server says"
         lines += [
             f"{first.method} for {first.server}, {first.time} to {last.time}",
             f"  may send: {', '.join(first.kinds)}; secure sums: "
@@ -56,4 +63,6 @@ def _runs(entries: list["Entry"]) -> list[str]:
             f"  {len(found)} requests, {len(refused)} refused; {sent} sent",
             *(f"  refused: {reason}" for reason in dict.fromkeys(e.reason for e in refused)),
         ]
+    if total := spending.epsilon(_DELTA):
+        lines.append(f"all runs together have cost ε = {total:.3g}, δ = {_DELTA:g}")
     return lines

@@ -70,9 +70,13 @@ class Terms:
             help="Refuse a run without differential privacy, or with a larger ε.",
         ),
     ] = None
+    budget: Annotated[
+        float | None,
+        typer.Option(metavar="EPSILON", help="Refuse what would cost more in all runs together."),
+    ] = None
     delta: Annotated[
         float | None,
-        typer.Option(help="With --only-private: refuse a larger δ, too; above 1e-5 otherwise."),
+        typer.Option(help="With either: refuse a larger δ, too; above 1e-5 otherwise."),
     ] = None
     state: Annotated[
         Path | None, typer.Option(help="Folder of what the client remembers; KEY.state otherwise.")
@@ -106,6 +110,7 @@ class Terms:
             "smallest_count": self.smallest_count,
             "only_secure_sums": self.only_secure_sums or None,
             "only_private": self.only_private,
+            "budget": self.budget,
             "delta": self.delta,
         }
         known: dict[str, object] = {name: x for name, x in given.items() if x is not None}

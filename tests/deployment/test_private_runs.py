@@ -16,6 +16,7 @@ from ccfcpp.core.errors import UsageError
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.core.sending import KINDS
 from ccfcpp.deployment.client.rules import Rules
+from ccfcpp.deployment.client.spending import Spending
 from ccfcpp.deployment.link.packet import Packet
 from ccfcpp.deployment.server.experiment import DeployedExperiment
 from ccfcpp.engine.exchange import AnyExchange, Exchange
@@ -341,6 +342,73 @@ def test_an_insisting_client_refuses_tasks_whose_specification_has_changed(tmp_p
     _, report = experiment.federation().run_round(first_state(experiment), 0)
     assert report.refused.keys() == {0, 1, 2}
     assert "no differential privacy" in report.refused[0][0]
+
+
+def test_a_client_counts_what_its_images_cost(tmp_path: Path) -> None:
+    """As the server does, where all clients take part in every round."""
+    experiment, grid = started(tmp_path, noise=None, epsilon=8.0)
+    summary = run(experiment, tmp_path / "run")
+    spent = [worker.spending.epsilon(1e-5) for worker in grid.workers.values()]
+    assert spent == pytest.approx([summary["privacy"]["epsilon"]] * len(SIZES), rel=1e-6)
+    again = Spending(next(iter(grid.workers.values())).folder)
+    assert again.epsilon(1e-5) == spent[0]
+    assert again.epsilon(1e-5, "0" * 32) == 0
+    shown = ccfcpp("audit", next(iter(grid.workers.values())).folder).stdout
+    assert f"ε = {spent[0]:.3g} spent, of 8 that the server says" in shown
+    assert f"all runs together have cost ε = {spent[0]:.3g}" in shown
+
+
+def test_the_budget_is_for_all_runs_together(tmp_path: Path) -> None:
+    experiment, grid = started(tmp_path, noise=None, epsilon=8.0, reproducible_noise=False)
+    for worker in grid.workers.values():
+        worker.rules = Rules(allow=KINDS, smallest_count=0, budget=9.0)
+    first = run(experiment, tmp_path / "first")
+    assert first["refused_updates"] == 0
+    second = experiment_on(grid, experiment.config)
+    second.deployed.run = "b" * 32
+    report = second.federation().run_round(first_state(second), 0)[1]
+    assert report.refused.keys() == {0, 1, 2}
+    assert "all runs together would cost its images" in report.refused[0][0]
+
+
+@pytest.mark.parametrize("noise", [1e-6, None])
+def test_a_label_that_promises_more_than_the_noise_gives_is_no_promise(
+    noise: float | None, tmp_path: Path
+) -> None:
+    experiment, grid = started(tmp_path, **ENOUGH)
+    for worker in grid.workers.values():
+        worker.rules = Rules(allow=KINDS, smallest_count=0, only_private=8.0)
+    told = experiment.deployed.spec.config
+    privacy = {**told["privacy"], "noise": noise}
+    experiment.deployed.spec = experiment.spec.model_copy(
+        update={"config": {**told, "privacy": privacy}}
+    )
+    _, report = experiment.federation().run_round(first_state(experiment), 0)
+    assert report.refused.keys() == {0, 1, 2}
+    assert ("does not say how much noise" if noise is None else "would cost its images") in (
+        report.refused[0][0]
+    )
+
+
+def test_a_server_that_asks_again_and_again_spends_the_budget(tmp_path: Path) -> None:
+    experiment, grid = started(tmp_path, **ENOUGH)
+    for worker in grid.workers.values():
+        worker.rules = Rules(allow=KINDS, smallest_count=0, only_private=8.0)
+    state, refused = first_state(experiment), []
+    for _ in range(4 * experiment.algorithm.rounds):
+        refused = list(experiment.federation().run_round(state, 0)[1].refused)
+        if refused:
+            break
+    assert refused == [0, 1, 2]
+    worker = next(iter(grid.workers.values()))
+    assert worker.spending.epsilon(1e-5) <= 8.0
+
+
+@pytest.mark.parametrize("line", ["{", '{"run": 1}', "[]"])
+def test_what_was_spent_must_be_known(line: str, tmp_path: Path) -> None:
+    (tmp_path / "privacy.jsonl").write_text(line + "\n")
+    with pytest.raises(UsageError, match="is damaged"):
+        Spending(tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -226,4 +226,5 @@ def test_a_log_that_cannot_be_read_is_told_in_one_line(
 
 def test_what_is_not_asked_for_is_no_part_of_the_configuration() -> None:
     tree: Tree = Rules().model_dump()
-    assert set(tree) == {"allow", "smallest_count", "only_secure_sums", "only_private", "delta"}
+    limits = {"only_secure_sums", "only_private", "budget", "delta"}
+    assert set(tree) == {"allow", "smallest_count"} | limits

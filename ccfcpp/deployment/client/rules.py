@@ -32,14 +32,21 @@ class Rules(Section):
     """Refuse a run in which the server sees what this client sends."""
     only_private: PositiveNumber | None = None
     """Refuse a run without differential privacy, or with a larger ε."""
+    budget: PositiveNumber | None = None
+    """The largest ε that all runs together may cost the images, by the client's own reckoning."""
     delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5
-    """The largest δ that goes with it."""
+    """The largest δ that goes with either."""
 
     @model_validator(mode="after")
     def _delta_belongs_to_epsilon(self) -> "Rules":
-        if "delta" in self.model_fields_set and self.only_private is None:
-            raise ValueError("delta does nothing without only_private: give both, or neither")
+        if "delta" in self.model_fields_set and not self.wants_noise:
+            raise ValueError("delta does nothing without only_private or budget: leave it out")
         return self
+
+    @property
+    def wants_noise(self) -> bool:
+        """Whether runs without differential privacy are refused."""
+        return self.only_private is not None or self.budget is not None
 
     @property
     def allowed(self) -> frozenset[Kind]:
@@ -57,8 +64,8 @@ class Rules(Section):
         privacy = spec.privacy
         if self.only_secure_sums and not privacy.secure_sums:
             raise ForbiddenError("its owner allows secure sums alone (--only-secure-sums)")
-        if self.only_private is not None and (why := self._too_little_noise(spec)):
-            raise ForbiddenError(f"{why} (--only-private, --delta)")
+        if self.wants_noise and (why := self._too_little_noise(spec)):
+            raise ForbiddenError(f"{why} (--only-private, --budget, --delta)")
         if self.smallest_count and privacy.level == "image" and not privacy.secure_sums:
             raise ForbiddenError(
                 "with privacy.level = image the server sees sums over single images, and its owner "
@@ -87,12 +94,11 @@ class Rules(Section):
 
     def _too_little_noise(self, spec: RunSpec) -> str | None:
         privacy, most = spec.privacy, self.only_private
-        assert most is not None
         if privacy.level == "none":
             return "the run has no differential privacy"
         if privacy.reproducible_noise:
             return "privacy.reproducible_noise protects nothing"
-        if privacy.epsilon > most:
+        if most is not None and privacy.epsilon > most:
             return f"privacy.epsilon = {privacy.epsilon:g} is more than {most:g}"
         if privacy.delta > self.delta:
             return f"privacy.delta = {privacy.delta:g} is more than {self.delta:g}"

@@ -22,6 +22,7 @@ from ccfcpp.deployment.client.audit import AuditLog, Entry
 from ccfcpp.deployment.client.memory_store import LostMemoryError, MemoryStore
 from ccfcpp.deployment.client.rules import ForbiddenError, Rules
 from ccfcpp.deployment.client.run import FOUND, ClientRun, make_client_run
+from ccfcpp.deployment.client.spending import Part, Spending
 from ccfcpp.deployment.link.algorithms import COUNTS
 from ccfcpp.deployment.link.messages import (
     MessageError,
@@ -36,6 +37,7 @@ from ccfcpp.deployment.link.run_spec import Facts, RunSpec
 from ccfcpp.engine.client import Client
 from ccfcpp.engine.exchange import ClientWork, RefusedUpdateError, Task
 from ccfcpp.privacy.config import PrivacyConfig
+from ccfcpp.privacy.sums.client import SendsParts
 
 _MOST_NONCES = 10_000
 """Number of nonces that are kept, to recognise a request that comes a second time."""
@@ -69,6 +71,7 @@ class Worker:
         self.say = say
         self.server = server
         self.log = AuditLog(folder)
+        self.spending = Spending(folder)
         self.memories = MemoryStore(folder / "memory", self.device)
         self.tally = Tally()
         self._seen: dict[str, None] = {}
@@ -156,6 +159,7 @@ class Worker:
         if work is None:
             raise RefusedUpdateError(f"there is no exchange {request.exchange!r}")
         message = deserialize(work.exchange.message, payload, self.device)
+        self._spend(request, work)
         update, remembers = self._update(active, work, request, message)
         sent = serialize(update)
         if request.exchange == COUNTS:
@@ -170,6 +174,13 @@ class Worker:
             if request.last:
                 self.say(self.tally.line())
         return Response(nonce=request.nonce, remembers=remembers), sent
+
+    def _spend(self, request: Request, work: ClientWork[object, object]) -> None:
+        """Count the part of a sum that a request asks for, before there is one."""
+        privacy, rules = request.spec.privacy, self.rules
+        if privacy.level != "none" and isinstance(work, SendsParts):
+            part = Part.of(request.run, privacy, work.work.exchange)
+            self.spending.allow(part, rules.delta, rules.only_private, rules.budget)
 
     def _update(
         self,

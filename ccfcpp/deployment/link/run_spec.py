@@ -57,6 +57,12 @@ class RunSpec(Section):
         except ValidationError as error:
             raise UsageError("what the run does for privacy cannot be read") from error
 
+    def with_noise(self, noise: float) -> "RunSpec":
+        """Return a copy that says how much noise there is."""
+        settings = self.config.get("privacy")
+        privacy = {**(settings if isinstance(settings, dict) else {}), "noise": noise}
+        return self.model_copy(update={"config": {**self.config, "privacy": privacy}})
+
     @property
     def kinds(self) -> tuple[Kind, ...]:
         """The kinds of data that leave a client, which its owner must allow."""

@@ -64,8 +64,8 @@ class Enrolment:
             config,
             self.spec,
             self.members,
-            lambda exchanges, device: Deployed(
-                link, self.spec, self.run, exchanges, device, timeouts, watch=watch
+            lambda told, exchanges, device: Deployed(
+                link, told, self.run, exchanges, device, timeouts, watch=watch
             ),
         )
 

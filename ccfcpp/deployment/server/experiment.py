@@ -36,8 +36,9 @@ from supervised.algorithm import FederatedClassification
 from supervised.config import ClassifyConfig
 
 Exchanges = Mapping[str, Exchange[Any, Any]]
-Connect = Callable[[Exchanges, torch.device], Deployed]
-"""Returns the transport, for the exchanges of a system and the server's device."""
+Connect = Callable[[RunSpec, Exchanges, torch.device], Deployed]
+"""Returns the transport, for what clients are told, the exchanges of a system and the server's
+device."""
 _AFTER_THE_ROUND = 10**6
 """Index of the counting, after all exchanges of a round."""
 
@@ -71,7 +72,10 @@ class DeployedExperiment(Experiment[Any]):
             works = self.protection.works(works)
         asked = {name: work.exchange for name, work in works.items()}
         asked[COUNTS] = counts_exchange(self.algorithm)
-        self.deployed = connect(asked, self.device)
+        mechanism = self.protection.mechanism if self.protection else None
+        # Clients count by themselves what their images cost.
+        told = spec.with_noise(mechanism.budget.noise) if mechanism else spec
+        self.deployed = connect(told, asked, self.device)
 
     @abstractmethod
     def prepare(self) -> None:

@@ -53,22 +53,28 @@ def epsilon(releases: Counter[Release], noise: float, delta: float) -> float:
         noise: Standard deviation of each sum's noise, by what one client or image can change it.
         delta: δ.
     """
-    return _epsilon(frozenset(releases.items()), noise, delta) if releases else 0.0
+    return epsilon_of_all({noise: releases}, delta)
+
+
+def epsilon_of_all(releases: Mapping[float, Counter[Release]], delta: float) -> float:
+    """ε of all releases together, which are given by their noise."""
+    found = [(n, release, times) for n, own in releases.items() for release, times in own.items()]
+    return _epsilon(frozenset(found), delta) if found else 0.0
 
 
 @lru_cache(maxsize=1024)
-def _epsilon(releases: frozenset[tuple[Release, int]], noise: float, delta: float) -> float:
-    return float(_accountant(dict(releases), noise).get_epsilon(delta))
+def _epsilon(releases: frozenset[tuple[float, Release, int]], delta: float) -> float:
+    return float(_accountant(releases).get_epsilon(delta))
 
 
-def _accountant(releases: Mapping[Release, int], noise: float) -> "RdpAccountant":
+def _accountant(releases: Iterable[tuple[float, Release, int]]) -> "RdpAccountant":
     from dp_accounting.dp_event import GaussianDpEvent, PoissonSampledDpEvent
     from dp_accounting.rdp import RdpAccountant
 
     # It warns of orders that it leaves out, which only makes ε a little larger.
     logging.getLogger("absl").setLevel(logging.ERROR)
     found = RdpAccountant()
-    for release, times in releases.items():
+    for noise, release, times in releases:
         # Gaussians of one sample are together at most as telling as one with less noise.
         event = GaussianDpEvent(noise / math.sqrt(release.sums))
         if release.sampled < 1:
