@@ -39,7 +39,7 @@ CLINICS = {"clinic-1": (0, 1, 2), "clinic-2": (2, 3), "clinic-3": (3, 4)}
 EACH = 25
 """Photos of a digit at a clinic."""
 FEW = assigned("scan.steps=4", "scan.exact_steps=2", "scan.mine_every=2", "device=cpu")
-"""Each exchange takes seconds: the README's 60 steps would take a quarter of an hour and more."""
+"""The README's 60 steps would take minutes."""
 
 
 class Machines(Processes):
