@@ -60,7 +60,7 @@ def test_a_setting_may_count_by_what_the_images_ask_for(tmp_path: Path) -> None:
     few = {"dataset": str(tmp_path / "few.npz"), "clusters": 3, "partition.clients": 2}
     np.savez(tmp_path / "few.npz", images=shown)
     opened = CLUSTERING.open(
-        Given.of(few | {"scan.holder_weight": 1.0, "scan.exact_steps": 2}), tmp_path / "run"
+        Given.of(few | {"scan.exact_steps": 2}), tmp_path / "run"
     )
     with pytest.raises(UsageError, match="has no effect: it needs") as refused:
         CLUSTERING.start(opened)

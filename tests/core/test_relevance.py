@@ -63,9 +63,9 @@ def complaint(
         ),
         (
             "fed-scan",
-            "scan.holder_weight=2",
-            "scan.holder_weight = 2 has no effect: it needs scan.overclustering other than 1; give "
-            "that, or leave it out",
+            "scan.exact_steps=2",
+            "scan.exact_steps = 2 has no effect: it needs scan.lagged = true; give that, or leave "
+            "it out",
         ),
         (
             "fed-scan",

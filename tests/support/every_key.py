@@ -94,7 +94,6 @@ _TO_SHOW: dict[str, Tree] = {
     "privacy.delta": {"privacy": {"noise": None}},
     "privacy.epsilon": {"privacy": {"noise": None}},
     "privacy.threshold": {"availability": {"dropout_rate": 0.4}},
-    "scan.holder_weight": {"scan": {"steps": 16, "steps_per_round": 8, "learning_rate": 0.05}},
 }
 """What a key needs beside its conditions for its effect to show in two rounds."""
 

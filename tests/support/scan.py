@@ -223,17 +223,17 @@ class PlainLoop:
 
     @torch.no_grad()
     def transitions(self) -> Tensor:
-        """Means of p(x) p(x′)ᵀ over neighbours and over all images of a client, summed over x."""
-        total: Tensor | float = 0.0
+        """Means of p(x) p(x′)ᵀ over neighbours, and over a client's other images, summed over x."""
+        over = self.network.head.out_features
+        total = torch.zeros(2, over, over)
         for client in self.clients:
             latents = self.latents(client)
             p = self.network.head(latents).softmax(dim=1)
             for own, others in enumerate(self.nearest(latents).tolist()):
                 near = torch.stack([p[other] for other in others]).mean(dim=0)
-                held = torch.stack([p[other] for other in range(len(client))]).mean(dim=0)
-                together = near + self.config.holder_weight * held
-                total = total + torch.outer(p[own], together)
-        assert isinstance(total, Tensor)
+                held = [p[other] for other in range(len(client)) if other != own]
+                total[0] += torch.outer(p[own], near)
+                total[1] += torch.outer(p[own], torch.stack(held).mean(dim=0))
         return total
 
 

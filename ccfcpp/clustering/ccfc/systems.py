@@ -26,7 +26,7 @@ _NEEDS = {
     **dict.fromkeys(SCAN_SECTIONS, (_NEIGHBOURS,)),
     "views": (_SIAMESE, _PRETRAINED),
     **dict.fromkeys(("scan.stem", "scan.widths", "scan.hidden"), (_NEIGHBOURS, _OF_SCAN)),
-    **dict.fromkeys(("scan.overclustering", "scan.holder_weight"), (_NEIGHBOURS, _SUMS)),
+    "scan.overclustering": (_NEIGHBOURS, _SUMS),
     "compute.cohort": (_LOCAL,),
     "centroids.encoder": (_LOCAL,),
     "centroids.restarts": (_POINTS,),

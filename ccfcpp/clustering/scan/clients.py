@@ -22,6 +22,7 @@ from ccfcpp.core.profiling import section
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.client import Client
 from ccfcpp.engine.exchange import SummedWork, Task
+from ccfcpp.engine.payload import added_up
 from ccfcpp.engine.synchronised.contract import Batch, Known
 from ccfcpp.engine.synchronised.descent import Turn
 from ccfcpp.engine.synchronised.optimizers import falling
@@ -107,10 +108,9 @@ class Pairs:
 
 @dataclass(frozen=True)
 class SumTransitions(SummedWork[Trained, Transitions]):
-    """How over-clusters go with those of an image's neighbours, and of all images of its client.
+    """How over-clusters go with those of an image's neighbours, and of its client's other images.
 
-    Neighbours are found anew for that. Who holds an image says the more about its class, the more
-    clients differ; where they do not, all over-clusters go equally with all.
+    Neighbours are found anew for that.
     """
 
     pairs: Pairs
@@ -121,16 +121,18 @@ class SumTransitions(SummedWork[Trained, Transitions]):
     ) -> Transitions:
         """Sums over images x of p(x) qᵀ.
 
-        q is the mean of p over the neighbours of x, and with a weight over all images of the
-        client.
+        q is the mean of p over the neighbours of x, or over all other images of its client.
         """
-        return Transitions(torch.stack([self._of(message, c) for c in clients]).sum(dim=0))
+        return added_up(self._of(message, client) for client in clients)
 
-    def _of(self, message: Trained, client: Client) -> Tensor:
+    def _of(self, message: Trained, client: Client) -> Transitions:
         self.pairs.find_neighbours(message, client)
         p = self.pairs.space.predictions(message, client).double()
         neighbours = client.memory[_NEIGHBOURS].to(p.device)
-        others = self.pairs.config.holder_weight * p.mean(dim=0).expand_as(p)
+        near = torch.zeros_like(p)
         for column in neighbours.T:
-            others = others + p[column.long()] / neighbours.shape[1]
-        return p.mT @ others
+            near += p[column.long()] / neighbours.shape[1]
+        total = p.sum(dim=0)
+        # An image and itself are no pair: they would say that an over-cluster goes with itself.
+        pairs = torch.outer(total, total) - p.mT @ p
+        return Transitions(p.mT @ near, pairs.clamp(min=0) / max(1, len(p) - 1))

@@ -14,7 +14,7 @@ Amount = Annotated[float, Field(ge=0, le=3)]
 """A logarithm of a factor; beyond the bound images would be black or white."""
 
 
-_GONE: dict[str, object] = {"heads": 1, "views_first": 0, "shares": None}
+_GONE: dict[str, object] = {"heads": 1, "views_first": 0, "shares": None, "holder_weight": 3.0}
 """Keys that older runs have, with the only values that still run."""
 
 _MERGED = Unless("scan.overclustering", 1)
@@ -36,8 +36,6 @@ class ScanConfig(Section):
     overclustering: Positive = 1
     """Clusters that a head learns for each one that is asked for. With more than one they are
     merged by how they go with those of neighbours and of other images of the same client."""
-    holder_weight: Annotated[Weight, _MERGED] = 3.0
-    """In merges: of other images of the same client, beside the neighbours' 1."""
     steps: Positive = 120
     """Steps of the whole run; MNIST's 70,000 images in 120 steps of 2,300 are four epochs."""
     batch: Annotated[int, Field(ge=2, le=10**6)] = 2300

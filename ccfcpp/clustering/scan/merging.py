@@ -2,15 +2,20 @@
 
 A head with more clusters than are asked for finds kinds of images, and a kind is a part of one
 class more often than of two. J is the joint distribution of the over-clusters of two images that go
-together: neighbours, or images of one client. Of all ways to merge over-clusters into k, the one is
-wanted whose clusters have the highest mutual information,
+together. There are two of them: of neighbours, and of images of one client. Of all ways to merge
+over-clusters into k, the one is wanted whose clusters have the highest sum of mutual informations,
 
-    I = Σ_gh J_gh log (J_gh / (q_g q_h)),   q the sums of J's rows.
+    Σ_J I(J),   I(J) = Σ_gh J_gh log (J_gh / (q_g q_h)),   q the sums of J's rows.
 
-That is the objective of Ji, Henriques and Vedaldi (*Invariant Information Clustering*, ICCV 2019),
-over merges instead of networks. It is found as k-means is: from random starts, over-clusters move
-one by one while I grows, as in Slonim, Friedman and Tishby's sequential information bottleneck
-(*Unsupervised Document Classification using Sequential Information Maximization*, SIGIR 2002).
+I is the objective of Ji, Henriques and Vedaldi (*Invariant Information Clustering*, ICCV 2019),
+over merges instead of networks. A sum needs no weight for what clients tell. Where they are alike,
+their J has no information, and a merge loses none of it. Where a client holds several classes, it
+has no preference among merges inside the client, and neighbours decide; but a merge of what
+different clients hold loses some.
+
+The best merge is found as k-means is: from random starts, over-clusters move one by one while the
+sum grows, as in Slonim, Friedman and Tishby's sequential information bottleneck (*Unsupervised
+Document Classification using Sequential Information Maximization*, SIGIR 2002).
 """
 
 import torch
@@ -27,8 +32,8 @@ def merged(transitions: Tensor, clusters: int, generator: torch.Generator) -> Te
     """The cluster of each over-cluster.
 
     Args:
-        transitions: Sums over pairs of images of p(x) p(x′)ᵀ, of shape (m, m) with m ≥ k, not
-            negative.
+        transitions: Sums over pairs of images of p(x) p(x′)ᵀ, for each kind of pairs, of shape
+            (kinds, m, m) with m ≥ k, not negative.
         clusters: k.
         generator: Of the random starts, on the CPU.
 
@@ -36,26 +41,28 @@ def merged(transitions: Tensor, clusters: int, generator: torch.Generator) -> Te
         int64 of shape (m,), where clusters are numbered by their first over-cluster.
     """
     joint = transitions.detach().double().cpu()
-    joint = (joint + joint.T) / (2 * joint.sum()).clamp(min=1e-300)
-    even = torch.arange(len(joint)) % clusters
-    starts = [even[torch.randperm(len(joint), generator=generator)] for _ in range(_STARTS)]
+    total = joint.sum(dim=(1, 2), keepdim=True)
+    joint = (joint + joint.mT) / (2 * total).clamp(min=1e-300)
+    over = joint.shape[-1]
+    even = torch.arange(over) % clusters
+    starts = [even[torch.randperm(over, generator=generator)] for _ in range(_STARTS)]
     # From clusters of equal size alone, single moves may not reach the best of unequal size.
-    unequal = torch.randint(clusters, (_STARTS, len(joint)), generator=generator)
+    unequal = torch.randint(clusters, (_STARTS, over), generator=generator)
     found = [_moved(joint, start, clusters) for start in (*starts, *unequal)]
     return _numbered(max(found, key=lambda groups: mutual_information(joint, groups, clusters)))
 
 
 def mutual_information(joint: Tensor, groups: Tensor, clusters: int) -> float:
-    """I, in nats.
+    """The sum of I over kinds of pairs, in nats.
 
     Args:
-        joint: J, symmetric, float64 of shape (m, m), of sum 1.
+        joint: J of each kind, symmetric, float64 of shape (kinds, m, m), of sum 1.
         groups: The cluster of each over-cluster, int64 of shape (m,).
         clusters: k.
     """
     member = F.one_hot(groups, clusters).double()
     grouped = member.T @ joint @ member
-    return float(_x_log_x(grouped).sum() - 2 * _x_log_x(grouped.sum(dim=1)).sum())
+    return float(_x_log_x(grouped).sum() - 2 * _x_log_x(grouped.sum(dim=-1)).sum())
 
 
 def _moved(joint: Tensor, groups: Tensor, clusters: int) -> Tensor:
@@ -63,8 +70,8 @@ def _moved(joint: Tensor, groups: Tensor, clusters: int) -> Tensor:
     groups = groups.clone()
     last_move = 0
     tried = 0
-    while tried - last_move < len(joint):
-        own = tried % len(joint)
+    while tried - last_move < len(groups):
+        own = tried % len(groups)
         tried += 1
         gains = _information_with(joint, groups, own, clusters)
         best = int(gains.argmax())
@@ -75,23 +82,23 @@ def _moved(joint: Tensor, groups: Tensor, clusters: int) -> Tensor:
 
 
 def _information_with(joint: Tensor, groups: Tensor, own: int, clusters: int) -> Tensor:
-    """I with one over-cluster in each of the clusters, but for a constant: of shape (k,)."""
+    """What is to grow, but for a constant, with one over-cluster in each of the clusters: (k,)."""
     member = F.one_hot(groups, clusters).double()
     member[own] = 0
     others = member.T @ joint @ member
-    to_others = joint[own] @ member
-    shares = others.sum(dim=1) + to_others
-    return _gain_of_rows(others, to_others, joint[own, own]) - 2 * (
-        _x_log_x(shares + joint[own].sum()) - _x_log_x(shares)
-    )
+    to_others = joint[:, own] @ member
+    shares = others.sum(dim=-1) + to_others
+    grown = _x_log_x(shares + joint[:, own].sum(dim=-1, keepdim=True)) - _x_log_x(shares)
+    itself = joint[:, own, own].unsqueeze(-1)
+    return (_gain_of_rows(others, to_others, itself) - 2 * grown).sum(dim=0)
 
 
 def _gain_of_rows(others: Tensor, added: Tensor, itself: Tensor) -> Tensor:
     """What the terms of J gain where its row g, its column g and the element at both grow."""
-    grown = _x_log_x(others + added) - _x_log_x(others)
-    own = others.diagonal()
+    grown = _x_log_x(others + added.unsqueeze(-2)) - _x_log_x(others)
+    own = others.diagonal(dim1=-2, dim2=-1)
     return (
-        2 * (grown.sum(dim=1) - grown.diagonal())
+        2 * (grown.sum(dim=-1) - grown.diagonal(dim1=-2, dim2=-1))
         + _x_log_x(own + 2 * added + itself)
         - _x_log_x(own)
     )

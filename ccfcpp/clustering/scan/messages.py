@@ -78,15 +78,24 @@ class Trained:
 
 @dataclass(frozen=True)
 class Transitions:
-    """Weighted sums of p(x) p(x′)ᵀ over pairs of neighbours and of a client's images.
+    """Sums of p(x) p(x′)ᵀ over pairs of images of the same client, float64 of shape (m, m) each.
 
-    They are float64 of shape (m, m).
+    Attributes:
+        neighbours: Over images and their neighbours.
+        holders: Over all pairs of two images of a client, where each client counts as often as it
+            has images.
     """
 
-    sums: Tensor
+    neighbours: Tensor
+    holders: Tensor
 
 
 TRANSITIONS = Exchange(
-    "transitions", Trained, Transitions, {"sums": Sum()}, uses_memory=True, images=OF_NEIGHBOURS
+    "transitions",
+    Trained,
+    Transitions,
+    {"neighbours": Sum(), "holders": Sum()},
+    uses_memory=True,
+    images=OF_NEIGHBOURS,
 )
 CENTRES = Exchange("centres", Snapshot, ClusterSums, PARTS, images=Images(largest={"counts": 1.0}))

@@ -56,22 +56,24 @@ class MergeOverclusters(ServerWork[M, Trained, Transitions]):
 
     def form(self, message: Trained) -> Form:
         """From each over-cluster to each."""
-        return {"sums": Spec(torch.float64, (self.overclusters, self.overclusters))}
+        square = Spec(torch.float64, (self.overclusters, self.overclusters))
+        return {"neighbours": square, "holders": square}
 
     def check(self, message: Trained, update: Transitions, senders: Sequence[Member]) -> None:
         """Refuse negative sums."""
-        if bool((update.sums < 0).any()):
+        if any(bool((part < 0).any()) for part in (update.neighbours, update.holders)):
             raise RefusedUpdateError("transitions are negative")
 
     def mended(self, message: Trained, update: Transitions) -> Transitions:
         """With noise there may be negative ones: they become 0."""
-        return Transitions(update.sums.clamp(min=0))
+        return Transitions(update.neighbours.clamp(min=0), update.holders.clamp(min=0))
 
     def aggregate(
         self, state: M, updates: Iterable[Transitions], randomness: Randomness
     ) -> tuple[M, Figures]:
         """The cluster of each over-cluster."""
-        sums = added_up(updates).sums
+        total = added_up(updates)
+        sums = torch.stack([total.neighbours, total.holders])
         groups = merged(sums, self.clusters, randomness.generator("merging"))
         merged_state: Any = state  # A protocol cannot say that it is a dataclass.
         return replace(merged_state, groups=groups.to(sums.device)), {}

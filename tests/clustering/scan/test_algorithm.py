@@ -84,7 +84,7 @@ def test_overclusters_are_merged_by_the_neighbours_of_all_clients(p: float) -> N
     assert_same(state.model, expected)
     assert state.groups.shape == (3 * CLUSTERS,)
     transitions = loop.transitions()
-    joint = (transitions + transitions.T) / (2 * transitions.sum())
+    joint = (transitions + transitions.mT) / (2 * transitions.sum(dim=(1, 2), keepdim=True))
     reached, best = (
         mutual_information(joint, groups, CLUSTERS)
         for groups in (

@@ -11,7 +11,12 @@ from hypothesis import strategies as st
 from ccfcpp.clustering.scan.merging import merged, mutual_information
 
 
-def information(joint: torch.Tensor, groups: list[int]) -> float:
+def information(joints: torch.Tensor, groups: list[int]) -> float:
+    """The sum over kinds of pairs."""
+    return sum(information_of(joint, groups) for joint in joints)
+
+
+def information_of(joint: torch.Tensor, groups: list[int]) -> float:
     """By its definition, cell by cell."""
     cells: dict[tuple[int, int], float] = {}
     for (a, g), (b, h) in itertools.product(enumerate(groups), repeat=2):
@@ -24,14 +29,15 @@ def information(joint: torch.Tensor, groups: list[int]) -> float:
     )
 
 
-def random_joint(size: int, seed: int, power: float = 3.0) -> torch.Tensor:
-    values = torch.rand(size, size, generator=torch.Generator().manual_seed(seed)).double() ** power
-    return (values + values.T) / (2 * values.sum())
+def random_joints(size: int, seed: int, kinds: int = 2) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    values = torch.rand(kinds, size, size, generator=generator).double() ** 3
+    return (values + values.mT) / (2 * values.sum(dim=(1, 2), keepdim=True))
 
 
 @given(st.integers(2, 8), st.integers(1, 5), st.integers(0, 10**6))
 def test_the_information_is_that_of_the_definition(size: int, clusters: int, seed: int) -> None:
-    joint = random_joint(size, seed)
+    joint = random_joints(size, seed)
     groups = torch.randint(clusters, (size,), generator=torch.Generator().manual_seed(seed))
     found = mutual_information(joint, groups, clusters)
     assert found == pytest.approx(information(joint, groups.tolist()), abs=1e-9)
@@ -41,7 +47,7 @@ def test_the_information_is_that_of_the_definition(size: int, clusters: int, see
 @given(st.integers(3, 7), st.integers(2, 3), st.integers(0, 10**6))
 @example(4, 2, 240)  # of which the best merge has clusters of three and of one
 def test_it_is_the_best_of_all_merges(size: int, clusters: int, seed: int) -> None:
-    joint = random_joint(size, seed)
+    joint = random_joints(size, seed)
     found = merged(joint, clusters, torch.Generator().manual_seed(0))
     best = max(
         information(joint, list(groups))
@@ -53,7 +59,7 @@ def test_it_is_the_best_of_all_merges(size: int, clusters: int, seed: int) -> No
 @settings(max_examples=10, deadline=None)
 @given(st.integers(0, 10**6))
 def test_no_move_of_one_makes_it_better(seed: int) -> None:
-    joint = random_joint(12, seed)
+    joint = random_joints(12, seed)
     groups = merged(joint, 4, torch.Generator().manual_seed(0)).tolist()
     reached = information(joint, groups)
     for place, group in itertools.product(range(12), range(4)):
@@ -65,17 +71,39 @@ def test_kinds_that_go_together_are_merged_whatever_their_order_and_scale() -> N
     """Three classes of 2, 3 and 4 kinds, which pass to one another more than to others."""
     classes = torch.tensor([0, 1, 2, 1, 2, 0, 2, 1, 2])
     together = (classes.unsqueeze(0) == classes.unsqueeze(1)).double()
-    transitions = 1000 * (torch.eye(9) * 5 + together + 0.05 * torch.rand(9, 9))
+    transitions = 1000 * (torch.eye(9) * 5 + together + 0.05 * torch.rand(2, 9, 9))
     found = merged(transitions, 3, torch.Generator().manual_seed(1))
     assert found.dtype == torch.int64
     assert found.tolist() == classes.tolist()
     order = torch.randperm(9, generator=torch.Generator().manual_seed(2))
-    other = merged(transitions[order][:, order], 3, torch.Generator().manual_seed(5))
+    other = merged(transitions[:, order][:, :, order], 3, torch.Generator().manual_seed(5))
     same = other.unsqueeze(0) == other.unsqueeze(1)
     assert torch.equal(same, classes[order].unsqueeze(0) == classes[order].unsqueeze(1))
 
 
+@pytest.mark.parametrize("classes_each", [1, 2, 3, 6])
+def test_clients_that_hold_several_classes_do_not_join_them(classes_each: int) -> None:
+    """Six classes of two kinds: neighbours know the classes, clients know those of their own."""
+    classes = torch.arange(12) // 2
+    clients = classes // classes_each
+    near = torch.eye(12) * 5 + (classes.unsqueeze(0) == classes.unsqueeze(1)) + 0.02
+    held = (clients.unsqueeze(0) == clients.unsqueeze(1)).double()
+    found = merged(torch.stack([near, held]), 6, torch.Generator().manual_seed(0))
+    assert found.tolist() == classes.tolist()
+
+
+def test_what_clients_hold_decides_where_neighbours_do_not() -> None:
+    near = torch.eye(8) + 0.1
+    clients = torch.tensor([0, 0, 0, 0, 0, 1, 1, 1])
+    held = (clients.unsqueeze(0) == clients.unsqueeze(1)).double()
+    found = merged(torch.stack([near, held]), 2, torch.Generator().manual_seed(0))
+    assert found.tolist() == clients.tolist()
+    alike = merged(torch.stack([near, torch.ones(8, 8)]), 2, torch.Generator().manual_seed(0))
+    assert alike.bincount().tolist() == [4, 4]
+
+
 def test_as_many_as_there_are_stay_apart_and_nothing_gives_some_merge() -> None:
     generator = torch.Generator().manual_seed(0)
-    assert merged(torch.eye(5) + 0.1, 5, generator).tolist() == [0, 1, 2, 3, 4]
-    assert merged(torch.zeros(4, 4), 2, generator).shape == (4,)
+    apart = torch.stack([torch.eye(5) + 0.1, torch.ones(5, 5)])
+    assert merged(apart, 5, generator).tolist() == [0, 1, 2, 3, 4]
+    assert merged(torch.zeros(2, 4, 4), 2, generator).shape == (4,)
