@@ -25,7 +25,7 @@ from ccfcpp.engine.parts import Addends
 from ccfcpp.privacy.config import PrivacyConfig
 from ccfcpp.privacy.noise.mechanism import client_bounds
 from ccfcpp.privacy.sums.addition import Addition
-from ccfcpp.privacy.sums.identity import Floor, Identity, Unsigned
+from ccfcpp.privacy.sums.identity import Guard
 from ccfcpp.privacy.sums.masks import TAG_BYTES
 from ccfcpp.privacy.sums.messages import (
     AGREEMENT,
@@ -113,13 +113,10 @@ class Participants:
     A stage raises ``RefusedUpdateError`` where the server asks for what a sound sum does not need.
     """
 
-    def __init__(
-        self, config: PrivacyConfig, clients: int, identity: Identity, floor: Floor
-    ) -> None:
+    def __init__(self, config: PrivacyConfig, clients: int, guard: Guard) -> None:
         self.config = config
         self.clients = clients
-        self.identity = identity
-        self.floor = floor
+        self.guard = guard
         self._parts: dict[int, tuple[tuple[int, int], Participant]] = {}
 
     def of(self, task: Task, client: int) -> Participant:
@@ -136,16 +133,16 @@ class Participants:
             raise RefusedUpdateError(
                 f"a secure sum of {len(asked)} of {self.clients} clients is refused"
             )
-        terms = terms_of(self.config, task, len(asked))
-        self.floor.check(terms.asked, terms.holders, terms.quorum)
-        participant = Participant(client, terms, asked, self.identity)
+        terms, guard = terms_of(self.config, task, len(asked)), self.guard
+        guard.floor.check(terms.asked, terms.holders, terms.quorum)
+        before = (guard.before or {}).get((task.round, task.index))
+        participant = Participant(client, terms, asked, guard.identity, before)
         self._parts[client] = (task.round, task.index), participant
         return Keys.of(participant.keys())
 
     def send_shares(self, task: Task, message: Neighbours, client: int) -> Rows:
         """Stage 2: a box for each other holder."""
-        neighbours = message.read(client, self.identity.width)
-        return Rows.of(self.of(task, client).shares(neighbours), BOX_BYTES)
+        return Rows.of(self.of(task, client).shares(message.read(client)), BOX_BYTES)
 
     def send_agreement(self, task: Task, message: Letters, client: int) -> Rows:
         """Stage 4: tags for those that are in the sum."""
@@ -156,7 +153,10 @@ class Participants:
         """Stage 5: shares, once; the sum is over then."""
         participant = self.of(task, client)
         del self._parts[client]
-        return Shown.of(participant.revealed(message.read(client, TAG_BYTES)))
+        shown = participant.revealed(message.read(client, TAG_BYTES))
+        if self.guard.before is not None:
+            self.guard.before[task.round, task.index] = participant.shown
+        return Shown.of(shown)
 
 
 @dataclass(eq=False)
@@ -227,8 +227,7 @@ def works_in_sums(
     works: Mapping[str, AnyClientWork],
     config: PrivacyConfig,
     clients: int,
-    identity: Identity = Unsigned(),  # noqa: B008 - it holds nothing
-    floor: Floor = Floor(),  # noqa: B008 - it cannot change
+    guard: Guard = Guard(),  # noqa: B008 - it keeps nothing
 ) -> dict[str, AnyClientWork]:
     """The clients' work where the server gets sums, by the name of the exchange.
 
@@ -239,15 +238,14 @@ def works_in_sums(
         works: The work of a system.
         config: What the run does for privacy.
         clients: How many clients the run has.
-        identity: By what clients know each other in a secure sum.
-        floor: What is demanded of one.
+        guard: What protects a client from a server that lies.
     """
     found = [work for work in works.values() if not work.exchange.travels]
     travelling = [work for work in works.values() if work.exchange.travels]
     if not config.secure_sums:
         found += [WithinBounds(config, work) for work in travelling]
     else:
-        part = Participants(config, clients, identity, floor)
+        part = Participants(config, clients, guard)
         found += [
             Stage(KEYS, part.send_keys),
             Stage(SHARES, part.send_shares),

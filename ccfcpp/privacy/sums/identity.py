@@ -1,6 +1,7 @@
-"""How the clients of a secure sum know each other, and how many of them may be dishonest."""
+"""What protects a client of secure sums from a server that lies: identities and a floor."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence, Set
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Protocol
 
@@ -8,19 +9,15 @@ from ccfcpp.engine.exchange import RefusedUpdateError
 
 NEGLIGIBLE = 2.0**-40
 """Probability with which random holders of shares may be worse than is assumed."""
+SIGNATURE_BYTES = 96
+"""Of a signature by a key on the curve P-384: two numbers."""
 
 
 class Identity(Protocol):
-    """A client that others can recognise.
-
-    Attributes:
-        width: Bytes of a signature.
-    """
-
-    width: int
+    """A client that others can recognise."""
 
     def signed(self, content: bytes) -> bytes:
-        """Return this client's signature of some content."""
+        """Return this client's signature of some content, of ``SIGNATURE_BYTES``."""
 
     def check(self, client: int, signature: bytes, content: bytes) -> None:
         """Raise ``RefusedUpdateError`` unless a client has signed some content."""
@@ -29,11 +26,9 @@ class Identity(Protocol):
 class Unsigned:
     """Clients of one process, in which there is nobody who could lie to them."""
 
-    width = 0
-
     def signed(self, content: bytes) -> bytes:
-        """Return nothing."""
-        return b""
+        """Return zeros."""
+        return bytes(SIGNATURE_BYTES)
 
     def check(self, client: int, signature: bytes, content: bytes) -> None:
         """Accept what nobody has signed."""
@@ -70,10 +65,43 @@ class Floor:
         if 2 * quorum > holders + worst and quorum - worst >= self.honest:
             return
         raise RefusedUpdateError(
-            f"a secure sum in which {quorum} of {holders} shares give a secret: its owner wants "
-            f"{self.honest} honest clients in each sum, also if {self.colluders} of the others "
-            "collude (--honest, --colluders)"
+            f"a sum of {asked} clients, in which {quorum} of {holders} shares give a secret: its "
+            f"owner wants {self.honest} honest clients in each sum, also if {self.colluders} of "
+            "the others collude (--honest, --colluders); give more clients, or a higher "
+            "privacy.threshold"
         )
+
+
+@dataclass(frozen=True)
+class Before:
+    """What a client has taken part in when it first showed shares for the sum of a task.
+
+    Attributes:
+        asked: The clients that were asked.
+        holders: The holders of its secrets.
+        included: Whose vectors were in the sum: itself, and those whose holder it was.
+    """
+
+    asked: Set[int]
+    holders: Sequence[int]
+    included: Set[int]
+
+
+@dataclass(frozen=True)
+class Guard:
+    """What protects a client of secure sums from a server that lies.
+
+    Attributes:
+        identity: By what clients know each other.
+        floor: What is demanded of a sum.
+        before: The sums for which it has shown shares, by round and index of the task. A server
+            that was interrupted may ask for the same sum again, and for no other one: the
+            difference of two sums could be a single vector. None: nothing is kept.
+    """
+
+    identity: Identity = field(default_factory=Unsigned)
+    floor: Floor = Floor()
+    before: dict[tuple[int, int], Before] | None = None
 
 
 @lru_cache(maxsize=4096)

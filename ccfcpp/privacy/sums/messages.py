@@ -4,7 +4,7 @@ What comes from elsewhere may have any shapes and dtypes: it is checked when it 
 """
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -15,6 +15,7 @@ from torch import Tensor
 from ccfcpp.engine.exchange import AnyExchange, Exchange, RefusedUpdateError
 from ccfcpp.engine.parts import Sum
 from ccfcpp.privacy.sums.fixed_point import FixedPoint, Words
+from ccfcpp.privacy.sums.identity import SIGNATURE_BYTES
 from ccfcpp.privacy.sums.masks import TAG_BYTES
 from ccfcpp.privacy.sums.protocol import (
     BOX_BYTES,
@@ -28,9 +29,10 @@ from ccfcpp.privacy.sums.shares import PRIME, Share
 
 EXCHANGES_OF_A_SUM = 5
 """Four stages, and the exchange itself."""
+NEIGHBOUR_BYTES = 1 + PUBLIC_BYTES + SIGNATURE_BYTES
+"""Of what a client is told of a neighbour."""
 _NUMBER = torch.int32
 """Of clients."""
-_LONGEST_SIGNATURE = 1024
 
 
 @dataclass(frozen=True)
@@ -39,16 +41,22 @@ class Rows:
 
     Attributes:
         clients: Their numbers, int32 of shape (clients,).
-        rows: uint8 or int64 of shape (clients, width).
+        rows: uint8 or int32 of shape (clients, width).
     """
 
     clients: Tensor
     rows: Tensor
 
     @staticmethod
-    def of(rows: Mapping[int, bytes] | Mapping[int, Share], width: int) -> "Rows":
-        """Rows of bytes or of shares, by client."""
-        return Rows(numbers_of(rows), _table([*rows.values()], width))
+    def of(rows: Mapping[int, bytes], width: int) -> "Rows":
+        """Rows of bytes, by client."""
+        return Rows(numbers_of(rows), _table(rows.values(), width))
+
+    @staticmethod
+    def of_shares(shares: Mapping[int, Share]) -> "Rows":
+        """Rows of shares, by client."""
+        table = np.array([*shares.values()], np.int32).reshape(len(shares), LIMBS)
+        return Rows(numbers_of(shares), torch.from_numpy(table))
 
     def bytes_of(self, width: int) -> dict[int, bytes]:
         """The rows of bytes by client."""
@@ -56,7 +64,7 @@ class Rows:
 
     def shares(self) -> dict[int, Share]:
         """The rows of shares by client."""
-        found = self._read(torch.int64, LIMBS)
+        found = self._read(torch.int32, LIMBS)
         if any(bool(((row < 0) | (row >= PRIME)).any()) for _, row in found):
             raise RefusedUpdateError("a share holds a number beyond its prime")
         return {number: row.numpy().astype(np.uint32) for number, row in found}
@@ -121,7 +129,7 @@ class Keys:
     Attributes:
         public: uint8 of shape (64,).
         holders: int32 of shape (holders,), ascending.
-        signature: uint8 of shape (bytes of a signature,).
+        signature: uint8 of shape (96,).
     """
 
     public: Tensor
@@ -136,9 +144,7 @@ class Keys:
     def read(self) -> Offer:
         """The keys themselves."""
         _check(self.public, torch.uint8, PUBLIC_BYTES)
-        if self.signature.numel() > _LONGEST_SIGNATURE:
-            raise RefusedUpdateError("its signature is too long")
-        _check(self.signature, torch.uint8, self.signature.numel())
+        _check(self.signature, torch.uint8, SIGNATURE_BYTES)
         return Offer(_bytes(self.public), _numbers(self.holders), _bytes(self.signature))
 
 
@@ -155,18 +161,15 @@ class Neighbours:
             receiver: {owner: _written(each) for owner, each in neighbours.items()}
             for receiver, neighbours in known.items()
         }
-        widths = {len(row) for inbox in routed.values() for row in inbox.values()}
-        if len(widths) > 1:
-            raise RefusedUpdateError("signatures have different lengths")
-        return Neighbours(Letters.of(routed, max(widths, default=0)))
+        return Neighbours(Letters.of(routed, NEIGHBOUR_BYTES))
 
     def to(self, client: int) -> "Neighbours":
         """What is for a client."""
         return Neighbours(self.letters.to(client))
 
-    def read(self, client: int, signature: int) -> dict[int, Neighbour]:
-        """The neighbours of a client, whose signatures have so many bytes."""
-        rows = self.letters.read(client, 1 + PUBLIC_BYTES + signature)
+    def read(self, client: int) -> dict[int, Neighbour]:
+        """The neighbours of a client."""
+        rows = self.letters.read(client, NEIGHBOUR_BYTES)
         end = 1 + PUBLIC_BYTES
         return {n: Neighbour(row[1:end], row[end:], row[0] == 1) for n, row in rows.items()}
 
@@ -244,7 +247,7 @@ class Shown:
     @staticmethod
     def of(shown: Revealed) -> "Shown":
         """The message of some shares."""
-        return Shown(Rows.of(shown.seeds, LIMBS), Rows.of(shown.keys, LIMBS))
+        return Shown(Rows.of_shares(shown.seeds), Rows.of_shares(shown.keys))
 
     def read(self) -> Revealed:
         """The shares by client."""
@@ -299,12 +302,8 @@ def numbers_of(clients: Iterable[int]) -> Tensor:
     return torch.tensor([*clients], dtype=_NUMBER)
 
 
-def _table(rows: Sequence[bytes | Share], width: int) -> Tensor:
-    shares = [row for row in rows if not isinstance(row, bytes)]
-    if shares:
-        return torch.from_numpy(np.stack(shares).astype(np.int64))
-    joined = b"".join(row for row in rows if isinstance(row, bytes))
-    return _row(joined).view(len(rows), width)
+def _table(rows: Collection[bytes], width: int) -> Tensor:
+    return _row(b"".join(rows)).view(len(rows), width)
 
 
 def _row(content: bytes) -> Tensor:

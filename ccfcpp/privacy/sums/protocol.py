@@ -6,8 +6,9 @@ with (Poly)Logarithmic Overhead* (CCS 2020), for shares and masks between some o
 A client may miss each of the stages:
 
 1. *keys*: client u draws k − 1 others at random, which with itself are the *holders* of its
-   secrets. It sends their numbers and two fresh public keys, c_u for sealing and s_u for masks,
-   all signed. Its *neighbours* are its holders, and those whose holder it is.
+   secrets. It sends their numbers and two fresh public keys, c_u for sealing and s_u for masks. It
+   signs these keys together with the terms of the sum and the numbers of all that are asked. Its
+   *neighbours* are its holders, and those whose holder it is.
 2. *shares*: from its neighbours' keys, whose signatures it checks, it draws a seed b_u, and sends
    each of its holders shares of b_u and of the private s_u.
 3. *masked*: it sends y_u = x_u + PRG(b_u) + Σ_{u<v} PRG(s_uv) − Σ_{u>v} PRG(s_uv), v over the
@@ -21,20 +22,32 @@ A client may miss each of the stages:
 With a quorum of shares each, the server takes off PRG(b_u) of those whose y it has, and the masks
 that those who are gone have left in them.
 
-**What a server can learn that lies**, while c of a client's k holders collude with it and
-2 · quorum > k + c. An honest holder shows one kind of share of u. So u's secrets cannot both become
-known. If b_u is, at least quorum − c honest holders v have shown it, and each of them (a) has a tag
-of u that s_uv is in y_u, and (b) has tags of a quorum of its own holders that v is in the sum, so
-that s_v stays unknown. Hence x_u is known in sums with all of these v alone. With all clients as
-holders this is Bonawitz et al.'s bound; otherwise c is bounded with a probability, since u draws
-its holders itself (``identity.Floor``).
+**What a server can learn that lies**, while at most c of each honest client's k holders collude
+with it and 2 · quorum > k + c. An honest holder shows one kind of share of u. So b_u and s_u cannot
+both become known. While b_u is unknown, y_u is uniform. If it is known, at least quorum − c honest
+holders v, u perhaps among them, have shown it, and each other one (a) has a tag of u that s_uv is
+in y_u, and (b) has tags of a quorum of its own holders that v is in the sum, so that s_v stays
+unknown. Then s_uv is unknown, and x_u appears in sums with all of these x_v alone: of quorum − c
+honest clients or more. The argument asks nothing of what the server says to others: which clients
+are there is what signatures and tags say. With all clients as holders quorum is the threshold;
+otherwise c is bounded with a probability, since u draws its holders itself (``identity.Floor``).
+
+**Two sums of one task.** Their difference may be one vector. So a client that has shown shares goes
+through a second sum for the same task only with the same clients, as far as it sees them: before it
+sends its vector, those whose holder it is must be those that were in the first sum; and again
+before it shows shares. Suppose that x_w is in the first sum alone. Then at least quorum − c honest
+holders have shown b_w. If w sends them no shares in the second sum, their vectors are not in it
+either; else they refuse to show any, and neither b_w nor s_w becomes known. If x_w is in the second
+sum alone, its holders that have shown shares in the first one refuse; with all clients as holders
+fewer than a quorum are left.
 
 All keys, seeds and choices are fresh for every sum, and from the operating system's source: a seed
 of the run must not give them.
 """
 
+import dataclasses
 import hashlib
-import hmac
+import json
 import secrets
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
@@ -43,7 +56,7 @@ import numpy as np
 
 from ccfcpp.engine.exchange import RefusedUpdateError
 from ccfcpp.privacy.sums.fixed_point import Words
-from ccfcpp.privacy.sums.identity import Identity, Unsigned
+from ccfcpp.privacy.sums.identity import Before, Identity, Unsigned
 from ccfcpp.privacy.sums.masks import KEY_BYTES, TAG_BYTES, KeyPair, opened_from, sealed_for, stream
 from ccfcpp.privacy.sums.shares import Share, joined, split
 from ccfcpp.privacy.sums.terms import Terms
@@ -55,8 +68,8 @@ BOX_BYTES = 2 * LIMBS * _SHARE.itemsize + TAG_BYTES
 """Bytes of what a client seals for another: two shares."""
 PUBLIC_BYTES = 2 * KEY_BYTES
 """Bytes of a client's public keys: c_u for sealing, and s_u for masks."""
-_MASKED, _INCLUDED = b"masked with you", b"you are in the sum"
-"""What a tag says."""
+_SHARES, _MASKED, _INCLUDED = range(3)
+"""What is sealed: two shares; "my vector has our mask"; "you are in the sum"."""
 
 
 class Offer(NamedTuple):
@@ -115,6 +128,8 @@ class Participant:
         terms: Those of the sum.
         asked: The numbers of all clients that are asked.
         identity: What signs this client's keys, and knows the others' signatures.
+        before: A sum for the same task, for which this client has shown shares; None if there is
+            none.
     """
 
     def __init__(
@@ -123,14 +138,18 @@ class Participant:
         terms: Terms,
         asked: Collection[int],
         identity: Identity = Unsigned(),  # noqa: B008 - it holds nothing
+        before: Before | None = None,
     ) -> None:
         self.number = number
         self.terms = terms
         self.identity = identity
+        self.before = before
         self._asked = frozenset(asked)
+        self._told = _digest(terms, self._asked)
+        self._check_same("asked", self._asked)
         others = sorted(self._asked - {number})
         drawn = secrets.SystemRandom().sample(others, terms.holders - 1)
-        self.holders = sorted([number, *drawn])
+        self.holders = before.holders if before else sorted([number, *drawn])
         self._sealing, self._masks = KeyPair.new(), KeyPair.new()
         self._seed = secrets.token_bytes(KEY_BYTES)
         self._known: Mapping[int, Neighbour] = {}
@@ -144,7 +163,7 @@ class Participant:
     def keys(self) -> Offer:
         """Stage 1: c_u and s_u, and who holds shares."""
         public = self._public
-        signature = self.identity.signed(_stated(self.terms, self.number, public))
+        signature = self.identity.signed(self._stated(self.number, public))
         return Offer(public, self.holders, signature)
 
     def shares(self, neighbours: Mapping[int, Neighbour]) -> dict[int, bytes]:
@@ -163,8 +182,7 @@ class Participant:
                 self._held[holder] = seed, key
             elif holder in neighbours:
                 content = np.concatenate([seed, key]).astype(_SHARE).tobytes()
-                seal = self.seal_with(holder)
-                boxes[holder] = sealed_for(seal, self.number, content, self.terms.purpose)
+                boxes[holder] = self._sealed(holder, _SHARES, content)
         self._turn = "masked vector"
         return boxes
 
@@ -184,9 +202,9 @@ class Participant:
         self._edges = own | boxes.keys()
         there = sum(holder in self._edges for holder in self.holders)
         self.terms.check_holders(there + 1, "shares")
+        self._check_same("included", {self.number, *boxes})
         for sender, box in boxes.items():
-            seal = self.seal_with(sender)
-            both = np.frombuffer(opened_from(seal, sender, box, self.terms.purpose), _SHARE)
+            both = np.frombuffer(self._opened(sender, _SHARES, box), _SHARE)
             self._held[sender] = both[:LIMBS], both[LIMBS:]
         self._has_masks = True
 
@@ -200,7 +218,7 @@ class Participant:
             public = self._known[other].public
             _add_mask(total, self._masks, self.number, other, public, self.terms)
         self._turn = "agreement"
-        return total, {other: self._tag(other, self.number, _MASKED) for other in self._edges}
+        return total, {other: self._sealed(other, _MASKED) for other in self._edges}
 
     def agreed(self, arrived: Mapping[int, bytes]) -> Tags:
         """Stage 4: tags for those whose vectors have arrived.
@@ -213,8 +231,9 @@ class Participant:
             raise RefusedUpdateError("vectors of clients whose shares it does not hold")
         found = [n for n, tag in arrived.items() if self._has_said(n, tag, _MASKED)]
         self._included = {self.number, *found}
+        self._check_same("included", self._included)
         self._turn = "unmasking"
-        return {other: self._tag(other, self.number, _INCLUDED) for other in found}
+        return {other: self._sealed(other, _INCLUDED) for other in found}
 
     def revealed(self, included: Mapping[int, bytes]) -> Revealed:
         """Stage 5: shares that take the masks off the sum.
@@ -233,6 +252,11 @@ class Participant:
         )
 
     @property
+    def shown(self) -> Before:
+        """What it has taken part in, once it has shown shares."""
+        return Before(self._asked, self.holders, self._included)
+
+    @property
     def _public(self) -> bytes:
         return self._sealing.public + self._masks.public
 
@@ -247,8 +271,19 @@ class Participant:
         if not known or not chosen or len(set(keys)) < len(keys):
             raise RefusedUpdateError("the server's list of keys is not sound")
         for number, each in neighbours.items():
-            stated = _stated(self.terms, number, each.public)
-            self.identity.check(number, each.signature, stated)
+            self.identity.check(number, each.signature, self._stated(number, each.public))
+
+    def _stated(self, number: int, public: bytes) -> bytes:
+        """What a client signs, of fixed length: what all must be told alike, and its keys."""
+        return self._told + number.to_bytes(8, "big") + public
+
+    def _check_same(self, what: str, clients: Collection[int]) -> None:
+        """Refuse a second sum for a task over others than the first one."""
+        if self.before is not None and getattr(self.before, what) != clients:
+            raise RefusedUpdateError(
+                "a second sum for the same task, over other clients: their difference could be the "
+                "part of one of them"
+            )
 
     def _enter(self, stage: str) -> None:
         """Begin a stage. No other one follows where it does not come to its end."""
@@ -256,26 +291,31 @@ class Participant:
             raise RefusedUpdateError(f"secure sum: {stage} was asked for twice, or out of turn")
         self._turn = "over"
 
-    def seal_with(self, other: int) -> bytes:
+    def _sealed(self, receiver: int, what: int, content: bytes = b"") -> bytes:
+        """What only the receiver can read, and only this client can have sealed."""
+        return sealed_for(self._seal(receiver), what, self.number, content, self.terms.purpose)
+
+    def _opened(self, sender: int, what: int, box: bytes) -> bytes:
+        return opened_from(self._seal(sender), what, sender, box, self.terms.purpose)
+
+    def _has_said(self, sender: int, tag: bytes, what: int) -> bool:
+        try:
+            return self._opened(sender, what, tag) == b""
+        except RefusedUpdateError:
+            return False
+
+    def _seal(self, other: int) -> bytes:
         """The key of boxes and tags between two clients, which both have agreed on."""
         if other not in self._seals:
             public = _sealing(self._known[other].public)
             self._seals[other] = self._sealing.agreed(public, b"seal " + self.terms.purpose)
         return self._seals[other]
 
-    def _has_said(self, other: int, tag: bytes, what: bytes) -> bool:
-        return hmac.compare_digest(tag, self._tag(other, other, what))
 
-    def _tag(self, other: int, sender: int, what: bytes) -> bytes:
-        """What one of two clients says to the other; nobody else could."""
-        content = b"%s, %d, %s" % (what, sender, self.terms.purpose)
-        return hmac.digest(self.seal_with(other), content, "sha256")[:TAG_BYTES]
-
-
-def _stated(terms: Terms, number: int, public: bytes) -> bytes:
-    """What a client signs."""
-    head = f"ccfcpp secure sum, {number}, {terms.threshold}, {terms.asked}, {terms.holders}, "
-    return hashlib.sha256(head.encode() + public + terms.purpose).digest()
+def _digest(terms: Terms, asked: Collection[int]) -> bytes:
+    """32 bytes that stand for the terms of a sum and for who is asked."""
+    told = json.dumps([dataclasses.asdict(terms), sorted(asked)], default=bytes.hex)
+    return hashlib.sha256(told.encode()).digest()
 
 
 def _sealing(keys: bytes) -> bytes:
