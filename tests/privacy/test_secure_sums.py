@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from math import comb
+from typing import Any
 
 import numpy as np
 import pytest
@@ -480,7 +481,10 @@ def breaks_the_promise(participant: Callable[..., Participant], seed: int) -> bo
     if 2 * terms.quorum <= terms.holders + worst:
         return False
     often = chance.choice([0, 0, 0.1, 0.3])
-    truth = lambda: chance.random() >= often  # noqa: E731
+
+    def truth() -> bool:
+        return chance.random() >= often
+
     # Whose sum the server would like to learn alone: it says that others have not arrived.
     wanted = set(chance.sample(honest, chance.randint(1, len(honest))))
     for n, client in play.clients.items():
@@ -574,8 +578,8 @@ def test_a_sum_with_the_servers_own_client_is_refused() -> None:
         Play(terms, vectors, lambda n: Notary(n, [n])).share()
 
 
-def guarded(guard: Guard, clients: int = 10, **privacy: int) -> Participants:
-    return Participants(PrivacyConfig(secure_sums=True, **privacy), clients, guard)  # type: ignore[arg-type]
+def guarded(guard: Guard, clients: int = 10, **privacy: Any) -> Participants:
+    return Participants(PrivacyConfig(secure_sums=True, **privacy), clients, guard)
 
 
 TASK = Task("test", EXCHANGE.name, 3, 1)

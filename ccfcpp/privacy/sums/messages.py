@@ -28,7 +28,7 @@ from ccfcpp.privacy.sums.protocol import (
 from ccfcpp.privacy.sums.shares import PRIME, Share
 
 EXCHANGES_OF_A_SUM = 5
-"""Four stages, and the exchange itself."""
+"""Keys, shares, agreement and unmasking, and the exchange itself."""
 NEIGHBOUR_BYTES = 1 + PUBLIC_BYTES + SIGNATURE_BYTES
 """Of what a client is told of a neighbour."""
 _NUMBER = torch.int32
