@@ -25,7 +25,9 @@ from ccfcpp.deployment.keys.making import (
 )
 from ccfcpp.deployment.keys.roster import SignedRoster, read_roster, roster_keys
 from ccfcpp.deployment.link.packet import Packet
+from ccfcpp.deployment.link.run_spec import RunSpec
 from ccfcpp.engine.exchange import RefusedUpdateError
+from ccfcpp.privacy.sums.fixed_point import FixedPoint
 from ccfcpp.privacy.sums.identity import SIGNATURE_BYTES, Floor
 from ccfcpp.privacy.sums.messages import Begun, numbers_of
 from ccfcpp.privacy.sums.protocol import PUBLIC_BYTES
@@ -50,6 +52,10 @@ def rosters_of(folder: Path, name: str = "clinic-1", said: list[str] | None = No
     key = folder / "clients" / f"{name}.key"
     say = (lambda line: None) if said is None else said.append
     return Rosters(key, folder / "ca.crt", folder / f"{name}.state" / "rosters", say)
+
+
+def told(roster: str, **config: Any) -> RunSpec:
+    return RunSpec(command="cluster", config=config, roster=roster)
 
 
 # --- the signed roster ----------------------------------------------------------------------------
@@ -145,7 +151,7 @@ def test_a_client_keeps_a_roster_and_tells_its_owner_once(folder: Path) -> None:
         "secure sums with 3 clients, signed by the authority: clinic-1, clinic-2, clinic-3 (roster "
         f"{signed.digest[:16]})"
     )
-    guard = rosters_of(folder).guard(RUN, signed.digest, 0, Floor())
+    guard = rosters_of(folder).guard(RUN, told(signed.digest), 0, Floor())
     assert guard.before == {}
 
 
@@ -155,7 +161,7 @@ def test_a_client_refuses_other_rosters(folder: Path, tmp_path: Path) -> None:
         rosters.take(b"")
     for digest in ("", "0" * 64):
         with pytest.raises(ForbiddenError, match="ccfcpp keys roster"):
-            rosters.guard(RUN, digest, 0, Floor())
+            rosters.guard(RUN, told(digest), 0, Floor())
     make_authority(tmp_path / "other", 1)
     false = SignedRoster.signed(
         roster_keys(folder / "roster"), read_authority(tmp_path / "other")[1]
@@ -173,9 +179,9 @@ def test_a_number_belongs_to_a_key(folder: Path) -> None:
     signed, _ = make_roster(folder, folder / "roster")
     rosters = rosters_of(folder, "clinic-2")
     rosters.take(signed.content)
-    rosters.guard(RUN, signed.digest, 1, Floor())
+    rosters.guard(RUN, told(signed.digest), 1, Floor())
     with pytest.raises(ForbiddenError, match="numbers are not those of the signed roster"):
-        rosters.guard(RUN, signed.digest, 0, Floor())
+        rosters.guard(RUN, told(signed.digest), 0, Floor())
 
 
 # --- a server that lies to its clients ------------------------------------------------------------
@@ -257,3 +263,50 @@ def test_signatures_are_of_the_task(tmp_path: Path) -> None:
     _, report = deployed.run_round(deployed.algorithm.initial_state(Randomness(0)), 0)
     assert len(kept) > 1
     assert "the keys of client 2 are not signed" in report.refused[0][0]
+
+
+def test_clients_that_are_told_different_things_do_not_know_each_others_keys(folder: Path) -> None:
+    """Else settings with which all other vectors vanish would leave one client alone."""
+    signed, _ = make_roster(folder, folder / "roster")
+    found = []
+    for number, name in enumerate(NAMES):
+        rosters = rosters_of(folder, name)
+        rosters.take(signed.content)
+        settings = {"privacy": {"smallest_count": 5 if number == 0 else 10**6}}
+        found.append(rosters.guard(RUN, told(signed.digest, **settings), number, Floor()).identity)
+    found[1].check(2, found[2].signed(b"keys"), b"keys")
+    with pytest.raises(RefusedUpdateError, match="of client 0 are not signed"):
+        found[1].check(0, found[0].signed(b"keys"), b"keys")
+
+
+def test_clients_that_answer_different_messages_have_no_sum(tmp_path: Path) -> None:
+    """A model with which other clients' gradients vanish would leave one client alone."""
+    deployed, grid = over_network("fed-scan", {}, clients_of_sizes(*SIZES), tmp_path)
+    state = deployed.algorithm.initial_state(Randomness(0))
+    push, changed = grid.push, []
+
+    def other(node: int, packet: Packet, seconds: float) -> str | None:
+        if node == 1 and b"under masks" in packet.header:
+            found = load(packet.payload)
+            names = [n for n in found if n.startswith("message/") and found[n].is_floating_point()]
+            changed.extend(names)
+            packet = packet._replace(
+                payload=save({n: t * 0 if n in names else t for n, t in found.items()})
+            )
+        return push(node, packet, seconds)
+
+    totals: list[float] = []
+    decoded = FixedPoint.decoded
+    grid.push = other  # type: ignore[method-assign]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            FixedPoint,
+            "decoded",
+            lambda form, words: (
+                totals.append(float(decoded(form, words).abs().median())) or decoded(form, words)
+            ),
+        )
+        deployed.run_round(state, 0)
+    assert changed
+    # What masks are left is uniform up to 2^31.
+    assert max(totals) > 1e8

@@ -287,6 +287,7 @@ SOUND = Keys(BYTES[:PUBLIC_BYTES], numbers_of([0, 1]), BYTES[:SIGNATURE_BYTES])
         {"signature": BYTES[: SIGNATURE_BYTES + 1]},
         {"signature": torch.zeros(SIGNATURE_BYTES)},
         {"holders": numbers_of([1, 1])},
+        {"holders": numbers_of([1, -1])},
         {"holders": torch.tensor([1.0, 2.0])},
         {"holders": numbers_of([1, 2]).view(1, 2)},
     ],

@@ -653,6 +653,21 @@ def test_a_forged_tag_does_not_make_a_vector_arrive() -> None:
         play.clients[1].agreed({9: bytes(16)})
 
 
+def test_vectors_that_answer_different_messages_do_not_add_up() -> None:
+    """The message of one client could be such that the vectors of all others vanish."""
+    vectors = vectors_of(3)
+    for about, adds_up in ((b"one", True), (b"another", False)):
+        play = Play(terms_for(3, 2), vectors).share()
+        for n, client in play.clients.items():
+            client.receive(play.mail[n], play.shared[n])
+            masked, tags = client.masked(vectors[n], about if n == 0 else b"one")
+            play.tags[n] = tags
+            play.server.take(n, masked, tags)
+        total = play.agree().total()
+        assert (total == np.sum([*vectors.values()], 0)).all() == adds_up
+        assert (total == np.sum([*vectors.values()], 0)).any() == adds_up
+
+
 # --- a second sum for the same task ---------------------------------------------------------------
 
 

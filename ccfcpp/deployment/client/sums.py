@@ -1,5 +1,7 @@
 """How a client knows the others in a secure sum: by a roster that the authority has signed."""
 
+import hashlib
+import json
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -17,6 +19,7 @@ from ccfcpp.core.files import write_whole
 from ccfcpp.deployment.client.rules import NO_ROSTER, ForbiddenError
 from ccfcpp.deployment.keys.certificates import PrivateKey, read_certificate
 from ccfcpp.deployment.keys.roster import PublicKey, SignedRoster
+from ccfcpp.deployment.link.run_spec import RunSpec
 from ccfcpp.engine.exchange import RefusedUpdateError
 from ccfcpp.privacy.sums.identity import SIGNATURE_BYTES, Before, Floor, Guard
 
@@ -33,7 +36,8 @@ class KeyIdentity:
     Args:
         private: The client's key.
         keys: The clients', by their numbers.
-        context: What a signature is for beside its content: the run, and the roster.
+        context: What a signature is for beside its content: the run, and all that clients are told
+            of it.
     """
 
     def __init__(self, private: PrivateKey, keys: Sequence[PublicKey], context: bytes) -> None:
@@ -101,26 +105,28 @@ class Rosters:
             write_whole(path, content)
             self._say(f"secure sums with {_described(roster)}")
 
-    def guard(self, run: str, digest: str, number: int, floor: Floor) -> Guard:
+    def guard(self, run: str, spec: RunSpec, number: int, floor: Floor) -> Guard:
         """Return what protects this client in a run.
 
         Args:
             run: Token of the run.
-            digest: Of the roster.
+            spec: Description of the run. All clients must have been told the same: others, with
+                which vectors vanish, would leave one client alone in a sum.
             number: Of this client, by which it is on the roster.
             floor: What its owner demands of a sum.
 
         Raises:
             ForbiddenError: There is no such roster, or this client is another one on it.
         """
-        path = self._path(digest)
-        if not digest or not path.exists():
+        path = self._path(spec.roster)
+        if not spec.roster or not path.exists():
             raise ForbiddenError(NO_ROSTER)
         roster = self._read(path.read_bytes())
         keys = [*roster.keys.values()]
-        if roster.digest != digest or keys.index(self._private.public_key()) != number:
+        if roster.digest != spec.roster or keys.index(self._private.public_key()) != number:
             raise ForbiddenError("the run's numbers are not those of the signed roster")
-        context = f"{run}\n{digest}\n".encode()
+        told = json.dumps([run, spec.model_dump(mode="json")], sort_keys=True)
+        context = hashlib.sha256(told.encode()).digest()
         return Guard(KeyIdentity(self._private, keys, context), floor, self._before[run])
 
     def _path(self, digest: str) -> Path:

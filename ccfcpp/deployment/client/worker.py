@@ -157,10 +157,10 @@ class Worker:
 
     def _guard(self, request: Request) -> Guard:
         """Return what protects this client in the secure sums of a run."""
-        spec, floor = request.spec, self.rules.floor
-        if not spec.privacy.secure_sums:
+        if not request.spec.privacy.secure_sums:
             return Guard()
-        return self._known_rosters.guard(request.run, spec.roster, request.client, floor)
+        told = request.run, request.spec, request.client
+        return self._known_rosters.guard(*told, self.rules.floor)
 
     def _facts(self, spec: RunSpec) -> Facts:
         run = make_client_run(spec, self.load(spec), self.device)

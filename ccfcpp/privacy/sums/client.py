@@ -40,6 +40,7 @@ from ccfcpp.privacy.sums.messages import (
     Neighbours,
     Rows,
     Shown,
+    digest_of,
     under_masks,
     within_bounds,
 )
@@ -218,7 +219,8 @@ class UnderMasks(SendsParts):
         terms = participant.terms
         try:
             words = terms.form.encoded(flattened(self.parts(message, update)), terms.asked)
-            return Masked.of(*participant.masked(words))
+            about = digest_of(self.work.exchange, message)
+            return Masked.of(*participant.masked(words, about))
         except RefusedUpdateError as refusal:
             return refusal
 

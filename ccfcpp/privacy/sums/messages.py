@@ -4,6 +4,7 @@ What comes from elsewhere may have any shapes and dtypes: it is checked when it 
 """
 
 import dataclasses
+import hashlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
@@ -14,6 +15,7 @@ from torch import Tensor
 
 from ccfcpp.engine.exchange import AnyExchange, Exchange, RefusedUpdateError
 from ccfcpp.engine.parts import Sum
+from ccfcpp.engine.payload import pack
 from ccfcpp.privacy.sums.fixed_point import FixedPoint, Words
 from ccfcpp.privacy.sums.identity import SIGNATURE_BYTES
 from ccfcpp.privacy.sums.masks import TAG_BYTES
@@ -273,6 +275,15 @@ def under_masks(exchange: AnyExchange) -> Exchange[Any, Masked]:
     return Exchange(name, message, Masked, uses_memory=exchange.uses_memory)
 
 
+def digest_of(exchange: AnyExchange, message: object) -> bytes:
+    """32 bytes that stand for an exchange and its message, tensor by tensor."""
+    found = hashlib.sha256(exchange.name.encode())
+    for name, tensor in sorted(pack(message).items()):
+        found.update(f"\0{name}\0{tensor.dtype}\0{tuple(tensor.shape)}\0".encode())
+        found.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
+    return found.digest()
+
+
 _WITH_MAIL: dict[type[Any], type[Any]] = {}
 """One type for each type of message."""
 
@@ -324,6 +335,6 @@ def _check(tensor: Tensor, dtype: torch.dtype, *shape: int) -> None:
 def _numbers(clients: Tensor) -> list[int]:
     _check(clients, _NUMBER, clients.numel())
     numbers: list[int] = clients.tolist()
-    if len(set(numbers)) < len(numbers):
-        raise RefusedUpdateError("a client is there twice")
+    if len(set(numbers)) < len(numbers) or min(numbers, default=0) < 0:
+        raise RefusedUpdateError("a client is there twice, or has a number below 0")
     return numbers

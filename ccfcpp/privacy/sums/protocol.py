@@ -32,6 +32,11 @@ honest clients or more. The argument asks nothing of what the server says to oth
 are there is what signatures and tags say. With all clients as holders quorum is the threshold;
 otherwise c is bounded with a probability, since u draws its holders itself (``identity.Floor``).
 
+**One message for all.** A server that gives a client another message than the others could make
+their vectors vanish (Pasquini et al., *Eluding Secure Aggregation in Federated Learning via Model
+Inconsistency*, CCS 2022). So s_uv also depends on a digest of the message: with different ones
+masks stay in the sum.
+
 **Two sums of one task.** Their difference may be one vector. So a client that has shown shares goes
 through a second sum for the same task only with the same clients, as far as it sees them: before it
 sends its vector, those whose holder it is must be those that were in the first sum; and again
@@ -208,15 +213,20 @@ class Participant:
             self._held[sender] = both[:LIMBS], both[LIMBS:]
         self._has_masks = True
 
-    def masked(self, vector: Words) -> tuple[Words, Tags]:
-        """Stage 3: the vector x_u, which is left as it is, under its masks; and tags."""
+    def masked(self, vector: Words, about: bytes = b"") -> tuple[Words, Tags]:
+        """Stage 3: the vector x_u under its masks, and tags.
+
+        Args:
+            vector: It is left as it is.
+            about: Digest of the message that it answers.
+        """
         if not self._has_masks:
             raise RefusedUpdateError("secure sum: it has no masks for a vector, or no more")
         self._has_masks = False
         total = vector + stream(self._seed, len(vector), self.terms.form)
         for other in self._edges:
             public = self._known[other].public
-            _add_mask(total, self._masks, self.number, other, public, self.terms)
+            _add_mask(total, self._masks, self.number, other, public, self.terms, about)
         self._turn = "agreement"
         return total, {other: self._sealed(other, _MASKED) for other in self._edges}
 
@@ -327,10 +337,10 @@ def _masks(keys: bytes) -> bytes:
 
 
 def _add_mask(
-    total: Words, own: KeyPair, number: int, other: int, keys: bytes, terms: Terms
+    total: Words, own: KeyPair, number: int, other: int, keys: bytes, terms: Terms, about: bytes
 ) -> None:
     """Put the mask that two clients have in common on a vector, with the sign of the first."""
-    seed = own.agreed(_masks(keys), b"mask " + terms.purpose)
+    seed = own.agreed(_masks(keys), b"mask " + about + terms.purpose)
     mask = stream(seed, len(total), terms.form)
     if number < other:
         total += mask
@@ -343,10 +353,16 @@ class Collector:
 
     Its stages raise ``BelowThresholdError`` where too few clients are left, and
     ``RefusedUpdateError`` where a vector or the shares cannot be used.
+
+    Args:
+        terms: Those of the sum.
+        asked: The numbers of all clients that are asked.
+        about: Digest of the message that vectors answer.
     """
 
-    def __init__(self, terms: Terms, asked: Collection[int]) -> None:
+    def __init__(self, terms: Terms, asked: Collection[int], about: bytes = b"") -> None:
         self.terms = terms
+        self.about = about
         self._asked = frozenset(asked)
         self._offers: Mapping[int, Offer] = {}
         self._wards: dict[int, list[int]] = {}
@@ -442,7 +458,7 @@ class Collector:
             for number in self._edges(gone) & self._tags.keys():
                 # What the one who is gone would have put on cancels what the other has.
                 public = self._offers[number].public
-                _add_mask(total, left, gone, number, public, self.terms)
+                _add_mask(total, left, gone, number, public, self.terms, self.about)
         return total
 
     def _edges(self, number: int) -> set[int]:

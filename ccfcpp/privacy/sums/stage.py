@@ -41,6 +41,7 @@ from ccfcpp.privacy.sums.messages import (
     Neighbours,
     Rows,
     Shown,
+    digest_of,
     numbers_of,
     under_masks,
     within_bounds,
@@ -204,7 +205,8 @@ class SecureSum(Total):
     def __init__(self, request: Request, inner: Deliver, like: Addends, stage: Summing) -> None:
         super().__init__(request, inner, like, stage)
         self.terms = terms_of(stage.config, request.task, len(request.members))
-        self.collector = Collector(self.terms, [member.id for member in request.members])
+        about = digest_of(request.exchange, request.message)
+        self.collector = Collector(self.terms, [member.id for member in request.members], about)
         self._mail = Mail.of({}, {})
 
     def begin(self) -> None:
