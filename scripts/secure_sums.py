@@ -1,58 +1,67 @@
-"""Cost of secure sums: processor seconds of all clients and the server, and bytes of a client.
+"""Cost of a secure sum over a network: bytes and processor seconds of a client and the server.
 
-python scripts/secure_sums.py --clients 10 100 --numbers 10000
+All messages are written and read as over a network, without what carries them. One client checks
+all signatures and is measured; the others sign, and do not check.
+
+python scripts/secure_sums.py --clients 10 100 1000 --numbers 10000
 """
 
 import argparse
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
 from ccfcpp.core.randomness import Randomness
-from ccfcpp.engine.client import Client
+from ccfcpp.deployment.client.sums import KeyIdentity
+from ccfcpp.deployment.keys.certificates import new_key
+from ccfcpp.deployment.link.messages import deserialize, serialize
+from ccfcpp.engine.client import Client, Member
 from ccfcpp.engine.exchange import (
     AbsentClientError,
-    ClientSide,
+    AnyClientWork,
     ClientWork,
     Exchange,
     Figures,
     Nothing,
+    RefusedUpdateError,
     ServerWork,
     Task,
+    part_for,
 )
-from ccfcpp.engine.memories import ClientMemories
 from ccfcpp.engine.parts import Form, Spec, Sum
-from ccfcpp.engine.stages import Deliver, Request, through
-from ccfcpp.engine.transport import InProcess, Reply
+from ccfcpp.engine.stages import Request
+from ccfcpp.engine.transport import Reply
 from ccfcpp.privacy.config import PrivacyConfig
 from ccfcpp.privacy.sums.client import works_in_sums
-from ccfcpp.privacy.sums.fixed_point import FixedPoint
-from ccfcpp.privacy.sums.masks import sealed_for, stream
-from ccfcpp.privacy.sums.protocol import Participant, Terms
-from ccfcpp.privacy.sums.shares import joined, split
+from ccfcpp.privacy.sums.identity import Floor, Guard
 from ccfcpp.privacy.sums.stage import Summing
 
-FORM = FixedPoint(64, 32)
+CPU = torch.device("cpu")
+CONFIG = PrivacyConfig(secure_sums=True)
 
 
-@dataclass(frozen=True)
+@dataclass
 class Cost:
     """Cost and error of one secure sum.
 
     Attributes:
-        seconds: Processor seconds of all clients and the server together.
-        up: Bytes that a client sends on average.
-        down: Bytes that a client receives on average.
+        up: Bytes that the measured client sends.
+        down: Bytes that it receives.
+        client: Its processor seconds.
+        others: Those of all other clients.
+        server: Those of the server.
         error: Largest difference from the sum in float64.
     """
 
-    seconds: float
-    up: float
-    down: float
-    error: float
+    up: int = 0
+    down: int = 0
+    client: float = 0.0
+    others: float = 0.0
+    server: float = 0.0
+    error: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -115,70 +124,75 @@ class Summed(ServerWork[None, Nothing, Vector]):
         return None, {}
 
 
-@dataclass(frozen=True)
-class Losing:
-    """A stage that loses the masked vectors of the first clients.
+class Signing(KeyIdentity):
+    """A client that does not check the others' signatures."""
+
+    def check(self, client: int, signature: bytes, content: bytes) -> None:
+        """Accept it."""
+
+
+@dataclass
+class Clients:
+    """Clients with works of their own, as on machines of their own.
 
     Attributes:
-        lost: Of how many.
+        works: By client and exchange.
+        measured: The client that is measured.
+        lost: How many others lose their masked vectors.
     """
 
+    works: Sequence[dict[str, AnyClientWork]]
+    measured: int
     lost: int
+    cost: Cost = field(default_factory=Cost)
 
-    def deliver(self, request: Request, inner: Deliver) -> Iterator[Reply]:
-        """Replies of which some say that nothing came."""
-        masked = request.task.exchange.endswith("under masks")
-        for reply in inner(request):
-            gone = masked and reply.client < self.lost
-            yield replace(reply, update=AbsentClientError("lost")) if gone else reply
+    def deliver(self, request: Request) -> Iterator[Reply]:
+        """The answer of each client."""
+        for member in request.members:
+            yield Reply(member.id, self._answer(request.task, request.message, member))
+
+    def _answer(self, task: Task, message: object, member: Member) -> object:
+        work = self.works[member.id][task.exchange]
+        sent = serialize(part_for(message, member.id))
+        began = time.process_time()
+        image = torch.zeros(1, 1, 1, 1, dtype=torch.uint8)
+        client = Client(member.id, member.name, image)
+        read = deserialize(work.exchange.message, sent, CPU)
+        (update,) = work.local_updates(task, read, [client], Randomness(0))
+        if isinstance(update, RefusedUpdateError):
+            raise update
+        answer = serialize(update)
+        seconds = time.process_time() - began
+        if member.id == self.measured:
+            self.cost.up += len(answer)
+            self.cost.down += len(sent)
+            self.cost.client += seconds
+        else:
+            self.cost.others += seconds
+        if task.exchange.endswith("under masks") and member.id < self.lost:
+            return AbsentClientError("lost")
+        return deserialize(work.exchange.update, answer, CPU)
 
 
 def cost(clients: int, numbers: int, lost: int) -> Cost:
     """Measure a sum of equal vectors, some of which are lost after their shares were sent."""
-    images = torch.zeros(1, 1, 1, 1, dtype=torch.uint8)
-    there = [Client(number, f"client {number}", images) for number in range(clients)]
     vector = torch.randn(numbers, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    config = PrivacyConfig(secure_sums=True)
-    works = works_in_sums({EXCHANGE.name: Sending(vector)}, config, clients)
-    memories = ClientMemories(torch.device("cpu"), budget=0)
-    transport = InProcess(there, ClientSide(works), memories, Randomness(0))
-    task = Task("cost", EXCHANGE.name, 0, 0)
-    request = Request(Summed(numbers), task, Nothing(), [client.member for client in there])
+    private = [new_key() for _ in range(clients)]
+    keys = [key.public_key() for key in private]
+    works, measured = [], clients - 1
+    for number, key in enumerate(private):
+        kind = KeyIdentity if number == measured else Signing
+        guard = Guard(kind(key, keys, b"cost"), Floor(), {})
+        works.append(works_in_sums({EXCHANGE.name: Sending(vector)}, CONFIG, clients, guard))
+    there = Clients(works, measured, lost)
+    members = [Member(number, f"client {number}", 1) for number in range(clients)]
+    request = Request(Summed(numbers), Task("cost", EXCHANGE.name, 0, 0), Nothing(), members)
     began = time.process_time()
-    *_, reply = through(transport, [Losing(lost), Summing(config)])(request)
-    seconds = time.process_time() - began
-    assert isinstance(reply.update, Vector)
+    *_, reply = Summing(CONFIG).deliver(request, there.deliver)
+    found, seconds = there.cost, time.process_time() - began
+    assert isinstance(reply.update, Vector), reply.update
     error = float((reply.update.numbers - (clients - lost) * vector).abs().max())
-    up, down = reply.bytes_up or 0, reply.bytes_down or 0
-    return Cost(seconds, up / clients, down / clients, error)
-
-
-def cost_of_one(clients: int, numbers: int) -> tuple[float, float]:
-    """Measure the seconds of one of many clients, and those of the server to remove the masks."""
-    terms = Terms(b"cost", 2 * clients // 3 + 1, FORM, clients)
-    there = [Participant(number, terms) for number in range(clients)]
-    roster = {each.number: each.keys() for each in there}
-    one, *others = there
-    began = time.process_time()
-    boxes = one.shares(roster)
-    seconds = time.process_time() - began
-    # The key that two clients agree on is the same at both.
-    sent = {
-        other.number: sealed_for(one.seal_with(other.number), other.number, bytes(128), b"cost")
-        for other in others
-    }
-    assert len(boxes) == len(sent)
-    vector = FORM.encoded(torch.ones(numbers, dtype=torch.float64), clients)
-    began = time.process_time()
-    one.receive(sent)
-    one.masked(vector)
-    one.revealed(range(clients))
-    seconds += time.process_time() - began
-    shares = dict(enumerate(split(bytes(32), clients, terms.threshold)))
-    joined(shares, terms.threshold)  # The weights are cached for all seeds.
-    began = time.process_time()
-    stream(joined(shares, terms.threshold), numbers, FORM)
-    return seconds, clients * (time.process_time() - began)
+    return replace(found, server=seconds - found.client - found.others, error=error)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -186,23 +200,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--clients", type=int, nargs="+", default=[10, 100])
     parser.add_argument("--numbers", type=int, nargs="+", default=[10_000])
-    parser.add_argument("--one-of", type=int, help="measure one of so many clients")
     given = parser.parse_args(arguments)
-    if given.one_of:
-        for numbers in given.numbers:
-            client, server = cost_of_one(given.one_of, numbers)
-            shown = f"one of {given.one_of:,}, {numbers:,} numbers"
-            print(f"{shown}: {client:.3f} s, server {server:.2f} s")
-        return
-    print("| clients | numbers | lost | seconds | up, bytes | down, bytes | error |")
-    print("|---|---|---|---|---|---|---|")
+    print("| clients | numbers | lost | up, bytes | down, bytes | client, s | server, s | error |")
+    print("|---|---|---|---|---|---|---|---|")
+    cost(3, 10, 0)  # libraries are loaded
     for clients in given.clients:
         for numbers in given.numbers:
             for lost in (0, clients // 10):
                 one = cost(clients, numbers, lost)
                 print(
-                    f"| {clients:,} | {numbers:,} | {lost} | {one.seconds:.3f} | {one.up:,.0f} "
-                    f"| {one.down:,.0f} | {one.error:.1e} |",
+                    f"| {clients:,} | {numbers:,} | {lost} | {one.up:,} | {one.down:,} "
+                    f"| {one.client:.3f} | {one.server:.3f} | {one.error:.1e} |",
                     flush=True,
                 )
 

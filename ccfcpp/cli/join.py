@@ -62,6 +62,21 @@ class Terms:
             help="Refuse a run in which the server sees what this client sends.",
         ),
     ] = False
+    honest: Annotated[
+        int | None,
+        typer.Option(
+            min=2,
+            metavar="N",
+            help="Refuse a secure sum in which the server could learn the sum of fewer honest "
+            "clients, this one among them; 2 otherwise.",
+        ),
+    ] = None
+    colluders: Annotated[
+        int | None,
+        typer.Option(
+            min=0, metavar="N", help="Also if so many other clients help the server; 0 otherwise."
+        ),
+    ] = None
     only_private: Annotated[
         float | None,
         typer.Option(
@@ -109,6 +124,8 @@ class Terms:
             "allow": self.allow,
             "smallest_count": self.smallest_count,
             "only_secure_sums": self.only_secure_sums or None,
+            "honest": self.honest,
+            "colluders": self.colluders,
             "only_private": self.only_private,
             "budget": self.budget,
             "delta": self.delta,
@@ -148,6 +165,7 @@ def _take_part(terms: Terms, server: str, key: Path, authority: Path) -> None:
 
     from ccfcpp.deployment.client.fleet import FleetClient
     from ccfcpp.deployment.client.run import load_for
+    from ccfcpp.deployment.client.sums import Rosters
     from ccfcpp.deployment.client.worker import Worker
     from ccfcpp.runs.environment import choose_device, use_processors
 
@@ -160,6 +178,7 @@ def _take_part(terms: Terms, server: str, key: Path, authority: Path) -> None:
         choose_device("auto"),
         console.print,
         server,
+        Rosters(key, authority, place / "rosters", console.print),
     )
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     console.print(f"joining {server} as {key.stem}; press Ctrl-C to leave")

@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from ccfcpp.core.units import counted
+
 _YEAR = 365
 
 Folder = Annotated[Path, typer.Option("--out", help="Folder of the keys.")]
@@ -15,17 +17,18 @@ _KEYS = Path("keys")
 
 keys = typer.Typer(
     help="Make the keys of a federation over several machines: of an authority and of a server, so "
-    "that clients know their server, and of each client, so that the server knows its clients."
+    "that clients know their server, and of each client, so that the server knows its clients. For "
+    "secure sums the authority also signs a roster, so that clients know each other."
 )
 
 
 @keys.command()
 def authority(out: Folder = _KEYS, days: Days = 10 * _YEAR) -> None:
-    """Make an authority, which signs the server's certificate.
+    """Make an authority, which signs the server's certificate and the clients' roster.
 
     Make one for each federation, on a machine that others do not use. Its key
-    makes servers that clients trust: it goes nowhere, not even to the server.
-    Its certificate goes to every client.
+    makes servers and clients that clients trust: it goes nowhere, not even to
+    the server. Its certificate goes to every client.
     """
     from ccfcpp.deployment.keys.making import make_authority
 
@@ -78,3 +81,27 @@ def client(
     typer.echo(f"{files.key}: private, stays at the client; whoever has it can pretend to be it")
     typer.echo(f"{files.public}: give it to the server, for its folder {files.public.parent.name}/")
     typer.echo("the client needs the authority's certificate, ca.crt, too")
+
+
+@keys.command()
+def roster(
+    out: Folder = _KEYS,
+    clients: Annotated[
+        Path | None,
+        typer.Option("--roster", help="Folder of the clients' .pub files; KEYS/roster otherwise."),
+    ] = None,
+) -> None:
+    """Sign who the clients are, by the authority in the same folder, for secure sums.
+
+    The server needs the file, and gives it to every client. By it clients know
+    each other's keys, so that a server cannot take part in their sums itself.
+    Check that each key is of the client whose name it has. Sign again when a
+    client comes or goes. Where the authority's key lies in the server's folder,
+    ccfcpp serve signs by itself.
+    """
+    from ccfcpp.deployment.keys.making import make_roster
+
+    folder = clients or out / "roster"
+    signed, path = make_roster(out, folder)
+    typer.echo(f"{path}: {counted(len(signed.keys), 'client')}: {', '.join(signed.keys)}")
+    typer.echo(f"give it to the server, beside its folder {folder.name}/")

@@ -21,6 +21,7 @@ from ccfcpp.core.errors import UsageError
 from ccfcpp.core.units import counted
 from ccfcpp.data.registry import DATASETS
 from ccfcpp.deployment.keys.local import FOLDER, HOST, PORT, make_local_keys, require_this_machine
+from ccfcpp.privacy.config import PrivacyConfig
 from ccfcpp.privacy.trust import trust_rows
 from ccfcpp.runs.paths import RunPaths
 from supervised.running import CLASSIFICATION
@@ -131,6 +132,7 @@ def serve(
 
 
 def _run(opening: Opening[MethodConfig], task: str, place: Place) -> Summary:
+    from ccfcpp.deployment.keys.making import roster_for_sums
     from ccfcpp.deployment.keys.roster import read_roster
     from ccfcpp.deployment.server.enrolment import Enrolment, enrol, wait_for_clients
     from ccfcpp.deployment.server.serving import open_server
@@ -141,7 +143,14 @@ def _run(opening: Opening[MethodConfig], task: str, place: Place) -> Summary:
         make_local_keys(place.key_folder, least or 0)
         where = f"in {place.key_folder}, on this machine alone"
         console.print(f"keys of the server and of all clients lie {where}")
-    admitted = read_roster(place.admitted)
+    admitted, signed = read_roster(place.admitted), None
+    if opening.config.section(PrivacyConfig).secure_sums and not opening.goes_on:
+        signed, signs = roster_for_sums(place.key_folder, place.admitted)
+        if signs and not place.insecure:
+            console.print(
+                f"the authority's key is in {place.key_folder}: with it this server could put "
+                "clients of its own into secure sums; keep it elsewhere, and use ccfcpp keys roster"
+            )
     attendance = Attendance(console, admitted)
     saved = RunPaths(opening.path).deployment
     logs = opening.path.with_name(f"{opening.path.name}-logs")
@@ -161,7 +170,14 @@ def _run(opening: Opening[MethodConfig], task: str, place: Place) -> Summary:
             console.print(f"{opening.path}: waiting for {wanted} of {len(admitted)} clients")
             with attendance.shown():
                 enrolment = enrol(
-                    link, opening.config, task, list(admitted), least, timeouts, attendance.told
+                    link,
+                    opening.config,
+                    task,
+                    list(admitted),
+                    least,
+                    timeouts,
+                    attendance.told,
+                    signed,
                 )
             opening = fitted(opening, enrolment.spec)
             enrolment = enrolment.with_config(opening.config)

@@ -10,7 +10,7 @@ its half.
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.client import Client, Member
@@ -107,6 +107,19 @@ class Exchange(Generic[Message, Update]):
     def is_sum(self) -> bool:
         """Whether the server needs the total over clients alone."""
         return bool(self.parts) and all(isinstance(p, Sum | Count) for p in self.parts.values())
+
+
+@runtime_checkable
+class Addressed(Protocol):
+    """A message of which each client gets a part of its own, of the same type."""
+
+    def to(self, client: int) -> object:
+        """The part for a client."""
+
+
+def part_for(message: object, client: int) -> object:
+    """What of a message a client gets."""
+    return message.to(client) if isinstance(message, Addressed) else message
 
 
 class ServerWork(ABC, Generic[State, Message, Update]):

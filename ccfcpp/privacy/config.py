@@ -18,8 +18,12 @@ class PrivacyConfig(Section):
     secure_sums: bool = False
     """Whether the server learns sums over clients alone, and no client's part of them."""
     threshold: Annotated[Annotated[int, Field(ge=2, le=10**6)] | None, _SECURE] = None
-    """Of secure sums: how many clients must be there at every stage; fewer learn nothing together
-    with the server. null: two thirds of those that are asked, and one."""
+    """Of secure sums: how many clients must be there at every stage, and in any case more than half
+    of those that are asked. null: two thirds of those, and one."""
+    holders: Annotated[Annotated[int, Field(ge=2, le=10**6)] | None, _SECURE] = None
+    """Of secure sums: how many clients hold shares of a client's secrets, and have masks in common
+    with it. null: all up to 100; of more clients as many as let a tenth of them collude with the
+    server, and another tenth be lost."""
     bits: Annotated[Literal[32, 64], _SECURE] = 64
     """Of a number in a secure sum, modulo 2 to that power."""
     fraction_bits: Annotated[Annotated[int, Field(ge=1, le=62)] | None, _SECURE] = None

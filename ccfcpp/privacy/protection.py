@@ -66,10 +66,7 @@ class Protection:
         """What a run says before its first round, line by line."""
         lines = []
         if self.config.secure_sums:
-            lines.append(
-                "secure sums: the server learns sums over clients, and no client's part; a server "
-                "that lies to its clients is not kept from it"
-            )
+            lines.append("secure sums: the server learns sums over clients, and no client's part")
         if self.mechanism is not None:
             lines.append(self.mechanism.header())
         return lines

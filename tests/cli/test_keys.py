@@ -23,6 +23,9 @@ def test_each_command_says_what_goes_where(tmp_path: Path) -> None:
     client = succeeded("keys", "client", "clinic-1", "--out", out).stdout
     assert f"{out / 'clients' / 'clinic-1.key'}: private, stays at the client" in client
     assert f"{out / 'roster' / 'clinic-1.pub'}: give it to the server" in client
+    roster = succeeded("keys", "roster", "--out", out).stdout
+    assert f"{out / 'roster.signed'}: 1 client: clinic-1" in roster
+    assert "give it to the server" in roster
 
 
 @pytest.mark.skipif(WITHOUT, reason="the extra flower is not installed")
@@ -33,6 +36,7 @@ def test_what_is_wrong_takes_one_line(tmp_path: Path) -> None:
         (("client", "a/b"), "client name 'a/b' is refused"),
         (("server", "https://a.org"), "host 'https://a.org' is refused"),
         (("server", "a.org"), "there is no authority in"),
+        (("roster",), "there is no authority in"),
     ):
         result = ccfcpp("keys", *arguments, "--out", tmp_path)
         assert (result.code, result.stdout) == (2, "")
@@ -45,7 +49,7 @@ def test_without_the_extra_it_is_named(tmp_path: Path, monkeypatch: pytest.Monke
     for name in ("making", "certificates"):
         monkeypatch.delitem(sys.modules, f"ccfcpp.deployment.keys.{name}", raising=False)
     monkeypatch.setitem(sys.modules, "cryptography", None)
-    for arguments in (("authority",), ("server", "a.org"), ("client", "a")):
+    for arguments in (("authority",), ("server", "a.org"), ("client", "a"), ("roster",)):
         result = ccfcpp("keys", *arguments, "--out", tmp_path / "keys")
         assert result.code == 2
         assert result.stderr == (

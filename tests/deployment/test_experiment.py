@@ -20,12 +20,13 @@ from ccfcpp.deployment.link.run_spec import RunSpec
 from ccfcpp.deployment.server.enrolment import Enrolment, enrol, first_spec
 from ccfcpp.deployment.server.experiment import DeployedExperiment
 from ccfcpp.engine.client import Client
+from ccfcpp.privacy.config import PrivacyConfig
 from ccfcpp.runs.folder import RunFolder
 from ccfcpp.runs.paths import RunPaths
 from tests.support.classification import labelled_clients, small_config
 from tests.support.clustering import tiny
 from tests.support.command import ccfcpp
-from tests.support.deployment import AT_ONCE, RUN, Grid, worker_of
+from tests.support.deployment import AT_ONCE, RUN, Grid, introduced, worker_of
 from tests.support.reports import report
 
 CLASSES = [str(number) for number in range(10)]
@@ -34,7 +35,11 @@ CLASSES = [str(number) for number in range(10)]
 def experiment_on(
     grid: Grid, config: MethodConfig, command: str = "cluster", least: int | None = None
 ) -> DeployedExperiment:
-    enrolment = enrol(grid, config, command, list(grid.workers), least, AT_ONCE)
+    sums, names = config.section(PrivacyConfig).secure_sums, list(grid.workers)
+    # Its files are beside those of the workers.
+    folder = next(iter(grid.workers.values())).folder.parent
+    roster = introduced(grid, folder) if sums else None
+    enrolment = enrol(grid, config, command, names, least, AT_ONCE, roster=roster)
     return replace(enrolment, run=RUN).experiment(config, grid, AT_ONCE)
 
 

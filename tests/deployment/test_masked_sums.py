@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -28,19 +29,30 @@ from ccfcpp.engine.payload import pack
 from ccfcpp.privacy.config import PrivacyConfig
 from ccfcpp.privacy.protection import Protection
 from ccfcpp.privacy.sums.client import Participants
+from ccfcpp.privacy.sums.identity import SIGNATURE_BYTES, Guard
 from ccfcpp.privacy.sums.messages import (
     EXCHANGES_OF_A_SUM,
     Begun,
     Keys,
+    Neighbours,
     Rows,
     Shown,
+    numbers_of,
 )
-from ccfcpp.privacy.sums.protocol import BOX_BYTES, LIMBS, PUBLIC_BYTES, Participant
+from ccfcpp.privacy.sums.protocol import BOX_BYTES, LIMBS, PUBLIC_BYTES, Neighbour, Participant
 from ccfcpp.privacy.sums.shares import PRIME
 from tests.deployment.test_experiment import experiment_on, grid_of, run
 from tests.support.classification import labelled_clients, small_config
 from tests.support.clustering import clients_of_sizes, made, tiny
-from tests.support.deployment import AT_ONCE, RUN, Grid, one_by_one, spec_of, worker_of
+from tests.support.deployment import (
+    AT_ONCE,
+    RUN,
+    Grid,
+    introduced,
+    one_by_one,
+    spec_of,
+    worker_of,
+)
 from tests.support.federation import CPU
 
 SUMS: Tree = {"privacy": {"secure_sums": True}, "compute": {"cohort": 1}, "device": "cpu"}
@@ -58,7 +70,7 @@ SYSTEMS: dict[str, tuple[str, Tree]] = {
     "ccfc++ local": ("ccfc++", LOCAL),
 }
 SIZES = (30, 25, 20, 15)
-STAGES = ("keys", "shares", "under masks", "unmasking")
+STAGES = ("keys", "shares", "under masks", "agreement", "unmasking")
 
 
 def over_network(
@@ -70,8 +82,9 @@ def over_network(
     exchanges = [work.exchange for work in works.values()]
     protection = Protection(config.section(PrivacyConfig), method, exchanges, len(clients))
     asked = {name: work.exchange for name, work in protection.works(works).items()}
-    spec = spec_of(config, clients, clusters=3)
     grid = Grid({client.name: worker_of(client, folder) for client in clients})
+    roster = introduced(grid, folder)
+    spec = spec_of(config, clients, clusters=3, roster=roster.digest)
     transport = Deployed(grid, spec, RUN, asked, CPU, AT_ONCE)
     members, seed = [client.member for client in clients], Randomness(config.seed)
     stages = [protection.stage]
@@ -147,7 +160,7 @@ def test_whose_answer_cannot_be_used_is_left_out(stage: str, how: str, tmp_path:
     ]
     grid.tampering["client 2"] = at_stage(grid, stage, spoilt)
     after, report = deployed.run_round(state, 0)
-    if stage == "unmasking":  # its numbers are in the sum
+    if stage in ("agreement", "unmasking"):  # its numbers are in the sum
         assert report.clients == [0, 1, 2, 3]
         assert not report.refused
         assert not report.absent
@@ -195,7 +208,7 @@ def test_below_the_threshold_there_is_no_sum_and_the_state_stays(tmp_path: Path)
     assert "keys of the secure sum: it is not online" in report.absent[2][0]
 
 
-@pytest.mark.parametrize("stage", ["shares", "under masks", "unmasking"])
+@pytest.mark.parametrize("stage", ["shares", "under masks", "agreement", "unmasking"])
 def test_a_client_does_each_stage_once(stage: str, tmp_path: Path) -> None:
     """A second vector would have the same masks; shares for other clients would take others off."""
     deployed, grid = over_network("fed-scan", {}, clients_of_sizes(*SIZES), tmp_path)
@@ -219,20 +232,24 @@ def test_a_client_does_each_stage_once(stage: str, tmp_path: Path) -> None:
 
 def test_a_client_keeps_to_the_number_of_clients() -> None:
     """The threshold and the size of numbers follow from it."""
-    part = Participants(PrivacyConfig(secure_sums=True), clients=4)
+    part = Participants(PrivacyConfig(secure_sums=True), 4, Guard())
     task, client = Task("fed-scan", "statistics", 0, 0), clients_of_sizes(5)[0]
-
     for asked in (0, 1, 5):
         with pytest.raises(RefusedUpdateError, match=f"sum of {asked} of 4 clients"):
-            part.send_keys(task, Begun(asked), client.id)
-    own = part.send_keys(task, Begun(3), client.id).read()
-    others = {
-        number: Participant(number, part.of(task, client.id).terms).keys() for number in (1, 2, 3)
-    }
-    with pytest.raises(RefusedUpdateError, match="more keys than clients were asked"):
-        part.send_shares(task, Rows.of({0: own, **others}, PUBLIC_BYTES), client.id)
-    del others[3]
-    boxes = part.send_shares(task, Rows.of({0: own, **others}, PUBLIC_BYTES), client.id)
+            part.send_keys(task, Begun(numbers_of(range(asked))), client.id)
+    with pytest.raises(RefusedUpdateError, match="sum of 2 of 4 clients"):
+        part.send_keys(task, Begun(numbers_of([1, 2])), client.id)
+    with pytest.raises(RefusedUpdateError, match="a client is there twice"):
+        part.send_keys(task, Begun(numbers_of([0, 1, 1])), client.id)
+    part.send_keys(task, Begun(numbers_of([0, 1, 2])), client.id)
+    terms = part.of(task, client.id).terms
+    others = {n: Participant(n, terms, [0, 1, 2]).keys() for n in (1, 2, 3)}
+    known = {n: Neighbour(keys.public, keys.signature, True) for n, keys in others.items()}
+    with pytest.raises(RefusedUpdateError, match="list of keys is not sound"):
+        part.send_shares(task, Neighbours.of({0: known}), client.id)
+    part.send_keys(task, Begun(numbers_of([0, 1, 2])), client.id)
+    del known[3]
+    boxes = part.send_shares(task, Neighbours.of({0: known}), client.id)
     assert boxes.bytes_of(BOX_BYTES).keys() == {1, 2}
 
 
@@ -251,19 +268,35 @@ def test_what_serves_a_report_alone_is_not_sent(privacy: Tree) -> None:
     assert GAN_EPOCH.name not in kept
 
 
-def rows(dtype: torch.dtype, width: int, numbers: Sequence[float] = (1, 2)) -> Rows:
-    return Rows(torch.tensor(numbers), torch.zeros(2, width, dtype=dtype))
+def rows(dtype: torch.dtype, width: int, numbers: Sequence[int] = (1, 2)) -> Rows:
+    return Rows(numbers_of(numbers), torch.zeros(2, width, dtype=dtype))
 
 
-NO_SHARES = Rows(torch.zeros(0, dtype=torch.int64), torch.zeros(0, LIMBS, dtype=torch.int64))
+NO_SHARES = Rows.of_shares({})
+
+
+BYTES = torch.zeros(200, dtype=torch.uint8)
+SOUND = Keys(BYTES[:PUBLIC_BYTES], numbers_of([0, 1]), BYTES[:SIGNATURE_BYTES])
 
 
 @pytest.mark.parametrize(
-    "keys", [torch.zeros(PUBLIC_BYTES - 1, dtype=torch.uint8), torch.zeros(PUBLIC_BYTES)], ids=str
+    "other",
+    [
+        {"public": BYTES[: PUBLIC_BYTES - 1]},
+        {"public": torch.zeros(PUBLIC_BYTES)},
+        {"signature": BYTES[: SIGNATURE_BYTES + 1]},
+        {"signature": torch.zeros(SIGNATURE_BYTES)},
+        {"holders": numbers_of([1, 1])},
+        {"holders": numbers_of([1, -1])},
+        {"holders": torch.tensor([1.0, 2.0])},
+        {"holders": numbers_of([1, 2]).view(1, 2)},
+    ],
+    ids=str,
 )
-def test_keys_of_another_form_are_refused(keys: torch.Tensor) -> None:
+def test_keys_of_another_form_are_refused(other: dict[str, torch.Tensor]) -> None:
+    assert SOUND.read().holders == [0, 1]
     with pytest.raises(RefusedUpdateError):
-        Keys(keys).read()
+        replace(SOUND, **other).read()
 
 
 @pytest.mark.parametrize(
@@ -272,7 +305,7 @@ def test_keys_of_another_form_are_refused(keys: torch.Tensor) -> None:
         rows(torch.uint8, BOX_BYTES, [1, 1]),
         rows(torch.uint8, BOX_BYTES + 1),
         rows(torch.int8, BOX_BYTES),
-        rows(torch.uint8, BOX_BYTES, [1.0, 2.0]),
+        Rows(torch.tensor([1.0, 2.0]), torch.zeros(2, BOX_BYTES, dtype=torch.uint8)),
     ],
     ids=str,
 )
@@ -284,12 +317,12 @@ def test_boxes_of_another_form_are_refused(boxes: Rows) -> None:
 @pytest.mark.parametrize(
     "message",
     [
-        Shown(rows(torch.int64, LIMBS - 1), NO_SHARES),
-        Shown(NO_SHARES, rows(torch.int64, LIMBS, [2, 2])),
-        Shown(NO_SHARES, Rows(torch.tensor([[1], [2]]), torch.zeros(2, LIMBS, dtype=torch.int64))),
+        Shown(rows(torch.int32, LIMBS - 1), NO_SHARES),
+        Shown(NO_SHARES, rows(torch.int32, LIMBS, [2, 2])),
+        Shown(NO_SHARES, Rows(numbers_of([1, 2]).view(2, 1), rows(torch.int32, LIMBS).rows)),
         Shown(NO_SHARES, rows(torch.float64, LIMBS)),
-        Shown(Rows(torch.tensor([1]), torch.full((1, LIMBS), -1)), NO_SHARES),
-        Shown(Rows(torch.tensor([1]), torch.full((1, LIMBS), PRIME)), NO_SHARES),
+        Shown(Rows(numbers_of([1]), torch.full((1, LIMBS), -1, dtype=torch.int32)), NO_SHARES),
+        Shown(Rows(numbers_of([1]), torch.full((1, LIMBS), PRIME, dtype=torch.int32)), NO_SHARES),
     ],
     ids=str,
 )
@@ -321,8 +354,9 @@ def test_an_owner_can_allow_secure_sums_alone(tmp_path: Path) -> None:
             continue
         with pytest.raises(UsageError, match="3 of 3 clients cannot take part"):
             experiment_on(grid, tiny("fed-scan", tree))
-    assert all("its owner allows secure sums alone (--only-secure-sums)" in line for line in said)
-    assert len(said) == 3
+    refused = [line for line in said if "forbidden" in line]
+    assert all("its owner allows secure sums alone (--only-secure-sums)" in it for it in refused)
+    assert len(refused) == 3
 
 
 PRIVATE: Tree = {"level": "client", "reproducible_noise": True, "noise": 0.01, "epsilon": 1e9}

@@ -26,6 +26,7 @@ from ccfcpp.deployment.link.packet import Packet
 from ccfcpp.engine.exchange import Task
 from ccfcpp.engine.federation import Federation
 from ccfcpp.engine.synchronised.descent import turn
+from ccfcpp.privacy.sums.identity import Floor
 from tests.support.clustering import clients_of_sizes, made, tiny
 from tests.support.command import ccfcpp
 from tests.support.deployment import Grid, deployed, one_by_one, spec_of
@@ -164,6 +165,8 @@ def test_options_stand_above_the_file(tmp_path: Path) -> None:
     assert found.allowed >= {"counts", "pixels", "sums"}
     assert (found.smallest_count, found.only_private) == (7, 4.0)
     assert read_rules(tmp_path / "none", {}) == Rules()
+    path.write_text("honest: 5\ncolluders: 2\n")
+    assert read_rules(path, {"honest": 3}).floor == Floor(colluders=2, honest=3)
 
 
 @pytest.mark.parametrize(
@@ -173,6 +176,8 @@ def test_options_stand_above_the_file(tmp_path: Path) -> None:
         ("smallest_count: -1", "smallest_count = -1 is refused"),
         ("smallest: 3", "smallest = 3 is refused"),
         ("only_private: 0", "only_private = 0 is refused"),
+        ("honest: 1", "honest = 1 is refused"),
+        ("colluders: -1", "colluders = -1 is refused"),
         ("delta: 0.001", "delta does nothing without only_private"),
         ("- a", "holds no settings"),
         ("a: [", "cannot be read as YAML"),
@@ -226,5 +231,5 @@ def test_a_log_that_cannot_be_read_is_told_in_one_line(
 
 def test_what_is_not_asked_for_is_no_part_of_the_configuration() -> None:
     tree: Tree = Rules().model_dump()
-    limits = {"only_secure_sums", "only_private", "budget", "delta"}
+    limits = {"only_secure_sums", "honest", "colluders", "only_private", "budget", "delta"}
     assert set(tree) == {"allow", "smallest_count"} | limits

@@ -20,7 +20,7 @@ from ccfcpp.core.errors import UsageError
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.algorithm import Crew
 from ccfcpp.engine.client import Client, Member
-from ccfcpp.engine.exchange import AnyExchange, Task
+from ccfcpp.engine.exchange import AnyExchange, Task, part_for
 from ccfcpp.engine.federation import Federation, RoundReport
 from ccfcpp.engine.parts import Mean, form_of, groups, part_of
 from ccfcpp.engine.payload import pack, size
@@ -101,7 +101,7 @@ def test_clients_that_drop_out_have_no_part_and_a_round_below_the_threshold_none
     assert "2 clients at the stage of masked vectors, and it needs 3" in reasons[0]
 
 
-@pytest.mark.parametrize("stage", [None, "keys", "shares", "unmasking"])
+@pytest.mark.parametrize("stage", [None, "keys", "shares", "agreement", "unmasking"])
 def test_bytes_down_count_a_message_once_for_whom_it_reached(stage: str | None) -> None:
     """Where a client is lost, what it was sent counts as not received: nobody can know."""
     config = tiny("fed-scan")
@@ -118,7 +118,7 @@ def test_bytes_down_count_a_message_once_for_whom_it_reached(stage: str | None) 
         nonlocal received
         for reply in deliver(task, message, members):
             if stage is None or not (task.exchange.endswith(stage) and reply.client == 2):
-                received += size(pack(message))
+                received += size(pack(part_for(message, reply.client)))
             yield reply
 
     running.transport.deliver = watched  # type: ignore[method-assign]

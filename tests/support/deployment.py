@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -28,6 +28,9 @@ from ccfcpp.privacy.noise.images import bounding_of
 from ccfcpp.privacy.noise.levels import ClientLevel, ImageLevel
 from ccfcpp.privacy.protection import Protection
 from tests.support.federation import CPU
+
+if TYPE_CHECKING:
+    from ccfcpp.deployment.keys.roster import SignedRoster
 
 RUN = "a" * 32
 TESTED = 4
@@ -90,6 +93,25 @@ def worker_of(client: Client, folder: Path, classes: Sequence[str] = ()) -> Work
         data = replace(data, images=client.images[again], labels=client.labels[again], test=test)
     rules = Rules(allow=KINDS, smallest_count=0)
     return Worker(lambda spec: data, folder / client.name, rules)
+
+
+def introduced(grid: Grid, folder: Path) -> "SignedRoster":
+    """Give the workers of a grid keys, and a roster that an authority has signed."""
+    from ccfcpp.deployment.client.sums import Rosters
+    from ccfcpp.deployment.keys.making import make_authority, make_client, make_roster
+
+    keys = folder / "keys"
+    if not keys.exists():
+        make_authority(keys, 1)
+        for name in grid.workers:
+            make_client(keys, name.replace(" ", "-"))
+    roster, _ = make_roster(keys, keys / "roster")
+    for name, worker in grid.workers.items():
+        key = keys / "clients" / f"{name.replace(' ', '-')}.key"
+        say = lambda line, worker=worker: worker.say(line)  # noqa: E731
+        worker.rosters = Rosters(key, keys / "ca.crt", worker.folder / "rosters", say)
+        worker.rosters.take(roster.content)
+    return roster
 
 
 def deployed(

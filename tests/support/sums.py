@@ -22,7 +22,7 @@ from ccfcpp.privacy.sums.client import addition_of, flattened, unflattened
 from ccfcpp.privacy.sums.fixed_point import FixedPoint
 from tests.support.federation import CPU
 
-STAGES = ("keys", "shares", "under masks", "unmasking")
+STAGES = ("keys", "shares", "under masks", "agreement", "unmasking")
 """How the tasks of a secure sum end, one after the other."""
 
 Loss = Callable[[str, int], bool]

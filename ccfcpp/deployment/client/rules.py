@@ -10,10 +10,18 @@ from ccfcpp.core.config import Count, PositiveNumber, Section
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.sending import ALWAYS, KINDS, Kind
 from ccfcpp.deployment.link.run_spec import RunSpec
+from ccfcpp.privacy.sums.identity import Floor
 
 SUFFIX = ".rules"
 """Suffix of the file of rules, which lies beside the client's key."""
 _MOST_BYTES = 1 << 16
+
+
+NO_ROSTER = (
+    "secure sums need a roster that the authority has signed, and there is none: let the server's "
+    "operator get one by ccfcpp keys roster, and begin a new run"
+)
+"""Why a client refuses secure sums with clients that it does not know."""
 
 
 class ForbiddenError(Exception):
@@ -30,6 +38,11 @@ class Rules(Section):
     images than these."""
     only_secure_sums: bool = False
     """Refuse a run in which the server sees what this client sends."""
+    honest: Annotated[int, Field(ge=2)] = 2
+    """Refuse a secure sum in which the server could learn the sum of fewer honest clients, this one
+    among them."""
+    colluders: Count = 0
+    """How many of the other clients may work together with the server, for the same promise."""
     only_private: PositiveNumber | None = None
     """Refuse a run without differential privacy, or with a larger ε."""
     budget: PositiveNumber | None = None
@@ -52,6 +65,11 @@ class Rules(Section):
     def allowed(self) -> frozenset[Kind]:
         """All kinds that may be sent."""
         return ALWAYS | frozenset(self.allow)
+
+    @property
+    def floor(self) -> Floor:
+        """What is demanded of a secure sum."""
+        return Floor(self.colluders, self.honest)
 
     def check(self, spec: RunSpec) -> None:
         """Check a run's description.

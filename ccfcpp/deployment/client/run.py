@@ -33,6 +33,7 @@ from ccfcpp.engine.payload import pack
 from ccfcpp.privacy.config import PrivacyConfig
 from ccfcpp.privacy.noise.images import bounding_of
 from ccfcpp.privacy.sums.client import works_in_sums
+from ccfcpp.privacy.sums.identity import Guard
 from ccfcpp.runs.paths import RunPaths
 from supervised.algorithm import FederatedClassification
 from supervised.config import ClassifyConfig
@@ -86,12 +87,18 @@ class ClientRun(ABC, Generic[Model]):
         labels = None if self.labels is None else self.labels.to(self.device)
         return Client(number, f"client {number}", images, labels)
 
-    def works(self, least: int, tells: bool) -> Mapping[str, AnyClientWork]:
+    def works(
+        self,
+        least: int,
+        tells: bool,
+        guard: Guard = Guard(),  # noqa: B008 - it keeps nothing
+    ) -> Mapping[str, AnyClientWork]:
         """Return all work that the server may ask for, by the exchange's name.
 
         Args:
             least: The fewest images over which a sum is sent.
             tells: Whether the number of images of each class may be told.
+            guard: What protects the client in secure sums.
         """
         privacy = self.config.section(PrivacyConfig)
         crew = Crew(len(self.images), 1, bounding_of(privacy), least)
@@ -99,7 +106,7 @@ class ClientRun(ABC, Generic[Model]):
         if privacy.is_on:
             # Nothing hides what serves a report alone, and would not travel in one process.
             travelling = {name: work for name, work in works.items() if work.exchange.travels}
-            works = works_in_sums(travelling, privacy, self.spec.clients)
+            works = works_in_sums(travelling, privacy, self.spec.clients, guard)
         return {**works, COUNTS: Counting(self, tells)}
 
     def _numbered(self, labels: Tensor) -> Tensor:

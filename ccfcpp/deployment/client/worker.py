@@ -7,6 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -20,7 +21,7 @@ from ccfcpp.core.units import bytes_in_words
 from ccfcpp.data import ImageData
 from ccfcpp.deployment.client.audit import AuditLog, Entry
 from ccfcpp.deployment.client.memory_store import LostMemoryError, MemoryStore
-from ccfcpp.deployment.client.rules import ForbiddenError, Rules
+from ccfcpp.deployment.client.rules import NO_ROSTER, ForbiddenError, Rules
 from ccfcpp.deployment.client.run import FOUND, ClientRun, make_client_run
 from ccfcpp.deployment.client.spending import Part, Spending
 from ccfcpp.deployment.link.algorithms import COUNTS
@@ -38,6 +39,10 @@ from ccfcpp.engine.client import Client
 from ccfcpp.engine.exchange import ClientWork, RefusedUpdateError, Task
 from ccfcpp.privacy.config import PrivacyConfig
 from ccfcpp.privacy.sums.client import SendsParts
+from ccfcpp.privacy.sums.identity import Guard
+
+if TYPE_CHECKING:
+    from ccfcpp.deployment.client.sums import Rosters
 
 _MOST_NONCES = 10_000
 """Number of nonces that are kept, to recognise a request that comes a second time."""
@@ -53,6 +58,7 @@ class Worker:
         folder: What the client remembers, and its log.
         rules: What the owner of the images allows.
         server: Host and port of the server, for the log.
+        rosters: By which it knows other clients; without them it takes part in no secure sums.
     """
 
     def __init__(
@@ -63,6 +69,7 @@ class Worker:
         device: torch.device | None = None,
         say: Callable[[str], None] = lambda line: None,
         server: str = "",
+        rosters: "Rosters | None" = None,
     ) -> None:
         self.load = load
         self.folder = folder
@@ -70,6 +77,7 @@ class Worker:
         self.device = device or torch.device("cpu")
         self.say = say
         self.server = server
+        self.rosters = rosters
         self.log = AuditLog(folder)
         self.spending = Spending(folder)
         self.memories = MemoryStore(folder / "memory", self.device)
@@ -136,8 +144,23 @@ class Worker:
             del self._seen[next(iter(self._seen))]
         self.rules.check(request.spec)
         if request.kind == "hello":
+            if request.spec.privacy.secure_sums:
+                self._known_rosters.take(payload)
             return Response(nonce=request.nonce, facts=self._facts(request.spec)), b""
         return self._work(request, payload)
+
+    @property
+    def _known_rosters(self) -> "Rosters":
+        if self.rosters is None:
+            raise ForbiddenError(NO_ROSTER)
+        return self.rosters
+
+    def _guard(self, request: Request) -> Guard:
+        """Return what protects this client in the secure sums of a run."""
+        if not request.spec.privacy.secure_sums:
+            return Guard()
+        told = request.run, request.spec, request.client
+        return self._known_rosters.guard(*told, self.rules.floor)
 
     def _facts(self, spec: RunSpec) -> Facts:
         run = make_client_run(spec, self.load(spec), self.device)
@@ -213,12 +236,13 @@ class Worker:
     def _activate(self, request: Request) -> "_ActiveRun":
         """Return the client's side of the run, built again if the run is another one."""
         active = self._active
-        if active is None or (active.run.spec, active.client.id) != (request.spec, request.client):
+        if active is None or active.of != (request.run, request.spec, request.client):
             # The memory of the old run is free before the new one is built.
             active = self._active = None
             run = make_client_run(request.spec, self.load(request.spec), self.device)
             self.rules.check_samples(len(run.images))
-            active = self._active = _ActiveRun(run, request.client, self.rules)
+            guard = self._guard(request)
+            active = self._active = _ActiveRun(request, run, self.rules, guard)
         return active
 
     def _save_found(self, found: Tensor) -> None:
@@ -249,15 +273,18 @@ class Tally:
 class _ActiveRun:
     """All that a client has built for a run."""
 
-    def __init__(self, run: ClientRun[object], number: int, rules: Rules) -> None:
+    def __init__(
+        self, request: Request, run: ClientRun[object], rules: Rules, guard: Guard
+    ) -> None:
         shape = tuple(run.images.shape[1:])
         if shape != run.spec.image_shape:
             raise RefusedUpdateError(f"its images are {shape}, not {run.spec.image_shape}")
         run.prepare()
+        self.of = request.run, request.spec, request.client
         self.run = run
-        self.client: Client = run.client(number)
+        self.client: Client = run.client(request.client)
         self.works: dict[str, ClientWork[object, object]] = dict(
-            run.works(rules.least(run.spec), "counts" in rules.allowed)
+            run.works(rules.least(run.spec), "counts" in rules.allowed, guard)
         )
         self.randomness = Randomness(int(run.spec.config.get("seed", 0)))
 

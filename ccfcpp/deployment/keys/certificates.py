@@ -148,6 +148,18 @@ def read_authority(folder: Path) -> tuple[Certificate, PrivateKey]:
     return certificate, key
 
 
+def read_certificate(file: Path) -> Certificate:
+    """Return the certificate in a file.
+
+    Raises:
+        UsageError: It cannot be read.
+    """
+    try:
+        return x509.load_pem_x509_certificate(file.read_bytes())
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{file} cannot be read as a certificate: get it again") from error
+
+
 def _unsigned(
     subject: x509.Name, issuer: x509.Name, key: PrivateKey, end: datetime
 ) -> x509.CertificateBuilder:

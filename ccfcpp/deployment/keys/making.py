@@ -8,14 +8,20 @@ There are three kinds, each made where it is needed:
   ``flower-supernode --auth-supernode-private-key`` reads; and ``roster/NAME.pub``. A server admits
   the clients whose public keys are in its roster, each under the name of its file.
 
-Only its owner may read a private key, and no file is ever replaced. Folders are created if they are
+For secure sums the authority signs the roster, too: ``roster.signed``, which is replaced when
+clients come or go.
+
+Only its owner may read a private key, and no key is ever replaced. Folders are created if they are
 missing, for their owner alone. A name or a folder that cannot be used is a ``UsageError``.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
+from ccfcpp.core.errors import UsageError
+from ccfcpp.core.files import write_whole
 from ccfcpp.deployment.keys.certificates import (
     Certificate,
     PrivateKey,
@@ -25,6 +31,7 @@ from ccfcpp.deployment.keys.certificates import (
     openssh_pair,
     pem_pair,
     read_authority,
+    read_certificate,
     server_certificate,
 )
 from ccfcpp.deployment.keys.files import (
@@ -35,6 +42,7 @@ from ccfcpp.deployment.keys.files import (
     check_client_name,
     write_new,
 )
+from ccfcpp.deployment.keys.roster import PublicKey, SignedRoster, roster_keys, signed_file
 
 _THIS_MACHINE = ("localhost", "127.0.0.1", "::1")
 """Names by which a server's own processes reach each other, also over TLS."""
@@ -100,6 +108,58 @@ def make_client(folder: Path, name: str) -> ClientKey:
     line = b"%s %s\n" % (public, name.encode())
     write_new(folder, {files.key: (private, PRIVATE), files.public: (line, PUBLIC)})
     return files
+
+
+def make_roster(folder: Path, roster: Path) -> tuple[SignedRoster, Path]:
+    """Sign the clients of a roster by the authority in a folder.
+
+    Returns:
+        The roster, and its file beside the folder of the roster.
+    """
+    _, authority = read_authority(folder)
+    signed, path = SignedRoster.signed(roster_keys(roster), authority), signed_file(roster)
+    write_whole(path, signed.content)
+    return signed, path
+
+
+def roster_for_sums(folder: Path, roster: Path) -> tuple[SignedRoster, bool]:
+    """Return the roster as the authority has signed it, for a server with secure sums.
+
+    If that file is missing or has other clients, and the authority's key lies in the folder, it is
+    signed here.
+
+    Args:
+        folder: Of the server's keys, and perhaps of the authority's.
+        roster: Of the clients' public keys.
+
+    Returns:
+        The roster, and whether the authority's key lies in the folder.
+
+    Raises:
+        UsageError: The clients are not signed, and the authority's key is elsewhere.
+    """
+    keys, path, is_here = roster_keys(roster), signed_file(roster), (folder / "ca.key").exists()
+    found = _signed(path, keys, read_certificate(folder / "ca.crt"))
+    if found is None and not is_here:
+        raise UsageError(
+            f"secure sums need {path}, in which the authority has signed the clients of {roster}: "
+            "copy their .pub files to keys/roster beside ca.key, run ccfcpp keys roster there, and "
+            "copy roster.signed here"
+        )
+    return found or make_roster(folder, roster)[0], is_here
+
+
+def _signed(
+    path: Path, keys: Mapping[str, PublicKey], authority: Certificate
+) -> SignedRoster | None:
+    """Return the signed roster in a file; None if it is missing, or is not of these clients."""
+    if not path.is_file():
+        return None
+    try:
+        found = SignedRoster.read(path.read_bytes(), authority)
+    except UsageError:
+        return None
+    return found if list(found.keys.items()) == list(keys.items()) else None
 
 
 def _written(folder: Path, stem: str, key: PrivateKey, certificate: Certificate) -> CertifiedKey:

@@ -1,13 +1,76 @@
-"""The roster: the folder of the public keys of the clients that a server admits."""
+"""The roster: the public keys of the clients that a server admits.
 
+It is a folder of files, and for secure sums it is also one file that the authority has signed. By
+that file clients know each other's keys without trusting their server.
+"""
+
+import base64
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
-from cryptography.exceptions import UnsupportedAlgorithm
-from cryptography.hazmat.primitives import serialization
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from ccfcpp.core.errors import UsageError
+from ccfcpp.deployment.keys.certificates import Certificate, PrivateKey
 from ccfcpp.deployment.keys.files import PUBLIC_SUFFIX, check_client_name
+
+PublicKey = ec.EllipticCurvePublicKey
+_TITLE = b"ccfcpp roster "
+"""Before the signature, and in front of what is signed: nothing else that an authority signs begins
+so."""
+
+
+@dataclass(frozen=True)
+class SignedRoster:
+    """The clients of a federation, as its authority has signed them.
+
+    Attributes:
+        keys: Their public keys by name. Clients have their numbers in this order.
+        content: The file: the title with the signature, and a line for each client.
+    """
+
+    keys: Mapping[str, PublicKey]
+    content: bytes
+
+    @staticmethod
+    def read(content: bytes, authority: Certificate) -> "SignedRoster":
+        """Check the signature, and read the clients.
+
+        Raises:
+            UsageError: The authority has not signed it, or it is of another form.
+        """
+        head, _, body = content.partition(b"\n")
+        try:
+            signature = base64.b64decode(head.removeprefix(_TITLE), validate=True)
+            signer = authority.public_key()
+            if not isinstance(signer, PublicKey):
+                raise ValueError("an authority's key is on a curve")
+            signer.verify(signature, _TITLE + body, ec.ECDSA(hashes.SHA384()))
+            keys = dict(map(_entry, body.decode().splitlines()))
+        except (InvalidSignature, ValueError) as error:
+            raise UsageError("the roster is not signed by the authority of this client") from error
+        return SignedRoster(keys, content)
+
+    @staticmethod
+    def signed(keys: Mapping[str, PublicKey], authority: PrivateKey) -> "SignedRoster":
+        """Sign some clients by the authority's key."""
+        body = "".join(f"{name} {_written(key)}\n" for name, key in keys.items()).encode()
+        signature = base64.b64encode(authority.sign(_TITLE + body, ec.ECDSA(hashes.SHA384())))
+        return SignedRoster(keys, _TITLE + signature + b"\n" + body)
+
+    @property
+    def digest(self) -> str:
+        """What stands for its clients: the same if they are signed again."""
+        return hashlib.sha256(self.content.partition(b"\n")[2]).hexdigest()
+
+
+def signed_file(roster: Path) -> Path:
+    """Return the place of the signed file, which lies beside the folder of a roster."""
+    return roster.with_name(f"{roster.name}.signed")
 
 
 def read_roster(folder: Path) -> dict[str, bytes]:
@@ -17,37 +80,59 @@ def read_roster(folder: Path) -> dict[str, bytes]:
         The keys by name, in the order of names. Each is a PEM block of its
         ``SubjectPublicKeyInfo``, which is what Flower registers.
     """
+    return {
+        name: key.public_bytes(
+            serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
+        )
+        for name, key in roster_keys(folder).items()
+    }
+
+
+def roster_keys(folder: Path) -> dict[str, PublicKey]:
+    """Read the same keys as ``read_roster``, as keys."""
     if not folder.is_dir():
         raise UsageError(
             f"there is no roster {folder}: make a folder, and put the clients' .pub files there"
         )
-    owners: dict[bytes, str] = {}
+    keys: dict[str, PublicKey] = {}
+    owners: dict[str, str] = {}
     for path in sorted(folder.glob(f"*{PUBLIC_SUFFIX}")):
         name = path.name.removesuffix(PUBLIC_SUFFIX)
         check_client_name(name)
-        key = _read(path)
-        if key in owners:
+        keys[name] = _read(path)
+        owner = owners.setdefault(_written(keys[name]), name)
+        if owner != name:
             raise UsageError(
-                f"{path} is the key of {owners[key]}, too: let each client make its own with "
+                f"{path} is the key of {owner}, too: let each client make its own with "
                 "ccfcpp keys client"
             )
-        owners[key] = name
-    if not owners:
+    if not keys:
         raise UsageError(f"the roster {folder} holds no key: put the clients' .pub files there")
-    return {name: key for key, name in owners.items()}
+    return keys
 
 
-def _read(path: Path) -> bytes:
+def _read(path: Path) -> PublicKey:
     try:
         key = serialization.load_ssh_public_key(path.read_bytes())
     except (OSError, ValueError, UnsupportedAlgorithm) as error:
         raise UsageError(
             f"{path} cannot be read as a public key: get it from the client again"
         ) from error
-    if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, ec.SECP384R1):
+    if not isinstance(key, PublicKey) or not isinstance(key.curve, ec.SECP384R1):
         raise UsageError(
             f"{path} is no key on the curve P-384: let the client make one with ccfcpp keys client"
         )
-    return key.public_bytes(
-        serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
+    return key
+
+
+def _written(key: PublicKey) -> str:
+    """Return a key on one line."""
+    point = key.public_bytes(
+        serialization.Encoding.X962, serialization.PublicFormat.CompressedPoint
     )
+    return base64.b64encode(point).decode()
+
+
+def _entry(line: str) -> tuple[str, PublicKey]:
+    name, key = line.split(" ")
+    return name, PublicKey.from_encoded_point(ec.SECP384R1(), base64.b64decode(key))

@@ -19,7 +19,8 @@ class RunSpec(Section):
     """Description of a run, which the server sends to its clients as JSON.
 
     From it and its own images a client builds its side of the algorithm. Of the other clients it
-    says only how many they are and how many images they hold together.
+    says only how many they are and how many images they hold together. With secure sums the first
+    message brings a roster, too, with the names and public keys of all clients.
 
     Attributes:
         command: What the clients learn: clustering or classification.
@@ -29,6 +30,8 @@ class RunSpec(Section):
         classes: Names of the classes, in the order of their numbers; empty if none are known.
         samples: Number of images of all participating clients.
         clients: Number of participating clients.
+        roster: Digest of the signed roster, by which clients know each other in secure sums; empty
+            without these.
     """
 
     command: Literal["cluster", "classify"]
@@ -38,6 +41,7 @@ class RunSpec(Section):
     classes: ClassNames = ()
     samples: Size = 0
     clients: Size = 0
+    roster: Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")] = ""
 
     @property
     def method(self) -> str:

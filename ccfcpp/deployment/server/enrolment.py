@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ccfcpp.core.config import MethodConfig, Tree
 from ccfcpp.core.errors import UsageError
@@ -23,6 +24,9 @@ from ccfcpp.deployment.server.experiment import (
 from ccfcpp.deployment.server.reception import Reception, Say
 from ccfcpp.deployment.server.transport import Deployed, Timeouts, Watcher
 from ccfcpp.engine.client import Member
+
+if TYPE_CHECKING:
+    from ccfcpp.deployment.keys.roster import SignedRoster
 
 _LOOK = 0.5
 """Seconds between checks for clients."""
@@ -99,15 +103,20 @@ def enrol(
     least: int | None,
     timeouts: Timeouts,
     say: Say = lambda name, what: None,
+    roster: "SignedRoster | None" = None,
 ) -> Enrolment:
     """Ask the admitted clients what they hold, until ``least`` can take part; None: all that can.
 
     Clients have their numbers in the order of ``names``; ``say`` is called with news of a client.
+    With secure sums each is sent the roster that the authority has signed.
     """
     run = new_token()
     first = first_spec(command, config.model_dump(mode="json"))
+    passed_on = b""
+    if roster is not None:
+        first, passed_on = first.model_copy(update={"roster": roster.digest}), roster.content
     reception = Reception(names, least, say)
-    seconds = _greet(link, reception, first, run, timeouts)
+    seconds = _greet(link, reception, Greeting(first, run, passed_on), timeouts)
     facts = reception.admitted()
     spec = _full_spec(first, facts.values(), getattr(config, "clusters", None))
     members = [
@@ -135,7 +144,16 @@ def first_spec(command: str, config: Tree) -> RunSpec:
     return RunSpec.model_validate({"command": command, "config": {**sent, "data": data}})
 
 
-def _greet(link: Link, reception: Reception, spec: RunSpec, run: str, timeouts: Timeouts) -> float:
+@dataclass(frozen=True)
+class Greeting:
+    """The first message to a client: a run's description and token, and what comes with them."""
+
+    spec: RunSpec
+    run: str
+    payload: bytes
+
+
+def _greet(link: Link, reception: Reception, greeting: Greeting, timeouts: Timeouts) -> float:
     """Ask all clients for their facts, as they come online, until the run can begin.
 
     There is no limit of time for that.
@@ -150,8 +168,9 @@ def _greet(link: Link, reception: Reception, spec: RunSpec, run: str, timeouts: 
         for name in reception.waiting:
             if name in asked or name not in online:
                 continue
-            request = Request(kind="hello", run=run, nonce=new_token(), spec=spec)
-            ticket = link.push(online[name], Packet(request.written()), timeouts.life)
+            request = Request(kind="hello", run=greeting.run, nonce=new_token(), spec=greeting.spec)
+            packet = Packet(request.written(), greeting.payload)
+            ticket = link.push(online[name], packet, timeouts.life)
             if ticket is not None:
                 asked[name] = request, ticket, time.monotonic()
         for name, (request, ticket, since) in list(asked.items()):

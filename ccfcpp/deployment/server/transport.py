@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import repeat
 from typing import Any, Literal
 
 import torch
@@ -20,7 +21,13 @@ from ccfcpp.deployment.link.messages import (
 from ccfcpp.deployment.link.packet import Link, Packet, Undelivered
 from ccfcpp.deployment.link.run_spec import RunSpec
 from ccfcpp.engine.client import Member
-from ccfcpp.engine.exchange import AbsentClientError, Exchange, RefusedUpdateError, Task
+from ccfcpp.engine.exchange import (
+    AbsentClientError,
+    Addressed,
+    Exchange,
+    RefusedUpdateError,
+    Task,
+)
 from ccfcpp.engine.transport import Reply
 
 Standing = Literal["away", "waiting", "training", "late"]
@@ -83,9 +90,12 @@ class Deployed:
 
     def deliver(self, task: Task, message: object, members: Sequence[Member]) -> Iterator[Reply]:
         """Send a task to some clients and yield their replies. Wait while none is online."""
-        exchange, payload = self.exchanges[task.exchange], serialize(message)
-        online = self._online(members)
-        asked = [self._ask(task, member, online.get(member.name), payload) for member in members]
+        exchange, online = self.exchanges[task.exchange], self._online(members)
+        payloads = _payloads(message, members)
+        asked = [
+            self._ask(task, member, online.get(member.name), payload)
+            for member, payload in zip(members, payloads, strict=True)
+        ]
         until = time.monotonic() + self.timeouts.answer
         for member, sent in zip(members, asked, strict=True):
             yield self._reply(exchange, member, sent, until)
@@ -192,3 +202,11 @@ class Deployed:
         self.standings[member.id] = now
         if now != before:
             self.watch(member, before, now)
+
+
+def _payloads(message: object, members: Sequence[Member]) -> Iterator[bytes]:
+    """Yield what each client is sent, which is made when it is sent."""
+    if isinstance(message, Addressed):
+        yield from (serialize(message.to(member.id)) for member in members)
+    else:
+        yield from repeat(serialize(message), len(members))

@@ -25,22 +25,27 @@ from ccfcpp.engine.parts import Addends
 from ccfcpp.privacy.config import PrivacyConfig
 from ccfcpp.privacy.noise.mechanism import client_bounds
 from ccfcpp.privacy.sums.addition import Addition
+from ccfcpp.privacy.sums.identity import Guard
+from ccfcpp.privacy.sums.masks import TAG_BYTES
 from ccfcpp.privacy.sums.messages import (
+    AGREEMENT,
     KEYS,
     SHARES,
     UNMASKING,
-    Arrived,
     Begun,
     Bounded,
     Keys,
+    Letters,
     Masked,
+    Neighbours,
     Rows,
     Shown,
-    terms_of,
+    digest_of,
     under_masks,
     within_bounds,
 )
-from ccfcpp.privacy.sums.protocol import BOX_BYTES, PUBLIC_BYTES, Participant
+from ccfcpp.privacy.sums.protocol import BOX_BYTES, Participant
+from ccfcpp.privacy.sums.terms import terms_of
 
 WEIGHT_OF_ALL = 1.0
 """What each client counts in a mean where sums have noise."""
@@ -109,9 +114,10 @@ class Participants:
     A stage raises ``RefusedUpdateError`` where the server asks for what a sound sum does not need.
     """
 
-    def __init__(self, config: PrivacyConfig, clients: int) -> None:
+    def __init__(self, config: PrivacyConfig, clients: int, guard: Guard) -> None:
         self.config = config
         self.clients = clients
+        self.guard = guard
         self._parts: dict[int, tuple[tuple[int, int], Participant]] = {}
 
     def of(self, task: Task, client: int) -> Participant:
@@ -123,27 +129,35 @@ class Participants:
 
     def send_keys(self, task: Task, message: Begun, client: int) -> Keys:
         """Stage 1: begin a client's part; what was made for another sum is gone."""
-        if not 2 <= message.asked <= self.clients:
+        asked = message.read()
+        if client not in asked or not 2 <= len(asked) <= self.clients:
             raise RefusedUpdateError(
-                f"a secure sum of {message.asked} of {self.clients} clients is refused"
+                f"a secure sum of {len(asked)} of {self.clients} clients is refused"
             )
-        participant = Participant(client, terms_of(self.config, task, message.asked))
+        terms, guard = terms_of(self.config, task, len(asked)), self.guard
+        guard.floor.check(terms.asked, terms.holders, terms.quorum)
+        before = (guard.before or {}).get((task.round, task.index))
+        participant = Participant(client, terms, asked, guard.identity, before)
         self._parts[client] = (task.round, task.index), participant
         return Keys.of(participant.keys())
 
-    def send_shares(self, task: Task, message: Rows, client: int) -> Rows:
-        """Stage 2: a box for each other client."""
-        participant, roster = self.of(task, client), message.bytes_of(PUBLIC_BYTES)
-        if len(roster) > participant.terms.asked:
-            # The threshold follows from how many were asked.
-            raise RefusedUpdateError("there are more keys than clients were asked")
-        return Rows.of(participant.shares(roster), BOX_BYTES)
+    def send_shares(self, task: Task, message: Neighbours, client: int) -> Rows:
+        """Stage 2: a box for each other holder."""
+        return Rows.of(self.of(task, client).shares(message.read(client)), BOX_BYTES)
 
-    def send_shown(self, task: Task, message: Arrived, client: int) -> Shown:
-        """Stage 4: shares, once; the sum is over then."""
+    def send_agreement(self, task: Task, message: Letters, client: int) -> Rows:
+        """Stage 4: tags for those that are in the sum."""
+        tags = self.of(task, client).agreed(message.read(client, TAG_BYTES))
+        return Rows.of(tags, TAG_BYTES)
+
+    def send_shown(self, task: Task, message: Letters, client: int) -> Shown:
+        """Stage 5: shares, once; the sum is over then."""
         participant = self.of(task, client)
         del self._parts[client]
-        return Shown.of(participant.revealed(message.read()))
+        shown = participant.revealed(message.read(client, TAG_BYTES))
+        if self.guard.before is not None:
+            self.guard.before[task.round, task.index] = participant.shown
+        return Shown.of(shown)
 
 
 @dataclass(eq=False)
@@ -186,7 +200,7 @@ class UnderMasks(SendsParts):
         for client in clients:
             try:
                 participant = self.participants.of(task, client.id)
-                participant.receive(message.mail.to(client.id))
+                participant.receive(*message.mail.read(client.id))
                 there[client.id] = client, participant
             except RefusedUpdateError as refusal:
                 answers[client.id] = refusal
@@ -205,28 +219,39 @@ class UnderMasks(SendsParts):
         terms = participant.terms
         try:
             words = terms.form.encoded(flattened(self.parts(message, update)), terms.asked)
-            return Masked.of(participant.masked(words))
+            about = digest_of(self.work.exchange, message)
+            return Masked.of(*participant.masked(words, about))
         except RefusedUpdateError as refusal:
             return refusal
 
 
 def works_in_sums(
-    works: Mapping[str, AnyClientWork], config: PrivacyConfig, clients: int
+    works: Mapping[str, AnyClientWork],
+    config: PrivacyConfig,
+    clients: int,
+    guard: Guard = Guard(),  # noqa: B008 - it keeps nothing
 ) -> dict[str, AnyClientWork]:
     """The clients' work where the server gets sums, by the name of the exchange.
 
     What does not travel stays as it is; a client on another machine is never asked for it, since
     nothing would hide it.
+
+    Args:
+        works: The work of a system.
+        config: What the run does for privacy.
+        clients: How many clients the run has.
+        guard: What protects a client from a server that lies.
     """
     found = [work for work in works.values() if not work.exchange.travels]
     travelling = [work for work in works.values() if work.exchange.travels]
     if not config.secure_sums:
         found += [WithinBounds(config, work) for work in travelling]
     else:
-        part = Participants(config, clients)
+        part = Participants(config, clients, guard)
         found += [
             Stage(KEYS, part.send_keys),
             Stage(SHARES, part.send_shares),
+            Stage(AGREEMENT, part.send_agreement),
             Stage(UNMASKING, part.send_shown),
         ]
         found += [UnderMasks(config, work, part) for work in travelling]

@@ -75,24 +75,28 @@ def stream(seed: bytes, numbers: int, form: FixedPoint) -> Words:
     return np.frombuffer(encryptor.update(zeros), form.words)
 
 
-def sealed_for(key: bytes, sender: int, content: bytes, purpose: bytes) -> bytes:
-    """What only the other owner of a key can read; 16 bytes longer than the content."""
+def sealed_for(key: bytes, stage: int, sender: int, content: bytes, purpose: bytes) -> bytes:
+    """What only the other owner of a key can read; ``TAG_BYTES`` longer than the content.
+
+    A key serves for one message at a stage in each direction. One without content is a tag: it says
+    that its sender has been there.
+    """
     from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
-    return ChaCha20Poly1305(key).encrypt(_nonce(sender), content, purpose)
+    return ChaCha20Poly1305(key).encrypt(_nonce(stage, sender), content, purpose)
 
 
-def opened_from(key: bytes, sender: int, box: bytes, purpose: bytes) -> bytes:
+def opened_from(key: bytes, stage: int, sender: int, box: bytes, purpose: bytes) -> bytes:
     """What a sender has sealed; a ``RefusedUpdateError`` where it was changed on its way."""
     from cryptography.exceptions import InvalidTag
     from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
     try:
-        return ChaCha20Poly1305(key).decrypt(_nonce(sender), box, purpose)
+        return ChaCha20Poly1305(key).decrypt(_nonce(stage, sender), box, purpose)
     except InvalidTag as error:
-        raise RefusedUpdateError(f"shares of client {sender} were changed on their way") from error
+        why = f"what client {sender} has sealed was changed on its way"
+        raise RefusedUpdateError(why) from error
 
 
-def _nonce(sender: int) -> bytes:
-    # A key serves for one message in each direction.
-    return sender.to_bytes(12, "big")
+def _nonce(stage: int, sender: int) -> bytes:
+    return stage.to_bytes(4, "big") + sender.to_bytes(8, "big")

@@ -1,35 +1,70 @@
 """Secure sums: a server learns the sum of clients' vectors, and no vector.
 
-Source: Bonawitz et al., *Practical Secure Aggregation for Privacy-Preserving Machine Learning* (CCS
-2017), the protocol of Figure 4 against a curious server, without its signatures and its round of
-consistency checks, which are against a hostile one. Its stages, each of which a client may miss:
+Sources: Bonawitz et al., *Practical Secure Aggregation for Privacy-Preserving Machine Learning*
+(CCS 2017), Figure 4, against a server that lies; and Bell et al., *Secure Single-Server Aggregation
+with (Poly)Logarithmic Overhead* (CCS 2020), for shares and masks between some of the clients only.
+A client may miss each of the stages:
 
-1. *keys*: a client sends two fresh public keys, c_u for sealing and s_u for masks.
-2. *shares*: it draws a seed b_u, and sends every other client shares of b_u and of the private s_u.
-3. *masked*: it sends y_u = x_u + PRG(b_u) + Σ_{u<v} PRG(s_uv) − Σ_{u>v} PRG(s_uv), v over those
-   that have sent shares; s_uv is what u and v agree on by their keys.
-4. *unmasking*: it sends, of each client whose y has come, its share of b; of each that sent shares
-   and no y, its share of the private s. Never both of one client.
+1. *keys*: client u draws k − 1 others at random, which with itself are the *holders* of its
+   secrets. It sends their numbers and two fresh public keys, c_u for sealing and s_u for masks. It
+   signs these keys together with the terms of the sum and the numbers of all that are asked. Its
+   *neighbours* are its holders, and those whose holder it is.
+2. *shares*: from its neighbours' keys, whose signatures it checks, it draws a seed b_u, and sends
+   each of its holders shares of b_u and of the private s_u.
+3. *masked*: it sends y_u = x_u + PRG(b_u) + Σ_{u<v} PRG(s_uv) − Σ_{u>v} PRG(s_uv), v over the
+   neighbours that have sent shares; s_uv is what u and v agree on by their keys. For each v it adds
+   a tag, by which v knows that y_u has their common mask.
+4. *agreement*: it is told which of those whose holder it is have sent a vector, and sees that by
+   their tags. It sends each of them a tag: "you are in the sum".
+5. *unmasking*: with such tags of enough of its own holders it knows that it is in the sum. Then it
+   sends its share of b of those that are in the sum, and of the private s of those that are not.
 
-With t shares each, the server takes off PRG(b_u) of those whose y it has, and the masks that those
-who are gone have left in them. With fewer than t answers at any stage there is no sum, and what
-the server has is uniformly random to it.
+With a quorum of shares each, the server takes off PRG(b_u) of those whose y it has, and the masks
+that those who are gone have left in them.
 
-All keys and seeds are fresh for every sum, and from the operating system's source: a seed of the
-run must not give them.
+**What a server can learn that lies**, while at most c of each honest client's k holders collude
+with it and 2 · quorum > k + c. An honest holder shows one kind of share of u. So b_u and s_u cannot
+both become known. While b_u is unknown, y_u is uniform. If it is known, at least quorum − c honest
+holders v, u perhaps among them, have shown it, and each other one (a) has a tag of u that s_uv is
+in y_u, and (b) has tags of a quorum of its own holders that v is in the sum, so that s_v stays
+unknown. Then s_uv is unknown, and x_u appears in sums with all of these x_v alone: of quorum − c
+honest clients or more. The argument asks nothing of what the server says to others: which clients
+are there is what signatures and tags say. With all clients as holders quorum is the threshold;
+otherwise c is bounded with a probability, since u draws its holders itself (``identity.Floor``).
+
+**One message for all.** A server that gives a client another message than the others could make
+their vectors vanish (Pasquini et al., *Eluding Secure Aggregation in Federated Learning via Model
+Inconsistency*, CCS 2022). So s_uv also depends on a digest of the message: with different ones
+masks stay in the sum.
+
+**Two sums of one task.** Their difference may be one vector. So a client that has shown shares goes
+through a second sum for the same task only with the same clients, as far as it sees them: before it
+sends its vector, those whose holder it is must be those that were in the first sum; and again
+before it shows shares. Suppose that x_w is in the first sum alone. Then at least quorum − c honest
+holders have shown b_w. If w sends them no shares in the second sum, their vectors are not in it
+either; else they refuse to show any, and neither b_w nor s_w becomes known. If x_w is in the second
+sum alone, its holders that have shown shares in the first one refuse; with all clients as holders
+fewer than a quorum are left.
+
+All keys, seeds and choices are fresh for every sum, and from the operating system's source: a seed
+of the run must not give them.
 """
 
+import dataclasses
+import hashlib
+import json
 import secrets
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from ccfcpp.engine.exchange import RefusedUpdateError
-from ccfcpp.privacy.sums.fixed_point import FixedPoint, Words
+from ccfcpp.privacy.sums.fixed_point import Words
+from ccfcpp.privacy.sums.identity import Before, Identity, Unsigned
 from ccfcpp.privacy.sums.masks import KEY_BYTES, TAG_BYTES, KeyPair, opened_from, sealed_for, stream
 from ccfcpp.privacy.sums.shares import Share, joined, split
+from ccfcpp.privacy.sums.terms import Terms
 
 LIMBS = KEY_BYTES // 2
 """Numbers in a share."""
@@ -38,51 +73,52 @@ BOX_BYTES = 2 * LIMBS * _SHARE.itemsize + TAG_BYTES
 """Bytes of what a client seals for another: two shares."""
 PUBLIC_BYTES = 2 * KEY_BYTES
 """Bytes of a client's public keys: c_u for sealing, and s_u for masks."""
+_SHARES, _MASKED, _INCLUDED = range(3)
+"""What is sealed: two shares; "my vector has our mask"; "you are in the sum"."""
 
 
-class BelowThresholdError(RefusedUpdateError):
-    """Too few clients are left for a secure sum; nothing of it can be known."""
-
-
-@dataclass(frozen=True)
-class Terms:
-    """What server and clients know of a sum before it begins.
+class Offer(NamedTuple):
+    """What a client sends in the first stage.
 
     Attributes:
-        purpose: Names this sum; nothing made for another one fits.
-        threshold: t: how many clients must be there in every stage, 2 at least.
-        form: How numbers travel.
-        asked: How many clients were asked; no number may be too large for a sum of so many.
+        public: c_u and s_u.
+        holders: The numbers of those that hold shares of its secrets, ascending, its own too.
+        signature: Of the terms, its number and its keys.
     """
 
-    purpose: bytes
-    threshold: int
-    form: FixedPoint
-    asked: int
+    public: bytes
+    holders: Sequence[int]
+    signature: bytes
 
-    def __post_init__(self) -> None:
-        if self.threshold < 2:
-            raise ValueError(f"a sum of {self.threshold} clients hides nothing")
 
-    def check(self, there: int, stage: str) -> None:
-        """Raise ``BelowThresholdError`` where fewer clients than the threshold are there."""
-        if there < self.threshold:
-            raise BelowThresholdError(
-                f"secure sum: {there} clients at the stage of {stage}, and it needs "
-                f"{self.threshold} (privacy.threshold)"
-            )
+class Neighbour(NamedTuple):
+    """What a client is told of another one with which it has a mask in common.
+
+    Attributes:
+        public: Its keys.
+        signature: Of these.
+        entrusts: Whether it has chosen the client as a holder.
+    """
+
+    public: bytes
+    signature: bytes
+    entrusts: bool
 
 
 class Revealed(NamedTuple):
     """What a client sends in the last stage.
 
     Attributes:
-        seeds: Its shares of b, by the client whose y has come.
+        seeds: Its shares of b, by the client that is in the sum.
         keys: Its shares of the private s, by the client that is gone.
     """
 
     seeds: Mapping[int, Share]
     keys: Mapping[int, Share]
+
+
+Tags = dict[int, bytes]
+"""16 bytes each, by the other client."""
 
 
 class Participant:
@@ -91,80 +127,173 @@ class Participant:
     Two vectors under the same masks would tell the server their difference. A stage raises
     ``RefusedUpdateError`` out of its turn, where too few clients are there, and where what the
     server gives is not sound.
+
+    Args:
+        number: The client's.
+        terms: Those of the sum.
+        asked: The numbers of all clients that are asked.
+        identity: What signs this client's keys, and knows the others' signatures.
+        before: A sum for the same task, for which this client has shown shares; None if there is
+            none.
     """
 
-    def __init__(self, number: int, terms: Terms) -> None:
+    def __init__(
+        self,
+        number: int,
+        terms: Terms,
+        asked: Collection[int],
+        identity: Identity = Unsigned(),  # noqa: B008 - it holds nothing
+        before: Before | None = None,
+    ) -> None:
         self.number = number
         self.terms = terms
+        self.identity = identity
+        self.before = before
+        self._asked = frozenset(asked)
+        self._told = _digest(terms, self._asked)
+        self._check_same("asked", self._asked)
+        others = sorted(self._asked - {number})
+        drawn = secrets.SystemRandom().sample(others, terms.holders - 1)
+        self.holders = before.holders if before else sorted([number, *drawn])
         self._sealing, self._masks = KeyPair.new(), KeyPair.new()
         self._seed = secrets.token_bytes(KEY_BYTES)
-        self._roster: Mapping[int, bytes] = {}
+        self._known: Mapping[int, Neighbour] = {}
         self._seals: dict[int, bytes] = {}
         self._held: dict[int, tuple[Share, Share]] = {}
+        self._edges: Collection[int] = ()
+        self._included: set[int] = set()
         self._turn = "shares"
-        self._others: Collection[int] | None = None
+        self._has_masks = False
 
-    def keys(self) -> bytes:
-        """Stage 1: c_u and s_u."""
-        return self._sealing.public + self._masks.public
+    def keys(self) -> Offer:
+        """Stage 1: c_u and s_u, and who holds shares."""
+        public = self._public
+        signature = self.identity.signed(self._stated(self.number, public))
+        return Offer(public, self.holders, signature)
 
-    def shares(self, roster: Mapping[int, bytes]) -> dict[int, bytes]:
-        """Stage 2: a sealed box for each other client, from the keys of all that are there."""
+    def shares(self, neighbours: Mapping[int, Neighbour]) -> dict[int, bytes]:
+        """Stage 2: a sealed box for each other holder, from the keys of the neighbours."""
         self._enter("shares")
-        self.terms.check(len(roster), "keys")
-        every = [key for keys in roster.values() for key in (_sealing(keys), _masks(keys))]
-        if len(set(every)) < len(every) or roster.get(self.number) != self.keys():
-            raise RefusedUpdateError("the server's list of keys is not sound")
-        self._roster = roster
-        threshold = self.terms.threshold
-        seed = split(self._seed, len(roster), threshold)
-        key = split(self._masks.private, len(roster), threshold)
+        self._check_keys(neighbours)
+        there = [n for n in self.holders if n == self.number or n in neighbours]
+        self.terms.check_holders(len(there), "keys")
+        self._known = neighbours
+        quorum = self.terms.quorum
+        seeds = split(self._seed, len(self.holders), quorum)
+        keys = split(self._masks.private, len(self.holders), quorum)
         boxes = {}
-        for place, other in enumerate(sorted(roster)):
-            if other == self.number:
-                self._held[other] = seed[place], key[place]
-                continue
-            content = np.concatenate([seed[place], key[place]]).astype(_SHARE).tobytes()
-            seal = self.seal_with(other)
-            boxes[other] = sealed_for(seal, self.number, content, self.terms.purpose)
+        for holder, seed, key in zip(self.holders, seeds, keys, strict=True):
+            if holder == self.number:
+                self._held[holder] = seed, key
+            elif holder in neighbours:
+                content = np.concatenate([seed, key]).astype(_SHARE).tobytes()
+                boxes[holder] = self._sealed(holder, _SHARES, content)
         self._turn = "masked vector"
         return boxes
 
-    def receive(self, boxes: Mapping[int, bytes]) -> None:
-        """Stage 3, before there is a vector: take what the others have sealed."""
+    def receive(self, boxes: Mapping[int, bytes], shared: Collection[int]) -> None:
+        """Stage 3, before there is a vector: take what others have sealed.
+
+        Args:
+            boxes: By sender.
+            shared: Those of its own holders that have sent shares to theirs.
+        """
         self._enter("masked vector")
-        self.terms.check(len(boxes) + 1, "shares")
-        if self.number in boxes or not boxes.keys() <= self._roster.keys():
+        if not all(n in self._known and self._known[n].entrusts for n in boxes):
             raise RefusedUpdateError("shares of an unknown sender")
+        own = {n for n in shared if n in self._known and n in self.holders}
+        if len(own) < len(shared):
+            raise RefusedUpdateError("shares of clients that hold none of its own")
+        self._edges = own | boxes.keys()
+        there = sum(holder in self._edges for holder in self.holders)
+        self.terms.check_holders(there + 1, "shares")
+        self._check_same("included", {self.number, *boxes})
         for sender, box in boxes.items():
-            seal = self.seal_with(sender)
-            both = np.frombuffer(opened_from(seal, sender, box, self.terms.purpose), _SHARE)
+            both = np.frombuffer(self._opened(sender, _SHARES, box), _SHARE)
             self._held[sender] = both[:LIMBS], both[LIMBS:]
-        self._others = boxes.keys()
+        self._has_masks = True
 
-    def masked(self, vector: Words) -> Words:
-        """Stage 3: the vector x_u, which is left as it is, under its masks."""
-        if self._others is None:
+    def masked(self, vector: Words, about: bytes = b"") -> tuple[Words, Tags]:
+        """Stage 3: the vector x_u under its masks, and tags.
+
+        Args:
+            vector: It is left as it is.
+            about: Digest of the message that it answers.
+        """
+        if not self._has_masks:
             raise RefusedUpdateError("secure sum: it has no masks for a vector, or no more")
-        others, self._others = self._others, None
+        self._has_masks = False
         total = vector + stream(self._seed, len(vector), self.terms.form)
-        for other in others:
-            _add_mask(total, self._masks, self.number, other, self._roster[other], self.terms)
-        self._turn = "unmasking"
-        return total
+        for other in self._edges:
+            public = self._known[other].public
+            _add_mask(total, self._masks, self.number, other, public, self.terms, about)
+        self._turn = "agreement"
+        return total, {other: self._sealed(other, _MASKED) for other in self._edges}
 
-    def revealed(self, arrived: Iterable[int]) -> Revealed:
-        """Stage 4: shares that take the masks off the sum of those whose vectors have arrived."""
+    def agreed(self, arrived: Mapping[int, bytes]) -> Tags:
+        """Stage 4: tags for those whose vectors have arrived.
+
+        Args:
+            arrived: Tags of stage 3, by the client whose holder this one is.
+        """
+        self._enter("agreement")
+        if not arrived.keys() <= self._held.keys():
+            raise RefusedUpdateError("vectors of clients whose shares it does not hold")
+        found = [n for n, tag in arrived.items() if self._has_said(n, tag, _MASKED)]
+        self._included = {self.number, *found}
+        self._check_same("included", self._included)
+        self._turn = "unmasking"
+        return {other: self._sealed(other, _INCLUDED) for other in found}
+
+    def revealed(self, included: Mapping[int, bytes]) -> Revealed:
+        """Stage 5: shares that take the masks off the sum.
+
+        Args:
+            included: Tags of stage 4, by its own holders.
+        """
         self._enter("unmasking")
-        there = set(arrived)
-        self.terms.check(len(there), "masked vectors")
-        if self.number not in there or not there <= self._held.keys():
-            raise RefusedUpdateError("shares are revealed for those that took part")
-        gone = self._held.keys() - there
+        own = set(self.holders) & set(self._edges)
+        sure = [n for n, tag in included.items() if n in own and self._has_said(n, tag, _INCLUDED)]
+        self.terms.check_holders(len(sure) + 1, "unmasking")
+        gone = self._held.keys() - self._included
         return Revealed(
-            {number: self._held[number][0] for number in sorted(there)},
+            {number: self._held[number][0] for number in sorted(self._included)},
             {number: self._held[number][1] for number in sorted(gone)},
         )
+
+    @property
+    def shown(self) -> Before:
+        """What it has taken part in, once it has shown shares."""
+        return Before(self._asked, self.holders, self._included)
+
+    @property
+    def _public(self) -> bytes:
+        return self._sealing.public + self._masks.public
+
+    def _check_keys(self, neighbours: Mapping[int, Neighbour]) -> None:
+        keys = [
+            key
+            for public in [self._public, *(each.public for each in neighbours.values())]
+            for key in (_sealing(public), _masks(public))
+        ]
+        known = neighbours.keys() <= self._asked - {self.number}
+        chosen = all(each.entrusts or n in self.holders for n, each in neighbours.items())
+        if not known or not chosen or len(set(keys)) < len(keys):
+            raise RefusedUpdateError("the server's list of keys is not sound")
+        for number, each in neighbours.items():
+            self.identity.check(number, each.signature, self._stated(number, each.public))
+
+    def _stated(self, number: int, public: bytes) -> bytes:
+        """What a client signs, of fixed length: what all must be told alike, and its keys."""
+        return self._told + number.to_bytes(8, "big") + public
+
+    def _check_same(self, what: str, clients: Collection[int]) -> None:
+        """Refuse a second sum for a task over others than the first one."""
+        if self.before is not None and getattr(self.before, what) != clients:
+            raise RefusedUpdateError(
+                "a second sum for the same task, over other clients: their difference could be the "
+                "part of one of them"
+            )
 
     def _enter(self, stage: str) -> None:
         """Begin a stage. No other one follows where it does not come to its end."""
@@ -172,12 +301,31 @@ class Participant:
             raise RefusedUpdateError(f"secure sum: {stage} was asked for twice, or out of turn")
         self._turn = "over"
 
-    def seal_with(self, other: int) -> bytes:
-        """The key of boxes between two clients, which both have agreed on."""
+    def _sealed(self, receiver: int, what: int, content: bytes = b"") -> bytes:
+        """What only the receiver can read, and only this client can have sealed."""
+        return sealed_for(self._seal(receiver), what, self.number, content, self.terms.purpose)
+
+    def _opened(self, sender: int, what: int, box: bytes) -> bytes:
+        return opened_from(self._seal(sender), what, sender, box, self.terms.purpose)
+
+    def _has_said(self, sender: int, tag: bytes, what: int) -> bool:
+        try:
+            return self._opened(sender, what, tag) == b""
+        except RefusedUpdateError:
+            return False
+
+    def _seal(self, other: int) -> bytes:
+        """The key of boxes and tags between two clients, which both have agreed on."""
         if other not in self._seals:
-            public = _sealing(self._roster[other])
+            public = _sealing(self._known[other].public)
             self._seals[other] = self._sealing.agreed(public, b"seal " + self.terms.purpose)
         return self._seals[other]
+
+
+def _digest(terms: Terms, asked: Collection[int]) -> bytes:
+    """32 bytes that stand for the terms of a sum and for who is asked."""
+    told = json.dumps([dataclasses.asdict(terms), sorted(asked)], default=bytes.hex)
+    return hashlib.sha256(told.encode()).digest()
 
 
 def _sealing(keys: bytes) -> bytes:
@@ -189,10 +337,10 @@ def _masks(keys: bytes) -> bytes:
 
 
 def _add_mask(
-    total: Words, own: KeyPair, number: int, other: int, keys: bytes, terms: Terms
+    total: Words, own: KeyPair, number: int, other: int, keys: bytes, terms: Terms, about: bytes
 ) -> None:
     """Put the mask that two clients have in common on a vector, with the sign of the first."""
-    seed = own.agreed(_masks(keys), b"mask " + terms.purpose)
+    seed = own.agreed(_masks(keys), b"mask " + about + terms.purpose)
     mask = stream(seed, len(total), terms.form)
     if number < other:
         total += mask
@@ -205,71 +353,130 @@ class Collector:
 
     Its stages raise ``BelowThresholdError`` where too few clients are left, and
     ``RefusedUpdateError`` where a vector or the shares cannot be used.
+
+    Args:
+        terms: Those of the sum.
+        asked: The numbers of all clients that are asked.
+        about: Digest of the message that vectors answer.
     """
 
-    def __init__(self, terms: Terms) -> None:
+    def __init__(self, terms: Terms, asked: Collection[int], about: bytes = b"") -> None:
         self.terms = terms
-        self._roster: Mapping[int, bytes] = {}
+        self.about = about
+        self._asked = frozenset(asked)
+        self._offers: Mapping[int, Offer] = {}
+        self._wards: dict[int, list[int]] = {}
+        """Whose shares a client holds, beside its own."""
         self._sharers: set[int] = set()
-        self._arrived: set[int] = set()
+        self._tags: dict[int, Mapping[int, bytes]] = {}
         self._total: Words | None = None
 
-    def roster(self, keys: Mapping[int, bytes]) -> Mapping[int, bytes]:
-        """After stage 1: what goes to all that are there."""
-        self.terms.check(len(keys), "keys")
-        self._roster = keys
-        return keys
+    def check(self, number: int, offer: Offer) -> None:
+        """Refuse holders that cannot be those of a client."""
+        drawn = set(offer.holders)
+        fits = len(offer.holders) == len(drawn) == self.terms.holders
+        if not fits or number not in drawn or not drawn <= self._asked:
+            raise RefusedUpdateError("the holders of its shares are not those that were asked")
 
-    def routed(self, boxes: Mapping[int, Mapping[int, bytes]]) -> dict[int, dict[int, bytes]]:
-        """After stage 2: what goes to each of those that are there, by receiver and sender."""
+    def neighbours(self, offers: Mapping[int, Offer]) -> dict[int, dict[int, Neighbour]]:
+        """After stage 1: what each client is told of its neighbours."""
+        self.terms.check(len(offers), "keys")
+        self._offers = offers
+        self._wards = {number: [] for number in offers}
+        for number, offer in offers.items():
+            for holder in offer.holders:
+                if holder != number and holder in offers:
+                    self._wards[holder].append(number)
+        found: dict[int, dict[int, Neighbour]] = {}
+        for number in offers:
+            wards = set(self._wards[number])
+            found[number] = {
+                other: Neighbour(offers[other].public, offers[other].signature, other in wards)
+                for other in sorted(wards | self.others(number))
+            }
+        return found
+
+    def others(self, number: int) -> set[int]:
+        """The other holders of a client's shares that have sent keys."""
+        return set(self._offers[number].holders) & self._offers.keys() - {number}
+
+    def routed(
+        self, boxes: Mapping[int, Mapping[int, bytes]]
+    ) -> tuple[dict[int, dict[int, bytes]], dict[int, list[int]]]:
+        """After stage 2: boxes by receiver and sender; and which of its holders have shared."""
         self.terms.check(len(boxes), "shares")
         self._sharers = set(boxes)
-        return {
-            receiver: {
-                sender: sent[receiver] for sender, sent in boxes.items() if sender != receiver
-            }
-            for receiver in boxes
-        }
+        mail = {n: {o: boxes[o][n] for o in self._wards[n] if o in boxes} for n in boxes}
+        return mail, {n: sorted(self.others(n) & self._sharers) for n in boxes}
 
-    def take(self, number: int, masked: Words) -> None:
-        """In stage 3: count a vector in; nothing is kept but the total."""
-        if number not in self._sharers or number in self._arrived:
+    def take(self, number: int, masked: Words, tags: Mapping[int, bytes]) -> None:
+        """In stage 3: count a vector in; nothing is kept but the total and the tags."""
+        if number not in self._sharers or number in self._tags:
             raise RefusedUpdateError("its masked vector was not asked for")
+        if not self._edges(number) <= tags.keys():
+            raise RefusedUpdateError("its tags are not for all its neighbours")
         if self._total is None:
             self._total = np.zeros(len(masked), self.terms.form.words)
         if masked.dtype != self._total.dtype or masked.shape != self._total.shape:
             raise RefusedUpdateError("its masked vector has another shape")
         self._total += masked
-        self._arrived.add(number)
+        self._tags[number] = tags
 
-    def arrived(self) -> list[int]:
-        """After stage 3: whose vectors have come, which all of them are told."""
-        self.terms.check(len(self._arrived), "masked vectors")
-        return sorted(self._arrived)
+    def arrived(self) -> dict[int, Tags]:
+        """After stage 3: for each of those whose vectors have come, the tags that it may see."""
+        self.terms.check(len(self._tags), "masked vectors")
+        return {
+            number: {other: self._tags[other][number] for other in self._known_wards(number)}
+            for number in sorted(self._tags)
+        }
+
+    def included(self, tags: Mapping[int, Mapping[int, bytes]]) -> dict[int, Tags]:
+        """After stage 4: for each of those that have answered, what its holders say of it."""
+        self.terms.check(len(tags), "agreement")
+        return {
+            number: {
+                other: tags[other][number]
+                for other in self.others(number) & tags.keys()
+                if number in tags[other]
+            }
+            for number in tags
+        }
 
     def total(self, revealed: Mapping[int, Revealed]) -> Words:
-        """After stage 4: the sum of the vectors that have come."""
+        """After stage 5: the sum of the vectors that have come."""
         self.terms.check(len(revealed), "unmasking")
         assert self._total is not None
         total = self._total.copy()
-        for number in self._arrived:
-            seed = self._joined({n: answer.seeds.get(number) for n, answer in revealed.items()})
+        for number in self._tags:
+            seed = self._joined(number, {n: a.seeds.get(number) for n, a in revealed.items()})
             total -= stream(seed, len(total), self.terms.form)
-        for gone in self._sharers - self._arrived:
-            key = self._joined({n: answer.keys.get(gone) for n, answer in revealed.items()})
+        for gone in self._sharers - self._tags.keys():
+            key = self._joined(gone, {n: a.keys.get(gone) for n, a in revealed.items()})
             left = KeyPair(key)
-            if left.public != _masks(self._roster[gone]):
+            if left.public != _masks(self._offers[gone].public):
                 raise RefusedUpdateError(f"the shares of client {gone}'s key do not give it")
-            for number in self._arrived:
+            for number in self._edges(gone) & self._tags.keys():
                 # What the one who is gone would have put on cancels what the other has.
-                _add_mask(total, left, gone, number, self._roster[number], self.terms)
+                public = self._offers[number].public
+                _add_mask(total, left, gone, number, public, self.terms, self.about)
         return total
 
-    def _joined(self, shares: Mapping[int, Share | None]) -> bytes:
-        places = {number: place for place, number in enumerate(sorted(self._roster))}
-        there = {places[number]: share for number, share in shares.items() if share is not None}
-        self.terms.check(len(there), "unmasking")
+    def _edges(self, number: int) -> set[int]:
+        """With whom a client has masks in common."""
+        return (self.others(number) | set(self._wards[number])) & self._sharers
+
+    def _known_wards(self, number: int) -> list[int]:
+        return [other for other in self._wards[number] if other in self._tags]
+
+    def _joined(self, number: int, shares: Mapping[int, Share | None]) -> bytes:
+        places = {holder: place for place, holder in enumerate(self._offers[number].holders)}
+        there = {
+            places[holder]: share
+            for holder, share in shares.items()
+            if share is not None and holder in places
+        }
+        self.terms.check_holders(len(there), "unmasking")
         try:
-            return joined(there, self.terms.threshold)
+            return joined(there, self.terms.quorum)
         except ValueError as error:
             raise RefusedUpdateError(f"secure sum: {error}") from error

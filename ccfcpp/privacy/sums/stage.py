@@ -17,6 +17,7 @@ from ccfcpp.engine.exchange import (
     Message,
     RefusedUpdateError,
     Update,
+    part_for,
 )
 from ccfcpp.engine.parts import Addends
 from ccfcpp.engine.payload import not_finite, pack, size
@@ -25,23 +26,28 @@ from ccfcpp.engine.transport import Reply
 from ccfcpp.privacy.config import PrivacyConfig
 from ccfcpp.privacy.noise.levels import Level
 from ccfcpp.privacy.sums.client import addition_of, flattened, unflattened
+from ccfcpp.privacy.sums.masks import TAG_BYTES
 from ccfcpp.privacy.sums.messages import (
+    AGREEMENT,
     KEYS,
     SHARES,
     UNMASKING,
-    Arrived,
     Begun,
     Bounded,
     Keys,
+    Letters,
     Mail,
     Masked,
+    Neighbours,
     Rows,
     Shown,
-    terms_of,
+    digest_of,
+    numbers_of,
     under_masks,
     within_bounds,
 )
-from ccfcpp.privacy.sums.protocol import BOX_BYTES, PUBLIC_BYTES, Collector
+from ccfcpp.privacy.sums.protocol import BOX_BYTES, Collector, Offer, Revealed
+from ccfcpp.privacy.sums.terms import terms_of
 
 Answer = TypeVar("Answer")
 
@@ -191,32 +197,27 @@ def _form(parts: Addends) -> dict[str, tuple[torch.dtype, torch.Size]]:
 class SecureSum(Total):
     """The server sees masked numbers and, in the end, the sum alone.
 
-    Before the exchange clients send keys, and then shares. With the exchange each gets what the
-    others have sealed for it, and answers with its numbers under masks. After it those whose
-    numbers have come send what takes the masks off the sum.
+    Before the exchange clients send keys, and then shares. With the exchange each gets what others
+    have sealed for it, and answers with its numbers under masks. After it those whose numbers have
+    come agree on who is in the sum, and then send what takes the masks off it.
     """
 
     def __init__(self, request: Request, inner: Deliver, like: Addends, stage: Summing) -> None:
         super().__init__(request, inner, like, stage)
         self.terms = terms_of(stage.config, request.task, len(request.members))
-        self.collector = Collector(self.terms)
-        self._sharers: list[Member] = []
+        about = digest_of(request.exchange, request.message)
+        self.collector = Collector(self.terms, [member.id for member in request.members], about)
+        self._mail = Mail.of({}, {})
 
     def begin(self) -> None:
         """Keys, and boxes with shares."""
-        members = self.request.members
-        keys = self._asked(KEYS, Begun(len(members)), members, "keys", Keys.read)
-        roster = self.collector.roster(keys)
-        there = [member for member in members if member.id in roster]
-        listed = Rows.of(roster, PUBLIC_BYTES)
-        boxes = self._asked(SHARES, listed, there, "shares", lambda it: it.bytes_of(BOX_BYTES))
-        for number in [n for n, own in boxes.items() if own.keys() != roster.keys() - {n}]:
-            del boxes[number]
-            self._lose(number, "shares", RefusedUpdateError("they are not for all others"))
-        routed = self.collector.routed(boxes)
-        self._sharers = [member for member in there if member.id in routed]
-        self._mail = Mail.of(routed)
-        self.bytes_down += size(pack(self._mail)) * len(self._sharers)
+        collector, asked = self.collector, [member.id for member in self.request.members]
+        offers = self._asked(KEYS, Begun(numbers_of(asked)), asked, "keys", self._offer)
+        known = Neighbours.of(collector.neighbours(offers))
+        boxes = self._asked(SHARES, known, [*offers], "shares", self._boxes)
+        self._mail = Mail.of(*collector.routed(boxes))
+        self._sharers = [*boxes]
+        self.bytes_down += sum(size(pack(self._mail.to(number))) for number in self._sharers)
 
     def replies(self) -> Iterator[Reply]:
         """Masked numbers of those that have shared, and why there are none of others."""
@@ -224,42 +225,64 @@ class SecureSum(Total):
             yield Reply(number, reason, bytes_down=0)
         masked = under_masks(self.request.exchange)
         message = masked.message(message=self.request.message, mail=self._mail)
-        yield from self.inner(self.ask(masked, message, self._sharers))
+        yield from self.inner(self.ask(masked, message, self._members(self._sharers)))
 
     def add(self, reply: Reply) -> None:
         """Count masked numbers in."""
         numbers = sum(part.numel() for part in self.like.values())
-        words = _of_type(Masked, reply.update).read(self.terms.form, numbers)
-        self.collector.take(reply.client, words)
-        self.bytes_up += words.nbytes
+        update = _of_type(Masked, reply.update)
+        self.collector.take(reply.client, *update.read(self.terms.form, numbers))
+        self.bytes_up += size(pack(update))
 
     def total(self) -> Tensor:
-        """Take the masks off."""
-        arrived = self.collector.arrived()
-        there = [member for member in self._sharers if member.id in arrived]
-        message = Arrived(torch.tensor(arrived))
-        revealed = self._asked(UNMASKING, message, there, "unmasking", Shown.read)
-        return self.terms.form.decoded(self.collector.total(revealed))
+        """Agree on who is in the sum, and take the masks off."""
+        collector = self.collector
+        arrived = collector.arrived()
+        message = Letters.of(arrived, TAG_BYTES)
+        tags = self._asked(AGREEMENT, message, [*arrived], "agreement", self._tags)
+        included = Letters.of(collector.included(tags), TAG_BYTES)
+        revealed = self._asked(UNMASKING, included, [*tags], "unmasking", self._shown)
+        return self.terms.form.decoded(collector.total(revealed))
+
+    def _offer(self, number: int, update: Keys) -> Offer:
+        offer = update.read()
+        self.collector.check(number, offer)
+        return offer
+
+    def _boxes(self, number: int, update: Rows) -> dict[int, bytes]:
+        boxes = update.bytes_of(BOX_BYTES)
+        if boxes.keys() != self.collector.others(number):
+            raise RefusedUpdateError("they are not for all holders")
+        return boxes
+
+    def _tags(self, number: int, update: Rows) -> dict[int, bytes]:
+        return update.bytes_of(TAG_BYTES)
+
+    def _shown(self, number: int, update: Shown) -> Revealed:
+        return update.read()
+
+    def _members(self, numbers: Sequence[int]) -> list[Member]:
+        return [self.request.member[number] for number in numbers]
 
     def _asked(
         self,
         exchange: Exchange[Message, Update],
         message: Message,
-        members: Sequence[Member],
+        clients: Sequence[int],
         stage: str,
-        read: Callable[[Update], Answer],
+        read: Callable[[int, Update], Answer],
     ) -> dict[int, Answer]:
         """The answers at a stage, as they are read, by the client's number; others are lost."""
-        request = self.ask(exchange, message, members)
+        request = self.ask(exchange, message, self._members(clients))
         request = dataclasses.replace(request, task=dataclasses.replace(request.task, last=False))
         found: dict[int, Answer] = {}
         for reply in self.inner(request):
             if not isinstance(reply.update, AbsentClientError):
-                self.bytes_down += size(pack(message))
+                self.bytes_down += size(pack(part_for(message, reply.client)))
             try:
                 update = _of_type(exchange.update, reply.update)
                 self.bytes_up += size(pack(update))
-                found[reply.client] = read(update)
+                found[reply.client] = read(reply.client, update)
             except RefusedUpdateError as refusal:
                 self._lose(reply.client, stage, refusal)
         return found

@@ -1,0 +1,151 @@
+"""How a client knows the others in a secure sum: by a roster that the authority has signed."""
+
+import hashlib
+import json
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.utils import (
+    decode_dss_signature,
+    encode_dss_signature,
+)
+
+from ccfcpp.core.errors import UsageError
+from ccfcpp.core.files import write_whole
+from ccfcpp.deployment.client.rules import NO_ROSTER, ForbiddenError
+from ccfcpp.deployment.keys.certificates import PrivateKey, read_certificate
+from ccfcpp.deployment.keys.roster import PublicKey, SignedRoster
+from ccfcpp.deployment.link.run_spec import RunSpec
+from ccfcpp.engine.exchange import RefusedUpdateError
+from ccfcpp.privacy.sums.identity import SIGNATURE_BYTES, Before, Floor, Guard
+
+_NUMBER_BYTES = SIGNATURE_BYTES // 2
+_TITLE = b"ccfcpp secure sum\n"
+"""In front of what is signed: nothing else that the key of a client signs begins so."""
+_MOST_NAMES = 20
+"""Clients that are named to the owner."""
+
+
+class KeyIdentity:
+    """A client of a run, whose key signs, and which knows the keys of all clients of a roster.
+
+    Args:
+        private: The client's key.
+        keys: The clients', by their numbers.
+        context: What a signature is for beside its content: the run, and all that clients are told
+            of it.
+    """
+
+    def __init__(self, private: PrivateKey, keys: Sequence[PublicKey], context: bytes) -> None:
+        self._private = private
+        self._keys = keys
+        self._context = _TITLE + context
+
+    def signed(self, content: bytes) -> bytes:
+        """Return the client's signature, as two numbers."""
+        made = self._private.sign(self._context + content, ec.ECDSA(hashes.SHA384()))
+        return b"".join(part.to_bytes(_NUMBER_BYTES, "big") for part in decode_dss_signature(made))
+
+    def check(self, client: int, signature: bytes, content: bytes) -> None:
+        """Raise ``RefusedUpdateError`` unless a client of the roster has signed some content."""
+        halves = signature[:_NUMBER_BYTES], signature[_NUMBER_BYTES:]
+        one, other = (int.from_bytes(half, "big") for half in halves)
+        try:
+            if not 0 <= client < len(self._keys):
+                raise InvalidSignature
+            self._keys[client].verify(
+                encode_dss_signature(one, other),
+                self._context + content,
+                ec.ECDSA(hashes.SHA384()),
+            )
+        except InvalidSignature as error:
+            raise RefusedUpdateError(
+                f"the keys of client {client} are not signed by that client of the roster"
+            ) from error
+
+
+class Rosters:
+    """The signed rosters that a client knows, and what it has shown in the runs with them.
+
+    Args:
+        key: File of the client's private key.
+        authority: File of the authority's certificate.
+        folder: Rosters are kept there.
+        say: Tells the owner something.
+    """
+
+    def __init__(
+        self, key: Path, authority: Path, folder: Path, say: Callable[[str], None]
+    ) -> None:
+        private = serialization.load_ssh_private_key(key.read_bytes(), None)
+        if not isinstance(private, PrivateKey):
+            raise UsageError(f"{key} is of another kind: make a key with ccfcpp keys client")
+        self._private = private
+        self._authority = read_certificate(authority)
+        self._folder = folder
+        self._say = say
+        self._before: dict[str, dict[tuple[int, int], Before]] = defaultdict(dict)
+
+    def take(self, content: bytes) -> None:
+        """Keep a roster that the server has passed on, and tell the owner of a new one.
+
+        Raises:
+            ForbiddenError: The authority has not signed it, or this client is not on it.
+        """
+        if not content:
+            raise ForbiddenError(NO_ROSTER)
+        roster = self._read(content)
+        path = self._path(roster.digest)
+        if not path.exists():
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            write_whole(path, content)
+            self._say(f"secure sums with {_described(roster)}")
+
+    def guard(self, run: str, spec: RunSpec, number: int, floor: Floor) -> Guard:
+        """Return what protects this client in a run.
+
+        Args:
+            run: Token of the run.
+            spec: Description of the run. All clients must have been told the same: others, with
+                which vectors vanish, would leave one client alone in a sum.
+            number: Of this client, by which it is on the roster.
+            floor: What its owner demands of a sum.
+
+        Raises:
+            ForbiddenError: There is no such roster, or this client is another one on it.
+        """
+        path = self._path(spec.roster)
+        if not spec.roster or not path.exists():
+            raise ForbiddenError(NO_ROSTER)
+        roster = self._read(path.read_bytes())
+        keys = [*roster.keys.values()]
+        if roster.digest != spec.roster or keys.index(self._private.public_key()) != number:
+            raise ForbiddenError("the run's numbers are not those of the signed roster")
+        told = json.dumps([run, spec.model_dump(mode="json")], sort_keys=True)
+        context = hashlib.sha256(told.encode()).digest()
+        return Guard(KeyIdentity(self._private, keys, context), floor, self._before[run])
+
+    def _path(self, digest: str) -> Path:
+        return self._folder / f"{digest}.signed"
+
+    def _read(self, content: bytes) -> SignedRoster:
+        try:
+            roster = SignedRoster.read(content, self._authority)
+        except UsageError as error:
+            raise ForbiddenError(f"{error} (ca.crt)") from error
+        if self._private.public_key() not in roster.keys.values():
+            raise ForbiddenError("this client is not on the signed roster: ccfcpp keys roster")
+        return roster
+
+
+def _described(roster: SignedRoster) -> str:
+    names, more = [*roster.keys][:_MOST_NAMES], len(roster.keys) - _MOST_NAMES
+    others = f" and {more} more" if more > 0 else ""
+    return (
+        f"{len(roster.keys)} clients, signed by the authority: {', '.join(names)}{others} "
+        f"(roster {roster.digest[:16]})"
+    )

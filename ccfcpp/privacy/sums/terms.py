@@ -1,0 +1,91 @@
+"""The terms of a secure sum, on which server and clients agree before it begins."""
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+from ccfcpp.engine.exchange import RefusedUpdateError, Task
+from ccfcpp.privacy.config import PrivacyConfig
+from ccfcpp.privacy.sums.fixed_point import FixedPoint
+from ccfcpp.privacy.sums.identity import most_drawn
+
+_ALL_HOLD = 100
+"""Up to so many clients each of them holds shares of all others."""
+_ASSUMED = 10
+"""One client of so many may collude with the server, and another one may be lost."""
+
+
+class BelowThresholdError(RefusedUpdateError):
+    """Too few clients are left for a secure sum; nothing of it can be known."""
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What server and clients know of a sum before it begins.
+
+    Attributes:
+        purpose: Names this sum; nothing made for another one fits.
+        threshold: How many clients must be there in every stage: more than half of those asked.
+        form: How numbers travel.
+        asked: How many clients were asked; no number may be too large for a sum of so many.
+        holders: k: how many clients hold shares of a client's secrets, itself among them.
+    """
+
+    purpose: bytes
+    threshold: int
+    form: FixedPoint
+    asked: int
+    holders: int
+
+    def __post_init__(self) -> None:
+        if self.threshold < 2:
+            raise ValueError(f"a sum of {self.threshold} clients hides nothing")
+
+    @property
+    def quorum(self) -> int:
+        """How many shares give a secret: the threshold's part of the holders."""
+        return -(-self.threshold * self.holders // self.asked)
+
+    def check(self, there: int, stage: str) -> None:
+        """Raise ``BelowThresholdError`` where fewer clients than the threshold are there."""
+        self._check(there, self.threshold, "clients", stage)
+
+    def check_holders(self, there: int, stage: str) -> None:
+        """Raise ``BelowThresholdError`` where fewer holders than the quorum are there."""
+        self._check(there, self.quorum, f"of {self.holders} holders of shares", stage)
+
+    def _check(self, there: int, needed: int, whose: str, stage: str) -> None:
+        if there < needed:
+            raise BelowThresholdError(
+                f"secure sum: {there} {whose} at the stage of {stage}, and it needs {needed} "
+                "(privacy.threshold)"
+            )
+
+
+def terms_of(config: PrivacyConfig, task: Task, asked: int) -> Terms:
+    """What both sides know of the sum of a task over so many clients."""
+    wanted = 2 * asked // 3 + 1 if config.threshold is None else config.threshold
+    # With half of them the server could have both secrets of a client.
+    threshold = max(2, asked // 2 + 1, wanted)
+    purpose = f"{task.system}/{task.round}/{task.index}".encode()
+    form = FixedPoint(config.bits, config.behind_the_point)
+    holders = min(asked, config.holders or fewest_holders(asked, threshold))
+    return Terms(purpose, threshold, form, asked, holders)
+
+
+@lru_cache(maxsize=256)
+def fewest_holders(asked: int, threshold: int) -> int:
+    """How many clients hold shares of a client's secrets, if nothing else is asked for.
+
+    Up to a hundred clients it is all of them. Of more it is the least number with which the sum is
+    there, and nobody's part of it can be known, if a tenth of the clients collude with the server
+    and another tenth is lost; but with a negligible probability. It grows with the logarithm of the
+    number of clients.
+    """
+    few = range(_ALL_HOLD, asked)
+    return next((holders for holders in few if _suffices(asked, threshold, holders)), asked)
+
+
+def _suffices(asked: int, threshold: int, holders: int) -> bool:
+    quorum = -(-threshold * holders // asked)
+    worst = most_drawn(asked // _ASSUMED, asked - 1, holders - 1)
+    return 2 * quorum > holders + worst and holders - quorum >= worst
