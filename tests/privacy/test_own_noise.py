@@ -29,11 +29,10 @@ from ccfcpp.engine.stages import Request, through
 from ccfcpp.engine.transport import InProcess
 from ccfcpp.privacy.config import PrivacyConfig
 from ccfcpp.privacy.noise.mechanism import Bounds, NoiseSource, shares
-from ccfcpp.privacy.sums import client as clients_half
 from ccfcpp.privacy.sums.client import works_in_sums
 from ccfcpp.privacy.sums.identity import Floor
 from ccfcpp.privacy.sums.own_noise import EXPONENT, OwnNoise, agreed_terms, sure
-from ccfcpp.privacy.sums.protocol import Collector
+from ccfcpp.privacy.sums.protocol import Collector, Participant
 from ccfcpp.privacy.sums.stage import Summing
 from ccfcpp.privacy.sums.terms import terms_of
 from tests.support.federation import CPU
@@ -171,7 +170,7 @@ def summed(
     numbers = len(next(iter(vectors.values())))
     members = [client.member for client in clients]
     request = Request(Receiving(numbers), TASK, Nothing(), members)
-    masked, total = clients_half.Participant.masked, Collector.total
+    masked, total = Participant.masked, Collector.total
 
     def noting(participant: Any, words: Any) -> Any:
         seen.words[participant.number] = words.tolist()
@@ -183,7 +182,7 @@ def summed(
         return found
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(clients_half.Participant, "masked", noting)
+        patched.setattr(Participant, "masked", noting)
         patched.setattr(Collector, "total", noted)
         replies = list(through(transport, [Lossy(loses), Summing(config)])(request))
     return [reply.update for reply in replies], seen

@@ -66,7 +66,8 @@ def _accepted(candidates: int, exponent: int, words: UniformWords) -> Integers:
     taken = _is_exponential(rest, bits, words)
     far = np.flatnonzero(taken & (whole > 0))
     taken[far] = _successes(len(far), words) >= whole[far]
-    return np.where(signs[taken] == 1, -sizes[taken], sizes[taken])
+    found: Integers = np.where(signs == 1, -sizes, sizes)[taken]
+    return found
 
 
 def _successes(numbers: int, words: UniformWords) -> Integers:
