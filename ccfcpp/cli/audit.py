@@ -56,6 +56,7 @@ def _runs(entries: list["Entry"], spending: "Spending") -> list[str]:
         if first.privacy is not None:
             spent = spending.epsilon(_DELTA, first.run)
             noise = f"ε = {spent:.3g} spent, of {first.privacy:g} that the server says"
+            noise += ", with noise of the clients" if first.own_noise else ""
         lines += [
             f"{first.method} for {first.server}, {first.time} to {last.time}",
             f"  may send: {', '.join(first.kinds)}; secure sums: "

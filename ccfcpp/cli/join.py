@@ -82,7 +82,8 @@ class Terms:
         typer.Option(
             "--only-private",
             metavar="EPSILON",
-            help="Refuse a run without differential privacy, or with a larger ε.",
+            help="Refuse a run without differential privacy, or with a larger ε; with "
+            "--only-secure-sums also one in which the server adds the noise.",
         ),
     ] = None
     budget: Annotated[

@@ -5,11 +5,13 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from ccfcpp.core.conditions import When
+from ccfcpp.core.conditions import Either, When
 from ccfcpp.core.config import Count, PositiveNumber, Section
 
 _SECURE = When("privacy.secure_sums")
 _PRIVATE = When("privacy.level", "client", "image")
+_OWN_NOISE = When("privacy.noise_at", "clients")
+_FIXED_POINT = Either(When("privacy.level", "none"), When("privacy.noise_at", "server"))
 
 
 class PrivacyConfig(Section):
@@ -26,8 +28,11 @@ class PrivacyConfig(Section):
     server, and another tenth be lost."""
     bits: Annotated[Literal[32, 64], _SECURE] = 64
     """Of a number in a secure sum, modulo 2 to that power."""
-    fraction_bits: Annotated[Annotated[int, Field(ge=1, le=62)] | None, _SECURE] = None
-    """Of these, bits behind the point; null: half of them."""
+    fraction_bits: Annotated[Annotated[int, Field(ge=1, le=62)] | None, _SECURE, _FIXED_POINT] = (
+        None
+    )
+    """Of these, bits behind the point; null: half of them. Where clients add the noise, numbers are
+    integers, in a unit that follows from the noise."""
     smallest_count: Count = 0
     """A client sends no centroid, mean or sum over fewer of its images."""
     level: Literal["none", "client", "image"] = "none"
@@ -46,12 +51,26 @@ class PrivacyConfig(Section):
     clips: Annotated[dict[str, PositiveNumber], _PRIVATE] = Field(default_factory=dict)
     """The same for parts of updates that have a bound of their own, such as ``gradient``, ``model``
     or ``counts``; or for one sum, such as ``sums/predictions``."""
+    noise_at: Annotated[Literal["clients", "server"], _PRIVATE, _SECURE] = "clients"
+    """With secure sums: who adds the noise. Each of the ``clients`` adds a part of it under its
+    masks, so that the server sees no sum without noise; or the ``server`` adds it to the sum."""
+    colluders: Annotated[Count, _PRIVATE, _SECURE, _OWN_NOISE] = 0
+    """How many clients may tell the server their parts of the noise; the others add more."""
+    accountant: Annotated[Literal["pld", "rdp"], _PRIVATE] = "pld"
+    """How ε adds up: by privacy loss distributions, or by Rényi divergences, which give more."""
     reproducible_noise: Annotated[bool, _PRIVATE] = False
     """Draw noise and samples from the run's seed. It then protects nothing."""
 
     @property
+    def own_noise(self) -> bool:
+        """Whether clients add the noise."""
+        return self.secure_sums and self.level != "none" and self.noise_at == "clients"
+
+    @property
     def behind_the_point(self) -> int:
         """Bits behind the point."""
+        if self.own_noise:
+            return 0
         return self.bits // 2 if self.fraction_bits is None else self.fraction_bits
 
     @property

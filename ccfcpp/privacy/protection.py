@@ -5,12 +5,14 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from ccfcpp.core.errors import UsageError
-from ccfcpp.engine.exchange import AnyClientWork, AnyExchange
+from ccfcpp.engine.exchange import AnyClientWork, AnyExchange, RefusedUpdateError, Task
 from ccfcpp.privacy.config import PrivacyConfig
 from ccfcpp.privacy.noise.levels import ImageLevel, Level
 from ccfcpp.privacy.sums.addition import refuse_alone
 from ccfcpp.privacy.sums.client import works_in_sums
+from ccfcpp.privacy.sums.own_noise import sure
 from ccfcpp.privacy.sums.stage import Summing
+from ccfcpp.privacy.sums.terms import terms_of
 
 
 class Protection:
@@ -31,13 +33,16 @@ class Protection:
         clients: int,
         mechanism: Level | None = None,
     ) -> None:
+        check_fits(config, system, exchanges)
+        if config.secure_sums:
+            _check_threshold(config, clients)
+        if mechanism is not None:
+            # Clients that add noise must know how much.
+            config = config.model_copy(update={"noise": mechanism.budget.noise})
         self.config = config
         self.clients = clients
         self.mechanism = mechanism
         self.stage = Summing(config, mechanism)
-        check_fits(config, system, exchanges)
-        if config.secure_sums:
-            _check_threshold(config, clients)
 
     @property
     def merges(self) -> bool:
@@ -115,3 +120,8 @@ def _check_threshold(config: PrivacyConfig, clients: int) -> None:
             f"privacy.threshold = {config.threshold} is more than the {clients} connected clients: "
             f"give at most {clients}"
         )
+    if config.own_noise:
+        try:
+            sure(terms_of(config, Task("", "", 0, 0), clients), config.colluders)
+        except RefusedUpdateError as refusal:
+            raise UsageError(str(refusal)) from refusal

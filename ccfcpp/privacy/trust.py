@@ -17,6 +17,8 @@ def trust_rows(summary: Mapping[str, Any]) -> dict[str, str]:
     if "epsilon" in found:
         level = f"{found['level']} level: ε = {found['epsilon']:.3g} of {found['budget']:g}, "
         rows["privacy"] = f"{level}δ = {found['delta']:g}; it hides {found['hides']}"
+        if found.get("noise_at") == "clients":
+            rows["privacy"] += "; the clients added the noise"
         if found["budget_ended_the_run"]:
             rows["privacy"] += "; the budget ended the run before its last round"
         if found["reproducible_noise"]:

@@ -72,20 +72,22 @@ def first_state(experiment: DeployedExperiment) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("system", "level", "sums"),
+    ("system", "level", "noise_at"),
     [
-        ("fed-scan", "client", False),
-        ("ccfc++", "client", False),
-        ("ccfc++ local", "client", False),
-        ("ccfc++", "client", True),
-        ("fed-scan", "image", False),
-        ("fed-scan", "image", True),
+        ("fed-scan", "client", None),
+        ("ccfc++", "client", None),
+        ("ccfc++ local", "client", None),
+        ("ccfc++", "client", "clients"),
+        ("fed-scan", "client", "server"),
+        ("fed-scan", "image", None),
+        ("fed-scan", "image", "clients"),
     ],
 )
 def test_a_run_ends_in_the_bits_of_one_process(
-    system: str, level: str, sums: bool, tmp_path: Path
+    system: str, level: str, noise_at: str | None, tmp_path: Path
 ) -> None:
-    privacy = {"level": level, "secure_sums": sums}
+    sums = {"secure_sums": True, "noise_at": noise_at} if noise_at else {}
+    privacy = {"level": level, **sums}
     experiment, grid = started(tmp_path, system, **privacy)
     summary = run(experiment, tmp_path / "run")
     assert summary["refused_updates"] == 0
@@ -328,6 +330,28 @@ def test_an_owner_can_insist_on_noise(privacy: Tree, reason: str, tmp_path: Path
         experiment_on(grid, config_of("fed-scan", **{**ENOUGH, **privacy}))
     assert len(said) == len(SIZES)
     assert all(f"{reason} (--only-private" in line and "\n" not in line for line in said)
+
+
+@pytest.mark.parametrize("noise_at", ["clients", "server"])
+def test_an_owner_who_trusts_no_server_wants_noise_of_the_clients(
+    noise_at: str, tmp_path: Path
+) -> None:
+    grid = grid_of(labelled_clients(*SIZES), tmp_path)
+    said: list[str] = []
+    for worker in grid.workers.values():
+        worker.rules = Rules(smallest_count=0, only_secure_sums=True, only_private=8.0)
+        worker.say = said.append
+    config = config_of("fed-scan", **ENOUGH, secure_sums=True, noise_at=noise_at)
+    if noise_at == "server":
+        with pytest.raises(UsageError, match="3 of 3 clients cannot take part"):
+            experiment_on(grid, config)
+        assert all("noise_at = server lets the server see sums without noise" in x for x in said)
+        return
+    experiment = experiment_on(grid, config)
+    _, report = experiment.federation().run_round(first_state(experiment), 0)
+    assert not report.refused
+    folder = next(iter(grid.workers.values())).folder
+    assert "that the server says, with noise of the clients" in ccfcpp("audit", folder).stdout
 
 
 def test_an_insisting_client_refuses_tasks_whose_specification_has_changed(tmp_path: Path) -> None:

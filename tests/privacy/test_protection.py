@@ -20,7 +20,7 @@ from ccfcpp.core.errors import UsageError
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.algorithm import Crew
 from ccfcpp.engine.client import Client, Member
-from ccfcpp.engine.exchange import AnyExchange, Task, part_for
+from ccfcpp.engine.exchange import Task, part_for
 from ccfcpp.engine.federation import Federation, RoundReport
 from ccfcpp.engine.parts import Mean, form_of, groups, part_of
 from ccfcpp.engine.payload import pack, size
@@ -31,6 +31,7 @@ from ccfcpp.privacy.noise.images import bounding_of
 from ccfcpp.privacy.noise.levels import ClientLevel, Level
 from ccfcpp.privacy.sums.addition import Addition
 from ccfcpp.privacy.sums.fixed_point import FixedPoint
+from ccfcpp.privacy.sums.own_noise import OwnNoise
 from tests.support.clustering import clients_of_sizes, made, tiny
 from tests.support.sums import InTheOpen, Loss, federation_of, protected
 
@@ -161,6 +162,8 @@ def private(more: Tree | None = None, /, **privacy: object) -> ClusteringExperim
         ({"bits": 32, "fraction_bits": 31}, "leaves none before the point"),
         ({"bits": 32, "secure_sums": True, "level": "image"}, "beyond their bounds; give 64"),
         ({"secure_sums": True, "threshold": 4, "level": "client"}, "fewer than the 4 it needs"),
+        ({"secure_sums": True, "level": "image", "colluders": 2}, "privacy.colluders = 2 is too"),
+        ({"secure_sums": True, "level": "image", "noise": 1e-7, "epsilon": 1e18}, "too little for"),
     ],
 )
 def test_bad_input_has_one_line(privacy: Mapping[str, object], reason: str) -> None:
@@ -248,27 +251,31 @@ class Watched:
             yield reply
 
 
-COVERED = [(name, "client", {"sums", "slopes", "gradient", "figures", "counts"}) for name in CAN]
-COVERED[3:] = [
-    (name, "client", {"sums", "slopes", "gradient", "figures", "counts", "model", "samples"})
-    for name in list(CAN)[3:]
-]
+STEPS = {"sums", "slopes", "gradient", "figures", "counts"}
+MERGING = STEPS | {"neighbours", "holders"}
+COVERED = [(name, "client", MERGING) for name in CAN]
+COVERED[3:] = [(name, "client", MERGING | {"model", "samples"}) for name in list(CAN)[3:]]
 
 
 @needs_accountant
 @pytest.mark.parametrize(
-    ("name", "level", "kinds", "secure"),
+    ("name", "level", "kinds", "noise_at"),
     [
-        *((*each, False) for each in COVERED),
-        ("fed-scan", "image", COVERED[0][2], False),
-        ("fed-scan", "image", COVERED[0][2], True),
-        ("ccfc++, synchronised", "image", COVERED[0][2], False),
-        ("ccfc++, synchronised", "image", COVERED[0][2], True),
-        ("ccfc++, local", "client", COVERED[3][2], True),
+        *((*each, None) for each in COVERED),
+        ("fed-scan", "image", STEPS, None),
+        ("fed-scan", "image", STEPS, "server"),
+        ("fed-scan", "image", STEPS, "clients"),
+        ("ccfc++, synchronised", "image", STEPS, None),
+        ("ccfc++, synchronised", "image", STEPS, "clients"),
+        ("ccfc++, local", "client", COVERED[3][2], "clients"),
     ],
 )
 def test_every_tensor_of_every_update_goes_through_the_mechanism(
-    name: str, level: str, kinds: set[str], secure: bool, monkeypatch: pytest.MonkeyPatch
+    name: str,
+    level: str,
+    kinds: set[str],
+    noise_at: str | None,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """What reaches the server's work is made of noised totals alone, number by number.
 
@@ -277,14 +284,18 @@ def test_every_tensor_of_every_update_goes_through_the_mechanism(
     method, tree = CAN[name]
     if level == "image":
         tree = merge(tree, ALONE)
-    privacy = {"level": level, "epsilon": 1e4, "noise": 5.0, "secure_sums": secure}
+    sums = {"secure_sums": True, "noise_at": noise_at} if noise_at else {}
+    privacy = {"level": level, "epsilon": 1e4, "noise": 5.0, **sums}
     small: Tree = {"data": {"images": 100}, "partition": {"clients": 4}, "privacy": privacy}
     experiment = ClusteringExperiment(tiny(method, tree, small))
 
-    def marked(exchange: AnyExchange, totals: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def marked(what: object, totals: Mapping[str, Tensor]) -> dict[str, Tensor]:
         return {name: torch.full_like(total, MARK) for name, total in totals.items()}
 
-    monkeypatch.setattr(level_of(experiment), "published", marked)
+    if noise_at == "clients":
+        monkeypatch.setattr(OwnNoise, "scaled", marked)
+    else:
+        monkeypatch.setattr(level_of(experiment), "published", marked)
     assert experiment.protection is not None
     plain, watched = experiment.federation(), Watched(MARK / 4)
     running: Federation[Any, Any] = Federation(

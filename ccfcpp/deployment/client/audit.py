@@ -27,6 +27,7 @@ class Entry:
         bytes: How many were sent, without the header.
         privacy: ε of the run at most, as its description says; None without differential privacy.
         secure_sums: Whether the server learns sums over clients alone.
+        own_noise: Whether the clients add the noise.
         time: When the answer was ready, in UTC.
     """
 
@@ -41,6 +42,7 @@ class Entry:
     bytes: int = 0
     privacy: float | None = None
     secure_sums: bool = False
+    own_noise: bool = False
     time: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
 
 

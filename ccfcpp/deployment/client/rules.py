@@ -118,6 +118,8 @@ class Rules(Section):
             return "privacy.reproducible_noise protects nothing"
         if most is not None and privacy.epsilon > most:
             return f"privacy.epsilon = {privacy.epsilon:g} is more than {most:g}"
+        if self.only_secure_sums and not privacy.own_noise:
+            return "privacy.noise_at = server lets the server see sums without noise"
         if privacy.delta > self.delta:
             return f"privacy.delta = {privacy.delta:g} is more than {self.delta:g}"
         return None

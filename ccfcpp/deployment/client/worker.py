@@ -127,6 +127,7 @@ class Worker:
                 bytes=sent,
                 privacy=None if privacy.level == "none" else privacy.epsilon,
                 secure_sums=privacy.secure_sums,
+                own_noise=privacy.own_noise,
             )
         )
 

@@ -20,6 +20,9 @@ from ccfcpp.privacy.noise.mechanism import Bounds, NoiseSource, client_bounds, i
 
 Works = Sequence[AnyServerWork]
 
+_LEAST_OWN_NOISE = 1e-6
+"""With less, the integers that clients send would be too large."""
+
 
 class Level(ABC):
     """The mechanism of a run, and its guard.
@@ -50,17 +53,21 @@ class Level(ABC):
     ) -> None:
         check_installed()
         self.config = config
-        self.trusted = self.trusted.format(
-            seen="sums" if config.secure_sums else "each client's part"
-        )
+        self.trusted = self._trusted()
         self.randomness = randomness
         self.source = NoiseSource(randomness if config.reproducible_noise else None)
         releases = [release for works in rounds for release in self.releases(works)]
-        self.planned = Budget(1.0, config.epsilon, config.delta)
+        limits = config.epsilon, config.delta, config.accountant
+        self.planned = Budget(1.0, *limits)
         self.planned.spend(releases)
-        noise = config.noise or least_noise(self.planned.releases, config.epsilon, config.delta)
+        noise = config.noise or least_noise(self.planned.releases, *limits)
         self.planned.noise = noise
-        self.budget = Budget(noise, config.epsilon, config.delta)
+        self.budget = Budget(noise, *limits)
+        if config.own_noise and noise < _LEAST_OWN_NOISE:
+            raise UsageError(
+                f"privacy.noise = {noise:.3g} is too little for privacy.noise_at = clients, which "
+                f"goes down to {_LEAST_OWN_NOISE:g}: give privacy.noise_at = server"
+            )
         if not self.budget.allows(self.releases(rounds[0])):
             raise UsageError(
                 f"privacy.epsilon = {config.epsilon:g} does not allow one round with privacy.noise "
@@ -80,6 +87,17 @@ class Level(ABC):
     @abstractmethod
     def contributed(self, exchange: AnyExchange, parts: Addends) -> Addends:
         """What of a client's parts is added up."""
+
+    def _trusted(self) -> str:
+        config = self.config
+        if not config.own_noise:
+            seen = "sums" if config.secure_sums else "each client's part"
+            return self.trusted.format(seen=seen)
+        who = f"all of them but {config.colluders}" if config.colluders else "all of them"
+        return (
+            "no server; each client, to bound its own part, and the clients of a secure sum, "
+            f"{who}, to add their parts of the noise"
+        )
 
     def open(self, path: Path) -> None:
         """Go on with what a run's ledger says is spent."""
@@ -132,6 +150,8 @@ class Level(ABC):
             "budget": self.config.epsilon,
             "budget_ended_the_run": self.is_spent,
             "noise": self.budget.noise,
+            "noise_at": "clients" if self.config.own_noise else "server",
+            "accountant": self.config.accountant,
             "neighbours": self.neighbours,
             "hides": self.hides,
             "trusted": self.trusted,
@@ -163,6 +183,11 @@ class ClientLevel(Level):
     ) -> None:
         self.sampled = sampled
         self.contributors = sampled * clients
+        if config.own_noise:
+            # Who takes part in a secure sum cannot be hidden from its server.
+            self.neighbours = "what one client adds to all sums is there, or is 0"
+            self.hides = "what any one client adds to the run, from all its images"
+            self.public = "which clients take part, and the number of images of each"
         _check_no_round_fails(config, sampled * (1 - dropout), clients, len(rounds))
         super().__init__(config, rounds, randomness)
 

@@ -22,6 +22,7 @@ from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.exchange import AnyExchange
 from ccfcpp.engine.parts import Addends, Part, Sum, groups, part_of
 from ccfcpp.privacy.config import PrivacyConfig
+from ccfcpp.privacy.noise.discrete import Integers, UniformWords, discrete_normal
 
 _JUST_WITHIN = 1 - 2**-30
 """What is clipped has a norm below its bound, also as rounded and added up by another processor:
@@ -137,8 +138,40 @@ class Bounds:
             }
         return found
 
+    def steps(
+        self, parts: Mapping[str, Tensor], noise: float, deviation: float
+    ) -> dict[str, float]:
+        """Of what numbers become multiples, so that integers have noise of z = ``noise``.
+
+        With the step h of a group, whose d numbers are rounded to multiples of it, one contributor
+        changes them by C + √d h at most. Noise of ``deviation`` steps is z (C + √d h)/√w if
+        h = z C/√w / (deviation − z √d/√w).
+
+        Args:
+            parts: Sums by name, whose numbers do not matter.
+            noise: Standard deviation by what one contributor can change.
+            deviation: That of the noise, in steps.
+
+        Returns:
+            The step by name; not positive, or infinite, where the noise is too little for any.
+        """
+        found: dict[str, float] = {}
+        grouped = self._groups(parts)
+        share = shares(self.exchange.parts, grouped)
+        for group, names in grouped.items():
+            scaled = noise / math.sqrt(share[group])
+            rest = deviation - scaled * math.sqrt(sum(parts[name].numel() for name in names))
+            step = scaled * self.of(group) / rest if rest else math.inf
+            found |= dict.fromkeys(names, step)
+        return found
+
     def _groups(self, names: Iterable[str]) -> dict[str, list[str]]:
         return groups(self.exchange.parts, names)
+
+
+def bounds_of(config: PrivacyConfig, exchange: AnyExchange) -> Bounds:
+    """How large a contribution to an exchange may be, on the level of a run."""
+    return (image_bounds if config.level == "image" else client_bounds)(config, exchange)
 
 
 def client_bounds(config: PrivacyConfig, exchange: AnyExchange) -> Bounds:
@@ -182,6 +215,15 @@ class NoiseSource:
             return _uniform(numbers)
         return torch.from_numpy(self._generator(self._reproducible).random(numbers))
 
+    def discrete(self, numbers: int, exponent: int, purpose: str) -> Integers:
+        """int64 of shape (numbers,), discrete Gaussians of deviation 2^exponent.
+
+        Where they follow from the run's seed, they are others for another purpose.
+        """
+        own = self._reproducible
+        words = np.random.Philox(own.integer(purpose)).random_raw if own else _words()
+        return discrete_normal(numbers, exponent, words)
+
     def of(self, randomness: Randomness) -> "NoiseSource":
         """The same for another round or client, where numbers follow from anything."""
         return self if self._reproducible is None else NoiseSource(randomness)
@@ -193,14 +235,19 @@ class NoiseSource:
         )
 
 
-def _uniform(numbers: int) -> Tensor:
-    """float64 in [0, 1) of shape (numbers,): multiples of 2⁻⁵³, from a cryptographic stream."""
+def _words() -> UniformWords:
+    """A cryptographic stream of words, by a key that nobody else has and that serves once."""
     # Imported where it is needed: it is an extra.
     from cryptography.hazmat.primitives.ciphers import Cipher
     from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
 
     stream = Cipher(ChaCha20(secrets.token_bytes(32), secrets.token_bytes(16)), None).encryptor()
-    words = np.frombuffer(stream.update(bytes(8 * numbers)), dtype="<u8")
+    return lambda numbers: np.frombuffer(bytearray(stream.update(bytes(8 * numbers))), "<u8")
+
+
+def _uniform(numbers: int) -> Tensor:
+    """float64 in [0, 1) of shape (numbers,): multiples of 2⁻⁵³, from a cryptographic stream."""
+    words = _words()(numbers)
     return torch.from_numpy((words >> np.uint64(11)).astype(np.float64) * 2.0**-53)
 
 

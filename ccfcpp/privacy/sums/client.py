@@ -23,7 +23,7 @@ from ccfcpp.engine.exchange import (
 )
 from ccfcpp.engine.parts import Addends
 from ccfcpp.privacy.config import PrivacyConfig
-from ccfcpp.privacy.noise.mechanism import client_bounds
+from ccfcpp.privacy.noise.mechanism import NoiseSource, client_bounds
 from ccfcpp.privacy.sums.addition import Addition
 from ccfcpp.privacy.sums.identity import Guard
 from ccfcpp.privacy.sums.masks import TAG_BYTES
@@ -44,8 +44,8 @@ from ccfcpp.privacy.sums.messages import (
     under_masks,
     within_bounds,
 )
+from ccfcpp.privacy.sums.own_noise import OwnNoise, agreed_terms
 from ccfcpp.privacy.sums.protocol import BOX_BYTES, Participant
-from ccfcpp.privacy.sums.terms import terms_of
 
 WEIGHT_OF_ALL = 1.0
 """What each client counts in a mean where sums have noise."""
@@ -134,7 +134,13 @@ class Participants:
             raise RefusedUpdateError(
                 f"a secure sum of {len(asked)} of {self.clients} clients is refused"
             )
-        terms, guard = terms_of(self.config, task, len(asked)), self.guard
+        guard = self.guard
+        if self.config.own_noise and guard.floor.colluders > self.config.colluders:
+            raise RefusedUpdateError(
+                f"the noise is made for privacy.colluders = {self.config.colluders}, and its owner "
+                f"assumes {guard.floor.colluders} (--colluders)"
+            )
+        terms = agreed_terms(self.config, task, len(asked))
         guard.floor.check(terms.asked, terms.holders, terms.quorum)
         before = (guard.before or {}).get((task.round, task.index))
         participant = Participant(client, terms, asked, guard.identity, before)
@@ -190,6 +196,7 @@ class UnderMasks(SendsParts):
         self.exchange = under_masks(work.exchange)
         self.cohort = cohort_apart(work)
         self.participants = participants
+        self._noise = NoiseSource(Randomness(0) if config.reproducible_noise else None)
 
     def local_updates(
         self, task: Task, message: Any, clients: Sequence[Client], randomness: Randomness
@@ -208,17 +215,21 @@ class UnderMasks(SendsParts):
             working = [client for client, _ in there.values()]
             updates = self.work.local_updates(self.own(task), message.message, working, randomness)
             for (client, participant), update in zip(there.values(), updates, strict=True):
-                answers[client.id] = self._masked(message.message, participant, update)
+                source = self._noise.of(randomness.of_client(client.id))
+                answers[client.id] = self._masked(message.message, participant, update, source)
         return [answers[client.id] for client in clients]
 
     def _masked(
-        self, message: object, participant: Participant, update: object
+        self, message: object, participant: Participant, update: object, source: NoiseSource
     ) -> Masked | RefusedUpdateError:
         if isinstance(update, RefusedUpdateError):
             return update
         terms = participant.terms
         try:
-            words = terms.form.encoded(flattened(self.parts(message, update)), terms.asked)
+            parts = self.parts(message, update)
+            if own := OwnNoise.of(self.config, self.work.exchange, terms):
+                parts = own.added(parts, source, terms.purpose.decode())
+            words = terms.form.encoded(flattened(parts), terms.asked)
             about = digest_of(self.work.exchange, message)
             return Masked.of(*participant.masked(words, about))
         except RefusedUpdateError as refusal:

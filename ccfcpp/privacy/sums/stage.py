@@ -46,8 +46,8 @@ from ccfcpp.privacy.sums.messages import (
     under_masks,
     within_bounds,
 )
+from ccfcpp.privacy.sums.own_noise import OwnNoise, agreed_terms
 from ccfcpp.privacy.sums.protocol import BOX_BYTES, Collector, Offer, Revealed
-from ccfcpp.privacy.sums.terms import terms_of
 
 Answer = TypeVar("Answer")
 
@@ -87,11 +87,8 @@ class Summing:
                     told.update(reply.clients)
                     yield dataclasses.replace(reply, update=refusal, bytes_up=sent_bytes(reply))
             with section("sums: total"):
-                totals, contributors = unflattened(total.total(), like), 1.0
-                if self.mechanism is not None:
-                    totals = self.mechanism.published(request.exchange, totals)
-                    contributors = self.mechanism.contributors
-                update = addition.whole(request.form, totals, contributors)
+                contributors = self.mechanism.contributors if self.mechanism else 1.0
+                update = addition.whole(request.form, total.published(), contributors)
         except RefusedUpdateError as refusal:
             update = refusal
             left = [member.id for member in request.members if member.id not in told]
@@ -152,6 +149,11 @@ class Total(ABC):
     def total(self) -> Tensor:
         """The sum, a float64 vector."""
 
+    def published(self) -> Addends:
+        """The sums by name, with the server's noise where it adds any."""
+        totals, mechanism = unflattened(self.total(), self.like), self.stage.mechanism
+        return mechanism.published(self.request.exchange, totals) if mechanism else totals
+
     def ask(self, exchange: AnyExchange, message: object, members: Sequence[Member]) -> Request:
         """A request to some clients in another exchange."""
         task = dataclasses.replace(self.request.task, exchange=exchange.name)
@@ -204,7 +206,7 @@ class SecureSum(Total):
 
     def __init__(self, request: Request, inner: Deliver, like: Addends, stage: Summing) -> None:
         super().__init__(request, inner, like, stage)
-        self.terms = terms_of(stage.config, request.task, len(request.members))
+        self.terms = agreed_terms(stage.config, request.task, len(request.members))
         about = digest_of(request.exchange, request.message)
         self.collector = Collector(self.terms, [member.id for member in request.members], about)
         self._mail = Mail.of({}, {})
@@ -243,6 +245,11 @@ class SecureSum(Total):
         included = Letters.of(collector.included(tags), TAG_BYTES)
         revealed = self._asked(UNMASKING, included, [*tags], "unmasking", self._shown)
         return self.terms.form.decoded(collector.total(revealed))
+
+    def published(self) -> Addends:
+        """The sums by name, with noise: that of the server, or of the clients."""
+        own = OwnNoise.of(self.stage.config, self.request.exchange, self.terms)
+        return own.scaled(unflattened(self.total(), self.like)) if own else super().published()
 
     def _offer(self, number: int, update: Keys) -> Offer:
         offer = update.read()
