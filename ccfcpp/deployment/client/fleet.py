@@ -159,6 +159,9 @@ class FleetClient:
         record = record_of(answer.header, payload_record(answer.payload))
         # What is fetched has no identity of its own: the envelope that was pulled has.
         reply = Message(record, reply_to=message)
+        # By the clock of this machine, which may be wrong, its time may be over.
+        reply.metadata.created_at = message.metadata.created_at
+        reply.metadata.ttl = message.metadata.ttl
         reply.metadata.__dict__["_message_id"] = reply.object_id
         calls.send(reply, time.monotonic() - began)
 
