@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 import torch
+import yaml
 from safetensors.torch import load_file
 from torch import Tensor
 
@@ -22,6 +23,7 @@ from ccfcpp.core.randomness import Randomness
 from ccfcpp.deployment.client.rules import Rules
 from ccfcpp.deployment.client.run import load_for, make_client_run
 from ccfcpp.deployment.server.enrolment import Enrolment
+from ccfcpp.engine.availability import Availability
 from ccfcpp.engine.client import Client, Member
 from ccfcpp.engine.exchange import AbsentClientError, RefusedUpdateError, Task
 from ccfcpp.engine.federation import Federation
@@ -174,13 +176,13 @@ class Place(Processes):
         )
         return self.start(name, *module, "join", *files, "--allow", "counts", *words)
 
-    def kill_gate(self) -> None:
-        """End the server's gate at once."""
+    def kill_gate(self) -> bool:
+        """End the server's gate at once; whether there was one."""
         for pid, command in processes_with(str(self.folder)):
             if "gate_process" in command:
                 os.kill(pid, signal.SIGKILL)
-                return
-        raise AssertionError("there is no gate")
+                return True
+        return False
 
 
 @contextmanager
@@ -246,7 +248,9 @@ def replayed(here: Processes) -> tuple[Any, list[dict[str, Any]], Federation[Any
         run.prepare()
         clients.append(Client(member.id, member.name, run.images, run.labels))
     least = Rules().least(spec)  # as owners have it who write no rules
-    federation = one_by_one(spec, run.algorithm, clients, least=least)
+    settings = yaml.safe_load((here.out / "config.yaml").read_text())
+    who = Availability(**settings["availability"])
+    federation = one_by_one(spec, run.algorithm, clients, who, least=least)
     federation.transport = AsRecorded(federation.transport, here.rounds())
     state = run.algorithm.initial_state(Randomness(int(spec.config["seed"])))
     lines = []

@@ -207,10 +207,11 @@ def serve_fleet(fleet: Fleet, path: Path, log: Path) -> Iterator[None]:
 
 
 def _flower_says(log: Path) -> None:
-    """Send what Flower says to a file. It names nodes and errors, which is of use afterwards."""
+    """Send Flower's warnings and errors to a file; of each call that is all right it tells, too."""
     log.parent.mkdir(parents=True, exist_ok=True)
     logger = logging.getLogger("flwr")
     for handler in list(logger.handlers):
         logger.removeHandler(handler)
     logger.addHandler(logging.FileHandler(log))
+    logger.setLevel(logging.WARNING)
     logger.propagate = False
