@@ -20,15 +20,15 @@ from tests.support.fuzz import Change, Spoil, Target, assert_survives, bytes_lik
 
 VICTIM = "client 1"
 FEW, MANY = (30, 21, 12), (28, 25, 20, 20, 15, 12)
-KMEANS: Tree = {"defence": {"rule": "multi-krum"}}
+KRUM: Tree = {"defence": {"rule": "multi-krum", "hostile": 0.1}}
 STAGES: dict[str, tuple[str, Tree]] = {
-    "k-fed, multi-krum": ("k-fed", KMEANS),
-    "ccfc++, multi-krum": ("ccfc++", KMEANS),
+    "k-fed, multi-krum": ("k-fed", KRUM),
+    "ccfc++, multi-krum": ("ccfc++", KRUM),
     "ffcm-km, median": ("ffcm-km", {"defence": {"rule": "median"}}),
     "fed-scan, bound": ("fed-scan", {"defence": {"rule": "bound"}}),
     "fed-scan, private": (
         "fed-scan",
-        {"privacy": {"level": "client", "noise": 1.0, "reproducible_noise": True}},
+        {"privacy": {"level": "client", "noise": 30.0, "reproducible_noise": True}},
     ),
 }
 """Systems with something between transport and aggregation."""
@@ -40,18 +40,19 @@ def _targets() -> dict[str, Callable[[Path], Target]]:
     def add(name: str, config: Callable[[], MethodConfig], sizes: tuple[int, ...]) -> None:
         found[name] = lambda folder: Target(config(), labelled_clients(*sizes), folder)
 
-    shared: Tree = {"device": "cpu", "clusters": 3}
+    few = {"steps": 2, "steps_per_round": 1, "mine_every": 2, "overclustering": 2}
+    shared: Tree = {"device": "cpu", "clusters": 3, "scan": few}
     for method in METHODS.own():
         for number, tree in enumerate([{}, *VARIANTS.get(method, [])]):
             add(
                 f"{method} {number}",
-                lambda m=method, t=tree: tiny(m, TWO_ROUNDS, shared, t),  # type: ignore[misc]
+                lambda m=method, t=tree: tiny(m, TWO_ROUNDS, t, shared),  # type: ignore[misc]
                 FEW,
             )
     for name, (method, tree) in STAGES.items():
         add(
             name,
-            lambda m=method, t=tree: tiny(m, TWO_ROUNDS, shared, t),  # type: ignore[misc]
+            lambda m=method, t=tree: tiny(m, TWO_ROUNDS, t, shared),  # type: ignore[misc]
             MANY,
         )
     for method in CLASSIFIERS.own():

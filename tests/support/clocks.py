@@ -1,4 +1,4 @@
-"""Clocks that jump: a file that ``CCFCPP_TEST_CLOCK`` names holds how many seconds they are ahead."""
+"""Clocks that jump. The file that ``CCFCPP_TEST_CLOCK`` names holds how far they are ahead."""
 
 import datetime
 import os

@@ -43,9 +43,14 @@ EVERY_DTYPE = sorted({d for d in vars(torch).values() if isinstance(d, torch.dty
 """Also those in which nothing can be computed."""
 
 
+def empty(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+    """A tensor of zeros, also of a type that has no zero."""
+    return torch.zeros((*shape, dtype.itemsize), dtype=torch.uint8).view(dtype)[..., 0]
+
+
 def _travels(dtype: torch.dtype) -> bool:
     try:
-        return load(save({"x": torch.empty(2, dtype=dtype)}))["x"].dtype == dtype
+        return load(save({"x": empty([2], dtype)}))["x"].dtype == dtype
     except Exception:  # whatever PyTorch or safetensors do with what they do not know
         return False
 
@@ -57,11 +62,6 @@ _LENGTHS = st.sampled_from([0, 1, 2, 3, 8, 64])
 _VALUES = st.sampled_from(
     [float("nan"), float("inf"), -float("inf"), -1.0, 0.0, 0.5, 1e15, 1e30, 3e38, 1e300, 2.0**62]
 )
-
-
-def empty(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-    """A tensor of zeros, also of a type that has no zero."""
-    return torch.zeros(tuple(shape) + (dtype.itemsize,), dtype=torch.uint8).view(dtype)[..., 0]
 
 
 tensors = st.builds(empty, st.lists(_LENGTHS, max_size=4), st.sampled_from(DTYPES))
@@ -316,7 +316,8 @@ class Target:
         """Run it, with another answer at a place."""
         self.tape.spoilt = spoilt
         experiment = self.experiment
-        federation = experiment.federation(replace(experiment.deployed))
+        experiment.deployed = replace(experiment.deployed)  # which knows of nothing yet
+        federation = experiment.federation(experiment.deployed)
         state: Any = experiment.algorithm.initial_state(experiment.randomness)
         reports = []
         for after, report in federation.run(state):

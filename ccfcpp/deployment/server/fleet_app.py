@@ -30,7 +30,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from ccfcpp.core.errors import FederationError
 from ccfcpp.deployment.link.fleet_calls import PATHS, PULL
 from ccfcpp.deployment.server.fleet import Fleet
-from ccfcpp.deployment.server.steady import BEAT, steady_clock
+from ccfcpp.deployment.server.steady import BEAT
 
 _HOLD = 10.0
 """Seconds that a client waits for a message before it hears that there is none."""
