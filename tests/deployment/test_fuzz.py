@@ -90,7 +90,7 @@ def _apart(content: dict[str, object]) -> dict[str, object]:
 def test_any_tensors(name: str, target_of: Callable[[str], Target]) -> None:
     target = target_of(name)
 
-    @examples(12)
+    @examples(8)
     @given(st.sampled_from(target.places(VICTIM)), changes())
     def survives(where, change) -> None:  # type: ignore[no-untyped-def]
         assert_survives(target, where, with_tensors(change))
