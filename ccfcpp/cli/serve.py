@@ -153,8 +153,10 @@ def _run(opening: Opening[MethodConfig], task: str, place: Place) -> Summary:
     try:
         with ExitStack() as server:
             with terminal.at_once(gone):
-                where = place.key_folder, place.admitted, *address(place.address), logs
-                link, _ = server.enter_context(open_server(*where))
+                host, port = address(place.address)
+                link, _ = server.enter_context(
+                    open_server(place.key_folder, place.admitted, host, port, logs)
+                )
                 experiment, folder = _gathered(opening, task, place, link, attendance)
             with terminal.resumable(resumption, checkpoint=folder.checkpoint) as should_stop:
                 return terminal.run_to_end(

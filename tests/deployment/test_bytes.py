@@ -2,9 +2,10 @@
 
 import json
 import socket
+import tempfile
 import time
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -16,6 +17,8 @@ from safetensors.torch import save
 
 pytest.importorskip("flwr")
 
+from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
+
 from ccfcpp.clustering.model import load_model
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.files import save_tensors
@@ -23,6 +26,7 @@ from ccfcpp.deployment.client.audit import AuditLog, Entry
 from ccfcpp.deployment.client.memory_store import LostMemoryError, MemoryStore
 from ccfcpp.deployment.client.rules import read_rules
 from ccfcpp.deployment.client.spending import Spending
+from ccfcpp.deployment.keys.files import ServerKeys
 from ccfcpp.deployment.link.fleet_calls import PATHS
 from ccfcpp.deployment.link.flower import packet_from, payload_record, record_of
 from ccfcpp.deployment.link.messages import (
@@ -35,7 +39,9 @@ from ccfcpp.deployment.link.messages import (
 )
 from ccfcpp.deployment.link.packet import Packet
 from ccfcpp.deployment.link.run_spec import Facts, RunSpec
+from ccfcpp.deployment.server.doorway import Limits
 from ccfcpp.deployment.server.enrolment import Enrolment
+from ccfcpp.deployment.server.gate_server import GateSetting, open_gate
 from ccfcpp.deployment.server.reception import Reception
 from ccfcpp.engine.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from ccfcpp.engine.client import Member
@@ -169,8 +175,6 @@ def test_a_worker_answers_whatever_is_asked(
 @examples(60)
 @given(st.data())
 def test_objects_that_are_no_packet_are_none(data: st.DataObject) -> None:
-    from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
-
     record = record_of(b"header", payload_record(b"payload"))
     objects = {name: each.deflate() for name, each in get_all_nested_objects(record).items()}
     name = data.draw(st.sampled_from(sorted(objects)))
@@ -182,14 +186,8 @@ def test_objects_that_are_no_packet_are_none(data: st.DataObject) -> None:
 
 
 @pytest.fixture(scope="module")
-def gate(keys: Path):  # type: ignore[no-untyped-def]
+def gate(keys: Path) -> Iterator[tuple[int, FakeFleet]]:
     """The port of a gate, and what is behind it."""
-    import tempfile
-
-    from ccfcpp.deployment.keys.files import ServerKeys
-    from ccfcpp.deployment.server.doorway import Limits
-    from ccfcpp.deployment.server.gate_server import GateSetting, open_gate
-
     fleet = FakeFleet()
     with tempfile.TemporaryDirectory() as folder, served(fleet, Path(folder) / "f") as path:
         limits = Limits(patience=0.3)
@@ -224,8 +222,8 @@ def told(keys: Path, port: int, content: bytes, over_tls: bool) -> bytes:
 
 @examples(25)
 @given(content=bytes_like(ASKED), over_tls=st.sampled_from([True, True, True, False]))
-def test_the_gate_goes_on_whatever_comes(  # type: ignore[no-untyped-def]
-    keys: Path, gate, content: bytes, over_tls: bool
+def test_the_gate_goes_on_whatever_comes(
+    keys: Path, gate: tuple[int, FakeFleet], content: bytes, over_tls: bool
 ) -> None:
     port, fleet = gate
     told(keys, port, content, over_tls)
@@ -265,7 +263,7 @@ def _take_memory(path: Path) -> None:
     memories.take(0)
 
 
-FILES: dict[str, tuple[Callable[[Path], None], Callable[[Path], object], type[Exception]]] = {
+FILES: dict[str, tuple[Callable[[Path], object], Callable[[Path], object], type[Exception]]] = {
     "checkpoint": (_checkpoint, lambda p: load_checkpoint(p, LocalUpdate, CPU), UsageError),
     "memory of a run": (_memory, _take_memory, UsageError),
     "memory of a client": (_memory, _read_memory, LostMemoryError),
@@ -283,7 +281,7 @@ FILES: dict[str, tuple[Callable[[Path], None], Callable[[Path], object], type[Ex
         UsageError,
     ),
     "rules": (
-        lambda p: p.write_text("allow: [counts]\nsmallest_count: 3\n") and None,
+        lambda p: p.write_text("allow: [counts]\nsmallest_count: 3\n"),
         lambda p: read_rules(p, {}),
         UsageError,
     ),

@@ -16,7 +16,6 @@ from ccfcpp.deployment.client.rules import Rules
 from ccfcpp.deployment.link import messages
 from ccfcpp.deployment.link.messages import Response
 from ccfcpp.deployment.link.packet import MOST_HEADER_BYTES, Packet, Undelivered
-from ccfcpp.deployment.server import transport as server_transport
 from ccfcpp.deployment.server.transport import Deployed
 from ccfcpp.engine.client import Client
 from ccfcpp.engine.federation import Federation, RoundReport
@@ -208,7 +207,7 @@ def test_while_all_are_late_the_server_waits(
         if len(waited) == 3:
             grid.answers.update([late.popitem()])
 
-    monkeypatch.setattr(server_transport.time, "sleep", sleep)
+    monkeypatch.setattr("ccfcpp.deployment.server.transport.time.sleep", sleep)
     report = next(rounds)[1]
     assert len(waited) == 3
     assert len(report.clients) == 1

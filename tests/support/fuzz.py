@@ -208,7 +208,8 @@ DEEP = b'{"a":' * 200_000, b"[" * 10**6, b'{"a":' + b"[" * 10**6 + b"]" * 10**6 
 # --- a run --------------------------------------------------------------------------------------
 
 
-class Where(NamedTuple):
+@dataclass(frozen=True)
+class Where:
     """An answer's place in a run."""
 
     client: str

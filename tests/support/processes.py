@@ -83,12 +83,12 @@ class Processes:
         *words: object,
         at: Path | None = None,
         reads: int = subprocess.DEVNULL,
-        **environment: str,
+        environment: Mapping[str, str] | None = None,
     ) -> subprocess.Popen[bytes]:
         """Start a module of Python's in a folder; its output goes to a log of its name."""
         command = [sys.executable, "-m", module, *map(str, words)]
         # One thread, as here: sums have the same order.
-        own = {_MARK: str(self.folder), "OMP_NUM_THREADS": "1"} | environment
+        own = {_MARK: str(self.folder), "OMP_NUM_THREADS": "1", **(environment or {})}
         with self._log(name).open("ab") as file:
             process = subprocess.Popen(
                 command, stdin=reads, stdout=file, stderr=file, env=os.environ | own, cwd=at
@@ -157,13 +157,16 @@ class Place(Processes):
             self.save_images(self.images(name), number, sizes)
 
     def serve(
-        self, *words: object, module: str = "ccfcpp", **environment: str
+        self,
+        *words: object,
+        module: str = "ccfcpp",
+        environment: Mapping[str, str] | None = None,
     ) -> subprocess.Popen[bytes]:
         """Start the server, and wait until clients can come: else they try again ever later."""
         where = "--listen", f"127.0.0.1:{self.port}", "--keys", self.keys, "--out", self.out
         ready = "waiting for"
         before = self.said("serve").count(ready)
-        server = self.start("serve", module, "serve", *where, *words, **environment)
+        server = self.start("serve", module, "serve", *where, *words, environment=environment)
         self.wait_for(ready, times=before + 1)
         return server
 

@@ -77,7 +77,7 @@ class Sea(Place):
         path = os.pathsep.join([str(BESIDE), str(REPOSITORY), os.environ.get("PYTHONPATH", "")])
         clock = {FILE: str(self.clock), "PYTHONPATH": path}
         limit = f"{self.weather.limit:g}"
-        self.serve("--limit", limit, *words, module="tests.support.jumping", **clock)
+        self.serve("--limit", limit, *words, module="tests.support.jumping", environment=clock)
 
     def gather(self) -> None:
         """Start all clients."""

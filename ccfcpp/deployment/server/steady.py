@@ -40,11 +40,11 @@ class SteadyClock:
 @contextmanager
 def steady_clock() -> Iterator[None]:
     """Let Flower have a steady clock within the context."""
-    before = date.datetime
+    flower = vars(date)
+    before = flower["datetime"]
     # All of Flower's modules have the function ``now`` of this one, which looks here.
-    clock = SimpleNamespace(datetime=SteadyClock(), UTC=datetime.UTC)
-    setattr(date, "datetime", clock)  # noqa: B010 - it stands for a module
+    flower["datetime"] = SimpleNamespace(datetime=SteadyClock(), UTC=datetime.UTC)
     try:
         yield
     finally:
-        setattr(date, "datetime", before)  # noqa: B010
+        flower["datetime"] = before
