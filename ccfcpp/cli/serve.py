@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import shutil
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -27,9 +29,14 @@ from ccfcpp.runs.paths import RunPaths
 from supervised.running import CLASSIFICATION
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from ccfcpp.core.config import MethodConfig
+    from ccfcpp.deployment.keys.roster import SignedRoster
+    from ccfcpp.deployment.link.packet import Link
     from ccfcpp.deployment.link.run_spec import RunSpec
     from ccfcpp.deployment.server.experiment import DeployedExperiment
+    from ccfcpp.runs.folder import RunFolder
     from ccfcpp.runs.paths import Summary
     from ccfcpp.runs.pipeline import AnyPipeline, M, Opening
 
@@ -132,65 +139,92 @@ def serve(
 
 
 def _run(opening: Opening[MethodConfig], task: str, place: Place) -> Summary:
-    from ccfcpp.deployment.keys.making import roster_for_sums
     from ccfcpp.deployment.keys.roster import read_roster
-    from ccfcpp.deployment.server.enrolment import Enrolment, enrol, wait_for_clients
     from ccfcpp.deployment.server.serving import open_server
-    from ccfcpp.deployment.server.transport import Timeouts
 
-    console, timeouts, least = terminal.progress_console(), Timeouts(place.limit), place.clients
+    console = terminal.progress_console()
     if place.insecure:
-        make_local_keys(place.key_folder, least or 0)
+        make_local_keys(place.key_folder, place.clients or 0)
         where = f"in {place.key_folder}, on this machine alone"
         console.print(f"keys of the server and of all clients lie {where}")
-    admitted, signed = read_roster(place.admitted), None
-    if opening.config.section(PrivacyConfig).secure_sums and not opening.goes_on:
-        signed, signs = roster_for_sums(place.key_folder, place.admitted)
-        if signs and not place.insecure:
-            console.print(
-                f"the authority's key is in {place.key_folder}: with it this server could put "
-                "clients of its own into secure sums; keep it elsewhere, and use ccfcpp keys roster"
-            )
-    attendance = Attendance(console, admitted)
-    saved = RunPaths(opening.path).deployment
-    logs = opening.path.with_name(f"{opening.path.name}-logs")
+    attendance = Attendance(console, read_roster(place.admitted))
+    roster = _signed_roster(opening, place, console)
     resumption = (
         f"{terminal.resume_command('serve', opening.path)} --task {task} --listen {place.address}"
     )
     resumption += " --insecure" * place.insecure
-    server = open_server(place.key_folder, place.admitted, *address(place.address), logs)
-    with terminal.resumable(resumption) as should_stop, server as (link, _):
-        if opening.goes_on and saved.exists():
-            enrolment = Enrolment.load(saved)
-            there = len(enrolment.members)
-            console.print(f"{opening.path}: waiting for {least or there} of {there} clients")
-            wait_for_clients(link, enrolment, least)
-        else:
-            wanted = least or len(admitted)
-            console.print(f"{opening.path}: waiting for {wanted} of {len(admitted)} clients")
-            with attendance.shown():
-                enrolment = enrol(
-                    link,
-                    opening.config,
-                    task,
-                    list(admitted),
-                    least,
-                    timeouts,
-                    attendance.told,
-                    signed,
+    logs = opening.path.with_name(f"{opening.path.name}-logs")
+    gone = f"stopped; go on with: {resumption}" if opening.goes_on else "stopped: no run has begun"
+    try:
+        with ExitStack() as server:
+            with terminal.at_once(gone):
+                host, port = address(place.address)
+                link, _ = server.enter_context(
+                    open_server(place.key_folder, place.admitted, host, port, logs)
                 )
-            opening = fitted(opening, enrolment.spec)
-            enrolment = enrolment.with_config(opening.config)
-        attendance.begin(enrolment.members)
-        experiment, folder = opening.open(
-            lambda chosen: enrolment.experiment(chosen, link, timeouts, attendance.stands)
+                experiment, folder = _gathered(opening, task, place, link, attendance, roster)
+            with terminal.resumable(resumption, checkpoint=folder.checkpoint) as should_stop:
+                return terminal.run_to_end(
+                    experiment, folder, _HEADLINES[task], should_stop, below=attendance
+                )
+    finally:
+        if not opening.path.exists():
+            shutil.rmtree(logs, ignore_errors=True)
+
+
+def _signed_roster(
+    opening: Opening[MethodConfig], place: Place, console: Console
+) -> SignedRoster | None:
+    """The roster that clients are given for secure sums; None where they need none."""
+    from ccfcpp.deployment.keys.making import roster_for_sums
+
+    if opening.goes_on or not opening.config.section(PrivacyConfig).secure_sums:
+        return None
+    signed, signs = roster_for_sums(place.key_folder, place.admitted)
+    if signs and not place.insecure:
+        console.print(
+            f"the authority's key is in {place.key_folder}: with it this server could put "
+            "clients of its own into secure sums; keep it elsewhere, and use ccfcpp keys roster"
         )
-        enrolment.save(saved)
-        for line in (header(experiment, enrolment.seconds), *protection(experiment)):
-            console.print(line)
-        return terminal.run_to_end(
-            experiment, folder, _HEADLINES[task], should_stop, below=attendance
-        )
+    return signed
+
+
+def _gathered(
+    opening: Opening[MethodConfig],
+    task: str,
+    place: Place,
+    link: Link,
+    attendance: Attendance,
+    roster: SignedRoster | None,
+) -> tuple[DeployedExperiment, RunFolder]:
+    """Wait for clients, and make the run of them and its folder."""
+    from ccfcpp.deployment.server.enrolment import Enrolment, enrol, wait_for_clients
+    from ccfcpp.deployment.server.transport import Timeouts
+
+    console, least, admitted = attendance.console, place.clients, list(attendance.standings)
+    saved, timeouts = RunPaths(opening.path).deployment, Timeouts(place.limit)
+    if opening.goes_on and saved.exists():
+        enrolment = Enrolment.load(saved)
+        there = len(enrolment.members)
+        console.print(f"{opening.path}: waiting for {least or there} of {there} clients")
+        wait_for_clients(link, enrolment, least)
+    else:
+        wanted = least or len(admitted)
+        console.print(f"{opening.path}: waiting for {wanted} of {len(admitted)} clients")
+        with attendance.shown():
+            enrolment = enrol(
+                link, opening.config, task, admitted, least, timeouts, attendance.told, roster
+            )
+        opening = fitted(opening, enrolment.spec)
+        enrolment = enrolment.with_config(opening.config)
+    attendance.begin(enrolment.members)
+    experiment, folder = opening.open(
+        lambda chosen: enrolment.experiment(chosen, link, timeouts, attendance.stands)
+    )
+    enrolment.save(saved)
+    for line in (header(experiment, enrolment.seconds), *protection(experiment)):
+        console.print(line)
+    return experiment, folder
 
 
 def fitted(opening: Opening[M], spec: RunSpec) -> Opening[M]:

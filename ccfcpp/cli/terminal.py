@@ -113,6 +113,27 @@ def resumable(
         raise typer.Exit(INTERRUPTED) from None
 
 
+@contextmanager
+def at_once(line: str) -> Iterator[None]:
+    """Let Ctrl-C or SIGTERM end at once what is done here, of which nothing would be lost.
+
+    Args:
+        line: What is printed then.
+
+    Raises:
+        typer.Exit: It was ended.
+    """
+    previous = {number: signal.signal(number, signal.default_int_handler) for number in _SIGNALS}
+    try:
+        yield
+    except KeyboardInterrupt:
+        progress_console().print(line)
+        raise typer.Exit(INTERRUPTED) from None
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
 def run_to_end(
     experiment: "AnyExperiment",
     folder: "RunFolder",

@@ -110,8 +110,10 @@ class Spec:
     optional: bool = False
 
     def fits(self, tensor: Tensor) -> bool:
-        """Whether a tensor has this form."""
+        """Whether a tensor has this form, and is dense."""
         if tensor.dtype != self.dtype or tensor.ndim != len(self.shape):
+            return False
+        if tensor.layout != torch.strided or tensor.is_meta:
             return False
         return all(
             wanted.least <= found <= wanted.most if isinstance(wanted, Rows) else found == wanted

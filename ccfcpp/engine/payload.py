@@ -39,12 +39,14 @@ def pack(payload: object) -> dict[str, Tensor]:
         elif type(value) in _NUMBERS:
             tensors[field.name] = torch.tensor(value, dtype=_NUMBERS[type(value)])
         elif value is not None:
-            parts = value if isinstance(value, Mapping) else _pack_nested(value, field.name)
+            parts = _pack_nested(value, field.name)
             tensors |= {f"{field.name}{SEPARATOR}{key}": part for key, part in parts.items()}
     return tensors
 
 
-def _pack_nested(value: object, field: str) -> dict[str, Tensor]:
+def _pack_nested(value: object, field: str) -> Mapping[str, Tensor]:
+    if isinstance(value, Mapping) and all(isinstance(part, Tensor) for part in value.values()):
+        return value
     if not dataclasses.is_dataclass(value):
         raise TypeError(f"field {field!r} holds a {type(value).__name__}, which cannot be packed")
     return pack(value)

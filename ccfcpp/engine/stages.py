@@ -127,5 +127,5 @@ def packed(update: object) -> dict[str, Tensor]:
     """The tensors of an update; a ``RefusedUpdateError`` where it holds something else."""
     try:
         return pack(update)
-    except TypeError as error:
+    except (TypeError, ValueError, RuntimeError) as error:  # also an integer beyond 64 bits
         raise RefusedUpdateError(str(error)) from error

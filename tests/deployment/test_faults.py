@@ -186,6 +186,34 @@ def test_an_answer_that_comes_late_is_dropped_and_its_client_asked_again(tmp_pat
     assert transport.standings == dict.fromkeys(range(3), "waiting")
 
 
+def test_while_all_are_late_the_server_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A round without anybody would be lost."""
+    federation, grid, clients = scaffold(tmp_path)
+    late: dict[str, Packet] = {}
+
+    def hold(packet: Packet) -> None:
+        late[str(len(grid.requests))] = packet
+
+    grid.tampering = {client.name: hold for client in clients}
+    rounds = federation.run(begin(federation))
+    assert next(rounds)[1].clients == []
+    grid.tampering.clear()
+    waited = []
+
+    def sleep(seconds: float) -> None:
+        waited.append(seconds)
+        if len(waited) == 3:
+            grid.answers.update([late.popitem()])
+
+    monkeypatch.setattr("ccfcpp.deployment.server.transport.time.sleep", sleep)
+    report = next(rounds)[1]
+    assert len(waited) == 3
+    assert len(report.clients) == 1
+    assert len(report.absent) == 2
+
+
 # --- memory -------------------------------------------------------------------------------------
 
 

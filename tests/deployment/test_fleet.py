@@ -1,9 +1,10 @@
 """Clients and server through Flower's fleet calls, over TLS on this machine."""
 
+import hashlib
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -16,8 +17,11 @@ import pytest
 pytest.importorskip("flwr")
 
 import httpx
-from flwr.app import RecordDict
+from flwr.app import Message, RecordDict
+from flwr.app.message import message as flower_message
+from flwr.app.message import remove_content_from_message
 from flwr.proto.fab_pb2 import GetFabRequest
+from flwr.proto.message_pb2 import ObjectTree
 from flwr.supercore import date
 from flwr.supercore.protobuf.translation import PROTOBUF_REQUEST_TYPES
 from flwr.supernode.fleet_http_client import FleetHttpClient
@@ -196,6 +200,50 @@ def test_a_message_of_another_form_is_refused_and_the_client_goes_on(
 # --- what goes wrong ------------------------------------------------------------------------------
 
 
+def id_of(number: int) -> str:
+    return hashlib.sha256(str(number).encode()).hexdigest()
+
+
+def doubled(levels: int) -> ObjectTree:
+    """A tree of a few lines in which each object has the one below it twice."""
+    tree = ObjectTree(object_id=id_of(0))
+    for level in range(1, levels):
+        below = ObjectTree(object_id=id_of(level - 1))
+        tree = ObjectTree(object_id=id_of(level), children=[tree, below])
+    return tree
+
+
+def wide(parts: int) -> ObjectTree:
+    return ObjectTree(
+        object_id=id_of(0),
+        children=[ObjectTree(object_id=id_of(number)) for number in range(1, parts)],
+    )
+
+
+@pytest.mark.parametrize(("tree", "refused"), [(doubled(60), False), (wide(10_000), True)])
+def test_objects_that_a_client_names_take_no_time_and_little_memory(
+    tree: ObjectTree, refused: bool, here: Place
+) -> None:
+    """Flower would follow each of 2 to the 60 ways; and each object may have megabytes."""
+    leave = threading.Event()
+
+    def never(packet: Packet) -> Packet:
+        leave.wait(SECONDS)
+        return packet
+
+    with here.client("clinic-1", never):
+        ticket = here.asked("clinic-1", Packet(b"x"))
+        state = here.fleet.factory.state()
+        asked = state.message_ins_store[ticket]  # type: ignore[attr-defined]
+        reply = Message(RecordDict({}), reply_to=asked)
+        reply.metadata.__dict__["_message_id"] = tree.object_id
+        session = state.start_session(asked.metadata.run_id)
+        with pytest.raises(ValueError, match="more than 256") if refused else nullcontext():
+            state.store_message_and_object_tree(remove_content_from_message(reply), tree, session)
+        leave.set()
+        assert here.fleet.pull(ticket) is None
+
+
 def test_who_comes_back_has_lost_what_was_asked(here: Place) -> None:
     """Flower never tells: the message was delivered, and the node is online."""
     began, leave = threading.Event(), threading.Event()
@@ -248,6 +296,17 @@ def test_a_clock_that_is_wrong_does_not_keep_a_client_out(
 ) -> None:
     for hours in (-3, 3):
         monkeypatch.setattr(signing, "now", lambda hours=hours: date.now() + timedelta(hours=hours))
+        with here.client("clinic-1", echo):
+            assert here.answered(here.asked("clinic-1", Packet(b"x"))) == Packet(b"{}x")
+
+
+def test_an_answer_arrives_whatever_the_clients_clock_says(
+    here: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Flower would take its time for over, and drop it without a word."""
+    for hours in (-30_000, 30):
+        ahead = timedelta(hours=hours)
+        monkeypatch.setattr(flower_message, "now", lambda ahead=ahead: date.now() + ahead)
         with here.client("clinic-1", echo):
             assert here.answered(here.asked("clinic-1", Packet(b"x"))) == Packet(b"{}x")
 

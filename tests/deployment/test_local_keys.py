@@ -1,6 +1,8 @@
 """``--insecure``: a federation on one machine whose keys are made by themselves."""
 
 import os
+import signal
+import socket
 import stat
 from pathlib import Path
 
@@ -84,3 +86,32 @@ def test_two_clients_of_one_folder(tmp_path: Path) -> None:
             here.wait_for(f"joining {where} as client-{1 + 'ab'.index(name)}", name)
         summary = here.end()
         assert (summary["connected"], summary["refused_updates"]) == (2, 0)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_server_that_waits_for_clients_ends_at_once(
+    number: signal.Signals, tmp_path: Path
+) -> None:
+    """Nothing has begun that could be gone on with, and nothing of it is left."""
+    with bounded(Processes(tmp_path)) as here:
+        where = "--listen", f"127.0.0.1:{here.port}", "--insecure", "--clients", 2
+        server = here.start("serve", "ccfcpp", "serve", *where, "--out", here.out, at=tmp_path)
+        here.wait_for("waiting for 2 of 2 clients")
+        server.send_signal(number)
+        assert server.wait(30) == 130
+        said = here.said("serve").partition("waiting for 2 of 2 clients")[2]
+        assert said.strip() == "stopped: no run has begun"
+    assert {path.name for path in tmp_path.iterdir()} == {"keys", "serve.log"}
+
+
+def test_a_start_that_fails_leaves_no_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        where = f"127.0.0.1:{taken.getsockname()[1]}"
+        words = "--insecure", "--clients", 2, "--listen", where, "--out", "run"
+        result = ccfcpp("serve", *words)
+    assert result.code == 2
+    assert "cannot listen on port" in result.stderr
+    assert {path.name for path in tmp_path.iterdir()} == {"keys"}

@@ -54,7 +54,7 @@ def test_a_gate_that_is_killed_comes_back_and_nobody_is_missed(tmp_path: Path) -
         here.join("a")
         here.join("b", fault="late")
         here.wait_for("round 1, training", "b")
-        here.kill_gate()
+        assert here.kill_gate()
         summary = here.end()
         assert [found["clients"] for found in here.rounds()] == [[0, 1]] * 4
         assert summary["refused_updates"] == 0

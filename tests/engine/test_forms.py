@@ -1,13 +1,28 @@
 """Updates beside the form that they must have, with random tensors and random forms."""
 
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from ccfcpp.engine.exchange import RefusedUpdateError
-from ccfcpp.engine.parts import Rows, Spec, form_of
+from ccfcpp.core.randomness import Randomness
+from ccfcpp.engine.client import Member
+from ccfcpp.engine.exchange import (
+    Exchange,
+    Figures,
+    Nothing,
+    RefusedUpdateError,
+    ServerWork,
+    Task,
+)
+from ccfcpp.engine.parts import Form, Rows, Spec, form_of
 from ccfcpp.engine.payload import check_form
+from ccfcpp.engine.stages import Request, checked, sent_bytes
+from ccfcpp.engine.transport import Reply
 
 NAMES = ["a", "b/c", "b/d", "e"]
 DTYPES = [torch.float32, torch.float64, torch.int64, torch.bool]
@@ -111,3 +126,66 @@ def test_tensors_are_refused_where_they_have_not_the_form_and_nowhere_else(
 def test_tensors_have_their_own_form(found: dict[str, Tensor]) -> None:
     check_form(form_of(found), found)
     check_form({name: Spec(t.dtype, tuple(t.shape), True) for name, t in found.items()}, {})
+
+
+def of_every_kind() -> list[Tensor]:
+    """A row of two of each type that there is, and what is no plain array of numbers."""
+    plain = torch.ones(2)
+    kinds = {dtype for dtype in vars(torch).values() if isinstance(dtype, torch.dtype)}
+    found = [torch.zeros(2, d.itemsize, dtype=torch.uint8).view(d)[:, 0] for d in kinds - QUANTISED]
+    quantised = [torch.quantize_per_tensor(plain, 1.0, 0, dtype) for dtype in QUANTISED]
+    return [*found, *quantised, plain.to_sparse(), torch.ones(2, device="meta"), plain[:1]]
+
+
+QUANTISED = {torch.qint8, torch.quint8, torch.qint32}
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_only_what_is_declared_is_looked_at() -> None:
+    """Some kinds of tensors have no arithmetic: nothing may be asked of them."""
+    members = [Member(0, "a", 1)]
+    for kind in (torch.float32, torch.int64):
+        work = Taking({"value": Spec(kind, (2,))})
+        request = Request(work, Task("test", "take", 0, 0), Nothing(), members)
+        for tensor in of_every_kind():
+            plain = tensor.layout == torch.strided and not tensor.is_meta and len(tensor) == 2
+            if plain and tensor.dtype == kind:
+                checked(request, Reply(0, One(tensor)))
+            else:
+                with pytest.raises(RefusedUpdateError, match="'value' is"):
+                    checked(request, Reply(0, One(tensor)))
+
+
+@pytest.mark.parametrize("value", [2**70, "x", [1.0], object(), {"a": 3}, {"a": None}, b"x"])
+def test_what_is_no_tensor_is_refused(value: object) -> None:
+    request = Request(Taking({}), Task("test", "take", 0, 0), Nothing(), [Member(0, "a", 1)])
+    with pytest.raises(RefusedUpdateError):
+        checked(request, Reply(0, One(value)))  # type: ignore[arg-type]
+    assert sent_bytes(Reply(0, One(value))) == 0  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class One:
+    """An update of a single part."""
+
+    value: Tensor
+
+
+class Taking(ServerWork[None, Nothing, One]):
+    """An exchange with any form."""
+
+    exchange = Exchange("take", Nothing, One)
+
+    def __init__(self, wanted: Form) -> None:
+        self.wanted = wanted
+
+    def broadcast(self, state: None) -> Nothing:
+        return Nothing()
+
+    def form(self, message: Nothing) -> Form:
+        return self.wanted
+
+    def aggregate(
+        self, state: None, updates: Iterable[One], randomness: Randomness
+    ) -> tuple[None, Figures]:
+        raise NotImplementedError

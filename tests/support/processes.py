@@ -7,13 +7,15 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 import torch
+import yaml
 from safetensors.torch import load_file
 from torch import Tensor
 
@@ -21,8 +23,12 @@ from ccfcpp.core.randomness import Randomness
 from ccfcpp.deployment.client.rules import Rules
 from ccfcpp.deployment.client.run import load_for, make_client_run
 from ccfcpp.deployment.server.enrolment import Enrolment
-from ccfcpp.engine.client import Client
+from ccfcpp.engine.availability import Availability
+from ccfcpp.engine.client import Client, Member
+from ccfcpp.engine.exchange import AbsentClientError, RefusedUpdateError, Task
+from ccfcpp.engine.federation import Federation
 from ccfcpp.engine.payload import pack
+from ccfcpp.engine.transport import Reply, Transport
 from tests.support.clustering import digits
 from tests.support.deployment import one_by_one
 
@@ -64,22 +70,28 @@ class Processes:
         """Where a client's images are."""
         return self.folder / f"{name}.npz"
 
-    def save_images(self, path: Path, number: int) -> None:
+    def save_images(self, path: Path, number: int, sizes: Sequence[int] = SIZES) -> None:
         """Write a part of the digits, with labels."""
         images, labels = digits()
-        part = torch.split(torch.arange(sum(SIZES)), list(SIZES))[number]
+        part = torch.split(torch.arange(sum(sizes)), list(sizes))[number]
         np.savez(path, images=images[part].squeeze(1).numpy(), labels=labels[part].numpy())
 
     def start(
-        self, name: str, module: str, *words: object, at: Path | None = None
+        self,
+        name: str,
+        module: str,
+        *words: object,
+        at: Path | None = None,
+        reads: int = subprocess.DEVNULL,
+        environment: Mapping[str, str] | None = None,
     ) -> subprocess.Popen[bytes]:
         """Start a module of Python's in a folder; its output goes to a log of its name."""
         command = [sys.executable, "-m", module, *map(str, words)]
         # One thread, as here: sums have the same order.
-        environment = os.environ | {_MARK: str(self.folder), "OMP_NUM_THREADS": "1"}
+        own = {_MARK: str(self.folder), "OMP_NUM_THREADS": "1", **(environment or {})}
         with self._log(name).open("ab") as file:
             process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=file, stderr=file, env=environment, cwd=at
+                command, stdin=reads, stdout=file, stderr=file, env=os.environ | own, cwd=at
             )
         self.started[name] = process
         return process
@@ -126,13 +138,14 @@ class Place(Processes):
 
     Args:
         folder: An empty folder.
-        names: The clients', at most four.
+        names: The clients', at most as many as there are ``sizes``.
+        sizes: How many images each has.
 
     Attributes:
         keys: Folder of all keys.
     """
 
-    def __init__(self, folder: Path, *names: str) -> None:
+    def __init__(self, folder: Path, *names: str, sizes: Sequence[int] = SIZES) -> None:
         from ccfcpp.deployment.keys.making import make_authority, make_client, make_server
 
         super().__init__(folder)
@@ -141,14 +154,19 @@ class Place(Processes):
         make_server(self.keys, "127.0.0.1", 2)
         for number, name in enumerate(names):
             make_client(self.keys, name)
-            self.save_images(self.images(name), number)
+            self.save_images(self.images(name), number, sizes)
 
-    def serve(self, *words: object) -> subprocess.Popen[bytes]:
+    def serve(
+        self,
+        *words: object,
+        module: str = "ccfcpp",
+        environment: Mapping[str, str] | None = None,
+    ) -> subprocess.Popen[bytes]:
         """Start the server, and wait until clients can come: else they try again ever later."""
         where = "--listen", f"127.0.0.1:{self.port}", "--keys", self.keys, "--out", self.out
         ready = "waiting for"
         before = self.said("serve").count(ready)
-        server = self.start("serve", "ccfcpp", "serve", *where, *words)
+        server = self.start("serve", module, "serve", *where, *words, environment=environment)
         self.wait_for(ready, times=before + 1)
         return server
 
@@ -161,13 +179,13 @@ class Place(Processes):
         )
         return self.start(name, *module, "join", *files, "--allow", "counts", *words)
 
-    def kill_gate(self) -> None:
-        """End the server's gate at once."""
+    def kill_gate(self) -> bool:
+        """End the server's gate at once; whether there was one."""
         for pid, command in processes_with(str(self.folder)):
             if "gate_process" in command:
                 os.kill(pid, signal.SIGKILL)
-                return
-        raise AssertionError("there is no gate")
+                return True
+        return False
 
 
 @contextmanager
@@ -214,7 +232,16 @@ def tensors_of(run: Path) -> dict[str, Tensor]:
 
 
 def in_one_process(here: Processes) -> dict[str, Tensor]:
-    """The state that the same run ends with in one process, with the same clients in each round."""
+    """The state that the same run ends with in one process, with the same clients."""
+    return pack(replayed(here)[0])
+
+
+def replayed(here: Processes) -> tuple[Any, list[dict[str, Any]], Federation[Any, Any]]:
+    """The same run in one process, without the updates that the server did not have.
+
+    Returns:
+        The last state, the rounds' lines for the log, and the federation.
+    """
     enrolment = Enrolment.load(here.out / "deployment.json")
     spec = enrolment.spec
     clients = []
@@ -224,16 +251,48 @@ def in_one_process(here: Processes) -> dict[str, Tensor]:
         run.prepare()
         clients.append(Client(member.id, member.name, run.images, run.labels))
     least = Rules().least(spec)  # as owners have it who write no rules
-    federation = one_by_one(spec, run.algorithm, clients, least=least)
-    everybody = dict(federation.members)
+    settings = yaml.safe_load((here.out / "config.yaml").read_text())
+    who = Availability(**settings["availability"])
+    federation = one_by_one(spec, run.algorithm, clients, who, least=least)
+    federation.transport = AsRecorded(federation.transport, here.rounds())
     state = run.algorithm.initial_state(Randomness(int(spec.config["seed"])))
-    for number, report in enumerate(here.rounds()):
-        refused = {int(client) for client in report.get("refused", {})}
-        federation.members = {
-            client: everybody[client] for client in report["clients"] if client not in refused
-        }
-        state, _ = federation.run_round(state, number)
-    return pack(state)
+    lines = []
+    for number, _ in enumerate(here.rounds()):
+        state, report = federation.run_round(state, number)
+        lines.append(json.loads(json.dumps(report.line())))
+    return state, lines, federation
+
+
+@dataclass
+class AsRecorded:
+    """A transport without the updates that a run had not, by the reasons in its log."""
+
+    whole: Transport
+    rounds: Sequence[Mapping[str, Any]]
+    _seen: set[tuple[int, str]] = field(default_factory=set)
+
+    def deliver(self, task: Task, message: object, members: Sequence[Member]) -> Iterator[Reply]:
+        missing = self._missing(task)
+        there = [member for member in members if member.id not in missing]
+        replies = iter(self.whole.deliver(task, message, there))
+        for member in members:
+            if member.id in missing:
+                yield Reply(member.id, missing[member.id])
+            else:
+                yield next(replies)
+
+    def _missing(self, task: Task) -> dict[int, RefusedUpdateError]:
+        found: dict[int, RefusedUpdateError] = {}
+        line, which = self.rounds[task.round], (task.round, task.exchange)
+        for key, kind in (("refused", RefusedUpdateError), ("absent", AbsentClientError)):
+            for client, reasons in line.get(key, {}).items():
+                own = [why for why in reasons if why.startswith(f"{task.exchange}: ")]
+                if own:
+                    found[int(client)] = kind(own[0].partition(": ")[2])
+        # Which of two exchanges of one name it was, nobody has written down.
+        assert not (found and which in self._seen)
+        self._seen.add(which)
+        return found
 
 
 def assert_same(found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:

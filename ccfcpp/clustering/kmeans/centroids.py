@@ -1,6 +1,6 @@
 """Centroids that arrive or must be there, and the sums of which a server makes centroids."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ccfcpp.core.errors import FederationError
+from ccfcpp.engine.client import Member
 from ccfcpp.engine.exchange import AnyExchange, RefusedUpdateError
 from ccfcpp.engine.parts import Count, Part, Sum
 from ccfcpp.engine.payload import added_up
@@ -93,6 +94,23 @@ def cluster_counts(members: Tensor, exchange: AnyExchange, bounding: Bounding | 
     """Number of each cluster's members, float64 of shape (k,), from ones of shape (samples, k)."""
     rows = members.double()
     return (rows if bounding is None else bounding.rows(exchange, "counts", rows)).sum(dim=0)
+
+
+def check_sums(update: ClusterSums, senders: Sequence[Member]) -> None:
+    """Refuse sums that cannot be those of the senders' images.
+
+    Raises:
+        RefusedUpdateError: A cluster has fewer than no images, or all have more than the senders,
+            or a mean lies far off.
+    """
+    held = sum(sender.samples for sender in senders)
+    if bool((update.counts < 0).any()):
+        raise RefusedUpdateError("a cluster has fewer than no images")
+    # They may be fewer: a client keeps small clusters to itself.
+    if float(update.counts.sum()) > held + 0.5:
+        raise RefusedUpdateError(f"clusters have more than the client's {held} images")
+    if bool((update.sums.abs() > _FARTHEST * update.counts.clamp(min=1).unsqueeze(1)).any()):
+        raise RefusedUpdateError(f"means lie beyond {_FARTHEST:g}")
 
 
 def cluster_means(updates: Iterable[ClusterSums], empty: Tensor) -> Tensor:

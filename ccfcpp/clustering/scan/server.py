@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from ccfcpp.clustering.kmeans.centroids import ClusterSums, cluster_means
+from ccfcpp.clustering.kmeans.centroids import ClusterSums, check_sums, cluster_means
 from ccfcpp.clustering.scan.merging import merged
 from ccfcpp.clustering.scan.messages import (
     CENTRES,
@@ -94,6 +94,10 @@ class FindCentres(ServerWork[ScanState, Snapshot, ClusterSums]):
     def form(self, message: Snapshot) -> Form:
         """A sum and a number for each cluster."""
         return form_of(pack(ClusterSums.zeros(self.clusters, self.latent)))
+
+    def check(self, message: Snapshot, update: ClusterSums, senders: Sequence[Member]) -> None:
+        """Refuse sums that cannot be those of the senders' images."""
+        check_sums(update, senders)
 
     def aggregate(
         self, state: ScanState, updates: Iterable[ClusterSums], randomness: Randomness

@@ -68,7 +68,7 @@ class AuditLog:
             raise UsageError(
                 f"{self._path.parent} holds no log: give the folder of a client, as KEY.state"
             )
-        with self._path.open() as file:
+        with self._path.open(errors="replace") as file:
             for number, line in enumerate(file, 1):
                 try:
                     found = json.loads(line)

@@ -42,7 +42,7 @@ from flwr.supernode.fleet_http_client import FleetHttpClient
 from ccfcpp.deployment.client.signing import Signing
 from ccfcpp.deployment.link.flower import packet_from, payload_record, record_of
 from ccfcpp.deployment.link.messages import printable
-from ccfcpp.deployment.link.packet import MOST_HEADER_BYTES, MOST_PAYLOAD_BYTES, Packet
+from ccfcpp.deployment.link.packet import MOST_BYTES, MOST_PARTS, Packet
 
 Asked = TypeVar("Asked")
 Given = TypeVar("Given")
@@ -56,9 +56,6 @@ _PATIENCE = 20.0
 """Seconds for which a call is repeated that does no harm when it is made twice."""
 _AVAILABLE = 60.0
 """Seconds that the parts of a message have to arrive at the server."""
-_MOST_PARTS = 512
-_MOST_BYTES = MOST_HEADER_BYTES + MOST_PAYLOAD_BYTES + 2**20
-"""Bounds of a message; Flower splits what is larger than 5 MiB."""
 _REASONS = {
     "2004": "the server does not know the key, or the key is in use: give its .pub file to the "
     "server's owner for the roster (after a crash a key is in use for half a minute)",
@@ -159,6 +156,9 @@ class FleetClient:
         record = record_of(answer.header, payload_record(answer.payload))
         # What is fetched has no identity of its own: the envelope that was pulled has.
         reply = Message(record, reply_to=message)
+        # By the clock of this machine, which may be wrong, its time may be over.
+        reply.metadata.created_at = message.metadata.created_at
+        reply.metadata.ttl = message.metadata.ttl
         reply.metadata.__dict__["_message_id"] = reply.object_id
         calls.send(reply, time.monotonic() - began)
 
@@ -187,13 +187,13 @@ class _Calls:
         run = message.metadata.run_id
         contents: dict[str, bytes] = {}
         parts = list(iterate_object_tree(tree))
-        if len(parts) > _MOST_PARTS:
+        if len(parts) > MOST_PARTS:
             return None
         until = time.monotonic() + _AVAILABLE
         for part in parts:
             if part.object_id not in contents:
                 contents[part.object_id] = self._part(run, part.object_id, until)
-            if sum(map(len, contents.values())) > _MOST_BYTES:
+            if sum(map(len, contents.values())) > MOST_BYTES:
                 return None
         self._again(
             self._client.ConfirmMessageReceived,

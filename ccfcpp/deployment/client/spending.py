@@ -96,8 +96,8 @@ class Spending:
         return epsilon([part for part in self._parts if run in (None, part.run)], delta)
 
     def _read(self) -> list[Part]:
-        lines = self._path.read_text().splitlines() if self._path.exists() else []
         try:
+            lines = self._path.read_text().splitlines() if self._path.exists() else []
             return [Part(**json.loads(line)) for line in lines]
         except (ValueError, TypeError) as error:
             raise UsageError(

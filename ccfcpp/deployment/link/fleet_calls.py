@@ -8,7 +8,7 @@ PATHS = tuple(f"/v1/fleet/{call}" for call in _CALLS)
 """Each is a POST of its own path. Flower's ``register-node`` is missing, which admits any key, and
 ``get-fab``, which gives code to clients."""
 PULL = "/v1/fleet/pull-messages"
-LARGE = {"/v1/fleet/push-object": 16 * 2**20, "/v1/fleet/push-messages": 2**20}
+LARGE = {"/v1/fleet/push-object": 8 * 2**20, "/v1/fleet/push-messages": 2**20}
 """The largest bodies, in bytes. Flower splits large objects into pieces of 5 MiB."""
 SMALL = 2**16
 """The largest body of all other calls, which name a node, a message or an object."""

@@ -11,6 +11,9 @@ from typing import NamedTuple, Protocol
 MOST_HEADER_BYTES = 1 << 20
 MOST_PAYLOAD_BYTES = 1 << 30
 """The largest header and the largest payload, which is more than any model here needs."""
+MOST_PARTS = 256
+MOST_BYTES = MOST_HEADER_BYTES + MOST_PAYLOAD_BYTES + 2**20
+"""Bounds of a packet in Flower's message, which splits what is larger than 5 MiB."""
 
 
 class Packet(NamedTuple):

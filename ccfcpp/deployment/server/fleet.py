@@ -12,6 +12,7 @@ from flwr.app import ArrayRecord, Message
 from flwr.app.message import make_message, remove_content_from_message
 from flwr.app.metadata import Metadata
 from flwr.common.constant import NOOP_ACCOUNT_NAME, NOOP_FLWR_AID, SUPERLINK_NODE_ID
+from flwr.proto.message_pb2 import ObjectTree
 from flwr.proto.node_pb2 import NodeInfo
 from flwr.server.superlink.linkstate import LinkState, LinkStateFactory
 from flwr.supercore.constant import (
@@ -23,15 +24,17 @@ from flwr.supercore.constant import (
 from flwr.supercore.date import now
 from flwr.supercore.inflatable.inflatable_object import (
     get_all_nested_objects,
+    get_object_children_ids_from_object_content,
     get_object_tree,
     iterate_object_tree,
 )
-from flwr.supercore.object_store import NoObjectInStoreError, ObjectStoreFactory
+from flwr.supercore.object_store import ObjectStoreFactory
+from flwr.supercore.object_store.in_memory_object_store import InMemoryObjectStore
 from flwr.superlink.federation import NoOpFederationManager
 
 from ccfcpp.core.errors import FederationError
 from ccfcpp.deployment.link.flower import MESSAGE_TYPE, packet_from, payload_record, record_of
-from ccfcpp.deployment.link.packet import Packet, Undelivered
+from ccfcpp.deployment.link.packet import MOST_BYTES, MOST_PARTS, Packet, Undelivered
 
 _GONE = Undelivered("its node is gone")
 _AGAIN = Undelivered("its node has been started again")
@@ -47,6 +50,21 @@ class _Asked:
     activated: str
 
 
+class _BoundedStore(InMemoryObjectStore):
+    """Flower's store of objects, in which no message has many."""
+
+    def preregister(self, run_id: int, object_tree: ObjectTree) -> list[str]:
+        """Note the objects of a message that are to come.
+
+        Raises:
+            ValueError: They are too many.
+        """
+        if sum(1 for _ in iterate_object_tree(object_tree)) > MOST_PARTS:
+            raise ValueError(f"a message has more than {MOST_PARTS} objects")
+        found: list[str] = super().preregister(run_id, object_tree)
+        return found
+
+
 class Fleet:
     """The clients of a roster; the ``Link`` to them for a run in this process.
 
@@ -60,7 +78,9 @@ class Fleet:
 
     def __init__(self, roster: Mapping[str, bytes]) -> None:
         memory = FLWR_IN_MEMORY_DB_NAME
-        self.factory = LinkStateFactory(memory, NoOpFederationManager(), ObjectStoreFactory(memory))
+        objects = ObjectStoreFactory(memory)
+        objects.store_instance = _BoundedStore()
+        self.factory = LinkStateFactory(memory, NoOpFederationManager(), objects)
         self.announce: Callable[[int], None] = lambda node: None
         self._state: LinkState = self.factory.state()
         self._run, self._task = _running(self._state)
@@ -161,19 +181,25 @@ class Fleet:
         return self._whole(self._replies[ticket])
 
     def _whole(self, name: str) -> Packet | Undelivered | None:
-        """Return the packet in a reply; None while one of its objects has not arrived."""
-        try:
-            tree = self._state.object_store.get_object_tree(name)
-        except NoObjectInStoreError:
-            return _IN_PARTS
-        contents = {}
-        for part in iterate_object_tree(tree):
-            content = self._state.get_object(self._run, part.object_id)
+        """Return the packet in a reply; None while one of its objects has not arrived.
+
+        Objects name their parts, and may name one many times: each is looked at once.
+        """
+        contents: dict[str, bytes] = {}
+        waiting = [name]
+        while waiting:
+            part = waiting.pop()
+            if part in contents:
+                continue
+            content = self._state.get_object(self._run, part)
             if content is None:
                 return _IN_PARTS
             if not content:
                 return None
-            contents[part.object_id] = content
+            contents[part] = content
+            waiting += get_object_children_ids_from_object_content(content)
+            if len(contents) > MOST_PARTS or sum(map(len, contents.values())) > MOST_BYTES:
+                return Packet(b"")
         # An empty packet is refused.
         return packet_from(name, contents) or Packet(b"")
 

@@ -1,8 +1,9 @@
 """Flower's fleet API for the clients of a ``Fleet``, on a Unix socket of this user.
 
 Of the calls only those are there that the clients of this package make. Flower's handlers and its
-check of signatures are used as they are. One thing is added: a client that asks for messages gets
-its answer when there is one, and need not ask again and again.
+check of signatures are used as they are. Two things are added: a client that asks for messages gets
+its answer when there is one, and need not ask again and again; and each answer tells the time of
+the clock by which signatures are checked.
 """
 
 import asyncio
@@ -11,11 +12,13 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from email.utils import format_datetime
 from pathlib import Path
 
 import uvicorn
 from fastapi import FastAPI
 from flwr.proto.fleet_pb2 import PullMessagesRequest
+from flwr.supercore.date import now
 from flwr.supercore.error import http_error_translator
 from flwr.supercore.protobuf.translation import ProtobufTranslationMiddleware
 from flwr.superlink.routers.fleet.node_auth import NodeAuthMiddleware
@@ -27,11 +30,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from ccfcpp.core.errors import FederationError
 from ccfcpp.deployment.link.fleet_calls import PATHS, PULL
 from ccfcpp.deployment.server.fleet import Fleet
+from ccfcpp.deployment.server.steady import BEAT
 
 _HOLD = 10.0
 """Seconds that a client waits for a message before it hears that there is none."""
-_BEAT = 10.0
-"""Seconds between heartbeats of the run."""
 _LOOK = 0.02
 """Seconds between checks whether the socket is open."""
 
@@ -65,6 +67,7 @@ class _Waiting:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self._loop = asyncio.get_running_loop()
+        send = _dated(send)
         if scope["type"] != "http" or scope["path"] != PULL:
             await self._app(scope, receive, send)
             return
@@ -118,6 +121,16 @@ class _Waiting:
             loop.call_soon_threadsafe(news.set)
 
 
+def _dated(send: Send) -> Send:
+    async def dated(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            date = format_datetime(now(), usegmt=True).encode()
+            message = {**message, "headers": [*message.get("headers", ()), (b"date", date)]}
+        await send(message)
+
+    return dated
+
+
 def _is_empty(answer: list[Message]) -> bool:
     """Return whether it says that there is no message: 200, and no byte."""
     return answer[0]["status"] == 200 and not any(part.get("body") for part in answer[1:])
@@ -166,13 +179,14 @@ def serve_fleet(fleet: Fleet, path: Path, log: Path) -> Iterator[None]:
             access_log=False,
             log_config=None,
             log_level="error",
+            date_header=False,
             timeout_graceful_shutdown=1,
         )
     )
     over = threading.Event()
 
     def beat() -> None:
-        while not over.wait(_BEAT):
+        while not over.wait(BEAT):
             fleet.beat()
 
     serving = threading.Thread(target=server.run, name="fleet", daemon=True)
@@ -193,10 +207,11 @@ def serve_fleet(fleet: Fleet, path: Path, log: Path) -> Iterator[None]:
 
 
 def _flower_says(log: Path) -> None:
-    """Send what Flower says to a file. It names nodes and errors, which is of use afterwards."""
+    """Send Flower's warnings and errors to a file; of each call that is all right it tells, too."""
     log.parent.mkdir(parents=True, exist_ok=True)
     logger = logging.getLogger("flwr")
     for handler in list(logger.handlers):
         logger.removeHandler(handler)
     logger.addHandler(logging.FileHandler(log))
+    logger.setLevel(logging.WARNING)
     logger.propagate = False

@@ -28,7 +28,7 @@ _REQUEST_HEADERS = (
     *("flwr-package-name", "flwr-package-version", "flwr-component-name"),
 )
 _RESPONSE_HEADERS = (
-    *("content-type", "content-length"),
+    *("content-type", "content-length", "date"),
     "flwr-version-incompatibility-message",
 )
 _LOOK = 0.2

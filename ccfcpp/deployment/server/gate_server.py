@@ -120,6 +120,7 @@ def _server(setting: GateSetting, gate: Gate) -> uvicorn.Server:
         ssl_keyfile=key,
         proxy_headers=False,
         server_header=False,
+        date_header=False,  # the time that counts is the fleet's
         access_log=False,
         log_config=None,
         log_level="error",

@@ -11,6 +11,7 @@ from ccfcpp.deployment.server.fleet import Fleet
 from ccfcpp.deployment.server.fleet_app import serve_fleet
 from ccfcpp.deployment.server.gate_process import gate_process
 from ccfcpp.deployment.server.gate_server import GateSetting
+from ccfcpp.deployment.server.steady import steady_clock
 
 
 @contextmanager
@@ -22,10 +23,10 @@ def open_server(
     Yields:
         The link to the clients, and the port on which the gate listens.
     """
-    files, fleet = ServerKeys.of(keys), Fleet(read_roster(roster))
+    files, names = ServerKeys.of(keys), read_roster(roster)
     # The path of a socket must be short, and its folder is for this user alone.
-    with tempfile.TemporaryDirectory(prefix="ccfcpp-") as place:
-        behind = Path(place) / "fleet"
+    with steady_clock(), tempfile.TemporaryDirectory(prefix="ccfcpp-") as place:
+        fleet, behind = Fleet(names), Path(place) / "fleet"
         setting = GateSetting(host, port, files, behind)
         with (
             serve_fleet(fleet, behind, logs / "flower.log"),

@@ -89,8 +89,8 @@ class Deployed:
     _late: dict[int, tuple[str, float]] = field(default_factory=dict, init=False)
 
     def deliver(self, task: Task, message: object, members: Sequence[Member]) -> Iterator[Reply]:
-        """Send a task to some clients and yield their replies. Wait while none is online."""
-        exchange, online = self.exchanges[task.exchange], self._online(members)
+        """Send a task to some clients and yield their replies. Wait while none can be asked."""
+        exchange, online = self.exchanges[task.exchange], self._once_one_is_free(members)
         payloads = _payloads(message, members)
         asked = [
             self._ask(task, member, online.get(member.name), payload)
@@ -113,15 +113,16 @@ class Deployed:
         """Let clients delete the versions of the checkpoint before this one."""
         self._kept = dict(self._accepted)
 
-    def _online(self, members: Sequence[Member]) -> Mapping[str, int]:
-        """Wait until a member is online, and return the nodes that are."""
+    def _once_one_is_free(self, members: Sequence[Member]) -> Mapping[str, int]:
+        """Wait until a member is online and at no other work; return the nodes that are online."""
         while True:
             online = self.link.online()
             for member in members:
                 there = self.standings.get(member.id, "away") != "away"
                 if there != (member.name in online):
                     self._stands(member, "away" if there else "waiting")
-            if not members or any(member.name in online for member in members):
+            free = (m.name in online and not self._is_busy(m.id) for m in members)
+            if not members or any(free):
                 return online
             time.sleep(self.timeouts.poll)
 

@@ -1,0 +1,34 @@
+"""Sums of clusters that no images can have are refused."""
+
+import pytest
+import torch
+
+from ccfcpp.clustering.kmeans.centroids import ClusterSums, check_sums
+from ccfcpp.engine.client import Member
+from ccfcpp.engine.exchange import RefusedUpdateError
+
+SENDERS = [Member(0, "a", 5), Member(1, "b", 3)]
+
+
+def sums(first: float, *counts: float) -> ClusterSums:
+    given = torch.zeros(len(counts), 2, dtype=torch.float64)
+    given[0, 0] = first
+    return ClusterSums(given, torch.tensor(counts, dtype=torch.float64))
+
+
+@pytest.mark.parametrize(
+    ("update", "reason"),
+    [
+        (sums(1, -1, 2), "a cluster has fewer than no images"),
+        (sums(1, 5, 4), "clusters have more than the client's 8 images"),
+        (sums(1e300, 1, 2), r"means lie beyond 1e\+15"),
+    ],
+)
+def test_what_no_images_have(update: ClusterSums, reason: str) -> None:
+    with pytest.raises(RefusedUpdateError, match=reason):
+        check_sums(update, SENDERS)
+
+
+@pytest.mark.parametrize("counts", [(5, 3), (0, 8), (0, 0), (2.5, 0.25)])
+def test_what_images_may_have(counts: tuple[float, ...]) -> None:
+    check_sums(sums(min(counts[0], 1.0), *counts), SENDERS)
