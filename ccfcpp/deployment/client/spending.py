@@ -2,8 +2,9 @@
 
 A server says which ε a run has. The client does not rely on that: it counts what it was asked for,
 and with which noise. Where clients add the noise, what it counts does not depend on the server at
-all, as far as the secure sum holds; else the server has to add what it says. On the client level every sum counts in full, since whoever sees the client
-take part knows that it was sampled; on the image level the client samples its images itself.
+all, as far as the secure sum holds; else the server has to add what it says. On the client level
+every sum counts in full, since whoever sees the client take part knows that it was sampled; on the
+image level the client samples its images itself.
 """
 
 import json
