@@ -172,9 +172,9 @@ def summed(
     request = Request(Receiving(numbers), TASK, Nothing(), members)
     masked, total = Participant.masked, Collector.total
 
-    def noting(participant: Any, words: Any) -> Any:
+    def noting(participant: Any, words: Any, *more: Any) -> Any:
         seen.words[participant.number] = words.tolist()
-        return masked(participant, words)
+        return masked(participant, words, *more)
 
     def noted(collector: Any, revealed: Any) -> Any:
         found = total(collector, revealed)
