@@ -280,7 +280,7 @@ def digest_of(exchange: AnyExchange, message: object) -> bytes:
     found = hashlib.sha256(exchange.name.encode())
     for name, tensor in sorted(pack(message).items()):
         found.update(f"\0{name}\0{tensor.dtype}\0{tuple(tensor.shape)}\0".encode())
-        found.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
+        found.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
     return found.digest()
 
 
