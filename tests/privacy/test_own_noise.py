@@ -30,7 +30,7 @@ from ccfcpp.engine.transport import InProcess
 from ccfcpp.privacy.config import PrivacyConfig
 from ccfcpp.privacy.noise.mechanism import Bounds, NoiseSource, shares
 from ccfcpp.privacy.sums.client import works_in_sums
-from ccfcpp.privacy.sums.identity import Floor
+from ccfcpp.privacy.sums.identity import Floor, Guard
 from ccfcpp.privacy.sums.own_noise import EXPONENT, OwnNoise, agreed_terms, sure
 from ccfcpp.privacy.sums.protocol import Collector, Participant
 from ccfcpp.privacy.sums.stage import Summing
@@ -308,7 +308,7 @@ def test_what_has_no_noise_of_its_own_is_refused(
 def test_noise_for_fewer_colluders_than_an_owner_assumes_is_refused() -> None:
     vectors = {n: torch.zeros(3, dtype=torch.float64) for n in range(6)}
     floor = Floor(colluders=1)
-    refused, _ = summed(vectors, config_of(threshold=6), floor=floor)
+    refused, _ = summed(vectors, config_of(threshold=6), guard=Guard(floor=floor))
     assert all("colluders = 0, and its owner assumes 1" in str(each) for each in refused)
-    (update,), _ = summed(vectors, config_of(threshold=6, colluders=1), floor=floor)
+    (update,), _ = summed(vectors, config_of(threshold=6, colluders=1), guard=Guard(floor=floor))
     assert isinstance(update, Vector)
