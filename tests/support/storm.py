@@ -95,6 +95,15 @@ class Sea(Place):
         self.crowd.stdin.write(f"{name}\n".encode())
         self.crowd.stdin.flush()
 
+    def wait_for_models(self) -> None:
+        """Until each client has assigned its images with the model of the end, maybe late."""
+        until = time.monotonic() + MOST_SECONDS
+        for name in self.weather.names:
+            found = self.keys / "clients" / f"{name}.state" / "found.npz"
+            while not found.exists():
+                assert time.monotonic() < until, f"{name} has no model"
+                time.sleep(0.1)
+
     def signal(self, name: str, number: signal.Signals) -> None:
         """Send a signal to a client."""
         with suppress(ProcessLookupError):
