@@ -233,7 +233,9 @@ class Experiment(ABC, Generic[State]):
         """The system's work of the clients, all of which are in this process."""
         together = self.availability.invited(len(self.clients))
         least, bounding = self.privacy.smallest_count, bounding_of(self.privacy)
-        return self.algorithm.client_side(Crew.of(self.clients, together, bounding, least))
+        alike = self.privacy.level == "client"
+        crew = Crew.of(self.clients, together, bounding, least, alike)
+        return self.algorithm.client_side(crew)
 
     def transport(self, memories: ClientMemories) -> Transport:
         """Return the clients of this process, with protection and attacks around their work."""
