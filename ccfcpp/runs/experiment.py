@@ -299,7 +299,8 @@ class Experiment(ABC, Generic[State]):
         state = self.algorithm.initial_state(self.randomness)
         works = [self.algorithm.exchanges(n, state) for n in range(self.algorithm.rounds)]
         if self.privacy.level == "image":
-            return ImageLevel(self.privacy, works, self.randomness, self.system, self.exchanges)
+            asked, held = self.exchanges, sum(member.samples for member in self.members)
+            return ImageLevel(self.privacy, works, self.randomness, self.system, asked, held)
         share, dropout = self.availability.sample_fraction, self.availability.dropout_rate
         clients = len(self.members)
         return ClientLevel(self.privacy, works, self.randomness, share, clients, dropout)

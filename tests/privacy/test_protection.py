@@ -44,6 +44,7 @@ CAN: dict[str, tuple[str, Tree]] = {
     "ccfc++, synchronised": ("ccfc++", SYNCHRONISED),
     "ccfc++, local": ("ccfc++", SUMS),
     "ccfc": ("ccfc", SUMS),
+    "feddp-kmeans": ("feddp-kmeans", {"feddp": {"margin": 0.8}}),
 }
 """All systems of sums and means."""
 needs_accountant = pytest.mark.skipif(
@@ -126,7 +127,7 @@ def test_bytes_down_count_a_message_once_for_whom_it_reached(stage: str | None) 
     assert report.bytes_down == received
 
 
-CANNOT = sorted(set(METHODS.own()) - {"fed-scan"})
+CANNOT = sorted(set(METHODS.own()) - {"fed-scan", "feddp-kmeans"})
 
 
 @pytest.mark.parametrize("method", CANNOT)
@@ -226,8 +227,9 @@ MARK = 0.375
 class Watched:
     """A stage behind sums that have marks in place of noise: it looks for any other number."""
 
-    def __init__(self, share: float) -> None:
+    def __init__(self, share: float, images: float) -> None:
         self.share = share
+        self.images = images
         self.seen: set[str] = set()
 
     def deliver(self, request: Request, inner: Deliver) -> Iterator[Reply]:
@@ -242,6 +244,8 @@ class Watched:
                     expected = before[name] + self.share if floats else before[name]
                 elif kind == "samples":
                     expected = torch.full_like(tensor, 4)
+                elif kind == "images":
+                    expected = torch.full_like(tensor, self.images)
                 message = f"{request.exchange.name}: {name}"
                 torch.testing.assert_close(tensor, expected, msg=message)
                 self.seen.add(kind)
@@ -251,8 +255,10 @@ class Watched:
 COVERED = [(name, "client", {"sums", "slopes", "gradient", "figures", "counts"}) for name in CAN]
 COVERED[3:] = [
     (name, "client", {"sums", "slopes", "gradient", "figures", "counts", "model", "samples"})
-    for name in list(CAN)[3:]
+    for name in list(CAN)[3:5]
 ]
+_MOMENTS = {"moments", "images", "sums", "counts"}
+COVERED.append(("feddp-kmeans", "client", _MOMENTS))
 
 
 @needs_accountant
@@ -265,6 +271,8 @@ COVERED[3:] = [
         ("ccfc++, synchronised", "image", COVERED[0][2], False),
         ("ccfc++, synchronised", "image", COVERED[0][2], True),
         ("ccfc++, local", "client", COVERED[3][2], True),
+        ("feddp-kmeans", "image", _MOMENTS, False),
+        ("feddp-kmeans", "client", _MOMENTS, True),
     ],
 )
 def test_every_tensor_of_every_update_goes_through_the_mechanism(
@@ -272,7 +280,8 @@ def test_every_tensor_of_every_update_goes_through_the_mechanism(
 ) -> None:
     """What reaches the server's work is made of noised totals alone, number by number.
 
-    Of a mean the change of the model is the mark by four clients; how many they are is public.
+    Of a mean the change of the model is the mark by four clients. How many they are is public, and
+    so is the number of their images where images are protected.
     """
     method, tree = CAN[name]
     if level == "image":
@@ -286,7 +295,8 @@ def test_every_tensor_of_every_update_goes_through_the_mechanism(
 
     monkeypatch.setattr(level_of(experiment), "published", marked)
     assert experiment.protection is not None
-    plain, watched = experiment.federation(), Watched(MARK / 4)
+    plain = experiment.federation()
+    watched = Watched(MARK / 4, 4 if level == "client" else 100)
     running: Federation[Any, Any] = Federation(
         experiment.system, experiment.algorithm, experiment.members, experiment.availability,
         experiment.randomness, plain.transport, [experiment.protection.stage, watched],

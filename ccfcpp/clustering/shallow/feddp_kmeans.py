@@ -7,6 +7,7 @@ k-means gives the first centroids. Then sums of the images of each cluster move 
 differences.md lists what is ours.
 """
 
+from abc import abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,14 +17,13 @@ from torch import Tensor
 
 from ccfcpp.clustering.algorithm import Problem
 from ccfcpp.clustering.config import ClusterDataConfig
-from ccfcpp.clustering.kmeans.centroids import ClusterSums, required_centroids
+from ccfcpp.clustering.kmeans.centroids import ClusterSums
 from ccfcpp.clustering.shallow.config import FedDPConfig
 from ccfcpp.clustering.shallow.feddp_sums import (
-    CONSTANT,
     LLOYD,
+    MEAN,
     PRODUCTS,
     SEPARATED,
-    TOTALS,
     WEIGHTS,
     AddImages,
     AddMembers,
@@ -31,8 +31,7 @@ from ccfcpp.clustering.shallow.feddp_sums import (
     Centres,
     Compared,
     CountNearest,
-    Products,
-    Totals,
+    Moments,
     Weights,
 )
 from ccfcpp.clustering.shallow.frames import (
@@ -73,21 +72,20 @@ class FedDPState:
     Attributes:
         frame: Where images are compared: the whole space, and from the outer products on the
             subspace.
-        images: Number of images of the clients that have taken part; with noise about that, or
-            about the number of clients where all count alike.
         given: The server's images as rows, float32 of shape (points, d); None: points are drawn.
         points: The server's points in the frame, float64 of shape (points, r).
-        coordinates: Centroids in the frame, float64 of shape (at most k, r).
-        centroids: Centroids in the space of pixels, float32 of shape (at most k, d).
+        coordinates: Centroids in the frame, float64 of shape (k, r); before there are any, some of
+            the points.
+        centroids: Centroids in the space of pixels, float32 of shape (k, d); None before there are
+            any.
         sums_in: The frame of the next sums; None: ``frame``.
         moved: The furthest that a coordinate of a centroid moved in the last round.
     """
 
     frame: Frame
-    images: float = 0.0
+    points: Tensor
+    coordinates: Tensor
     given: Tensor | None = None
-    points: Tensor | None = None
-    coordinates: Tensor | None = None
     centroids: Tensor | None = None
     sums_in: Frame | None = None
     moved: float | None = None
@@ -100,76 +98,85 @@ class FedDPState:
 
 
 @dataclass(frozen=True)
-class MeasureTotals(ServerWork[FedDPState, Frame, Totals]):
-    """The mean of all images becomes the origin."""
+class Measure(ServerWork[FedDPState, Frame, Moments]):
+    """A mean over all images: of what they are, or of their outer products."""
 
-    longest: float
-    exchange: Exchange[Frame, Totals] = TOTALS
+    exchange: Exchange[Frame, Moments]
 
     def broadcast(self, state: FedDPState) -> Frame:
         """Where to measure."""
         return state.frame
 
     def form(self, message: Frame) -> Form:
-        """A coordinate for each axis, and one more."""
-        return {"totals": Spec(torch.float64, (len(message.axes) + 1,))}
+        """A vector, or half a matrix, and the number of images."""
+        return {"moments": Spec(torch.float64, self._shape(message)), "images": Spec(torch.float64)}
 
-    def check(self, message: Frame, update: Totals, senders: Sequence[Member]) -> None:
-        """Refuse a number of images that no client, or not these clients, can have."""
+    def check(self, message: Frame, update: Moments, senders: Sequence[Member]) -> None:
+        """Refuse a number of images that these clients do not have."""
         held = sum(sender.samples for sender in senders)
-        if not 0 <= float(update.totals[-1]) <= CONSTANT * held * (1 + 1e-6):
-            raise RefusedUpdateError(f"it adds up more images than the {held} of the client")
+        if not 0 <= float(update.images) <= held:
+            raise RefusedUpdateError(f"it adds up {float(update.images):g} of {held} images")
 
-    def mended(self, message: Frame, update: Totals) -> Totals:
-        """No mean is longer than the longest image."""
-        sums, number = update.totals[:-1], update.totals[-1:]
-        least = CONSTANT * sums.norm() / self.longest
-        return Totals(torch.cat([sums, number.clamp(min=float(least))]))
-
-    def aggregate(
-        self, state: FedDPState, updates: Iterable[Totals], randomness: Randomness
-    ) -> tuple[FedDPState, Figures]:
-        """Move the origin; where no image was added up, it stays."""
-        total = added_up(updates).totals
-        images = float(total[-1]) / CONSTANT
-        mean = state.frame.places(total[:-1] / max(images, 1e-300))
-        return replace(state, frame=Frame(mean, state.frame.axes), images=images), {}
+    @abstractmethod
+    def _shape(self, frame: Frame) -> tuple[int]:
+        """Of the moments."""
 
 
 @dataclass(frozen=True)
-class MeasureProducts(ServerWork[FedDPState, Frame, Products]):
-    """The subspace of most variance, and the server's points in it."""
+class MoveOrigin(Measure):
+    """The mean of all images becomes the origin."""
+
+    def aggregate(
+        self, state: FedDPState, updates: Iterable[Moments], randomness: Randomness
+    ) -> tuple[FedDPState, Figures]:
+        """Move the origin; where no image was added up, it stays."""
+        origin = state.frame.places(added_up(updates).mean)
+        return replace(state, frame=replace(state.frame, origin=origin)), {}
+
+    def _shape(self, frame: Frame) -> tuple[int]:
+        return (len(frame.axes),)
+
+
+@dataclass(frozen=True)
+class FindSubspace(Measure):
+    """The subspace of most variance, and the server's points in it.
+
+    Attributes:
+        config: How many points, and where sums are.
+        dimensions: Of the subspace, at most.
+    """
 
     config: FedDPConfig
     dimensions: int
-    exchange: Exchange[Frame, Products] = PRODUCTS
-
-    def broadcast(self, state: FedDPState) -> Frame:
-        """Where to measure."""
-        return state.frame
-
-    def form(self, message: Frame) -> Form:
-        """Half a matrix."""
-        size = len(message.axes)
-        return {"products": Spec(torch.float64, (size * (size + 1) // 2,))}
 
     def aggregate(
-        self, state: FedDPState, updates: Iterable[Products], randomness: Randomness
+        self, state: FedDPState, updates: Iterable[Moments], randomness: Randomness
     ) -> tuple[FedDPState, Figures]:
         """Take the subspace; project the server's images on it, or draw points of its variances."""
         before = state.frame
-        covariance = from_half(added_up(updates).products, len(before.axes))
-        variances, axes = top_subspace(covariance / max(state.images, 1e-300), self.dimensions)
+        covariance = from_half(added_up(updates).mean, len(before.axes))
+        variances, axes = top_subspace(covariance, self.dimensions)
         frame = Frame(before.origin, axes @ before.axes)
-        if state.given is None:
-            generator = randomness.generator("server's points")
-            drawn = torch.randn(self.config.points, len(axes), generator=generator).to(variances)
-            points = drawn * variances.sqrt()
-        else:
-            points = frame.coordinates(state.given)
+        points = _points(self.config.points, state.given, frame, variances, randomness)
         sums_in = before if self.config.sums == "whole" else None
         found = replace(state, frame=frame, points=points, sums_in=sums_in)
+        found = replace(found, coordinates=points[: len(state.coordinates)])
         return found, {"dimensions": float(len(axes))}
+
+    def _shape(self, frame: Frame) -> tuple[int]:
+        size = len(frame.axes)
+        return (size * (size + 1) // 2,)
+
+
+def _points(
+    number: int, given: Tensor | None, frame: Frame, variances: Tensor, randomness: Randomness
+) -> Tensor:
+    """The server's points in a frame: its images, or normal ones of the variances (r,)."""
+    if given is not None:
+        return frame.coordinates(given)
+    generator = randomness.generator("server's points")
+    drawn = torch.randn(number, len(variances), generator=generator, dtype=torch.float64)
+    return drawn.to(variances) * variances.sqrt()
 
 
 @dataclass(frozen=True)
@@ -181,7 +188,7 @@ class WeighPoints(ServerWork[FedDPState, Compared, Weights]):
 
     def broadcast(self, state: FedDPState) -> Compared:
         """The server's points."""
-        return Compared(state.frame, required_centroids(state.points))
+        return Compared(state.frame, state.points)
 
     def form(self, message: Compared) -> Form:
         """A count for each point."""
@@ -204,7 +211,7 @@ class WeighPoints(ServerWork[FedDPState, Compared, Weights]):
         # Imported where it is needed, since scikit-learn takes most of a second.
         from sklearn.cluster import KMeans
 
-        points, weights = required_centroids(state.points), added_up(updates).counts
+        points, weights = state.points, added_up(updates).counts
         # What no image is near counts almost nothing, so that there are points for all clusters.
         weights = weights + 1e-9 * weights.sum().clamp(min=1)
         seed = randomness.integer("k-means") % 2**32
@@ -223,8 +230,7 @@ class MoveCentroids(ServerWork[FedDPState, Centres, ClusterSums]):
 
     def broadcast(self, state: FedDPState) -> Centres:
         """The centroids."""
-        coordinates = required_centroids(state.coordinates)
-        return Centres(state.frame, coordinates, self.margin, state.sums_in)
+        return Centres(state.frame, state.coordinates, self.margin, state.sums_in)
 
     def form(self, message: Centres) -> Form:
         """A sum and a number for each centroid."""
@@ -240,7 +246,7 @@ class MoveCentroids(ServerWork[FedDPState, Centres, ClusterSums]):
         self, state: FedDPState, updates: Iterable[ClusterSums], randomness: Randomness
     ) -> tuple[FedDPState, Figures]:
         """A centroid without members stays as it is."""
-        before, frame = required_centroids(state.coordinates), state.frame
+        before, frame = state.coordinates, state.frame
         if state.sums_in is not None:
             before, frame = state.sums_in.coordinates(frame.places(before)), state.sums_in
         total = added_up(updates)
@@ -287,7 +293,11 @@ class FedDPKMeans(PixelClustering[FedDPState]):
         else:
             frame = low_frequencies(self.problem.image_shape, most)
         frame = Frame(frame.origin.to(device), frame.axes.to(device))
-        return FedDPState(frame, given=self._given(randomness))
+        given, axes = self._given(randomness), len(frame.axes)
+        # As if images of length 1 had the same variance along all axes.
+        variances = torch.full((axes,), 1 / axes, dtype=torch.float64, device=device)
+        points = _points(self.config.points, given, frame, variances, randomness)
+        return FedDPState(frame, points, points[: self.problem.clusters], given=given)
 
     def _given(self, randomness: Randomness) -> Tensor | None:
         """The server's images as rows, of which no label is used."""
@@ -312,10 +322,9 @@ class FedDPKMeans(PixelClustering[FedDPState]):
         if number > 0:
             return [MoveCentroids(LLOYD)]
         clusters, margin = self.problem.clusters, self.config.margin
-        longest = 1.0 if self.rule.config.normalise else self.rule.dimensions**0.5
         return [
-            MeasureTotals(longest),
-            MeasureProducts(self.config, self.config.dimensions or clusters),
+            MoveOrigin(MEAN),
+            FindSubspace(PRODUCTS, self.config, self.config.dimensions or clusters),
             WeighPoints(clusters),
             *([] if margin is None else [MoveCentroids(SEPARATED, margin)]),
         ]
@@ -323,7 +332,7 @@ class FedDPKMeans(PixelClustering[FedDPState]):
     def client_side(self, crew: Crew) -> ClientSide:
         """All sums."""
         return ClientSide.of(
-            AddImages(TOTALS, self.rule, crew),
+            AddImages(MEAN, self.rule, crew),
             AddProducts(PRODUCTS, self.rule, crew),
             CountNearest(WEIGHTS, self.rule, crew),
             AddMembers(SEPARATED, self.rule, crew),

@@ -22,29 +22,29 @@ from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.algorithm import Crew
 from ccfcpp.engine.client import Client
 from ccfcpp.engine.exchange import Exchange, Images, SummedWork, Task
-from ccfcpp.engine.parts import Count, Sum
+from ccfcpp.engine.parts import Count, Part, Sum
 from ccfcpp.engine.payload import added_up, pack, unpack
 
 Message = TypeVar("Message")
 Update = TypeVar("Update")
 
-CONSTANT = 0.25
-"""The last coordinate of each image in ``Totals``. The number of images thus costs no bound and no
-noise of its own; a larger constant makes it more precise, and their mean less."""
-
 
 @dataclass(frozen=True)
-class Totals:
-    """The sum of images, float64 of shape (r + 1,): coordinates, and ``CONSTANT`` for each."""
+class Moments:
+    """A sum over images, and their number: float64.
 
-    totals: Tensor
+    Attributes:
+        moments: Σ x of shape (r,), or Σ x xᵀ as ``half`` has it, of shape (r (r + 1) / 2,).
+        images: Of shape ().
+    """
 
+    moments: Tensor
+    images: Tensor
 
-@dataclass(frozen=True)
-class Products:
-    """Σ x xᵀ over images, as ``half`` has it: float64 of shape (r (r + 1) / 2,)."""
-
-    products: Tensor
+    @property
+    def mean(self) -> Tensor:
+        """The mean over images; zeros where there is none."""
+        return self.moments / self.images.clamp(min=torch.finfo(torch.float64).tiny)
 
 
 @dataclass(frozen=True)
@@ -80,21 +80,22 @@ class Centres:
     sums_in: Frame | None = None
 
 
-TOTALS = Exchange(
-    "totals",
+_MOMENTS: dict[str, Part] = {"moments": Sum(), "images": Count(public=True)}
+MEAN = Exchange(
+    "mean",
     Frame,
-    Totals,
-    {"totals": Sum()},
-    images=Images(usual={"totals": 0.8}),
-    usual={"totals": 0.55},
+    Moments,
+    _MOMENTS,
+    images=Images(usual={"moments": 0.7}),
+    usual={"moments": 0.5},
 )
 PRODUCTS = Exchange(
     "outer products",
     Frame,
-    Products,
-    {"products": Sum()},
-    images=Images(usual={"products": 0.4}),
-    usual={"products": 0.1},
+    Moments,
+    _MOMENTS,
+    images=Images(usual={"moments": 0.4}),
+    usual={"moments": 0.1},
 )
 WEIGHTS = Exchange(
     "weights",
@@ -158,31 +159,39 @@ class SumOfImages(SummedWork[Message, Update]):
         bounding = self.crew.bounding
         return rows if bounding is None else bounding.rows(self.exchange, part, rows)
 
-    def enough(self, client: Client) -> bool:
-        """Whether a client has so many images that their sum is sent."""
-        return len(client) >= self.crew.least
+
+class AddMoments(SumOfImages[Frame, Moments]):
+    """A sum over a client's images; nothing where they are too few."""
+
+    def over_images(self, message: Frame, client: Client) -> Moments:
+        """The sum, and their number."""
+        moments = self.moments(self.coordinates(message, client))
+        enough = len(client) >= self.crew.least
+        return Moments(moments * enough, moments.new_tensor(len(client) * enough))
+
+    @abstractmethod
+    def moments(self, rows: Tensor) -> Tensor:
+        """The sum over rows of shape (samples, r)."""
 
 
-class AddImages(SumOfImages[Frame, Totals]):
-    """The sum of images, and their number."""
+class AddImages(AddMoments):
+    """The sum of images."""
 
-    def over_images(self, message: Frame, client: Client) -> Totals:
-        """Zeros where there are too few images."""
-        rows = F.pad(self.coordinates(message, client), (0, 1), value=CONSTANT)
-        return Totals(self.bounded("totals", rows).sum(dim=0) * self.enough(client))
+    def moments(self, rows: Tensor) -> Tensor:
+        """Of shape (r,)."""
+        return self.bounded("moments", rows).sum(dim=0)
 
 
-class AddProducts(SumOfImages[Frame, Products]):
+class AddProducts(AddMoments):
     """The sum of outer products."""
 
-    def over_images(self, message: Frame, client: Client) -> Products:
-        """Zeros where there are too few images."""
-        rows = self.coordinates(message, client)
+    def moments(self, rows: Tensor) -> Tensor:
+        """Of shape (r (r + 1) / 2,)."""
         # The norm of x xᵀ is ‖x‖². What bounds it bounds x by the root.
         squares = rows.square().sum(dim=1, keepdim=True)
-        shares = self.bounded("products", squares) / squares.clamp(min=1e-300)
-        rows = rows.nan_to_num(0, 0, 0) * shares.sqrt()
-        return Products(half(rows.T @ rows) * self.enough(client))
+        shares = self.bounded("moments", squares) / squares.clamp(min=1e-300)
+        rows = rows * shares.sqrt()
+        return half(rows.T @ rows)
 
 
 class CountNearest(SumOfImages[Compared, Weights]):

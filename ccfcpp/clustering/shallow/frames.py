@@ -7,6 +7,7 @@ from math import prod
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,7 @@ def _cosines(length: int) -> Tensor:
     """The transform of signals of a length: orthonormal rows, from the lowest frequency on."""
     at = torch.arange(length).double()
     rows = torch.cos(math.pi / length * torch.outer(at, at + 0.5))
-    return rows / rows.norm(dim=1, keepdim=True)
+    return F.normalize(rows, dim=1)
 
 
 def half(matrix: Tensor) -> Tensor:
@@ -64,14 +65,15 @@ def half(matrix: Tensor) -> Tensor:
     What is off the diagonal is times √2, so that the Euclidean norm is the matrix's.
     """
     rows, columns = torch.triu_indices(*matrix.shape, device=matrix.device)
-    return matrix[rows, columns] * torch.where(rows == columns, 1.0, math.sqrt(2))
+    upper = matrix[rows, columns]
+    return torch.where(rows == columns, upper, math.sqrt(2) * upper)
 
 
 def from_half(upper: Tensor, size: int) -> Tensor:
     """The symmetric matrix (size, size) of which ``half`` made a vector."""
     rows, columns = torch.triu_indices(size, size, device=upper.device)
     matrix = upper.new_zeros(size, size)
-    matrix[rows, columns] = upper / torch.where(rows == columns, 1.0, math.sqrt(2))
+    matrix[rows, columns] = torch.where(rows == columns, upper, upper / math.sqrt(2))
     return matrix + matrix.triu(1).T
 
 

@@ -33,7 +33,7 @@ class Level(ABC):
         hides: What cannot be told, in words.
         trusted: Who is trusted, and with what.
         public: What is not protected.
-        contributors: What a mean is divided by, whoever takes part.
+        contributors: What a mean is divided by, whoever takes part: clients, or images.
 
     Raises:
         UsageError: The budget does not allow a round.
@@ -201,7 +201,6 @@ class ImageLevel(Level):
         "image adds"
     )
     public = "the clients, and the number of images of each"
-    contributors = 1.0
 
     def __init__(
         self,
@@ -210,7 +209,9 @@ class ImageLevel(Level):
         randomness: Randomness,
         system: str,
         exchanges: Iterable[AnyExchange],
+        images: int,
     ) -> None:
+        self.contributors = float(images)
         for exchange in exchanges:
             if exchange.travels and isinstance(exchange.images, str):
                 raise UsageError(
