@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 
 from ccfcpp.clustering.algorithm import Problem
-from ccfcpp.clustering.config import ClusterDataConfig
 from ccfcpp.clustering.kmeans.centroids import ClusterSums
 from ccfcpp.clustering.shallow.config import FedDPConfig
 from ccfcpp.clustering.shallow.feddp_sums import (
@@ -42,6 +41,7 @@ from ccfcpp.clustering.shallow.frames import (
     whole_space,
 )
 from ccfcpp.clustering.shallow.pixels import CentroidState, PixelClustering
+from ccfcpp.core.config import DataConfig
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.profiling import section
 from ccfcpp.core.randomness import Randomness
@@ -304,7 +304,7 @@ class FedDPKMeans(PixelClustering[FedDPState]):
         source = self.config.server
         if source is None:
             return None
-        data, shape = self.problem.config.section(ClusterDataConfig), self.problem.image_shape
+        data, shape = self.problem.config.section(DataConfig), self.problem.image_shape
         root = Path(data.root) if data.root else None
         images = load(source, data_root=root, image_size=_side(shape)).images
         if images.shape[1:] != shape or len(images) < self.problem.clusters:
