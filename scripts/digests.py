@@ -27,7 +27,10 @@ _INTERRUPTED = 130
 _TIMES = frozenset({"seconds", "out"})
 """Keys whose values differ from run to run."""
 
-_CLUSTERING = ("km", "fcm", "k-fed", "ffcm-avg", "ffcm-km", "sda-fc-km", "sda-fc-fcm", "ppfc-gan")
+_CLUSTERING = (
+    *("km", "fcm", "k-fed", "ffcm-avg", "ffcm-km", "feddp-kmeans", "sda-fc-km", "sda-fc-fcm"),
+    "ppfc-gan",
+)
 _CONTRASTIVE = ("ccfc", "ccfc++")
 _CLASSIFICATION = (
     *("fedavg", "fedprox", "fedavgm", "moon", "scaffold", "fednova", "fedbn", "fedadam"),

@@ -86,6 +86,7 @@ METHODS: Registry[System] = Registry(
         "k-fed": "ccfcpp.clustering.shallow.systems:K_FED",
         "ffcm-avg": "ccfcpp.clustering.shallow.systems:FFCM_AVG",
         "ffcm-km": "ccfcpp.clustering.shallow.systems:FFCM_KM",
+        "feddp-kmeans": "ccfcpp.clustering.shallow.systems:FEDDP_KMEANS",
         "sda-fc-km": "ccfcpp.clustering.synthetic.systems:SDA_FC_KM",
         "sda-fc-fcm": "ccfcpp.clustering.synthetic.systems:SDA_FC_FCM",
         "ppfc-gan": "ccfcpp.clustering.synthetic.systems:PPFC_GAN",

@@ -197,9 +197,9 @@ class MethodConfig(RunConfig):
         return methods[name].fixed if name in methods else {}
 
     def section(self, kind: type[S]) -> S:
-        """Return the section of a kind; one of defaults where the configuration has none."""
+        """Return the section of a kind, or one derived from it; else one of defaults."""
         for name, field in type(self).model_fields.items():
-            if field.annotation is kind:
+            if isinstance(field.annotation, type) and issubclass(field.annotation, kind):
                 found: S = getattr(self, name)
                 return found
         return kind()

@@ -20,12 +20,15 @@ class Crew:
         together: How many of them take part in a round, at most.
         bounding: Bounds what each of their images adds to a sum; None: nothing is bounded.
         least: The fewest images over which a client sends a centroid, mean or sum.
+        alike: Whether all clients count alike, whatever they hold: what each adds to a sum is
+            bounded as a whole.
     """
 
     largest: int
     together: int
     bounding: Bounding | None = None
     least: int = 0
+    alike: bool = False
 
     @staticmethod
     def of(
@@ -33,10 +36,11 @@ class Crew:
         together: int | None = None,
         bounding: Bounding | None = None,
         least: int = 0,
+        alike: bool = False,
     ) -> "Crew":
         """Of some clients, of which all take part where no number is given."""
         count = len(clients) if together is None else together
-        return Crew(max(map(len, clients)), count, bounding, least)
+        return Crew(max(map(len, clients)), count, bounding, least, alike)
 
 
 class Algorithm(ABC, Generic[State]):

@@ -65,11 +65,13 @@ class Images:
         share: With which probability an image is in them.
         batch: What sums ``of_batch`` are divided by: images in a step on average.
         largest: What no image's part of a sum exceeds anyhow, by the name of the sum.
+        usual: How large an image's part is as a rule, by name; bounds count in these.
     """
 
     share: float = 1.0
     batch: float = 1.0
     largest: Mapping[str, float] = field(default_factory=dict)
+    usual: Mapping[str, float] = field(default_factory=dict)
 
 
 NOT_TOLD_APART = "what one image adds is not bounded"
@@ -92,6 +94,8 @@ class Exchange(Generic[Message, Update]):
             change.
         follows: Whether it goes on with the exchange before it: only clients whose updates were
             accepted there take part.
+        usual: How large a client's part is as a rule where all clients count alike, by name; bounds
+            count in these.
     """
 
     name: str
@@ -102,6 +106,7 @@ class Exchange(Generic[Message, Update]):
     travels: bool = True
     images: Images | str = NOT_TOLD_APART
     follows: bool = False
+    usual: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def is_sum(self) -> bool:

@@ -57,7 +57,14 @@ class Mean:
 
 @dataclass(frozen=True)
 class Count:
-    """How many images, or steps, there are."""
+    """How many images, or steps, there are.
+
+    Attributes:
+        public: Whether it is the number of all images: where sums have noise it is known anyhow, or
+            that of clients where they count alike.
+    """
+
+    public: bool = False
 
 
 @dataclass(frozen=True)

@@ -47,7 +47,7 @@ class PrivacyConfig(Section):
     as much as lets all rounds stay within the budget."""
     clip: Annotated[PositiveNumber, _PRIVATE] = 1.0
     """How large a client's, or an image's, part of a sum may be, by the Euclidean norm; what is
-    larger is scaled down to it."""
+    larger is scaled down to it. feddp-kmeans: in multiples of what is usual."""
     clips: Annotated[dict[str, PositiveNumber], _PRIVATE] = Field(default_factory=dict)
     """The same for parts of updates that have a bound of their own, such as ``gradient``, ``model``
     or ``counts``; or for one sum, such as ``sums/predictions``."""

@@ -233,7 +233,9 @@ class Experiment(ABC, Generic[State]):
         """The system's work of the clients, all of which are in this process."""
         together = self.availability.invited(len(self.clients))
         least, bounding = self.privacy.smallest_count, bounding_of(self.privacy)
-        return self.algorithm.client_side(Crew.of(self.clients, together, bounding, least))
+        alike = self.privacy.level == "client"
+        crew = Crew.of(self.clients, together, bounding, least, alike)
+        return self.algorithm.client_side(crew)
 
     def transport(self, memories: ClientMemories) -> Transport:
         """Return the clients of this process, with protection and attacks around their work."""
@@ -297,7 +299,8 @@ class Experiment(ABC, Generic[State]):
         state = self.algorithm.initial_state(self.randomness)
         works = [self.algorithm.exchanges(n, state) for n in range(self.algorithm.rounds)]
         if self.privacy.level == "image":
-            return ImageLevel(self.privacy, works, self.randomness, self.system, self.exchanges)
+            asked, held = self.exchanges, sum(member.samples for member in self.members)
+            return ImageLevel(self.privacy, works, self.randomness, self.system, asked, held)
         share, dropout = self.availability.sample_fraction, self.availability.dropout_rate
         clients = len(self.members)
         return ClientLevel(self.privacy, works, self.randomness, share, clients, dropout)

@@ -33,6 +33,7 @@ _CLUSTERING: Tree = {
     "pixels": {"normalise": False},
     "fuzzy": {"restarts": 1, "m": 1.3, "iterations": 5},
     "ffcm": {"rounds": 2},
+    "feddp": {"rounds": 2, "points": 20},
     "gan": {
         "noise": 60, "generator_width": 8, "generator_channels": [4, 4], "batch_size": 16,
         "discriminator_channels": [4, 6], "discriminator_width": 8, "epochs": 2,
@@ -51,6 +52,7 @@ _CLASSIFICATION: Tree = {
 
 RELATIVES = {
     "ffcm-km": {"pixels", "fuzzy", "ffcm", "defence", "privacy"},
+    "feddp-kmeans": {"pixels", "feddp", "defence", "privacy"},
     "sda-fc-fcm": {"pixels", "fuzzy"},
     "ppfc-gan": {"gan", "dcn", "centroids", "compute"},
 }

@@ -44,6 +44,7 @@ CCFC: Tree = {
 SYSTEMS: dict[str, tuple[str, Tree]] = {
     "fed-scan": ("fed-scan", SCAN),
     "ccfc++": ("ccfc++", CCFC),
+    "feddp-kmeans": ("feddp-kmeans", {}),
     "ccfc++ local": ("ccfc++", merge(CCFC, {"training": {"steps": "local"}})),
 }
 OPEN: Tree = {"level": "client", "reproducible_noise": True, "noise": 0.01, "epsilon": 1e9}
@@ -77,6 +78,8 @@ def first_state(experiment: DeployedExperiment) -> Any:
         ("fed-scan", "client", None),
         ("ccfc++", "client", None),
         ("ccfc++ local", "client", None),
+        ("feddp-kmeans", "client", "clients"),
+        ("feddp-kmeans", "image", None),
         ("ccfc++", "client", "clients"),
         ("fed-scan", "client", "server"),
         ("fed-scan", "image", None),

@@ -45,6 +45,7 @@ CAN: dict[str, tuple[str, Tree]] = {
     "ccfc++, synchronised": ("ccfc++", SYNCHRONISED),
     "ccfc++, local": ("ccfc++", SUMS),
     "ccfc": ("ccfc", SUMS),
+    "feddp-kmeans": ("feddp-kmeans", {"feddp": {"margin": 0.8}}),
 }
 """All systems of sums and means."""
 needs_accountant = pytest.mark.skipif(
@@ -127,7 +128,7 @@ def test_bytes_down_count_a_message_once_for_whom_it_reached(stage: str | None) 
     assert report.bytes_down == received
 
 
-CANNOT = sorted(set(METHODS.own()) - {"fed-scan"})
+CANNOT = sorted(set(METHODS.own()) - {"fed-scan", "feddp-kmeans"})
 
 
 @pytest.mark.parametrize("method", CANNOT)
@@ -229,8 +230,9 @@ MARK = 0.375
 class Watched:
     """A stage behind sums that have marks in place of noise: it looks for any other number."""
 
-    def __init__(self, share: float) -> None:
+    def __init__(self, share: float, images: float) -> None:
         self.share = share
+        self.images = images
         self.seen: set[str] = set()
 
     def deliver(self, request: Request, inner: Deliver) -> Iterator[Reply]:
@@ -245,6 +247,8 @@ class Watched:
                     expected = before[name] + self.share if floats else before[name]
                 elif kind == "samples":
                     expected = torch.full_like(tensor, 4)
+                elif kind == "images":
+                    expected = torch.full_like(tensor, self.images)
                 message = f"{request.exchange.name}: {name}"
                 torch.testing.assert_close(tensor, expected, msg=message)
                 self.seen.add(kind)
@@ -253,8 +257,10 @@ class Watched:
 
 STEPS = {"sums", "slopes", "gradient", "figures", "counts"}
 MERGING = STEPS | {"neighbours", "holders"}
+MOMENTS = {"moments", "images", "sums", "counts"}
 COVERED = [(name, "client", MERGING) for name in CAN]
-COVERED[3:] = [(name, "client", MERGING | {"model", "samples"}) for name in list(CAN)[3:]]
+COVERED[3:] = [(name, "client", MERGING | {"model", "samples"}) for name in list(CAN)[3:5]]
+COVERED.append(("feddp-kmeans", "client", MOMENTS))
 
 
 @needs_accountant
@@ -268,6 +274,8 @@ COVERED[3:] = [(name, "client", MERGING | {"model", "samples"}) for name in list
         ("ccfc++, synchronised", "image", STEPS, None),
         ("ccfc++, synchronised", "image", STEPS, "clients"),
         ("ccfc++, local", "client", COVERED[3][2], "clients"),
+        ("feddp-kmeans", "image", MOMENTS, None),
+        ("feddp-kmeans", "client", MOMENTS, "clients"),
     ],
 )
 def test_every_tensor_of_every_update_goes_through_the_mechanism(
@@ -279,7 +287,8 @@ def test_every_tensor_of_every_update_goes_through_the_mechanism(
 ) -> None:
     """What reaches the server's work is made of noised totals alone, number by number.
 
-    Of a mean the change of the model is the mark by four clients; how many they are is public.
+    Of a mean the change of the model is the mark by four clients. How many they are is public, and
+    so is the number of their images where images are protected.
     """
     method, tree = CAN[name]
     if level == "image":
@@ -297,7 +306,8 @@ def test_every_tensor_of_every_update_goes_through_the_mechanism(
     else:
         monkeypatch.setattr(level_of(experiment), "published", marked)
     assert experiment.protection is not None
-    plain, watched = experiment.federation(), Watched(MARK / 4)
+    plain = experiment.federation()
+    watched = Watched(MARK / 4, 4 if level == "client" else 100)
     running: Federation[Any, Any] = Federation(
         experiment.system, experiment.algorithm, experiment.members, experiment.availability,
         experiment.randomness, plain.transport, [experiment.protection.stage, watched],

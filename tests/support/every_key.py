@@ -52,6 +52,8 @@ _OTHER: dict[str, object] = {
     "centroids.iterations": 50,
     "defence.weight": 1.0,
     "evaluate_every": 1,
+    "feddp.dimensions": 2,
+    "feddp.margin": 0.5,
     "ffcm.tolerance": 10.0,
     "fuzzy.iterations": 1,
     "fuzzy.restarts": 20,
@@ -205,6 +207,8 @@ class Variant:
         """Return a setting with another value of a key."""
         if key == "privacy.clips":
             values: list[object] = [{_CLIPPED[self.kind]: 0.3}]
+        elif key == "feddp.server":
+            values = [self.now["dataset"]]
         elif key in _OTHER:
             values = [_OTHER[key]]
         else:

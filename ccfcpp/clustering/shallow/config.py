@@ -3,7 +3,7 @@
 from typing import Annotated, Literal
 
 from ccfcpp.core.conditions import When
-from ccfcpp.core.config import Positive, Section, Weight
+from ccfcpp.core.config import Positive, PositiveShare, Section, Weight
 
 
 class PixelsConfig(Section):
@@ -31,3 +31,26 @@ class FFCMConfig(Section):
         Weight, When("availability.dropout_rate", 0), When("availability.sample_fraction", 1)
     ] = 1e-4
     """The run ends where no coordinate of a global centroid moves further than this."""
+
+
+class FedDPConfig(Section):
+    """FedDP-KMeans."""
+
+    rounds: Positive = 2
+    """The first one finds centroids to start from; each further one is a Lloyd step."""
+    frequencies: Positive | None = 6
+    """Of an image's discrete cosine transform, how many of the lowest count, down and across, but
+    for the brightness of the whole image; null: all pixels."""
+    dimensions: Positive | None = None
+    """Of the subspace, at most, the paper's k; the number of clusters where it is null. It has
+    fewer where noise hides the others."""
+    points: Positive = 200
+    """Points at the server: drawn in the subspace, or so many of the images of ``server``."""
+    server: str | None = None
+    """The server's public images: a data set's name or a path, as ``dataset`` takes them."""
+    margin: PositiveShare | None = None
+    """In the first round also add up the images that are this many times as far from the nearest
+    start as from the second, at most; the paper's proof: 1/3, its code: 1. null: do not."""
+    sums: Literal["subspace", "whole"] = "subspace"
+    """Where images are added up by cluster: in the subspace; or, as in the paper, in the whole
+    space."""

@@ -15,7 +15,8 @@ from ccfcpp.clustering.shallow.config import PixelsConfig
 from ccfcpp.data.images import to_float
 from ccfcpp.engine.client import Client
 
-_IMAGES_AT_A_TIME = 4096
+IMAGES_AT_A_TIME = 4096
+"""Whose pixels are floats at once."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,7 @@ class PixelRule:
     def assign(self, images: Tensor, centroids: Tensor) -> Tensor:
         """Assign each image to a centroid, int64 of shape (samples,)."""
         rule = most_similar if self.by_angle else nearest
-        parts = torch.split(images, _IMAGES_AT_A_TIME)
+        parts = torch.split(images, IMAGES_AT_A_TIME)
         return torch.cat([rule(self.points(part), centroids) for part in parts])
 
 

@@ -1,8 +1,13 @@
-"""k-FED and both variants of FFCM, described."""
+"""k-FED, both variants of FFCM, and FedDP-KMeans, described."""
 
 from ccfcpp.clustering.kmeans.config import FOR_REPRESENTATIONS, CentroidConfig, FuzzyConfig
 from ccfcpp.clustering.methods import System, late
-from ccfcpp.clustering.shallow.config import FFCMConfig, KFedConfig, PixelsConfig
+from ccfcpp.clustering.shallow.config import (
+    FedDPConfig,
+    FFCMConfig,
+    KFedConfig,
+    PixelsConfig,
+)
 from ccfcpp.core.config import Section
 
 _FFCM = "ccfcpp.clustering.shallow.ffcm"
@@ -41,4 +46,14 @@ FFCM_KM = System(
     ignores=("fuzzy.restarts", "compute", "defence.weight"),
     rounds="ffcm.rounds",
     summary="fuzzy c-means at the clients; the server runs k-means",
+)
+FEDDP_KMEANS = System(
+    title="FedDP-KMeans",
+    sends="sums of images, of their outer products, and by cluster",
+    kinds=("pixels", "sums"),
+    make=late("ccfcpp.clustering.shallow.feddp_kmeans", "FedDPKMeans"),
+    sections={"pixels": PixelsConfig, "feddp": FedDPConfig},
+    ignores=("compute",),
+    rounds="feddp.rounds",
+    summary="k-means by few sums in a small subspace, made for differential privacy",
 )

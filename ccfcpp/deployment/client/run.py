@@ -101,7 +101,8 @@ class ClientRun(ABC, Generic[Model]):
             guard: What protects the client in secure sums.
         """
         privacy = self.config.section(PrivacyConfig)
-        crew = Crew(len(self.images), 1, bounding_of(privacy), least)
+        alike = privacy.level == "client"
+        crew = Crew(len(self.images), 1, bounding_of(privacy), least, alike)
         works = self.algorithm.client_side(crew).works
         if privacy.is_on:
             # Nothing hides what serves a report alone, and would not travel in one process.

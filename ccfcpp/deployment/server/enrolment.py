@@ -33,6 +33,9 @@ _LOOK = 0.5
 _OF_THE_SERVER = ("dataset", "partition", "device", "tensorboard", "availability")
 """Settings that mean nothing to a client, such as paths on the server."""
 
+_PLACES = (("data", "root"), ("feddp", "server"))
+"""Such paths in sections that a client needs."""
+
 
 @dataclass(frozen=True)
 class Enrolment:
@@ -140,8 +143,10 @@ def wait_for_clients(
 def first_spec(command: str, config: Tree) -> RunSpec:
     """Return the description of a run before anything is known of the clients' images."""
     sent = {key: value for key, value in config.items() if key not in _OF_THE_SERVER}
-    data = {key: value for key, value in sent.get("data", {}).items() if key != "root"}
-    return RunSpec.model_validate({"command": command, "config": {**sent, "data": data}})
+    for section, place in _PLACES:
+        if section in sent:
+            sent[section] = {key: value for key, value in sent[section].items() if key != place}
+    return RunSpec.model_validate({"command": command, "config": sent})
 
 
 @dataclass(frozen=True)

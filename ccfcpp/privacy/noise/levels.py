@@ -36,7 +36,7 @@ class Level(ABC):
         hides: What cannot be told, in words.
         trusted: Who is trusted, and with what.
         public: What is not protected.
-        contributors: What a mean is divided by, whoever takes part.
+        contributors: What a mean is divided by, whoever takes part: clients, or images.
 
     Raises:
         UsageError: The budget does not allow a round.
@@ -226,7 +226,6 @@ class ImageLevel(Level):
         "image adds"
     )
     public = "the clients, and the number of images of each"
-    contributors = 1.0
 
     def __init__(
         self,
@@ -235,12 +234,15 @@ class ImageLevel(Level):
         randomness: Randomness,
         system: str,
         exchanges: Iterable[AnyExchange],
+        images: int,
     ) -> None:
+        self.contributors = float(images)
         for exchange in exchanges:
             if exchange.travels and isinstance(exchange.images, str):
                 raise UsageError(
                     f"privacy.level = image: in {system}'s exchange {exchange.name!r} "
-                    f"{exchange.images}; fed-scan has this level, and ccfc and ccfc++ have it with "
+                    f"{exchange.images}; fed-scan and feddp-kmeans have this level, and ccfc and "
+                    "ccfc++ have it with "
                     "training.steps=synchronised, training.pretraining=neighbours and "
                     "centroids.search=lloyd; other systems have privacy.level=client"
                 )

@@ -176,7 +176,7 @@ def bounds_of(config: PrivacyConfig, exchange: AnyExchange) -> Bounds:
 
 def client_bounds(config: PrivacyConfig, exchange: AnyExchange) -> Bounds:
     """How large a client's part of a sum may be."""
-    return Bounds(exchange, config.clip, config.clips)
+    return Bounds(exchange, config.clip, _configured(config, exchange.usual))
 
 
 def image_bounds(config: PrivacyConfig, exchange: AnyExchange) -> Bounds:
@@ -184,10 +184,16 @@ def image_bounds(config: PrivacyConfig, exchange: AnyExchange) -> Bounds:
     images = exchange.images
     if isinstance(images, str):
         raise ValueError(f"{exchange.name}: {images}")
+    of_group = _configured(config, images.usual)
     # A configured bound is that of what is not divided by the batch yet.
-    configured = client_bounds(config, replace(exchange, parts={}))
+    configured = Bounds(replace(exchange, parts={}), config.clip, of_group)
     tighter = {name: min(most, configured.of(name)) for name, most in images.largest.items()}
-    return Bounds(exchange, config.clip, {**config.clips, **tighter}, images.batch)
+    return Bounds(exchange, config.clip, {**of_group, **tighter}, images.batch)
+
+
+def _configured(config: PrivacyConfig, usual: Mapping[str, float]) -> dict[str, float]:
+    """Bounds by group: the group's own, else ``privacy.clip`` times what is usual."""
+    return {name: config.clip * size for name, size in usual.items()} | config.clips
 
 
 class NoiseSource:

@@ -146,6 +146,8 @@ class Addition:
         # The server divides by a weight.
         least = 1 if any(part.weight == name for part in means) else 0
         if name not in totals:
+            if part_of(self.exchange.parts, name) == Count(public=True):
+                return spec.zeros() + contributors
             return spec.zeros() + least * max(1, round(contributors))
         total = totals[name]
         if not spec.dtype.is_floating_point:
@@ -159,7 +161,7 @@ class Addition:
         if self.weight is None:
             return True
         if isinstance(part, Count):
-            return self.exchange.is_sum or name in self._divisors
+            return not part.public and (self.exchange.is_sum or name in self._divisors)
         return not (isinstance(part, Mean) and part.report)
 
     @property

@@ -97,5 +97,5 @@ def test_many_images_are_assigned_in_parts(monkeypatch: pytest.MonkeyPatch) -> N
     centroids = own.points(images[:7])
     whole = own.assign(images, centroids)
     assert whole[:7].tolist() == list(range(7))
-    monkeypatch.setattr(pixels, "_IMAGES_AT_A_TIME", 8)
+    monkeypatch.setattr(pixels, "IMAGES_AT_A_TIME", 8)
     assert torch.equal(own.assign(images, centroids), whole)
