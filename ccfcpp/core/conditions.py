@@ -59,6 +59,26 @@ class Unless(When):
         return f"{self.key} other than {listed}"
 
 
+class WhenText(When):
+    """Condition that the setting ``key`` is a text, such as the one given, and not a number."""
+
+    def holds(self, values: Values) -> bool:
+        """Return whether the other setting is a text."""
+        return isinstance(values.get(self.key), str)
+
+
+class UnlessText(WhenText):
+    """Condition that the setting ``key`` is no text."""
+
+    def holds(self, values: Values) -> bool:
+        """Return whether the other setting is a number, or null."""
+        return not super().holds(values)
+
+    def in_words(self, spell: Spell) -> str:
+        """Return what the other setting has to be."""
+        return f"{self.key} as a number"
+
+
 class Either:
     """Condition that one of several conditions holds."""
 
