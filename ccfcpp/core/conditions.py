@@ -67,16 +67,12 @@ class WhenText(When):
         return isinstance(values.get(self.key), str)
 
 
-class UnlessText(WhenText):
-    """Condition that the setting ``key`` is no text."""
+class UnlessText(Unless):
+    """Condition that the setting ``key`` is no text, such as the one given."""
 
     def holds(self, values: Values) -> bool:
         """Return whether the other setting is a number, or null."""
-        return not super().holds(values)
-
-    def in_words(self, spell: Spell) -> str:
-        """Return what the other setting has to be."""
-        return f"{self.key} as a number"
+        return not isinstance(values.get(self.key), str)
 
 
 class Either:

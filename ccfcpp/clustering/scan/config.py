@@ -33,7 +33,7 @@ class ScanConfig(Section):
     normalisation: Literal["batch", "layer"] = "batch"
     """Of the latents: over the batches of all clients, or of each image by itself, which needs two
     trips a step less and tells nothing of other images."""
-    overclustering: Annotated[Positive, UnlessText("clusters")] = 1
+    overclustering: Annotated[Positive, UnlessText("clusters", "auto")] = 1
     """Clusters that a head learns for each one that is asked for. With more than one they are
     merged by how they go with those of neighbours and of other images of the same client. Where the
     number of clusters is to be found there are two for each of the largest number."""
