@@ -12,9 +12,9 @@ of k equal clusters without common neighbours G(k) = 2 log 2 / k. So k·G(k) sta
 the number of clusters, and falls where clusters begin to be parts of one whole, whose images are
 each other's neighbours. The number of clusters is where it falls most:
 
-    E(k) = mean of log i·G(i) over i = k, k − 1, k − 2 − mean over i = k + 1, k + 2, k + 3 ,
+    E(k) = mean of i·G(i) over i = k − 2, k − 1, k, less its mean over i = k + 1, k + 2, k + 3 ,
 
-with weights 3, 2, 1 from the nearest to the farthest.
+where the first mean has fewer terms for k below 4: the least i is 2.
 
 That the information of held-back data tells the number of clusters is Still and Bialek's idea (*How
 Many Clusters? An Information-Theoretic Perspective*, Neural Computation 16, 2004).
@@ -33,15 +33,12 @@ FOLDS = 6
 OVERCLUSTERS = 2
 """For each cluster of the largest number that may be found."""
 
-_WEIGHTS = (3.0, 2.0, 1.0)
-"""Of the numbers of clusters on either side, the nearest first."""
-
-_LEAST_WORTH = 0.02
-"""Of k·G(k), in nats: below it there is noise, whose logarithm would count."""
+_WINDOW = 3
+"""Numbers of clusters whose mean stands on either side."""
 
 
 def evidence(folds: Tensor, fewest: int, most: int) -> Tensor:
-    """E(k) for every number of clusters that may be found.
+    """E(k) for every number of clusters that may be found, in nats.
 
     Args:
         folds: Sums over the images of a fold and their neighbours of p(x) p(x′)ᵀ, of shape
@@ -52,16 +49,12 @@ def evidence(folds: Tensor, fewest: int, most: int) -> Tensor:
     Returns:
         float64 of shape (most − fewest + 1,), on the CPU.
     """
-    worth = worths(folds, most + len(_WEIGHTS)).clamp(min=_LEAST_WORTH).log()
+    worth = worths(folds, most + _WINDOW)
     # The first is that of two clusters.
-    splits = [worth.split([k - 1, len(worth) - k + 1]) for k in range(fewest, most + 1)]
-    return torch.stack([_mean(before.flip(0)) - _mean(after) for before, after in splits])
-
-
-def _mean(worth: Tensor) -> Tensor:
-    """Of the first ones, as many as there are weights."""
-    weights = torch.tensor(_WEIGHTS[: len(worth)], dtype=worth.dtype)
-    return worth[: len(weights)] @ weights / weights.sum()
+    ends = range(fewest - 1, most)
+    return torch.stack(
+        [worth[max(0, n - _WINDOW) : n].mean() - worth[n : n + _WINDOW].mean() for n in ends]
+    )
 
 
 def worths(folds: Tensor, most: int) -> Tensor:

@@ -48,17 +48,12 @@ def slow_evidence(folds: Tensor, fewest: int, most: int) -> list[float]:
                 information(second[None], path[k - 1].tolist())
                 - information(second[None], path[k - 2].tolist())
             )
-        worth[k] = math.log(max(k * float(np.mean(gains)), 0.02))
-    weights = {0: 3, 1: 2, 2: 1}
+        worth[k] = k * float(np.mean(gains))
     found = []
     for k in range(fewest, most + 1):
-        up_to = {k - i: w for i, w in weights.items() if k - i >= 2}
-        after = {k + 1 + i: w for i, w in weights.items()}
-        means = [
-            sum(w * worth[i] for i, w in side.items()) / sum(side.values())
-            for side in (up_to, after)
-        ]
-        found.append(means[0] - means[1])
+        up_to = [worth[i] for i in (k - 2, k - 1, k) if i >= 2]
+        after = [worth[i] for i in (k + 1, k + 2, k + 3)]
+        found.append(float(np.mean(up_to) - np.mean(after)))
     return found
 
 
