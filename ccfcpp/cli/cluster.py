@@ -19,6 +19,12 @@ if TYPE_CHECKING:
     from ccfcpp.clustering.experiment import ClusteringExperiment
     from ccfcpp.runs.paths import Summary
 
+_SHOWN_BESIDE = 4
+"""Numbers of clusters on either side of the one that was found."""
+
+_BAR = 30
+"""Characters of the longest bar."""
+
 FLAGS = (
     flags.DATASET,
     flags.CLUSTERING_METHOD,
@@ -72,7 +78,8 @@ def _found(experiment: ClusteringExperiment) -> dict[str, object]:
 
 def _notes(config: ClusterConfig) -> list[str]:
     by_images = config.dataset not in DATASETS and config.method == "fed-scan"
-    return [in_words(config)] if by_images else []
+    sought = [f"the number of clusters is to be found: clusters {config.clusters}"]
+    return ([in_words(config)] if by_images else []) + (sought if config.fewest_clusters else [])
 
 
 def _title(summary: Summary) -> str:
@@ -87,6 +94,7 @@ def _rows(config: ClusterConfig, summary: Summary) -> Rows:
         "images": f"{summary['samples']:,}, of which clients that take part hold "
         f"{summary['held']:,}",
         "clusters": str(summary["clusters"]),
+        **_found_rows(summary),
         "clients": f"{summary['connected']} connected, {summary['disconnected']} disconnected"
         + (f", {empty} without images" if empty else ""),
         "partition": config.partition.in_words,
@@ -98,6 +106,19 @@ def _rows(config: ClusterConfig, summary: Summary) -> Rows:
             for title, key in apart.items()
             if summary["scores_absent"] is not None
         },
+    }
+
+
+def _found_rows(summary: Summary) -> Rows:
+    """What speaks for the number of clusters and for those beside it, where it was found."""
+    if "clusters_evidence" not in summary:
+        return {}
+    found = {int(k): value for k, value in summary["clusters_evidence"].items()}
+    near = [k for k in found if abs(k - summary["clusters"]) <= _SHOWN_BESIDE]
+    bars = [f"{k:3} {'█' * round(_BAR * max(0, found[k]) / max(found.values()))}" for k in near]
+    return {
+        "found, runner-up": f"{summary['clusters']}, {summary['clusters_runner_up']}",
+        "evidence": "\n".join(bars),
     }
 
 

@@ -101,7 +101,12 @@ CLASSES_PER_CLIENT = Flag(
 )
 CLIENTS = Flag("partition.clients", "Number of clients.", "M", unset="one for each class or folder")
 TEN_CLIENTS = replace(CLIENTS, unset="10, or one for each folder")
-CLUSTERS = Flag("clusters", "Number of clusters k.", "K", unset="the number of classes")
+CLUSTERS = Flag(
+    "clusters",
+    "Number of clusters k; auto, or a range such as 5-30, where nobody knows it.",
+    "K|auto",
+    unset="the number of classes",
+)
 ROUNDS = Flag("rounds", "Rounds; of CCFC and CCFC++ those after pre-training.", "R")
 """Its key is the system's own one."""
 TRAINING_ROUNDS = Flag("training.rounds", "Rounds.", "R")

@@ -21,9 +21,10 @@ class Problem:
     Attributes:
         config: Configuration of the run.
         image_shape: Channels, height and width of an image.
-        clusters: Number of clusters k.
+        clusters: Number of clusters k; where it is to be found, the largest that it may be.
         device: Device of the computation.
         samples: Images of all clients that take part in the run; 0 where nothing is trained.
+        fewest: The least that k may be, where it is to be found; 0 where it is known.
     """
 
     config: MethodConfig
@@ -31,6 +32,7 @@ class Problem:
     clusters: int
     device: torch.device
     samples: int = 0
+    fewest: int = 0
 
 
 class ClusteringState(Protocol):
@@ -112,4 +114,8 @@ class ClusteringAlgorithm(Algorithm[Clustered]):
 
     def describe(self) -> dict[str, object]:
         """Facts for the summary that are not in the configuration."""
+        return {}
+
+    def found(self, state: Clustered) -> dict[str, object]:
+        """Facts of the last state for the summary, such as a number of clusters nobody knew."""
         return {}

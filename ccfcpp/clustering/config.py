@@ -1,16 +1,44 @@
 """The configuration of ``ccfcpp cluster``."""
 
 import math
+import re
 from collections.abc import Mapping
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field, model_validator
 
 from ccfcpp.clustering.methods import METHODS
 from ccfcpp.core.conditions import Affects, When
 from ccfcpp.core.config import DataConfig, Heeding, MethodConfig, Positive, Section, Share
+from ccfcpp.core.errors import UsageError
 from ccfcpp.hostility.config import AttackConfig, DefenceConfig
 from ccfcpp.privacy.config import PrivacyConfig
+
+AUTO = "auto"
+"""Of clusters: their number is to be found."""
+
+_FEWEST, _MOST = 2, 30
+"""Numbers of clusters that ``auto`` may find."""
+
+_IMAGES_EACH = 20
+"""Of the images that ``auto`` needs for each cluster that may be found."""
+
+
+def _clusters(value: object) -> object:
+    """A number, a range or ``auto``, as it is written."""
+    text = str(value).strip()
+    if value is None or text == AUTO:
+        return value
+    if re.fullmatch("0*[1-9][0-9]{0,5}", text):
+        return int(text)
+    if found := re.fullmatch("([1-9][0-9]{0,3})-([1-9][0-9]{0,3})", text):
+        fewest, most = map(int, found.groups())
+        if 2 <= fewest < most:
+            return text
+    raise ValueError(
+        f"clusters = {value} is refused: it should be a number of clusters, 1 at least, auto, or a "
+        "range from 2 or more such as 5-30"
+    )
 
 
 class ClusterDataConfig(DataConfig):
@@ -71,13 +99,55 @@ class ClusterConfig(MethodConfig):
     preset: Annotated[Literal["default", "published"], Affects("other settings")] = "default"
     """``default``: what does best here; ``published``: CCFC and CCFC++ with the phases of their
     papers and code, which is what stands beside published values."""
-    clusters: Positive | None = None
-    """Number of clusters k; the number of classes where it is null."""
+    clusters: Annotated[int | str | None, BeforeValidator(_clusters)] = None
+    """Number of clusters k; the number of classes where it is null. ``auto`` or a range such as
+    ``5-30``, where nobody knows it: it is found from what clients send, and never by labels."""
     data: ClusterDataConfig = ClusterDataConfig()
     partition: PartitionConfig = PartitionConfig()
     privacy: PrivacyConfig = PrivacyConfig()
     attack: AttackConfig = AttackConfig()
     defence: DefenceConfig = DefenceConfig()
+
+    @property
+    def fewest_clusters(self) -> int:
+        """The least that k may be, where it is to be found; 0 where it is not."""
+        if not isinstance(self.clusters, str):
+            return 0
+        return _FEWEST if self.clusters == AUTO else int(self.clusters.partition("-")[0])
+
+    def most_clusters(self, images: int, classes: int) -> int:
+        """The number of clusters of so many images; where it is to be found, the largest.
+
+        Returns:
+            k; 0 where neither it nor a class is known.
+
+        Raises:
+            UsageError: There are fewer images.
+        """
+        if self.clusters == AUTO:
+            most = min(_MOST, images // _IMAGES_EACH)
+            if most <= _FEWEST:
+                raise UsageError(
+                    f"clusters = auto needs {(_FEWEST + 1) * _IMAGES_EACH} images at least, and "
+                    f"there are {images}: give a number"
+                )
+            return most
+        most = int(str(self.clusters).rpartition("-")[2]) if self.clusters else classes
+        if most > images:
+            raise UsageError(
+                f"clusters = {self.clusters or most} is more than the {images} images: give at "
+                f"most {images}"
+            )
+        return most
+
+    @model_validator(mode="after")
+    def _number_is_found(self) -> Self:
+        if self.fewest_clusters and not METHODS[self.method].counts(self):
+            raise ValueError(
+                f"clusters = {self.clusters} is refused: {self.method} with these settings needs "
+                "the number of clusters; give it, or take method = fed-scan"
+            )
+        return self
 
     @classmethod
     def own_methods(cls) -> list[str]:

@@ -21,7 +21,8 @@ class FederatedClustering(ClusterMixin, FederatedEstimator):  # type: ignore[mis
     """Fed-SCAN, or another system, over clients that hold the images given.
 
     Args:
-        n_clusters: Number of clusters k.
+        n_clusters: Number of clusters k; ``auto`` or a range such as ``5-30`` where nobody knows
+            it, for Fed-SCAN and for CCFC++ after neighbours.
         method: A system's name, as ``ccfcpp cluster --method`` takes it.
         random_state: Seed of all random numbers.
         device: ``auto``, ``cpu`` or ``cuda``.
@@ -30,15 +31,16 @@ class FederatedClustering(ClusterMixin, FederatedEstimator):  # type: ignore[mis
             ``ccfcpp cluster`` on a user's own images.
 
     Attributes:
+        n_clusters_: Number of clusters, as given or found.
         labels_: Cluster of each image, int64 of shape (n_samples,).
-        cluster_centers_: Global centroids, float32 of shape (n_clusters, dimensions): in the latent
-            space, or in that of the pixels for systems without a network.
+        cluster_centers_: Global centroids, float32 of shape (n_clusters_, dimensions): in the
+            latent space, or in that of the pixels for systems without a network.
         n_iter_: Number of rounds.
     """
 
     def __init__(
         self,
-        n_clusters: int = 10,
+        n_clusters: int | str = 10,
         *,
         method: str = "fed-scan",
         random_state: int = 0,
@@ -73,6 +75,7 @@ class FederatedClustering(ClusterMixin, FederatedEstimator):  # type: ignore[mis
         self._problem = experiment.problem
         centres = required_centroids(experiment.algorithm.centres(self._state))
         self.cluster_centers_ = centres.cpu().numpy()
+        self.n_clusters_ = len(self.cluster_centers_)
         self.labels_ = self.predict(X)
         return self
 

@@ -74,6 +74,7 @@ class ClusteringExperiment(Experiment[Any]):
             self.clusters,
             self.device,
             sum(map(len, self.clients)),
+            config.fewest_clusters,
         )
         self.algorithm = METHODS[config.method].make(self.problem)
         # They say before the run what does not fit.
@@ -137,6 +138,7 @@ class ClusteringExperiment(Experiment[Any]):
             "scores_connected": self._scores_over(self._held_by(connected), clusters),
             "scores_absent": self._scores_over(self._held_by(self.absent), clusters),
             "bytes_delivered": size(pack(self.algorithm.delivery(state))),
+            **self.algorithm.found(state),
         }
         arrays = {"assignments": assignments}
         if (values := self._spectrum(state)) is not None:

@@ -36,6 +36,8 @@ class System:
             such as ``compute.cohort``.
         needs: When keys and sections count for it, beside what their fields declare.
         check: Raises ``ValueError`` with one line where a configuration does not fit it.
+        counts: Whether it finds the number of clusters where nobody knows it, with the settings of
+            a configuration.
         centralised: Whether the division among clients means nothing to it.
         summary: What it does, in one line of help.
         kinds: What leaves a client, in kinds that its owner must allow. A system that does not say
@@ -53,6 +55,7 @@ class System:
     ignores: tuple[str, ...] = ()
     needs: Mapping[str, Sequence[Condition]] = field(default_factory=dict)
     check: Callable[[MethodConfig], None] = fits_always
+    counts: Callable[[MethodConfig], bool] = lambda config: False
     centralised: bool = False
     summary: str = ""
     kinds: tuple[Kind, ...] = ("images",)

@@ -40,7 +40,7 @@ class ModelFacts(Section):
     """What must be known of a problem, beside the configuration, to use a model."""
 
     clusters: Positive
-    """Number of clusters k."""
+    """Number of clusters k; where it was to be found, the largest that it could be."""
     image_shape: tuple[Positive, Positive, Positive]
     """Channels, height and width of an image."""
 
@@ -118,7 +118,8 @@ def load_model(path: str | Path, device: str = "auto") -> Model:
     tensors, header = _read(path, where)
     config = _config(path, where)
     facts = _facts(path, config, header)
-    problem = Problem(config, facts.image_shape, facts.clusters, where)
+    fewest = config.fewest_clusters
+    problem = Problem(config, facts.image_shape, facts.clusters, where, fewest=fewest)
     algorithm = METHODS[config.method].make(problem)
     model = Model(problem, algorithm, _delivery(path, algorithm, tensors))
     _try_out(path, model)
@@ -172,7 +173,7 @@ def _facts(path: Path, config: ClusterConfig, header: dict[str, str]) -> ModelFa
         )
     data, size = DATASETS[config.dataset], config.data.image_size
     shape = data.shape if size is None else (data.shape[0], size, size)
-    return ModelFacts(clusters=config.clusters or data.classes, image_shape=shape)
+    return ModelFacts(clusters=int(config.clusters or data.classes), image_shape=shape)
 
 
 def _delivery(path: Path, algorithm: ClusteringAlgorithm[Any], tensors: dict[str, Tensor]) -> Any:

@@ -69,19 +69,15 @@ def _part(config: ClusterConfig, data: ImageData) -> Tensor:
 
 
 def number_of_clusters(config: ClusterConfig, data: ImageData) -> int:
-    """k: as configured, or the number of classes.
+    """k: as configured, or the number of classes; where it is to be found, the largest.
 
     Raises:
         UsageError: There are more clusters than images, or neither labels nor a configured number.
             In the last case it names all that is missing.
     """
-    clusters = config.clusters or len(data.classes)
+    clusters = config.most_clusters(len(data), len(data.classes))
     if clusters == 0:
         raise UsageError(_missing(config, data))
-    if clusters > len(data):
-        raise UsageError(
-            f"clusters = {clusters} is more than the {len(data)} images: give at most {len(data)}"
-        )
     return clusters
 
 

@@ -59,6 +59,22 @@ class Unless(When):
         return f"{self.key} other than {listed}"
 
 
+class WhenText(When):
+    """Condition that the setting ``key`` is a text, such as the one given, and not a number."""
+
+    def holds(self, values: Values) -> bool:
+        """Return whether the other setting is a text."""
+        return isinstance(values.get(self.key), str)
+
+
+class UnlessText(Unless):
+    """Condition that the setting ``key`` is no text, such as the one given."""
+
+    def holds(self, values: Values) -> bool:
+        """Return whether the other setting is a number, or null."""
+        return not isinstance(values.get(self.key), str)
+
+
 class Either:
     """Condition that one of several conditions holds."""
 

@@ -352,11 +352,14 @@ def _told_snapshot(tables: Tables, spec: RunSpec) -> Snapshot | None:
         return None
     classes, found = table.nonzero(as_tuple=True)
     times = table[classes, found]
+    # Of a number that was to be found, the description of the run has the largest alone.
+    sought = isinstance(spec.config.get("clusters"), str)
+    clusters = int(found.max()) + 1 if sought else spec.clusters
     return Snapshot(
         images=torch.empty(0, *spec.image_shape, dtype=torch.uint8),
         representations=None,
         found=found.repeat_interleave(times),
         classes=classes.repeat_interleave(times),
         class_names=spec.classes,
-        centroids=torch.empty(spec.clusters, 0) if spec.clusters else None,
+        centroids=torch.empty(clusters, 0) if clusters else None,
     )

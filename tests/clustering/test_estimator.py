@@ -58,6 +58,14 @@ def test_a_fitted_model_can_be_stored_and_holds_no_images(method: str) -> None:
     assert IMAGES[:40].tobytes() not in stored
 
 
+def test_it_finds_the_number_of_clusters() -> None:
+    settings = {"scan": TINY["scan"]}
+    model = FederatedClustering(n_clusters="3-6", settings=settings).fit(IMAGES, clients=CLIENTS)
+    assert 3 <= model.n_clusters_ <= 6
+    assert model.cluster_centers_.shape == (model.n_clusters_, 6)
+    assert set(model.predict(IMAGES).tolist()) <= set(range(model.n_clusters_))
+
+
 def test_settings_cannot_contradict_the_arguments() -> None:
     model = FederatedClustering(settings={"seed": 7, "clusters": 2})
     with pytest.raises(UsageError, match="settings hold clusters, seed"):

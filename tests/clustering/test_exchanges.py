@@ -19,7 +19,14 @@ VARIANTS: dict[str, list[Tree]] = {
             "scan": {"steps": 4, "steps_per_round": 4},
         },
         {"training": {"pretraining": "neighbours"}, "scan": {"steps": 4, "steps_per_round": 4}},
-    ]
+        {
+            "clusters": "2-3",
+            "training": {"pretraining": "neighbours", "steps": "synchronised"},
+            "centroids": {"search": "lloyd"},
+            "scan": {"steps": 4, "steps_per_round": 4},
+        },
+    ],
+    "fed-scan": [{"clusters": "2-3"}],
 }
 """Other exchanges than those of a system's defaults."""
 CASES = [

@@ -12,6 +12,7 @@ from safetensors.torch import load_file
 
 from ccfcpp.clustering.experiment import ClusteringExperiment
 from ccfcpp.clustering.methods import METHODS
+from ccfcpp.clustering.model import load_model
 from ccfcpp.clustering.shallow.pixels import PixelRule
 from ccfcpp.core.config import Tree
 from ccfcpp.core.errors import StoppedError, UsageError
@@ -21,10 +22,23 @@ from ccfcpp.runs.experiment import Scores
 from ccfcpp.runs.folder import RunFolder
 from tests.support.clustering import digits, tiny
 
+_TO_FIND: Tree = {"clusters": "2-5", "data": {"images": 200}}
+_BY_NEIGHBOURS: Tree = {"training": {"pretraining": "neighbours"}, "centroids": {"search": "lloyd"}}
 
-@pytest.mark.parametrize("method", METHODS.own())
-def test_a_run_that_is_stopped_after_each_round_ends_the_same(method: str, tmp_path: Path) -> None:
-    config = tiny(method, {"partition": {"clients": 4}, "availability": {"dropout_rate": 0.2}})
+
+@pytest.mark.parametrize(
+    ("method", "other"),
+    [
+        *((name, {}) for name in METHODS.own()),
+        ("fed-scan", _TO_FIND),
+        ("ccfc++", _TO_FIND | _BY_NEIGHBOURS),
+    ],
+)
+def test_a_run_that_is_stopped_after_each_round_ends_the_same(
+    method: str, other: Tree, tmp_path: Path
+) -> None:
+    common: Tree = {"partition": {"clients": 4}, "availability": {"dropout_rate": 0.2}}
+    config = tiny(method, common, other)
     whole = ClusteringExperiment(config).run(RunFolder.create(tmp_path / "whole", config))
     folder = RunFolder.create(tmp_path / "broken", config)
     stops = 0
@@ -38,6 +52,16 @@ def test_a_run_that_is_stopped_after_each_round_ends_the_same(method: str, tmp_p
     assert stops == whole["rounds"] - 1
     for key in ("nmi", "kappa", "bytes_up", "bytes_down", "rounds", "communication_rounds"):
         assert broken[key] == whole[key], key
+    if other:
+        scores = whole["clusters_evidence"]
+        assert broken["clusters_evidence"] == scores
+        assert list(scores) == ["2", "3", "4", "5"]
+        assert scores[str(whole["clusters"])] == max(scores.values())
+        assert sorted(scores.values())[-2] == scores[str(whole["clusters_runner_up"])]
+        with np.load(tmp_path / "whole" / "assignments.npz") as arrays:
+            assert arrays["cluster"].max() < whole["clusters"]
+        model = load_model(tmp_path / "whole", "cpu")
+        assert int(model.assign(digits()[0]).max()) < whole["clusters"]
     first, second = (load_file(tmp_path / n / "model.safetensors") for n in ("whole", "broken"))
     assert all(torch.equal(entry, second[name]) for name, entry in first.items())
 

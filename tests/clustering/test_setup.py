@@ -1,5 +1,6 @@
 """Images, clusters and a partition, as a configuration asks for them."""
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -7,6 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ccfcpp.clustering.methods import METHODS
 from ccfcpp.clustering.setup import load_data, number_of_clusters, partition
 from ccfcpp.core.config import Tree
 from ccfcpp.core.errors import UsageError
@@ -78,6 +80,30 @@ def test_an_imbalance_is_a_ratio_from_1_on(ratio: float) -> None:
         tiny("km", {"data": {"imbalance": ratio}})
 
 
+@pytest.mark.parametrize(
+    ("asked", "images", "fewest", "most"),
+    [("auto", 100, 2, 5), ("auto", 1700, 2, 30), ("5-12", 60, 5, 12)],
+)
+def test_a_number_that_is_to_be_found_has_bounds(
+    asked: str, images: int, fewest: int, most: int
+) -> None:
+    config = tiny("fed-scan", {"clusters": asked})
+    assert (config.fewest_clusters, number_of_clusters(config, some_digits(images))) == (
+        fewest,
+        most,
+    )
+
+
+@pytest.mark.parametrize("method", METHODS.own())
+def test_a_system_that_finds_no_number_is_named_in_one_line(method: str) -> None:
+    if method == "fed-scan":
+        return
+    with pytest.raises(
+        UsageError, match=rf"auto is refused: {re.escape(method)} with .* needs the"
+    ):
+        tiny(method, {"clusters": "auto"})
+
+
 def test_there_are_as_many_clusters_as_classes_or_as_were_asked_for() -> None:
     assert number_of_clusters(tiny("km"), some_digits()) == 10
     assert number_of_clusters(tiny("km", {"clusters": 4}), some_digits()) == 4
@@ -99,6 +125,16 @@ def test_there_are_as_many_clusters_as_classes_or_as_were_asked_for() -> None:
             "each of the 2 folders of mine is a client, .* Give --clusters; or .* leave out",
         ),
         ({"clusters": 41}, some_digits(40), "clusters = 41 is more than the 40 images"),
+        (
+            {"method": "fed-scan", "clusters": "5-41"},
+            some_digits(40),
+            "clusters = 5-41 is more than the 40 images: give at most 40",
+        ),
+        (
+            {"method": "fed-scan", "clusters": "auto"},
+            some_digits(59),
+            "clusters = auto needs 60 images at least, and there are 59: give a number",
+        ),
     ],
 )
 def test_numbers_of_clusters_that_cannot_be(

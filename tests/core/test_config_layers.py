@@ -179,7 +179,10 @@ def test_a_written_configuration_reads_back_the_same(tmp_path: Path) -> None:
         ("partition.p", 1.5, "partition.p = 1.5 is refused: it should be less than or equal to 1"),
         ("partition.p", -0.1, "partition.p = -0.1 is refused: it should be greater than or equal"),
         ("partition.p", float("nan"), "partition.p = nan is refused"),
-        ("clusters", 0, "clusters = 0 is refused: it should be greater than or equal to 1"),
+        ("clusters", 0, "clusters = 0 is refused: it should be a number of clusters, 1 at least"),
+        ("clusters", "1-9", "or a range from 2 or more such as 5-30"),
+        ("clusters", "9-9", "clusters = 9-9 is refused"),
+        ("clusters", "some", "clusters = some is refused: it should be a number of clusters"),
         ("training.batch_size", 1, "training.batch_size = 1 is refused"),
         (
             "training.rounds",

@@ -125,7 +125,9 @@ def made(
     config: ClusterConfig, clusters: int = 3, device: torch.device = CPU, samples: int = 100
 ) -> ClusteringAlgorithm[Any]:
     """A system for the digits."""
-    return METHODS[config.method].make(Problem(config, (1, 8, 8), clusters, device, samples))
+    fewest = config.fewest_clusters
+    problem = Problem(config, (1, 8, 8), clusters, device, samples, fewest)
+    return METHODS[config.method].make(problem)
 
 
 def run_tiny(

@@ -67,7 +67,8 @@ def skewed_clients(p: float, *, images: int = 120, clients: int = 4) -> list[Cli
 
 def algorithm_for(config: ClusterConfig, clients: Sequence[Client]) -> FedScan:
     samples = sum(map(len, clients))
-    return FedScan(Problem(config, (1, 8, 8), CLUSTERS, CPU, samples))
+    fewest = config.fewest_clusters
+    return FedScan(Problem(config, (1, 8, 8), CLUSTERS, CPU, samples, fewest))
 
 
 def system_for(config: ClusterConfig, clients: Sequence[Client]) -> ClusteringAlgorithm[Any]:

@@ -41,8 +41,7 @@ from ccfcpp.clustering.ccfc.synchronised import SynchronisedTraining
 from ccfcpp.clustering.kmeans.centroids import required_centroids
 from ccfcpp.clustering.kmeans.config import CentroidConfig
 from ccfcpp.clustering.kmeans.lloyd import MoveCentroids, SumMembers
-from ccfcpp.clustering.scan.algorithm import FedScan
-from ccfcpp.clustering.scan.config import ScanConfig
+from ccfcpp.clustering.scan.algorithm import FedScan, config_of
 from ccfcpp.clustering.scan.messages import CENTRES, Snapshot
 from ccfcpp.clustering.scan.server import FindCentres
 from ccfcpp.core.randomness import Randomness
@@ -92,7 +91,7 @@ class CCFC(ClusteringAlgorithm[CCFCState]):
         # k-means finds new centroids in each round, which nothing would merge.
         if self.training.pretraining == "siamese" or self.points_travel:
             return 1
-        return self.problem.config.section(ScanConfig).overclustering
+        return config_of(self.problem).overclustering
 
     @cached_property
     def start(self) -> FedScan | None:
@@ -118,6 +117,10 @@ class CCFC(ClusteringAlgorithm[CCFCState]):
         if self.synchronised and not self.points_travel:
             found["sends"] = "sums of statistics and gradients"
         return found
+
+    def found(self, state: CCFCState) -> dict[str, object]:
+        """The number of clusters, as pre-training has found it."""
+        return self.start.found(state) if self.start else {}
 
     def initial_state(self, randomness: Randomness) -> CCFCState:
         """A model with random weights, without centroids."""
@@ -163,7 +166,7 @@ class CCFC(ClusteringAlgorithm[CCFCState]):
         """Centroids from all clients: of the head's clusters, or by k-means."""
         latent = self.model.latent
         if by_head:
-            return HeadCentroids(FindCentres(self.rule.clusters, latent), self.make_model)
+            return HeadCentroids(FindCentres(latent, self.rule.clusters), self.make_model)
         return CentroidAggregation(self.rule, latent)
 
     def client_side(self, crew: Crew) -> ClientSide:
@@ -218,9 +221,9 @@ class CCFC(ClusteringAlgorithm[CCFCState]):
         if state.centroids is None or state.groups is None:
             return state.centroids
         groups = state.groups.to(state.centroids.device)
-        sums = torch.zeros(self.problem.clusters, self.model.latent).to(state.centroids)
+        numbers = groups.bincount()
+        sums = torch.zeros(len(numbers), self.model.latent).to(state.centroids)
         sums.index_add_(0, groups, state.centroids)
-        numbers = groups.bincount(minlength=self.problem.clusters)
         return sums / numbers.clamp(min=1).unsqueeze(1)
 
     def assign(self, state: CCFCState, holder: Client) -> Tensor:

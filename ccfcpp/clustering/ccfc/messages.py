@@ -1,6 +1,7 @@
 """What travels between the server and the clients of CCFC and CCFC++."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Self
 
 from torch import Tensor
 
@@ -22,9 +23,17 @@ class CCFCState(EncoderState):
         groups: After pre-training by neighbours: the cluster of each of the head's over-clusters
             and of the centroids that come from them, int64 of shape (m,); None before the first
             merge, and where each centroid is a cluster.
+        evidence: Where k is to be found: how much speaks for each number, as in ``ScanState``. It
+            stays at the server.
     """
 
     groups: Tensor | None = None
+    evidence: Tensor | None = None
+
+    @property
+    def public(self) -> Self:
+        """What goes down."""
+        return replace(super().public, evidence=None)
 
 
 @dataclass(frozen=True)

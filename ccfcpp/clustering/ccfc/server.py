@@ -72,7 +72,9 @@ class ModelAggregation(ServerWork[CCFCState, CCFCState, TrainingUpdate]):
         centroids = self.rule.global_centroids(local, randomness) if local else state.centroids
         # Over the samples of the clients that could train.
         figures = {"loss": total_loss / trained} if trained else {}
-        after = CCFCState(average.result(), state.version + 1, centroids, groups=state.groups)
+        after = replace(
+            state, model=average.result(), version=state.version + 1, centroids=centroids
+        )
         return after, figures
 
     def local_model(self, update: TrainingUpdate) -> ModelState:
@@ -140,4 +142,5 @@ class HeadCentroids(ServerWork[CCFCState, Snapshot, ClusterSums]):
         fresh = random_state(self.make_model, randomness.generator("model"), weight.device)
         model = {name: state.model.get(name, entry) for name, entry in fresh.items()}
         centroids = cluster_means(updates, weight.new_zeros(self.centres.latent))
-        return CCFCState(model, state.version + 1, centroids, groups=state.groups), {}
+        version = state.version + 1
+        return replace(state, model=model, version=version, centroids=centroids, descent=None), {}

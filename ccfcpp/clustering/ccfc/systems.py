@@ -56,6 +56,12 @@ def _fits(config: MethodConfig) -> None:
         )
 
 
+def _counts(config: MethodConfig) -> bool:
+    """Where Fed-SCAN's over-clusters give the centroids, which are merged as they are."""
+    by_neighbours = config.section(TrainingConfig).pretraining == "neighbours"
+    return by_neighbours and config.section(CentroidConfig).search == "lloyd"
+
+
 def _without_decorrelation(config: MethodConfig) -> None:
     _fits(config)
     loss = config.section(LossConfig)
@@ -72,6 +78,7 @@ CCFC = System(
     kinds=("models", "centroids", "sums"),
     make=_MAKE,
     sections=_SECTIONS,
+    counts=_counts,
     ignores=_IGNORES,
     needs=_NEEDS,
     fixed={"loss": {"eta": 0.0, "pretrain_eta": 0.0}},
@@ -85,6 +92,7 @@ CCFC_PLUS_PLUS = System(
     kinds=("models", "centroids", "sums"),
     make=_MAKE,
     sections=_SECTIONS,
+    counts=_counts,
     ignores=_IGNORES,
     needs=_NEEDS,
     check=_fits,

@@ -17,6 +17,7 @@ from ccfcpp.clustering.algorithm import ClusteringAlgorithm, Problem
 from ccfcpp.clustering.kmeans.lloyd import SumMembers
 from ccfcpp.clustering.scan.clients import Pairs, SumTransitions
 from ccfcpp.clustering.scan.config import AffineViewsConfig, IntensityViewsConfig, ScanConfig
+from ccfcpp.clustering.scan.counting import FOLDS, OVERCLUSTERS, most_to_least
 from ccfcpp.clustering.scan.messages import CENTRES, OF_NEIGHBOURS, Merging, ScanState, Snapshot
 from ccfcpp.clustering.scan.network import ClusterNetwork, ScanNetwork
 from ccfcpp.clustering.scan.objective import PREDICTIONS, program
@@ -39,6 +40,12 @@ _HEAD = ("head.weight",)
 """Matrices that are no hidden layers, which Muon is for."""
 
 
+def config_of(problem: Problem) -> ScanConfig:
+    """The section; with the number of over-clusters of a k that is to be found."""
+    config = problem.config.section(ScanConfig)
+    return config.model_copy(update={"overclustering": OVERCLUSTERS}) if problem.fewest else config
+
+
 class FedScan(ClusteringAlgorithm[ScanState]):
     """The algorithm of Fed-SCAN.
 
@@ -53,7 +60,7 @@ class FedScan(ClusteringAlgorithm[ScanState]):
         self, problem: Problem, make_network: Callable[[], ClusterNetwork] | None = None
     ) -> None:
         self.problem = problem
-        self.config = problem.config.section(ScanConfig)
+        self.config = config_of(problem)
         section = problem.config.section
         self.views = Views(section(AffineViewsConfig), section(IntensityViewsConfig))
         self.rounds = self.config.rounds
@@ -63,6 +70,7 @@ class FedScan(ClusteringAlgorithm[ScanState]):
         self.space = LatentSpace(self.make_network, problem.device)
         self.overclusters = self.space.network.head.out_features
         self.merges = self.overclusters != problem.clusters
+        self.folds = FOLDS if problem.fewest else 1
         self.descent = Descent(
             "step",
             self.space.network,
@@ -117,7 +125,7 @@ class FedScan(ClusteringAlgorithm[ScanState]):
         """The steps of a round, a few trips each; in the last round the centres, too."""
         works = self.training(number)
         if number + 1 == self.rounds:
-            works.append(FindCentres(self.problem.clusters, self.config.latent))
+            works.append(FindCentres(self.config.latent))
         return works
 
     def training(self, number: int) -> list[AnyServerWork]:
@@ -131,7 +139,8 @@ class FedScan(ClusteringAlgorithm[ScanState]):
             works += self._trips(step)
             due = step + 1 == steps or (step + 1) % self.config.mine_every == 0
             if self.merges and due:
-                works.append(MergeOverclusters(self.problem.clusters, self.overclusters))
+                k, fewest = self.problem.clusters, self.problem.fewest
+                works.append(MergeOverclusters(k, self.overclusters, self.folds, fewest))
         return works
 
     def _trips(self, step: int) -> list[Trip[D]]:
@@ -151,10 +160,10 @@ class FedScan(ClusteringAlgorithm[ScanState]):
     def _members(self, message: Snapshot, client: Client) -> tuple[Tensor, Tensor, int]:
         """Where the clusters lie in the latent space at the end."""
         latents = self.space.latents(message, client)
-        return latents, self.assign_delivered(message, client), self.problem.clusters
+        return latents, self.assign_delivered(message, client), message.clusters
 
     def _pairs(self) -> Pairs:
-        return Pairs(self.config, self.views, self.space)
+        return Pairs(self.config, self.views, self.space, self.folds)
 
     def knows_clusters(self, state: Merging) -> bool:
         """From the first step or merge on: the head assigns."""
@@ -183,4 +192,15 @@ class FedScan(ClusteringAlgorithm[ScanState]):
 
     def assign_delivered(self, delivery: Snapshot, holder: Client) -> Tensor:
         """The head's cluster of each image, int64 of shape (samples,)."""
-        return self.space.clusters(delivery, self.problem.clusters, holder)
+        return self.space.clusters(delivery, holder)
+
+    def found(self, state: Merging) -> dict[str, object]:
+        """The number of clusters, and what speaks for each, where it was to be found."""
+        if state.groups is None or state.evidence is None:
+            return {}
+        fewest, scores = self.problem.fewest, state.evidence.tolist()
+        return {
+            "clusters": int(state.groups.max()) + 1,
+            "clusters_runner_up": most_to_least(state.evidence, fewest)[1],
+            "clusters_evidence": {str(k): each for k, each in enumerate(scores, start=fewest)},
+        }

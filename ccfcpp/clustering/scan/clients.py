@@ -34,13 +34,20 @@ _NEIGHBOURS = "neighbours"
 """The name under which it remembers the neighbours of its images."""
 
 
+_WIDTHS = (1, 2, 4, 8)
+"""Times ``scan.neighbours``."""
+
+
 class Pairs:
     """Pairs of images: whose turn it is in a step, each with one of its neighbours."""
 
-    def __init__(self, config: ScanConfig, views: Views, space: LatentSpace) -> None:
+    def __init__(
+        self, config: ScanConfig, views: Views, space: LatentSpace, folds: int = 1
+    ) -> None:
         self.config = config
         self.views = views
         self.space = space
+        self.folds = folds
         self._features = FEATURES[config.first_neighbours]
 
     def batch(
@@ -75,8 +82,28 @@ class Pairs:
             return
         points = self._points(known, client) if period else self._features(client.images)
         with section("neighbours"):
-            found = nearest_neighbours(points, self.config.neighbours)
+            found = nearest_neighbours(points, self.widths[-1])
         client.memory = {_NEIGHBOURS: found, _PERIOD: torch.tensor(period)}
+
+    @property
+    def widths(self) -> Sequence[int]:
+        """Numbers of an image's nearest neighbours over which transitions are means.
+
+        Where k is to be found they are several: kinds of a large class may be no near neighbours.
+        """
+        several = _WIDTHS if self.folds > 1 else (1,)
+        return [self.config.neighbours * width for width in several]
+
+    def near(self, p: Tensor, client: Client) -> Tensor:
+        """The mean of p over the neighbours of each image, and over all ``widths`` of them."""
+        nearest = client.memory[_NEIGHBOURS].to(p.device).T
+        total = torch.zeros_like(p)
+        for width in self.widths:
+            mean = torch.zeros_like(p)
+            for column in nearest[:width]:
+                mean += p[column.long()] / min(width, len(nearest))
+            total += mean
+        return total / len(self.widths)
 
     def _points(self, known: Model, client: Client) -> Tensor:
         """Latents, and beside them the first features where these have a weight."""
@@ -101,7 +128,8 @@ class Pairs:
         chosen = turn.chosen.repeat_interleave(self.config.pairs_each)
         others = chosen
         if self.config.pairs == "neighbours":
-            others = drawn_neighbours(client.memory[_NEIGHBOURS], chosen, source, step)
+            nearest = client.memory[_NEIGHBOURS][:, : self.config.neighbours]
+            others = drawn_neighbours(nearest, chosen, source, step)
         draws = self.views.draw(2 * len(chosen), source.generator(f"views {step}"))
         return client.images[torch.stack([chosen, others])], draws.view(len(draws), 2, -1)
 
@@ -123,16 +151,16 @@ class SumTransitions(SummedWork[Trained, Transitions]):
 
         q is the mean of p over the neighbours of x, or over all other images of its client.
         """
-        return added_up(self._of(message, client) for client in clients)
+        return added_up(self._of(message, each, randomness.of_client(each.id)) for each in clients)
 
-    def _of(self, message: Trained, client: Client) -> Transitions:
+    def _of(self, message: Trained, client: Client, randomness: Randomness) -> Transitions:
         self.pairs.find_neighbours(message, client)
         p = self.pairs.space.predictions(message, client).double()
-        neighbours = client.memory[_NEIGHBOURS].to(p.device)
-        near = torch.zeros_like(p)
-        for column in neighbours.T:
-            near += p[column.long()] / neighbours.shape[1]
+        near = self.pairs.near(p, client)
+        folds = self.pairs.folds
+        fold = torch.randint(folds, (len(p),), generator=randomness.generator("folds")).to(p.device)
+        by_fold = torch.stack([p[fold == i].mT @ near[fold == i] for i in range(folds)])
         total = p.sum(dim=0)
         # An image and itself are no pair: they would say that an over-cluster goes with itself.
         pairs = torch.outer(total, total) - p.mT @ p
-        return Transitions(p.mT @ near, pairs.clamp(min=0) / max(1, len(p) - 1))
+        return Transitions(by_fold, pairs.clamp(min=0) / max(1, len(p) - 1))

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from ccfcpp.core.conditions import Either, Unless, When
+from ccfcpp.core.conditions import Either, Unless, UnlessText, When, WhenText
 from ccfcpp.core.config import Positive, Section, Share, Weight
 
 Rate = Annotated[float, Field(gt=0, le=1000)]
@@ -17,8 +17,8 @@ Amount = Annotated[float, Field(ge=0, le=3)]
 _GONE: dict[str, object] = {"heads": 1, "views_first": 0, "shares": None, "holder_weight": 3.0}
 """Keys that older runs have, with the only values that still run."""
 
-_MERGED = Unless("scan.overclustering", 1)
-_MINED = Either(When("scan.pairs", "neighbours"), _MERGED)
+_COUNTED = WhenText("clusters", "auto")
+_MINED = Either(When("scan.pairs", "neighbours"), Unless("scan.overclustering", 1), _COUNTED)
 
 
 class ScanConfig(Section):
@@ -33,9 +33,10 @@ class ScanConfig(Section):
     normalisation: Literal["batch", "layer"] = "batch"
     """Of the latents: over the batches of all clients, or of each image by itself, which needs two
     trips a step less and tells nothing of other images."""
-    overclustering: Positive = 1
+    overclustering: Annotated[Positive, UnlessText("clusters", "auto")] = 1
     """Clusters that a head learns for each one that is asked for. With more than one they are
-    merged by how they go with those of neighbours and of other images of the same client."""
+    merged by how they go with those of neighbours and of other images of the same client. Where the
+    number of clusters is to be found there are two for each of the largest number."""
     steps: Positive = 120
     """Steps of the whole run; MNIST's 70,000 images in 120 steps of 2,300 are four epochs."""
     batch: Annotated[int, Field(ge=2, le=10**6)] = 2300

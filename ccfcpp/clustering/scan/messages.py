@@ -26,6 +26,8 @@ class Merging(Model, Protocol):
 
     @property
     def groups(self) -> Tensor | None: ...  # noqa: D102
+    @property
+    def evidence(self) -> Tensor | None: ...  # noqa: D102
 
 
 OF_NEIGHBOURS = (
@@ -44,6 +46,8 @@ class ScanState:
         groups: The cluster of each over-cluster, int64 of shape (m,), or (1, m) in older runs; None
             before the first merge, where there is something to merge.
         centroids: The mean latent of each cluster, of shape (k, d); None before the last round.
+        evidence: Where k is to be found: how much speaks for each number that it may be, float64 of
+            shape (numbers,), at the last merge.
     """
 
     model: ModelState
@@ -51,6 +55,7 @@ class ScanState:
     descent: DescentState
     groups: Tensor | None
     centroids: Tensor | None = None
+    evidence: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -67,6 +72,11 @@ class Snapshot:
     version: int
     groups: Tensor
 
+    @property
+    def clusters(self) -> int:
+        """Their number k."""
+        return int(self.groups.max()) + 1
+
 
 @dataclass(frozen=True)
 class Trained:
@@ -78,12 +88,13 @@ class Trained:
 
 @dataclass(frozen=True)
 class Transitions:
-    """Sums of p(x) p(x′)ᵀ over pairs of images of the same client, float64 of shape (m, m) each.
+    """Sums of p(x) p(x′)ᵀ over pairs of images of the same client, in float64.
 
     Attributes:
-        neighbours: Over images and their neighbours.
+        neighbours: Over the images of a fold and their neighbours, of shape (folds, m, m). There is
+            one fold where k is known.
         holders: Over all pairs of two images of a client, where each client counts as often as it
-            has images.
+            has images; of shape (m, m).
     """
 
     neighbours: Tensor

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 import torch
 
 from ccfcpp.clustering.kmeans.centroids import ClusterSums, check_sums, cluster_means
+from ccfcpp.clustering.scan.counting import evidence, most_to_least
 from ccfcpp.clustering.scan.merging import merged
 from ccfcpp.clustering.scan.messages import (
     CENTRES,
@@ -44,10 +45,19 @@ M = TypeVar("M", bound=Merging)
 
 @dataclass(frozen=True)
 class MergeOverclusters(ServerWork[M, Trained, Transitions]):
-    """Over-clusters become the clusters that are asked for."""
+    """Over-clusters become the clusters that are asked for.
+
+    Attributes:
+        clusters: k; or the largest that it may be.
+        overclusters: m.
+        folds: Of the images, from which k is found; 1 where it is known.
+        fewest: The least that k may be, where it is to be found.
+    """
 
     clusters: int
     overclusters: int
+    folds: int = 1
+    fewest: int = 0
     exchange = TRANSITIONS
 
     def broadcast(self, state: M) -> Trained:
@@ -56,8 +66,11 @@ class MergeOverclusters(ServerWork[M, Trained, Transitions]):
 
     def form(self, message: Trained) -> Form:
         """From each over-cluster to each."""
-        square = Spec(torch.float64, (self.overclusters, self.overclusters))
-        return {"neighbours": square, "holders": square}
+        square = self.overclusters, self.overclusters
+        return {
+            "neighbours": Spec(torch.float64, (self.folds, *square)),
+            "holders": Spec(torch.float64, square),
+        }
 
     def check(self, message: Trained, update: Transitions, senders: Sequence[Member]) -> None:
         """Refuse negative sums."""
@@ -71,20 +84,30 @@ class MergeOverclusters(ServerWork[M, Trained, Transitions]):
     def aggregate(
         self, state: M, updates: Iterable[Transitions], randomness: Randomness
     ) -> tuple[M, Figures]:
-        """The cluster of each over-cluster."""
+        """The cluster of each over-cluster; of as many as speaks most for, where k is not known."""
         total = added_up(updates)
-        sums = torch.stack([total.neighbours, total.holders])
-        groups = merged(sums, self.clusters, randomness.generator("merging"))
+        sums = torch.stack([total.neighbours.sum(dim=0), total.holders])
         merged_state: Any = state  # A protocol cannot say that it is a dataclass.
-        return replace(merged_state, groups=groups.to(sums.device)), {}
+        if not self.fewest:
+            groups = merged(sums, self.clusters, randomness.generator("merging"))
+            return replace(merged_state, groups=groups.to(sums.device)), {}
+        found = evidence(total.neighbours, self.fewest, self.clusters)
+        # Among so many over-clusters random starts find worse merges, slowly.
+        groups = merged(sums, most_to_least(found, self.fewest)[0], None).to(sums.device)
+        return replace(merged_state, groups=groups, evidence=found.to(sums.device)), {}
 
 
 @dataclass(frozen=True)
 class FindCentres(ServerWork[ScanState, Snapshot, ClusterSums]):
-    """After the last step: the mean latent of each cluster."""
+    """After the last step: the mean latent of each cluster, or of each over-cluster.
 
-    clusters: int
+    Attributes:
+        latent: d.
+        overclusters: m where each of them has a centre of its own; None where clusters have.
+    """
+
     latent: int
+    overclusters: int | None = None
     exchange = CENTRES
 
     def broadcast(self, state: ScanState) -> Snapshot:
@@ -93,7 +116,7 @@ class FindCentres(ServerWork[ScanState, Snapshot, ClusterSums]):
 
     def form(self, message: Snapshot) -> Form:
         """A sum and a number for each cluster."""
-        return form_of(pack(ClusterSums.zeros(self.clusters, self.latent)))
+        return form_of(pack(ClusterSums.zeros(self.overclusters or message.clusters, self.latent)))
 
     def check(self, message: Snapshot, update: ClusterSums, senders: Sequence[Member]) -> None:
         """Refuse sums that cannot be those of the senders' images."""

@@ -17,6 +17,7 @@ FED_SCAN = System(
     kinds=("sums",),
     make=late("ccfcpp.clustering.scan.algorithm", "FedScan"),
     sections=SECTIONS,
+    counts=lambda config: True,
     ignores=("compute",),
     rounds="scan.steps",
     round_steps="scan.steps_per_round",

@@ -26,7 +26,7 @@ class RunSpec(Section):
         command: What the clients learn: clustering or classification.
         config: The run's configuration, as settings by key.
         image_shape: Channels, height and width of an image; empty until clients have been asked.
-        clusters: Number of clusters k; 0 in classification.
+        clusters: Number of clusters k, or the largest where it is to be found; 0 in classification.
         classes: Names of the classes, in the order of their numbers; empty if none are known.
         samples: Number of images of all participating clients.
         clients: Number of participating clients.

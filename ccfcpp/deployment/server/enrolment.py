@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.core.config import MethodConfig, Tree
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.files import write_whole
@@ -121,7 +122,7 @@ def enrol(
     reception = Reception(names, least, say)
     seconds = _greet(link, reception, Greeting(first, run, passed_on), timeouts)
     facts = reception.admitted()
-    spec = _full_spec(first, facts.values(), getattr(config, "clusters", None))
+    spec = _full_spec(first, facts.values(), config)
     members = [
         Member(number, name, facts[name].samples)
         for number, name in enumerate(names)
@@ -192,18 +193,21 @@ def _greet(link: Link, reception: Reception, greeting: Greeting, timeouts: Timeo
     return quickest
 
 
-def _full_spec(spec: RunSpec, facts: Iterable[Facts], clusters: int | None) -> RunSpec:
+def _full_spec(spec: RunSpec, facts: Iterable[Facts], config: MethodConfig) -> RunSpec:
     """Complete the description of a run by what the clients hold; k by their classes, too."""
     known = list(facts)
     classes = sorted({name for each in known for name in each.classes})
-    wanted = 0 if spec.command == "classify" else clusters or len(classes)
+    samples = sum(each.samples for each in known)
+    wanted = 0
+    if isinstance(config, ClusterConfig):
+        wanted = config.most_clusters(samples, len(classes))
     if spec.command == "cluster" and wanted == 0:
         raise UsageError("clusters is not given and no client names its classes: give --clusters")
     completed = {
         "image_shape": known[0].image_shape,
         "classes": tuple(classes),
         "clusters": wanted,
-        "samples": sum(each.samples for each in known),
+        "samples": samples,
         "clients": len(known),
     }
     return spec.model_copy(update=completed)

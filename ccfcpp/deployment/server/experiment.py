@@ -224,11 +224,12 @@ class DeployedClustering(DeployedExperiment):
         )
 
     def last_facts(self, state: object) -> dict[str, object]:
-        """Return the size of what a client receives to assign its images."""
+        """Return the size of what a client receives to assign its images, and what was found."""
         return {
             "scores_connected": None,
             "scores_absent": None,
             "bytes_delivered": size(pack(self.algorithm.delivery(state))),
+            **self.algorithm.found(state),
         }
 
     def describe(self) -> dict[str, object]:

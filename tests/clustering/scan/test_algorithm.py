@@ -3,9 +3,14 @@
 import pytest
 import torch
 
+from ccfcpp.clustering.scan.clients import SumTransitions
+from ccfcpp.clustering.scan.counting import FOLDS
 from ccfcpp.clustering.scan.merging import merged, mutual_information
+from ccfcpp.clustering.scan.messages import Trained
 from ccfcpp.core.randomness import Randomness
+from ccfcpp.engine.algorithm import Crew
 from ccfcpp.engine.availability import Availability
+from ccfcpp.engine.exchange import Task
 from tests.support.scan import (
     CLUSTERS,
     LaggedLoop,
@@ -101,6 +106,49 @@ def test_overclusters_are_merged_by_the_neighbours_of_all_clients(p: float) -> N
     assert names[-1][-2:] == ["transitions", "centres"]
     together_ = last_state(config, skewed_clients(p), together(config, skewed_clients(p)))
     assert torch.equal(together_.groups, state.groups)
+
+
+@pytest.mark.usefixtures("double_precision")
+def test_where_k_is_to_be_found_the_sums_of_folds_are_those_of_all_images() -> None:
+    config, clients = small_config("clusters=2-4", "scan.steps=8"), skewed_clients(0.5)
+    algorithm = algorithm_for(config, clients)
+    assert algorithm.overclusters == 2 * CLUSTERS
+    state = last_state(config, clients, OneByOne(config, clients))
+    work = algorithm.client_side(Crew.of(clients)).works["transitions"]
+    assert isinstance(work, SumTransitions)
+    task = Task("fed-scan", "transitions", 0, 0)
+    sums = work.local_sum(task, Trained(state.model, state.version), clients, Randomness(0))
+    assert sums.neighbours.shape == (FOLDS, 8, 8)
+    loop = PlainLoop(small_config("scan.overclustering=2", "scan.neighbours=24"), clients, 0)
+    loop.network.load_state_dict(state.model)
+    expected = torch.zeros(8, 8)
+    for client in clients:
+        latents = loop.latents(client)
+        p = loop.network.head(latents).softmax(dim=1).detach()
+        for own, others in enumerate(loop.nearest(latents).tolist()):
+            for width in (3, 6, 12, 24):
+                expected += torch.outer(p[own], p[others[:width]].mean(dim=0)) / 4
+    torch.testing.assert_close(sums.neighbours.sum(dim=0), expected)
+
+
+@pytest.mark.usefixtures("double_precision")
+def test_the_number_found_depends_on_no_order_and_no_process() -> None:
+    config = small_config("clusters=2-4", "scan.steps=10")
+    first, *others = (
+        last_state(config, clients, transport(config, clients))
+        for clients, transport in (
+            (skewed_clients(0.5), OneByOne),
+            (skewed_clients(0.5), together),
+            (skewed_clients(0.5)[::-1], together),
+        )
+    )
+    assert first.evidence.shape == (3,)
+    k = 2 + int(first.evidence.argmax())
+    assert int(first.groups.max()) + 1 == k
+    assert first.centroids.shape == (k, 10)
+    for state in others:
+        torch.testing.assert_close(state.evidence, first.evidence)
+        assert torch.equal(state.groups, first.groups)
 
 
 def test_a_cluster_is_as_likely_as_its_overclusters_together() -> None:
