@@ -33,6 +33,7 @@ FLAGS = (
     flags.PRETRAIN_ROUNDS,
     flags.ETA,
     flags.LAM,
+    *flags.IMAGES,
     *flags.ABSENCE,
     *flags.PRIVACY,
     *flags.HOSTILITY,

@@ -152,6 +152,21 @@ HOSTILITY = _titled(
         "defence",
     ),
 )
+IMAGES = _titled(
+    "Your own images",
+    Flag(
+        "data.window",
+        "In files of more than 8 bits, the values that become black and white, such as 0,4095.",
+        "LOW,HIGH",
+        unset="DICOM's own window, or else each image's smallest and largest value",
+    ),
+    Flag(
+        "data.skip",
+        "Share of the files that may be unreadable and are left out, such as 5%; at least one may.",
+        "SHARE",
+        default="1%",
+    ),
+)
 MACHINE = DEVICE, _, DATA_ROOT = _titled(
     "Machine",
     Flag("device", "auto, cpu or cuda.", "NAME"),

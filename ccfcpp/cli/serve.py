@@ -36,6 +36,7 @@ _FLAGS = (
     flags.ANY_METHOD,
     flags.CLUSTERS,
     flags.ROUNDS,
+    *flags.IMAGES,
     *flags.PRIVACY,
     flags.SEED,
     flags.DEVICE,

@@ -108,6 +108,8 @@ class Shown(Generic[M, E]):
         begun = "going on with " if opening.goes_on else ""
         console.print(f"{begun}{self.heading(opening.config)}: {opening.path}")
 
+        from ccfcpp.data.reading import in_words
+
         terminal.prepare()
         with terminal.usage_errors():
             opening, experiment, folder = pipeline.start(opening)
@@ -117,6 +119,7 @@ class Shown(Generic[M, E]):
             found = self.found(experiment)
             lines.append(chosen_by_default(flags, given.layers, opening.config, found))
             lines += self.notes(opening.config)
+        lines += in_words(experiment.data)
         for line in filter(None, lines):
             console.print(line)
         resumption = terminal.resume_command(pipeline.command, folder.path)
