@@ -93,6 +93,9 @@ PRESET = Flag(
 )
 PARTITION = Flag("partition.kind", _FOLDERS, "KIND", "partition")
 LABEL_PARTITION = replace(PARTITION, help="iid, or domain (each folder is a client).")
+INSPECTED_PARTITION = Flag(
+    "partition.kind", "folders, where each folder is a client.", "KIND", "partition", default="none"
+)
 SKEW = Flag("partition.p", _SKEW, "P")
 SKEWS = Flag("partition.p", "Degrees of skew.", "P,Q,…", default=",".join(ALL_SKEWS))
 ALPHA = Flag("partition.alpha", "Dirichlet partition with this concentration; or inf.", "A")

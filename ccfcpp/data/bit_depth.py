@@ -33,5 +33,6 @@ def to_8_bits(values: NDArray[Any], window: Window | None = None) -> NDArray[np.
         return np.full(values.shape, _EVEN, np.uint8)
     np.clip(exact, low, high, out=exact)
     exact -= low
-    exact *= 255 / (high - low)
+    exact *= 255
+    exact /= high - low
     return np.rint(exact, out=exact).astype(np.uint8)

@@ -140,6 +140,8 @@ def _of_pil(image: Image.Image) -> Header:
     is_told = image.format != "PNG" or "exif" in image.info
     turned = _orientation(image) if is_told else 1
     width, height = image.size
+    if image.format == "TIFF":  # whose size some versions of PIL turn by themselves
+        width, height = (image.tag_v2[tag] for tag in (256, 257))  # type: ignore[attr-defined]
     if turned >= 5:
         width, height = height, width
     return Header(

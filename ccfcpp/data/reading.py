@@ -218,7 +218,7 @@ def from_text(text: NDArray[np.generic]) -> list[FileFacts]:
     ]
 
 
-def check_share(files: Sequence[FileFacts], share: float, where: Path) -> None:
+def check_share(files: Sequence[FileFacts], share: float, where: Path | str) -> None:
     """Check how many files of a place cannot be read. Files that are no images do not count.
 
     Raises:

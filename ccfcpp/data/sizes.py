@@ -23,6 +23,8 @@ _NEARLY_ALL = 0.9
 _MOST_LISTED = 20
 
 Number = Annotated[int, Field(ge=0, le=10**9)]
+Positive = Annotated[int, Field(ge=1, le=10**9)]
+Listed = tuple[Positive, Positive, Positive]
 
 
 class Sizes(Section):
@@ -37,7 +39,7 @@ class Sizes(Section):
 
     images: Number
     channels: Literal[1, 3]
-    common: Annotated[tuple[tuple[Number, Number, Number], ...], Field(max_length=_MOST_LISTED)]
+    common: Annotated[tuple[Listed, ...], Field(max_length=_MOST_LISTED)]
     reaching: tuple[Number, Number, Number, Number]
 
     @staticmethod
