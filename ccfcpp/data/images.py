@@ -12,10 +12,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ccfcpp.core.errors import UsageError
-from ccfcpp.data.sizes import Sizes
 
 if TYPE_CHECKING:
     from ccfcpp.data.reading import Reading
+    from ccfcpp.data.sizes import Sizes
 
 
 # No generated `==`: comparing tensors gives a tensor, not a truth value.
@@ -81,6 +81,8 @@ class ImageData:
     @property
     def sizes(self) -> Sizes:
         """The sizes of the images; of files those that they had."""
+        from ccfcpp.data.sizes import Sizes
+
         if self.reading is not None:
             return self.reading.sizes
         channels, height, width = self.images.shape[1:]

@@ -77,7 +77,6 @@ class Worker:
         self.memories = MemoryStore(folder / "memory", self.device)
         self.tally = Tally()
         self._seen: dict[str, None] = {}
-        self._told: list[str] = []
         self._active: _ActiveRun | None = None
 
     def answer(self, packet: Packet) -> Packet:
@@ -233,9 +232,8 @@ class Worker:
         if data.reading is not None:
             self.folder.mkdir(parents=True, exist_ok=True)
             paths.write_table("skipped", data.reading.rows)
-        if (told := in_words(data, str(self.folder / "skipped.csv"))) != self._told:
-            self._told = told
-            for line in told:
+        if spec.image_shape:  # before, others' images have had no say in it
+            for line in in_words(data, str(self.folder / "skipped.csv")):
                 self.say(line)
         return data
 
