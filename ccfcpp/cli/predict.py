@@ -53,6 +53,7 @@ def predict(
     if device not in _DEVICES:
         raise UsageError(f"--device {device} is refused: it should be one of {', '.join(_DEVICES)}")
 
+    from ccfcpp.clustering.certainty import columns_of
     from ccfcpp.clustering.config import ClusterDataConfig
     from ccfcpp.clustering.model import load_model
     from ccfcpp.core.config_layers import validated
@@ -76,10 +77,10 @@ def predict(
     for line in in_words(read, skipped.name):
         console.print(line)
     console.print(f"assigning {len(read):,} images …")
-    examined = {name: each.tolist() for name, each in loaded.examine(read.images).items()}
-    found = examined["cluster"]
+    examined = loaded.examine(read.images)
+    found: list[int] = examined["cluster"].tolist()
     try:
-        write_whole(out, csv_bytes(rows_of({"file": read.called} | examined)))
+        write_whole(out, csv_bytes(rows_of({"file": read.called, **columns_of(examined)})))
         if read.reading is not None and read.skipped:
             write_whole(skipped, csv_bytes(read.reading.rows))
     except OSError as error:

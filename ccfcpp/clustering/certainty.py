@@ -1,5 +1,6 @@
 """How sure the assignment of an image to its cluster is, where a system tells."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor
@@ -7,6 +8,14 @@ from torch import Tensor
 from ccfcpp.clustering.algorithm import ClusteringAlgorithm
 from ccfcpp.core.metrics import distances
 from ccfcpp.engine.client import Client
+
+
+def columns_of(found: Mapping[str, Tensor]) -> dict[str, list[object]]:
+    """Return tensors of shape (samples,) as columns of a table, floats with six digits."""
+    return {
+        name: [float(f"{x:.6g}") for x in own.tolist()] if own.is_floating_point() else own.tolist()
+        for name, own in found.items()
+    }
 
 
 def certainty(

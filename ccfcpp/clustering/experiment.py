@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ccfcpp.clustering.algorithm import ClusteringAlgorithm, Problem
-from ccfcpp.clustering.certainty import certainty
+from ccfcpp.clustering.certainty import certainty, columns_of
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.methods import METHODS
 from ccfcpp.clustering.model import ModelFacts
@@ -149,8 +149,9 @@ class ClusteringExperiment(Experiment[Any]):
         }
         arrays: dict[str, Mapping[str, Tensor | NDArray[np.str_]]] = {"assignments": assignments}
         if (values := self._spectrum(state)) is not None:
-            arrays["spectra"] = local.arrays(values)
-            summary |= describe_spectra(arrays["spectra"])
+            spectra = local.arrays(values)
+            arrays["spectra"] = spectra
+            summary |= describe_spectra(spectra)
         return summary, arrays
 
     def _certainty(self, state: Any, clusters: Tensor) -> dict[str, Tensor]:
@@ -165,14 +166,14 @@ class ClusteringExperiment(Experiment[Any]):
 
     def tables(self, arrays: Arrays) -> Mapping[str, Table]:
         """The cluster of each image, by the names of files, clients and classes."""
-        columns = {name: each.tolist() for name, each in arrays["assignments"].items()}
-        columns = {"file": columns.pop("name"), **columns}
+        found = {n: each for n, each in arrays["assignments"].items() if isinstance(each, Tensor)}
+        columns = columns_of(found)
         # -1 is the last of these.
         clients = [*map(self.client_name, range(len(self.parts))), ""]
-        columns["client"] = [clients[number] for number in columns["client"]]
-        if "class" in columns:
-            columns["class"] = [self.data.classes[label] for label in columns["class"]]
-        return {"clusters": rows_of(columns)}
+        columns["client"] = [clients[number] for number in found["client"].tolist()]
+        if "class" in found:
+            columns["class"] = [self.data.classes[label] for label in found["class"].tolist()]
+        return {"clusters": rows_of({"file": self.data.called, **columns})}
 
     def _held_by(self, clients: Sequence[int]) -> Tensor:
         """Indices of the images of some clients."""

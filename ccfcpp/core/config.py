@@ -60,12 +60,12 @@ class DataConfig(Section):
     @field_validator("window", mode="before")
     @classmethod
     def _window_is_a_range(cls, value: object) -> object:
+        if value is None:
+            return None
         parts = value.split(",") if isinstance(value, str) else value
         try:
-            low, high = (float(part) for part in parts)  # type: ignore[union-attr]
+            low, high = map(float, parts) if isinstance(parts, list | tuple) else (0, 0)
         except (TypeError, ValueError):
-            if value is None:
-                return None
             low, high = 0, 0
         if not low < high:
             raise ValueError(

@@ -234,13 +234,17 @@ def _of_16_bits(image: Image.Image, again: Image.Image, raw: str) -> NDArray[np.
     if raw.startswith("LA"):  # Grey and alpha are four bytes.
         _reinterpret(image, "RGBA")
         high, low = np.asarray(image).transpose(2, 0, 1)[:2]
-        return (high.astype(np.uint16) * 256 + low)[None]
+        return _joined(high, low)[None]
     if not raw.startswith("RGB"):
         raise UnreadableError(f"it has 16 bits of {raw.partition(';')[0]}: make it RGB")
     big = raw.endswith("B") or (raw.endswith("N") and sys.byteorder == "big")
     _reinterpret(again, raw[:-1] + ("L" if big else "B"))
     high, low = (np.asarray(each).transpose(2, 0, 1)[:3] for each in (image, again))
-    return high.astype(np.uint16) * 256 + low
+    return _joined(high, low)
+
+
+def _joined(high: NDArray[np.uint8], low: NDArray[np.uint8]) -> NDArray[np.uint16]:
+    return np.left_shift(high.astype(np.uint16), 8) | low
 
 
 def _reinterpret(image: Image.Image, raw: str) -> None:
@@ -277,7 +281,7 @@ def _opened_as(file: Path, encoded: Path | BytesIO) -> Iterator[Any]:
         _require("pydicom", "dicom", "DICOM")
         yield dicom.read(encoded)
         return
-    formats = _FORMATS
+    formats: tuple[str, ...] = _FORMATS
     if _IS_HEIC.match(head):
         _require("pillow_heif", "heic", "HEIC")
         import pillow_heif

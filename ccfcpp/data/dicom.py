@@ -44,7 +44,8 @@ def decode(dataset: Any, window: Window | None) -> NDArray[np.uint8]:
     by `window`, else by the file's own first window (PS3.3 C.11.2.1.2), else by their own range,
     where the image has more than 8 bits. In MONOCHROME1 large values are dark.
     """
-    from pydicom.pixels import apply_color_lut, apply_modality_lut, pixel_array
+    from pydicom.pixels.processing import apply_color_lut, apply_modality_lut
+    from pydicom.pixels.utils import pixel_array
 
     pixels = pixel_array(dataset, index=0)  # YCbCr becomes RGB
     if not is_grey(dataset):

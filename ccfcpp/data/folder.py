@@ -324,5 +324,5 @@ def _without_unused(
     """Drop names of which no image is left, since their only images cannot be read."""
     if indices is None:
         return None, ()
-    used, indices = indices.unique(return_inverse=True)
+    used, indices = torch.unique(indices, return_inverse=True)
     return indices, tuple(str(names[i]) for i in used.tolist())

@@ -132,6 +132,7 @@ def test_images_of_another_shape_are_refused(tmp_path: Path, k_fed: Any) -> None
 def test_images_of_another_type_are_refused_and_arrays_taken(tmp_path: Path, k_fed: Any) -> None:
     model = load_model(written(tmp_path / "run", *k_fed))
     images, _ = digits()
+    wrong: Any
     for wrong in (images.float() / 255, images.numpy() / 255, images.long(), images > 9):
         with pytest.raises(UsageError, match=r"^the model: images are \w+, but must be uint8: "):
             model.assign(wrong)

@@ -315,7 +315,7 @@ def test_palette_alpha_and_black_and_white(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", [np.int32, np.float32])
 def test_values_of_32_bits_are_mapped_by_their_range(tmp_path: Path, kind: type) -> None:
-    values = np.array([[-70_000, 0], [70_000, 35_000]], kind)
+    values: np.ndarray = np.array([[-70_000, 0], [70_000, 35_000]], kind)
     _save(tmp_path / "a.tif", values)
     assert read_images(tmp_path).images[0, 0].tolist() == [[0, 128], [255, 191]]
     if kind is np.float32:

@@ -5,12 +5,13 @@ import importlib.util
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from ccfcpp.core.errors import UsageError
-from ccfcpp.data import ImageData, decoding, load
+from ccfcpp.data import ImageData, load
 from ccfcpp.data.photos import read_photos
 from ccfcpp.data.reading import Options
 from tests.support import traps
@@ -79,8 +80,8 @@ def test_a_huge_image_is_read_where_it_may_be(tmp_path: Path) -> None:
 def test_a_window_is_alike_for_all_images(tmp_path: Path) -> None:
     values = traps.scaled(GREY[0], 100, 1000)
     pytest.importorskip("pydicom")
-    window = {"WindowCenter": 1, "WindowWidth": 2}
-    dark = {"PhotometricInterpretation": "MONOCHROME1"}
+    window: dict[str, Any] = {"WindowCenter": 1, "WindowWidth": 2}
+    dark: dict[str, Any] = {"PhotometricInterpretation": "MONOCHROME1"}
     traps.write(
         tmp_path,
         [
@@ -101,7 +102,7 @@ def test_a_window_is_alike_for_all_images(tmp_path: Path) -> None:
 def test_images_of_one_value_are_not_black(tmp_path: Path) -> None:
     flat = np.full((4, 4), 700, np.uint16)
     traps.write(tmp_path, [Trap("a.png", traps.encoded(flat, "PNG"))])
-    assert load(str(tmp_path)).images.unique().tolist() == [128]
+    assert set(load(str(tmp_path)).images.flatten().tolist()) == {128}
 
 
 @pytest.mark.parametrize(
@@ -121,7 +122,7 @@ def test_an_extra_that_is_missing_is_named(
 ) -> None:
     found = importlib.util.find_spec
     monkeypatch.setattr(
-        decoding.importlib.util, "find_spec", lambda n: None if n == package else found(n)
+        importlib.util, "find_spec", lambda name: None if name == package else found(name)
     )
     traps.write(tmp_path, [Trap(name, content)])
     with pytest.raises(UsageError, match=rf"needs an extra: pip install 'ccfcpp\[{extra}\]'"):

@@ -242,15 +242,15 @@ def dicoms() -> Iterator[Trap]:
     """DICOM files; pydicom must be there."""
     grey = GREY[0]
     x_ray = scaled(grey, 40, 1000)
-    inverted = {"PhotometricInterpretation": "MONOCHROME1"}
-    rescaled = {"RescaleSlope": 2, "RescaleIntercept": -1024}
+    inverted: dict[str, Any] = {"PhotometricInterpretation": "MONOCHROME1"}
+    rescaled: dict[str, Any] = {"RescaleSlope": 2, "RescaleIntercept": -1024}
     yield Trap("12 bits.dcm", dicom(x_ray), GREY)
     yield Trap("12 bits in no suffix", dicom(x_ray), GREY)
     yield Trap("without preamble.dcm", dicom(x_ray, preamble=False), GREY)
     yield Trap("monochrome 1.dcm", dicom(scaled(255 - grey, 0, 4095), **inverted), GREY)
     yield Trap("rescaled.dcm", dicom(x_ray, **rescaled), GREY)
     # Of the values from -944 to 976 those from -144 to 656 are shown.
-    window = {"WindowCenter": ["256.5", "1"], "WindowWidth": ["801", "1"]}
+    window: dict[str, Any] = {"WindowCenter": ["256.5", "1"], "WindowWidth": ["801", "1"]}
     shown = (2.0 * x_ray - 1024 + 144).clip(0, 800) * 255 / 800
     expected = np.rint(shown).astype(np.uint8)[None]
     yield Trap("own window.dcm", dicom(x_ray, **rescaled, **window), expected)

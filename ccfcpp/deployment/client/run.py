@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ccfcpp.clustering.algorithm import ClusteringAlgorithm
-from ccfcpp.clustering.certainty import certainty
+from ccfcpp.clustering.certainty import certainty, columns_of
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.methods import METHODS
 from ccfcpp.clustering.model import ModelFacts
@@ -139,8 +139,7 @@ class ClusteringRun(ClientRun[object]):
     def table(self, model: object, client: Client, found: Tensor) -> list[dict[str, object]]:
         """Return the cluster of each image, by its file, and how sure it is."""
         sure = certainty(self.algorithm, model, client, found)
-        columns = {name: each.tolist() for name, each in ({"cluster": found} | sure).items()}
-        return rows_of({"file": self.data.called} | columns)
+        return rows_of({"file": self.data.called, **columns_of({"cluster": found} | sure)})
 
     def save_model(self, model: object, folder: Path) -> None:
         """Save the model for ``ccfcpp predict``."""
