@@ -79,6 +79,8 @@ _SYSTEMS, _CLASSIFIERS, _DATASETS = ", ".join(METHODS), ", ".join(CLASSIFIERS), 
 _IMAGES = f"One of {_DATASETS}; or an image folder, an archive of one, or an .npz file."
 _FOLDERS = "skew, classes, dirichlet, iid, or folders (each folder is a client)."
 _SKEW = "Degree of skew, 0 (random) to 1 (one class a client)."
+BY_FOLDER = ("folders", "domain")
+"""The kinds of partition in which each folder is a client, of clustering and classification."""
 ALL_SKEWS = ("0", "0.25", "0.5", "0.75", "1")
 
 DATASET = Flag("dataset", _IMAGES, "NAME|PATH")

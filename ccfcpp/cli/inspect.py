@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from ccfcpp.data import ImageData
 
 _MOST_LISTED = 20
-_PARTITIONS = ("folders", "domain")
-"""Where each folder is a client."""
 
 
 @flags.keyed(flags.INSPECTED_PARTITION, *flags.IMAGES)
@@ -47,7 +45,7 @@ def inspect(
 
     tree = merge(as_tree(named), parse_assignments(settings or []))
     config = _data_config(tree)
-    clients = tree.get("partition", {}).get("kind") in _PARTITIONS
+    clients = tree.get("partition", {}).get("kind") in flags.BY_FOLDER
     # What a run would refuse is named below, after all that was found.
     data = load(photos, folders_are_clients=clients, **config.reading | {"skip": 1.0})
     found = _found(data)

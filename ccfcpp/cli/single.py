@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 import typer
 
 from ccfcpp.cli import terminal
-from ccfcpp.cli.flags import Flag
+from ccfcpp.cli.flags import BY_FOLDER, Flag
 from ccfcpp.core.config import Tree
 from ccfcpp.core.config_layers import flatten, values_of
 from ccfcpp.core.units import counted
@@ -120,6 +120,9 @@ class Shown(Generic[M, E]):
             lines.append(chosen_by_default(flags, given.layers, opening.config, found))
             lines += self.notes(opening.config)
         lines += in_words(experiment.data)
+        kind = values_of(opening.config)["partition.kind"]
+        if experiment.data.owners is not None and kind not in BY_FOLDER:
+            lines.append(f"clients of {opening.config.dataset} are not used: see --partition")
         for line in filter(None, lines):
             console.print(line)
         resumption = terminal.resume_command(pipeline.command, folder.path)

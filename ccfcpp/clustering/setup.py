@@ -87,7 +87,7 @@ def number_of_clusters(config: ClusterConfig, data: ImageData) -> int:
 
 def _missing(config: ClusterConfig, data: ImageData) -> str:
     """What a user has to give for images without labels, all at once."""
-    if data.owners is not None:
+    if config.partition.kind == "folders":
         return (
             f"clusters is not given: each of the {len(data.owner_names)} folders of {data.name} is "
             "a client, and none of them holds folders of classes. Give --clusters; or where the "

@@ -78,8 +78,6 @@ def load(
             "folders can be clients only in an image folder, or an .npz file with an array "
             f"'clients', and {source!r} is neither: give one, or take another --partition"
         )
-    if not folders_are_clients:
-        data = replace(data, owners=None, owner_names=())
     data = data if classes is None else keep_classes(data, classes)
     if source not in DATASETS:
         assert shape is not None
