@@ -264,8 +264,7 @@ def in_words(data: "ImageData", listed: str = "skipped.csv") -> list[str]:
         sizes = "x".join(map(str, least))
         sizes += "" if least == most else f" to {'x'.join(map(str, most))}"
         lines.append(
-            f"images of {sizes} pixels become {width}x{height}: --set data.image_size=N takes "
-            "another size"
+            f"images of {sizes} pixels become {width}x{height}; data.image_size sets another size"
         )
     if reading is not None and reading.skipped:
         named = ", ".join(shown(file.name) for file in reading.skipped[:_MOST_SAID])

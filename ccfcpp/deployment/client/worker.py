@@ -228,10 +228,10 @@ class Worker:
     def _load(self, spec: RunSpec) -> ImageData:
         """Load the images, and tell the owner what became of the files."""
         data = self.load(spec)
-        paths = RunPaths(self.folder)
-        if data.reading is not None:
+        (self.folder / "skipped.csv").unlink(missing_ok=True)
+        if data.reading is not None and data.reading.skipped:
             self.folder.mkdir(parents=True, exist_ok=True)
-            paths.write_table("skipped", data.reading.rows)
+            RunPaths(self.folder).write_table("skipped", data.reading.rows)
         if spec.image_shape:  # before, others' images have had no say in it
             for line in in_words(data, str(self.folder / "skipped.csv")):
                 self.say(line)
