@@ -135,7 +135,7 @@ def test_clients_of_an_npz_count(tmp_path: Path) -> None:
     succeeded("cluster", "--dataset", tmp_path / "mine.npz", *options, "--out", run)
     assert [row["client"] for row in rows_in(run / "clusters.csv")] == clients.tolist()
     assert [row["file"] for row in rows_in(run / "clusters.csv")] == [str(n) for n in range(12)]
-    options = ("--partition", "iid", "--clients", 2, "--clusters", 2, "--method", "k-fed")
+    others = ("--partition", "iid", "--clients", 2, "--clusters", 2, "--method", "k-fed")
     out = ("--out", tmp_path / "other")
-    result = succeeded("cluster", "--dataset", tmp_path / "mine.npz", *options, *out)
+    result = succeeded("cluster", "--dataset", tmp_path / "mine.npz", *others, *out)
     assert "mine.npz are not used: see --partition" in result.stderr
