@@ -12,7 +12,7 @@ import torch
 import typer
 
 from ccfcpp.core.randomness import Randomness
-from ccfcpp.data.images import random_part, selected
+from ccfcpp.data.images import random_part
 from ccfcpp.data.sources import load
 
 KINDS = ("tops", "trousers", "dresses", "shoes", "bags")
@@ -24,7 +24,7 @@ def main(out: Annotated[Path, typer.Argument(help="The .npz file to write.")]) -
     """Write the data set."""
     everything = load("fashion-mnist")
     chosen = random_part(torch.arange(len(everything)), IMAGES, Randomness(0).generator("kinds"))
-    part = selected(everything, chosen)
+    part = everything.selected(chosen)
     assert part.labels is not None
     kinds = torch.tensor(KIND_OF_CLASS)[part.labels]
     np.savez_compressed(out, images=part.images.numpy()[:, 0], labels=kinds.numpy())

@@ -220,6 +220,7 @@ class ClassificationExperiment(Experiment[ServerState]):
             "dataset": config.dataset,
             "classes": len(self.data.classes),
             "training_images": sum(map(len, self.parts)),
+            "skipped": self.data.skipped,
             "held": sum(map(len, self.clients)),
             "test_images": len(torch.unique(torch.cat([t.index for t in self.test_sets]))),
             "model": config.model.name,

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -41,29 +42,25 @@ def load_images(config: ClassifyConfig) -> ImageData:
     What was loaded last is kept, for runs of the same images that follow each other.
     """
     source = config.data
-    return _load(
-        config.dataset,
-        source.root,
-        source.image_size,
-        config.partition.kind == "domain",
-        source.classes,
-    )
+    reading = tuple(source.reading.items())
+    domains = config.partition.kind == "domain"
+    return _load(config.dataset, source.root, domains, source.classes, reading)
 
 
 @lru_cache(maxsize=1)
 def _load(
     dataset: str,
     root: str | None,
-    image_size: int | None,
     folders_are_clients: bool,
     classes: tuple[str, ...] | None,
+    reading: tuple[tuple[str, Any], ...],
 ) -> ImageData:
     return load(
         dataset,
         data_root=Path(root) if root else None,
-        image_size=image_size,
         folders_are_clients=folders_are_clients,
         classes=classes,
+        **dict(reading),
     )
 
 

@@ -101,7 +101,7 @@ SLOW = {"torch", "sklearn", "scipy", "matplotlib", "jinja2", "torchvision", "fai
                   ["compare", "--help"], ["report", "--help"], ["reproduce", "--help"],
                   ["verify-theory", "--help"], ["datasets", "--help"],
                   ["serve", "--help"], ["join", "--help"],
-                  ["predict", "--help"], ["leakage", "--help"],
+                  ["predict", "--help"], ["inspect", "--help"], ["leakage", "--help"],
                   ["keys", "--help"], ["keys", "client", "--help"]]
 )  # fmt: skip
 def test_help_imports_no_network_library(arguments: list[str]) -> None:
@@ -171,7 +171,8 @@ def test_the_names_at_the_top_are_there() -> None:
     assert FederatedClustering.__name__ == "FederatedClustering"
 
 
-EXTRAS = ("cryptography", "dp_accounting", "flwr", "httpx", "starlette", "tensorboard", "uvicorn")
+EXTRAS = ("cryptography", "dp_accounting", "flwr", "httpx", "pillow_heif", "pydicom", "starlette",
+          "tensorboard", "uvicorn")  # fmt: skip
 
 
 def test_without_the_extras_runs_and_reports_work(tmp_path: Path) -> None:

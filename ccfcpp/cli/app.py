@@ -15,6 +15,7 @@ from ccfcpp.cli.cluster import cluster
 from ccfcpp.cli.compare import BESIDE_PUBLISHED, compare
 from ccfcpp.cli.datasets import datasets
 from ccfcpp.cli.flags import Command, showing_defaults
+from ccfcpp.cli.inspect import inspect
 from ccfcpp.cli.join import join
 from ccfcpp.cli.keys import keys
 from ccfcpp.cli.leakage import leakage
@@ -34,6 +35,8 @@ from supervised.config import ClassifyConfig
 _EXAMPLES = """Examples:
 
 ccfcpp cluster --p 0.75: scikit-learn's digits over ten clients, in seconds
+
+ccfcpp inspect photos/: what is there, what cannot be read, and in which size images meet
 
 ccfcpp cluster --dataset photos/ --partition folders --clusters 5: your images, a folder a client
 
@@ -125,6 +128,7 @@ def _add(command: Command, kind: type[RunConfig] = ClusterConfig, base: Tree | N
 
 _add(datasets)
 app.command("presets")(list_presets)
+_add(inspect)
 _add(cluster)
 app.command()(predict)
 app.command()(leakage)

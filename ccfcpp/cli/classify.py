@@ -38,6 +38,7 @@ FLAGS = (
         flags.TEN_CLIENTS,
         flags.TRAINING_ROUNDS,
         flags.LOCAL_EPOCHS,
+        *flags.IMAGES,
         *flags.ABSENCE,
     ),
     *flags.PRIVACY,

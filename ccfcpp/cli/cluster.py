@@ -39,6 +39,7 @@ FLAGS = (
     flags.PRETRAIN_ROUNDS,
     flags.ETA,
     flags.LAM,
+    *flags.IMAGES,
     *flags.ABSENCE,
     *flags.PRIVACY,
     *flags.HOSTILITY,

@@ -79,6 +79,8 @@ _SYSTEMS, _CLASSIFIERS, _DATASETS = ", ".join(METHODS), ", ".join(CLASSIFIERS), 
 _IMAGES = f"One of {_DATASETS}; or an image folder, an archive of one, or an .npz file."
 _FOLDERS = "skew, classes, dirichlet, iid, or folders (each folder is a client)."
 _SKEW = "Degree of skew, 0 (random) to 1 (one class a client)."
+BY_FOLDER = ("folders", "domain")
+"""The kinds of partition in which each folder is a client, of clustering and classification."""
 ALL_SKEWS = ("0", "0.25", "0.5", "0.75", "1")
 
 DATASET = Flag("dataset", _IMAGES, "NAME|PATH")
@@ -93,6 +95,9 @@ PRESET = Flag(
 )
 PARTITION = Flag("partition.kind", _FOLDERS, "KIND", "partition")
 LABEL_PARTITION = replace(PARTITION, help="iid, or domain (each folder is a client).")
+INSPECTED_PARTITION = Flag(
+    "partition.kind", "folders, where each folder is a client.", "KIND", "partition", default="none"
+)
 SKEW = Flag("partition.p", _SKEW, "P")
 SKEWS = Flag("partition.p", "Degrees of skew.", "P,Q,…", default=",".join(ALL_SKEWS))
 ALPHA = Flag("partition.alpha", "Dirichlet partition with this concentration; or inf.", "A")
@@ -155,6 +160,21 @@ HOSTILITY = _titled(
         "krum or multi-krum.",
         "NAME",
         "defence",
+    ),
+)
+IMAGES = _titled(
+    "Your own images",
+    Flag(
+        "data.window",
+        "In files of more than 8 bits, the values that become black and white, such as 0,4095.",
+        "LOW,HIGH",
+        unset="DICOM's own window, or else each image's smallest and largest value",
+    ),
+    Flag(
+        "data.skip",
+        "Share of the files that may be unreadable and are left out, such as 5%; at least one may.",
+        "SHARE",
+        default="1%",
     ),
 )
 MACHINE = DEVICE, _, DATA_ROOT = _titled(

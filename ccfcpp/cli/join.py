@@ -94,6 +94,13 @@ class Terms:
         float | None,
         typer.Option(help="With either: refuse a larger δ, too; above 1e-5 otherwise."),
     ] = None
+    skip: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SHARE",
+            help="Share of the files that may be unreadable, such as 5%; the run's otherwise.",
+        ),
+    ] = None
     state: Annotated[
         Path | None, typer.Option(help="Folder of what the client remembers; KEY.state otherwise.")
     ] = None
@@ -173,7 +180,7 @@ def _take_part(terms: Terms, server: str, key: Path, authority: Path) -> None:
     use_processors()
     place.mkdir(mode=0o700, parents=True, exist_ok=True)
     worker = Worker(
-        lambda spec: load_for(spec, terms.data),
+        lambda spec: load_for(spec, terms.data, terms.skip),
         place,
         rules,
         choose_device("auto"),

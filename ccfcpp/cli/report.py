@@ -78,10 +78,10 @@ def _write_runs(runs: Sequence[Path], folder: Path, data_root: str | None) -> Co
 
 def _write_study(study: Path, folder: Path) -> Contents:
     from ccfcpp.core.files import write_whole
+    from ccfcpp.core.tables import as_csv
     from ccfcpp.papers.study_figures import study_figures
     from ccfcpp.papers.study_page import examine_study
     from ccfcpp.report.page import study_page
-    from ccfcpp.runs.study import as_csv
 
     examined = examine_study(study)
     drawn = study_figures(examined.cells)

@@ -44,6 +44,7 @@ _FLAGS = (
     flags.ANY_METHOD,
     flags.CLUSTERS,
     flags.ROUNDS,
+    *flags.IMAGES,
     *flags.PRIVACY,
     flags.SEED,
     flags.DEVICE,
@@ -269,9 +270,10 @@ def address(text: str) -> tuple[str, int]:
 
 
 def _print_summary(summary: Summary) -> None:
-    told = len(summary["counted_clients"])
+    told, skipped = len(summary["counted_clients"]), summary["skipped"]
     rows = {
-        "images": f"{summary['samples']:,}, with {summary['connected']} clients",
+        "images": f"{summary['samples']:,}, with {summary['connected']} clients"
+        + (f"; {counted(skipped, 'file')} left out" if skipped else ""),
         "leaves a client": ", ".join(summary["kinds"]),
         **terminal.score_rows(summary, "no client tells"),
         "scored by": f"{told} of {summary['connected']} clients",

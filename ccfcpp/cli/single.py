@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 import typer
 
 from ccfcpp.cli import terminal
-from ccfcpp.cli.flags import Flag
+from ccfcpp.cli.flags import BY_FOLDER, Flag
 from ccfcpp.core.config import Tree
 from ccfcpp.core.config_layers import flatten, values_of
 from ccfcpp.core.units import counted
@@ -108,6 +108,8 @@ class Shown(Generic[M, E]):
         begun = "going on with " if opening.goes_on else ""
         console.print(f"{begun}{self.heading(opening.config)}: {opening.path}")
 
+        from ccfcpp.data.reading import in_words
+
         terminal.prepare()
         with terminal.usage_errors():
             opening, experiment, folder = pipeline.start(opening)
@@ -117,6 +119,10 @@ class Shown(Generic[M, E]):
             found = self.found(experiment)
             lines.append(chosen_by_default(flags, given.layers, opening.config, found))
             lines += self.notes(opening.config)
+        lines += in_words(experiment.data)
+        kind = values_of(opening.config)["partition.kind"]
+        if experiment.data.owners is not None and kind not in BY_FOLDER:
+            lines.append(f"clients of {opening.config.dataset} are not used: see --partition")
         for line in filter(None, lines):
             console.print(line)
         resumption = terminal.resume_command(pipeline.command, folder.path)

@@ -28,9 +28,9 @@ def verify_theory(
 ) -> None:
     """Check the papers' theorems against small linear networks under gradient flow."""
     from ccfcpp.core.files import write_whole
+    from ccfcpp.core.tables import as_csv
     from ccfcpp.papers.theory.verification import verify
     from ccfcpp.runs.environment import use_processors
-    from ccfcpp.runs.study import as_csv
 
     if out is not None:
         with writable(out):

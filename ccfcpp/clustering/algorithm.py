@@ -75,6 +75,18 @@ class ClusteringAlgorithm(Algorithm[Clustered]):
         """The centre of each cluster, of shape (k, dimensions); None before there are centroids."""
         return state.centroids
 
+    def probabilities(self, known: Any, holder: Client) -> Tensor | None:
+        """The probability of each cluster for each image of a holder.
+
+        Args:
+            known: A state, or a delivery.
+            holder: Holds the images.
+
+        Returns:
+            Floats of shape (samples, k); None where the system gives none.
+        """
+        return None
+
     @abstractmethod
     def assign(self, state: Clustered, holder: Client) -> Tensor:
         """Assign each image of a holder to a cluster, int64 of shape (samples,).
@@ -85,7 +97,7 @@ class ClusteringAlgorithm(Algorithm[Clustered]):
 
     @abstractmethod
     def represent(self, state: Clustered, holder: Client) -> Tensor | None:
-        """Map a holder's images to points in the space of the centroids.
+        """Map a holder's images to points in the space of the centroids, by a state or a delivery.
 
         Returns:
             Floats of shape (samples, dimensions); None before there are centroids.

@@ -4,10 +4,13 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from ccfcpp.clustering.algorithm import ClusteringAlgorithm, Problem
+from ccfcpp.clustering.certainty import certainty, columns_of
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.methods import METHODS
 from ccfcpp.clustering.model import ModelFacts
@@ -15,13 +18,14 @@ from ccfcpp.clustering.setup import load_data, number_of_clusters, partition
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.metrics import clustering_scores, effective_rank, spectrum
 from ccfcpp.core.randomness import SERVER, Randomness
+from ccfcpp.core.tables import rows_of
 from ccfcpp.data import ImageData
 from ccfcpp.data.images import random_part
 from ccfcpp.engine.client import Client
 from ccfcpp.engine.memories import ClientMemories
 from ccfcpp.engine.payload import pack, size
 from ccfcpp.models.state import ModelState
-from ccfcpp.runs.experiment import Arrays, Experiment, Scores, Snapshot
+from ccfcpp.runs.experiment import Arrays, Experiment, Scores, Snapshot, Table
 from ccfcpp.runs.local_spectra import LocalSpectra, describe_spectra
 
 _MOST_COMPARED = 10_000
@@ -128,7 +132,12 @@ class ClusteringExperiment(Experiment[Any]):
         owners = torch.full((len(self.data),), -1)
         for number, part in enumerate(self.parts):
             owners[part] = number
-        assignments = {"cluster": clusters, "client": owners}
+        assignments: dict[str, Tensor | NDArray[np.str_]] = {
+            "name": np.array(self.data.called),
+            "client": owners,
+            "cluster": clusters,
+            **self._certainty(state, clusters),
+        }
         if self.data.labels is not None:
             assignments["class"] = self.data.labels
         connected = [client.id for client in self.clients]
@@ -140,11 +149,33 @@ class ClusteringExperiment(Experiment[Any]):
             "bytes_delivered": size(pack(self.algorithm.delivery(state))),
             **self.algorithm.found(state),
         }
-        arrays = {"assignments": assignments}
+        arrays: dict[str, Mapping[str, Tensor | NDArray[np.str_]]] = {"assignments": assignments}
         if (values := self._spectrum(state)) is not None:
-            arrays["spectra"] = local.arrays(values)
-            summary |= describe_spectra(arrays["spectra"])
+            spectra = local.arrays(values)
+            arrays["spectra"] = spectra
+            summary |= describe_spectra(spectra)
         return summary, arrays
+
+    def _certainty(self, state: Any, clusters: Tensor) -> dict[str, Tensor]:
+        """How sure the cluster of every image is, floats of shape (samples,) by name."""
+        parts = [(self.parts[client.id], client) for client in self.clients]
+        parts += [(self.unheld, self.rest)] if len(self.rest) else []
+        found: dict[str, Tensor] = {}
+        for part, holder in parts:
+            for name, own in certainty(self.algorithm, state, holder, clusters[part]).items():
+                found.setdefault(name, own.new_empty(len(self.data)))[part] = own
+        return found
+
+    def tables(self, arrays: Arrays) -> Mapping[str, Table]:
+        """The cluster of each image, by the names of files, clients and classes."""
+        found = {n: each for n, each in arrays["assignments"].items() if isinstance(each, Tensor)}
+        columns = columns_of(found)
+        # -1 is the last of these.
+        clients = [*map(self.client_name, range(len(self.parts))), ""]
+        columns["client"] = [clients[number] for number in found["client"].tolist()]
+        if "class" in found:
+            columns["class"] = [self.data.classes[label] for label in found["class"].tolist()]
+        return {"clusters": rows_of({"file": self.data.called, **columns})}
 
     def _held_by(self, clients: Sequence[int]) -> Tensor:
         """Indices of the images of some clients."""
@@ -182,6 +213,7 @@ class ClusteringExperiment(Experiment[Any]):
             self.data.classes,
             None if centres is None else centres.cpu(),
             self.algorithm.by_angle,
+            self.data.names,
         )
 
     def pictures(self, state: Any) -> Mapping[str, Tensor]:
@@ -199,6 +231,7 @@ class ClusteringExperiment(Experiment[Any]):
             "method": config.method,
             "dataset": config.dataset,
             "samples": len(self.data),
+            "skipped": self.data.skipped,
             "imbalance": config.data.imbalance if config.data.imbalance > 1 else None,
             "held": len(self.data) - len(self.unheld),
             "clusters": self.clusters,

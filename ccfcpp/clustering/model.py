@@ -7,18 +7,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from pydantic import ValidationError
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from ccfcpp.clustering.algorithm import ClusteringAlgorithm, Problem
+from ccfcpp.clustering.certainty import certainty
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.methods import METHODS
 from ccfcpp.core.config import Positive, Section
 from ccfcpp.core.config_layers import merge, read_yaml, validate
 from ccfcpp.core.errors import FederationError, UsageError
 from ccfcpp.core.randomness import SERVER
+from ccfcpp.data.npz import from_arrays
 from ccfcpp.data.registry import DATASETS
 from ccfcpp.engine.client import Client
 from ccfcpp.engine.payload import PayloadError, unpack
@@ -78,22 +82,47 @@ class Model:
         """Channels, height and width of the images it is for."""
         return self.problem.image_shape
 
-    def assign(self, images: Tensor) -> Tensor:
+    def assign(self, images: Tensor | NDArray[np.uint8]) -> Tensor:
         """The cluster of each image.
 
         Args:
-            images: uint8 of shape (images, channels, height, width).
+            images: uint8 of shape (images, channels, height, width); or (images, height, width), or
+                (images, height, width, channels).
 
         Returns:
             int64 of shape (images,), on the CPU.
 
         Raises:
-            ValueError: The images are of another shape.
+            UsageError: The images are of another type or shape.
         """
-        if tuple(images.shape[1:]) != self.image_shape:
-            raise ValueError(f"images are {tuple(images.shape)}, expected (n, *{self.image_shape})")
-        holder = Client(SERVER, "predict", images.to(self.problem.device))
-        return self.algorithm.assign_delivered(self.delivery, holder).cpu()
+        return self._assigned(images)[1]
+
+    def examine(self, images: Tensor | NDArray[np.uint8]) -> dict[str, Tensor]:
+        """The cluster of each image, and how sure that is.
+
+        Args:
+            images: As for ``assign``.
+
+        Returns:
+            On the CPU and of shape (images,): int64 ``cluster``; and where the system has them the
+            ``probability`` of the cluster, and the ``distance`` to its centre, Euclidean or in
+            degrees.
+
+        Raises:
+            UsageError: The images are of another type or shape.
+        """
+        holder, clusters = self._assigned(images)
+        return {"cluster": clusters} | certainty(self.algorithm, self.delivery, holder, clusters)
+
+    def _assigned(self, images: Tensor | NDArray[np.uint8]) -> tuple[Client, Tensor]:
+        array = images.cpu().numpy() if isinstance(images, Tensor) else np.asarray(images)
+        pixels = from_arrays("images", array, None, "the model").images
+        if tuple(pixels.shape[1:]) != self.image_shape:
+            raise UsageError(
+                f"images are {tuple(pixels.shape)}, expected (n, *{self.image_shape}): resize them"
+            )
+        holder = Client(SERVER, "predict", pixels.to(self.problem.device))
+        return holder, self.algorithm.assign_delivered(self.delivery, holder).cpu()
 
 
 def load_model(path: str | Path, device: str = "auto") -> Model:

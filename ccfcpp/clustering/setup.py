@@ -9,7 +9,7 @@ from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.data import ImageData, load
-from ccfcpp.data.images import random_part, selected
+from ccfcpp.data.images import random_part
 from ccfcpp.data.imbalance import long_tailed
 from ccfcpp.data.partition import (
     classes_partition,
@@ -33,7 +33,7 @@ def load_data(config: ClusterConfig) -> ImageData:
     """
     data = _all_images(config)
     if config.data.images is not None:
-        data = selected(data, _part(config, data))
+        data = data.selected(_part(config, data))
     if config.data.imbalance > 1:
         data = long_tailed(data, config.data.imbalance, _PART.generator("imbalance"))
     return data
@@ -50,15 +50,15 @@ def left_out(config: ClusterConfig) -> ImageData | None:
     data = _all_images(config)
     rest = torch.ones(len(data), dtype=torch.bool)
     rest[_part(config, data)] = False
-    return selected(data, rest) if bool(rest.any()) else None
+    return data.selected(rest) if bool(rest.any()) else None
 
 
 def _all_images(config: ClusterConfig) -> ImageData:
     return load(
         config.dataset,
         data_root=Path(config.data.root) if config.data.root else None,
-        image_size=config.data.image_size,
         folders_are_clients=config.partition.kind == "folders",
+        **config.data.reading,
     )
 
 
@@ -83,7 +83,7 @@ def number_of_clusters(config: ClusterConfig, data: ImageData) -> int:
 
 def _missing(config: ClusterConfig, data: ImageData) -> str:
     """What a user has to give for images without labels, all at once."""
-    if data.owners is not None:
+    if config.partition.kind == "folders":
         return (
             f"clusters is not given: each of the {len(data.owner_names)} folders of {data.name} is "
             "a client, and none of them holds folders of classes. Give --clusters; or where the "
@@ -107,8 +107,8 @@ def partition(config: ClusterConfig, data: ImageData, randomness: Randomness) ->
     if choice.kind == "folders":
         if data.owners is None:
             raise UsageError(
-                f"partition.kind = 'folders' needs an image folder, and {data.name} is none: "
-                "take --partition iid"
+                "partition.kind = 'folders' needs an image folder, or an .npz file with an array "
+                f"'clients', and {data.name} is neither: take --partition iid"
             )
         if choice.clients not in (None, len(data.owner_names)):
             raise UsageError(

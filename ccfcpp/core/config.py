@@ -24,6 +24,7 @@ Share = Annotated[float, Field(ge=0, le=1)]
 BelowOne = Annotated[float, Field(ge=0, lt=1)]
 PositiveShare = Annotated[float, Field(gt=0, le=1)]
 Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Finite = Annotated[float, Field(allow_inf_nan=False)]
 PositiveNumber = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
@@ -39,7 +40,51 @@ class DataConfig(Section):
     root: Annotated[str | None, Affects("where the data set is looked for")] = None
     """Folder of the data sets; ``$CCFCPP_DATA`` where it is null."""
     image_size: Annotated[int, Field(ge=1, le=4096)] | None = None
-    """Resize images to this many pixels a side."""
+    """Resize images to this many pixels a side. Where it is null, named data sets keep their size,
+    and that of other images follows from them."""
+    window: Annotated[
+        tuple[Finite, Finite] | None, Affects("how files of more than 8 bits are read")
+    ] = None
+    """In files of more than 8 bits, the values that become 0 and 255. Where it is null: the window
+    of a DICOM file, or else the smallest and the largest value of each image."""
+    skip: Annotated[Share, Affects("which files may be left out")] = 0.01
+    """Share of the files that may be unreadable, and are left out; above 0 it is one at least."""
+    max_pixels: Annotated[int, Field(ge=1, le=10**9), Affects("which files may be read")] = 10**8
+    """The most pixels of a file's image."""
+
+    @property
+    def reading(self) -> dict[str, Any]:
+        """How images are read, as keywords of ``ccfcpp.load``."""
+        return {name: getattr(self, name) for name in DataConfig.model_fields if name != "root"}
+
+    @field_validator("window", mode="before")
+    @classmethod
+    def _window_is_a_range(cls, value: object) -> object:
+        if value is None:
+            return None
+        parts = value.split(",") if isinstance(value, str) else value
+        try:
+            low, high = map(float, parts) if isinstance(parts, list | tuple) else (0, 0)
+        except (TypeError, ValueError):
+            low, high = 0, 0
+        if not low < high:
+            raise ValueError(
+                f"data.window = {value} is refused: it should be the values that become black and "
+                "white, such as 0,4095"
+            )
+        return low, high
+
+    @field_validator("skip", mode="before")
+    @classmethod
+    def _skip_may_be_percent(cls, value: object) -> object:
+        if not isinstance(value, str):
+            return value
+        try:
+            return float(value.removesuffix("%")) / (100 if value.endswith("%") else 1)
+        except ValueError:
+            raise ValueError(
+                f"data.skip = {value} is refused: it should be a share, such as 5% or 0.05"
+            ) from None
 
 
 class ViewsConfig(Section):

@@ -18,6 +18,7 @@ from ccfcpp.core.errors import UsageError
 from ccfcpp.core.presets import find_preset, preset_file, variants
 
 C = TypeVar("C", bound=RunConfig)
+B = TypeVar("B", bound=BaseModel)
 DEFAULT_PRESET = "default"
 # PyYAML lets the errors of dates that do not exist and of deep nesting through.
 _YAML_ERRORS = (yaml.YAMLError, ValueError, RecursionError)
@@ -152,7 +153,11 @@ def validate(kind: type[C], tree: Tree) -> C:
     Raises:
         UsageError: In one line, the first key or value that does not fit, and what would.
     """
-    kind = kind.kind_for(tree)
+    return validated(kind.kind_for(tree), tree)
+
+
+def validated(kind: type[B], tree: Tree) -> B:
+    """Make a section, or a configuration whose kind is known, of a tree; raises as ``validate``."""
     try:
         return kind.model_validate(tree)
     except ValidationError as error:

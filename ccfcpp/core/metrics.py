@@ -1,11 +1,13 @@
-"""Agreement of clusters with classes, and the spectrum of representations."""
+"""Agreement of clusters with classes, the spectrum of representations, and distances."""
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
 Integers = NDArray[np.int64]
+_POINTS_AT_A_TIME = 4096
 
 
 def match_clusters(classes: Integers, clusters: Integers) -> Integers:
@@ -136,3 +138,25 @@ def effective_rank(singular_values: Tensor) -> float:
     """
     total = singular_values.sum()
     return float(torch.special.entr(singular_values / total).sum().exp()) if total else 0.0
+
+
+def distances(points: Tensor, found: Tensor, centroids: Tensor, by_angle: bool) -> Tensor:
+    """Distance of each point from the centroid of its cluster, of shape (points,).
+
+    Points are floats of shape (points, dimensions), centroids of shape (clusters, dimensions).
+    Distances are Euclidean, or angles in degrees.
+    """
+    # In parts: the pixels of large images in double precision take much memory.
+    parts = zip(
+        torch.split(points, _POINTS_AT_A_TIME), torch.split(found, _POINTS_AT_A_TIME), strict=True
+    )
+    return torch.cat(
+        [_apart(part.double(), centroids[of].double(), by_angle) for part, of in parts]
+    )
+
+
+def _apart(points: Tensor, own: Tensor, by_angle: bool) -> Tensor:
+    if by_angle:
+        return torch.rad2deg(torch.arccos(F.cosine_similarity(points, own, dim=1).clamp(-1, 1)))
+    apart: Tensor = torch.linalg.vector_norm(points - own, dim=1)
+    return apart

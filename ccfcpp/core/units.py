@@ -1,4 +1,4 @@
-"""Readable forms of counts and sizes."""
+"""Readable forms of counts, sizes and names."""
 
 
 def counted(count: int, noun: str) -> str:
@@ -12,3 +12,8 @@ def bytes_in_words(count: int) -> str:
         if count >= size:
             return f"{count / size:,.1f} {unit}"
     return f"{count} bytes"
+
+
+def shown(name: str) -> str:
+    """Return a file's name on one line, as a terminal can show it."""
+    return name if name.isprintable() else ascii(name)

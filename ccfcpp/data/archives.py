@@ -20,6 +20,8 @@ from ccfcpp.core.errors import UsageError
 ARCHIVE_SUFFIXES = (".zip", ".tar", ".tar.gz", ".tgz")
 """Suffixes of archives' names, in lower case."""
 
+_HEAD = 512
+"""Bytes that tell the kind of a file."""
 _GZIP_MAGIC = b"\x1f\x8b"
 # A few bytes of an archive can stand for a member without end.
 _LARGEST_FILE = 1 << 29
@@ -59,6 +61,17 @@ class Tree(ABC):
         source = self.source(file)
         return source.read_bytes() if isinstance(source, Path) else source.getvalue()
 
+    def head(self, file: Path, count: int) -> bytes:
+        """Return the first bytes of a file: empty where an archive is damaged there."""
+        try:
+            source = self.source(file)
+        except UsageError:
+            return b""
+        if isinstance(source, BytesIO):
+            return source.read(count)
+        with source.open("rb") as opened_file:
+            return opened_file.read(count)
+
     def text(self, file: Path) -> str:
         """Return the content of a text file; bytes that are no UTF-8 are replaced."""
         return self.content(file).decode("utf-8", "replace")
@@ -76,12 +89,15 @@ def without_suffix(path: Path) -> str:
 
 
 @contextmanager
-def opened(path: Path, suffixes: tuple[str, ...]) -> Iterator[Tree]:
+def opened(
+    path: Path, suffixes: tuple[str, ...], by_head: Callable[[bytes], bool] = lambda head: False
+) -> Iterator[Tree]:
     """Open a folder, a `.zip`, or a `.tar` that may be gzipped.
 
     Args:
         path: The folder or the archive.
         suffixes: Suffixes, in lower case, of the names of the files that are going to be read.
+        by_head: Says of the first bytes of another file whether it is going to be read, too.
 
     Raises:
         UsageError: If the archive is broken, or larger than can be read.
@@ -97,7 +113,7 @@ def opened(path: Path, suffixes: tuple[str, ...]) -> Iterator[Tree]:
             names = (info.filename for info in file.infolist() if not info.is_dir())
             yield _Archive(path, names, lambda name: _zip_content(path, file, name))
     else:
-        contents = _tar_contents(path, suffixes)
+        contents = _tar_contents(path, suffixes, by_head)
         yield _Archive(path, contents, contents.__getitem__)
 
 
@@ -162,7 +178,9 @@ def _zip_content(archive: Path, file: zipfile.ZipFile, name: str) -> bytes:
         return member.read(info.file_size)
 
 
-def _tar_contents(archive: Path, suffixes: tuple[str, ...]) -> dict[str, bytes]:
+def _tar_contents(
+    archive: Path, suffixes: tuple[str, ...], by_head: Callable[[bytes], bool]
+) -> dict[str, bytes]:
     """Return every file in a tar; the content of one that is not to be read is left empty."""
     # All at once: a gzipped tar can be read from front to back only.
     contents = {}
@@ -173,9 +191,11 @@ def _tar_contents(archive: Path, suffixes: tuple[str, ...]) -> dict[str, bytes]:
                 for info in tar:
                     if not info.isfile():
                         continue
-                    is_read = info.name.lower().endswith(suffixes)
-                    file = tar.extractfile(info) if is_read else None
-                    if file:
+                    file = tar.extractfile(info)
+                    assert file is not None  # a file it is
+                    head = file.read(_HEAD)
+                    is_read = info.name.lower().endswith(suffixes) or by_head(head)
+                    if is_read:
                         total += info.size
                         _check_size(archive / info.name, info.size)
                         if total > _LARGEST_TAR:
@@ -184,7 +204,7 @@ def _tar_contents(archive: Path, suffixes: tuple[str, ...]) -> dict[str, bytes]:
                                 "read from a .tar: unpack it and give the folder, or pack it as a "
                                 ".zip"
                             )
-                    contents[info.name] = file.read() if file else b""
+                    contents[info.name] = head + file.read() if is_read else b""
             # To the end: only there gzip notices that the archive was cut.
             while stream.read(1 << 20):
                 pass

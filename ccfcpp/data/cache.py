@@ -21,7 +21,7 @@ from ccfcpp.data.registry import user_folder
 Arrays = dict[str, NDArray[np.generic]]
 
 # Part of every key: raise it when what is decoded from the same files changes.
-_DECODING = 1
+_DECODING = 2
 
 _log = logging.getLogger(__name__)
 

@@ -1,116 +1,309 @@
-"""Decoding of image files to uint8 arrays: the one place where a decoder sees foreign bytes."""
+"""Decoding of an image file to a uint8 array: the one place where a decoder sees foreign bytes.
 
+Pixels come upright, as EXIF says. Palettes are resolved and alpha is dropped. Of a file with
+several frames or pages the first is taken. Values of more than 8 bits are mapped by the image's own
+range, or by a window. HEIC and DICOM each need an extra to be installed.
+"""
+
+import importlib.util
+import re
+import sys
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
+from PIL import Image, UnidentifiedImageError
 
-from ccfcpp.core.errors import UsageError
+from ccfcpp.data import dicom
+from ccfcpp.data.bit_depth import Window, to_8_bits
 
-SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
+_HEIC = (".heic", ".heif")
+_USUAL = (
+    *(".png", ".jpg", ".jpeg", ".jfif", ".bmp", ".webp", ".tif", ".tiff", ".ppm", ".pgm"),
+    *(".gif", ".jp2"),
+)
+SUFFIXES = (*_USUAL, *_HEIC, *dicom.SUFFIXES)
 """Suffixes of image files' names, in lower case."""
+UNREAD = (
+    *(".avif", ".jxl", ".svg", ".psd", ".exr", ".eps"),
+    *(".arw", ".cr2", ".cr3", ".dng", ".nef", ".orf", ".raf", ".rw2"),
+)
+"""Suffixes of images of kinds that are not read. Some begin as TIFF does, with a small preview."""
+HEAD = 512
+"""How many bytes of a file tell its kind."""
+MOST_PIXELS = 100_000_000
+"""Pixels of an image, where the user gives no other number."""
 
 Source = Callable[[Path], Path | BytesIO]
 """Maps the name of a file to the file on disk, or to its content."""
 
-_GIVE_A_SIZE = "give one size to all, for instance --set data.image_size=32"
 # Named, so that a file with an image's name never reaches a decoder that starts a program (EPS).
-_FORMATS = ("PNG", "JPEG", "BMP", "WEBP", "TIFF", "PPM")
+_FORMATS = ("PNG", "JPEG", "BMP", "WEBP", "TIFF", "PPM", "GIF", "JPEG2000")
 _GREY_MODES = ("1", "L", "LA", "La")
-_GREY_16_BIT_MODES = ("I", "I;16", "I;16L", "I;16B", "I;16N")
+_HIGH_MODES = ("I", "F", "I;16", "I;16L", "I;16B", "I;16N")
+_ORIENTATION, _BITS, _PHOTOMETRIC = 274, 258, 262
+"""Tags of EXIF and of TIFF."""
+_WHITE_IS_ZERO = 0
+_SIGNATURES = re.compile(
+    rb"\x89PNG\r\n|\xff\xd8\xff|GIF8[79]a|BM.{4}\0{4}|II\*\0|MM\0\*|RIFF.{4}WEBP|\0\0\0\x0cjP  "
+    rb"|P[1-6]\s+(#[^\n]*\n\s*)*\d+\s+\d+\s|.{4}ftyp(hei[cxms]|hev[cxms]|mif1|msf1)|.{128}DICM",
+    re.DOTALL,
+)
+_IS_HEIC = re.compile(rb".{4}ftyp(hei|hev|mif|msf)", re.DOTALL)
 
 
-def decode_images(
-    files: Sequence[Path],
-    source: Source,
-    *,
-    image_size: int | None = None,
-    channels: int | None = None,
-    mend: str = _GIVE_A_SIZE,
-) -> NDArray[np.uint8]:
-    """Decode images to one array.
+class UnreadableError(Exception):
+    """A file cannot be read as an image; the message says why, and does not name it."""
 
-    Palettes are resolved, alpha is dropped, 16-bit grey is scaled to 8 bits, and pixels are taken
-    as stored (no rotation by EXIF).
 
-    Args:
-        files: The names of the files, at least one.
-        source: Returns the file of a name.
-        image_size: Resize every image to this height and width; without it, all must have one size.
-        channels: 3 to let grey images fill three channels; by default one channel if all images
-            are grey, else three.
-        mend: The remedy for differing sizes, for the message.
+@dataclass(frozen=True)
+class Header:
+    """What a file says of its image.
 
-    Returns:
-        uint8 `(files, channels, height, width)`.
+    Attributes:
+        kind: The format, such as PNG.
+        height: Of the upright image, as `width`.
+        bits: Bits of a value.
+        channels: 1 for grey, 3 for colour.
+        orientation: As EXIF numbers it; 1 is upright.
+        frames: Number of frames or pages.
+    """
+
+    kind: str
+    height: int
+    width: int
+    bits: int
+    channels: int
+    orientation: int = 1
+    frames: int = 1
+
+
+def looks_like_image(head: bytes) -> bool:
+    """Return whether a file begins as images do, of the kinds that are read."""
+    return _SIGNATURES.match(head) is not None
+
+
+def extras() -> list[str]:
+    """Return the packages of extras that are installed: what can be read depends on them."""
+    return [name for name in ("pydicom", "pillow_heif") if importlib.util.find_spec(name)]
+
+
+def read_header(file: Path, source: Source, most_pixels: int = MOST_PIXELS) -> Header:
+    """Return what a file says of its image, without decoding it.
 
     Raises:
-        UsageError: If an image is broken, or the sizes differ.
+        UnreadableError: It is no image, or has too many pixels.
     """
-    # The headers first: they tell the number of channels, and a wrong size before long work.
-    modes, sizes = zip(*(_header(file, source) for file in files), strict=True)
-    width, height = sizes[0]
-    if image_size is not None:
-        width = height = image_size
-    for file, (wide, high) in zip(files, sizes, strict=True):
-        if image_size is None and (wide, high) != sizes[0]:
-            raise UsageError(f"{file} is {wide}x{high}, but {files[0]} is {width}x{height}: {mend}")
-    channels = channels or (1 if all(_is_grey(mode) for mode in modes) else 3)
-    images = np.empty((len(files), channels, height, width), np.uint8)
-    for i, file in enumerate(files):
-        images[i] = _pixels(file, source, image_size)  # a grey image fills all channels
-    return images
-
-
-def _header(file: Path, source: Source) -> tuple[str, tuple[int, int]]:
     with _opened(file, source) as image:
-        return image.mode, image.size
+        header = _of_pil(image) if isinstance(image, Image.Image) else _of_dicom(image)
+    if header.width * header.height > most_pixels:
+        raise UnreadableError(
+            f"it has {header.width}x{header.height} pixels, more than data.max_pixels = "
+            f"{most_pixels}"
+        )
+    return header
 
 
-def _pixels(file: Path, source: Source, image_size: int | None) -> NDArray[np.uint8]:
-    """Decode one image to `(channels, height, width)`, resized if asked."""
+def read_pixels(file: Path, source: Source, window: Window | None = None) -> NDArray[np.uint8]:
+    """Decode an image, whose header must have been read, to `(channels, height, width)`, upright.
+
+    Args:
+        file: The name of the file.
+        source: Returns the file of a name.
+        window: The values that become 0 and 255, where the image has more than 8 bits; None takes
+            the window of a DICOM file, or else the smallest and the largest value.
+
+    Raises:
+        UnreadableError: It is damaged.
+    """
     with _opened(file, source) as image:
-        pixels = _to_8_bits(image)
-    if image_size is None:
-        return pixels
-    import torch
+        if not isinstance(image, Image.Image):
+            return dicom.decode(image, window)
+        raw = _raw_mode(image)
+        if ";16" in raw and image.mode not in _HIGH_MODES:
+            with _opened(file, source) as again:
+                pixels = to_8_bits(_of_16_bits(image, again, raw), window)
+        else:
+            pixels = _decoded(image, window)
+        # Where PIL has turned a TIFF itself, nothing is left to turn.
+        return _upright(pixels, _orientation(image))
 
-    from ccfcpp.data.images import resize
 
-    return resize(torch.from_numpy(pixels)[None], image_size)[0].numpy()
+def _of_pil(image: Image.Image) -> Header:
+    # PIL would decode a whole PNG to look for EXIF behind the pixels.
+    is_told = image.format != "PNG" or "exif" in image.info
+    turned = _orientation(image) if is_told else 1
+    width, height = image.size
+    if image.format == "TIFF":  # whose size some versions of PIL turn by themselves
+        width, height = (image.tag_v2[tag] for tag in (256, 257))  # type: ignore[attr-defined]
+    if turned >= 5:
+        width, height = height, width
+    return Header(
+        kind=image.format or "",
+        height=height,
+        width=width,
+        bits=_bits(image),
+        channels=1 if _is_grey(image) else 3,
+        orientation=turned,
+        frames=getattr(image, "n_frames", 1),
+    )
 
 
-def _to_8_bits(image: Image.Image) -> NDArray[np.uint8]:
-    if image.mode in _GREY_16_BIT_MODES:
-        values = np.asarray(image).astype(np.int64)
-        if values.min() < 0 or values.max() > 65535:
-            raise ValueError("its values need more than 16 bits")
-        return np.rint(values / 257).astype(np.uint8)[None]
-    if image.mode == "F":
-        raise ValueError("its values are floating-point numbers")
-    if _is_grey(image.mode):
+def _of_dicom(dataset: Any) -> Header:
+    return Header(
+        kind="DICOM",
+        height=int(dataset.Rows),
+        width=int(dataset.Columns),
+        bits=int(dataset.BitsStored),
+        channels=1 if dicom.is_grey(dataset) else 3,
+        frames=int(dataset.get("NumberOfFrames") or 1),
+    )
+
+
+def _orientation(image: Image.Image) -> int:
+    try:
+        found = image.getexif().get(_ORIENTATION, 1)
+    except Exception:  # damaged metadata does not spoil an image
+        return 1
+    return found if found in range(1, 9) else 1
+
+
+def _upright(pixels: NDArray[np.uint8], orientation: int) -> NDArray[np.uint8]:
+    """Turn and mirror `(channels, height, width)` as EXIF's orientation asks for."""
+    if orientation >= 5:
+        pixels = pixels.swapaxes(1, 2)
+    if orientation in (2, 3, 6, 7):
+        pixels = pixels[:, :, ::-1]
+    if orientation in (3, 4, 7, 8):
+        pixels = pixels[:, ::-1]
+    return pixels
+
+
+def _is_grey(image: Image.Image) -> bool:
+    return image.mode in (*_GREY_MODES, *_HIGH_MODES) or _raw_mode(image).startswith("LA")
+
+
+def _bits(image: Image.Image) -> int:
+    if image.format == "TIFF":
+        return int(max(image.tag_v2.get(_BITS, (1,))))  # type: ignore[attr-defined] # only there
+    if image.mode in _HIGH_MODES:
+        return 16
+    return 1 if image.mode == "1" else 16 if ";16" in _raw_mode(image) else 8
+
+
+def _raw_mode(image: Image.Image) -> str:
+    """Return how pixels lie in the file, such as ``RGB;16B``; empty where there is no such name."""
+    tile = getattr(image, "tile", None)
+    args = tile[0][3] if tile else ""
+    name = args[0] if isinstance(args, tuple) and args else args
+    return name if isinstance(name, str) else ""
+
+
+def _decoded(image: Image.Image, window: Window | None) -> NDArray[np.uint8]:
+    """Decode to `(channels, height, width)`, as the file has it, not turned."""
+    if image.mode in _HIGH_MODES:
+        grey = to_8_bits(np.asarray(image), window)[None]
+        white_is_zero = (
+            image.format == "TIFF" and image.tag_v2.get(_PHOTOMETRIC) == _WHITE_IS_ZERO  # type: ignore[attr-defined]
+        )
+        return 255 - grey if white_is_zero else grey
+    if image.mode in _GREY_MODES:
         return np.array(image.convert("L"))[None]
     return np.array(image.convert("RGB")).transpose(2, 0, 1)
 
 
-def _is_grey(mode: str) -> bool:
-    return mode in _GREY_MODES or mode in _GREY_16_BIT_MODES
+def _of_16_bits(image: Image.Image, again: Image.Image, raw: str) -> NDArray[np.uint16]:
+    """Decode several channels of 16 bits, of which PIL has no images, without alpha.
+
+    PIL keeps the higher byte of each value; told that the bytes lie in the other order, the lower.
+
+    Args:
+        image: The image.
+        again: The same file, opened once more.
+        raw: How its pixels lie in the file.
+
+    Returns:
+        `(channels, height, width)`.
+    """
+    if raw.startswith("LA"):  # Grey and alpha are four bytes.
+        _reinterpret(image, "RGBA")
+        high, low = np.asarray(image).transpose(2, 0, 1)[:2]
+        return _joined(high, low)[None]
+    if not raw.startswith("RGB"):
+        raise UnreadableError(f"it has 16 bits of {raw.partition(';')[0]}: make it RGB")
+    big = raw.endswith("B") or (raw.endswith("N") and sys.byteorder == "big")
+    _reinterpret(again, raw[:-1] + ("L" if big else "B"))
+    high, low = (np.asarray(each).transpose(2, 0, 1)[:3] for each in (image, again))
+    return _joined(high, low)
+
+
+def _joined(high: NDArray[np.uint8], low: NDArray[np.uint8]) -> NDArray[np.uint16]:
+    return np.left_shift(high.astype(np.uint16), 8) | low
+
+
+def _reinterpret(image: Image.Image, raw: str) -> None:
+    """Let an image that is not decoded yet take its pixels for others."""
+    image.tile = [  # type: ignore[attr-defined]
+        tile._replace(args=raw if isinstance(tile.args, str) else (raw, *tile.args[1:]))
+        for tile in image.tile  # type: ignore[attr-defined]
+    ]
 
 
 @contextmanager
-def _opened(file: Path, source: Source) -> Iterator[Image.Image]:
-    encoded = source(file)
+def _opened(file: Path, source: Source) -> Iterator[Any]:
+    """Open a file: an image of PIL, or a dataset of DICOM."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # odd metadata
-            # An image large enough to exhaust the memory when decoded is refused.
-            warnings.simplefilter("error", Image.DecompressionBombWarning)
-            with Image.open(encoded, formats=_FORMATS) as image:
-                yield image
+            yield from _opened_as(file, source(file))
+    except UnreadableError:
+        raise
+    except UnidentifiedImageError as error:
+        raise UnreadableError("it is no image of a kind that is read") from error
     except Exception as error:  # decoders raise almost anything on broken files
-        raise UsageError(f"{file} cannot be read as an image: {error}") from error
+        raise UnreadableError(" ".join(str(error).split()) or type(error).__name__) from error
+
+
+def _opened_as(file: Path, encoded: Path | BytesIO) -> Iterator[Any]:
+    head = _head(encoded)
+    if not head:
+        raise UnreadableError("it is empty")
+    suffix = file.suffix.lower()
+    if suffix in UNREAD:
+        raise UnreadableError(f"{suffix} is not read: convert it, for instance to PNG")
+    if dicom.is_dicom(head) or (suffix in dicom.SUFFIXES and not looks_like_image(head)):
+        _require("pydicom", "dicom", "DICOM")
+        yield dicom.read(encoded)
+        return
+    formats: tuple[str, ...] = _FORMATS
+    if _IS_HEIC.match(head):
+        _require("pillow_heif", "heic", "HEIC")
+        import pillow_heif
+
+        pillow_heif.register_heif_opener()
+        formats = (*_FORMATS, "HEIF")
+    most, Image.MAX_IMAGE_PIXELS = Image.MAX_IMAGE_PIXELS, None  # `read_header` has its own
+    try:
+        image = Image.open(encoded, formats=formats)
+    finally:
+        Image.MAX_IMAGE_PIXELS = most
+    with image:
+        yield image
+
+
+def _head(encoded: Path | BytesIO) -> bytes:
+    if isinstance(encoded, Path):
+        with encoded.open("rb") as file:
+            return file.read(HEAD)
+    return encoded.getbuffer()[:HEAD].tobytes()
+
+
+def _require(package: str, extra: str, kind: str) -> None:
+    if importlib.util.find_spec(package) is None:
+        raise UnreadableError(f"{kind} needs an extra: pip install 'ccfcpp[{extra}]'")

@@ -2,18 +2,19 @@
 
 Layouts, where `train/` and `test/` may each stand between the folder and the rest:
 
-    folder/CLASS/IMAGE        labelled
-    folder/IMAGE              unlabelled
+    folder/CLASS/…/IMAGE        labelled
+    folder/…/IMAGE              unlabelled, where images lie in the folder itself
 
-and, when each top-level folder is a client, `folder/CLIENT/CLASS/IMAGE` or `folder/CLIENT/IMAGE`,
-where `train/` and `test/` may stand below the client. Instead of these, two lists may lie beside
-each client's folder, as DomainNet has them: `CLIENT_train.txt` and `CLIENT_test.txt`, with a line
-`CLIENT/CLASS/IMAGE LABEL` for each image. Images in neither are left out, one in both is a test
-image, and the labels in them are not used: a folder's name tells the class.
+and, when each top-level folder is a client, `folder/CLIENT/CLASS/…/IMAGE` or
+`folder/CLIENT/…/IMAGE`, where `train/` and `test/` may stand below the client. Below a class, or
+without classes, images may lie at any depth. Images are labelled only if all of them are. Instead
+of the splits, two lists may lie beside each client's folder, as DomainNet has them:
+`CLIENT_train.txt` and `CLIENT_test.txt`, with a line `CLIENT/CLASS/IMAGE LABEL` for each image.
+Images in neither are left out, one in both is a test image, and the labels in them are not used: a
+folder's name tells the class.
 
 In an archive all this may lie inside one more folder. Everything is taken in the plain sorted order
-of names ("10" before "2"), train before test. Hidden files and files that are not images are
-ignored.
+of names ("10" before "2"), train before test. Hidden files are ignored.
 """
 
 import json
@@ -29,13 +30,24 @@ from ccfcpp.core.errors import UsageError
 from ccfcpp.data import archives
 from ccfcpp.data.archives import Tree
 from ccfcpp.data.cache import Arrays, cached
-from ccfcpp.data.decoding import SUFFIXES, decode_images
+from ccfcpp.data.decoding import SUFFIXES, UNREAD, looks_like_image
 from ccfcpp.data.images import ImageData, check_classes
+from ccfcpp.data.reading import (
+    Options,
+    Reading,
+    as_text,
+    check_share,
+    from_text,
+    no_images,
+    read_files,
+    sizes_of,
+)
+from ccfcpp.data.walk import Walk, walk
 
 _SPLITS = ("train", "test")
 _LIST_SUFFIX = ".txt"
-_READ = (*SUFFIXES, _LIST_SUFFIX)
-_ARRAYS = ("images", "labels", "classes", "owners", "owner_names", "test")
+_READ = (*SUFFIXES, *UNREAD, _LIST_SUFFIX)
+_LAYOUT = ("labels", "classes", "owners", "owner_names", "test")
 
 
 class _File(NamedTuple):
@@ -45,82 +57,117 @@ class _File(NamedTuple):
     test: bool | None = None
 
 
+class _Layout(NamedTuple):
+    """What a layout tells.
+
+    Attributes:
+        files: The images of the chosen classes, in order.
+        others: Files that are no images.
+        empty: Folders that should hold images and hold none.
+    """
+
+    files: list[_File]
+    others: list[Path]
+    empty: list[Path]
+
+
 def read_images(
     path: Path,
     *,
-    image_size: int | None = None,
+    how: Options = Options(),  # noqa: B008 - it cannot change
     folders_are_clients: bool = False,
     classes: Sequence[str] | None = None,
 ) -> ImageData:
     """Read a folder of images, or an archive of one, laid out as described above.
 
-    Files are decoded once, as by `decode_images`, and then cached. The arguments are those of
-    `load`.
+    Files are decoded once, as by `read_files`, and then cached.
+
+    Args:
+        path: The folder or the archive.
+        how: How files are read.
+        folders_are_clients: Whether each top-level folder is a client.
+        classes: The names of the only classes to read; None reads all.
 
     Returns:
-        The images, with `owners` exactly if `folders_are_clients`, and with `test` exactly if there
-        is a folder or a list of test images. A client that has neither beside one that has them
-        holds training images. One that has no image of the `classes` is no owner.
+        The images with the names of their files, with `owners` exactly if `folders_are_clients`,
+        and with `test` exactly if there is a folder or a list of test images. A client that has
+        neither beside one that has them holds training images. One that has no image of the
+        `classes` is no owner.
 
     Raises:
-        UsageError: If the layout is mixed or empty, an image or the archive is broken, or the sizes
-            differ.
+        UsageError: If the layout is mixed or empty, the archive is broken, or too many files
+            cannot be read.
     """
     chosen = None if classes is None else sorted(set(classes))
     if path.is_dir():
         with archives.opened(path, _READ) as tree:
-            files = _find(tree, folders_are_clients, chosen)
+            found = walk(tree)
+            layout = _laid_out(found, folders_are_clients, chosen)
+            paths = [file.path for file in layout.files]
             arrays = cached(
-                [file.path for file in files],
-                f"folder image_size={image_size}",
-                ("images",),
-                lambda: _decoded(tree, files, image_size),
+                paths, f"folder {how.key}", ("images", "files"), lambda: _decoded(found, paths, how)
             )
-        return _image_data(path.resolve().name, arrays | _facts(files))
+            arrays |= _facts(found, layout)
+        return _image_data(path, path.resolve().name, arrays, how.skip)
 
     def decode() -> Arrays:
-        with archives.opened(path, _READ) as tree:
-            files = _find(tree, folders_are_clients, chosen)
-            return _decoded(tree, files, image_size) | _facts(files)
+        with archives.opened(path, _READ, looks_like_image) as tree:
+            found = walk(tree)
+            layout = _laid_out(found, folders_are_clients, chosen)
+            paths = [file.path for file in layout.files]
+            return _decoded(found, paths, how) | _facts(found, layout)
 
     # An archive takes long to look through: the cache holds what its layout tells, too.
-    options = json.dumps(["archive", image_size, folders_are_clients, chosen])
-    return _image_data(archives.without_suffix(path), cached([path], options, _ARRAYS, decode))
+    options = json.dumps(["archive", how.key, folders_are_clients, chosen])
+    names = ("images", "files", "others", "empty", *_LAYOUT)
+    arrays = cached([path], options, names, decode)
+    return _image_data(path, archives.without_suffix(path), arrays, how.skip)
 
 
-def _decoded(tree: Tree, files: Sequence[_File], image_size: int | None) -> Arrays:
-    paths = [file.path for file in files]
-    return {"images": decode_images(paths, tree.source, image_size=image_size)}
+def _decoded(found: Walk, paths: Sequence[Path], how: Options) -> Arrays:
+    images, files = read_files(paths, [found.name(path) for path in paths], found.tree.source, how)
+    return {"images": images, "files": as_text(files)}
 
 
-def _find(tree: Tree, clients: bool, classes: Sequence[str] | None) -> list[_File]:
-    """Return the files of the chosen classes, in order."""
-    top = _top(tree, clients)
-    files = _client_files(tree, top, classes) if clients else _files(tree, top)
-    if len({file.class_name is None for file in files}) > 1:
-        raise UsageError(
-            f"{tree.root} is labelled in parts only: put all images into class folders"
-        )
-    if classes is None:
-        return files
-    known = sorted({file.class_name for file in files if file.class_name is not None})
-    kept = check_classes(classes, known, str(tree.root))
-    return [file for file in files if file.class_name in kept]
+def _laid_out(found: Walk, clients: bool, classes: Sequence[str] | None) -> _Layout:
+    """Find the files of the chosen classes."""
+    top = _top(found, clients)
+    empty: list[Path] = []
+    lists: set[Path] = set()
+    if clients:
+        files = _client_files(found, top, classes, empty, lists)
+    else:
+        files = _files(found, top, empty)
+    if any(file.class_name is None for file in files):
+        files = [file._replace(class_name=None) for file in files]
+    if classes is not None:
+        known = sorted({file.class_name for file in files if file.class_name is not None})
+        kept = check_classes(classes, known, str(found.tree.root))
+        files = [file for file in files if file.class_name in kept]
+    others = [file for each in found.others.values() for file in each if file not in lists]
+    return _Layout(files, others, empty)
 
 
-def _top(tree: Tree, clients: bool) -> Path:
+def _top(found: Walk, clients: bool) -> Path:
     """Return the folder to begin with: in an archive the one that holds all others, if any."""
-    folders, images = _entries(tree, tree.root)
-    if tree.root.is_dir() or len(folders) != 1 or images:
-        return tree.root
+    root = found.tree.root
+    folders = found.folders[root]
+    if root.is_dir() or len(folders) != 1 or found.images[root]:
+        return root
     (only,) = folders
-    within, images = _entries(tree, only)
+    within, images = found.folders[only], found.images[only]
     is_client = clients and {folder.name for folder in within} <= set(_SPLITS)
-    return tree.root if only.name in _SPLITS or images or not within or is_client else only
+    return root if only.name in _SPLITS or images or not within or is_client else only
 
 
-def _client_files(tree: Tree, folder: Path, classes: Sequence[str] | None) -> list[_File]:
-    owners, images = _entries(tree, folder)
+def _client_files(
+    found: Walk,
+    folder: Path,
+    classes: Sequence[str] | None,
+    empty: list[Path],
+    lists: set[Path],
+) -> list[_File]:
+    owners, images = found.folders[folder], found.images[folder]
     if images:
         raise UsageError(
             f"{images[0]} belongs to no client: with folders as clients, "
@@ -128,25 +175,28 @@ def _client_files(tree: Tree, folder: Path, classes: Sequence[str] | None) -> li
         )
     if not owners:
         raise UsageError(f"{folder} has no client folders")
-    lists = _lists(tree, folder, owners)
-    found: list[_File] = []
+    by_owner = _lists(found, folder, owners)
+    lists.update(path for paths in by_owner.values() for path in paths)
+    files: list[_File] = []
     for owner in owners:
-        files = _files(tree, owner)
-        if lists:
-            files = _listed(tree, folder, files, lists[owner], classes)
-        found.extend(file._replace(owner=owner.name) for file in files)
-    if not found:
+        own = _files(found, owner, empty) if any(found.below(owner)) else []
+        if not own:
+            empty.append(owner)
+        if by_owner:
+            own = _listed(found.tree, folder, own, by_owner[owner], classes)
+        files.extend(file._replace(owner=owner.name) for file in own)
+    if not files and by_owner:
         raise UsageError(f"the lists in {folder} name no image: get them again")
-    return found
+    return files
 
 
-def _lists(tree: Tree, folder: Path, owners: Sequence[Path]) -> dict[Path, list[Path]]:
+def _lists(found: Walk, folder: Path, owners: Sequence[Path]) -> dict[Path, list[Path]]:
     """Return the lists of each client's training and test images; empty where there are none."""
     lists = {
         owner: [folder / f"{owner.name}_{split}{_LIST_SUFFIX}" for split in _SPLITS]
         for owner in owners
     }
-    there = set(tree.entries(folder)[1])
+    there = set(found.others[folder])
     wanted = [path for paths in lists.values() for path in paths]
     missing = [path for path in wanted if path not in there]
     if len(missing) == len(wanted):
@@ -194,59 +244,49 @@ def _listed(
     return sorted(kept, key=lambda file: bool(file.test))
 
 
-def _files(tree: Tree, folder: Path) -> list[_File]:
-    folders, images = _entries(tree, folder)
+def _files(found: Walk, folder: Path, empty: list[Path]) -> list[_File]:
+    folders, images = found.folders[folder], found.images[folder]
     names = {sub.name for sub in folders}
     if not names or not names <= set(_SPLITS) or images:
-        return _class_files(tree, folder)
+        return _class_files(found, folder, empty)
     return [
         # Training images alone are all that there is: nothing was set apart.
         file._replace(test=split == "test" if "test" in names else None)
         for split in _SPLITS
         if split in names
-        for file in _class_files(tree, folder / split)
+        for file in _class_files(found, folder / split, empty)
     ]
 
 
-def _class_files(tree: Tree, folder: Path) -> list[_File]:
-    folders, images = _entries(tree, folder)
-    if images and folders:
-        raise UsageError(
-            f"{folder} holds both images ({images[0].name}) and folders ({folders[0].name}): "
-            "put all images into class folders, or none"
-        )
-    if not images and not folders:
-        raise UsageError(f"{folder} holds no image ({' '.join(SUFFIXES)})")
-    in_classes = [_File(path, sub.name) for sub in folders for path in _class_images(tree, sub)]
-    return in_classes or [_File(path, None) for path in images]
+def _class_files(found: Walk, folder: Path, empty: list[Path]) -> list[_File]:
+    folders = found.folders[folder]
+    if found.images[folder] or not folders:
+        return [_File(path, None) for path in found.below(folder)]
+    files = []
+    for sub in folders:
+        if sub.name in _SPLITS and found.folders[sub]:
+            raise UsageError(
+                f"{folder} holds {sub.name}/ and other folders ({folders[0].name}, …): put train/ "
+                "and test/ with nothing beside them, or rename them"
+            )
+        own = [_File(path, sub.name) for path in found.below(sub)]
+        if not own:
+            empty.append(sub)
+        files.extend(own)
+    return files
 
 
-def _class_images(tree: Tree, folder: Path) -> list[Path]:
-    folders, images = _entries(tree, folder)
-    if folders:
-        raise UsageError(
-            f"the class folder {folder} holds a folder ({folders[0].name}): images must lie in "
-            "FOLDER/CLASS/, or in train/ and test/ with nothing beside them"
-        )
-    if not images:
-        raise UsageError(f"the class folder {folder} holds no image ({' '.join(SUFFIXES)})")
-    return images
-
-
-def _entries(tree: Tree, folder: Path) -> tuple[list[Path], list[Path]]:
-    """Return the sub-folders and the image files in `folder`, each sorted, none hidden."""
-    folders, files = tree.entries(folder)
-    return folders, [file for file in files if file.name.lower().endswith(SUFFIXES)]
-
-
-def _facts(files: Sequence[_File]) -> Arrays:
-    """Return what the layout tells of the images; an array is empty where it tells nothing."""
+def _facts(found: Walk, layout: _Layout) -> Arrays:
+    """Return what the layout tells of the files; an array is empty where it tells nothing."""
+    files = layout.files
     classes, labels = _indices(file.class_name for file in files)
     owner_names, owners = _indices(file.owner for file in files)
     is_split = any(file.test is not None for file in files)
     test = np.array([bool(file.test) for file in files if is_split], np.bool_)
     arrays = (labels, classes, owners, owner_names, test)
-    return dict(zip(_ARRAYS[1:], arrays, strict=True))
+    others = no_images(map(found.name, layout.others))
+    empty = np.array(json.dumps([found.name(path) for path in layout.empty]))
+    return dict(zip(_LAYOUT, arrays, strict=True)) | {"others": as_text(others), "empty": empty}
 
 
 def _indices(names: Iterable[str | None]) -> tuple[NDArray[np.str_], NDArray[np.int64]]:
@@ -255,16 +295,34 @@ def _indices(names: Iterable[str | None]) -> tuple[NDArray[np.str_], NDArray[np.
     return distinct, indices.astype(np.int64)
 
 
-def _image_data(name: str, arrays: Arrays) -> ImageData:
-    def tensor(key: str) -> torch.Tensor | None:
-        return torch.from_numpy(arrays[key]) if arrays[key].size else None
+def _image_data(path: Path, name: str, arrays: Arrays, skip: float) -> ImageData:
+    files, others = from_text(arrays["files"]), from_text(arrays["others"])
+    check_share(files, skip, path)
+    read = np.array([not file.reason for file in files])
 
+    def tensor(key: str) -> torch.Tensor | None:
+        return torch.from_numpy(arrays[key][read]) if arrays[key].size else None
+
+    labels, classes = _without_unused(tensor("labels"), arrays["classes"])
+    owners, owner_names = _without_unused(tensor("owners"), arrays["owner_names"])
     return ImageData(
         name,
         torch.from_numpy(arrays["images"]),
-        tensor("labels"),
-        tuple(str(class_name) for class_name in arrays["classes"]),
-        tensor("owners"),
-        tuple(str(owner) for owner in arrays["owner_names"]),
+        labels,
+        classes,
+        owners,
+        owner_names,
         tensor("test"),
+        tuple(file.name for file in files if not file.reason),
+        Reading((*files, *others), sizes_of(files), tuple(json.loads(str(arrays["empty"])))),
     )
+
+
+def _without_unused(
+    indices: torch.Tensor | None, names: NDArray[np.generic]
+) -> tuple[torch.Tensor | None, tuple[str, ...]]:
+    """Drop names of which no image is left, since their only images cannot be read."""
+    if indices is None:
+        return None, ()
+    used, indices = torch.unique(indices, return_inverse=True)
+    return indices, tuple(str(names[i]) for i in used.tolist())

@@ -5,12 +5,17 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from ccfcpp.core.errors import UsageError
+
+if TYPE_CHECKING:
+    from ccfcpp.data.reading import Reading
+    from ccfcpp.data.sizes import Sizes
 
 
 # No generated `==`: comparing tensors gives a tensor, not a truth value.
@@ -27,6 +32,9 @@ class ImageData:
         owner_names: Names of the clients that the samples belong to; empty exactly if no one does.
         test: bool `(samples,)`, True for the images that the publisher set apart for testing; None
             where nobody did.
+        names: Name of each image: its file's path below the folder or in the archive, with slashes;
+            empty where there are none.
+        reading: How files became these images; None where they were none.
 
     Raises:
         ValueError: If a dtype, a shape or an index does not agree with the above.
@@ -39,6 +47,8 @@ class ImageData:
     owners: Tensor | None = None
     owner_names: tuple[str, ...] = ()
     test: Tensor | None = None
+    names: tuple[str, ...] = ()
+    reading: Reading | None = None
 
     def __post_init__(self) -> None:
         if self.images.dtype != torch.uint8 or self.images.ndim != 4:
@@ -48,6 +58,8 @@ class ImageData:
             )
         _check_indices("labels", self.labels, "classes", self.classes, len(self))
         _check_indices("owners", self.owners, "owner_names", self.owner_names, len(self))
+        if len(self.names) not in (0, len(self)):
+            raise ValueError(f"there are {len(self.names)} names for {len(self)} images")
         test = self.test
         if test is not None and (test.dtype != torch.bool or test.shape != (len(self),)):
             raise ValueError(
@@ -59,15 +71,43 @@ class ImageData:
 
     def to(self, device: torch.device | str) -> ImageData:
         """Copy the data to a device."""
-        return self.each(lambda tensor: tensor.to(device))
+        return self._each(lambda tensor: tensor.to(device), self.names)
 
-    def each(self, change: Callable[[Tensor], Tensor]) -> ImageData:
+    @property
+    def called(self) -> tuple[str, ...]:
+        """What each image is called: its name, else its index."""
+        return self.names or tuple(map(str, range(len(self))))
+
+    @property
+    def sizes(self) -> Sizes:
+        """The sizes of the images; of files those that they had."""
+        from ccfcpp.data.sizes import Sizes
+
+        if self.reading is not None:
+            return self.reading.sizes
+        channels, height, width = self.images.shape[1:]
+        return Sizes.of([(height, width)] * len(self), channels > 1)
+
+    @property
+    def skipped(self) -> int | None:
+        """How many files could not be read, or were no images; None where there were no files."""
+        return None if self.reading is None else len(self.reading.skipped)
+
+    def selected(self, chosen: Tensor) -> ImageData:
+        """Select images by an index or a mask, with the same classes and clients."""
+        index = torch.arange(len(self))[chosen.cpu()].tolist()
+        called = self.called
+        names = tuple(called[i] for i in index)
+        return self._each(lambda tensor: tensor[chosen], names)
+
+    def _each(self, change: Callable[[Tensor], Tensor], names: tuple[str, ...]) -> ImageData:
         """Change each tensor: images, labels, owners and test."""
         labels, owners, test = (
             None if tensor is None else change(tensor)
             for tensor in (self.labels, self.owners, self.test)
         )
-        return replace(self, images=change(self.images), labels=labels, owners=owners, test=test)
+        images = change(self.images)
+        return replace(self, images=images, labels=labels, owners=owners, test=test, names=names)
 
 
 def random_part(index: Tensor, count: int | None, generator: torch.Generator) -> Tensor:
@@ -76,11 +116,6 @@ def random_part(index: Tensor, count: int | None, generator: torch.Generator) ->
         return index
     chosen = torch.randperm(len(index), generator=generator)[:count]
     return index[chosen.sort().values]
-
-
-def selected(data: ImageData, chosen: Tensor) -> ImageData:
-    """Select images by an index or a mask, with the same classes and clients."""
-    return data.each(lambda tensor: tensor[chosen])
 
 
 def keep_classes(data: ImageData, names: Sequence[str]) -> ImageData:
@@ -96,7 +131,7 @@ def keep_classes(data: ImageData, names: Sequence[str]) -> ImageData:
     new_label[[data.classes.index(name) for name in classes]] = torch.arange(len(classes))
     labels = new_label[data.labels]
     chosen = labels >= 0
-    return replace(selected(data, chosen), labels=labels[chosen], classes=classes)
+    return replace(data.selected(chosen), labels=labels[chosen], classes=classes)
 
 
 def check_classes(names: Sequence[str], known: Sequence[str], where: str) -> frozenset[str]:
@@ -123,9 +158,23 @@ def resize(images: Tensor, size: int) -> Tensor:
 
     The aspect ratio is not kept. The result is `images` itself if it has that size.
     """
-    if images.shape[-2:] == (size, size):
-        return images
-    return F.interpolate(images, size=(size, size), mode="bilinear", antialias=True)
+    return fit(images, (images.shape[1], size, size))
+
+
+def fit(images: Tensor, shape: tuple[int, int, int]) -> Tensor:
+    """Bring uint8 images on the CPU to some channels, height and width, as `resize` does.
+
+    Grey images fill three channels.
+
+    Raises:
+        UsageError: Colour images should become grey.
+    """
+    channels, *size = shape
+    if images.shape[-2:] != tuple(size):
+        images = F.interpolate(images, size=size, mode="bilinear", antialias=True)
+    if images.shape[1] > channels:
+        raise UsageError("it is in colour, and grey images are wanted: make it grey")
+    return images if images.shape[1] == channels else images.expand(-1, channels, -1, -1)
 
 
 def to_float(images: Tensor) -> Tensor:

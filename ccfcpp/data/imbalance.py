@@ -3,7 +3,7 @@
 import torch
 
 from ccfcpp.core.errors import UsageError
-from ccfcpp.data.images import ImageData, random_part, selected
+from ccfcpp.data.images import ImageData, random_part
 
 
 def long_tailed_sizes(largest: int, classes: int, imbalance: float) -> list[int]:
@@ -41,4 +41,4 @@ def long_tailed(data: ImageData, imbalance: float, generator: torch.Generator) -
         )
     sizes = long_tailed_sizes(smallest, len(members), imbalance)
     kept = [random_part(own, size, generator) for own, size in zip(members, sizes, strict=True)]
-    return selected(data, torch.cat(kept).sort().values)
+    return data.selected(torch.cat(kept).sort().values)

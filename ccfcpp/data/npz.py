@@ -1,7 +1,7 @@
 """Images from numpy arrays, and from an `.npz` file of them.
 
-Keys: `images` (or `x`) and optionally `labels` (or `y`) and `test`; the longer name wins, others
-are ignored.
+Keys: `images` (or `x`) and optionally `labels` (or `y`), `clients` and `test`; the longer name
+wins, others are ignored.
 """
 
 import zipfile
@@ -18,7 +18,7 @@ from ccfcpp.data.images import ImageData
 
 _Array = NDArray[np.generic]
 
-_KEYS = (("images", "x"), ("labels", "y"), ("test",))
+_KEYS = (("images", "x"), ("labels", "y"), ("test",), ("clients",))
 _CHANNELS = (1, 3)
 
 
@@ -27,7 +27,8 @@ def read_npz(path: Path) -> ImageData:
 
     Images are uint8 `(n, h, w)`, `(n, c, h, w)` or `(n, h, w, c)` with c 1 or 3; where both of the
     last two fit, channels come first. Labels are `(n,)` integers or strings; their sorted distinct
-    values are the classes. `test` is `(n,)` of bool, True for the test images.
+    values are the classes. `clients` likewise tell the owner of each image. `test` is `(n,)` of
+    bool, True for the test images.
 
     Raises:
         UsageError: If the file is not such an `.npz`; the message says what to mend.
@@ -36,7 +37,7 @@ def read_npz(path: Path) -> ImageData:
         raise UsageError(f"{path} is not an .npz file: write it with numpy.savez")
     try:
         with np.load(path, allow_pickle=False) as file:
-            images, labels, test = (_find(file, keys) for keys in _KEYS)
+            images, labels, test, clients = (_find(file, keys) for keys in _KEYS)
             held = ", ".join(sorted(file.files)) or "nothing"
     except ValueError as error:
         raise UsageError(
@@ -47,11 +48,16 @@ def read_npz(path: Path) -> ImageData:
         raise UsageError(f"{path} cannot be read ({error}): write it again") from error
     if images is None:
         raise UsageError(f"{path} has no array 'images' (or 'x'): it holds {held}")
-    return from_arrays(path.stem, images, labels, str(path), test)
+    return from_arrays(path.stem, images, labels, str(path), test, clients)
 
 
 def from_arrays(
-    name: str, images: _Array, labels: _Array | None, where: str, test: _Array | None = None
+    name: str,
+    images: _Array,
+    labels: _Array | None,
+    where: str,
+    test: _Array | None = None,
+    clients: _Array | None = None,
 ) -> ImageData:
     """Make a data set of arrays, which have the types and shapes that `read_npz` takes.
 
@@ -61,7 +67,10 @@ def from_arrays(
     pixels = _channels_first(_checked_dtype(images, where), where)
     indices, classes = index_names(labels, len(pixels), where, "labels")
     mask = None if test is None else _test_mask(test, len(pixels), where)
-    return ImageData(name, torch.from_numpy(pixels), indices, classes, test=mask)
+    owners, owner_names = index_names(clients, len(pixels), where, "clients")
+    return ImageData(
+        name, torch.from_numpy(pixels), indices, classes, owners, owner_names, test=mask
+    )
 
 
 def _find(file: Mapping[str, _Array], keys: tuple[str, ...]) -> _Array | None:

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import matplotlib as mpl
@@ -54,7 +54,7 @@ class Drawn:
     """A figure, its texts and the numbers that it shows.
 
     The name is the stem of its files' names; the title has a few words, the caption a sentence or
-    two.
+    two. ``listed`` has names that are shown below it, by what they belong to.
     """
 
     name: str
@@ -62,6 +62,7 @@ class Drawn:
     caption: str
     figure: Figure
     rows: Rows
+    listed: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,7 @@ _TITLES = {
     "alpha": "Dirichlet alpha",
     "beta": "weight beta",
     "samples": "images",
+    "skipped": "files left out",
     "imbalance": "largest class over the smallest",
     "held": "images that clients hold",
     "sends": "leaves a client",

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from ccfcpp.core.metrics import match_clusters
 
-_POINTS_AT_A_TIME = 4096
 _MOST_POINTS, _FEWEST_POINTS = 1_500, 8
 """Most and fewest points of an embedding: more hide each other, fewer have no neighbourhoods."""
 
@@ -57,28 +56,6 @@ def matched_classes(classes: Tensor, found: Tensor, clusters: int) -> Tensor:
     matched = torch.full((clusters,), -1)
     matched[found] = torch.from_numpy(match_clusters(classes.numpy(), found.numpy()))
     return matched
-
-
-def distances(points: Tensor, found: Tensor, centroids: Tensor, by_angle: bool) -> Tensor:
-    """Distance of each point from the centroid of its cluster, of shape (points,).
-
-    Points are floats of shape (points, dimensions), centroids of shape (clusters, dimensions).
-    Distances are Euclidean, or angles in degrees.
-    """
-    # In parts: the pixels of large images in double precision take much memory.
-    parts = zip(
-        torch.split(points, _POINTS_AT_A_TIME), torch.split(found, _POINTS_AT_A_TIME), strict=True
-    )
-    return torch.cat(
-        [_apart(part.double(), centroids[of].double(), by_angle) for part, of in parts]
-    )
-
-
-def _apart(points: Tensor, own: Tensor, by_angle: bool) -> Tensor:
-    if by_angle:
-        return torch.rad2deg(torch.arccos(F.cosine_similarity(points, own, dim=1).clamp(-1, 1)))
-    apart: Tensor = torch.linalg.vector_norm(points - own, dim=1)
-    return apart
 
 
 def extremes(distance: Tensor, members: Tensor, count: int, farthest: bool) -> Tensor:

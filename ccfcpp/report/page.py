@@ -75,6 +75,7 @@ def _inlined(drawn: Drawn, svg: str) -> dict[str, object]:
         "name": drawn.name,
         "title": drawn.title,
         "caption": drawn.caption,
+        "listed": drawn.listed,
         # Matplotlib has escaped the texts inside.
         "svg": Markup(for_page(svg, drawn.name, str(escape(drawn.title)))),  # noqa: S704
     }

@@ -9,10 +9,12 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ccfcpp.core.metrics import distances
+from ccfcpp.core.units import shown as as_line
 from ccfcpp.report.classes import cluster_order
 from ccfcpp.report.drawing import WIDTH, Drawn, plate, short
 from ccfcpp.report.examination import Run
-from ccfcpp.report.numbers import CannotDrawError, distances, extremes
+from ccfcpp.report.numbers import CannotDrawError, extremes
 from ccfcpp.runs.sheets import sheet
 
 _EACH, _MOST_CLUSTERS = 8, 40
@@ -41,8 +43,11 @@ def _drawn(run: Run, name: str) -> Drawn:
     }
     caption = _CAPTIONS[name]
     title = f"{name.capitalize()} {'from' if far else 'to'} the centroids"
+    names = run.seen.names
     rows = [
-        {"cluster": cluster, "rank": rank + 1, "image": image, "distance": float(distance[image])}
+        {"cluster": cluster, "rank": rank + 1, "image": image}
+        | ({"file": names[image]} if names else {})
+        | {"distance": float(distance[image])}
         for cluster, index in chosen.items()
         for rank, image in enumerate(index.tolist())
     ]
@@ -52,7 +57,12 @@ def _drawn(run: Run, name: str) -> Drawn:
     caption += f" Distances are {'angles' if run.seen.by_angle else 'Euclidean'}."
     if run.seen.classes is not None:
         caption += " The class beside a cluster is the one it is matched with."
-    return Drawn(name, title, caption, _figure(run, shown), rows)
+    listed = {
+        f"cluster {cluster}": ", ".join(as_line(names[image]) for image in index.tolist())
+        for cluster, index in shown.items()
+        if names
+    }
+    return Drawn(name, title, caption, _figure(run, shown), rows, listed)
 
 
 nearest = partial(_drawn, name="nearest")

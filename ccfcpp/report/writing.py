@@ -6,9 +6,9 @@ import warnings
 from pathlib import Path
 
 from ccfcpp.core.files import write_whole
+from ccfcpp.core.tables import csv_bytes
 from ccfcpp.report.drawing import Drawn, style
 from ccfcpp.report.palette import INKS
-from ccfcpp.runs.study import as_csv
 
 _NO_METADATA = {"Date": None, "Creator": None, "Format": None, "Type": None}
 _PNG_DPI = 200
@@ -18,7 +18,7 @@ def write_figure(folder: Path, drawn: Drawn, svg: str) -> None:
     """Write a figure's SVG of ``as_svg``, its PNG and its numbers, each file atomically."""
     write_whole(folder / f"{drawn.name}.svg", svg.encode())
     write_whole(folder / f"{drawn.name}.png", _saved(drawn, "png", _PNG_DPI))
-    write_whole(folder / f"{drawn.name}.csv", as_csv(drawn.rows).encode())
+    write_whole(folder / f"{drawn.name}.csv", csv_bytes(drawn.rows))
 
 
 def as_svg(drawn: Drawn) -> str:

@@ -7,6 +7,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Generic
 
+import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
 from ccfcpp.core.config import MethodConfig
@@ -38,8 +40,10 @@ from ccfcpp.runs.tensorboard import check_tensorboard
 
 Scores = dict[str, float]
 Observer = Callable[[RoundReport, Scores], None]
-Arrays = Mapping[str, Mapping[str, Tensor]]
+Arrays = Mapping[str, Mapping[str, Tensor | NDArray[np.str_]]]
 """Results by file and name."""
+Table = Sequence[Mapping[str, object]]
+"""Rows of values by the columns' names."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +60,7 @@ class Snapshot:
         centroids: Of shape (clusters, dimensions), where the images are clustered.
         by_angle: Whether images belong to the centroid of the nearest direction, whatever its
             length; else to the nearest one.
+        names: Name of each image's file; empty where images have none.
     """
 
     images: Tensor
@@ -65,6 +70,7 @@ class Snapshot:
     class_names: tuple[str, ...]
     centroids: Tensor | None = None
     by_angle: bool = False
+    names: tuple[str, ...] = ()
 
 
 class Experiment(ABC, Generic[State]):
@@ -135,6 +141,15 @@ class Experiment(ABC, Generic[State]):
         """Return pictures of a state by name, each uint8 of shape (height, width, 3)."""
         return {}
 
+    def tables(self, arrays: Arrays) -> Mapping[str, Table]:
+        """Return tables of the results by name, for people."""
+        return {}
+
+    @property
+    def skipped(self) -> Table:
+        """The files that were left out, and why."""
+        return self.data.reading.rows if self.data.reading else []
+
     @abstractmethod
     def describe(self) -> Json:
         """Return the setting, for the summary."""
@@ -164,6 +179,8 @@ class Experiment(ABC, Generic[State]):
             FederationError: The rounds left no usable result.
         """
         folder.add_environment(describe_environment(self.device))
+        if self.skipped:
+            folder.write_table("skipped", self.skipped)
         memories = self._memories(folder.checkpoint.parent)
         transport = self.transport(memories)
         store = RunStore(folder, transport, self.algorithm.state_type, self.device)
@@ -199,6 +216,8 @@ class Experiment(ABC, Generic[State]):
             summary["privacy"] = self.protection.describe()
         summary |= self.hostility.describe()
         summary["out"] = str(folder.path)
+        for name, rows in self.tables(arrays).items():
+            folder.write_table(name, rows)
         folder.write_results(summary, state, arrays, self.pictures(state), self.model_facts())
         return summary
 

@@ -9,6 +9,7 @@ from zipfile import BadZipFile
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from ccfcpp.core.files import make_durable, save_tensors, write_whole
@@ -84,7 +85,9 @@ class RunFolder(RunPaths):
             return {}
         try:
             with np.load(path, allow_pickle=False) as arrays:
-                return {name: torch.from_numpy(arrays[name]) for name in arrays.files}
+                # Names, such as those of files, are no tensors.
+                held = {name: arrays[name] for name in arrays.files}
+                return {n: torch.from_numpy(a) for n, a in held.items() if a.dtype.kind != "U"}
         except _DAMAGED_ARRAYS as error:
             raise damaged(path, error) from error
 
@@ -92,7 +95,7 @@ class RunFolder(RunPaths):
         self,
         summary: dict[str, object],
         state: object,
-        arrays: Mapping[str, Mapping[str, Tensor]],
+        arrays: Mapping[str, Mapping[str, Tensor | NDArray[np.str_]]],
         pictures: Mapping[str, Tensor],
         model_facts: dict[str, str],
     ) -> None:
@@ -103,7 +106,10 @@ class RunFolder(RunPaths):
         save_tensors(self.model, pack(state), model_facts)
         for file, named in arrays.items():
             buffer = io.BytesIO()
-            content = {name: tensor.cpu().numpy() for name, tensor in named.items()}
+            content = {
+                name: each.cpu().numpy() if isinstance(each, Tensor) else each
+                for name, each in named.items()
+            }
             np.savez_compressed(buffer, **content)  # type: ignore[arg-type] # names are no options
             write_whole(self.path / f"{file}.npz", buffer.getvalue())
         for name, picture in pictures.items():

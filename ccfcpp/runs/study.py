@@ -4,8 +4,6 @@ A configuration file may hold a ``grid``: lists of values by dotted key, all com
 are run; or a list of such grids, one after the other. A finished run is never run again.
 """
 
-import csv
-import io
 import itertools
 import statistics
 from collections.abc import Callable, Mapping, Sequence
@@ -19,6 +17,7 @@ from ccfcpp.core.config import Tree
 from ccfcpp.core.config_layers import flatten, merge, read_yaml, resolve, validate
 from ccfcpp.core.errors import StoppedError, UsageError
 from ccfcpp.core.files import write_whole
+from ccfcpp.core.tables import as_csv
 from ccfcpp.runs.folder import RunFolder
 from ccfcpp.runs.given import as_tree, without_grids
 from ccfcpp.runs.paths import MAY_CHANGE, C, Json, RunPaths, writable
@@ -286,25 +285,6 @@ def reopen_study(path: Path, kind: type[C], changes: Tree, seeds: int) -> Study[
             f"{', '.join(other) or '--seeds'}, or give another --out"
         )
     return Study.reopen(path, kind, changes)
-
-
-_FORMULA = tuple("=+-@\t\r")
-"""What a cell begins with that a spreadsheet would compute."""
-
-
-def as_csv(rows: Sequence[Mapping[str, object]]) -> str:
-    """Format rows as CSV, with a column for every key."""
-    text = io.StringIO()
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    writer = csv.DictWriter(text, names, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows({name: _cell(value) for name, value in row.items()} for row in rows)
-    return text.getvalue()
-
-
-def _cell(value: object) -> object:
-    """Return a value that no spreadsheet takes for a formula: file names come from elsewhere."""
-    return f"'{value}" if isinstance(value, str) and value[:1] in _FORMULA else value
 
 
 def as_markdown(shown: Sequence[Mapping[str, str]]) -> str:

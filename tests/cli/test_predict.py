@@ -24,9 +24,7 @@ Run = tuple[Path, Path]
 
 def clusters_in(path: Path) -> dict[str, int]:
     with path.open(newline="") as file:
-        rows = list(csv.reader(file))
-    assert rows[0] == ["file", "cluster"]
-    return {name: int(cluster) for name, cluster in rows[1:]}
+        return {row["file"]: int(row["cluster"]) for row in csv.DictReader(file)}
 
 
 @pytest.fixture(scope="module")
@@ -122,9 +120,9 @@ def test_what_is_wrong_takes_one_line(
         return line
 
     out = ("--out", tmp_path / "new.csv")
-    np.savez(tmp_path / "large.npz", x=np.zeros((2, 9, 7, 3), np.uint8))
-    assert "are 7x9 with 3 channels, and the model is for 8x8 with 1 channel: resize them to " in (
-        complaint(k_fed, tmp_path / "large.npz", *out)
+    np.savez(tmp_path / "colour.npz", x=np.zeros((2, 9, 7, 3), np.uint8))
+    assert "are in colour, and the model is for grey ones" in (
+        complaint(k_fed, tmp_path / "colour.npz", *out)
     )
     assert "there is no model" in complaint(tmp_path / "none", digits, *out)
     assert "is no model (" in complaint(digits, digits, *out)

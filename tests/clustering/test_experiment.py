@@ -116,7 +116,7 @@ def test_without_labels_there_are_clusters_and_no_scores(tmp_path: Path) -> None
     assert summary["nmi"] is summary["ari"] is None
     assert not any(scored)
     with np.load(tmp_path / "run" / "assignments.npz") as arrays:
-        assert set(arrays.files) == {"cluster", "client"}
+        assert set(arrays.files) == {"name", "client", "cluster", "distance"}
         assert set(arrays["cluster"].tolist()) <= {0, 1, 2}
 
 

@@ -1,6 +1,7 @@
 """What a run leaves behind assigns as the server would, for every system."""
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -126,6 +127,39 @@ def test_images_of_another_shape_are_refused(tmp_path: Path, k_fed: Any) -> None
     model = load_model(written(tmp_path / "run", *k_fed))
     with pytest.raises(ValueError, match="expected"):
         model.assign(torch.zeros(2, 1, 9, 9, dtype=torch.uint8))
+
+
+def test_images_of_another_type_are_refused_and_arrays_taken(tmp_path: Path, k_fed: Any) -> None:
+    model = load_model(written(tmp_path / "run", *k_fed))
+    images, _ = digits()
+    wrong: Any
+    for wrong in (images.float() / 255, images.numpy() / 255, images.long(), images > 9):
+        with pytest.raises(UsageError, match=r"^the model: images are \w+, but must be uint8: "):
+            model.assign(wrong)
+    expected = model.assign(images)
+    for array in (images.numpy(), images.numpy()[:, 0], images.numpy().transpose(0, 2, 3, 1)):
+        assert torch.equal(model.assign(array), expected)
+
+
+@pytest.mark.parametrize("method", ["fed-scan", "ccfc++", "k-fed"])
+def test_how_sure_an_assignment_is(method: str, tmp_path: Path) -> None:
+    config, algorithm, state = run_of(method)
+    images = digits()[0][:50]
+    found = load_model(written(tmp_path / "run", config, pack(state))).examine(images)
+    points = algorithm.represent(state, Client(0, "all", images))
+    centres = algorithm.centres(state)
+    apart = [
+        math.dist(p, centres[c]) for p, c in zip(points.tolist(), found["cluster"], strict=True)
+    ]
+    if not algorithm.by_angle:
+        assert found["distance"].tolist() == pytest.approx(apart, rel=1e-4)
+    if method == "fed-scan":
+        everything = algorithm.probabilities(state, Client(0, "all", images))
+        assert torch.allclose(everything.sum(dim=1), torch.ones(50))
+        assert torch.equal(everything.argmax(dim=1), found["cluster"])
+        assert torch.equal(everything.max(dim=1).values, found["probability"])
+    else:
+        assert "probability" not in found
 
 
 def test_a_system_that_assigns_nothing_new_is_named(

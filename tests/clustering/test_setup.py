@@ -232,7 +232,7 @@ def test_each_folder_is_a_client() -> None:
 @pytest.mark.parametrize(
     ("choice", "data", "complaint"),
     [
-        ({"kind": "folders"}, some_digits(), "needs an image folder, and mine is none"),
+        ({"kind": "folders"}, some_digits(), "needs an image folder, or .* and mine is neither"),
         ({"kind": "folders", "clients": 3}, owned(), "clients = 3 does not fit the 2 folders"),
         ({"kind": "iid"}, some_digits(labelled=False), "clients is not given and mine has no"),
         (

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from PIL import Image
 
 from ccfcpp.core.errors import UsageError
 from ccfcpp.data import ImageData, archives, load
@@ -114,8 +113,7 @@ def test_image_size_and_classes(tmp_path: Path) -> None:
     data = load(str(tmp_path / "some.zip"), image_size=4, classes=["b", "a"])
     assert data.images.shape == (2, 1, 4, 4)
     assert data.classes == ("a", "b")
-    with pytest.raises(UsageError, match=r"some\.zip/b/0\.png is 8x8, but .*a/0\.png is 6x6"):
-        load(str(tmp_path / "some.zip"), classes=["b", "a"])
+    assert load(str(tmp_path / "some.zip"), classes=["b", "a"]).images.shape == (2, 1, 8, 8)
     with pytest.raises(UsageError, match=r"some\.zip has no class 'd': take some of a, b, c"):
         load(str(tmp_path / "some.zip"), classes=["d"])
 
@@ -177,19 +175,16 @@ def test_a_broken_image_is_named(tmp_path: Path, suffix: str, content: str) -> N
     }[content]
     archive = tmp_path / f"some{suffix}"
     write_archive(archive, {"a/0.png": whole, "a/1.png": broken})
-    with pytest.raises(UsageError, match=r"some.*/a/1\.png cannot be read as an image") as caught:
-        load(str(archive))
+    with pytest.raises(UsageError, match=r"1 of the 2 images in .*some.* a/1\.png \(") as caught:
+        load(str(archive), skip=0)
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
-def test_a_decompression_bomb_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str
-) -> None:
+def test_a_decompression_bomb_is_refused(tmp_path: Path, suffix: str) -> None:
     write_archive(tmp_path / f"some{suffix}", {"a/0.png": flat(1, 12)})
-    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 100)
-    with pytest.raises(UsageError, match=r"a/0\.png .* decompression bomb"):
-        load(str(tmp_path / f"some{suffix}"))
+    with pytest.raises(UsageError, match=r"a/0\.png \(it has 12x12 pixels, more than data.max_"):
+        load(str(tmp_path / f"some{suffix}"), max_pixels=100)
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
@@ -259,7 +254,7 @@ def test_an_encrypted_zip_is_refused(tmp_path: Path) -> None:
 
 def test_an_archive_without_images(tmp_path: Path) -> None:
     write_archive(tmp_path / "some.tar.gz", {"a/notes.txt": b"", "README.md": b""})
-    with pytest.raises(UsageError, match=r"class folder .*some\.tar\.gz/a holds no image"):
+    with pytest.raises(UsageError, match=r"some\.tar\.gz holds no image"):
         load(str(tmp_path / "some.tar.gz"))
     write_archive(tmp_path / "empty.zip", {})
     with pytest.raises(UsageError, match=r"empty\.zip holds no image"):

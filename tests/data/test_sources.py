@@ -230,7 +230,10 @@ def test_image_size(tmp_path: Path, name: str) -> None:
         ("minst", "unknown data set 'minst': did you mean 'mnist'? Known: digits, mnist, "),
         ("CIFAR10", "unknown data set 'CIFAR10': did you mean 'cifar10'? Known: "),
         ("zebra", "unknown data set 'zebra': Known: "),
-        ("no/such/folder", "an image folder or its archive, laid out as FOLDER/IMAGE, "),
+        ("zebra", "a path: to an .npz file, or to an image folder or its archive, laid out as "),
+        ("no/such/folder", "there is no file or folder no/such/folder: give a folder of images"),
+        ("nothere/", "there is no folder nothere/: give a folder of images"),
+        ("nothere.npz", "there is no file or folder nothere.npz: "),
     ],
 )
 def test_unknown_sources(source: str, message: str) -> None:
@@ -246,7 +249,7 @@ def test_wrong_questions(tmp_path: Path) -> None:
         load(str(tmp_path / "data.csv"))
     with pytest.raises(UsageError, match=r"image_size is 0, but must be at least 1"):
         load("digits", image_size=0)
-    with pytest.raises(UsageError, match="only in an image folder, and 'digits' is none"):
+    with pytest.raises(UsageError, match=r"only in an image folder, or .* and 'digits' is neither"):
         load("digits", folders_are_clients=True)
 
 

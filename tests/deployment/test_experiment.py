@@ -14,8 +14,11 @@ from ccfcpp.clustering.model import load_model
 from ccfcpp.core.config import MethodConfig
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.metrics import clustering_scores
-from ccfcpp.data import ImageData
+from ccfcpp.core.sending import KINDS
+from ccfcpp.data import ImageData, load
 from ccfcpp.deployment.client.rules import Rules
+from ccfcpp.deployment.client.run import load_for
+from ccfcpp.deployment.client.worker import Worker
 from ccfcpp.deployment.link.run_spec import RunSpec
 from ccfcpp.deployment.server.enrolment import Enrolment, enrol, first_spec
 from ccfcpp.deployment.server.experiment import DeployedExperiment
@@ -23,6 +26,7 @@ from ccfcpp.engine.client import Client
 from ccfcpp.privacy.config import PrivacyConfig
 from ccfcpp.runs.folder import RunFolder
 from ccfcpp.runs.paths import RunPaths
+from tests.support import traps
 from tests.support.classification import labelled_clients, small_config
 from tests.support.clustering import tiny
 from tests.support.command import ccfcpp
@@ -217,3 +221,54 @@ def test_a_deployed_run_is_defended_and_attacked_by_nobody(tmp_path: Path) -> No
     config = tiny("ffcm-avg", tree, {"attack": {"kind": "noise"}})
     with pytest.raises(UsageError, match="leave it out of a run over several machines"):
         experiment_on(grid_of(clients, tmp_path / "attack"), config)
+
+
+def test_photos_of_any_size_and_colour_meet_as_in_one_process(tmp_path: Path) -> None:
+    source = np.random.default_rng(0)
+    for client, channels, (height, width), depth in (
+        ("ann", (), (30, 44), np.uint16),
+        ("bob", (3,), (21, 25), np.uint8),
+        ("eve", (3,), (64, 50), np.uint8),
+    ):
+        most = 4096 if depth is np.uint16 else 256
+        photos = [
+            traps.Trap(
+                f"{client}/photo {n}.png",
+                traps.encoded(
+                    source.integers(0, most, (height + n, width, *channels), depth), "PNG"
+                ),
+            )
+            for n in range(8)
+        ]
+        traps.write(tmp_path, [*photos, traps.Trap(f"{client}/cut.png", photos[0].content[:60])])
+    places = {client: tmp_path / client for client in ("ann", "bob", "eve")}
+    told: list[str] = []
+
+    def worker(place: Path) -> Worker:
+        rules = Rules(allow=KINDS, smallest_count=0)
+        folder = place.with_suffix(".state")
+        return Worker(lambda spec: load_for(spec, str(place)), folder, rules, say=told.append)
+
+    grid = Grid({client: worker(place) for client, place in places.items()})
+    config = tiny("fed-scan", {"clusters": 3, "device": "cpu"})
+    experiment = experiment_on(grid, config)
+    together = tmp_path / "together"
+    together.mkdir()
+    for client, place in places.items():
+        (together / client).symlink_to(place)
+    whole = load(str(together), folders_are_clients=True, skip=0.2)
+    assert experiment.spec.image_shape == tuple(whole.images.shape[1:])
+    assert experiment.spec.image_shape == (3, 32, 32)
+    summary = run(experiment, tmp_path / "run")
+    assert (summary["samples"], summary["skipped"]) == (24, 3)
+    for client in places:
+        state = tmp_path / f"{client}.state"
+        with (state / "clusters.csv").open(newline="") as file:
+            rows = list(csv.DictReader(file))
+        assert [row["file"] for row in rows] == [f"photo {n}.png" for n in range(8)]
+        assert rows[0].keys() == {"file", "cluster", "probability", "distance"}
+        found = np.load(state / "found.npz")["found"].tolist()
+        assert [int(row["cluster"]) for row in rows] == found
+        assert all(0 <= float(row["probability"]) <= 1 for row in rows)
+        assert (state / "skipped.csv").read_text().startswith("file,reason\ncut.png,")
+    assert any("images of 44x30 to 44x37 pixels become 32x32" in line for line in told)

@@ -7,11 +7,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from ccfcpp.core.metrics import covariance
+from ccfcpp.core.metrics import covariance, distances
 from ccfcpp.report.numbers import (
     all_finite,
     counts_by,
-    distances,
     drawn_at_random,
     extremes,
     matched_classes,
@@ -78,7 +77,7 @@ def test_the_most_extreme_images_are_those_of_sorted_distances(
     at_a_time: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("ccfcpp.report.numbers._POINTS_AT_A_TIME", at_a_time)
+    monkeypatch.setattr("ccfcpp.core.metrics._POINTS_AT_A_TIME", at_a_time)
     found, centroids = torch.arange(30) % 3, points[:3] * 1.5
 
     def slow(image: int) -> float:

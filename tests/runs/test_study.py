@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.core.config_layers import nest
 from ccfcpp.core.errors import UsageError
+from ccfcpp.core.tables import as_csv
 from ccfcpp.runs.given import as_tree
 from ccfcpp.runs.study import (
     Axes,
     Planned,
     Row,
     Study,
-    as_csv,
     as_markdown,
     cell_rows,
     display,

@@ -226,6 +226,12 @@ class CCFC(ClusteringAlgorithm[CCFCState]):
         sums.index_add_(0, groups, state.centroids)
         return sums / numbers.clamp(min=1).unsqueeze(1)
 
+    def probabilities(self, known: CCFCState, holder: Client) -> Tensor | None:
+        """The head's probabilities in pre-training by neighbours; None later."""
+        if self.start and _has_head(known):
+            return self.start.probabilities(known, holder)
+        return None
+
     def assign(self, state: CCFCState, holder: Client) -> Tensor:
         """The cluster of each image by the global model and the global centroids.
 

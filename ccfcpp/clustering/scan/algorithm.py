@@ -8,6 +8,7 @@ neighbours inside a client are purer the more a client's images are alike.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -169,6 +170,14 @@ class FedScan(ClusteringAlgorithm[ScanState]):
         """From the first step or merge on: the head assigns."""
         return state.version > 0 and state.groups is not None
 
+    def probabilities(self, known: Merging, holder: Client) -> Tensor:
+        """The head's probabilities, of shape (samples, k).
+
+        Raises:
+            FederationError: There was no step, or over-clusters have not been merged.
+        """
+        return self.space.probabilities(snapshot(known), holder)
+
     def assign(self, state: Merging, holder: Client) -> Tensor:
         """The head's cluster of each image, int64 of shape (samples,).
 
@@ -182,8 +191,8 @@ class FedScan(ClusteringAlgorithm[ScanState]):
         return self.space.latents(state, holder)
 
     def delivery(self, state: ScanState) -> Snapshot:
-        """The model with its statistics."""
-        return snapshot(state)
+        """The model with its statistics, and the centre of each cluster."""
+        return replace(snapshot(state), centroids=state.centroids)
 
     @property
     def delivery_type(self) -> type[Snapshot]:
@@ -192,7 +201,7 @@ class FedScan(ClusteringAlgorithm[ScanState]):
 
     def assign_delivered(self, delivery: Snapshot, holder: Client) -> Tensor:
         """The head's cluster of each image, int64 of shape (samples,)."""
-        return self.space.clusters(delivery, holder)
+        return self.probabilities(delivery, holder).argmax(dim=1)
 
     def found(self, state: Merging) -> dict[str, object]:
         """The number of clusters, and what speaks for each, where it was to be found."""

@@ -66,11 +66,13 @@ class Snapshot:
         model: The network's parameters and running statistics.
         version: How many steps it has come through.
         groups: The cluster of each over-cluster, int64 of shape (m,).
+        centroids: The mean latent of each cluster, of shape (k, d), in the end.
     """
 
     model: ModelState
     version: int
     groups: Tensor
+    centroids: Tensor | None = None
 
     @property
     def clusters(self) -> int:

@@ -61,11 +61,10 @@ class LatentSpace(Latents[ClusterNetwork]):
         latents = self.latents(state, holder)
         return self.load(state).predictions(latents)
 
-    def clusters(self, snapshot: Snapshot, holder: Client) -> Tensor:
-        """The likeliest cluster of each image, int64 of shape (samples,).
+    def probabilities(self, snapshot: Snapshot, holder: Client) -> Tensor:
+        """The probability of each cluster, of shape (samples, k).
 
         A cluster is as likely as its over-clusters together.
         """
         p = self.predictions(snapshot, holder)
-        member = F.one_hot(snapshot.groups.to(p.device)).to(p)
-        return (p @ member).argmax(dim=1)
+        return p @ F.one_hot(snapshot.groups.to(p.device)).to(p)

@@ -20,7 +20,8 @@ from ccfcpp.core.errors import UsageError
 from ccfcpp.data import archives
 from ccfcpp.data.archives import Tree
 from ccfcpp.data.cache import Arrays, cached
-from ccfcpp.data.decoding import SUFFIXES, decode_images
+from ccfcpp.data.decoding import SUFFIXES
+from ccfcpp.data.reading import read_whole
 from ccfcpp.data.sets.published import ARRAYS, Published, find_packed, split_mask
 
 _BASE = "tiny-imagenet-200"
@@ -28,6 +29,7 @@ _READ = (*SUFFIXES, ".txt")
 _ORDER = "wnids.txt"
 _ANNOTATIONS = "val_annotations.txt"
 _WORDS = "words.txt"
+_SHAPE = (3, 64, 64)
 
 
 class TinyImageNet(Published):
@@ -119,7 +121,7 @@ def _find_files(tree: Tree) -> _Files:
 
 def _decode(tree: Tree, files: _Files) -> Arrays:
     """Decode the images to the arrays of `Published.read`; grey ones fill all channels."""
-    images = decode_images(files.images, tree.source, channels=3, mend="get it again")
+    images = read_whole(files.images, tree.source, _SHAPE)
     return {
         "images": images,
         "labels": np.array(files.labels, np.int64),
@@ -177,4 +179,4 @@ def _entries(tree: Tree, folder: Path) -> tuple[list[Path], list[Path]]:
         raise UsageError(f"{folder} is missing: get it again") from error
 
 
-TINY_IMAGENET = TinyImageNet("tiny-imagenet", 110_000, 200, (3, 64, 64))
+TINY_IMAGENET = TinyImageNet("tiny-imagenet", 110_000, 200, _SHAPE)

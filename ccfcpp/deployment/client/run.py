@@ -9,14 +9,16 @@ import torch
 from torch import Tensor
 
 from ccfcpp.clustering.algorithm import ClusteringAlgorithm
+from ccfcpp.clustering.certainty import certainty, columns_of
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.methods import METHODS
 from ccfcpp.clustering.model import ModelFacts
-from ccfcpp.core.config import MethodConfig
-from ccfcpp.core.config_layers import dump_yaml, validate
+from ccfcpp.core.config import DataConfig, MethodConfig
+from ccfcpp.core.config_layers import dump_yaml, validate, validated
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.files import save_tensors, write_whole
 from ccfcpp.core.randomness import Randomness
+from ccfcpp.core.tables import rows_of
 from ccfcpp.data import ImageData, load
 from ccfcpp.deployment.link.algorithms import (
     COUNTS,
@@ -81,6 +83,10 @@ class ClientRun(ABC, Generic[Model]):
         """Save what the client needs to use the model by itself."""
         return
 
+    def table(self, model: Model, client: Client, found: Tensor) -> list[dict[str, object]]:
+        """Return a row for each image, for the owner: its file, and what was found."""
+        return []
+
     def client(self, number: int) -> Client:
         """Return the holder of the images."""
         images = self.images.to(self.device)
@@ -137,6 +143,11 @@ class ClusteringRun(ClientRun[object]):
     def assign(self, model: object, client: Client) -> Tensor:
         """Return the cluster of each image."""
         return self.algorithm.assign_delivered(model, client)
+
+    def table(self, model: object, client: Client, found: Tensor) -> list[dict[str, object]]:
+        """Return the cluster of each image, by its file, and how sure it is."""
+        sure = certainty(self.algorithm, model, client, found)
+        return rows_of({"file": self.data.called, **columns_of({"cluster": found} | sure)})
 
     def save_model(self, model: object, folder: Path) -> None:
         """Save the model for ``ccfcpp predict``."""
@@ -215,12 +226,14 @@ def make_client_run(spec: RunSpec, data: ImageData, device: torch.device) -> Cli
     return ClassificationRun(spec, data, device)
 
 
-def load_for(spec: RunSpec, place: str) -> ImageData:
-    """Load a client's own images, in the size that the run asks for.
+def load_for(spec: RunSpec, place: str, skip: float | str | None = None) -> ImageData:
+    """Load a client's own images, in the shape that the run asks for.
 
     Args:
-        spec: Description of the run; it cannot name another place.
+        spec: Description of the run; it cannot name another place. Before it has a shape, images
+            have the one that follows from them.
         place: An image folder, an archive of one, or an ``.npz`` file.
+        skip: Share of the files that may be unreadable; that of the run where it is None.
 
     Raises:
         UsageError: They cannot be read.
@@ -228,5 +241,10 @@ def load_for(spec: RunSpec, place: str) -> ImageData:
     if not Path(place).exists():
         raise UsageError(f"there are no images at {place}: give another --data")
     section = spec.config.get("data")
-    settings = section if isinstance(section, dict) else {}
-    return load(place, image_size=settings.get("image_size"))
+    known = section.items() if isinstance(section, dict) else ()
+    settings = {key: value for key, value in known if key in DataConfig.model_fields}
+    if skip is not None:
+        settings["skip"] = skip
+    reading = validated(DataConfig, settings).reading
+    shape = spec.image_shape
+    return load(place, **reading, shape=(shape[0], shape[1], shape[2]) if shape else None)

@@ -19,6 +19,7 @@ from ccfcpp.core.randomness import Randomness
 from ccfcpp.core.sending import Kind
 from ccfcpp.core.units import bytes_in_words
 from ccfcpp.data import ImageData
+from ccfcpp.data.reading import in_words
 from ccfcpp.deployment.client.audit import AuditLog, Entry
 from ccfcpp.deployment.client.memory_store import LostMemoryError, MemoryStore
 from ccfcpp.deployment.client.rules import NO_ROSTER, ForbiddenError, Rules
@@ -40,6 +41,7 @@ from ccfcpp.engine.exchange import ClientWork, RefusedUpdateError, Task
 from ccfcpp.privacy.config import PrivacyConfig
 from ccfcpp.privacy.sums.client import SendsParts
 from ccfcpp.privacy.sums.identity import Guard
+from ccfcpp.runs.paths import RunPaths
 
 if TYPE_CHECKING:
     from ccfcpp.deployment.client.sums import Rosters
@@ -164,14 +166,16 @@ class Worker:
         return self._known_rosters.guard(*told, self.rules.floor)
 
     def _facts(self, spec: RunSpec) -> Facts:
-        run = make_client_run(spec, self.load(spec), self.device)
+        data = self._load(spec)
+        run = make_client_run(spec, data, self.device)
         self.rules.check_samples(len(run.images))
         tells = "counts" in self.rules.allowed
         # A classifier cannot be trained without the names of the classes.
         named = tells or spec.command == "classify"
         return Facts(
             samples=len(run.images),
-            image_shape=tuple(run.images.shape[1:]),
+            sizes=data.sizes,
+            skipped=data.skipped or 0,
             classes=run.data.classes if named else (),
             counts=tells and run.data.labels is not None,
         )
@@ -187,7 +191,7 @@ class Worker:
         update, remembers = self._update(active, work, request, message)
         sent = serialize(update)
         if request.exchange == COUNTS:
-            self._save_found(active.client.scratch.pop(FOUND))
+            self._save_found(active, message, active.client.scratch.pop(FOUND))
             active.run.save_model(message, self.folder)
         else:
             if self.tally.of != (request.run, request.round):
@@ -240,18 +244,32 @@ class Worker:
         if active is None or active.of != (request.run, request.spec, request.client):
             # The memory of the old run is free before the new one is built.
             active = self._active = None
-            run = make_client_run(request.spec, self.load(request.spec), self.device)
+            run = make_client_run(request.spec, self._load(request.spec), self.device)
             self.rules.check_samples(len(run.images))
             guard = self._guard(request)
             active = self._active = _ActiveRun(request, run, self.rules, guard)
         return active
 
-    def _save_found(self, found: Tensor) -> None:
+    def _load(self, spec: RunSpec) -> ImageData:
+        """Load the images, and tell the owner what became of the files."""
+        data = self.load(spec)
+        (self.folder / "skipped.csv").unlink(missing_ok=True)
+        if data.reading is not None and data.reading.skipped:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            RunPaths(self.folder).write_table("skipped", data.reading.rows)
+        if spec.image_shape:  # before, others' images have had no say in it
+            for line in in_words(data, str(self.folder / "skipped.csv")):
+                self.say(line)
+        return data
+
+    def _save_found(self, active: "_ActiveRun", model: object, found: Tensor) -> None:
         """Save the assignments of the client's images, which stay with their owner."""
         buffer = io.BytesIO()
         np.savez_compressed(buffer, found=found.numpy())
         self.folder.mkdir(parents=True, exist_ok=True)
         write_whole(self.folder / "found.npz", buffer.getvalue())
+        if rows := active.run.table(model, active.client, found):
+            RunPaths(self.folder).write_table("clusters", rows)
 
 
 @dataclass

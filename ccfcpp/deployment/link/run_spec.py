@@ -8,6 +8,7 @@ from ccfcpp.clustering.methods import METHODS
 from ccfcpp.core.config import Section, Tree
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.sending import Kind
+from ccfcpp.data.sizes import Sizes
 from ccfcpp.privacy.config import PrivacyConfig
 
 Size = Annotated[int, Field(ge=0, le=10**9)]
@@ -82,12 +83,14 @@ class Facts(Section):
 
     Attributes:
         samples: Number of images that take part in training.
-        image_shape: Channels, height and width.
+        sizes: The sizes of all its images, as they lie there, and whether some are in colour.
+        skipped: Number of files that it leaves out, since they cannot be read or are no images.
         classes: Names of its classes, if it has labels and may name them.
         counts: Whether it will tell how many images of each class are in which cluster.
     """
 
     samples: Size
-    image_shape: Annotated[tuple[Size, ...], Field(min_length=3, max_length=3)]
+    sizes: Sizes
+    skipped: Size = 0
     classes: ClassNames = ()
     counts: bool = False

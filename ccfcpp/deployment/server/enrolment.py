@@ -14,6 +14,7 @@ from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.core.config import MethodConfig, Tree
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.files import write_whole
+from ccfcpp.data.sizes import settled
 from ccfcpp.deployment.link.messages import Request, new_token
 from ccfcpp.deployment.link.packet import Link, Packet, Undelivered
 from ccfcpp.deployment.link.run_spec import Facts, RunSpec
@@ -47,12 +48,14 @@ class Enrolment:
         spec: Description of the run.
         members: The clients.
         seconds: Time of the quickest response in the handshake.
+        skipped: Number of files that the clients leave out.
     """
 
     run: str
     spec: RunSpec
     members: tuple[Member, ...]
     seconds: float
+    skipped: int = 0
 
     def with_config(self, config: MethodConfig) -> "Enrolment":
         """Return a copy whose clients are sent another configuration."""
@@ -75,6 +78,7 @@ class Enrolment:
             lambda told, exchanges, device: Deployed(
                 link, told, self.run, exchanges, device, timeouts, watch=watch
             ),
+            self.skipped,
         )
 
     def save(self, path: Path) -> None:
@@ -84,6 +88,7 @@ class Enrolment:
             "charter": self.spec.model_dump(mode="json"),
             "members": [vars(member) for member in self.members],
             "seconds": self.seconds,
+            "skipped": self.skipped,
         }
         write_whole(path, json.dumps(content, indent=2).encode())
 
@@ -94,7 +99,8 @@ class Enrolment:
             content = json.loads(path.read_bytes())
             members = tuple(Member(**member) for member in content["members"])
             spec = RunSpec.model_validate_json(json.dumps(content["charter"]))
-            return Enrolment(str(content["run"]), spec, members, float(content["seconds"]))
+            seconds, skipped = float(content["seconds"]), int(content.get("skipped", 0))
+            return Enrolment(str(content["run"]), spec, members, seconds, skipped)
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise UsageError(f"{path} cannot be read: start again with another --out") from error
 
@@ -128,7 +134,8 @@ def enrol(
         for number, name in enumerate(names)
         if name in facts
     ]
-    return Enrolment(run, spec, tuple(members), seconds)
+    skipped = sum(each.skipped for each in facts.values())
+    return Enrolment(run, spec, tuple(members), seconds, skipped)
 
 
 def wait_for_clients(
@@ -194,8 +201,12 @@ def _greet(link: Link, reception: Reception, greeting: Greeting, timeouts: Timeo
 
 
 def _full_spec(spec: RunSpec, facts: Iterable[Facts], config: MethodConfig) -> RunSpec:
-    """Complete the description of a run by what the clients hold; k by their classes, too."""
+    """Complete the description of a run by what the clients hold; k by their classes, too.
+
+    Their images meet in the shape in which they would in one process.
+    """
     known = list(facts)
+    size = spec.config["data"]["image_size"]
     classes = sorted({name for each in known for name in each.classes})
     samples = sum(each.samples for each in known)
     wanted = 0
@@ -204,7 +215,7 @@ def _full_spec(spec: RunSpec, facts: Iterable[Facts], config: MethodConfig) -> R
     if spec.command == "cluster" and wanted == 0:
         raise UsageError("clusters is not given and no client names its classes: give --clusters")
     completed = {
-        "image_shape": known[0].image_shape,
+        "image_shape": settled([each.sizes for each in known], size),
         "classes": tuple(classes),
         "clusters": wanted,
         "samples": samples,

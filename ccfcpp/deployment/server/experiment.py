@@ -30,7 +30,7 @@ from ccfcpp.engine.exchange import Exchange, RefusedUpdateError, Task
 from ccfcpp.engine.memories import ClientMemories
 from ccfcpp.engine.payload import pack, size
 from ccfcpp.models.state import ModelState
-from ccfcpp.runs.experiment import Arrays, Experiment, Scores, Snapshot
+from ccfcpp.runs.experiment import Arrays, Experiment, Scores, Snapshot, Table
 from ccfcpp.runs.local_spectra import LocalSpectra
 from supervised.algorithm import FederatedClassification
 from supervised.config import ClassifyConfig
@@ -54,12 +54,18 @@ class DeployedExperiment(Experiment[Any]):
     no_scores: Mapping[str, None] = {}
 
     def __init__(
-        self, config: MethodConfig, spec: RunSpec, members: Sequence[Member], connect: Connect
+        self,
+        config: MethodConfig,
+        spec: RunSpec,
+        members: Sequence[Member],
+        connect: Connect,
+        skipped: int = 0,
     ) -> None:
         super().__init__(config)
         self.attack.refuse_deployed()
         self.config = config
         self.spec = spec
+        self._skipped = skipped
         connected = self.availability.connected([m.id for m in members], self.randomness)
         self._members = [member for member in members if member.id in connected]
         self.absent_names = [member.name for member in members if member.id not in connected]
@@ -97,6 +103,11 @@ class DeployedExperiment(Experiment[Any]):
     def members(self) -> list[Member]:
         """The clients that take part."""
         return self._members
+
+    @property
+    def skipped(self) -> Table:
+        """Return no rows: clients keep the names of their files to themselves."""
+        return []
 
     @property
     def cohort(self) -> None:
@@ -180,6 +191,7 @@ class DeployedExperiment(Experiment[Any]):
             "dataset": "the clients' own images",
             "deployed": True,
             "samples": self.spec.samples,
+            "skipped": self._skipped,
             "held": sum(member.samples for member in self._members),
             "classes": len(self.spec.classes),
             "seed": config.seed,

@@ -1,9 +1,9 @@
 """Who has answered the server's greeting, and who may take part in a run."""
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 
 from ccfcpp.core.errors import UsageError
+from ccfcpp.core.units import counted
 from ccfcpp.deployment.link.messages import MessageError, Request, Response
 from ccfcpp.deployment.link.packet import Packet
 from ccfcpp.deployment.link.run_spec import Facts
@@ -45,9 +45,8 @@ class Reception:
         Raises:
             UsageError: It never can: too many clients cannot take part.
         """
-        agreeing = len(self._agreeing())
         wanted = self.least or max(1, len(self.names) - len(self.refused))
-        if agreeing >= wanted or (not self.waiting and self.least is None and agreeing):
+        if len(self.found) >= wanted:
             return True
         if len(self.names) - len(self.refused) < wanted or not self.waiting:
             raise UsageError(self._why_not(wanted))
@@ -62,7 +61,8 @@ class Reception:
             self.refuse(name, str(error))
         else:
             self.found[name] = facts
-            self.say(name, f"{facts.samples:,} images")
+            skipped = f", {counted(facts.skipped, 'file')} left out" if facts.skipped else ""
+            self.say(name, f"{facts.samples:,} images{skipped}")
 
     def refuse(self, name: str, reason: str) -> None:
         """Leave a client out."""
@@ -71,23 +71,8 @@ class Reception:
         self.say(name, f"cannot take part: {reason}")
 
     def admitted(self) -> dict[str, Facts]:
-        """Return the facts of those that take part, in the order of names; refuse all others."""
-        agreeing = self._agreeing()
-        for name in [name for name in self.found if name not in agreeing]:
-            others = next(iter(agreeing.values())).image_shape
-            self.refuse(
-                name,
-                f"its images are {self.found[name].image_shape}, and those of most clients "
-                f"{others}: give data.image_size, and the same number of channels",
-            )
-        return {name: agreeing[name] for name in self.names if name in agreeing}
-
-    def _agreeing(self) -> dict[str, Facts]:
-        """Return the facts of the clients whose images have the shape that most have."""
-        shapes = Counter(facts.image_shape for facts in self.found.values()).most_common(2)
-        if not shapes or (len(shapes) == 2 and shapes[0][1] == shapes[1][1]):
-            return {}
-        return {n: facts for n, facts in self.found.items() if facts.image_shape == shapes[0][0]}
+        """Return the facts of those that take part, in the order of names."""
+        return {name: self.found[name] for name in self.names if name in self.found}
 
     def _check_classes(self, facts: Facts) -> None:
         known = {name for each in self.found.values() for name in each.classes}
@@ -99,13 +84,6 @@ class Reception:
             )
 
     def _why_not(self, wanted: int) -> str:
-        shapes = {facts.image_shape: name for name, facts in self.found.items()}
-        if len(shapes) > 1:
-            (one, first), (other, second), *_ = shapes.items()
-            return (
-                f"the images of {first} are {one} and those of {second} are {other}: give "
-                "data.image_size, and let all clients have the same number of channels"
-            )
         return (
             f"{len(self.refused)} of {len(self.names)} clients cannot take part, and the run needs "
             f"{wanted}: see their reasons above"
@@ -121,4 +99,7 @@ def _facts(request: Request, packet: Packet) -> Facts:
         raise MessageError("it holds no image")
     if samples > _MOST_SAMPLES:
         raise MessageError(f"it claims {samples:,} images, over {_MOST_SAMPLES:,}")
+    sizes = response.facts.sizes
+    if not sizes.is_sound or not samples <= sizes.images <= _MOST_SAMPLES:
+        raise MessageError("what it says of its images' sizes cannot be")
     return response.facts

@@ -1,0 +1,148 @@
+"""The command ``ccfcpp inspect``."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ccfcpp.cli import flags
+from ccfcpp.cli.options import AsJson, Settings
+from ccfcpp.core.config import DataConfig, Tree
+from ccfcpp.core.config_layers import merge, parse_assignments, validated
+from ccfcpp.core.errors import UsageError
+from ccfcpp.core.units import counted, shown
+from ccfcpp.runs.given import as_tree
+
+if TYPE_CHECKING:
+    from ccfcpp.data import ImageData
+
+_MOST_LISTED = 20
+
+
+@flags.keyed(flags.INSPECTED_PARTITION, *flags.IMAGES)
+def inspect(
+    named: flags.Named,
+    photos: Annotated[
+        str,
+        typer.Argument(metavar="PHOTOS", help="A folder of images, an archive of one, or an .npz."),
+    ],
+    settings: Settings = None,
+    json_output: AsJson = False,
+) -> None:
+    """Look at images as a run would, without running: what is there, and what would be skipped.
+
+    Nothing is trained or sent. It reads every file, and says which kinds, sizes
+    and depths there are, in which size they would meet, which classes and clients
+    the folders make, and what would be left out and why. At a client of a
+    deployment it says this of the client's own images.
+    """
+    from ccfcpp.data import load
+    from ccfcpp.data.reading import check_share
+
+    tree = merge(as_tree(named), parse_assignments(settings or []))
+    config = _data_config(tree)
+    clients = tree.get("partition", {}).get("kind") in flags.BY_FOLDER
+    # What a run would refuse is named below, after all that was found.
+    data = load(photos, folders_are_clients=clients, **config.reading | {"skip": 1.0})
+    found = _found(data)
+    refusal = ""
+    if data.reading is not None:
+        try:
+            check_share(data.reading.files, config.skip, photos)
+        except UsageError as error:
+            refusal = str(error)
+    if json_output:
+        typer.echo(json.dumps({"path": photos, **found, "refused": refusal or None}))
+    else:
+        _print(photos, data, found)
+    if refusal:
+        raise UsageError(refusal)
+
+
+def _data_config(tree: Tree) -> DataConfig:
+    """The settings that concern reading.
+
+    Raises:
+        UsageError: There are others.
+    """
+    data = tree.get("data", {})
+    other = sorted(
+        {key for key in tree if key not in ("data", "partition")}
+        | {f"data.{key}" for key in data if key not in DataConfig.model_fields}
+    )
+    if other:
+        raise UsageError(
+            f"{other[0]} is nothing that concerns reading: give data.image_size, data.window, "
+            "data.skip or data.max_pixels"
+        )
+    return validated(DataConfig, data)
+
+
+def _found(data: ImageData) -> dict[str, object]:
+    """What is there, as JSON has it."""
+    reading = data.reading
+    files = [] if reading is None else reading.files
+    headers = [file.header for file in files if file.header is not None and not file.reason]
+    channels, height, width = data.images.shape[1:]
+    labels = Counter([] if data.labels is None else data.labels.tolist())
+    owners = Counter([] if data.owners is None else data.owners.tolist())
+    return {
+        "images": len(data),
+        "files": len(files),
+        "kinds": _counts(header.kind for header in headers),
+        "sizes": _counts(f"{header.width}x{header.height}" for header in headers),
+        "bits": _counts(str(header.bits) for header in headers),
+        "colour": sum(header.channels > 1 for header in headers),
+        "turned": sum(header.orientation > 1 for header in headers),
+        "several_frames": sum(header.frames > 1 for header in headers),
+        "width": width,
+        "height": height,
+        "channels": channels,
+        "classes": {name: labels[i] for i, name in enumerate(data.classes)},
+        "clients": {name: owners[i] for i, name in enumerate(data.owner_names)},
+        "empty": [] if reading is None else list(reading.empty),
+        "skipped": [] if reading is None else reading.rows,
+    }
+
+
+def _counts(values: Iterable[str]) -> dict[str, int]:
+    return dict(Counter(values).most_common())
+
+
+def _print(photos: str, data: ImageData, found: dict[str, object]) -> None:
+    from ccfcpp.cli.terminal import print_facts
+
+    reading = data.reading
+    skipped = [] if reading is None else reading.skipped
+    rows = {
+        "images": f"{len(data):,}",
+        "kinds": _listed(found["kinds"]),
+        "sizes": _listed(found["sizes"]),
+        "bits of a value": _listed(found["bits"]),
+        "in colour": str(found["colour"]),
+        "turned by EXIF": str(found["turned"]),
+        "several frames": f"{found['several_frames']}, of which the first is taken",
+        "meet at": f"{found['width']}x{found['height']} pixels, "
+        + ("in colour" if found["channels"] == 3 else "grey"),
+        "classes": _listed(found["classes"]) or "none: images lie in no folders of classes",
+        "clients": _listed(found["clients"]) or "one, without --partition folders",
+        "without an image": ", ".join(map(shown, reading.empty)) if reading else "",
+        "left out": counted(len(skipped), "file"),
+    }
+    print_facts(photos, {name: text for name, text in rows.items() if text})
+    for file in skipped[:_MOST_LISTED]:
+        typer.echo(f"left out: {shown(file.name)}: {file.reason}")
+    if len(skipped) > _MOST_LISTED:
+        typer.echo(f"and {len(skipped) - _MOST_LISTED} more: --json lists all")
+
+
+def _listed(counts: object) -> str:
+    """Return the most frequent values with how often they are there."""
+    assert isinstance(counts, dict)
+    named = ", ".join(f"{shown(name)} ({n})" for name, n in list(counts.items())[:_MOST_LISTED])
+    more = len(counts) - _MOST_LISTED
+    return named + (f", and {more} more" if more > 0 else "")

@@ -1,0 +1,47 @@
+"""How sure the assignment of an image to its cluster is, where a system tells."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor
+
+from ccfcpp.clustering.algorithm import ClusteringAlgorithm
+from ccfcpp.core.metrics import distances
+from ccfcpp.engine.client import Client
+
+
+def columns_of(found: Mapping[str, Tensor]) -> dict[str, list[object]]:
+    """Return tensors of shape (samples,) as columns of a table, floats with six digits."""
+    return {
+        name: [float(f"{x:.6g}") for x in own.tolist()] if own.is_floating_point() else own.tolist()
+        for name, own in found.items()
+    }
+
+
+def certainty(
+    algorithm: ClusteringAlgorithm[Any], known: Any, holder: Client, clusters: Tensor
+) -> dict[str, Tensor]:
+    """Return what a system says of the assignment of a holder's images.
+
+    Args:
+        algorithm: The system.
+        known: The server's state, or what clients receive of it in the end.
+        holder: Holds the images.
+        clusters: The cluster of each image, int64 of shape (samples,).
+
+    Returns:
+        Floats of shape (samples,) on the CPU: ``probability`` of the cluster, and ``distance`` to
+        its centre, Euclidean or in degrees; each only where the system has it.
+    """
+    found = {}
+    probabilities = algorithm.probabilities(known, holder)
+    if probabilities is not None:
+        own = clusters.to(probabilities.device)
+        found["probability"] = probabilities.gather(1, own[:, None]).squeeze(1).cpu()
+    centres = algorithm.centres(known) if hasattr(known, "centroids") else None
+    points = None if centres is None else algorithm.represent(known, holder)
+    if centres is not None and points is not None:
+        own = clusters.to(points.device)
+        apart = distances(points, own, centres.to(points.device), algorithm.by_angle)
+        found["distance"] = apart.to(points.dtype).cpu()
+    return found

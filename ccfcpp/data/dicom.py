@@ -1,0 +1,80 @@
+"""DICOM images, by pydicom, which is an extra to install."""
+
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ccfcpp.data.bit_depth import Window, to_8_bits
+
+SUFFIXES = (".dcm", ".dicom")
+
+
+def is_dicom(head: bytes) -> bool:
+    """Return whether a file begins as DICOM does."""
+    return head[128:132] == b"DICM"
+
+
+def read(encoded: Path | BytesIO) -> Any:
+    """Parse a file; its pixels are decoded later.
+
+    Raises:
+        ValueError: It holds no image.
+    """
+    import pydicom
+
+    # Files without the preamble exist; what is no DICOM at all has no pixels.
+    dataset = pydicom.dcmread(encoded, force=True)
+    if "PixelData" not in dataset:
+        raise ValueError("it holds no DICOM image")
+    return dataset
+
+
+def is_grey(dataset: Any) -> bool:
+    """Return whether the image has one value for each pixel, and no palette."""
+    return str(dataset.PhotometricInterpretation).startswith("MONOCHROME")
+
+
+def decode(dataset: Any, window: Window | None) -> NDArray[np.uint8]:
+    """Return the first frame, uint8 of shape `(channels, height, width)`.
+
+    Grey values are rescaled by the file's slope and intercept, or its table. Then they are mapped
+    by `window`, else by the file's own first window (PS3.3 C.11.2.1.2), else by their own range,
+    where the image has more than 8 bits. In MONOCHROME1 large values are dark.
+    """
+    from pydicom.pixels.processing import apply_color_lut, apply_modality_lut
+    from pydicom.pixels.utils import pixel_array
+
+    pixels = pixel_array(dataset, index=0)  # YCbCr becomes RGB
+    if not is_grey(dataset):
+        whole: Window | None = None
+        if dataset.PhotometricInterpretation == "PALETTE COLOR":
+            pixels = apply_color_lut(pixels, dataset)
+            whole = 0, np.iinfo(pixels.dtype).max
+        found = pixels if pixels.dtype == np.uint8 else to_8_bits(pixels, whole or window)
+        return found.transpose(2, 0, 1)
+    own = _own_window(dataset)
+    if dataset.BitsStored <= 8:
+        window, own = None, own or (0, 2**dataset.BitsStored - 1)
+    grey = to_8_bits(apply_modality_lut(pixels, dataset), window or own)[None]
+    return 255 - grey if dataset.PhotometricInterpretation == "MONOCHROME1" else grey
+
+
+def _own_window(dataset: Any) -> Window | None:
+    centre, width = (_first(dataset.get(f"Window{name}")) for name in ("Center", "Width"))
+    if centre is None or width is None or width < 1:
+        return None
+    if dataset.get("VOILUTFunction", "LINEAR") == "LINEAR":
+        centre, width = centre - 0.5, width - 1
+    # A width of 1 makes a threshold.
+    half = max(width, 1e-6) / 2
+    return centre - half, centre + half
+
+
+def _first(found: Any) -> float | None:
+    """Return the first of some values, if any."""
+    if found is None or found == "":
+        return None
+    return float(found[0] if isinstance(found, list | tuple) or hasattr(found, "append") else found)

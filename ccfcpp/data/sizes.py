@@ -1,0 +1,92 @@
+"""The one size and the number of channels in which images meet.
+
+Networks need images of one shape, and files differ. The shape follows from the images: from those
+of one machine, or from what each client of a deployment says of its own, with the same result.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from ccfcpp.core.config import Section
+
+Shape = tuple[int, int, int]
+"""Channels, height and width."""
+
+SIDES = (8, 16, 32, 64)
+"""Sides of the squares to which images of different sizes are resized."""
+LARGEST_KEPT = 256
+"""Images of one size keep it up to so many pixels a side."""
+_NEARLY_ALL = 0.9
+_MOST_LISTED = 20
+
+Number = Annotated[int, Field(ge=0, le=10**9)]
+Positive = Annotated[int, Field(ge=1, le=10**9)]
+Listed = tuple[Positive, Positive, Positive]
+
+
+class Sizes(Section):
+    """How large some images are, as far as the shape in which they meet depends on it.
+
+    Attributes:
+        images: How many there are.
+        channels: 1 where all are grey, else 3.
+        common: Height, width and number of images of the most frequent sizes, 20 at most.
+        reaching: Of how many the shorter side has at least 8, 16, 32 and 64 pixels.
+    """
+
+    images: Number
+    channels: Literal[1, 3]
+    common: Annotated[tuple[Listed, ...], Field(max_length=_MOST_LISTED)]
+    reaching: tuple[Number, Number, Number, Number]
+
+    @staticmethod
+    def of(sizes: Iterable[tuple[int, int]], colour: bool) -> "Sizes":
+        """Describe images of the given heights and widths."""
+        counts = Counter(sizes)
+        # Of equally frequent ones the smallest, whatever the order of the images.
+        common = sorted(counts.items(), key=lambda each: (-each[1], each[0]))[:_MOST_LISTED]
+        a, b, c, d = (sum(n for size, n in counts.items() if min(size) >= side) for side in SIDES)
+        return Sizes(
+            images=counts.total(),
+            channels=3 if colour else 1,
+            common=tuple((*size, n) for size, n in common),
+            reaching=(a, b, c, d),
+        )
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether the numbers can be those of images."""
+        listed = sum(n for _, _, n in self.common)
+        return 0 < listed <= self.images and max(self.reaching) <= self.images
+
+
+def settled(found: Sequence[Sizes], image_size: int | None = None) -> Shape:
+    """Return the shape in which images meet.
+
+    Grey images become colour images where there are any of these. A size that nine of ten images
+    have is kept, up to 256 pixels a side, and the others are resized to it. Otherwise all become
+    squares, of the largest side among 8, 16, 32 and 64 that the shorter side of at least half of
+    the images reaches.
+
+    Args:
+        found: What is known of the images: of one client, or of several.
+        image_size: Height and width that the user has chosen.
+    """
+    channels = max(each.channels for each in found)
+    if image_size is not None:
+        return channels, image_size, image_size
+    images = sum(each.images for each in found)
+    counts = Counter[tuple[int, int]]()
+    for each in found:
+        for height, width, n in each.common:
+            counts[height, width] += n
+    (height, width), most = counts.most_common(1)[0]
+    if most >= _NEARLY_ALL * images and max(height, width) <= LARGEST_KEPT:
+        return channels, height, width
+    reaching = [sum(numbers) for numbers in zip(*(s.reaching for s in found), strict=True)]
+    reached = (side for side, n in zip(SIDES, reaching, strict=True) if 2 * n >= images)
+    side = max(reached, default=SIDES[0])
+    return channels, side, side

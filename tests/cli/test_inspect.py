@@ -1,0 +1,141 @@
+"""What a user sees of photos before a run, and their names after it."""
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.support import traps
+from tests.support.command import TINY_SCAN, ccfcpp, succeeded
+from tests.support.traps import COLOUR, GREY, Trap
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    """Two clients with photos of two sizes, one damaged file each, and a client without photos."""
+    folder = tmp_path / "photos"
+    small, large = traps.last(COLOUR[:, :18, :20]), traps.scaled(GREY[0], 0, 4095)
+    for client in ("lisbon", "oslo, old town"):
+        files = [Trap(f"{client}/small {n}.png", traps.encoded(small, "PNG")) for n in range(4)]
+        files += [Trap(f"{client}/=large {n}.png", traps.encoded(large, "PNG")) for n in range(4)]
+        traps.write(
+            folder, [*files, Trap(f"{client}/cut\n.png", b"cut"), Trap(f"{client}/a.md", b"x")]
+        )
+    (folder / "prague").mkdir()
+    return folder
+
+
+def test_inspect_says_what_a_run_would_find(photos: Path) -> None:
+    arguments = ("inspect", photos, "--partition", "folders", "--skip", "20%")
+    told: dict[str, Any] = json.loads(succeeded(*arguments, "--json").stdout)
+    skipped = told.pop("skipped")
+    assert told == {
+        "path": str(photos),
+        "images": 16,
+        "files": 20,
+        "kinds": {"PNG": 16},
+        "sizes": {"32x24": 8, "20x18": 8},
+        "bits": {"16": 8, "8": 8},
+        "colour": 8,
+        "turned": 0,
+        "several_frames": 0,
+        "width": 16,
+        "height": 16,
+        "channels": 3,
+        "classes": {},
+        "clients": {"lisbon": 8, "oslo, old town": 8},
+        "empty": ["prague"],
+        "refused": None,
+    }
+    assert {each["file"] for each in skipped} == {
+        f"{client}/{name}"
+        for client in ("lisbon", "oslo, old town")
+        for name in ("cut\n.png", "a.md")
+    }
+    shown = succeeded(*arguments).stdout
+    assert "16x16 pixels, in colour" in shown
+    assert "left out: 'lisbon/cut\\n.png': it is no image" in shown
+
+
+def test_inspect_shows_everything_and_refuses_as_a_run_would(photos: Path) -> None:
+    result = ccfcpp("inspect", photos, "--json")
+    assert result.code == 2
+    told = json.loads(result.stdout)
+    assert told["images"] == 16
+    assert told["refused"].startswith("2 of the 18 images in ")
+    assert result.stderr == f"error: {' '.join(told['refused'].split())}\n"
+    for flags, complaint in (
+        (("--window", "5"), "--window 5 is refused: it should be the values that become black"),
+        (("--skip", "many"), "--skip many is refused: it should be a share, such as 5%"),
+        (("--set", "scan.steps=3"), "scan is nothing that concerns reading"),
+        (("--set", "data.image_size=0"), "image_size = 0 is refused"),
+    ):
+        result = ccfcpp("inspect", photos, *flags)
+        assert (result.code, result.stdout) == (2, "")
+        assert complaint in result.stderr
+    assert "there is no folder nothere/" in ccfcpp("inspect", "nothere/").stderr
+
+
+def rows_in(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_names_travel_through_a_run(photos: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    scan = TINY_SCAN[:2] + TINY_SCAN[4:]
+    arguments = ("--dataset", photos, "--partition", "folders", "--clusters", 3, *scan)
+    result = ccfcpp("cluster", *arguments, "--out", run)
+    assert result.code == 2
+    assert "2 of the 18 images in" in result.stderr
+    assert not run.exists()
+    result = succeeded("cluster", *arguments, "--skip", "20%", "--out", run)
+    assert "16 images of 16x16 pixels" in result.stderr
+    assert "images of 20x18 to 32x24 pixels become 16x16" in result.stderr
+    assert "4 files left out, with reasons in skipped.csv: 'lisbon/cut\\n.png'" in result.stderr
+    assert "no image is in prague" in result.stderr
+    assert json.loads((run / "summary.json").read_text())["skipped"] == 4
+    assert len(rows_in(run / "skipped.csv")) == 4
+
+    rows = rows_in(run / "clusters.csv")
+    arrays = np.load(run / "assignments.npz")
+    assert [row["file"] for row in rows] == arrays["name"].tolist()
+    assert "lisbon/=large 0.png" in arrays["name"].tolist()
+    assert {row["client"] for row in rows} == {"lisbon", "oslo, old town"}
+    for name, kind in (("cluster", int), ("probability", float), ("distance", float)):
+        np.testing.assert_allclose([kind(row[name]) for row in rows], arrays[name], rtol=1e-5)
+
+    succeeded("report", run)
+    nearest = rows_in(run / "figures" / "nearest.csv")
+    assert {arrays["name"][int(row["image"])] == row["file"] for row in nearest} == {True}
+    page = (run / "report.html").read_text()
+    assert "lisbon/=large 0.png" in page
+    assert "files left out" in page
+
+    out = tmp_path / "again.csv"
+    succeeded("predict", run, photos, "--out", out)
+    again = {row.pop("file"): row for row in rows_in(out)}
+    assert len(rows_in(tmp_path / "again-skipped.csv")) == 4
+    for row in rows:
+        found = again[row["file"]]
+        assert found["cluster"] == row["cluster"]
+        assert float(found["probability"]) == pytest.approx(float(row["probability"]), rel=1e-4)
+        assert float(found["distance"]) == pytest.approx(float(row["distance"]), rel=1e-3)
+
+
+def test_clients_of_an_npz_count(tmp_path: Path) -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (12, 8, 8), np.uint8)
+    clients = np.repeat(["b", "a", "c"], 4)
+    np.savez(tmp_path / "mine.npz", images=pixels, clients=clients)
+    run = tmp_path / "run"
+    options = ("--partition", "folders", "--clusters", 2, "--method", "k-fed")
+    succeeded("cluster", "--dataset", tmp_path / "mine.npz", *options, "--out", run)
+    assert [row["client"] for row in rows_in(run / "clusters.csv")] == clients.tolist()
+    assert [row["file"] for row in rows_in(run / "clusters.csv")] == [str(n) for n in range(12)]
+    others = ("--partition", "iid", "--clients", 2, "--clusters", 2, "--method", "k-fed")
+    out = ("--out", tmp_path / "other")
+    result = succeeded("cluster", "--dataset", tmp_path / "mine.npz", *others, *out)
+    assert "mine.npz are not used: see --partition" in result.stderr

@@ -1,0 +1,297 @@
+"""A folder of files on which readers of images stumble, each with what must come of it."""
+
+import io
+import os
+import struct
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+Pixels = NDArray[np.uint8]
+HEIGHT, WIDTH = 24, 32
+
+_RAMP = np.rint(np.linspace(0, 255, HEIGHT * WIDTH)).astype(np.uint8).reshape(HEIGHT, WIDTH)
+GREY: Pixels = _RAMP[None]
+"""From 0 to 255, unlike its turned and mirrored images, of shape (1, height, width)."""
+COLOUR: Pixels = np.stack([_RAMP, 255 - _RAMP, _RAMP[:, ::-1]])
+
+
+@dataclass(frozen=True)
+class Trap:
+    """A file.
+
+    Attributes:
+        name: Its path.
+        content: Its bytes.
+        pixels: What must be read, uint8 of shape (channels, height, width); None where it must be
+            left out.
+        reason: Part of why it is left out.
+        tolerance: The largest difference of a value, for formats that lose some.
+        counts: Whether it counts as an image that could not be read.
+    """
+
+    name: str
+    content: bytes
+    pixels: Pixels | None = None
+    reason: str = ""
+    tolerance: int = 0
+    counts: bool = True
+
+
+def write(folder: Path, traps: list[Trap]) -> None:
+    """Write files into a folder."""
+    for trap in traps:
+        path = folder / trap.name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(trap.content)
+
+
+def encoded(pixels: NDArray[Any] | Image.Image, form: str, **options: Any) -> bytes:
+    """Encode (height, width) or (height, width, channels), or an image of PIL."""
+    image = pixels if isinstance(pixels, Image.Image) else Image.fromarray(pixels)
+    buffer = io.BytesIO()
+    image.save(buffer, form, **options)
+    return buffer.getvalue()
+
+
+def last(pixels: Pixels) -> Pixels:
+    """Move the channels behind."""
+    return np.ascontiguousarray(pixels.transpose(1, 2, 0))
+
+
+def stored(pixels: Pixels, orientation: int) -> Pixels:
+    """How an upright image lies in a file whose EXIF has an orientation.
+
+    By the table of the EXIF standard: at which side of the scene row 0 and column 0 are.
+    """
+    row_0, column_0 = {
+        1: ("top", "left"),
+        2: ("top", "right"),
+        3: ("bottom", "right"),
+        4: ("bottom", "left"),
+        5: ("left", "top"),
+        6: ("right", "top"),
+        7: ("right", "bottom"),
+        8: ("left", "bottom"),
+    }[orientation]
+    height, width = pixels.shape[:2]
+    turned = row_0 in ("left", "right")
+    rows, columns = (width, height) if turned else (height, width)
+    found = np.empty((rows, columns, *pixels.shape[2:]), np.uint8)
+    for row in range(rows):
+        for column in range(columns):
+            across, down = (row, column) if turned else (column, row)
+            side_across, side_down = (row_0, column_0) if turned else (column_0, row_0)
+            x = across if side_across == "left" else width - 1 - across
+            y = down if side_down == "top" else height - 1 - down
+            found[row, column] = pixels[y, x]
+    return found
+
+
+def png_of_16_bits(values: NDArray[np.uint16], colour_type: int) -> bytes:
+    """Encode (height, width, channels) of 16 bits, of which PIL writes no colours."""
+    height, width, _ = values.shape
+    rows = b"".join(b"\0" + row.astype(">u2").tobytes() for row in values)
+    header = struct.pack(">IIBBBBB", width, height, 16, colour_type, 0, 0, 0)
+    parts = ((b"IHDR", header), (b"IDAT", zlib.compress(rows)), (b"IEND", b""))
+    return b"\x89PNG\r\n\x1a\n" + b"".join(
+        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        for kind, data in parts
+    )
+
+
+def tiff_of_16_bits(values: NDArray[np.uint16], photometric: int, deflated: bool) -> bytes:
+    """Encode (height, width, channels) of 16 bits, little-endian."""
+    height, width, channels = values.shape
+    data = values.astype("<u2").tobytes()
+    data = zlib.compress(data) if deflated else data
+    bits = struct.pack(f"<{channels}H", *[16] * channels)
+    start = 8 + len(bits) + len(data)
+    tags = [
+        (256, 4, 1, width),
+        (257, 4, 1, height),
+        (258, 3, channels, 8 if channels > 2 else 16),
+        (259, 3, 1, 8 if deflated else 1),
+        (262, 3, 1, photometric),
+        (273, 4, 1, 8 + len(bits)),
+        (277, 3, 1, channels),
+        (278, 4, 1, height),
+        (279, 4, 1, len(data)),
+    ]
+    entries = b"".join(struct.pack("<HHII", *tag) for tag in tags)
+    head = b"II*\0" + struct.pack("<I", start)
+    return head + bits + data + struct.pack("<H", len(tags)) + entries + b"\0\0\0\0"
+
+
+def dicom(pixels: NDArray[Any], preamble: bool = True, **elements: Any) -> bytes:
+    """Encode (height, width), (frames, height, width) or RGB as DICOM."""
+    from pydicom.dataset import Dataset, FileMetaDataset
+    from pydicom.uid import ExplicitVRLittleEndian, SecondaryCaptureImageStorage, generate_uid
+
+    dataset = Dataset()
+    dataset.file_meta = FileMetaDataset()
+    dataset.file_meta.TransferSyntaxUID = ExplicitVRLittleEndian
+    dataset.file_meta.MediaStorageSOPClassUID = SecondaryCaptureImageStorage
+    dataset.file_meta.MediaStorageSOPInstanceUID = generate_uid()
+    samples = 3 if pixels.shape[-1] == 3 else 1
+    dataset.SOPClassUID = SecondaryCaptureImageStorage
+    dataset.SOPInstanceUID = dataset.file_meta.MediaStorageSOPInstanceUID
+    dataset.Rows, dataset.Columns = pixels.shape[:2] if samples == 3 else pixels.shape[-2:]
+    dataset.SamplesPerPixel = samples
+    if samples == 3:
+        dataset.PlanarConfiguration = 0
+    dataset.PhotometricInterpretation = "RGB" if samples == 3 else "MONOCHROME2"
+    dataset.BitsAllocated = 8 * pixels.dtype.itemsize
+    dataset.BitsStored = 8 if pixels.dtype == np.uint8 else 12
+    dataset.HighBit = dataset.BitsStored - 1
+    dataset.PixelRepresentation = int(pixels.dtype.kind == "i")
+    if samples == 1 and pixels.ndim == 3:
+        dataset.NumberOfFrames = len(pixels)
+    for name, value in elements.items():
+        setattr(dataset, name, value)
+    dataset.PixelData = pixels.tobytes()
+    buffer = io.BytesIO()
+    dataset.save_as(buffer, enforce_file_format=True)
+    content = buffer.getvalue()
+    return content if preamble else content[132:]
+
+
+def scaled(pixels: Pixels, low: int, high: int, kind: type = np.uint16) -> NDArray[Any]:
+    """Stretch 0 to 255 to another range of integers."""
+    return np.rint(low + pixels.astype(float) * ((high - low) / 255)).astype(kind)
+
+
+def orientations() -> Iterator[Trap]:
+    """The eight of EXIF, in the formats that have it."""
+    lossless: dict[str, tuple[str, dict[str, Any], int]] = {
+        "jpg": ("JPEG", {"quality": 100, "subsampling": 0}, 6),
+        "tif": ("TIFF", {}, 0),
+        "png": ("PNG", {}, 0),
+        "webp": ("WEBP", {"lossless": True}, 0),
+    }
+    for orientation in range(1, 9):
+        exif = Image.Exif()
+        exif[274] = orientation
+        for suffix, (form, options, tolerance) in lossless.items():
+            content = encoded(stored(last(COLOUR), orientation), form, exif=exif, **options)
+            yield Trap(f"exif {orientation}.{suffix}", content, COLOUR, tolerance=tolerance)
+
+
+def depths() -> Iterator[Trap]:
+    """More than 8 bits, in containers of 16 and 32."""
+    grey = GREY[0]
+    for bits, (low, high) in {10: (0, 1023), 12: (90, 1000), 16: (0, 65535)}.items():
+        yield Trap(f"{bits} bits.png", encoded(scaled(grey, low, high), "PNG"), GREY)
+        yield Trap(f"{bits} bits.tif", encoded(scaled(grey, low, high), "TIFF"), GREY)
+    yield Trap("signed.tif", encoded(scaled(grey, -1000, 3000, np.int32), "TIFF"), GREY)
+    yield Trap("floats.tif", encoded((grey / 255).astype(np.float32), "TIFF"), GREY)
+    yield Trap(
+        "white is 0.tif", tiff_of_16_bits(65535 - scaled(last(GREY), 0, 65535), 0, False), GREY
+    )
+    colour = scaled(last(COLOUR), 0, 4095)
+    alpha = np.full((HEIGHT, WIDTH, 1), 9, np.uint16)
+    yield Trap("12 bits in colour.png", png_of_16_bits(colour, 2), COLOUR)
+    yield Trap("12 bits with alpha.png", png_of_16_bits(np.dstack([colour, alpha]), 6), COLOUR)
+    both = np.dstack([scaled(last(GREY), 0, 4095), alpha])
+    yield Trap("12 bits, grey with alpha.png", png_of_16_bits(both, 4), GREY)
+    for deflated in (False, True):
+        content = tiff_of_16_bits(colour, 2, deflated)
+        yield Trap(f"12 bits in colour, {deflated}.tif", content, COLOUR)
+
+
+def modes() -> Iterator[Trap]:
+    """Colours in other forms, and files with several images."""
+    colour, grey = Image.fromarray(last(COLOUR)), Image.fromarray(GREY[0])
+    yield Trap(
+        "cmyk.jpg", encoded(colour.convert("CMYK"), "JPEG", quality=100), COLOUR, tolerance=9
+    )
+    yield Trap("cmyk.tif", encoded(colour.convert("CMYK"), "TIFF"), COLOUR, tolerance=1)
+    transparent = colour.copy()
+    transparent.putalpha(0)
+    yield Trap("rgba.png", encoded(transparent, "PNG"), COLOUR)
+    yield Trap("la.png", encoded(grey.convert("LA"), "PNG"), GREY)
+    palette = colour.quantize(16)
+    expected = np.asarray(palette.convert("RGB")).transpose(2, 0, 1)
+    yield Trap("palette.png", encoded(palette, "PNG"), expected)
+    others = [Image.new("P", palette.size), Image.new("P", palette.size, 1)]
+    moving = encoded(palette, "GIF", save_all=True, append_images=others)
+    yield Trap("moving.gif", moving, expected)
+    pages = encoded(colour, "TIFF", save_all=True, append_images=[Image.new("RGB", (5, 5))])
+    yield Trap("pages.tif", pages, COLOUR)
+    yield Trap("a.jp2", encoded(colour, "JPEG2000"), COLOUR)
+
+
+def names() -> Iterator[Trap]:
+    """Odd names, and names that say nothing of the kind."""
+    png = encoded(last(COLOUR), "PNG")
+    for name in ("ünï 日本.png", "a, b;c.png", "a\nb.png", "=1+1.png", "deep/er/still/a.png"):
+        yield Trap(name, png, COLOUR)
+    yield Trap(os.fsdecode(b"\xff\xfe.png"), png, COLOUR)
+    yield Trap("IMG_0001", png, COLOUR)
+    yield Trap("no image by its name.dat", png, COLOUR)
+    yield Trap("a PNG.jpg", png, COLOUR)
+
+
+def dicoms() -> Iterator[Trap]:
+    """DICOM files; pydicom must be there."""
+    grey = GREY[0]
+    x_ray = scaled(grey, 40, 1000)
+    inverted: dict[str, Any] = {"PhotometricInterpretation": "MONOCHROME1"}
+    rescaled: dict[str, Any] = {"RescaleSlope": 2, "RescaleIntercept": -1024}
+    yield Trap("12 bits.dcm", dicom(x_ray), GREY)
+    yield Trap("12 bits in no suffix", dicom(x_ray), GREY)
+    yield Trap("without preamble.dcm", dicom(x_ray, preamble=False), GREY)
+    yield Trap("monochrome 1.dcm", dicom(scaled(255 - grey, 0, 4095), **inverted), GREY)
+    yield Trap("rescaled.dcm", dicom(x_ray, **rescaled), GREY)
+    # Of the values from -944 to 976 those from -144 to 656 are shown.
+    window: dict[str, Any] = {"WindowCenter": ["256.5", "1"], "WindowWidth": ["801", "1"]}
+    shown = (2.0 * x_ray - 1024 + 144).clip(0, 800) * 255 / 800
+    expected = np.rint(shown).astype(np.uint8)[None]
+    yield Trap("own window.dcm", dicom(x_ray, **rescaled, **window), expected)
+    yield Trap("frames.dcm", dicom(np.stack([x_ray, np.zeros_like(x_ray)])), GREY)
+    yield Trap("8 bits.dcm", dicom((grey // 2 + 20).astype(np.uint8)), (GREY // 2 + 20))
+    dark = dicom(255 - grey // 2, **inverted)
+    yield Trap("8 bits, monochrome 1.dcm", dark, GREY // 2)
+    yield Trap("colour.dcm", dicom(last(COLOUR)), COLOUR)
+
+
+def heics() -> Iterator[Trap]:
+    """HEIC files; pillow-heif must be there."""
+    import pillow_heif
+
+    for orientation in (1, 6):
+        image = Image.fromarray(stored(last(COLOUR), orientation))
+        exif = Image.Exif()
+        exif[274] = orientation
+        buffer = io.BytesIO()
+        pillow_heif.from_pillow(image).save(buffer, quality=-1, chroma=444, exif=exif.tobytes())
+        yield Trap(f"{orientation}.heic", buffer.getvalue(), COLOUR, tolerance=8)
+    yield Trap("heic.jpg", buffer.getvalue(), COLOUR, tolerance=8)
+
+
+def broken() -> Iterator[Trap]:
+    """What cannot be read, or is no image."""
+    noise = np.random.default_rng(0).integers(0, 256, (HEIGHT, WIDTH, 3), np.uint8)
+    for form in ("JPEG", "PNG", "WEBP", "GIF", "TIFF"):
+        whole = encoded(noise, form)
+        yield Trap(f"cut.{form.lower()}", whole[: len(whole) // 2])
+    huge = bytearray(png_of_16_bits(np.zeros((1, 1, 1), np.uint16), 0))
+    huge[16:24] = struct.pack(">II", 60_000, 60_000)
+    huge[29:33] = struct.pack(">I", zlib.crc32(bytes(huge[12:29])))
+    yield Trap(
+        "huge.png", bytes(huge), reason="it has 60000x60000 pixels, more than data.max_pixels"
+    )
+    yield Trap("empty.jpg", b"", reason="it is empty")
+    yield Trap("text.png", b"no image", reason="it is no image")
+    yield Trap("text.dcm", b"no image at all")
+    raw = encoded(noise, "TIFF")
+    yield Trap("camera.dng", raw, reason=".dng is not read: convert it")
+    yield Trap("a.avif", b"\0\0\0 ftypavif", reason=".avif is not read: convert it")
+    yield Trap("notes.txt", b"no image", reason="it is no image", counts=False)
+    yield Trap("BM", b"BM is the beginning of a text", reason="it is no image", counts=False)
