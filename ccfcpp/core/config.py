@@ -70,7 +70,7 @@ class AvailabilityConfig(Section):
 
     disconnection_rate: Share = 0.0
     """Share of the clients that are absent for the whole run; halves of a client count up."""
-    dropout_rate: Share = 0.0
+    dropout_rate: BelowOne = 0.0
     """Probability that a client is absent from one round."""
     sample_fraction: PositiveShare = 1.0
     """Share of the connected clients that the server invites in a round."""

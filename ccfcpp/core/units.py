@@ -12,3 +12,9 @@ def bytes_in_words(count: int) -> str:
         if count >= size:
             return f"{count / size:,.1f} {unit}"
     return f"{count} bytes"
+
+
+def traffic_titles(deployed: bool) -> tuple[str, str]:
+    """Name the bytes to and from the server: they travel only if clients are on other machines."""
+    travels = "travelled" if deployed else "would travel"
+    return f"{travels} to the server", f"{travels} to clients"

@@ -67,7 +67,7 @@ def traffic(run: Run) -> Curves:
     if not run.log:
         raise CannotDrawError("no round was run")
     numbers = [row["round"] + 1 for row in run.log]
-    directions = {"received by clients": "bytes_down", "sent by clients": "bytes_up"}
+    directions = {"to clients": "bytes_down", "to the server": "bytes_up"}
     return {
         name: list(zip(numbers, np.cumsum([row[key] for row in run.log]) / 1e6, strict=True))
         for name, key in directions.items()
@@ -119,7 +119,8 @@ draw_traffic = partial(
     "bytes",
     "Bytes",
     "MB so far",
-    "Bytes that all clients together received from the server and sent to it so far.",
+    "Bytes between the server and all clients together so far. Those of a run in one process would "
+    "travel if its clients were on other machines.",
 )
 
 

@@ -81,8 +81,8 @@ def test_curves_by_round(figures: Figures, name: str) -> None:
 def test_bytes_add_up_to_those_of_the_summary(figures: Figures, run: Run) -> None:
     assert run.summary is not None
     last = {row["series"]: row["value"] for row in figures["bytes"].rows}
-    assert last["sent by clients"] == pytest.approx(run.summary["bytes_up"] / 1e6)
-    assert last["received by clients"] == pytest.approx(run.summary["bytes_down"] / 1e6)
+    assert last["to the server"] == pytest.approx(run.summary["bytes_up"] / 1e6)
+    assert last["to clients"] == pytest.approx(run.summary["bytes_down"] / 1e6)
 
 
 def test_who_took_part(figures: Figures, run: Run) -> None:
@@ -230,7 +230,7 @@ def test_several_runs_are_overlaid(overlaid: Contents) -> None:
         "CCFC",
         "FedAvg with FedDecorr",
     }
-    for name in ("scores-nmi", "scores-accuracy", "loss", "bytes-sent-by-clients"):
+    for name in ("scores-nmi", "scores-accuracy", "loss", "bytes-to-the-server"):
         assert lines(figures[name]) == curves(figures[name], "series", "round", "value")
     assert len(lines(figures["scores-nmi"])) == 2
     assert len(lines(figures["scores-accuracy"])) == len(lines(figures["loss"])) == 3
