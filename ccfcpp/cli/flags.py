@@ -19,6 +19,7 @@ from ccfcpp.core.config import RunConfig, Tree
 from ccfcpp.core.config_layers import flatten, preset
 from ccfcpp.core.errors import UsageError
 from ccfcpp.data.registry import DATASETS
+from ccfcpp.papers.comparing import ALL_SKEWS
 from supervised.classifiers import CLASSIFIERS
 
 Named = dict[str, Any]
@@ -79,7 +80,6 @@ _SYSTEMS, _CLASSIFIERS, _DATASETS = ", ".join(METHODS), ", ".join(CLASSIFIERS), 
 _IMAGES = f"One of {_DATASETS}; or an image folder, an archive of one, or an .npz file."
 _FOLDERS = "skew, classes, dirichlet, iid, or folders (each folder is a client)."
 _SKEW = "Degree of skew, 0 (random) to 1 (one class a client)."
-ALL_SKEWS = ("0", "0.25", "0.5", "0.75", "1")
 
 DATASET = Flag("dataset", _IMAGES, "NAME|PATH")
 CLUSTERING_METHOD = Flag("method", f"One of {_SYSTEMS}.", "NAME")
@@ -94,7 +94,9 @@ PRESET = Flag(
 PARTITION = Flag("partition.kind", _FOLDERS, "KIND", "partition")
 LABEL_PARTITION = replace(PARTITION, help="iid, or domain (each folder is a client).")
 SKEW = Flag("partition.p", _SKEW, "P")
-SKEWS = Flag("partition.p", "Degrees of skew.", "P,Q,…", default=",".join(ALL_SKEWS))
+SKEWS = Flag(
+    "partition.p", "Degrees of skew.", "P,Q,…", default=",".join(f"{p:g}" for p in ALL_SKEWS)
+)
 ALPHA = Flag("partition.alpha", "Dirichlet partition with this concentration; or inf.", "A")
 CLASSES_PER_CLIENT = Flag(
     "partition.classes_per_client", "Partition in which a client holds M classes.", "M"

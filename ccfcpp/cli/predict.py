@@ -48,7 +48,7 @@ def predict(
     from ccfcpp.core.files import write_whole
     from ccfcpp.data.photos import read_photos
     from ccfcpp.runs.environment import use_processors
-    from ccfcpp.runs.study import as_csv
+    from ccfcpp.runs.tables import as_csv
 
     use_processors()
     console = progress_console()

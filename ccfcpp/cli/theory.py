@@ -30,7 +30,7 @@ def verify_theory(
     from ccfcpp.core.files import write_whole
     from ccfcpp.papers.theory.verification import verify
     from ccfcpp.runs.environment import use_processors
-    from ccfcpp.runs.study import as_csv
+    from ccfcpp.runs.tables import as_csv
 
     if out is not None:
         with writable(out):

@@ -26,7 +26,8 @@ from ccfcpp.engine.client import Member
 from ccfcpp.report import numbers
 from ccfcpp.runs.experiment import Snapshot
 from ccfcpp.runs.folder import RunFolder
-from ccfcpp.runs.study import Row, Study
+from ccfcpp.runs.study import Study
+from ccfcpp.runs.tables import Row
 from supervised.classifiers import title_of
 from supervised.config import ClassifyConfig
 from supervised.experiment import ClassificationExperiment

@@ -9,7 +9,7 @@ from ccfcpp.core.units import bytes_in_words, traffic_titles
 from ccfcpp.privacy.trust import trust_rows
 from ccfcpp.report.examination import Run
 from ccfcpp.report.runs import differences
-from ccfcpp.runs.study import Row
+from ccfcpp.runs.tables import Row
 
 Table = list[dict[str, str]]
 """Rows of text, all with the same columns."""

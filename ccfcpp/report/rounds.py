@@ -13,7 +13,7 @@ from ccfcpp.report.examination import Run
 from ccfcpp.report.numbers import CannotDrawError
 from ccfcpp.report.palette import CATEGORIES, MUTED, line_style
 from ccfcpp.report.runs import Gathered, slug
-from ccfcpp.runs.study import Row
+from ccfcpp.runs.tables import Row
 
 Curve = list[tuple[int, float]]
 """Pairs of a round, counted from 1, and a value."""

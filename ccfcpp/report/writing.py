@@ -8,7 +8,7 @@ from pathlib import Path
 from ccfcpp.core.files import write_whole
 from ccfcpp.report.drawing import Drawn, style
 from ccfcpp.report.palette import INKS
-from ccfcpp.runs.study import as_csv
+from ccfcpp.runs.tables import as_csv
 
 _NO_METADATA = {"Date": None, "Creator": None, "Format": None, "Type": None}
 _PNG_DPI = 200

@@ -9,7 +9,7 @@ from ccfcpp.papers.reproduction.findings import Findings
 from ccfcpp.papers.reproduction.results import Result, images
 from ccfcpp.papers.reproduction.scores import Place, ScoreTable
 from ccfcpp.report.writing import as_svg, write_figure
-from ccfcpp.runs.study import Row, as_csv, as_markdown
+from ccfcpp.runs.tables import Row, as_csv, as_markdown
 
 _OF_A_SESSION = ("revision", "processor", "threads", "device", "cuda_device")
 
