@@ -10,6 +10,7 @@ from ccfcpp.cli.options import Asked, ShowProfile, running
 from ccfcpp.cli.single import Rows, Shown
 from ccfcpp.cli.terminal import score_rows
 from ccfcpp.clustering.config import ClusterConfig
+from ccfcpp.clustering.judged import judged_rows, sizes_table
 from ccfcpp.clustering.methods import METHODS
 from ccfcpp.clustering.own_images import in_words
 from ccfcpp.clustering.running import CLUSTERING
@@ -40,6 +41,9 @@ FLAGS = (
     *flags.MACHINE,
     flags.TENSORBOARD,
 )
+
+_MOST_ROWS = 12
+"""Of a table of clients, and of its columns, in a terminal."""
 
 
 @running(*FLAGS)
@@ -93,12 +97,19 @@ def _rows(config: ClusterConfig, summary: Summary) -> Rows:
         "rounds": _rounds(summary),
         "leaves a client": summary["sends"],
         **(score_rows(summary) if labelled else {"scores": "none: the images have no labels"}),
+        **judged_rows(summary),
         **{
             title: f"NMI {summary[key]['nmi']:.4f}, Kappa {summary[key]['kappa']:.4f}"
             for title, key in apart.items()
             if summary["scores_absent"] is not None
         },
     }
+
+
+def _tables(summary: Summary) -> dict[str, list[Rows]]:
+    rows = sizes_table(summary)
+    fits = rows and len(rows) <= _MOST_ROWS and len(rows[0]) <= _MOST_ROWS
+    return {"Images of each client in each cluster": rows} if fits else {}
 
 
 def _rounds(summary: Summary) -> str:
@@ -110,5 +121,13 @@ def _rounds(summary: Summary) -> str:
 
 
 _SHOWN = Shown(
-    CLUSTERING, ("nmi", "NMI"), _heading, _worth_naming, _found, _title, _rows, notes=_notes
+    CLUSTERING,
+    ("nmi", "NMI"),
+    _heading,
+    _worth_naming,
+    _found,
+    _title,
+    _rows,
+    notes=_notes,
+    tables=_tables,
 )

@@ -144,6 +144,11 @@ class Run(_Known):
         centroids = self.seen.centroids
         return len(self.seen.class_names) if centroids is None else len(centroids)
 
+    @property
+    def groups_asked(self) -> int:
+        """The number of clusters k that the run was asked for."""
+        return int(self.facts["clusters"])
+
     @cached_property
     def matched(self) -> Tensor:
         """The class of each cluster after matching, −1 for none; int64 of shape (groups,)."""

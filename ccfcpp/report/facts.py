@@ -4,6 +4,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from ccfcpp.clustering.judged import judged_rows
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.units import bytes_in_words, traffic_titles
 from ccfcpp.privacy.trust import trust_rows
@@ -85,7 +86,7 @@ def results(run: Run) -> dict[str, str]:
         "time of the rounds": f"{sum(row['seconds'] for row in run.log):,.1f} s",
     }
     scores = {title(key): f"{found[key]:.4g}" for key in _RESULTS if found.get(key) is not None}
-    return scores | _scores_by_presence(found) | costs
+    return scores | judged_rows(found) | _scores_by_presence(found) | costs
 
 
 def _scores_by_presence(summary: Row) -> dict[str, str]:

@@ -14,7 +14,7 @@ from ccfcpp.core.errors import StoppedError
 from ccfcpp.core.profiling import section
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.data import ImageData
-from ccfcpp.engine.algorithm import Algorithm, Crew
+from ccfcpp.engine.algorithm import Algorithm, Crew, Epilogue
 from ccfcpp.engine.availability import Availability
 from ccfcpp.engine.checkpoint import load_checkpoint
 from ccfcpp.engine.client import Client, Member
@@ -139,6 +139,11 @@ class Experiment(ABC, Generic[State]):
     def describe(self) -> Json:
         """Return the setting, for the summary."""
 
+    @property
+    def epilogue(self) -> Epilogue | None:
+        """Exchanges after the last round, if any."""
+        return None
+
     def model_facts(self) -> dict[str, str]:
         """Return what using the model needs beside the configuration, for its file's header."""
         return {}
@@ -193,6 +198,8 @@ class Experiment(ABC, Generic[State]):
                     raise StoppedError
         result, arrays = self.results(state, memories, local)
         summary = self.describe() | history.describe(self.members) | result
+        if self.epilogue is not None:
+            summary = self._ended(self.epilogue, federation, state, history.rounds) | summary
         if self.cohort is not None:
             summary["cohort"] = self.cohort
         if self.protection is not None:
@@ -201,6 +208,27 @@ class Experiment(ABC, Generic[State]):
         summary["out"] = str(folder.path)
         folder.write_results(summary, state, arrays, self.pictures(state), self.model_facts())
         return summary
+
+    def _ended(
+        self,
+        epilogue: Epilogue,
+        federation: Federation[State, Transport],
+        state: State,
+        number: int,
+    ) -> Summary:
+        """Run the exchanges after the last round; their bytes are no part of the rounds'."""
+        known = epilogue.begin(state)
+        if known is None:
+            return epilogue.describe(None)
+        known, report = federation.run_works(epilogue.works(known), known, number)
+        return epilogue.describe(known) | {
+            "epilogue": {
+                "clients": len(report.clients),
+                "seconds": round(report.seconds, 3),
+                "bytes_down": report.bytes_down,
+                "bytes_up": report.bytes_up,
+            }
+        }
 
     def trained(self) -> tuple[State, int]:
         """Run all rounds in memory, and return the last state and the number of rounds."""
@@ -231,13 +259,19 @@ class Experiment(ABC, Generic[State]):
     @cached_property
     def client_side(self) -> ClientSide:
         """The system's work of the clients, all of which are in this process."""
+        return self.algorithm.client_side(self._crew)
+
+    @property
+    def _crew(self) -> Crew:
         together = self.availability.invited(len(self.clients))
         least, bounding = self.privacy.smallest_count, bounding_of(self.privacy)
-        return self.algorithm.client_side(Crew.of(self.clients, together, bounding, least))
+        return Crew.of(self.clients, together, bounding, least)
 
     def transport(self, memories: ClientMemories) -> Transport:
         """Return the clients of this process, with protection and attacks around their work."""
         works, merges = self.hostility.works(self.client_side.works), not self.hostility.is_on
+        if self.epilogue is not None:
+            works = {**works, **self.epilogue.client_works(self._crew)}
         if self.protection:
             works, merges = self.protection.works(works), merges and self.protection.merges
         side = ClientSide(works, self.client_side.cohort)

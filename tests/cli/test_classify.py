@@ -292,7 +292,7 @@ def test_a_grid_is_a_table_in_the_files_order(tmp_path: Path) -> None:
     assert cells == [(m, d) for m in ("fedprox", "fedavg") for d in ("none", "feddecorr")]
     markdown = (run / "table.md").read_text().splitlines()
     assert (markdown[0], len(markdown)) == ("One seed", 8)
-    for row, line in zip(rows, markdown[2:], strict=True):
+    for row, line in zip(rows, markdown[4:], strict=True):
         assert f"{float(row['accuracy']):.4g}" in line
         assert f"{float(row['accuracy']):.4g}" in result.stdout
 

@@ -24,6 +24,7 @@ from ccfcpp.report.drawing import Drawn, plain, power, short, thinned
 from ccfcpp.report.examination import Run, examine
 from ccfcpp.report.rounds import STATES
 from ccfcpp.report.runs import labelled
+from tests.support.command import succeeded
 
 Figures = Mapping[str, Drawn]
 
@@ -246,6 +247,7 @@ def test_classifiers_have_no_centroids(classifier_run: Path) -> None:
     found = contents([examine(classifier_run)])
     assert {each.title for each in found.left_out} == {
         "Effective rank by round", "Nearest to the centroids", "Farthest from the centroids",
+        "Quality by the number of clusters", "Clients and clusters",
     }  # fmt: skip
     confusion = next(figure for figure in found.figures if figure.name == "confusion")
     assert "predicted class" in confusion.rows[0]
@@ -364,3 +366,25 @@ def test_long_names_keep_what_tells_them_apart() -> None:
 def test_powers_of_ten_are_written_out() -> None:
     assert (power(1e-12), power(1), power(100)) == ("10⁻¹²", "10⁰", "10²")
     assert plain(-1234.5) == "\N{MINUS SIGN}1,234.5"
+
+
+def test_runs_with_different_k_are_lines_over_k(tmp_path: Path) -> None:
+    runs = []
+    for k in (2, 3, 4):
+        settings = ("--method", "k-fed", "--clients", 3, "--set", "data.images=60")
+        succeeded("cluster", *settings, "--clusters", k, "--out", tmp_path / str(k))
+        runs.append(examine(tmp_path / str(k)))
+    found = {figure.name: figure for figure in contents(labelled(runs)).figures}
+    for key, name in (
+        ("silhouette", "simplified-silhouette-by-k"), ("davies_bouldin", "davies-bouldin-by-k")
+    ):  # fmt: skip
+        (line,) = found[name].figure.axes[0].lines
+        assert np.asarray(line.get_xdata()).tolist() == [2, 3, 4]
+        expected = [run.summary[key] for run in runs if run.summary]
+        assert np.asarray(line.get_ydata()).tolist() == expected
+    table = [row["images"] for row in found["client-clusters-2"].rows]
+    assert sum(map(int, map(str, table))) == 60
+    # One run has no such line; and its table stands.
+    alone = {figure.name for figure in contents([runs[0]]).figures}
+    assert "client-clusters" in alone
+    assert "davies-bouldin-by-k" not in alone
