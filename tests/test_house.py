@@ -171,7 +171,10 @@ def test_the_names_at_the_top_are_there() -> None:
     assert FederatedClustering.__name__ == "FederatedClustering"
 
 
-EXTRAS = ("cryptography", "dp_accounting", "flwr", "httpx", "starlette", "tensorboard", "uvicorn")
+EXTRAS = (
+    *("cryptography", "dp_accounting", "flwr", "httpx", "mlflow", "starlette", "tensorboard"),
+    "uvicorn",
+)
 
 
 def test_without_the_extras_runs_and_reports_work(tmp_path: Path) -> None:

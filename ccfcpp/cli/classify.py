@@ -45,7 +45,7 @@ FLAGS = (
     *flags.HOSTILITY,
     flags.SEED,
     *flags.MACHINE,
-    flags.TENSORBOARD,
+    flags.TRACK,
 )
 
 

@@ -39,7 +39,7 @@ FLAGS = (
     *flags.HOSTILITY,
     flags.SEED,
     *flags.MACHINE,
-    flags.TENSORBOARD,
+    flags.TRACK,
 )
 
 _MOST_ROWS = 12

@@ -117,7 +117,7 @@ MODEL = Flag(
     "model.name", "small, mobilenetv2, resnet18, resnet20, resnet32 or alexnet.", "NAME", "model"
 )
 SEED = Flag("seed", "Seed of all random numbers.", "S")
-TENSORBOARD = Flag("tensorboard", "Log the rounds for TensorBoard too (an extra).")
+TRACK = Flag("track", "Log the rounds for tensorboard or mlflow too (extras).", "NAME")
 ABSENCE = _titled(
     "Absent clients",
     Flag("availability.sample_fraction", "Share of the clients that are invited to a round.", "F"),

@@ -313,7 +313,7 @@ def _here(config: MethodConfig, data_root: str | None, recorded: str | None) -> 
     The folder of the data sets is the one that the user names, or that of the configuration, or the
     one that the run recorded.
     """
-    changes: Row = {"device": "auto", "tensorboard": False}
+    changes: Row = {"device": "auto", "track": "none"}
     if config.compute.precision == "tf32":  # Only GPUs have it, and only training needs it.
         changes["compute"] = {"precision": "float32"}
     values = config.model_dump(mode="json")

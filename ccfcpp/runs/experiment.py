@@ -34,7 +34,7 @@ from ccfcpp.runs.folder import RunFolder
 from ccfcpp.runs.local_spectra import LocalSpectra
 from ccfcpp.runs.paths import Json, Summary
 from ccfcpp.runs.store import History, RunStore
-from ccfcpp.runs.tensorboard import check_tensorboard
+from ccfcpp.runs.tracking import check_tracker
 
 Scores = dict[str, float]
 Observer = Callable[[RoundReport, Scores], None]
@@ -75,7 +75,7 @@ class Experiment(ABC, Generic[State]):
     Attributes:
         system: Name of the system or method that runs.
         device: Where the computation runs.
-        tensorboard: Whether rounds are logged for TensorBoard too.
+        track: For which tracker rounds are logged too.
         randomness: The run's source of random numbers.
         availability: Which clients take part.
         privacy: Settings of privacy.
@@ -100,8 +100,8 @@ class Experiment(ABC, Generic[State]):
         self.system = config.method
         self.device = choose_device(config.device)
         check_precision(config.compute.precision, self.device)
-        check_tensorboard(config.tensorboard)
-        self.tensorboard = config.tensorboard
+        check_tracker(config.track)
+        self.track = config.track
         self.randomness = Randomness(config.seed)
         self.privacy = config.section(PrivacyConfig)
         self.attack = config.section(AttackConfig)
@@ -183,7 +183,7 @@ class Experiment(ABC, Generic[State]):
         last_round = self.algorithm.rounds - 1
         local = LocalSpectra(last_round, self.local_representations, history.local_spectra)
         federation = self.federation(transport, local)
-        with folder.log(self.tensorboard) as log_round:
+        with folder.log(self.track) as log_round:
             for state, report in federation.run(state, first_round):  # noqa: B020 - the state moves on
                 with section("scores"):
                     scores = self.scores(report.round, state, memories)

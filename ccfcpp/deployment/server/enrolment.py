@@ -26,7 +26,7 @@ from ccfcpp.engine.client import Member
 
 _LOOK = 0.5
 """Seconds between checks for clients."""
-_OF_THE_SERVER = ("dataset", "partition", "device", "tensorboard", "availability")
+_OF_THE_SERVER = ("dataset", "partition", "device", "track", "availability")
 """Settings that mean nothing to a client, such as paths on the server."""
 
 
