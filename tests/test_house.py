@@ -163,10 +163,10 @@ def test_a_run_begins_without_what_only_its_results_need(
 
 
 def test_the_names_at_the_top_are_there() -> None:
-    from ccfcpp import METHODS, FederatedClustering, load, run
+    from ccfcpp import METHODS, FederatedClustering, compare, load, report, run
 
     assert "ccfc++" in METHODS
-    assert callable(run)
+    assert all(map(callable, (run, compare, report)))
     assert callable(load)
     assert FederatedClustering.__name__ == "FederatedClustering"
 

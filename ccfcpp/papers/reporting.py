@@ -12,7 +12,7 @@ from ccfcpp.core.errors import UsageError
 from ccfcpp.runs.paths import RunPaths, refuse_full, writable
 
 if TYPE_CHECKING:
-    from ccfcpp.report.contents import Contents
+    from ccfcpp.pages.contents import Contents
 
 Say = Callable[[str], None]
 
@@ -67,10 +67,10 @@ def write_report(
 
 
 def _write_runs(runs: Sequence[Path], folder: Path, data_root: str | None, say: Say) -> Contents:
-    from ccfcpp.report.contents import contents
-    from ccfcpp.report.examination import examine
-    from ccfcpp.report.page import page
-    from ccfcpp.report.runs import labelled
+    from ccfcpp.pages.contents import contents
+    from ccfcpp.pages.examination import examine
+    from ccfcpp.pages.page import page
+    from ccfcpp.pages.runs import labelled
 
     examined = []
     for run in runs:
@@ -86,9 +86,9 @@ def _write_runs(runs: Sequence[Path], folder: Path, data_root: str | None, say: 
 
 def _write_studies(studies: Sequence[Path], folder: Path) -> Contents:
     from ccfcpp.core.files import write_whole
+    from ccfcpp.pages.page import study_page
     from ccfcpp.papers.study_figures import study_figures
     from ccfcpp.papers.study_page import examine_studies
-    from ccfcpp.report.page import study_page
     from ccfcpp.runs.tables import as_csv
 
     examined = examine_studies(studies)
@@ -120,7 +120,7 @@ def _place(runs: Sequence[Path], out: Path | None) -> Path:
 
 def _write(folder: Path, drawn: Contents, page: Callable[[Mapping[str, str]], str]) -> None:
     from ccfcpp.core.files import write_whole
-    from ccfcpp.report.writing import as_svg, write_figure
+    from ccfcpp.pages.writing import as_svg, write_figure
 
     figures = folder / "figures"
     with writable(folder):

@@ -6,15 +6,15 @@ from dataclasses import dataclass, replace
 
 from matplotlib.ticker import LogLocator, NullFormatter
 
+from ccfcpp.pages.contents import Contents
+from ccfcpp.pages.drawing import Drawn, legend_above, paper
+from ccfcpp.pages.drawing import plain as in_full
+from ccfcpp.pages.examination import title_of_system
+from ccfcpp.pages.palette import line_style
+from ccfcpp.pages.runs import slug
 from ccfcpp.papers.reproduction.drawing import draw_scores
 from ccfcpp.papers.reproduction.results import Result, images
 from ccfcpp.papers.reproduction.scores import ANY, ScoreTable, mean_scores, plain
-from ccfcpp.report.contents import Contents
-from ccfcpp.report.drawing import Drawn, legend_above, paper
-from ccfcpp.report.drawing import plain as in_full
-from ccfcpp.report.examination import title_of_system
-from ccfcpp.report.palette import line_style
-from ccfcpp.report.runs import slug
 from ccfcpp.runs.grids import Axes
 from ccfcpp.runs.tables import over_seeds
 

@@ -7,9 +7,9 @@ from pathlib import Path
 from ccfcpp.clustering.judged import judged_rows
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.units import bytes_in_words, traffic_titles
+from ccfcpp.pages.examination import Run
+from ccfcpp.pages.runs import differences
 from ccfcpp.privacy.trust import trust_rows
-from ccfcpp.report.examination import Run
-from ccfcpp.report.runs import differences
 from ccfcpp.runs.tables import Row
 
 Table = list[dict[str, str]]

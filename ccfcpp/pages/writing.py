@@ -6,8 +6,8 @@ import warnings
 from pathlib import Path
 
 from ccfcpp.core.files import write_whole
-from ccfcpp.report.drawing import Drawn, style
-from ccfcpp.report.palette import INKS
+from ccfcpp.pages.drawing import Drawn, style
+from ccfcpp.pages.palette import INKS
 from ccfcpp.runs.tables import as_csv
 
 _NO_METADATA = {"Date": None, "Creator": None, "Format": None, "Type": None}

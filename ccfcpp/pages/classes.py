@@ -5,10 +5,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from ccfcpp.report.drawing import Drawn, colour_bar, plate, thinned
-from ccfcpp.report.examination import Run
-from ccfcpp.report.numbers import CannotDrawError, counts_by
-from ccfcpp.report.palette import Look, ink_on
+from ccfcpp.pages.drawing import Drawn, colour_bar, plate, thinned
+from ccfcpp.pages.examination import Run
+from ccfcpp.pages.numbers import CannotDrawError, counts_by
+from ccfcpp.pages.palette import Look, ink_on
 
 _MOST_DIGITS, _MOST_NUMBERED = 40, 25
 """Most digits in a row, and most rows, of a table whose cells have room for their numbers."""

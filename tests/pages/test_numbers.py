@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ccfcpp.core.metrics import covariance
-from ccfcpp.report.numbers import (
+from ccfcpp.pages.numbers import (
     all_finite,
     counts_by,
     distances,
@@ -78,7 +78,7 @@ def test_the_most_extreme_images_are_those_of_sorted_distances(
     at_a_time: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("ccfcpp.report.numbers._POINTS_AT_A_TIME", at_a_time)
+    monkeypatch.setattr("ccfcpp.pages.numbers._POINTS_AT_A_TIME", at_a_time)
     found, centroids = torch.arange(30) % 3, points[:3] * 1.5
 
     def slow(image: int) -> float:

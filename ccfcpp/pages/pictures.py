@@ -9,10 +9,10 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ccfcpp.report.classes import cluster_order
-from ccfcpp.report.drawing import WIDTH, Drawn, plate, short
-from ccfcpp.report.examination import Run
-from ccfcpp.report.numbers import CannotDrawError, distances, extremes
+from ccfcpp.pages.classes import cluster_order
+from ccfcpp.pages.drawing import WIDTH, Drawn, plate, short
+from ccfcpp.pages.examination import Run
+from ccfcpp.pages.numbers import CannotDrawError, distances, extremes
 from ccfcpp.runs.sheets import sheet
 
 _EACH, _MOST_CLUSTERS = 8, 40

@@ -8,11 +8,11 @@ from matplotlib.colors import to_rgba
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
-from ccfcpp.report.drawing import Drawn, legend_above, paper, plain, plate, short, thinned
-from ccfcpp.report.examination import Run
-from ccfcpp.report.numbers import CannotDrawError
-from ccfcpp.report.palette import CATEGORIES, MUTED, line_style
-from ccfcpp.report.runs import Gathered, slug
+from ccfcpp.pages.drawing import Drawn, legend_above, paper, plain, plate, short, thinned
+from ccfcpp.pages.examination import Run
+from ccfcpp.pages.numbers import CannotDrawError
+from ccfcpp.pages.palette import CATEGORIES, MUTED, line_style
+from ccfcpp.pages.runs import Gathered, slug
 from ccfcpp.runs.tables import Row
 
 Curve = list[tuple[int, float]]

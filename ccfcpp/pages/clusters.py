@@ -5,13 +5,14 @@ import statistics
 import torch
 from matplotlib.ticker import MaxNLocator
 
+from ccfcpp.clustering.experiment import ClusteringExperiment
 from ccfcpp.clustering.judged import MEASURES
-from ccfcpp.report.classes import table
-from ccfcpp.report.drawing import Drawn, legend_above, paper, plain
-from ccfcpp.report.examination import Run
-from ccfcpp.report.numbers import CannotDrawError
-from ccfcpp.report.palette import line_style
-from ccfcpp.report.runs import Gathered, slug
+from ccfcpp.pages.classes import table
+from ccfcpp.pages.drawing import Drawn, legend_above, paper, plain
+from ccfcpp.pages.examination import Run
+from ccfcpp.pages.numbers import CannotDrawError
+from ccfcpp.pages.palette import line_style
+from ccfcpp.pages.runs import Gathered, slug
 
 Measured = dict[str, float]
 """Values by key of ``MEASURES``."""
@@ -72,13 +73,10 @@ def sizes(run: Run) -> Drawn:
     """Draw the table of the numbers of images by client and cluster."""
     if not run.clusters_images:
         raise CannotDrawError("the run classifies images")
-    counts = torch.tensor((run.summary or {}).get("client_cluster_sizes", []))
-    if counts.numel() == 0:
-        raise CannotDrawError(
-            "the clients keep their images' clusters to themselves"
-            if run.remote
-            else "the run has not ended, or an earlier version made it"
-        )
+    if not isinstance(run.experiment, ClusteringExperiment):
+        raise CannotDrawError("clients on other machines keep the clusters of their images")
+    k, parts = run.groups_asked, run.experiment.parts
+    counts = torch.stack([run.found[part].bincount(minlength=k) for part in parts])
     names = [*map(str, range(counts.shape[1]))]
     figure = table(
         counts, counts.double(), run.clients, names, ("", "cluster"), "images of the client"
