@@ -1,9 +1,9 @@
 """Federated clustering of images: CCFC++ and the systems it is compared with, on one engine.
 
-``FederatedClustering`` clusters images in memory with scikit-learn's interface, ``run`` does what
-``ccfcpp cluster`` does, ``load`` reads a data set, ``load_model`` reads what a run has left, and
-``METHODS`` has the systems by name. Each is imported when it is first used: to import this package
-alone takes next to no time.
+``FederatedClustering`` clusters images in memory with scikit-learn's interface. ``run`` does what
+``ccfcpp cluster`` does, ``compare`` and ``report`` what the commands of these names do. ``load``
+reads a data set, ``load_model`` reads what a run has left, and ``METHODS`` has the systems by name.
+Each is imported when it is first used: to import this package alone takes next to no time.
 """
 
 import importlib
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from ccfcpp.clustering.model import load_model
     from ccfcpp.clustering.running import run
     from ccfcpp.data.sources import load
+    from ccfcpp.papers.comparing import compare
+    from ccfcpp.papers.reporting import report
 
 # With other work beside, OpenMP threads that spin while they wait make a run take about twice as
 # long (docs/performance.md). OpenMP reads this when torch is imported.
@@ -26,13 +28,24 @@ if not os.environ.keys() & {"GOMP_SPINCOUNT", "KMP_BLOCKTIME"}:
 
 __version__ = VERSION
 
-__all__ = ["METHODS", "FederatedClustering", "__version__", "load", "load_model", "run"]
+__all__ = [
+    "METHODS",
+    "FederatedClustering",
+    "__version__",
+    "compare",
+    "load",
+    "load_model",
+    "report",
+    "run",
+]
 
 _PLACES = {
     "METHODS": "ccfcpp.clustering.methods",
     "FederatedClustering": "ccfcpp.clustering.estimator",
+    "compare": "ccfcpp.papers.comparing",
     "load": "ccfcpp.data.sources",
     "load_model": "ccfcpp.clustering.model",
+    "report": "ccfcpp.papers.reporting",
     "run": "ccfcpp.clustering.running",
 }
 

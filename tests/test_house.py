@@ -163,16 +163,16 @@ def test_a_run_begins_without_what_only_its_results_need(
 
 
 def test_the_names_at_the_top_are_there() -> None:
-    from ccfcpp import METHODS, FederatedClustering, load, run
+    from ccfcpp import METHODS, FederatedClustering, compare, load, report, run
 
     assert "ccfc++" in METHODS
-    assert callable(run)
+    assert all(map(callable, (run, compare, report)))
     assert callable(load)
     assert FederatedClustering.__name__ == "FederatedClustering"
 
 
-EXTRAS = ("cryptography", "dp_accounting", "flwr", "httpx", "pillow_heif", "pydicom", "starlette",
-          "tensorboard", "uvicorn")  # fmt: skip
+EXTRAS = ("cryptography", "dp_accounting", "flwr", "httpx", "mlflow", "pillow_heif", "pydicom",
+          "starlette", "tensorboard", "uvicorn")  # fmt: skip
 
 
 def test_without_the_extras_runs_and_reports_work(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from rich.console import Console
 from ccfcpp.cli.audit import audit
 from ccfcpp.cli.classify import classify
 from ccfcpp.cli.cluster import cluster
-from ccfcpp.cli.compare import BESIDE_PUBLISHED, compare
+from ccfcpp.cli.compare import compare
 from ccfcpp.cli.datasets import datasets
 from ccfcpp.cli.flags import Command, showing_defaults
 from ccfcpp.cli.inspect import inspect
@@ -30,6 +30,7 @@ from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.core.config import RunConfig, Tree
 from ccfcpp.core.errors import FederationError, UsageError
 from ccfcpp.core.version import VERSION
+from ccfcpp.papers.comparing import BESIDE_PUBLISHED
 from supervised.config import ClassifyConfig
 
 _EXAMPLES = """Examples:

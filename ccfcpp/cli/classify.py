@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
-from contextlib import nullcontext, suppress
+from collections.abc import Iterable, Sequence
+from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 import typer
@@ -12,9 +12,8 @@ import typer
 from ccfcpp.cli import flags, terminal
 from ccfcpp.cli.options import Asked, Seeds, ShowProfile, running
 from ccfcpp.cli.single import Rows, Shown
-from ccfcpp.core.config_layers import stack
 from ccfcpp.core.errors import UsageError
-from ccfcpp.runs.given import Given, refuse_idle
+from ccfcpp.runs.given import Given, as_number, take_lists
 from ccfcpp.runs.paths import RunPaths, new_path, required_out
 from supervised.classifiers import title_of
 from supervised.config import ClassifyConfig
@@ -23,8 +22,10 @@ from supervised.running import CLASSIFICATION
 if TYPE_CHECKING:
     from ccfcpp.runs.experiment import AnyExperiment
     from ccfcpp.runs.folder import RunFolder
+    from ccfcpp.runs.grids import Order, Planned
     from ccfcpp.runs.paths import Summary
-    from ccfcpp.runs.study import Planned, Row, Study
+    from ccfcpp.runs.study import Study
+    from supervised.table import Table
 
 FLAGS = (
     flags.DATASET,
@@ -45,7 +46,7 @@ FLAGS = (
     *flags.HOSTILITY,
     flags.SEED,
     *flags.MACHINE,
-    flags.TENSORBOARD,
+    flags.TRACK,
 )
 
 
@@ -56,8 +57,9 @@ def classify(asked: Asked, seeds: Seeds = 1, profile: ShowProfile = False) -> No
     Of flags with several values, such as 0.05,0.5 for the concentration, all combinations are run.
     """
     flags.name_partition(asked.named)
-    axes = flags.take_axes(asked.named, FLAGS)
-    given = asked.given(FLAGS, "classify", "feddecorr")
+    lists = flags.take_axes(asked.named, FLAGS)
+    given, others = take_lists(ClassifyConfig, asked.given(FLAGS, "classify", "feddecorr"))
+    axes: dict[str, Sequence[object]] = {**lists, **others}
     with terminal.usage_errors():
         found = _study(asked, given, axes, seeds)
     if isinstance(found, Given):
@@ -68,7 +70,7 @@ def classify(asked: Asked, seeds: Seeds = 1, profile: ShowProfile = False) -> No
 
 
 def _study(
-    asked: Asked, given: Given, axes: dict[str, list[str]], seeds: int
+    asked: Asked, given: Given, axes: dict[str, Sequence[object]], seeds: int
 ) -> Study[ClassifyConfig] | Given:
     """The runs that were asked for, or the settings of a single one."""
     several = seeds > 1 or bool(axes)
@@ -82,38 +84,34 @@ def _study(
     if not asked.resume and not several and not given.has_grid:
         return given
 
-    from ccfcpp.runs.study import plan_grid, reopen_study
-
-    terminal.prepare()
-    if asked.resume:
-        changes = stack(ClassifyConfig, *given.layers) | axes
-        return reopen_study(path, ClassifyConfig, changes, seeds)
-    typed = {key: list(map(_number, texts)) for key, texts in axes.items()}
-    plan = plan_grid(ClassifyConfig, "classify", given.files, given.values, seeds, typed)
-    if len(plan) == 1:
-        return given.in_cell(plan[0].axes)
-    refuse_idle(given, [planned.config for planned in plan], "classify", axes)
-    return _begun(asked, plan)
-
-
-def _begun(asked: Asked, plan: list[Planned[ClassifyConfig]]) -> Study[ClassifyConfig]:
+    from ccfcpp.runs.grids import ordered, plan_grid
+    from ccfcpp.runs.growth import reopened, settled
     from ccfcpp.runs.study import Study
 
-    path = asked.out or new_path("study", plan[0].config.dataset)
-    RunPaths(path).refuse_if_taken()
-    # What can be checked before hours of work is, by the first seed of each cell.
-    for number, planned in enumerate(plan):
-        if number == 0 or planned.axes != plan[number - 1].axes:
+    terminal.prepare()
+
+    def plan(order: Order) -> list[Planned[ClassifyConfig]]:
+        return plan_grid(ClassifyConfig, "classify", order)
+
+    typed = {key: list(map(as_number, values)) for key, values in axes.items()}
+    if asked.resume:
+        study = reopened(path, ClassifyConfig, plan, given, typed, seeds)
+    else:
+        order = ordered(given.files, given.values, seeds, typed)
+        runs = plan(order)
+        if len(runs) == 1:
+            return given.in_cell(runs[0].axes)
+        path = asked.out or new_path("study", runs[0].config.dataset)
+        RunPaths(path).refuse_if_taken()
+        study = Study(path, runs, order)
+    return settled(study, given, axes, "classify", _check)
+
+
+def _check(runs: list[Planned[ClassifyConfig]]) -> None:
+    """Check what can be checked before hours of work, by the first seed of each cell."""
+    for number, planned in enumerate(runs):
+        if number == 0 or planned.axes != runs[number - 1].axes:
             CLASSIFICATION.make(planned.config, None)
-    return Study.create(path, plan)
-
-
-def _number(text: str) -> float | str:
-    """Read a number as a file would have it, so that equal values are one."""
-    for kind in (int, float):
-        with suppress(ValueError):
-            return kind(text)
-    return text
 
 
 def _run_study(study: Study[ClassifyConfig], json_output: bool) -> None:
@@ -126,23 +124,24 @@ def _run_study(study: Study[ClassifyConfig], json_output: bool) -> None:
             _tabulate(study)
 
         study.run(lambda config: CLASSIFICATION.make(config, None), run_one, finished, should_stop)
-    rows, shown = _tabulate(study)
+    table = _tabulate(study)
     if json_output:
         summaries = [summary for _, summary in study.results()]
-        typer.echo(json.dumps({"out": str(study.path), "table": rows, "runs": summaries}))
+        typer.echo(json.dumps({"out": str(study.path), "table": table.rows, "runs": summaries}))
     else:
-        terminal.print_rows(str(study.path), shown)
+        terminal.print_rows(f"{study.path}: {table.caption}", table.shown)
         typer.echo(f"as a page: {terminal.report_command(study.path)}")
 
 
-def _tabulate(study: Study[ClassifyConfig]) -> tuple[list[Row], list[Rows]]:
-    """Write the table of the runs so far; return its rows, and the same for people."""
-    from ccfcpp.runs.study import as_markdown
+def _tabulate(study: Study[ClassifyConfig]) -> Table:
+    """Write the table of the runs so far, and return it."""
+    from ccfcpp.runs.tables import as_latex, as_markdown
     from supervised.table import tabulate
 
-    rows, shown = tabulate(study.results())
-    study.write_table(rows, as_markdown(shown))
-    return rows, shown
+    table = tabulate(study.results())
+    latex = as_latex(table.caption, table.shown)
+    study.write_table(table.rows, f"{table.caption}\n\n{as_markdown(table.shown)}", latex)
+    return table
 
 
 def _heading(config: ClassifyConfig) -> str:

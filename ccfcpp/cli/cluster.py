@@ -10,6 +10,7 @@ from ccfcpp.cli.options import Asked, ShowProfile, running
 from ccfcpp.cli.single import Rows, Shown
 from ccfcpp.cli.terminal import score_rows
 from ccfcpp.clustering.config import ClusterConfig
+from ccfcpp.clustering.judged import judged_rows, sizes_table
 from ccfcpp.clustering.methods import METHODS
 from ccfcpp.clustering.own_images import in_words
 from ccfcpp.clustering.running import CLUSTERING
@@ -45,8 +46,11 @@ FLAGS = (
     *flags.HOSTILITY,
     flags.SEED,
     *flags.MACHINE,
-    flags.TENSORBOARD,
+    flags.TRACK,
 )
+
+_MOST_ROWS = 12
+"""Of a table of clients, and of its columns, in a terminal."""
 
 
 @running(*FLAGS)
@@ -102,6 +106,7 @@ def _rows(config: ClusterConfig, summary: Summary) -> Rows:
         "rounds": _rounds(summary),
         "leaves a client": summary["sends"],
         **(score_rows(summary) if labelled else {"scores": "none: the images have no labels"}),
+        **judged_rows(summary),
         **{
             title: f"NMI {summary[key]['nmi']:.4f}, Kappa {summary[key]['kappa']:.4f}"
             for title, key in apart.items()
@@ -123,6 +128,12 @@ def _found_rows(summary: Summary) -> Rows:
     }
 
 
+def _tables(summary: Summary) -> dict[str, list[Rows]]:
+    rows = sizes_table(summary)
+    fits = rows and len(rows) <= _MOST_ROWS and len(rows[0]) <= _MOST_ROWS
+    return {"Images of each client in each cluster": rows} if fits else {}
+
+
 def _rounds(summary: Summary) -> str:
     rounds = summary["rounds"]
     if "pretrain_rounds" in summary:
@@ -132,5 +143,13 @@ def _rounds(summary: Summary) -> str:
 
 
 _SHOWN = Shown(
-    CLUSTERING, ("nmi", "NMI"), _heading, _worth_naming, _found, _title, _rows, notes=_notes
+    CLUSTERING,
+    ("nmi", "NMI"),
+    _heading,
+    _worth_naming,
+    _found,
+    _title,
+    _rows,
+    notes=_notes,
+    tables=_tables,
 )

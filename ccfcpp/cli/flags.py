@@ -19,6 +19,7 @@ from ccfcpp.core.config import RunConfig, Tree
 from ccfcpp.core.config_layers import flatten, preset
 from ccfcpp.core.errors import UsageError
 from ccfcpp.data.registry import DATASETS
+from ccfcpp.papers.comparing import ALL_SKEWS
 from supervised.classifiers import CLASSIFIERS
 
 Named = dict[str, Any]
@@ -81,7 +82,6 @@ _FOLDERS = "skew, classes, dirichlet, iid, or folders (each folder is a client).
 _SKEW = "Degree of skew, 0 (random) to 1 (one class a client)."
 BY_FOLDER = ("folders", "domain")
 """The kinds of partition in which each folder is a client, of clustering and classification."""
-ALL_SKEWS = ("0", "0.25", "0.5", "0.75", "1")
 
 DATASET = Flag("dataset", _IMAGES, "NAME|PATH")
 CLUSTERING_METHOD = Flag("method", f"One of {_SYSTEMS}.", "NAME")
@@ -99,7 +99,9 @@ INSPECTED_PARTITION = Flag(
     "partition.kind", "folders, where each folder is a client.", "KIND", "partition", default="none"
 )
 SKEW = Flag("partition.p", _SKEW, "P")
-SKEWS = Flag("partition.p", "Degrees of skew.", "P,Q,…", default=",".join(ALL_SKEWS))
+SKEWS = Flag(
+    "partition.p", "Degrees of skew.", "P,Q,…", default=",".join(f"{p:g}" for p in ALL_SKEWS)
+)
 ALPHA = Flag("partition.alpha", "Dirichlet partition with this concentration; or inf.", "A")
 CLASSES_PER_CLIENT = Flag(
     "partition.classes_per_client", "Partition in which a client holds M classes.", "M"
@@ -125,7 +127,7 @@ MODEL = Flag(
     "model.name", "small, mobilenetv2, resnet18, resnet20, resnet32 or alexnet.", "NAME", "model"
 )
 SEED = Flag("seed", "Seed of all random numbers.", "S")
-TENSORBOARD = Flag("tensorboard", "Log the rounds for TensorBoard too (an extra).")
+TRACK = Flag("track", "Log the rounds for tensorboard or mlflow too (extras).", "NAME")
 ABSENCE = _titled(
     "Absent clients",
     Flag("availability.sample_fraction", "Share of the clients that are invited to a round.", "F"),

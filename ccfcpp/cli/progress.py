@@ -1,5 +1,6 @@
 """How far a run is, or the runs of a study, on stderr."""
 
+import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -182,43 +183,55 @@ def watched(
     study: Study[C],
     console: Console,
     finished: Callable[[], RenderableType] = lambda: "",
+    jobs: int = 1,
 ) -> Iterator[Callable[[], None]]:
     """Say how far runs are: live on a terminal, or else by a line a run.
 
     At first, and whenever a run has ended, ``finished`` is called; what it gives is shown below.
+    ``jobs`` runs go on at once.
 
     Yields:
         A function that looks at what has changed.
     """
     known: set[Path] = _done(study)
-    before, began = len(known), time.monotonic()
-    console.print(_header(study, before))
-
-    def left(done: int) -> str:
-        if done in (before, len(study.runs)):
-            return ""
-        each = (time.monotonic() - began) / (done - before)
-        return f", about {minutes(each * (len(study.runs) - done))} min left"
+    console.print(_header(study, len(known)))
 
     # Also at once: what ended a run before may have come between a summary and its table.
-    shown = finished()
+    shown, left = finished(), _left(study, jobs)
     with Live(console=console, auto_refresh=False, transient=True) as live:
 
         def look() -> None:
-            nonlocal known, shown
+            nonlocal known, shown, left
             done = _done(study)
             if done != known:
-                shown = finished()
+                shown, left = finished(), _left(study, jobs)
             if console.is_terminal:
-                live.update(Group(_running(study, len(done), left(len(done))), shown), refresh=True)
+                live.update(Group(_running(study, len(done), left), shown), refresh=True)
             else:
                 for folder in sorted(done - known):
-                    console.print(
-                        f"{len(done)} of {len(study.runs)} runs finished{left(len(done))}: {folder}"
-                    )
+                    console.print(f"{len(done)} of {len(study.runs)} runs finished{left}: {folder}")
             known = done
 
         yield look
+
+
+def _left(study: Study[C], jobs: int) -> str:
+    """How long all of it takes, by what runs of the same method took; empty where none is left."""
+    took: dict[str, list[float]] = {}
+    left: list[str] = []
+    for planned in study.runs:
+        method = planned.config.model_dump()["method"]
+        if study.is_finished(planned):
+            seconds = study.folder(planned).read_summary().get("seconds", 0.0)
+            took.setdefault(method, []).append(seconds)
+        else:
+            left.append(method)
+    known = [statistics.fmean(took[method]) for method in left if method in took]
+    if not known:
+        return ""
+    others = list(dict.fromkeys(method for method in left if method not in took))
+    more = f" and an unknown time for {', '.join(others)}" if others else ""
+    return f", about {minutes(sum(known) / min(jobs, len(left)))} min{more} left"
 
 
 def _done(study: Study[C]) -> set[Path]:

@@ -16,6 +16,7 @@ from ccfcpp.cli import flags, terminal
 from ccfcpp.cli.attendance import Attendance
 from ccfcpp.cli.options import Asked, running
 from ccfcpp.cli.single import protection
+from ccfcpp.clustering.judged import judged_rows
 from ccfcpp.clustering.own_images import settings_over_a_network
 from ccfcpp.clustering.running import CLUSTERING
 from ccfcpp.core.config import Tree
@@ -277,6 +278,7 @@ def _print_summary(summary: Summary) -> None:
         "leaves a client": ", ".join(summary["kinds"]),
         **terminal.score_rows(summary, "no client tells"),
         "scored by": f"{told} of {summary['connected']} clients",
+        **judged_rows(summary),
         **trust_rows(summary),
         **terminal.traffic_rows(summary),
     }

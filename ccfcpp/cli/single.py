@@ -89,6 +89,7 @@ class Shown(Generic[M, E]):
         worth_naming: Flags of which a user should know what holds without them.
         found: What holds by default where it follows from the images, by dotted key.
         notes: What else the images lead to, a line each.
+        tables: Tables that follow the summary, by title.
     """
 
     pipeline: Pipeline[M, E]
@@ -99,6 +100,7 @@ class Shown(Generic[M, E]):
     title: Callable[[Summary], str]
     rows: Callable[[M, Summary], Rows]
     notes: Callable[[M], list[str]] = lambda config: []
+    tables: Callable[[Summary], Mapping[str, Sequence[Rows]]] = lambda summary: {}
 
     def run(self, asked: Asked, given: Given, profile: bool) -> None:
         """Run what was asked for, and print the summary."""
@@ -138,3 +140,5 @@ class Shown(Generic[M, E]):
             terminal.print_facts(
                 self.title(summary), rows | trust_rows(summary) | terminal.traffic_rows(summary)
             )
+            for title, table in self.tables(summary).items():
+                terminal.print_rows(title, table)

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from ccfcpp.core.errors import StoppedError, UsageError
 from ccfcpp.core.pace import followed
-from ccfcpp.core.units import bytes_in_words
+from ccfcpp.core.units import bytes_in_words, traffic_titles
 
 if TYPE_CHECKING:
     from ccfcpp.core.profiling import Profile
@@ -245,10 +245,11 @@ def prepare() -> None:
 
 def traffic_rows(summary: "Summary") -> dict[str, str]:
     """The rows that every summary ends with."""
+    up, down = traffic_titles(deployed=summary.get("deployed", False))
     return {
         "refused": f"{summary['refused_updates']} updates",
-        "sent up": bytes_in_words(summary["bytes_up"]),
-        "sent down": bytes_in_words(summary["bytes_down"]),
+        up: bytes_in_words(summary["bytes_up"]),
+        down: bytes_in_words(summary["bytes_down"]),
         "time": f"{summary['seconds']:.1f} s on {summary['device']}",
         "folder": summary["out"],
     }

@@ -12,6 +12,7 @@ from torch import Tensor
 from ccfcpp.clustering.algorithm import ClusteringAlgorithm, Problem
 from ccfcpp.clustering.certainty import certainty, columns_of
 from ccfcpp.clustering.config import ClusterConfig
+from ccfcpp.clustering.judging import Judging
 from ccfcpp.clustering.methods import METHODS
 from ccfcpp.clustering.model import ModelFacts
 from ccfcpp.clustering.setup import load_data, number_of_clusters, partition
@@ -146,6 +147,7 @@ class ClusteringExperiment(Experiment[Any]):
             **(self._scores_over(torch.arange(len(self.data)), clusters) or unknown),
             "scores_connected": self._scores_over(self._held_by(connected), clusters),
             "scores_absent": self._scores_over(self._held_by(self.absent), clusters),
+            **sizes(owners, clusters, len(self.parts), self.clusters),
             "bytes_delivered": size(pack(self.algorithm.delivery(state))),
             **self.algorithm.found(state),
         }
@@ -216,6 +218,11 @@ class ClusteringExperiment(Experiment[Any]):
             self.data.names,
         )
 
+    @cached_property
+    def epilogue(self) -> Judging | None:
+        """The exchanges by which the clustering is judged without labels."""
+        return None if self.privacy.level != "none" else Judging(self.algorithm, self.clusters)
+
     def pictures(self, state: Any) -> Mapping[str, Tensor]:
         """What the system has to show."""
         return self.algorithm.pictures(state)
@@ -245,3 +252,20 @@ class ClusteringExperiment(Experiment[Any]):
             "device": str(self.device),
             **self.algorithm.describe(),
         }
+
+
+def sizes(owners: Tensor, clusters: Tensor, clients: int, k: int) -> dict[str, Any]:
+    """Number of images in each cluster, and of each client's: a row for each client.
+
+    Args:
+        owners: Client of each image, −1 for none; int64 of shape (samples,).
+        clusters: Cluster of each image, int64 of shape (samples,).
+        clients: Number of clients.
+        k: Number of clusters.
+    """
+    held = owners >= 0
+    pairs = (owners * k + clusters)[held].bincount(minlength=clients * k)
+    return {
+        "cluster_sizes": clusters.bincount(minlength=k).tolist(),
+        "client_cluster_sizes": pairs.view(clients, k).tolist(),
+    }

@@ -93,10 +93,11 @@ def _others(experiment: ClusteringExperiment) -> Tensor:
     found = left_out(experiment.config)
     images = experiment.data.images[experiment.unheld] if found is None else found.images
     if len(images) < _LEAST_IMAGES:
+        held = len(experiment.data) - len(experiment.unheld)
         raise UsageError(
-            f"the run was trained on all but {len(images)} images of {experiment.config.dataset}: "
-            f"membership needs {_LEAST_IMAGES} others; run it with --set data.images=N, fewer than "
-            "there are, or with --disconnection-rate"
+            f"membership compares images that the run was trained on with {_LEAST_IMAGES} others "
+            f"or more, and {experiment.config.dataset} has {len(images)} others: cluster a part of "
+            f"its images, such as --set data.images={held * 2 // 3}, and attack that run"
         )
     return images
 

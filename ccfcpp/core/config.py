@@ -115,7 +115,7 @@ class AvailabilityConfig(Section):
 
     disconnection_rate: Share = 0.0
     """Share of the clients that are absent for the whole run; halves of a client count up."""
-    dropout_rate: Share = 0.0
+    dropout_rate: BelowOne = 0.0
     """Probability that a client is absent from one round."""
     sample_fraction: PositiveShare = 1.0
     """Share of the connected clients that the server invites in a round."""
@@ -161,10 +161,19 @@ class RunConfig(Section):
     device: Annotated[Literal["auto", "cpu", "cuda"], Affects("the machine")] = "auto"
     evaluate_every: Positive = 1
     """Score the global model after each so many rounds."""
-    tensorboard: Annotated[bool, Affects("files")] = False
-    """Log the rounds for TensorBoard too, which is an extra to install."""
+    track: Annotated[Literal["none", "tensorboard", "mlflow"], Affects("files")] = "none"
+    """Log the rounds for one of these, too, which are extras to install."""
     availability: AvailabilityConfig = AvailabilityConfig()
     compute: ComputeConfig = ComputeConfig()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_earlier_versions(cls, tree: Any) -> Any:
+        """Read a run's configuration from before there were other trackers."""
+        if not isinstance(tree, dict) or not isinstance(tree.get("tensorboard"), bool):
+            return tree
+        left = {key: value for key, value in tree.items() if key != "tensorboard"}
+        return {"track": "tensorboard", **left} if tree["tensorboard"] else left
 
     @classmethod
     def kind_for(cls, tree: Mapping[str, object]) -> type[Self]:

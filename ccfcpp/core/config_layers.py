@@ -8,7 +8,7 @@ import difflib
 import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import yaml
 from pydantic import BaseModel, ValidationError
@@ -22,6 +22,19 @@ B = TypeVar("B", bound=BaseModel)
 DEFAULT_PRESET = "default"
 # PyYAML lets the errors of dates that do not exist and of deep nesting through.
 _YAML_ERRORS = (yaml.YAMLError, ValueError, RecursionError)
+
+
+class _Loader(yaml.SafeLoader):
+    """The safe loader, which also refuses a mapping that has a key twice (YAML 1.2, §3.2.1.3)."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen = set()
+        for key, _ in node.value:
+            if key.value in seen and isinstance(key, yaml.ScalarNode):
+                line = key.start_mark.line + 1
+                raise yaml.YAMLError(f"line {line} has the key {key.value!r} a second time")
+            seen.add(str(key.value))
+        return super().construct_mapping(node, deep)
 
 
 def resolve(kind: type[C], presets: str, *layers: Tree) -> C:
@@ -84,7 +97,7 @@ def read_yaml(path: Path) -> Tree:
         UsageError: There is no such file, or it is not YAML, or not a mapping.
     """
     try:
-        tree = yaml.safe_load(path.read_text())
+        tree = yaml.load(path.read_text(), _Loader)  # noqa: S506 - it is a safe loader
     except OSError as error:
         raise UsageError(f"configuration {path} cannot be read: {error}") from error
     except _YAML_ERRORS as error:
@@ -107,7 +120,7 @@ def parse_assignments(assignments: Iterable[str]) -> Tree:
         if not equals or not key:
             raise UsageError(f"--set {assignment} is not of the form key=value, such as loss.lam=0")
         try:
-            value = yaml.safe_load(text)
+            value = yaml.load(text, _Loader)  # noqa: S506 - it is a safe loader
         except _YAML_ERRORS as error:
             raise UsageError(f"--set {assignment}: {text!r} is not a YAML value") from error
         tree = merge(tree, nest(key, value))

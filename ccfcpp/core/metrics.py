@@ -160,3 +160,45 @@ def _apart(points: Tensor, own: Tensor, by_angle: bool) -> Tensor:
         return torch.rad2deg(torch.arccos(F.cosine_similarity(points, own, dim=1).clamp(-1, 1)))
     apart: Tensor = torch.linalg.vector_norm(points - own, dim=1)
     return apart
+
+
+def simplified_silhouettes(distances: Tensor, clusters: Tensor, sizes: Tensor) -> Tensor:
+    """Compute how much nearer each point is to its own cluster's mean than to any other's.
+
+    Source: Hruschka, Campello and de Castro 2006, *Evolving clusters in gene-expression data*,
+    Section 3.1: s = (b − a) / max(a, b) with the distances a to the own mean and b to the nearest
+    other one; 0 for the only point of a cluster. It is the silhouette (Rousseeuw 1987) with
+    distances to means in the place of mean distances to points.
+
+    Args:
+        distances: From each point to each cluster's mean, shape (points, k).
+        clusters: Cluster of each point, int64 of shape (points,).
+        sizes: Number of points of each cluster, shape (k,); the mean of a cluster without points
+            is none.
+
+    Returns:
+        Shape (points,), from −1 to 1; 0 where there is no other cluster.
+    """
+    own = distances.gather(1, clusters[:, None])[:, 0]
+    others = distances.masked_fill(sizes == 0, torch.inf)
+    other = others.scatter(1, clusters[:, None], torch.inf).amin(dim=1)
+    largest = torch.maximum(own, other)
+    found = torch.where(largest > 0, (other - own) / largest, 0.0)
+    return torch.where(other.isfinite() & (sizes[clusters] > 1), found, 0.0)
+
+
+def davies_bouldin(means: Tensor, spreads: Tensor) -> float:
+    """Compute how alike each cluster and its most similar one are, averaged; 0 is best.
+
+    Source: Davies and Bouldin 1979, *A Cluster Separation Measure*, with p = q = 2 as scikit-learn
+    has it: the mean over i of max over j of (Sᵢ + Sⱼ) / ‖mᵢ − mⱼ‖.
+
+    Args:
+        means: The clusters' means m, shape (k, dimensions), two at least.
+        spreads: Mean distance S of a cluster's points from its mean, shape (k,).
+    """
+    apart = torch.cdist(means, means, compute_mode="donot_use_mm_for_euclid_dist")
+    if not bool((apart > 0).any()) or not bool((spreads > 0).any()):
+        return 0.0
+    pairs = (spreads[:, None] + spreads) / apart.masked_fill(apart == 0, torch.inf)
+    return float(pairs.amax(dim=1).mean())

@@ -17,3 +17,9 @@ def bytes_in_words(count: int) -> str:
 def shown(name: str) -> str:
     """Return a file's name on one line, as a terminal can show it."""
     return name if name.isprintable() else ascii(name)
+
+
+def traffic_titles(deployed: bool) -> tuple[str, str]:
+    """Name the bytes to and from the server: they travel only if clients are on other machines."""
+    travels = "travelled" if deployed else "would travel"
+    return f"{travels} to the server", f"{travels} to clients"

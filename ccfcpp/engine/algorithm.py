@@ -1,13 +1,13 @@
 """What a federated system must give for the engine to run it."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Generic
+from typing import Any, Generic
 
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.client import Client
-from ccfcpp.engine.exchange import AnyServerWork, ClientSide, State
+from ccfcpp.engine.exchange import AnyClientWork, AnyServerWork, ClientSide, State
 from ccfcpp.engine.synchronised.contract import Bounding
 
 
@@ -72,3 +72,23 @@ class Algorithm(ABC, Generic[State]):
     def has_converged(self, state: State) -> bool:
         """Whether no further round would change the state, so that the run may end early."""
         return False
+
+
+class Epilogue(ABC):
+    """Exchanges after the last round, which tell something of its state and change nothing."""
+
+    @abstractmethod
+    def client_works(self, crew: Crew) -> Mapping[str, AnyClientWork]:
+        """The work of the clients of one process, by the exchange's name."""
+
+    @abstractmethod
+    def begin(self, state: Any) -> Any:
+        """What the server knows before the exchanges; None where there is nothing to tell."""
+
+    @abstractmethod
+    def works(self, known: Any) -> Sequence[AnyServerWork]:
+        """The server's work, in order."""
+
+    @abstractmethod
+    def describe(self, known: Any) -> dict[str, object]:
+        """What a summary says of it; ``known`` may be None."""

@@ -127,15 +127,24 @@ class Federation(Generic[State, Carrier]):
 
     def run_round(self, state: State, number: int) -> tuple[State, RoundReport]:
         """Run one round. Where nobody takes part, the state stays as it is."""
+        works = self.algorithm.exchanges(number, state)
+        if self.guard is not None:
+            self.guard.begins(number, works)
+        state, report = self.run_works(works, state, number)
+        if self.guard is not None:
+            report.figures |= self.guard.figures()
+        return state, report
+
+    def run_works(
+        self, works: Sequence[AnyServerWork], state: Any, number: int
+    ) -> tuple[Any, RoundReport]:
+        """Run some exchanges as a round: those of one, or others after the last one."""
         started, self._looking, self._heard = time.monotonic(), 0.0, set()
         tell_round(number)
         randomness = self.randomness.at_round(number)
         everyone = by_size(self.members.values())
         available = self.availability.taking_part(list(self.members), randomness)
         reached = by_size(self.members[client] for client in available)
-        works = self.algorithm.exchanges(number, state)
-        if self.guard is not None:
-            self.guard.begins(number, works)
         alone = not any(work.exchange.travels for work in works)
         report = RoundReport(number, list(self.members) if alone else available)
         taken: set[int] = set()
@@ -155,8 +164,6 @@ class Federation(Generic[State, Carrier]):
                     state, figures = work.aggregate(state, updates, randomness)
                     report.figures |= figures
             tell_exchanges(index + 1, len(works))
-        if self.guard is not None:
-            report.figures |= self.guard.figures()
         silent = report.absent.keys() - self._heard
         report.clients = [client for client in report.clients if client not in silent]
         report.seconds = time.monotonic() - started - self._looking

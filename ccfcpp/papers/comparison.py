@@ -1,24 +1,41 @@
 """Comparisons of systems: which runs they have, and their tables."""
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 
 from ccfcpp.clustering.config import ClusterConfig, ClusterDataConfig
 from ccfcpp.clustering.methods import METHODS
-from ccfcpp.core.config import Tree
-from ccfcpp.core.config_layers import resolve, values_of
+from ccfcpp.core.config_layers import resolve
+from ccfcpp.core.errors import UsageError
+from ccfcpp.core.relevance import Heeded
 from ccfcpp.papers.reproduction.published import published_score
+from ccfcpp.papers.reproduction.scores import plain
+from ccfcpp.runs import significance
 from ccfcpp.runs.given import as_tree
-from ccfcpp.runs.study import Axes, Planned, Row, as_markdown, cell_rows
+from ccfcpp.runs.grids import Axes, Order, Planned, with_seeds
+from ccfcpp.runs.tables import (
+    Row,
+    as_latex,
+    as_markdown,
+    by_cell,
+    cell_rows,
+    in_latex,
+    over_seeds,
+)
 
-SCORES = {"nmi": "NMI", "kappa": "Kappa"}
+SCORES = {"nmi": "NMI", "kappa": "Kappa", "ari": "ARI", "accuracy": "accuracy"}
+"""Against the classes, where the images have labels."""
+JUDGED = {"silhouette": "silhouette", "davies_bouldin": "Davies-Bouldin"}
+"""Without labels; of Davies-Bouldin less is better."""
+_LESS_IS_BETTER = ("davies_bouldin",)
+_PUBLISHED = ("nmi", "kappa")
 _BESIDE_PUBLISHED = {"nmi_geometric": "NMI by the geometric mean"}
 """The authors' code has the arithmetic mean, ``nmi``; their paper cites the geometric one."""
 _BY_PRESENCE = {
     f"{score}_{who}": f"{title} of {who} clients"
     for who in ("connected", "absent")
-    for score, title in SCORES.items()
+    for score, title in (("nmi", "NMI"), ("kappa", "Kappa"))
 }
 DEGREES = ("p", "classes_per_client", "alpha")
 """Axes of how much clients differ, which are the columns of a table of scores."""
@@ -31,64 +48,74 @@ _COSTS = {
 }
 COSTS_TITLE = "Cost of a run: MB of each client, seconds of all"
 _ALL_SKEWS = "any p"
+_CONDITIONS = ("data", "partition", "availability", "attack", "clusters")
+"""Sections and keys by which runs are under another condition, and are not compared."""
+_RATES = ("disconnection_rate", "dropout_rate", "sample_fraction")
+"""Keys of ``availability``, which tables name without their section."""
 _Degree = float | str | None
+_Rate = object
+_Place = tuple[str, tuple[_Rate, ...]]
+"""A method, and its place on the axes beside the degree of heterogeneity."""
 
 
-def plan_comparison(
-    layers: Sequence[Tree],
-    values: Tree,
-    methods: Sequence[str],
-    axes: Mapping[str, Sequence[str]],
-    seeds: int,
-) -> list[Planned[ClusterConfig]]:
+def plan_comparison(order: Order) -> list[Planned[ClusterConfig]]:
     """Plan every method at every place of the axes with every seed.
 
-    Where no client is absent, a centralised method runs once a seed, whatever the partition. The
-    user's single values are over those of the files, which are ``layers``; all combinations of the
-    axes' values, by dotted key, are run.
+    Where no client is absent, a centralised method runs once a seed, whatever the partition; and a
+    method runs once for all values of a setting that it does not heed.
+
+    Args:
+        order: What is asked for; its only grid has the methods as ``method``.
 
     Raises:
         UsageError: A value is out of its range.
     """
     planned: list[Planned[ClusterConfig]] = []
-    for method, *place in itertools.product(methods, *axes.values()):
-        of_place = as_tree({"method": method} | dict(zip(axes, place, strict=True)))
-        config = resolve(ClusterConfig, "cluster", *layers, of_place, values)
+    axes = [key for key in order.grids[0] if key != "method"]
+    for cell in order.cells:
+        config = resolve(ClusterConfig, "cluster", *order.files, as_tree(cell), order.values)
         own = _own_axes(config, axes)
-        if own in (run.axes for run in planned):
-            continue
-        for number in range(seeds):
-            of_seed = config.model_copy(update={"seed": config.seed + number})
-            planned.append(Planned(own, of_seed))
+        if own not in (run.axes for run in planned):
+            planned += with_seeds(own, config, order.seeds)
     return planned
 
 
 def _own_axes(config: ClusterConfig, axes: Iterable[str]) -> Axes:
-    """Return what sets a cell apart, by the last part of its key."""
+    """Return what sets a cell apart, by key; of degrees and rates by its last part."""
     own: Axes = {"method": config.method}
     # Images of clients that are absent are missing, and those depend on the partition.
     if not (METHODS[config.method].centralised and config.availability.is_perfect):
         own |= config.partition.degree
-    values = values_of(config)
-    rates = [key for key in axes if not key.startswith("partition.")]
-    return own | {key.rpartition(".")[2]: values[key] for key in rates}
+    heeded = Heeded(config)
+    for key in axes:
+        name = key.removeprefix("availability.")
+        if name.removeprefix("partition.") not in DEGREES and heeded.unmet(key) is None:
+            own[name] = heeded.values[key]
+    return own
 
 
 @dataclass(frozen=True)
 class Entry:
     """An entry of a table: the mean and, of several runs, the deviation.
 
-    The paper's value is in parentheses, or empty where there is none. The best of a column is not
-    below any other method's.
+    The paper's value is in parentheses, or empty where there is none. The best of a column is as
+    good as any other method's under the same conditions. An entry may differ from that of the
+    reference by more than the seeds do.
     """
 
     score: str
     published: str
     best: bool
+    differs: bool = False
+
+    @property
+    def marked(self) -> str:
+        """The score, with a mark where it differs from the reference."""
+        return self.score + significance.MARK * self.differs
 
     def written(self, bold: str) -> str:
         """Write the entry; ``bold``, such as ``**{}**``, is the form of the best."""
-        score = bold.format(self.score) if self.best else self.score
+        score = bold.format(self.marked) if self.best else self.marked
         return (score + " " + self.published).strip()  # also of markup, which f-strings lose
 
 
@@ -98,26 +125,38 @@ class Comparison:
     Args:
         runs: The planned runs, one at least.
         results: Axes and summary of each finished run.
+        baseline: Method with which all others are compared; None for the best of each column.
 
     Attributes:
-        rates: Names of the rates of absent clients by which cells differ.
+        rates: Names of the axes beside the methods and the degrees of heterogeneity.
         scores: Titles of the scores by their keys in ``rows``.
         rows: Numbers of each cell that has a finished run.
+
+    Raises:
+        UsageError: No run is of the baseline.
     """
 
     def __init__(
         self,
         runs: Sequence[Planned[ClusterConfig]],
         results: Sequence[tuple[Axes, Row]],
+        baseline: str | None = None,
     ) -> None:
         self.methods = list(dict.fromkeys(run.axes["method"] for run in runs))
+        if baseline not in (None, *self.methods):
+            raise UsageError(
+                f"baseline = {baseline} is none of the methods that are compared: it should be one "
+                f"of {', '.join(self.methods)}"
+            )
+        self.baseline = baseline
         names = dict.fromkeys(name for run in runs for name in run.axes)
         self.rates = [name for name in names if name not in ("method", *DEGREES)]
         headings = {_degree(run.axes): run.config.partition.in_words for run in runs}
         self._headings = {
             degree: heading for degree, heading in headings.items() if degree is not None
         } or headings
-        self._failures = list(dict.fromkeys(self._rates_of(run.axes) for run in runs))
+        places = dict.fromkeys((run.axes["method"], self._rates_of(run.axes)) for run in runs)
+        self._places = sorted(places, key=lambda place: self.methods.index(place[0]))
         self.scores = dict(SCORES)
         if any(summary.get("scores_absent") for _, summary in results):
             self.scores |= _BY_PRESENCE
@@ -125,39 +164,49 @@ class Comparison:
         costed = [(axes, _with_costs(by_presence(summary))) for axes, summary in results]
         self.rows = [
             _with_published(row, configs[self._key(row)])
-            for row in cell_rows(costed, [*self.scores, *_BESIDE_PUBLISHED, *_COSTS])
+            for row in cell_rows(costed, [*self.scores, *JUDGED, *_BESIDE_PUBLISHED, *_COSTS])
         ]
         if self._known("nmi published", "kappa published") and self._known(*_BESIDE_PUBLISHED):
             self.scores |= _BESIDE_PUBLISHED
+        if self._known(*JUDGED):
+            labelled = self.scores if self._known(*SCORES) else {}
+            self.scores = {**labelled, **JUDGED}
         self._cells = {self._key(row): row for row in self.rows}
+        self._summaries = {self._key(axes): own for axes, own in by_cell(costed)}
+        self._comparable = self._gathered()
+        self._p: dict[tuple[str, _Degree, _Place], float] = {}
+        for each in itertools.product(self.scores, self._headings, self._comparable):
+            self._compare(*each)
 
     def _known(self, *keys: str) -> bool:
         return any(row.get(key) is not None for row in self.rows for key in keys)
 
-    def _rates_of(self, axes: Axes) -> tuple[float, ...]:
-        return tuple(axes[name] for name in self.rates)
+    def _rates_of(self, axes: Axes) -> tuple[_Rate, ...]:
+        return tuple(axes.get(name) for name in self.rates)
 
-    def _key(self, axes: Axes) -> tuple[str, _Degree, tuple[float, ...]]:
+    def _key(self, axes: Axes) -> tuple[str, _Degree, tuple[_Rate, ...]]:
         return axes["method"], _degree(axes), self._rates_of(axes)
 
     def table(self, score: str) -> list[dict[str, Entry | str]]:
-        """Return, for a key of ``scores``, a row for each method and rate of failures.
+        """Return, for a key of ``scores``, a row for each method and each place on other axes.
 
         It has an entry for each skew; a centralised method may have the same in all of them. Rows
         without any scores of connected or of absent clients are left out.
         """
         rows: list[dict[str, Entry | str]] = []
-        for method, failures in itertools.product(self.methods, self._failures):
+        for place in self._places:
+            method, rates = place
             row: dict[str, Entry | str] = {"method": METHODS[method].title}
-            shares = zip(self.rates, failures, strict=True)
-            row |= {name.replace("_", " "): f"{share:g}" for name, share in shares}
+            shares = zip(self.rates, rates, strict=True)
+            row |= {_in_words(name): "" if own is None else plain(own) for name, own in shares}
             for degree, heading in self._headings.items():
-                if cell := self._cell(method, degree, failures):
-                    mean = cell[score]
+                if cell := self._cell(degree, place):
+                    mean, p = cell[score], self._p.get((score, degree, place))
                     row[_heading(degree, heading)] = Entry(
                         _with_deviation(mean, cell[f"{score} deviation"]),
                         _shown(cell.get(f"{score} published"), "({:.4f})"),
-                        mean is not None and mean == self._best(score, degree, failures),
+                        mean is not None and mean == self._best(score, degree, place)[0],
+                        p is not None and p < significance.LEVEL,
                     )
             if score in SCORES or any(isinstance(own, Entry) and own.score for own in row.values()):
                 rows.append(row)
@@ -168,14 +217,53 @@ class Comparison:
         value: float | None = self._cells.get(self._key(axes), {}).get(f"{score} published")
         return value
 
-    def _cell(self, method: str, degree: _Degree, failures: tuple[float, ...]) -> Row | None:
-        places = ((method, own, failures) for own in (degree, None))
-        return next((self._cells[place] for place in places if place in self._cells), None)
+    def _at(self, degree: _Degree, place: _Place) -> tuple[str, _Degree, tuple[_Rate, ...]]:
+        """Return the key of a cell; a centralised method may have one for all degrees."""
+        method, rates = place
+        key = method, degree, rates
+        return key if key in self._cells else (method, None, rates)
 
-    def _best(self, score: str, degree: _Degree, failures: tuple[float, ...]) -> float | None:
-        cells = [self._cell(method, degree, failures) for method in self.methods]
-        means = [cell[score] for cell in cells if cell and cell[score] is not None]
-        return max(means, default=None)
+    def _cell(self, degree: _Degree, place: _Place) -> Row | None:
+        return self._cells.get(self._at(degree, place))
+
+    def _gathered(self) -> dict[_Place, list[_Place]]:
+        """Return the places under each conditions; what a method does not heed is any."""
+        where = [n for n, name in enumerate(self.rates) if _is_condition(name)]
+
+        def fit(one: _Place, other: _Place) -> bool:
+            pairs = [(one[1][n], other[1][n]) for n in where]
+            return all(a == b or None in (a, b) for a, b in pairs)
+
+        return {one: [other for other in self._places if fit(one, other)] for one in self._places}
+
+    def _best(
+        self, score: str, degree: _Degree, place: _Place, method: str | None = None
+    ) -> tuple[float | None, _Place]:
+        """Return the best mean under the conditions of a place, of one method or of all."""
+        sign = -1 if score in _LESS_IS_BETTER else 1
+        means = [
+            (cell[score], other)
+            for other in self._comparable[place]
+            if (cell := self._cell(degree, other))
+            if cell[score] is not None and method in (None, other[0])
+        ]
+        return max(means, key=lambda own: sign * own[0], default=(None, place))
+
+    def _compare(self, score: str, degree: _Degree, place: _Place) -> None:
+        """Compare all that is under the conditions of a place with the reference."""
+        _, reference = self._best(score, degree, place, self.baseline)
+        cells = {
+            other: significance.by_seed(self._summaries[key], score)
+            for other in self._comparable[place]
+            if (key := self._at(degree, other)) in self._summaries
+        }
+        if reference not in cells:
+            return
+        for other, p in significance.differences(cells, reference).items():
+            self._p[score, degree, other] = p
+            # A row for all degrees has a value in each column of a table.
+            if (key := self._at(degree, other))[1] == degree:
+                self._cells[key][f"{score} p-value"] = p
 
     def costs(self) -> list[dict[str, str]]:
         """Return what each method sends and how long it takes, means over all its cells.
@@ -202,15 +290,34 @@ class Comparison:
             for score, title in self.scores.items()
         }
 
-    def written(self, bold: str) -> dict[str, list[dict[str, str]]]:
-        """Return the tables of scores as text by title; see ``Entry.written``."""
+    def captions(self) -> dict[str, str]:
+        """Return what stands in each score's table: title, seeds, and what marks mean."""
+        runs = max((row["runs"] for row in self.rows), default=1)
+        reference = METHODS[self.baseline].title if self.baseline else "the best of its column"
+        tested = {score for score, _, _ in self._p}
+        return {
+            score: f"{title}; {over_seeds(runs)}"
+            + (f"; {significance.caption(reference)}" if score in tested else "")
+            for score, title in self.titles().items()
+        }
+
+    def written(
+        self, bold: str, escape: Callable[[str], str] = str
+    ) -> dict[str, list[dict[str, str]]]:
+        """Return the tables of scores as text by caption; see ``Entry.written``.
+
+        ``escape`` writes a text as the format has it.
+        """
 
         def text(own: Entry | str) -> str:
-            return own if isinstance(own, str) else own.written(bold)
+            if isinstance(own, str):
+                return escape(own)
+            escaped = replace(own, score=escape(own.score), published=escape(own.published))
+            return escaped.written(bold)
 
         return {
-            title: [{name: text(own) for name, own in row.items()} for row in self.table(score)]
-            for score, title in self.titles().items()
+            caption: [{name: text(own) for name, own in row.items()} for row in self.table(score)]
+            for score, caption in self.captions().items()
         }
 
     def as_markdown(self) -> str:
@@ -219,6 +326,22 @@ class Comparison:
         if costs := self.costs():
             tables[COSTS_TITLE] = costs
         return "\n".join(f"{title}\n\n{as_markdown(rows)}" for title, rows in tables.items())
+
+    def as_latex(self) -> str:
+        """Write all tables as ``as_markdown`` does, for a LaTeX file with ``booktabs``."""
+        tables = self.written(r"\textbf{{{}}}", in_latex)
+        shown = [as_latex(title, rows, raw=True) for title, rows in tables.items()]
+        costs = self.costs()
+        return "\n".join([*shown, *([as_latex(COSTS_TITLE, costs)] if costs else [])])
+
+
+def _is_condition(name: str) -> bool:
+    return name in _RATES or name.partition(".")[0] in _CONDITIONS
+
+
+def _in_words(name: str) -> str:
+    """Name an axis."""
+    return name.removesuffix(".kind").rpartition(".")[2].replace("_", " ")
 
 
 def _degree(axes: Axes) -> _Degree:
@@ -236,7 +359,9 @@ def _heading(degree: _Degree, partition: str) -> str:
 def by_presence(summary: Row) -> Row:
     """Add the scores over the images of connected and of absent clients, where there are any."""
     found = {who: summary.get(f"scores_{who}") for who in ("connected", "absent")}
-    return summary | {f"{s}_{who}": own[s] for who, own in found.items() if own for s in SCORES}
+    return summary | {
+        f"{score}_{who}": own[score] for who, own in found.items() if own for score in _PUBLISHED
+    }
 
 
 def _with_costs(summary: Row) -> Row:
@@ -257,7 +382,7 @@ def _with_published(row: Row, config: ClusterConfig) -> Row:
         f"{score} published": published_score(score, config.dataset, p, row["method"])
         if _fits_the_tables(config)
         else None
-        for score in SCORES
+        for score in _PUBLISHED
     }
     sends = METHODS[row["method"]].sends
     return {"method": row["method"], "p": row.get("p")} | row | found | {"sends": sends}

@@ -6,16 +6,17 @@ from dataclasses import dataclass, replace
 
 from matplotlib.ticker import LogLocator, NullFormatter
 
+from ccfcpp.pages.contents import Contents
+from ccfcpp.pages.drawing import Drawn, legend_above, paper
+from ccfcpp.pages.drawing import plain as in_full
+from ccfcpp.pages.examination import title_of_system
+from ccfcpp.pages.palette import line_style
+from ccfcpp.pages.runs import slug
 from ccfcpp.papers.reproduction.drawing import draw_scores
 from ccfcpp.papers.reproduction.results import Result, images
 from ccfcpp.papers.reproduction.scores import ANY, ScoreTable, mean_scores, plain
-from ccfcpp.report.contents import Contents
-from ccfcpp.report.drawing import Drawn, legend_above, paper
-from ccfcpp.report.drawing import plain as in_full
-from ccfcpp.report.examination import title_of_system
-from ccfcpp.report.palette import line_style
-from ccfcpp.report.runs import slug
-from ccfcpp.runs.study import Axes
+from ccfcpp.runs.grids import Axes
+from ccfcpp.runs.tables import over_seeds
 
 _NO_LABEL = ("method", "dataset", "decorrelation.kind")
 """Axes that the names of systems and images say already."""
@@ -172,7 +173,7 @@ def _dots(cells: Cells, score: str) -> Drawn:
     rows = [
         {"system": n, title: one.mean, "deviation": one.deviation} for n, one in by_name.items()
     ]
-    caption = f"{title}; means and deviations over seeds."
+    caption = f"{title}; {over_seeds(table.runs)}."
     return Drawn(slug(title), _begun(title), _begun(caption), figure, rows)
 
 
@@ -211,5 +212,6 @@ def _costs(cells: Cells, score: str, name: str, cost: Callable[[Result], float])
         axes.xaxis.set_minor_formatter(NullFormatter())
         legend_above(axes, columns=3)
     heading = f"{cells.scores[score]} by {name}"
-    caption = f"{heading}, in the whole run: a mark for each cell of the study, means over seeds."
+    means = ", means over its seeds" if max(map(len, of_cells.values())) > 1 else ""
+    caption = f"{heading}, in the whole run: a mark for each cell of the study{means}."
     return Drawn(slug(heading), _begun(heading), _begun(caption), figure, rows)

@@ -16,7 +16,7 @@ from ccfcpp.core.errors import StoppedError
 from ccfcpp.core.profiling import section
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.data import ImageData
-from ccfcpp.engine.algorithm import Algorithm, Crew
+from ccfcpp.engine.algorithm import Algorithm, Crew, Epilogue
 from ccfcpp.engine.availability import Availability
 from ccfcpp.engine.checkpoint import load_checkpoint
 from ccfcpp.engine.client import Client, Member
@@ -36,7 +36,7 @@ from ccfcpp.runs.folder import RunFolder
 from ccfcpp.runs.local_spectra import LocalSpectra
 from ccfcpp.runs.paths import Json, Summary
 from ccfcpp.runs.store import History, RunStore
-from ccfcpp.runs.tensorboard import check_tensorboard
+from ccfcpp.runs.tracking import check_tracker
 
 Scores = dict[str, float]
 Observer = Callable[[RoundReport, Scores], None]
@@ -81,7 +81,7 @@ class Experiment(ABC, Generic[State]):
     Attributes:
         system: Name of the system or method that runs.
         device: Where the computation runs.
-        tensorboard: Whether rounds are logged for TensorBoard too.
+        track: For which tracker rounds are logged too.
         randomness: The run's source of random numbers.
         availability: Which clients take part.
         privacy: Settings of privacy.
@@ -106,8 +106,8 @@ class Experiment(ABC, Generic[State]):
         self.system = config.method
         self.device = choose_device(config.device)
         check_precision(config.compute.precision, self.device)
-        check_tensorboard(config.tensorboard)
-        self.tensorboard = config.tensorboard
+        check_tracker(config.track)
+        self.track = config.track
         self.randomness = Randomness(config.seed)
         self.privacy = config.section(PrivacyConfig)
         self.attack = config.section(AttackConfig)
@@ -154,6 +154,11 @@ class Experiment(ABC, Generic[State]):
     def describe(self) -> Json:
         """Return the setting, for the summary."""
 
+    @property
+    def epilogue(self) -> Epilogue | None:
+        """Exchanges after the last round, if any."""
+        return None
+
     def model_facts(self) -> dict[str, str]:
         """Return what using the model needs beside the configuration, for its file's header."""
         return {}
@@ -195,7 +200,7 @@ class Experiment(ABC, Generic[State]):
         last_round = self.algorithm.rounds - 1
         local = LocalSpectra(last_round, self.local_representations, history.local_spectra)
         federation = self.federation(transport, local)
-        with folder.log(self.tensorboard) as log_round:
+        with folder.log(self.track) as log_round:
             for state, report in federation.run(state, first_round):  # noqa: B020 - the state moves on
                 with section("scores"):
                     scores = self.scores(report.round, state, memories)
@@ -210,6 +215,8 @@ class Experiment(ABC, Generic[State]):
                     raise StoppedError
         result, arrays = self.results(state, memories, local)
         summary = self.describe() | history.describe(self.members) | result
+        if self.epilogue is not None:
+            summary = self._ended(self.epilogue, federation, state, history.rounds) | summary
         if self.cohort is not None:
             summary["cohort"] = self.cohort
         if self.protection is not None:
@@ -220,6 +227,27 @@ class Experiment(ABC, Generic[State]):
             folder.write_table(name, rows)
         folder.write_results(summary, state, arrays, self.pictures(state), self.model_facts())
         return summary
+
+    def _ended(
+        self,
+        epilogue: Epilogue,
+        federation: Federation[State, Transport],
+        state: State,
+        number: int,
+    ) -> Summary:
+        """Run the exchanges after the last round; their bytes are no part of the rounds'."""
+        known = epilogue.begin(state)
+        if known is None:
+            return epilogue.describe(None)
+        known, report = federation.run_works(epilogue.works(known), known, number)
+        return epilogue.describe(known) | {
+            "epilogue": {
+                "clients": len(report.clients),
+                "seconds": round(report.seconds, 3),
+                "bytes_down": report.bytes_down,
+                "bytes_up": report.bytes_up,
+            }
+        }
 
     def trained(self) -> tuple[State, int]:
         """Run all rounds in memory, and return the last state and the number of rounds."""
@@ -250,15 +278,20 @@ class Experiment(ABC, Generic[State]):
     @cached_property
     def client_side(self) -> ClientSide:
         """The system's work of the clients, all of which are in this process."""
+        return self.algorithm.client_side(self._crew)
+
+    @property
+    def _crew(self) -> Crew:
         together = self.availability.invited(len(self.clients))
         least, bounding = self.privacy.smallest_count, bounding_of(self.privacy)
         alike = self.privacy.level == "client"
-        crew = Crew.of(self.clients, together, bounding, least, alike)
-        return self.algorithm.client_side(crew)
+        return Crew.of(self.clients, together, bounding, least, alike)
 
     def transport(self, memories: ClientMemories) -> Transport:
         """Return the clients of this process, with protection and attacks around their work."""
         works, merges = self.hostility.works(self.client_side.works), not self.hostility.is_on
+        if self.epilogue is not None:
+            works = {**works, **self.epilogue.client_works(self._crew)}
         if self.protection:
             works, merges = self.protection.works(works), merges and self.protection.merges
         side = ClientSide(works, self.client_side.cohort)

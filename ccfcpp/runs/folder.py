@@ -3,7 +3,7 @@
 import io
 import json
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from zipfile import BadZipFile
 
@@ -12,13 +12,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ccfcpp.core.config_layers import flatten, read_yaml
 from ccfcpp.core.files import make_durable, save_tensors, write_whole
 from ccfcpp.engine.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from ccfcpp.engine.exchange import State
 from ccfcpp.engine.payload import pack
 from ccfcpp.runs.paths import RunPaths, damaged, row_of
 from ccfcpp.runs.sheets import as_png
-from ccfcpp.runs.tensorboard import Line, RoundLog, TensorBoardLog
+from ccfcpp.runs.tracking import NONE, Line, tracker
+
+RoundLog = Callable[[Line], None]
 
 # Flipped bits of an archive raise any of these; RuntimeError is an unknown compression.
 _DAMAGED_ARRAYS = (ValueError, TypeError, RuntimeError, OSError, EOFError, BadZipFile, zlib.error)
@@ -38,16 +41,17 @@ class RunFolder(RunPaths):
         return checkpoint
 
     @contextmanager
-    def log(self, tensorboard: bool) -> Iterator[RoundLog]:
-        """Open the log of rounds: ``metrics.jsonl``, and maybe TensorBoard's event files."""
-        if not tensorboard:
+    def log(self, track: str) -> Iterator[RoundLog]:
+        """Open the log of rounds: ``metrics.jsonl``, and maybe a tracker's."""
+        if track == NONE:
             yield self.log_round
             return
-        with closing(TensorBoardLog(self.tensorboard)) as events:
+        settings = dict(flatten(read_yaml(self.config)))
+        with closing(tracker(track, self.path, settings)) as other:
 
             def log_round(line: Line) -> None:
                 self.log_round(line)
-                events.log_round(line)
+                other.log_round(line)
 
             yield log_round
 

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import functools
+import types
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from typing import Annotated, Union, get_args, get_origin
 
 from ccfcpp.core import relevance
 from ccfcpp.core.config import MethodConfig, Tree
-from ccfcpp.core.config_layers import merge, nest
+from ccfcpp.core.config_layers import flatten, merge, nest
+from ccfcpp.core.errors import UsageError
+from ccfcpp.runs.paths import MAY_CHANGE
 
 
 def as_tree(values: Mapping[str, object]) -> Tree:
@@ -85,3 +90,54 @@ def refuse_idle(
     """
     values = merge(given.values, as_tree(axes or {}))
     relevance.refuse_idle(configs, presets, without_grids(given.files), values, given.flags)
+
+
+def take_lists(kind: type[MethodConfig], given: Given) -> tuple[Given, dict[str, Sequence[object]]]:
+    """Take lists that were given for keys with a single value: they are axes of a study.
+
+    Args:
+        kind: The kind of configurations.
+        given: The user's settings; a list may be a text with commas, except for a key whose value
+            may be any text.
+
+    Returns:
+        The other settings, and the lists by dotted key.
+
+    Raises:
+        UsageError: A list holds an empty value, or nothing.
+    """
+    values = dict(flatten(given.values))
+    fields = relevance.declared(kind.kind_for(functools.reduce(merge, given.layers, {})))
+    axes: dict[str, Sequence[object]] = {}
+    for key, value in values.items():
+        kinds = _kinds(fields[key].annotation) if key in fields else {list}
+        if key in MAY_CHANGE or kinds & {list, tuple, dict}:
+            continue
+        if isinstance(value, str) and "," in value and str not in kinds:
+            value = [as_number(part.strip()) for part in value.split(",")]
+        if isinstance(value, list | tuple):
+            axes[key] = list(dict.fromkeys(value))
+            if not value or "" in value:
+                raise UsageError(
+                    f"{key} = {values[key]} holds an empty value: give a list such as a,b"
+                )
+    left = [nest(key, value) for key, value in values.items() if key not in axes]
+    return replace(given, values=functools.reduce(merge, left, {})), axes
+
+
+def _kinds(annotation: object) -> set[object]:
+    """Return the types that a value may have."""
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        return _kinds(arguments[0])
+    if origin in (Union, types.UnionType):
+        return {kind for one in arguments for kind in _kinds(one)}
+    return {origin or annotation}
+
+
+def as_number(value: object) -> object:
+    """Read a text as the number that a file would have, so that equal values are one."""
+    for kind in (int, float):
+        with suppress(ValueError):
+            return kind(value) if isinstance(value, str) else value
+    return value

@@ -17,8 +17,9 @@ import torch
 from ccfcpp.core.errors import FederationError, StoppedError, UsageError
 from ccfcpp.runs.environment import keep_freed_memory, use_processors
 from ccfcpp.runs.experiment import AnyExperiment
+from ccfcpp.runs.grids import Planned
 from ccfcpp.runs.paths import C
-from ccfcpp.runs.study import Planned, Study
+from ccfcpp.runs.study import Study
 
 _SECONDS_BETWEEN_LOOKS = 0.5
 _MOST_JOBS = 61

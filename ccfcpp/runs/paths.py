@@ -20,7 +20,7 @@ Json = dict[str, Any]
 Summary = Json
 """The results of a run, as they stand in ``summary.json``."""
 
-MAY_CHANGE = frozenset({"device", "data.root", "compute.cohort", "tensorboard"})
+MAY_CHANGE = frozenset({"device", "data.root", "compute.cohort", "track"})
 """Keys that may differ when a run is resumed: the machine, its use, and additional logs."""
 
 
@@ -36,6 +36,7 @@ class RunPaths:
         self.model = path / "model.safetensors"
         self.figures = path / "figures"
         self.tensorboard = path / "tensorboard"
+        self.mlflow = path / "mlflow.json"
         self.checkpoint = path / "checkpoint" / "latest.safetensors"
         self.leakage = path / "leakage.json"
         self.deployment = path / "deployment.json"

@@ -17,7 +17,7 @@ from ccfcpp.core.config_layers import resolve, stack, validate, values_of
 from ccfcpp.core.errors import UsageError
 from ccfcpp.runs.given import Given, refuse_idle
 from ccfcpp.runs.paths import RunPaths, new_path, required_out
-from ccfcpp.runs.tensorboard import check_tensorboard
+from ccfcpp.runs.tracking import check_tracker
 
 if TYPE_CHECKING:
     from ccfcpp.data import ImageData
@@ -124,7 +124,7 @@ class Pipeline(Generic[M, E]):
             dataset = "deployed" if deployed else config.dataset
             path = out or new_path(self.label(config), dataset)
             RunPaths(path).refuse_if_taken()
-        check_tensorboard(config.tensorboard)
+        check_tracker(config.track)
         return Opening(path, config, resume, given)
 
     def _resumed(self, given: Given, paths: RunPaths, deployed: bool) -> M:

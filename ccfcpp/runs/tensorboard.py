@@ -1,33 +1,22 @@
-"""Event files for TensorBoard, beside ``metrics.jsonl``."""
+"""Event files for TensorBoard."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ccfcpp.core.errors import UsageError
-from ccfcpp.runs.paths import Json
+from ccfcpp.runs.paths import Json, RunPaths
+from ccfcpp.runs.tracking import Line, scalars
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
-
-Line = Json
-"""A round's report, and its scores under ``scores``."""
-RoundLog = Callable[[Line], None]
-
-
-def check_tensorboard(wanted: bool) -> None:
-    """Raise ``UsageError`` where TensorBoard is wanted and its package is missing."""
-    if wanted:
-        _writer_type()
 
 
 class TensorBoardLog:
     """Event files of one session of a run, beside those of earlier sessions."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, run: Path, settings: Json) -> None:
+        self.folder = RunPaths(run).tensorboard
         self._writer: SummaryWriter | None = None
 
     def log_round(self, line: Line) -> None:
@@ -38,7 +27,7 @@ class TensorBoardLog:
         number = line["round"]
         if self._writer is None:
             # Not earlier: a finished run that is resumed has no rounds, and needs no file.
-            self._writer = _writer_type()(str(self.folder), purge_step=number)
+            self._writer = library()(str(self.folder), purge_step=number)
         for tag, value in scalars(line).items():
             self._writer.add_scalar(tag, value, number)
         self._writer.flush()
@@ -49,26 +38,8 @@ class TensorBoardLog:
             self._writer.close()
 
 
-def scalars(line: Line) -> dict[str, float]:
-    """Return the numbers of a round by TensorBoard's tag."""
-    return {
-        **{f"figures/{name}": value for name, value in line["figures"].items()},
-        **{f"scores/{name}": value for name, value in line["scores"].items()},
-        "bytes/down": line["bytes_down"],
-        "bytes/up": line["bytes_up"],
-        "round/clients": len(line["clients"]),
-        "round/refused_updates": sum(map(len, line["refused"].values())),
-        "round/seconds": line["seconds"],
-    }
-
-
-def _writer_type() -> type[SummaryWriter]:
+def library() -> type[SummaryWriter]:
     """Import TensorBoard's writer, which is an extra, when it is needed."""
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError as error:
-        raise UsageError(
-            "logging for TensorBoard needs the package tensorboard: pip install "
-            "'ccfcpp[tensorboard]', or leave it out"
-        ) from error
+    from torch.utils.tensorboard import SummaryWriter
+
     return SummaryWriter

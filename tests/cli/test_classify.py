@@ -20,7 +20,7 @@ from safetensors.torch import load_file
 from ccfcpp.core.config import Tree
 from ccfcpp.core.config_layers import flatten, read_configs, read_yaml, validate
 from ccfcpp.core.presets import preset_folder
-from ccfcpp.runs.study import Planned, plan_grid
+from ccfcpp.runs.grids import Planned, ordered, plan_grid
 from supervised.classifiers import CLASSIFIERS
 from supervised.config import ClassifyConfig
 from tests.support.command import Result, ccfcpp
@@ -34,7 +34,7 @@ TINY = (
 
 
 def _plan(files: list[Tree], values: Tree, seeds: int) -> list[Planned[ClassifyConfig]]:
-    return plan_grid(ClassifyConfig, "classify", files, values, seeds)
+    return plan_grid(ClassifyConfig, "classify", ordered(files, values, seeds))
 
 
 def complaint(*arguments: object) -> str:
@@ -291,8 +291,8 @@ def test_a_grid_is_a_table_in_the_files_order(tmp_path: Path) -> None:
     cells = [(row["method"], row["decorrelation.kind"]) for row in rows]
     assert cells == [(m, d) for m in ("fedprox", "fedavg") for d in ("none", "feddecorr")]
     markdown = (run / "table.md").read_text().splitlines()
-    assert len(markdown) == 6
-    for row, line in zip(rows, markdown[2:], strict=True):
+    assert (markdown[0], len(markdown)) == ("One seed", 8)
+    for row, line in zip(rows, markdown[4:], strict=True):
         assert f"{float(row['accuracy']):.4g}" in line
         assert f"{float(row['accuracy']):.4g}" in result.stdout
 
@@ -314,8 +314,9 @@ def test_flags_with_several_values_are_a_grid(tmp_path: Path) -> None:
         json.loads(path.read_text())["connected"] for path in run.glob("*=0.34/*/summary.json")
     }
     assert clients == {2}
-    line = complaint("--alpha", "0.5,0.1", "--resume", "--out", run)
-    assert "leave out --alpha" in line
+    more = classify("--alpha", 0.1, "--resume", "--out", run)["table"]
+    assert [row["partition.alpha"] for row in more] == [0.5, 0.5, math.inf, math.inf, 0.1, 0.1]
+    assert "have --beta" in complaint("--beta", 9, "--resume", "--out", run)
     assert "'0.1,' holds an empty value" in complaint("--beta", "0.1,")
 
 
@@ -324,7 +325,7 @@ def test_lists_take_the_place_of_the_grids(tmp_path: Path) -> None:
     axes: dict[str, list[object]] = {
         "partition.alpha": [0.05], "method": ["moon"], "dataset": ["cifar10"],
     }  # fmt: skip
-    plan = plan_grid(ClassifyConfig, "classify", files, {}, 1, axes)
+    plan = plan_grid(ClassifyConfig, "classify", ordered(files, {}, 1, axes))
     assert [planned.config.decorrelation.kind for planned in plan] == ["none", "feddecorr"]
 
 
@@ -431,7 +432,7 @@ def test_a_study_that_is_stopped_goes_on_where_it_was(tmp_path: Path) -> None:
     assert resumed["runs"] == whole["runs"]
     assert resumed["table"] == whole["table"]
     assert all(path.stat().st_mtime_ns == when for path, when in finished.items())
-    assert "are resumed as they were planned" in complaint("--out", run, "--resume", "--seed", 3)
+    assert "have --seed 0, not 3" in complaint("--out", run, "--resume", "--seed", 3)
 
 
 def test_a_single_run_can_be_resumed_by_its_folder(tmp_path: Path) -> None:

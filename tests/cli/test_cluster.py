@@ -406,13 +406,13 @@ def test_rounds_that_everybody_misses_do_not_stop_a_run(tmp_path: Path) -> None:
 
 
 def test_a_run_without_a_single_centroid_says_so(tmp_path: Path) -> None:
-    result = ccfcpp("cluster", "--dropout-rate", 1, "--out", tmp_path / "run", *TINY)
+    result = ccfcpp("cluster", "--dropout-rate", 0.9999, "--out", tmp_path / "run", *TINY)
     assert result.code == 1
     assert result.stderr.splitlines()[-1].startswith("error: no client has delivered centroids")
 
 
 def test_fed_scan_without_a_single_step_says_so(tmp_path: Path) -> None:
-    result = ccfcpp("cluster", "--dropout-rate", 1, "--out", tmp_path / "run", *TINY_SCAN)
+    result = ccfcpp("cluster", "--dropout-rate", 0.9999, "--out", tmp_path / "run", *TINY_SCAN)
     assert result.code == 1
     assert result.stderr.splitlines()[-1].startswith("error: no client has contributed to a step")
 
@@ -441,6 +441,7 @@ def test_fed_scan_without_a_single_step_says_so(tmp_path: Path) -> None:
         (["--clients", 1798], "clients = 1798 is more than the 1797 images"),
         (["--disconnection-rate", 1], "disconnects all 10 clients"),
         (["--device", "cuda"], "finds no CUDA device"),
+        (["--dropout-rate", 1], "--dropout-rate 1 is refused: it should be less than 1"),
         (["--device", "tpu"], "--device tpu is refused"),
         (["--partition", "folders"], "folder"),
         (["--set", "loss.lamda=1"], "did you mean 'loss.lam'"),

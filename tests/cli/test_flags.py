@@ -165,13 +165,13 @@ def test_flags_of_two_kinds_of_partition_are_refused(given: flags.Named) -> None
 def test_a_switch_that_is_not_given_leaves_a_file_its_word() -> None:
     seen: list[flags.Named] = []
 
-    @flags.keyed(flags.TENSORBOARD, flags.DATASET)
+    @flags.keyed(flags.PRIVACY[0], flags.DATASET)
     def command(named: flags.Named) -> None:
         seen.append(named)
 
-    command(flag_tensorboard=False, flag_dataset="")
-    command(flag_tensorboard=True, flag_dataset=None)
+    command(flag_secure_sums=False, flag_dataset="")
+    command(flag_secure_sums=True, flag_dataset=None)
     assert seen == [
-        {"tensorboard": None, "dataset": ""},
-        {"tensorboard": True, "dataset": None},
+        {"privacy.secure_sums": None, "dataset": ""},
+        {"privacy.secure_sums": True, "dataset": None},
     ]

@@ -10,9 +10,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from ccfcpp import report as ccfcpp_report
+from ccfcpp.core.errors import UsageError
 from ccfcpp.engine.federation import RoundReport
-from ccfcpp.report import examination
-from ccfcpp.report.examination import examine
+from ccfcpp.pages import examination
+from ccfcpp.pages.examination import examine
 from ccfcpp.runs.folder import RunFolder
 from tests.support.command import ccfcpp, succeeded
 from tests.support.originals import random_images, write_idx_set
@@ -40,7 +42,7 @@ def complaint(*arguments: object) -> str:
 
 def test_every_figure_has_its_files(reported: Path) -> None:
     names = {path.stem for path in (reported / "figures").iterdir()}
-    assert len(names) == 16
+    assert len(names) == 17
     for name in names:
         with Image.open(reported / "figures" / f"{name}.png") as picture:
             assert min(picture.size) > 200
@@ -77,7 +79,7 @@ def test_the_same_run_gives_the_same_files(reported: Path, tmp_path: Path) -> No
     out = tmp_path / "again"
     assert succeeded("report", reported, "--out", out).stdout == f"{out / 'report.html'}\n"
     files = [path for path in out.rglob("*") if path.is_file()]
-    assert len(files) == 3 * 16 + 1
+    assert len(files) == 3 * 17 + 1
     for path in files:
         assert path.read_bytes() == (reported / path.relative_to(out)).read_bytes(), path
 
@@ -92,6 +94,16 @@ def test_several_runs_go_to_a_new_folder(tmp_path: Path, monkeypatch: pytest.Mon
     assert "Clients and classes: first" in page
     assert "Clients and classes: &lt;b&gt;second" in page
     assert "<b>second" not in page
+
+
+def test_a_page_from_python_is_that_of_the_command(tmp_path: Path) -> None:
+    runs = [begun(tmp_path / name) for name in ("first", "second")]
+    succeeded("report", *runs, "--out", tmp_path / "there")
+    page = ccfcpp_report(*runs, out=tmp_path / "here")
+    assert page == tmp_path / "here" / "report.html"
+    assert page.read_bytes() == (tmp_path / "there" / "report.html").read_bytes()
+    with pytest.raises(UsageError, match="needs a run"):
+        ccfcpp_report()
 
 
 def test_runs_are_named_by_what_differs(tmp_path: Path) -> None:

@@ -7,7 +7,8 @@ from rich.console import Console
 
 from ccfcpp.cli.progress import watched
 from ccfcpp.clustering.config import ClusterConfig
-from ccfcpp.runs.study import Planned, Study
+from ccfcpp.runs.grids import Planned
+from ccfcpp.runs.study import Study
 
 
 def study_of(path: Path, seeds: int) -> Study[ClusterConfig]:
@@ -68,3 +69,22 @@ def test_on_a_terminal_running_ones_are_shown_with_their_rounds(tmp_path: Path) 
     assert "seed-1: 3 rounds" in shown
     assert "seed-0" not in shown
     assert "the table" in shown
+
+
+def test_the_time_left_is_told_by_method(tmp_path: Path) -> None:
+    methods = ["km", "km", "ccfc++", "ccfc++", "fcm"]
+    runs = [
+        Planned({"method": method}, ClusterConfig(method=method, seed=seed))
+        for seed, method in enumerate(methods)
+    ]
+    study, out = Study(tmp_path, runs), io.StringIO()
+    with watched(study, Console(file=out, soft_wrap=True), jobs=2) as look:
+        for number, seconds in ((0, 10), (2, 300)):
+            folder = study.folder(runs[number])
+            folder.path.mkdir(parents=True)
+            folder.summary.write_text(f'{{"seconds": {seconds}}}')
+            look()
+    assert [line.partition(": method")[0] for line in out.getvalue().splitlines()[1:]] == [
+        "1 of 5 runs finished, about 0:05 min and an unknown time for ccfc++, fcm left",
+        "2 of 5 runs finished, about 2:35 min and an unknown time for fcm left",
+    ]

@@ -220,6 +220,8 @@ def test_a_run_needs_a_round() -> None:
     [
         ("a: [1", "is not valid YAML"),
         ("- 1\n- 2", "must hold keys and values"),
+        ("a: 1\nb: 2\na: 3", "line 3 has the key 'a' a second time"),
+        ("loss: {eta: 1, eta: 1}", "line 1 has the key 'eta' a second time"),
         (None, "cannot be read"),
     ],
 )

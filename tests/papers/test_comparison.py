@@ -19,11 +19,14 @@ from ccfcpp.clustering.shallow.config import PixelsConfig
 from ccfcpp.core.config import Tree
 from ccfcpp.core.config_layers import resolve
 from ccfcpp.core.errors import UsageError
-from ccfcpp.papers.comparison import Comparison, Entry, plan_comparison
+from ccfcpp.papers.comparing import compare
+from ccfcpp.papers.comparison import Comparison, Entry
 from ccfcpp.papers.reproduction.published import SYSTEMS, published_score
 from ccfcpp.runs.given import Given, refuse_idle
-from ccfcpp.runs.study import Axes, Planned, Row
+from ccfcpp.runs.grids import Axes, Planned
+from ccfcpp.runs.tables import Row
 from tests.support.command import ccfcpp, succeeded
+from tests.support.comparisons import planned_comparison
 
 PATIENCE = 180.0
 
@@ -54,7 +57,7 @@ K_FED = [{"method": "k-fed", "p": p} for p in (0.0, 1.0)]
 
 
 def test_every_method_runs_at_every_skew_and_a_centralised_one_once() -> None:
-    plan = plan_comparison([], {"seed": "3"}, ["km", "k-fed"], skews("0", "0.5", "0.50"), 2)
+    plan = planned_comparison({"seed": "3"}, ["km", "k-fed"], skews("0", "0.5", "0.50"), 2)
     assert [(run.axes, run.config.seed) for run in plan] == [
         (KM, 3), (KM, 4),
         ({"method": "k-fed", "p": 0.0}, 3), ({"method": "k-fed", "p": 0.0}, 4),
@@ -66,7 +69,7 @@ def test_every_method_runs_at_every_skew_and_a_centralised_one_once() -> None:
 
 def test_what_a_method_fixes_lies_under_what_the_user_gives() -> None:
     plain, given = (
-        plan_comparison([], values, ["sda-fc-km"], skews("0"), seeds=1)[0].config.section(
+        planned_comparison(values, ["sda-fc-km"], skews("0"), seeds=1)[0].config.section(
             PixelsConfig
         )
         for values in ({}, {"pixels": {"assignment": "euclidean"}})
@@ -76,8 +79,8 @@ def test_what_a_method_fixes_lies_under_what_the_user_gives() -> None:
 
 def test_where_clients_may_be_absent_a_centralised_method_runs_at_every_skew() -> None:
     for absence in ("disconnection_rate", "dropout_rate"):
-        plan = plan_comparison(
-            [], {"availability": {absence: 0.3}}, ["km"], skews("0", "1"), seeds=1
+        plan = planned_comparison(
+            {"availability": {absence: 0.3}}, ["km"], skews("0", "1"), seeds=1
         )
         assert [run.axes for run in plan] == [
             {"method": "km", "p": 0.0},
@@ -87,7 +90,7 @@ def test_where_clients_may_be_absent_a_centralised_method_runs_at_every_skew() -
 
 def test_rates_of_failures_are_axes_beside_p() -> None:
     axes = {"partition.p": ("0", "1"), "availability.disconnection_rate": ("0", "0.30", "0.3")}
-    plan = plan_comparison([], {}, ["km", "k-fed"], axes, seeds=1)
+    plan = planned_comparison({}, ["km", "k-fed"], axes, seeds=1)
     km = [{"p": 0.0, "disconnection_rate": 0.3}, {"p": 1.0, "disconnection_rate": 0.3}]
     k_fed = [{"p": p, "disconnection_rate": rate} for p in (0.0, 1.0) for rate in (0.0, 0.3)]
     expected = [
@@ -111,7 +114,7 @@ def test_rates_of_failures_are_axes_beside_p() -> None:
 def test_another_partition_than_the_skew_has_one_column(
     partition: Tree, axes: Axes, heading: str
 ) -> None:
-    plan = plan_comparison([], {"partition": partition}, ["km", "k-fed"], {}, seeds=1)
+    plan = planned_comparison({"partition": partition}, ["km", "k-fed"], {}, seeds=1)
     assert [run.axes for run in plan] == [KM, {"method": "k-fed", **axes}]
     results = [(run.axes, summary(0.5)) for run in plan]
     comparison = Comparison(plan, results)
@@ -121,9 +124,9 @@ def test_another_partition_than_the_skew_has_one_column(
 
 def test_unknown_methods_and_skews_are_refused() -> None:
     with pytest.raises(UsageError, match="method = dbscan is refused"):
-        plan_comparison([], {}, ["dbscan"], skews("0"), seeds=1)
+        planned_comparison({}, ["dbscan"], skews("0"), seeds=1)
     with pytest.raises(UsageError, match=r"partition.p = 2"):
-        plan_comparison([], {}, ["k-fed"], skews("2"), seeds=1)
+        planned_comparison({}, ["k-fed"], skews("2"), seeds=1)
 
 
 def test_settings_without_effect_are_refused() -> None:
@@ -168,7 +171,7 @@ def test_a_table_of_runs_that_are_not_finished_leaves_their_places_empty() -> No
         "KM": [None, None], "k-FED": [None, Entry("0.7000", "", True)],
     }  # fmt: skip
     assert [row["method"] for row in comparison.costs()] == ["k-FED"]
-    assert Comparison(planned(KM), []).as_markdown().count("KM") == 2
+    assert Comparison(planned(KM), []).as_markdown().count("KM") == 4
 
 
 def test_scores_of_absent_clients_have_columns_where_somebody_is_absent() -> None:
@@ -196,7 +199,7 @@ def test_each_rate_of_failures_has_a_row_and_its_own_best() -> None:
         return summary(nmi) | {f"scores_{who}": scores for who, scores in apart.items()}
 
     axes = {"partition.p": ("1",), "availability.disconnection_rate": ("0", "0.3")}
-    plan = plan_comparison([], {"dataset": "mnist"}, ["km", "k-fed"], axes, seeds=1)
+    plan = planned_comparison({"dataset": "mnist"}, ["km", "k-fed"], axes, seeds=1)
     values = [summary(0.5), absent(0.6, 0.1), summary(0.7), absent(0.4, 0.2)]
     runs = [(run.axes, value) for run, value in zip(plan, values, strict=True)]
     comparison = Comparison(plan, runs)
@@ -247,7 +250,7 @@ def test_without_labels_a_table_has_no_scores() -> None:
     ],
 )
 def test_published_values_stand_beside_runs_of_the_same_setting(settings: Tree, fits: bool) -> None:
-    runs = plan_comparison([], {"dataset": "mnist"} | settings, ["k-fed"], skews("0"), seeds=1)
+    runs = planned_comparison({"dataset": "mnist"} | settings, ["k-fed"], skews("0"), seeds=1)
     (row,) = Comparison(runs, [(runs[0].axes, summary(0.5))]).rows
     assert row["nmi published"] == (0.5081 if fits else None)
     comparison = Comparison(runs, [(runs[0].axes, summary(0.5))])
@@ -272,6 +275,74 @@ def test_the_papers_tables_are_whole() -> None:
     assert published_score("kappa", "stl10", 1.0, "ppfc-gan") == 0.1868
     assert published_score("nmi", "digits", 0.0, "ccfc++") is None
     assert published_score("nmi", "mnist", 0.0, "a package's") is None
+
+
+def test_methods_are_compared_over_seeds_with_the_best_or_a_baseline() -> None:
+    scores = {"km": (0.5, 0.51, 0.52), "k-fed": (0.8, 0.82, 0.81), "ffcm-km": (0.79, 0.83, 0.8)}
+    results: list[tuple[Axes, Row]] = [
+        ({"method": method, "p": 0.0}, summary(nmi) | {"seed": seed})
+        for method, found in scores.items()
+        for seed, nmi in enumerate(found)
+    ]
+    runs = planned(*({"method": method, "p": 0.0} for method in scores))
+    by_best = Comparison(runs, results)
+    marks = {str(row["method"]): row["p = 0"] for row in by_best.table("nmi")}
+    assert {name: own.differs for name, own in marks.items() if isinstance(own, Entry)} == {
+        "KM": True, "k-FED": False, "FFCM-km": False,
+    }  # fmt: skip
+    assert "* differs from the best of its column (paired t-test" in by_best.captions()["nmi"]
+    assert "mean ± deviation over 3 seeds" in by_best.captions()["nmi"]
+    assert "0.5100 ± 0.0100*" in by_best.as_markdown()
+    by_km = Comparison(runs, results, "km")
+    assert "* differs from KM" in by_km.captions()["nmi"]
+    p: Row = {row["method"]: row.get("nmi p-value") for row in by_km.rows}
+    assert p["km"] is None
+    assert 0 < p["k-fed"] < 0.05
+    two = [(axes, own) for axes, own in results if own["seed"] < 2]
+    assert "paired" not in Comparison(runs, two).captions()["nmi"]
+    with pytest.raises(UsageError, match="baseline = fcm is none of the methods"):
+        Comparison(runs, results, "fcm")
+
+
+def test_tables_are_written_for_latex() -> None:
+    results = [(K_FED[0], summary(0.5)), (K_FED[0], summary(0.7)), (KM, summary(0.6))]
+    text = Comparison(planned(KM, *K_FED, dataset="mnist"), results).as_latex()
+    assert r"\caption{NMI (published); mean $\pm$ deviation over 2 seeds}" in text
+    assert r"\begin{tabular}{lrr}" in text
+    assert "method & p = 0 & p = 1 \\\\\n\\midrule" in text
+    assert r"KM & \textbf{0.6000} (0.5304) & \textbf{0.6000} (0.5304) \\" in text
+    assert r"k-FED & \textbf{0.6000 $\pm$ 0.1414} (0.5081) &  \\" in text
+    assert text.count("{") == text.count("}")
+
+
+def test_a_sweep_has_a_row_for_each_value_and_one_best() -> None:
+    axes = {"partition.p": [0.0], "loss.eta": [0.0, 0.5]}
+    plan = planned_comparison({}, ["k-fed", "ccfc++"], axes, seeds=1)
+    found = Comparison(plan, [(run.axes, summary(n / 10)) for n, run in enumerate(plan)])
+    shown = [(row["method"], row["eta"], row["p = 0"]) for row in found.table("nmi")]
+    assert shown == [
+        ("k-FED", "", Entry("0.0000", "", False)),
+        ("CCFC++", "0", Entry("0.1000", "", False)),
+        ("CCFC++", "0.5", Entry("0.2000", "", True)),
+    ]
+    assert [row.get("loss.eta") for row in found.rows] == [None, 0.0, 0.5]
+
+
+def test_compare_from_python_is_what_the_command_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = {"method": ["km", "k-fed"], "partition.p": [1], "data.images": 60}
+    found = compare(settings, out=tmp_path / "here")
+    assert [row["method"] for row in found["table"]] == ["km", "k-fed"]
+    few = ("--methods", "km,k-fed", "--p", 1, "--set", "data.images=60")
+    succeeded("compare", *few, "--out", tmp_path / "there")
+    for name in ("table.csv", "table.md", "table.tex"):
+        assert (tmp_path / "here" / name).is_file()
+    assert scores(tmp_path / "here") == scores(tmp_path / "there")
+    more = compare({"method": "ffcm-km"}, out=tmp_path / "here", resume=True, baseline="km")
+    assert [row["method"] for row in more["table"]] == ["km", "k-fed", "ffcm-km"]
+    with pytest.raises(UsageError, match="dataset is no axis of a comparison"):
+        compare({"dataset": ["digits", "mnist"]})
 
 
 # --- the command --------------------------------------------------------------------------------
@@ -369,10 +440,11 @@ def test_what_stands_beside_published_values_has_the_papers_settings(
     assert [run["config"]["preset"] for run in plan["runs"]] == [preset] * 2
     run = tmp_path / "out" / "method=k-fed,p=1.0" / "seed-0" / "config.yaml"
     assert yaml.safe_load(run.read_text())["preset"] == preset
-    # It may not be given again, as all that was planned.
-    again = ccfcpp("compare", "--preset", preset, "--out", "out", "--resume")
-    assert (again.code, "leave out preset" in again.stderr) == (2, True)
-    assert ccfcpp("compare", "--out", "out", "--resume").code == 0
+    # The runs that are there cannot become others.
+    assert ccfcpp("compare", "--preset", preset, "--out", "out", "--resume").code == 0
+    (other,) = {"default", "published"} - {preset}
+    again = ccfcpp("compare", "--preset", other, "--out", "out", "--resume")
+    assert (again.code, f"have --preset {preset}, not {other}" in again.stderr) == (2, True)
 
 
 def scores(folder: Path) -> list[tuple[str, str, str]]:
@@ -412,6 +484,8 @@ def wait_for_rounds(metrics: Path, process: subprocess.Popen[Any]) -> None:
         (("--dropout-rate", "0,0.1", "--set", "availability.dropout_rate=0"), "--dropout-rate"),
         (("--set", "partition.p=0"), "give --p"),
         (("--set", "method=km"), "give --methods"),
+        (("--set", "seed=0,1"), "seed is no axis of a comparison: give a number of seeds"),
+        (("--baseline", "fcm", "--methods", "km"), "baseline = fcm is none of the methods"),
         (("--methods", "km", "--set", "gan.epochs=3"), "gan.epochs = 3 has no effect on km"),
         (("--partition", "iid", "--p", "0"), "--p has no effect"),
         (("--alpha", "1", "--p", "0"), "--p has no effect on partition.kind = 'dirichlet'"),
@@ -452,14 +526,27 @@ def test_rates_of_failures_are_swept_with_scores_of_connected_and_absent(tmp_pat
     assert rows["k-fed", "0.0"]["nmi_absent"] == ""
     # Where nobody is absent, the connected clients' images are all that clients hold.
     assert float(rows["k-fed", "0.0"]["nmi_connected"]) > 0
-    again = ccfcpp("compare", "--disconnection-rate", "0,0.5", "--out", out, "--resume")
-    assert (again.code, "leave out --disconnection-rate" in again.stderr) == (2, True)
 
 
-def test_what_was_planned_cannot_be_changed_on_resumption(tmp_path: Path) -> None:
+def test_a_comparison_grows(tmp_path: Path) -> None:
     out = tmp_path / "out"
-    assert ccfcpp("compare", "--methods", "km", "--out", out).code == 0
-    result = ccfcpp("compare", "--methods", "k-fed", "--out", out, "--resume")
-    assert (result.code, "leave out --methods" in result.stderr) == (2, True)
+    few = ("--set", "data.images=100", "--set", "centroids.restarts=1")
+    succeeded("compare", "--methods", "km", "--p", 1, *few, "--out", out)
+    summary = out / "method=km" / "seed-0" / "summary.json"
+    before = summary.stat().st_mtime_ns
+    more = ("--methods", "k-fed", "--p", "0", "--seeds", 2, "--disconnection-rate", "0,0.3")
+    succeeded("compare", *more, "--out", out, "--resume")
+    assert summary.stat().st_mtime_ns == before
+    with (out / "table.csv").open() as file:
+        rows = [
+            (row["method"], row["p"], row["disconnection_rate"], row["runs"])
+            for row in csv.DictReader(file)
+        ]
+    assert rows == [
+        ("km", "", "0.0", "2"), ("km", "1.0", "0.3", "2"), ("km", "0.0", "0.3", "2"),
+        *(("k-fed", p, rate, "2") for p in ("1.0", "0.0") for rate in ("0.0", "0.3")),
+    ]  # fmt: skip
+    other = ccfcpp("compare", "--set", "data.images=50", "--out", out, "--resume")
+    assert (other.code, "have data.images = 100, not 50" in other.stderr) == (2, True)
     taken = ccfcpp("compare", "--methods", "km", "--out", out)
     assert (taken.code, "holds several runs" in taken.stderr) == (2, True)

@@ -10,14 +10,16 @@ import pytest
 
 from ccfcpp.core.config import Tree
 from ccfcpp.core.config_layers import nest
-from ccfcpp.papers.comparison import plan_comparison
+from ccfcpp.pages.contents import Contents
 from ccfcpp.papers.study_figures import study_figures
-from ccfcpp.papers.study_page import examine_study
-from ccfcpp.report.contents import Contents
-from ccfcpp.runs.study import Planned, Row, Study, plan_grid
+from ccfcpp.papers.study_page import examine_studies
+from ccfcpp.runs.grids import Planned, ordered, plan_grid
+from ccfcpp.runs.study import Study
+from ccfcpp.runs.tables import Row
 from supervised.config import ClassifyConfig
 from tests.support.browser import BROWSER, laid_out
 from tests.support.command import ccfcpp
+from tests.support.comparisons import planned_comparison
 from tests.support.reports import report
 
 needs_browser = pytest.mark.skipif(
@@ -44,7 +46,7 @@ def comparison(
     """A study of two systems at two p and two rates, whose scores are made up."""
     axes = {"partition.p": ("0", "1"), "availability.disconnection_rate": ("0", "0.3")}
     settings: Tree = {"dataset": dataset, "preset": "published"}
-    plan = plan_comparison([], settings, methods, axes, seeds=2)
+    plan = planned_comparison(settings, methods, axes, seeds=2)
     study = Study.create(path, plan)
     for number, planned in enumerate(plan[:done]):
         score = {"nmi": 0.5 + number / 100, "kappa": 0.4}
@@ -66,12 +68,12 @@ def compared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def figures(compared: Path) -> Contents:
     """What the page shows."""
-    return study_figures(examine_study(compared).cells)
+    return study_figures(examine_studies([compared]).cells)
 
 
 def classified(path: Path, axes: dict[str, list[object]]) -> Path:
     values = nest("partition.clients", 3)
-    plan = plan_grid(ClassifyConfig, "classify", [], values, 2, axes)
+    plan = plan_grid(ClassifyConfig, "classify", ordered([], values, 2, axes))
     study = Study.create(path, plan)
     for number, planned in enumerate(plan):
         scores = {"accuracy": 0.5 + number / 100, "effective_rank": 3.0, "tail_share": 0.1}
@@ -99,7 +101,7 @@ def test_scores_stand_by_p_and_by_rate_with_those_of_absent_clients(figures: Con
 
 def test_a_system_looks_the_same_in_every_figure(tmp_path: Path) -> None:
     """KM has no p where nobody is absent, and yet it stays the second of two."""
-    study = examine_study(comparison(tmp_path / "study", methods=("ccfc++", "km")))
+    study = examine_studies([comparison(tmp_path / "study", methods=("ccfc++", "km"))])
     shown = {
         figure.title: [line.get_label() for line in figure.figure.axes[0].containers]
         for figure in study_figures(study.cells).figures
@@ -147,7 +149,7 @@ def test_methods_with_and_without_a_term_are_lines(tmp_path: Path) -> None:
     axes: dict[str, list[object]] = {
         "partition.alpha": [0.05, float("inf")], "decorrelation.kind": ["none", "feddecorr"],
     }  # fmt: skip
-    found = study_figures(examine_study(classified(tmp_path / "study", axes)).cells)
+    found = study_figures(examine_studies([classified(tmp_path / "study", axes)]).cells)
     assert list(found.sections) == ["Scores by alpha", "Costs"]
     first = found.figures[0]
     assert first.title == "Accuracy by alpha"
@@ -157,15 +159,73 @@ def test_methods_with_and_without_a_term_are_lines(tmp_path: Path) -> None:
 
 def test_where_nothing_is_a_number_each_system_is_a_dot(tmp_path: Path) -> None:
     path = classified(tmp_path / "study", {"method": ["fedavg", "moon"]})
-    found = study_figures(examine_study(path).cells)
+    found = study_figures(examine_studies([path]).cells)
     assert list(found.sections) == ["Scores", "Costs"]
     names = [row["system"] for row in found.figures[0].rows]
     assert names == ["FedAvg with FedDecorr", "MOON with FedDecorr"]
 
 
 def test_a_study_that_goes_on_shows_what_is_finished(tmp_path: Path) -> None:
-    facts = examine_study(comparison(tmp_path / "some", "digits", done=12)).facts
+    facts = examine_studies([comparison(tmp_path / "some", "digits", done=12)]).facts
     assert facts["notes"] == ["12 of 14 runs are finished."]
     none = comparison(tmp_path / "none", "digits", done=0)
     result = ccfcpp("report", none)
     assert (result.code, "no run of the study in" in result.stderr) == (2, True)
+
+
+def test_several_studies_are_one_page(tmp_path: Path) -> None:
+    """Without another setting they are one study; else each is a part of its own."""
+    first = comparison(tmp_path / "first", methods=("km",))
+    second = comparison(tmp_path / "second", methods=("km", "ccfc++"))
+    joined = examine_studies([first, second])
+    assert len(joined.cells.results) == 14
+    assert joined.cells.systems == ["KM", "CCFC++"]
+    assert {run.config.dataset for _, run in joined.cells.results} == {"mnist"}
+    other = comparison(tmp_path / "other", "fashion-mnist", methods=("km",))
+    apart = examine_studies([first, other])
+    assert apart.cells.systems == ["KM, study first", "KM, study other"]
+    assert {row["study"] for row in apart.rows} == {"first", "other"}
+    tables = apart.facts["tables"]
+    assert isinstance(tables, dict)
+    assert tables["Settings in which the studies differ"] == [
+        {"setting": "dataset", "first": "mnist", "other": "fashion-mnist"}
+    ]
+    out = tmp_path / "page"
+    assert ccfcpp("report", first, other, "--out", out).code == 0
+    assert "Studies first, other" in (out / "report.html").read_text()
+    classes = classified(tmp_path / "classes", {"method": ["fedavg", "moon"]})
+    mixed = ccfcpp("report", first, classes)
+    assert (mixed.code, "have no scores in common" in mixed.stderr) == (2, True)
+
+
+def test_cells_are_compared_over_three_seeds(tmp_path: Path) -> None:
+    """Differences of 0.3 ± 0.01 are no chance; those of the best from itself are none."""
+    axes: dict[str, list[object]] = {"method": ["fedavg", "moon", "fedprox"]}
+    plan = plan_grid(ClassifyConfig, "classify", ordered([], {}, 3, axes))
+    study = Study.create(tmp_path / "study", plan)
+    for number, planned in enumerate(plan):
+        base = {"fedavg": 0.5, "moon": 0.8, "fedprox": 0.79}[planned.config.method]
+        scores = {"accuracy": base + number % 4 / 100, "effective_rank": 3.0, "tail_share": 0.1}
+        finish(study, planned, scores | {"partition": "iid", "seed": planned.config.seed})
+    examined = examine_studies([study.path])
+    p = [row.get("accuracy p-value") for row in examined.rows]
+    assert p[0] is not None
+    assert p[2] is not None
+    assert p[0] < 0.05 < p[2]
+    assert p[1] is None
+    ((caption, rows),) = examined.facts["tables"].items()  # type: ignore[attr-defined]
+    assert "* differs from the best with the same numbers (paired t-test over seeds" in caption
+    assert [row["accuracy"].endswith("*") for row in rows] == [True, False, False]
+
+
+def test_one_seed_has_neither_means_nor_deviations(tmp_path: Path) -> None:
+    plan = plan_grid(ClassifyConfig, "classify", ordered([], {}, 1, {"method": ["fedavg", "moon"]}))
+    study = Study.create(tmp_path / "study", plan)
+    for planned in plan:
+        scores = {"accuracy": 0.5, "effective_rank": 3.0, "tail_share": 0.1, "seed": 0}
+        finish(study, planned, scores | {"partition": "iid"})
+    examined = examine_studies([study.path])
+    captions = [figure.caption for figure in study_figures(examined.cells).figures]
+    assert captions[0] == "Accuracy; one seed."
+    assert not any("mean" in caption or "deviation" in caption for caption in captions)
+    assert list(examined.facts["tables"]) == ["One seed"]  # type: ignore[call-overload]

@@ -22,12 +22,12 @@ from ccfcpp.core.errors import UsageError
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.algorithm import Crew
 from ccfcpp.engine.exchange import Exchange, RefusedUpdateError, Task
+from ccfcpp.pages.contents import Contents
+from ccfcpp.pages.examination import examine
+from ccfcpp.pages.facts import leakage_tables
+from ccfcpp.pages.page import page
 from ccfcpp.privacy.leakage.inversion import SIZES, inverted
 from ccfcpp.privacy.leakage.membership import membership, neighbours
-from ccfcpp.report.contents import Contents
-from ccfcpp.report.examination import examine
-from ccfcpp.report.facts import leakage_tables
-from ccfcpp.report.page import page
 from tests.support.clustering import clients_of_sizes, digits, made, tiny
 from tests.support.command import TINY, TINY_SCAN, ccfcpp, succeeded
 
@@ -179,7 +179,7 @@ def test_what_has_nothing_to_attack_is_refused_in_a_line(tmp_path: Path) -> None
     succeeded("cluster", "--method", "k-fed", "--out", run, *few)
     whole = ccfcpp("leakage", run)
     assert whole.code == 2
-    assert "run it with --set data.images=N" in whole.stderr
+    assert "cluster a part of its images, such as --set data.images=1198" in whole.stderr
     assert whole.stderr.count("error:") == 1
     with pytest.raises(UsageError, match=r"leakage\.json is damaged"):
         leakage_tables({"membership": 3})

@@ -18,8 +18,9 @@ from ccfcpp.clustering.experiment import ClusteringExperiment
 from ccfcpp.core.config import Tree
 from ccfcpp.core.config_layers import merge, resolve
 from ccfcpp.core.errors import FederationError, StoppedError
+from ccfcpp.runs.grids import Planned
 from ccfcpp.runs.parallel import run_in_processes
-from ccfcpp.runs.study import Planned, Study
+from ccfcpp.runs.study import Study
 
 SMALL: Tree = {
     "device": "cpu",

@@ -8,20 +8,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ccfcpp.clustering.config import ClusterConfig
+from ccfcpp.core.config import Tree
 from ccfcpp.core.config_layers import nest
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.tables import as_csv
 from ccfcpp.runs.given import as_tree
-from ccfcpp.runs.study import (
-    Axes,
-    Planned,
-    Row,
-    Study,
-    as_markdown,
-    cell_rows,
-    display,
-    grid_cells,
-)
+from ccfcpp.runs.grids import Axes, Planned, ordered
+from ccfcpp.runs.study import Study
+from ccfcpp.runs.tables import Row, as_markdown, cell_rows, display
+
+
+def grid_cells(grid: object, values: Tree) -> list[Axes]:
+    return ordered([{"grid": grid}], values, 1).cells
+
 
 VALUES = st.lists(st.integers(0, 9), min_size=1, max_size=3, unique=True)
 GRIDS = st.dictionaries(st.sampled_from(["seed", "loss.lam", "partition.p"]), VALUES, max_size=3)
@@ -94,7 +93,7 @@ def test_the_table_leaves_out_what_a_run_does_not_have() -> None:
 
 def test_tables_are_written_for_programs_and_for_people(tmp_path: Path) -> None:
     rows: list[Row] = [{"method": "a", "nmi": 0.25}, {"method": "b", "nmi": None}]
-    Study[ClusterConfig](tmp_path, []).write_table(rows, as_markdown([{"method": "a"}]))
+    Study[ClusterConfig](tmp_path, []).write_table(rows, as_markdown([{"method": "a"}]), "")
     assert (tmp_path / "table.csv").read_text() == "method,nmi\na,0.25\nb,\n"
     assert (tmp_path / "table.md").read_text() == "| method |\n| --- |\n| a |\n"
 

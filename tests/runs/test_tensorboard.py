@@ -14,7 +14,8 @@ from ccfcpp.clustering.experiment import ClusteringExperiment
 from ccfcpp.core.config_layers import merge, resolve
 from ccfcpp.core.errors import StoppedError
 from ccfcpp.runs.folder import RunFolder
-from ccfcpp.runs.tensorboard import TensorBoardLog, scalars
+from ccfcpp.runs.tensorboard import TensorBoardLog
+from ccfcpp.runs.tracking import scalars
 from tests.support.command import TINY, TINY_TREE, ccfcpp
 
 SHORT = (*TINY, "--dropout-rate", "0.3")
@@ -55,7 +56,7 @@ def line(number: int, value: float) -> dict[str, Any]:
 
 
 def log_session(run: Path, *lines: dict[str, Any]) -> None:
-    log = TensorBoardLog(run / "tensorboard")
+    log = TensorBoardLog(run, {})
     for one in lines:
         log.log_round(one)
     log.close()
@@ -79,7 +80,7 @@ def test_every_number_of_a_round_has_a_tag() -> None:
 
 def test_a_round_can_be_read_as_soon_as_it_is_logged(tmp_path: Path) -> None:
     """So that a run that is killed has lost none, and a live view is not behind."""
-    log = TensorBoardLog(tmp_path / "tensorboard")
+    log = TensorBoardLog(tmp_path, {})
     for number in range(3):
         log.log_round(line(number, 0.5))
         assert read_events(tmp_path)[number]["figures/loss"] == 0.5
@@ -110,7 +111,7 @@ def test_the_rest_of_a_run_does_not_depend_on_it(tmp_path: Path) -> None:
         return tmp_path / name, json.loads(result.stdout) | {"seconds": 0, "out": ""}, lines
 
     plain, summary, lines = run("plain")
-    shown, same_summary, same_lines = run("shown", "--tensorboard")
+    shown, same_summary, same_lines = run("shown", "--track", "tensorboard")
     assert (same_summary, same_lines) == (summary, lines)
     for file in ("model.safetensors", "assignments.npz"):
         assert (shown / file).read_bytes() == (plain / file).read_bytes()
@@ -119,7 +120,7 @@ def test_the_rest_of_a_run_does_not_depend_on_it(tmp_path: Path) -> None:
 
 
 def test_each_run_of_a_study_has_its_own(tmp_path: Path) -> None:
-    command = ("--out", tmp_path / "study", "--seeds", 2, "--tensorboard")
+    command = ("--out", tmp_path / "study", "--seeds", 2, "--track", "tensorboard")
     result = ccfcpp("classify", *command, *CLASSIFY)
     assert result.code == 0, result.stderr
     for seed in (0, 1):
@@ -131,7 +132,7 @@ def test_each_run_of_a_study_has_its_own(tmp_path: Path) -> None:
 def test_a_setting_serves_where_there_is_no_flag(tmp_path: Path) -> None:
     out = tmp_path / "study"
     result = ccfcpp(
-        "compare", "--methods", "km", "--set", "tensorboard=true", "--out", out,
+        "compare", "--methods", "km", "--set", "track=tensorboard", "--out", out,
         "--set", "data.images=60",
     )  # fmt: skip
     assert result.code == 0, result.stderr
@@ -144,7 +145,7 @@ def test_an_interrupted_run_goes_on_in_the_same_picture(
     tmp_path: Path, error: type[Exception]
 ) -> None:
     """Stopped after a checkpoint, or ended between a round's line and its checkpoint."""
-    tree = merge(TINY_TREE, {"training": {"pretrain_rounds": 3}, "tensorboard": True})
+    tree = merge(TINY_TREE, {"training": {"pretrain_rounds": 3}, "track": "tensorboard"})
     config = resolve(ClusterConfig, "cluster", {}, tree)
     folder = RunFolder.create(tmp_path / "run", config)
 
@@ -167,14 +168,14 @@ def test_it_can_be_switched_on_when_a_run_goes_on(tmp_path: Path) -> None:
     assert ccfcpp("cluster", "--out", run, *SHORT).code == 0
     for leftover in (run / "checkpoint").iterdir():
         leftover.unlink()
-    result = ccfcpp("cluster", "--out", run, "--resume", "--tensorboard")
+    result = ccfcpp("cluster", "--out", run, "--resume", "--track", "tensorboard")
     assert result.code == 0, result.stderr
     assert_shows_the_log(run)
 
 
 def test_a_finished_run_resumed_stays_as_it_is(tmp_path: Path) -> None:
     run = tmp_path / "run"
-    assert ccfcpp("cluster", "--out", run, *SHORT, "--tensorboard").code == 0
+    assert ccfcpp("cluster", "--out", run, *SHORT, "--track", "tensorboard").code == 0
     before = sorted(run.rglob("*"))
     assert ccfcpp("cluster", "--out", run, "--resume").code == 0
     assert sorted(run.rglob("*")) == before
@@ -186,10 +187,10 @@ def test_a_finished_run_resumed_stays_as_it_is(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "command",
     [
-        ("cluster", "--tensorboard"),
-        ("classify", "--tensorboard"),
-        ("classify", "--tensorboard", "--seeds", "2"),
-        ("compare", "--set", "tensorboard=true"),
+        ("cluster", "--track", "tensorboard"),
+        ("classify", "--track", "tensorboard"),
+        ("classify", "--track", "tensorboard", "--seeds", "2"),
+        ("compare", "--set", "track=tensorboard"),
     ],
     ids=["cluster", "classify", "classify with seeds", "compare"],
 )

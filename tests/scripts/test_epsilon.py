@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from ccfcpp.report.writing import as_svg
+from ccfcpp.pages.writing import as_svg
 from scripts.epsilon import figure, main, read, table
 
 

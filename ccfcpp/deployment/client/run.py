@@ -11,6 +11,7 @@ from torch import Tensor
 from ccfcpp.clustering.algorithm import ClusteringAlgorithm
 from ccfcpp.clustering.certainty import certainty, columns_of
 from ccfcpp.clustering.config import ClusterConfig
+from ccfcpp.clustering.judging import Judging
 from ccfcpp.clustering.methods import METHODS
 from ccfcpp.clustering.model import ModelFacts
 from ccfcpp.core.config import DataConfig, MethodConfig
@@ -109,12 +110,16 @@ class ClientRun(ABC, Generic[Model]):
         privacy = self.config.section(PrivacyConfig)
         alike = privacy.level == "client"
         crew = Crew(len(self.images), 1, bounding_of(privacy), least, alike)
-        works = self.algorithm.client_side(crew).works
+        works = {**self.algorithm.client_side(crew).works, **self.judged(crew)}
         if privacy.is_on:
             # Nothing hides what serves a report alone, and would not travel in one process.
             travelling = {name: work for name, work in works.items() if work.exchange.travels}
             works = works_in_sums(travelling, privacy, self.spec.clients, guard)
         return {**works, COUNTS: Counting(self, tells)}
+
+    def judged(self, crew: Crew) -> Mapping[str, AnyClientWork]:
+        """Return the work of the exchanges after the last round, by their names."""
+        return {}
 
     def _numbered(self, labels: Tensor) -> Tensor:
         """Return labels in the run's numbering of the classes."""
@@ -139,6 +144,12 @@ class ClusteringRun(ClientRun[object]):
         """Build the clustering system of the run."""
         self.problem = clustering_problem(self.config, self.spec, self.device)
         self.algorithm = METHODS[self.config.method].make(self.problem)
+
+    def judged(self, crew: Crew) -> Mapping[str, AnyClientWork]:
+        """Return the sums by which the clustering is judged without labels."""
+        if self.config.privacy.level != "none":
+            return {}
+        return Judging(self.algorithm, self.spec.clusters).client_works(crew)
 
     def assign(self, model: object, client: Client) -> Tensor:
         """Return the cluster of each image."""

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 _LOOK = 0.5
 """Seconds between checks for clients."""
-_OF_THE_SERVER = ("dataset", "partition", "device", "tensorboard", "availability")
+_OF_THE_SERVER = ("dataset", "partition", "device", "track", "availability")
 """Settings that mean nothing to a client, such as paths on the server."""
 
 _PLACES = (("data", "root"), ("feddp", "server"))

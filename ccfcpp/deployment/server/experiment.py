@@ -2,6 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from torch import Tensor
 
 from ccfcpp.clustering.algorithm import ClusteringAlgorithm
 from ccfcpp.clustering.config import ClusterConfig
+from ccfcpp.clustering.judging import Judging
 from ccfcpp.clustering.methods import METHODS
 from ccfcpp.clustering.model import ModelFacts
 from ccfcpp.core.config import MethodConfig
@@ -74,6 +76,8 @@ class DeployedExperiment(Experiment[Any]):
         works = self.algorithm.client_side(Crew(largest, together=1)).works
         self.exchanges = [work.exchange for work in works.values()]
         _ = self.hostility, self.protection  # they say before the run what does not fit
+        if self.epilogue is not None:
+            works = {**works, **self.epilogue.client_works(Crew(largest, together=1))}
         if self.protection:
             works = self.protection.works(works)
         asked = {name: work.exchange for name, work in works.items()}
@@ -214,6 +218,11 @@ class DeployedClustering(DeployedExperiment):
         """Build the clustering system of the run."""
         self.problem = clustering_problem(self.config, self.spec, self.device)
         self.algorithm = METHODS[self.config.method].make(self.problem)
+
+    @cached_property
+    def epilogue(self) -> Judging | None:
+        """Return the exchanges by which the clustering is judged without labels."""
+        return None if self.privacy.level != "none" else Judging(self.algorithm, self.spec.clusters)
 
     def model_facts(self) -> dict[str, str]:
         """Return the facts of the problem, for the header of the model's file."""

@@ -4,10 +4,11 @@ from collections.abc import Mapping, Sequence
 
 from matplotlib.ticker import NullFormatter
 
+from ccfcpp.pages.drawing import Drawn, legend_above, paper, power
+from ccfcpp.pages.palette import line_style
+from ccfcpp.pages.runs import slug
 from ccfcpp.papers.reproduction.scores import ScoreTable
-from ccfcpp.report.drawing import Drawn, legend_above, paper, power
-from ccfcpp.report.palette import line_style
-from ccfcpp.report.runs import slug
+from ccfcpp.runs.tables import over_seeds
 
 _MOST_MARKED = 30
 """Largest number of places on an axis that are marked; more are rounds."""
@@ -73,7 +74,7 @@ def _draw_panel(
         legend_above(axes, columns=3)
     beside = ", hollow marks are the paper's" if any(row["the paper"] for row in rows) else ""
     by = f" by {table.axis}" if table.axis else ""
-    caption = f"{table.measure}{by}; means and deviations over seeds{beside}."
+    caption = f"{table.measure}{by}; {over_seeds(table.runs)}{beside}."
     return Drawn(slug(f"{table.measure}-{whose}{panel}"), f"{whose}{panel}", caption, figure, rows)
 
 

@@ -23,8 +23,8 @@ from ccfcpp.data.registry import root_folder
 from ccfcpp.papers.reproduction.items import Item
 from ccfcpp.papers.reproduction.results import dataset_name
 from ccfcpp.runs.experiment import Experiment
+from ccfcpp.runs.grids import Planned, ordered, plan_grid
 from ccfcpp.runs.paths import MAY_CHANGE, C
-from ccfcpp.runs.study import Planned, plan_grid
 from supervised.config import ClassifyConfig
 from supervised.experiment import ClassificationExperiment
 
@@ -109,7 +109,7 @@ def plan_item(
             path = images_folder(block.images, folder, data_root)
             layers.append({"dataset": str(path.resolve())})
         layers.append(block.settings | ({"grid": list(block.grid)} if block.grid else {}))
-        planned = plan_grid(kind, item.command, layers, values, block.seeds)
+        planned = plan_grid(kind, item.command, ordered(layers, values, block.seeds))
         runs += [Stored(run.axes, run.config) for run in planned]
     names += [dataset_name(run.config) for run in runs]
     if dataset is not None and dataset not in names:

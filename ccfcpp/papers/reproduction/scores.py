@@ -17,10 +17,11 @@ ANY = "any"
 
 @dataclass(frozen=True)
 class Score:
-    """A measure in one place of a table: its mean, and its deviation (n − 1) over several seeds."""
+    """A measure in one place of a table: its mean, and its deviation (n − 1) over several runs."""
 
     mean: float
     deviation: float | None = None
+    runs: int = 1
 
     def __str__(self) -> str:
         text = f"{self.mean:.3f}"
@@ -52,6 +53,11 @@ class ScoreTable:
         """Names of the systems."""
         found = dict.fromkeys(system for _, _, system in self.scores)
         return list(dict.fromkeys([*self.first, *found]))
+
+    @property
+    def runs(self) -> int:
+        """The most runs of which a score is the mean."""
+        return max((score.runs for score in self.scores.values()), default=1)
 
     def places(self, panel: str) -> list[str]:
         """Return the places on the axis of a panel."""
@@ -203,7 +209,9 @@ def mean_scores(values: Iterable[tuple[Place, float | None]]) -> dict[Place, Sco
         if value is not None:
             found.setdefault(place, []).append(value)
     return {
-        place: Score(statistics.fmean(own), statistics.stdev(own) if len(own) > 1 else None)
+        place: Score(
+            statistics.fmean(own), statistics.stdev(own) if len(own) > 1 else None, len(own)
+        )
         for place, own in found.items()
     }
 

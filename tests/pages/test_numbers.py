@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ccfcpp.core.metrics import covariance, distances
-from ccfcpp.report.numbers import (
+from ccfcpp.pages.numbers import (
     all_finite,
     counts_by,
     drawn_at_random,

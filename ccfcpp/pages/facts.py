@@ -4,12 +4,13 @@ import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from ccfcpp.clustering.judged import judged_rows
 from ccfcpp.core.errors import UsageError
-from ccfcpp.core.units import bytes_in_words
+from ccfcpp.core.units import bytes_in_words, traffic_titles
+from ccfcpp.pages.examination import Run
+from ccfcpp.pages.runs import differences
 from ccfcpp.privacy.trust import trust_rows
-from ccfcpp.report.examination import Run
-from ccfcpp.report.runs import differences
-from ccfcpp.runs.study import Row
+from ccfcpp.runs.tables import Row
 
 Table = list[dict[str, str]]
 """Rows of text, all with the same columns."""
@@ -79,13 +80,14 @@ def results(run: Run) -> dict[str, str]:
     """Scores and costs from the summary, or from the last round that was scored."""
     scored = [row["scores"] for row in run.log if row.get("scores")]
     found: Row = run.summary or (scored[-1] if scored else {})
+    up, down = traffic_titles(deployed=run.remote)
     costs = {
-        "sent by clients": bytes_in_words(sum(row["bytes_up"] for row in run.log)),
-        "received by clients": bytes_in_words(sum(row["bytes_down"] for row in run.log)),
+        up: bytes_in_words(sum(row["bytes_up"] for row in run.log)),
+        down: bytes_in_words(sum(row["bytes_down"] for row in run.log)),
         "time of the rounds": f"{sum(row['seconds'] for row in run.log):,.1f} s",
     }
     scores = {title(key): f"{found[key]:.4g}" for key in _RESULTS if found.get(key) is not None}
-    return scores | _scores_by_presence(found) | costs
+    return scores | judged_rows(found) | _scores_by_presence(found) | costs
 
 
 def _scores_by_presence(summary: Row) -> dict[str, str]:

@@ -5,10 +5,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from ccfcpp.report.drawing import Drawn, colour_bar, plate, thinned
-from ccfcpp.report.examination import Run
-from ccfcpp.report.numbers import CannotDrawError, counts_by
-from ccfcpp.report.palette import Look, ink_on
+from ccfcpp.pages.drawing import Drawn, colour_bar, plate, thinned
+from ccfcpp.pages.examination import Run
+from ccfcpp.pages.numbers import CannotDrawError, counts_by
+from ccfcpp.pages.palette import Look, ink_on
 
 _MOST_DIGITS, _MOST_NUMBERED = 40, 25
 """Most digits in a row, and most rows, of a table whose cells have room for their numbers."""
@@ -33,7 +33,7 @@ def confusion(run: Run) -> Drawn:
     shares = counts / counts.sum(dim=1, keepdim=True).clamp(min=1)
     columns = [cluster_names(run)[number] for number in order]
     across = "cluster" if run.clusters_images else "predicted class"
-    figure = _table(counts, shares, list(names), columns, ("class", across), "share of the class")
+    figure = table(counts, shares, list(names), columns, ("class", across), "share of the class")
     caption = (
         "Images of each true class (row) by cluster (column). Clusters are in the order of the "
         "classes they match best, so that agreement lies on the diagonal."
@@ -68,7 +68,7 @@ def holdings(run: Run) -> Drawn:
         raise CannotDrawError("the images have no labels")
     classes = [*(run.snapshot.class_names if run.snapshot else map(str, range(counts.shape[1])))]
     scale = "images of the client"
-    figure = _table(counts, counts.double(), run.clients, classes, ("", "class"), scale)
+    figure = table(counts, counts.double(), run.clients, classes, ("", "class"), scale)
     rows = [
         {"client": number, "name": name, "class": label, "images": int(counts[number, j])}
         for number, name in enumerate(run.clients)
@@ -78,7 +78,7 @@ def holdings(run: Run) -> Drawn:
     return Drawn("client-classes", "Clients and classes", caption, figure, rows)
 
 
-def _table(
+def table(
     counts: Tensor,
     values: Tensor,
     rows: list[str],

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TypeVar
 
 from ccfcpp.core.config_layers import flatten, values_of
-from ccfcpp.report.examination import Run
+from ccfcpp.pages.examination import Run
 from ccfcpp.runs.paths import MAY_CHANGE
-from ccfcpp.runs.study import Row
+from ccfcpp.runs.tables import Row
 
 T = TypeVar("T")
 Gathered = Sequence[tuple[Run, T]]

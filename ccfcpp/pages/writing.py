@@ -7,8 +7,8 @@ from pathlib import Path
 
 from ccfcpp.core.files import write_whole
 from ccfcpp.core.tables import csv_bytes
-from ccfcpp.report.drawing import Drawn, style
-from ccfcpp.report.palette import INKS
+from ccfcpp.pages.drawing import Drawn, style
+from ccfcpp.pages.palette import INKS
 
 _NO_METADATA = {"Date": None, "Creator": None, "Format": None, "Type": None}
 _PNG_DPI = 200

@@ -23,10 +23,11 @@ from ccfcpp.deployment.link.run_spec import RunSpec
 from ccfcpp.deployment.server.enrolment import Enrolment
 from ccfcpp.deployment.server.experiment import DeployedExperiment, sum_of
 from ccfcpp.engine.client import Member
-from ccfcpp.report import numbers
+from ccfcpp.pages import numbers
 from ccfcpp.runs.experiment import Snapshot
 from ccfcpp.runs.folder import RunFolder
-from ccfcpp.runs.study import Row, Study
+from ccfcpp.runs.study import Study
+from ccfcpp.runs.tables import Row
 from supervised.classifiers import title_of
 from supervised.config import ClassifyConfig
 from supervised.experiment import ClassificationExperiment
@@ -142,6 +143,11 @@ class Run(_Known):
         """Number of clusters, or of predicted classes."""
         centroids = self.seen.centroids
         return len(self.seen.class_names) if centroids is None else len(centroids)
+
+    @property
+    def groups_asked(self) -> int:
+        """The number of clusters k that the run was asked for."""
+        return int(self.facts["clusters"])
 
     @cached_property
     def matched(self) -> Tensor:
@@ -307,7 +313,7 @@ def _here(config: MethodConfig, data_root: str | None, recorded: str | None) -> 
     The folder of the data sets is the one that the user names, or that of the configuration, or the
     one that the run recorded.
     """
-    changes: Row = {"device": "auto", "tensorboard": False}
+    changes: Row = {"device": "auto", "track": "none"}
     if config.compute.precision == "tf32":  # Only GPUs have it, and only training needs it.
         changes["compute"] = {"precision": "float32"}
     values = config.model_dump(mode="json")

@@ -8,12 +8,12 @@ from matplotlib.colors import to_rgba
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
-from ccfcpp.report.drawing import Drawn, legend_above, paper, plain, plate, short, thinned
-from ccfcpp.report.examination import Run
-from ccfcpp.report.numbers import CannotDrawError
-from ccfcpp.report.palette import CATEGORIES, MUTED, line_style
-from ccfcpp.report.runs import Gathered, slug
-from ccfcpp.runs.study import Row
+from ccfcpp.pages.drawing import Drawn, legend_above, paper, plain, plate, short, thinned
+from ccfcpp.pages.examination import Run
+from ccfcpp.pages.numbers import CannotDrawError
+from ccfcpp.pages.palette import CATEGORIES, MUTED, line_style
+from ccfcpp.pages.runs import Gathered, slug
+from ccfcpp.runs.tables import Row
 
 Curve = list[tuple[int, float]]
 """Pairs of a round, counted from 1, and a value."""
@@ -67,7 +67,7 @@ def traffic(run: Run) -> Curves:
     if not run.log:
         raise CannotDrawError("no round was run")
     numbers = [row["round"] + 1 for row in run.log]
-    directions = {"received by clients": "bytes_down", "sent by clients": "bytes_up"}
+    directions = {"to clients": "bytes_down", "to the server": "bytes_up"}
     return {
         name: list(zip(numbers, np.cumsum([row[key] for row in run.log]) / 1e6, strict=True))
         for name, key in directions.items()
@@ -119,7 +119,8 @@ draw_traffic = partial(
     "bytes",
     "Bytes",
     "MB so far",
-    "Bytes that all clients together received from the server and sent to it so far.",
+    "Bytes between the server and all clients together so far. Those of a run in one process would "
+    "travel if its clients were on other machines.",
 )
 
 

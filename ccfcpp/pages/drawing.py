@@ -12,7 +12,7 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.colorbar import Colorbar
 from matplotlib.figure import Figure
 
-from ccfcpp.report.palette import GRID, INK, MUTED, PAPER, Look
+from ccfcpp.pages.palette import GRID, INK, MUTED, PAPER, Look
 
 WIDTH, HEIGHT = 4.8, 3.3
 """Size of a figure in inches. It is narrow, so that its text can be read on a phone."""

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from ccfcpp.report.contents import contents
-from ccfcpp.report.examination import examine
-from ccfcpp.report.page import page
+from ccfcpp.pages.contents import contents
+from ccfcpp.pages.examination import examine
+from ccfcpp.pages.page import page
 from ccfcpp.runs.paths import RunPaths
 from tests.support.browser import BROWSER, laid_out
 from tests.support.reports import report
@@ -21,7 +21,7 @@ needs_browser = pytest.mark.skipif(
 FIGURES = {
     "scores", "loss", "bytes", "participation", "confusion", "client-classes", "nearest",
     "farthest", "tsne-clusters", "tsne-classes", "covariance", "correlations", "spectra",
-    "effective-rank", "gap", "rank",
+    "effective-rank", "gap", "rank", "client-clusters",
 }  # fmt: skip
 
 
@@ -130,7 +130,10 @@ def test_an_interrupted_run_shows_its_last_checkpoint(interrupted: Callable[[int
     run = examine(interrupted(3))
     found = contents([run])
     assert {figure.name for figure in found.figures} == FIGURES - {"gap"}
-    assert [each.title for each in found.left_out] == ["Gap between local and global spectra"]
+    assert [each.title for each in found.left_out] == [
+        "Quality by the number of clusters",
+        "Gap between local and global spectra",
+    ]
     svgs = {figure.name: "<svg>" for figure in found.figures}
     assert "This run has not ended: 3 of 4 rounds are done." in page([run], found, svgs)
 

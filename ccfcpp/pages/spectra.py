@@ -12,11 +12,11 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from ccfcpp.core.metrics import above_rounding, effective_rank, spectral_gap
-from ccfcpp.report.drawing import Drawn, Rows, legend_above, paper, plain, power, short, with_minus
-from ccfcpp.report.examination import Run
-from ccfcpp.report.numbers import CannotDrawError
-from ccfcpp.report.palette import CATEGORIES, MUTED, line_style
-from ccfcpp.report.runs import Gathered, of_run
+from ccfcpp.pages.drawing import Drawn, Rows, legend_above, paper, plain, power, short, with_minus
+from ccfcpp.pages.examination import Run
+from ccfcpp.pages.numbers import CannotDrawError
+from ccfcpp.pages.palette import CATEGORIES, MUTED, line_style
+from ccfcpp.pages.runs import Gathered, of_run
 
 _MAIN = {"global model", "representations", "mean"}
 """Names of the bars that stand out."""

@@ -11,10 +11,10 @@ from torch import Tensor
 
 from ccfcpp.core.metrics import distances
 from ccfcpp.core.units import shown as as_line
-from ccfcpp.report.classes import cluster_order
-from ccfcpp.report.drawing import WIDTH, Drawn, plate, short
-from ccfcpp.report.examination import Run
-from ccfcpp.report.numbers import CannotDrawError, extremes
+from ccfcpp.pages.classes import cluster_order
+from ccfcpp.pages.drawing import WIDTH, Drawn, plate, short
+from ccfcpp.pages.examination import Run
+from ccfcpp.pages.numbers import CannotDrawError, extremes
 from ccfcpp.runs.sheets import sheet
 
 _EACH, _MOST_CLUSTERS = 8, 40

@@ -6,12 +6,12 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from ccfcpp.report import facts
-from ccfcpp.report.contents import Contents
-from ccfcpp.report.drawing import Drawn
-from ccfcpp.report.examination import Run
-from ccfcpp.report.runs import slug
-from ccfcpp.report.writing import for_page
+from ccfcpp.pages import facts
+from ccfcpp.pages.contents import Contents
+from ccfcpp.pages.drawing import Drawn
+from ccfcpp.pages.examination import Run
+from ccfcpp.pages.runs import slug
+from ccfcpp.pages.writing import for_page
 
 _TEMPLATES = Environment(
     loader=FileSystemLoader(Path(__file__).parent),

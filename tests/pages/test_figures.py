@@ -16,14 +16,15 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle, StepPatch
 
-from ccfcpp.report import classes as classes_figures
-from ccfcpp.report import contents as table_of
-from ccfcpp.report import facts
-from ccfcpp.report.contents import Contents, contents
-from ccfcpp.report.drawing import Drawn, plain, power, short, thinned
-from ccfcpp.report.examination import Run, examine
-from ccfcpp.report.rounds import STATES
-from ccfcpp.report.runs import labelled
+from ccfcpp.pages import classes as classes_figures
+from ccfcpp.pages import contents as table_of
+from ccfcpp.pages import facts
+from ccfcpp.pages.contents import Contents, contents
+from ccfcpp.pages.drawing import Drawn, plain, power, short, thinned
+from ccfcpp.pages.examination import Run, examine
+from ccfcpp.pages.rounds import STATES
+from ccfcpp.pages.runs import labelled
+from tests.support.command import succeeded
 
 Figures = Mapping[str, Drawn]
 
@@ -81,8 +82,8 @@ def test_curves_by_round(figures: Figures, name: str) -> None:
 def test_bytes_add_up_to_those_of_the_summary(figures: Figures, run: Run) -> None:
     assert run.summary is not None
     last = {row["series"]: row["value"] for row in figures["bytes"].rows}
-    assert last["sent by clients"] == pytest.approx(run.summary["bytes_up"] / 1e6)
-    assert last["received by clients"] == pytest.approx(run.summary["bytes_down"] / 1e6)
+    assert last["to the server"] == pytest.approx(run.summary["bytes_up"] / 1e6)
+    assert last["to clients"] == pytest.approx(run.summary["bytes_down"] / 1e6)
 
 
 def test_who_took_part(figures: Figures, run: Run) -> None:
@@ -230,7 +231,7 @@ def test_several_runs_are_overlaid(overlaid: Contents) -> None:
         "CCFC",
         "FedAvg with FedDecorr",
     }
-    for name in ("scores-nmi", "scores-accuracy", "loss", "bytes-sent-by-clients"):
+    for name in ("scores-nmi", "scores-accuracy", "loss", "bytes-to-the-server"):
         assert lines(figures[name]) == curves(figures[name], "series", "round", "value")
     assert len(lines(figures["scores-nmi"])) == 2
     assert len(lines(figures["scores-accuracy"])) == len(lines(figures["loss"])) == 3
@@ -246,6 +247,7 @@ def test_classifiers_have_no_centroids(classifier_run: Path) -> None:
     found = contents([examine(classifier_run)])
     assert {each.title for each in found.left_out} == {
         "Effective rank by round", "Nearest to the centroids", "Farthest from the centroids",
+        "Quality by the number of clusters", "Clients and clusters",
     }  # fmt: skip
     confusion = next(figure for figure in found.figures if figure.name == "confusion")
     assert "predicted class" in confusion.rows[0]
@@ -364,3 +366,25 @@ def test_long_names_keep_what_tells_them_apart() -> None:
 def test_powers_of_ten_are_written_out() -> None:
     assert (power(1e-12), power(1), power(100)) == ("10⁻¹²", "10⁰", "10²")
     assert plain(-1234.5) == "\N{MINUS SIGN}1,234.5"
+
+
+def test_runs_with_different_k_are_lines_over_k(tmp_path: Path) -> None:
+    runs = []
+    for k in (2, 3, 4):
+        settings = ("--method", "k-fed", "--clients", 3, "--set", "data.images=60")
+        succeeded("cluster", *settings, "--clusters", k, "--out", tmp_path / str(k))
+        runs.append(examine(tmp_path / str(k)))
+    found = {figure.name: figure for figure in contents(labelled(runs)).figures}
+    for key, name in (
+        ("silhouette", "simplified-silhouette-by-k"), ("davies_bouldin", "davies-bouldin-by-k")
+    ):  # fmt: skip
+        (line,) = found[name].figure.axes[0].lines
+        assert np.asarray(line.get_xdata()).tolist() == [2, 3, 4]
+        expected = [run.summary[key] for run in runs if run.summary]
+        assert np.asarray(line.get_ydata()).tolist() == expected
+    table = [row["images"] for row in found["client-clusters-2"].rows]
+    assert sum(map(int, map(str, table))) == 60
+    # One run has no such line; and its table stands.
+    alone = {figure.name for figure in contents([runs[0]]).figures}
+    assert "client-clusters" in alone
+    assert "davies-bouldin-by-k" not in alone

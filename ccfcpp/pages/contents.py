@@ -5,11 +5,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Generic, Protocol
 
-from ccfcpp.report import classes, pictures, representations, rounds, spectra
-from ccfcpp.report.drawing import Drawn, LeftOut
-from ccfcpp.report.examination import Run
-from ccfcpp.report.numbers import CannotDrawError
-from ccfcpp.report.runs import Gathered, T
+from ccfcpp.pages import classes, clusters, pictures, representations, rounds, spectra
+from ccfcpp.pages.drawing import Drawn, LeftOut
+from ccfcpp.pages.examination import Run
+from ccfcpp.pages.numbers import CannotDrawError
+from ccfcpp.pages.runs import Gathered, T
 
 
 class Entry(Protocol):
@@ -75,6 +75,10 @@ _SECTIONS: dict[str, tuple[Entry, ...]] = {
         Overlaid("Loss and progress by round", rounds.losses, rounds.draw_losses),
         Overlaid("Bytes by round", rounds.traffic, rounds.draw_traffic),
         Single("Who took part", rounds.participation),
+    ),
+    "Clusters": (
+        Overlaid("Quality by the number of clusters", clusters.judged, clusters.draw_judged),
+        Single("Clients and clusters", clusters.sizes),
     ),
     "Classes": (
         Single("Confusion matrix", classes.confusion),

@@ -1,0 +1,131 @@
+"""Pages of runs and of studies: what stands behind ``ccfcpp report`` and ``ccfcpp.report``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ccfcpp.core.errors import UsageError
+from ccfcpp.runs.paths import RunPaths, refuse_full, writable
+
+if TYPE_CHECKING:
+    from ccfcpp.pages.contents import Contents
+
+Say = Callable[[str], None]
+
+
+def report(*runs: str | Path, out: str | Path | None = None) -> Path:
+    """Show a run, several side by side, or studies joined in one, on one HTML page.
+
+    Args:
+        runs: Folders of runs, or of studies.
+        out: New folder of the report; that of the run or study where it is None, or a new one under
+            ``reports/`` for several.
+
+    Returns:
+        The page, ``report.html``, with its figures beside it.
+
+    Raises:
+        UsageError: A folder is neither, or the new folder holds something.
+    """
+    place = None if out is None else Path(out)
+    return write_report(list(map(Path, runs)), place)[0]
+
+
+def write_report(
+    runs: Sequence[Path],
+    out: Path | None = None,
+    data_root: str | None = None,
+    say: Say = lambda line: None,
+) -> tuple[Path, Contents]:
+    """Write a report, and return its page and its figures.
+
+    Args:
+        runs: Folders of runs, or of studies.
+        out: New folder of the report; None as in ``report``.
+        data_root: Folder of the data sets, where it is another than when the runs were made.
+        say: Called with what is going on.
+
+    Raises:
+        UsageError: A folder is neither, or the new folder holds something.
+    """
+    from ccfcpp.papers.study_page import is_study
+
+    if not runs:
+        raise UsageError("a report needs a run: give the folder of one")
+    if len({run.resolve() for run in runs}) < len(runs):
+        raise UsageError("a run is named twice: give each folder once")
+    folder = _place(runs, out)
+    if all(map(is_study, runs)):
+        drawn = _write_studies(runs, folder)
+    else:
+        drawn = _write_runs(runs, folder, data_root, say)
+    return folder / "report.html", drawn
+
+
+def _write_runs(runs: Sequence[Path], folder: Path, data_root: str | None, say: Say) -> Contents:
+    from ccfcpp.pages.contents import contents
+    from ccfcpp.pages.examination import examine
+    from ccfcpp.pages.page import page
+    from ccfcpp.pages.runs import labelled
+
+    examined = []
+    for run in runs:
+        _refuse_unbegun(run)
+        say(f"reading {run} …")
+        examined.append(examine(run, data_root))
+    say("drawing …")
+    shown = labelled(examined)
+    drawn = contents(shown)
+    _write(folder, drawn, partial(page, shown, drawn))
+    return drawn
+
+
+def _write_studies(studies: Sequence[Path], folder: Path) -> Contents:
+    from ccfcpp.core.files import write_whole
+    from ccfcpp.core.tables import as_csv
+    from ccfcpp.pages.page import study_page
+    from ccfcpp.papers.study_figures import study_figures
+    from ccfcpp.papers.study_page import examine_studies
+
+    examined = examine_studies(studies)
+    drawn = study_figures(examined.cells)
+    _write(folder, drawn, lambda svgs: study_page(drawn, svgs, examined.facts))
+    write_whole(folder / "table.csv", as_csv(examined.rows).encode())
+    return drawn
+
+
+def _refuse_unbegun(run: Path) -> None:
+    """Raise ``UsageError`` for a run none of whose rounds has ended: there is nothing to show."""
+    paths = RunPaths(run)
+    if paths.config.is_file() and not paths.summary.is_file() and not paths.read_log():
+        raise UsageError(
+            f"no round of the run in {run} has ended yet, and there is nothing to show: wait, or "
+            "go on with it by --resume"
+        )
+
+
+def _place(runs: Sequence[Path], out: Path | None) -> Path:
+    """Choose the folder of the report; raise ``UsageError`` where it holds something."""
+    if out is None:
+        return runs[0] if len(runs) == 1 else Path("reports") / f"{datetime.now():%Y%m%d-%H%M%S-%f}"
+    into_the_run = len(runs) == 1 and out.resolve() == runs[0].resolve()
+    if not into_the_run:
+        refuse_full(out)
+    return out
+
+
+def _write(folder: Path, drawn: Contents, page: Callable[[Mapping[str, str]], str]) -> None:
+    from ccfcpp.core.files import write_whole
+    from ccfcpp.pages.writing import as_svg, write_figure
+
+    figures = folder / "figures"
+    with writable(folder):
+        figures.mkdir(exist_ok=True)
+    svgs = {figure.name: as_svg(figure) for figure in drawn.figures}
+    for figure in drawn.figures:
+        write_figure(figures, figure, svgs[figure.name])
+    write_whole(folder / "report.html", page(svgs).encode())

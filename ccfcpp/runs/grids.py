@@ -1,0 +1,158 @@
+"""Grids of runs: what a study is asked for, and the runs that follow from it.
+
+A configuration file may hold a ``grid``: lists of values by dotted key, all combinations of which
+are run; or a list of such grids, one after the other.
+"""
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Generic, cast
+
+from ccfcpp.core.config import Tree
+from ccfcpp.core.config_layers import flatten, resolve
+from ccfcpp.core.errors import UsageError
+from ccfcpp.runs.given import as_tree, without_grids
+from ccfcpp.runs.paths import C, Json
+
+Axes = Json
+"""Values that distinguish a cell of the grid, by dotted key."""
+Grid = Mapping[str, Sequence[object]]
+"""Lists of values by dotted key."""
+
+
+@dataclass(frozen=True)
+class Planned(Generic[C]):
+    """One run of a study, with the values of its cell.
+
+    Attributes:
+        axes: What sets its cell apart.
+        config: Its configuration.
+        place: Its folder inside the study's, where the study had fewer axes when it was planned.
+    """
+
+    axes: Axes
+    config: C
+    place: Path | None = None
+
+    @property
+    def folder(self) -> Path:
+        """Its folder inside the study's."""
+        if self.place is not None:
+            return self.place
+        cell = ",".join(f"{key}={value}" for key, value in self.axes.items())
+        return Path(cell.replace("/", "_")) / f"seed-{self.config.seed}"
+
+
+@dataclass(frozen=True)
+class Order:
+    """What a study is asked for, from which its runs follow.
+
+    Attributes:
+        files: Settings from files, each over those before it, without their grids.
+        values: Single values over the files.
+        grids: Grids, none of which has a key of ``values``.
+        seeds: Number of seeds of each cell.
+        baseline: Method with which others are compared; None for the best.
+    """
+
+    files: Sequence[Tree] = ()
+    values: Tree = field(default_factory=dict)
+    grids: Sequence[Grid] = ({},)
+    seeds: int = 1
+    baseline: str | None = None
+
+    @property
+    def cells(self) -> list[Axes]:
+        """All cells in the order of their keys and values, each once."""
+        cells: list[Axes] = []
+        for grid in self.grids:
+            for combination in itertools.product(*grid.values()):
+                cell = dict(zip(grid, combination, strict=True))
+                if cell not in cells:
+                    cells.append(cell)
+        return cells
+
+
+def ordered(layers: Sequence[Tree], values: Tree, seeds: int, axes: Grid | None = None) -> Order:
+    """Return the order of a user's settings.
+
+    A single value takes the place of an axis. Of a list of grids those remain that have the value;
+    where none has it, it applies to all of them.
+
+    Args:
+        layers: Trees of settings, of which the last ``grid`` counts.
+        values: Single values over them.
+        seeds: Number of seeds of each cell.
+        axes: Lists by dotted key that the user gave, in place of the grid's.
+
+    Raises:
+        UsageError: The grid is not made of lists.
+    """
+    grid: object = next((layer["grid"] for layer in reversed(layers) if "grid" in layer), {})
+    grids = [{**one, **(axes or {})} for one in grids_of(grid)]
+    given = dict(flatten(values))
+    chosen = [one for one in grids if _has_values(one, given)] or grids
+    free = [{key: own for key, own in one.items() if key not in given} for one in chosen]
+    return Order(without_grids(layers), values, free, seeds)
+
+
+def grids_of(grid: object) -> list[Grid]:
+    """Return the grids of a list, or the single grid.
+
+    Raises:
+        UsageError: The grid is not made of lists.
+    """
+    grids: list[object] = grid if isinstance(grid, list) and grid else [grid]
+    for one in grids:
+        if not isinstance(one, dict) or not all(
+            isinstance(key, str) and isinstance(choices, list) and choices
+            for key, choices in one.items()
+        ):
+            raise UsageError(
+                "grid must hold lists by dotted key, such as 'partition.alpha: [0.05, 0.1]'"
+            )
+    return cast(list[Grid], grids)
+
+
+def _has_values(grid: Grid, given: Mapping[str, object]) -> bool:
+    return all(
+        any(_is_same(choice, given[key]) for choice in choices)
+        for key, choices in grid.items()
+        if key in given
+    )
+
+
+def _is_same(value: object, text: object) -> bool:
+    """Return whether a value of a file equals that of a flag, which is text."""
+    try:
+        return float(str(value)) == float(str(text))
+    except ValueError:
+        return str(value) == str(text)
+
+
+def plan_grid(kind: type[C], presets: str, order: Order) -> list[Planned[C]]:
+    """Return all runs of an order, each cell with several seeds.
+
+    Args:
+        kind: The kind of configurations.
+        presets: Folder of the data sets' presets.
+        order: What is asked for.
+
+    Raises:
+        UsageError: A value is out of its range.
+    """
+    return [
+        run
+        for cell in order.cells
+        for run in with_seeds(
+            cell, resolve(kind, presets, *order.files, as_tree(cell), order.values), order.seeds
+        )
+    ]
+
+
+def with_seeds(axes: Axes, config: C, seeds: int) -> list[Planned[C]]:
+    """Return the runs of a cell, whose configuration has the first seed."""
+    numbers = range(config.seed, config.seed + seeds)
+    return [Planned(axes, config.model_copy(update={"seed": number})) for number in numbers]

@@ -1,0 +1,152 @@
+"""A clustering without labels: from pooled sums, and as the definitions have it."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import settings as with_settings
+from hypothesis import strategies as st
+from sklearn.metrics import davies_bouldin_score
+from torch import Tensor
+from torch.nn import functional as F
+
+from ccfcpp.clustering.config import ClusterConfig
+from ccfcpp.clustering.experiment import ClusteringExperiment, sizes
+from ccfcpp.clustering.judged import NOT_JUDGED, judged_rows
+from ccfcpp.clustering.judging import Judged, Judging
+from ccfcpp.core.config_layers import resolve
+from ccfcpp.core.randomness import Randomness
+from ccfcpp.engine.algorithm import Crew
+from ccfcpp.engine.client import Client
+from ccfcpp.engine.exchange import Task
+from ccfcpp.pages.examination import examine
+from tests.support.command import TINY, succeeded
+
+
+class Lying:
+    """A system whose points and clusters are given: an image's first pixels."""
+
+    by_angle = False
+    delivery_type = ClusteringExperiment
+
+    def represent(self, model: object, client: Client) -> Tensor:
+        return client.images[:, 1:].double() / 8
+
+    def assign_delivered(self, model: object, client: Client) -> Tensor:
+        return client.images[:, 0].long()
+
+
+def judged(points: Tensor, clusters: Tensor, owners: Tensor, k: int) -> dict[str, object]:
+    """What is found where each client sends sums of its own points."""
+    judging = Judging(Lying(), k)  # type: ignore[arg-type]
+    images = torch.cat([clusters[:, None], points], dim=1).to(torch.uint8)
+    clients = [Client(int(n), "", images[owners == n]) for n in torch.unique(owners)]
+    works = judging.client_works(Crew.of(clients))
+    known = Judged(None, points.shape[1])
+    for work in judging.works(known):
+        message = work.broadcast(known)
+        task = Task("test", work.exchange.name, 0, 0)
+        updates = works[work.exchange.name].local_updates(task, message, clients, Randomness(0, 0))
+        for update, client in zip(updates, clients, strict=True):
+            work.check(message, update, [client.member])
+        known, _ = work.aggregate(known, updates, Randomness(0, 0))
+    return judging.describe(known)
+
+
+def slow_silhouette(points: Tensor, clusters: Tensor) -> float:
+    """The mean over all points of (b − a) / max(a, b), one point after the other."""
+    names = torch.unique(clusters).tolist()
+    means = {name: points[clusters == name].mean(dim=0) for name in names}
+    found = []
+    for point, own in zip(points, clusters.tolist(), strict=True):
+        a = float((point - means[own]).norm())
+        b = min(float((point - means[name]).norm()) for name in names if name != own)
+        alone = int((clusters == own).sum()) == 1
+        found.append(0.0 if alone or max(a, b) == 0 else (b - a) / max(a, b))
+    return sum(found) / len(found)
+
+
+POINT = st.tuples(
+    st.integers(0, 3), st.integers(0, 4), st.integers(0, 40), st.integers(0, 40), st.integers(0, 40)
+)
+
+
+@with_settings(deadline=None)
+@given(st.lists(POINT, min_size=3, max_size=30))
+def test_pooled_sums_give_the_measures_of_all_points(drawn: list[tuple[int, ...]]) -> None:
+    rows = torch.tensor(drawn)
+    owners, clusters, points = rows[:, 0], rows[:, 1], rows[:, 2:]
+    found = judged(points, clusters, owners, 6)
+    there = len(torch.unique(clusters))
+    assert found.pop("cluster_sizes") == clusters.bincount(minlength=6).tolist()
+    if there == 1:
+        assert found == {"silhouette": None, "davies_bouldin": None}
+        return
+    scaled = points.double() / 8
+    assert found["silhouette"] == pytest.approx(slow_silhouette(scaled, clusters), abs=1e-9)
+    if there < len(points):  # scikit-learn's own bound
+        expected = davies_bouldin_score(scaled.numpy(), clusters.numpy())
+        assert found["davies_bouldin"] == pytest.approx(expected, abs=1e-9)
+
+
+@pytest.mark.parametrize("method", ["k-fed", "km", "fed-scan", "ccfc++"])
+def test_a_run_is_judged_by_what_it_clusters(method: str, tmp_path: Path) -> None:
+    """Latents, or pixels; of unit length where images are assigned by angle."""
+    run = tmp_path / "run"
+    few = ("--set", "scan.steps=16") if method == "fed-scan" else ()
+    small = TINY if method == "ccfc++" else ("--clients", 3, "--set", "data.images=150")
+    succeeded("cluster", "--method", method, *small, *few, "--out", run)
+    summary = json.loads((run / "summary.json").read_text())
+    seen = examine(run).seen
+    points = seen.representations
+    assert points is not None
+    assert seen.found is not None
+    points = F.normalize(points.double(), dim=1) if seen.by_angle else points.double()
+    # An image that no client holds adds to no sum.
+    held = np.load(run / "assignments.npz")["client"] >= 0
+    inside, found = points[held], seen.found[held]
+    assert summary["silhouette"] == pytest.approx(slow_silhouette(inside, found), abs=1e-5)
+    by_sklearn = davies_bouldin_score(inside.numpy(), found.numpy())
+    assert summary["davies_bouldin"] == pytest.approx(by_sklearn, rel=1e-4)
+    assert sum(summary["cluster_sizes"]) == len(points)
+    of_clients = np.sum(summary["client_cluster_sizes"], axis=0)
+    assert of_clients.tolist() == found.bincount(minlength=len(of_clients)).tolist()
+    told = summary["epilogue"]
+    assert told["clients"] == summary["connected"]
+    # Each client sends k sums and counts of float64, twice.
+    k, width = len(summary["cluster_sizes"]), points.shape[1]
+    assert told["bytes_up"] == 8 * summary["connected"] * k * (width + 1 + 2 + 1)
+    assert told["bytes_down"] > 0
+
+
+def test_secure_sums_hide_the_clients_and_noise_leaves_the_measures_out(tmp_path: Path) -> None:
+    plain, secure = tmp_path / "plain", tmp_path / "secure"
+    few = (
+        "--method", "fed-scan", "--clients", 3, "--set", "data.images=90",
+        "--set", "scan.steps=8",
+    )  # fmt: skip
+    succeeded("cluster", *few, "--out", plain)
+    succeeded("cluster", *few, "--secure-sums", "--out", secure)
+    first, second = (json.loads((p / "summary.json").read_text()) for p in (plain, secure))
+    assert second["silhouette"] == pytest.approx(first["silhouette"], abs=0.05)
+    assert second["epilogue"]["bytes_up"] > first["epilogue"]["bytes_up"]
+
+
+def test_differential_privacy_leaves_the_measures_out() -> None:
+    private = {"method": "fed-scan", "privacy": {"level": "client"}, "scan": {"overclustering": 1}}
+    experiment = ClusteringExperiment(resolve(ClusterConfig, "cluster", private))
+    assert experiment.epilogue is None
+    rows = judged_rows({"clusters": 3, "cluster_sizes": [4, 5, 0], "privacy": {"level": "client"}})
+    assert rows == {"images in each cluster": "4, 5, 0", "without labels": NOT_JUDGED}
+    assert judged_rows({"accuracy": 0.5}) == {}
+
+
+def test_sizes_count_all_images_and_those_of_clients() -> None:
+    owners, clusters = torch.tensor([0, 0, 2, -1]), torch.tensor([1, 1, 0, 2])
+    assert sizes(owners, clusters, 3, 4) == {
+        "cluster_sizes": [1, 2, 1, 0],
+        "client_cluster_sizes": [[0, 2, 0, 0], [0, 0, 0, 0], [1, 0, 0, 0]],
+    }

@@ -1,0 +1,15 @@
+"""Plans of comparisons."""
+
+from collections.abc import Mapping, Sequence
+
+from ccfcpp.clustering.config import ClusterConfig
+from ccfcpp.core.config import Tree
+from ccfcpp.papers.comparison import plan_comparison
+from ccfcpp.runs.grids import Order, Planned
+
+
+def planned_comparison(
+    values: Tree, methods: Sequence[str], axes: Mapping[str, Sequence[object]], seeds: int
+) -> list[Planned[ClusterConfig]]:
+    """The runs of methods at all places of some axes, with single values."""
+    return plan_comparison(Order([], values, [{"method": methods, **axes}], seeds))
