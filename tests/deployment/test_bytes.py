@@ -22,6 +22,7 @@ from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 from ccfcpp.clustering.model import load_model
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.files import save_tensors
+from ccfcpp.data.sizes import Sizes
 from ccfcpp.deployment.client.audit import AuditLog, Entry
 from ccfcpp.deployment.client.memory_store import LostMemoryError, MemoryStore
 from ccfcpp.deployment.client.rules import read_rules
@@ -56,7 +57,7 @@ from tests.support.federation import CPU
 from tests.support.fuzz import CLASSES, DEEP, bytes_like, examples, json_like
 
 SPEC = RunSpec(command="cluster", config={"method": "km", "seed": 3}, image_shape=(1, 8, 8))
-FACTS = Facts(samples=10, image_shape=(1, 8, 8), classes=("a", "b"))
+FACTS = Facts(samples=10, sizes=Sizes.of([(8, 8)], colour=False), classes=("a", "b"))
 REQUEST = Request(
     kind="work", run=new_token(), nonce=new_token(), spec=SPEC, exchange="images", round=3
 )

@@ -19,7 +19,14 @@ from ccfcpp.clustering.kmeans.lloyd import SumMembers
 from ccfcpp.clustering.scan.clients import Pairs, SumTransitions
 from ccfcpp.clustering.scan.config import AffineViewsConfig, IntensityViewsConfig, ScanConfig
 from ccfcpp.clustering.scan.counting import FOLDS, OVERCLUSTERS, most_to_least
-from ccfcpp.clustering.scan.messages import CENTRES, OF_NEIGHBOURS, Merging, ScanState, Snapshot
+from ccfcpp.clustering.scan.messages import (
+    CENTRES,
+    OF_NEIGHBOURS,
+    Grouped,
+    Merging,
+    ScanState,
+    Snapshot,
+)
 from ccfcpp.clustering.scan.network import ClusterNetwork, ScanNetwork
 from ccfcpp.clustering.scan.objective import PREDICTIONS, program
 from ccfcpp.clustering.scan.representations import LatentSpace
@@ -170,7 +177,7 @@ class FedScan(ClusteringAlgorithm[ScanState]):
         """From the first step or merge on: the head assigns."""
         return state.version > 0 and state.groups is not None
 
-    def probabilities(self, known: Merging, holder: Client) -> Tensor:
+    def probabilities(self, known: Grouped, holder: Client) -> Tensor:
         """The head's probabilities, of shape (samples, k).
 
         Raises:

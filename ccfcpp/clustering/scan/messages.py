@@ -21,11 +21,16 @@ class Model(Protocol):
     def version(self) -> int: ...  # noqa: D102
 
 
-class Merging(Model, Protocol):
-    """A state with a network whose over-clusters are merged; see ``ScanState``."""
+class Grouped(Model, Protocol):
+    """A model that assigns images to clusters; see ``Snapshot``."""
 
     @property
     def groups(self) -> Tensor | None: ...  # noqa: D102
+
+
+class Merging(Grouped, Protocol):
+    """A state with a network whose over-clusters are merged; see ``ScanState``."""
+
     @property
     def evidence(self) -> Tensor | None: ...  # noqa: D102
 

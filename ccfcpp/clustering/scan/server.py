@@ -12,6 +12,7 @@ from ccfcpp.clustering.scan.merging import merged
 from ccfcpp.clustering.scan.messages import (
     CENTRES,
     TRANSITIONS,
+    Grouped,
     Merging,
     ScanState,
     Snapshot,
@@ -26,7 +27,7 @@ from ccfcpp.engine.parts import Form, Spec, form_of
 from ccfcpp.engine.payload import added_up, pack
 
 
-def snapshot(state: Merging) -> Snapshot:
+def snapshot(state: Grouped) -> Snapshot:
     """What clients need of a state to use the model.
 
     Raises:
