@@ -18,7 +18,7 @@ from ccfcpp.clustering.algorithm import ClusteringAlgorithm, Problem
 from ccfcpp.clustering.kmeans.lloyd import SumMembers
 from ccfcpp.clustering.scan.clients import Pairs, SumTransitions
 from ccfcpp.clustering.scan.config import AffineViewsConfig, IntensityViewsConfig, ScanConfig
-from ccfcpp.clustering.scan.counting import FOLDS, OVERCLUSTERS, most_to_least
+from ccfcpp.clustering.scan.merging import FOLDS, OVERCLUSTERS, most_to_least
 from ccfcpp.clustering.scan.messages import (
     CENTRES,
     OF_NEIGHBOURS,

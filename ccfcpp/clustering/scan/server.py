@@ -7,8 +7,7 @@ from typing import Any, TypeVar
 import torch
 
 from ccfcpp.clustering.kmeans.centroids import ClusterSums, check_sums, cluster_means
-from ccfcpp.clustering.scan.counting import evidence, most_to_least
-from ccfcpp.clustering.scan.merging import merged
+from ccfcpp.clustering.scan.merging import evidence, merged, most_to_least
 from ccfcpp.clustering.scan.messages import (
     CENTRES,
     TRANSITIONS,

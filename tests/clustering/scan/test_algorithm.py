@@ -4,8 +4,7 @@ import pytest
 import torch
 
 from ccfcpp.clustering.scan.clients import SumTransitions
-from ccfcpp.clustering.scan.counting import FOLDS
-from ccfcpp.clustering.scan.merging import merged, mutual_information
+from ccfcpp.clustering.scan.merging import FOLDS, merged, mutual_information
 from ccfcpp.clustering.scan.messages import Trained
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.algorithm import Crew

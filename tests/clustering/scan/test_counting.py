@@ -10,8 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from ccfcpp.clustering.scan.counting import FOLDS, evidence, most_to_least, worths
-from ccfcpp.clustering.scan.merging import agglomerated, joint_distribution
+from ccfcpp.clustering.scan.merging import (
+    FOLDS,
+    agglomerated,
+    evidence,
+    joint_distribution,
+    most_to_least,
+    worths,
+)
 from tests.clustering.scan.test_merging import information, random_joints
 
 
