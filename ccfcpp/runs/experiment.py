@@ -224,7 +224,6 @@ class Experiment(ABC, Generic[State]):
         return epilogue.describe(known) | {
             "epilogue": {
                 "clients": len(report.clients),
-                "seconds": round(report.seconds, 3),
                 "bytes_down": report.bytes_down,
                 "bytes_up": report.bytes_up,
             }
