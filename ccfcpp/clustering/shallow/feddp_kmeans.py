@@ -160,7 +160,7 @@ class FindSubspace(Measure):
         points = _points(self.config.points, state.given, frame, variances, randomness)
         sums_in = before if self.config.sums == "whole" else None
         found = replace(state, frame=frame, points=points, sums_in=sums_in)
-        found = replace(found, coordinates=points[: len(state.coordinates)])
+        found = replace(found, coordinates=points[: len(state.coordinates)].clone())
         return found, {"dimensions": float(len(axes))}
 
     def _shape(self, frame: Frame) -> tuple[int]:

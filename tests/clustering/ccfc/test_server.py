@@ -31,7 +31,7 @@ def lloyd(centroids: Tensor, sizes: tuple[int, ...]) -> tuple[CCFCState, Tensor]
     updates = []
     for update in answers(algorithm, algorithm.refinement, state, clients, Randomness(0)):
         assert isinstance(update, ClusterSums)
-        assert refusal(step, state, update) is None
+        assert refusal(step, state, update, sum(sizes)) is None
         updates.append(update)
     everything = Client(-1, "all", digits()[0][: sum(sizes)])
     after, _ = step.aggregate(state, updates, Randomness(0))
