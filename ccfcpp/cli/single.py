@@ -33,13 +33,17 @@ _MOST_NAMES = 20
 def setting(experiment: AnyExperiment) -> str:
     """The images, the clients and the rounds, as they have been found."""
     data = experiment.data
-    height, width = data.images.shape[2:]
     labels = f"{len(data.classes)} classes" if data.classes else "no labels"
     return (
-        f"{counted(len(data), 'image')} of {height}x{width} pixels, {labels}; "
+        f"{counted(len(data), data.unit)} of {size_in_words(data.values.shape[1:])}, {labels}; "
         f"{counted(len(experiment.parts), 'client')}; "
         f"{counted(experiment.algorithm.rounds, 'round')} on {experiment.device}"
     )
+
+
+def size_in_words(shape: Sequence[int]) -> str:
+    """The size of images, or of vectors."""
+    return f"{shape[1]}x{shape[2]} pixels" if len(shape) == 3 else counted(shape[0], "column")
 
 
 def protection(experiment: AnyExperiment) -> list[str]:

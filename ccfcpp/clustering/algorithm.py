@@ -20,7 +20,7 @@ class Problem:
 
     Attributes:
         config: Configuration of the run.
-        image_shape: Channels, height and width of an image.
+        image_shape: Channels, height and width of an image; (d,) where the data are vectors.
         clusters: Number of clusters k.
         device: Device of the computation.
         samples: Images of all clients that take part in the run; 0 where nothing is trained.
@@ -31,6 +31,11 @@ class Problem:
     clusters: int
     device: torch.device
     samples: int = 0
+
+    @property
+    def has_vectors(self) -> bool:
+        """Whether the data are vectors."""
+        return len(self.image_shape) == 1
 
 
 class ClusteringState(Protocol):
@@ -105,6 +110,14 @@ class ClusteringAlgorithm(Algorithm[Clustered]):
             FederationError: The delivery has no centroids.
         """
         return self.assign(delivery, holder)
+
+    def memberships(self, delivery: Any, holder: Client) -> Tensor | None:
+        """How much each image of a holder belongs to each cluster.
+
+        Returns:
+            Floats of shape (samples, k), whose rows sum to 1; None where the system has none.
+        """
+        return None
 
     def pictures(self, state: Clustered) -> Mapping[str, Tensor]:
         """Pictures of the run by name, each uint8 of shape (height, width, 3)."""

@@ -11,12 +11,13 @@ from ccfcpp.clustering.algorithm import ClusteringAlgorithm, Problem
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.methods import METHODS
 from ccfcpp.clustering.model import ModelFacts
-from ccfcpp.clustering.setup import load_data, number_of_clusters, partition
+from ccfcpp.clustering.setup import AnyData, load_data, number_of_clusters, partition
+from ccfcpp.clustering.vectors.prepared import made
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.metrics import clustering_scores, effective_rank, spectrum
 from ccfcpp.core.randomness import SERVER, Randomness
-from ccfcpp.data import ImageData
 from ccfcpp.data.images import random_part
+from ccfcpp.data.samples import rows
 from ccfcpp.engine.client import Client
 from ccfcpp.engine.memories import ClientMemories
 from ccfcpp.engine.payload import pack, size
@@ -34,7 +35,7 @@ class ClusteringExperiment(Experiment[Any]):
     Making one checks everything that can be checked before a file is written.
 
     Args:
-        data: The images; those that the configuration names where it is None.
+        data: The images or vectors; those that the configuration names where it is None.
 
     Attributes:
         absent: Numbers of the clients that are absent for the whole run, ascending.
@@ -45,7 +46,9 @@ class ClusteringExperiment(Experiment[Any]):
 
     algorithm: ClusteringAlgorithm[Any]
 
-    def __init__(self, config: ClusterConfig, data: ImageData | None = None) -> None:
+    data: AnyData
+
+    def __init__(self, config: ClusterConfig, data: AnyData | None = None) -> None:
         super().__init__(config)
         self.config = config
         self.data = load_data(config) if data is None else data
@@ -62,7 +65,10 @@ class ClusteringExperiment(Experiment[Any]):
             if len(self.parts[number]) > 0
         ]
         if not self.clients:
-            raise UsageError("no connected client holds an image: give fewer clients")
+            raise UsageError(
+                f"no connected client holds a{'n' * (self.data.unit[0] in 'aeiou')} "
+                f"{self.data.unit}: give fewer clients"
+            )
         held = torch.zeros(len(self.data), dtype=torch.bool)
         held[torch.cat([self.parts[client.id] for client in self.clients])] = True
         # Images that take no part in training are clustered all the same.
@@ -70,17 +76,17 @@ class ClusteringExperiment(Experiment[Any]):
         self.rest = self._holder(SERVER, "the rest", self.unheld)
         self.problem = Problem(
             config,
-            tuple(self.data.images.shape[1:]),
+            tuple(self.data.values.shape[1:]),
             self.clusters,
             self.device,
             sum(map(len, self.clients)),
         )
-        self.algorithm = METHODS[config.method].make(self.problem)
+        self.algorithm = made(self.problem)
         # They say before the run what does not fit.
         _ = self.hostility, self.protection
 
     def _holder(self, number: int, name: str, samples: Tensor) -> Client:
-        return Client(number, name, self.data.images[samples.to(self.device)])
+        return Client(number, name, rows(self.data.values, samples.to(self.device)))
 
     def client_name(self, number: int) -> str:
         """What a client is called: its folder's name, or its number."""
@@ -173,7 +179,7 @@ class ClusteringExperiment(Experiment[Any]):
         points = self.algorithm.represent(state, everything)
         centres = self.algorithm.centres(state)
         return Snapshot(
-            self.data.images.cpu(),
+            self.data.values.cpu(),
             None if points is None else points.cpu(),
             self._assign_all(state) if self.algorithm.knows_clusters(state) else None,
             None if self.data.labels is None else self.data.labels.cpu(),
@@ -188,7 +194,7 @@ class ClusteringExperiment(Experiment[Any]):
 
     def model_facts(self) -> dict[str, str]:
         """What the problem was."""
-        return ModelFacts.of(self.problem).header
+        return ModelFacts.of(self.problem, getattr(self.data, "columns", ())).header
 
     def describe(self) -> dict[str, Any]:
         """The setting, for the summary."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from torch import Tensor
 from ccfcpp.clustering.algorithm import ClusteringAlgorithm, Problem
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.methods import METHODS
+from ccfcpp.clustering.vectors.prepared import made
 from ccfcpp.core.config import Positive, Section
 from ccfcpp.core.config_layers import merge, read_yaml, validate
 from ccfcpp.core.errors import FederationError, UsageError
@@ -41,14 +43,20 @@ class ModelFacts(Section):
 
     clusters: Positive
     """Number of clusters k."""
-    image_shape: tuple[Positive, Positive, Positive]
-    """Channels, height and width of an image."""
+    image_shape: tuple[Positive, Positive, Positive] | tuple[Positive]
+    """Channels, height and width of an image; of vectors their length."""
+    columns: tuple[str, ...] = ()
+    """Names of a vector's columns, if they have any."""
 
     @staticmethod
-    def of(problem: Problem) -> ModelFacts:
+    def of(problem: Problem, columns: Sequence[str] = ()) -> ModelFacts:
         """Those of a problem."""
         return ModelFacts.model_validate(
-            {"clusters": problem.clusters, "image_shape": problem.image_shape}
+            {
+                "clusters": problem.clusters,
+                "image_shape": problem.image_shape,
+                "columns": tuple(columns),
+            }
         )
 
     @property
@@ -67,22 +75,24 @@ class Model:
         problem: What it was made for.
         algorithm: The system.
         delivery: What clients receive in the end.
+        columns: Names of a vector's columns, if they have any.
     """
 
     problem: Problem
     algorithm: ClusteringAlgorithm[Any]
     delivery: Any
+    columns: tuple[str, ...] = ()
 
     @property
     def image_shape(self) -> tuple[int, ...]:
-        """Channels, height and width of the images it is for."""
+        """Channels, height and width of the images it is for, or the length of its vectors."""
         return self.problem.image_shape
 
     def assign(self, images: Tensor) -> Tensor:
         """The cluster of each image.
 
         Args:
-            images: uint8 of shape (images, channels, height, width).
+            images: uint8 of shape (images, channels, height, width), or vectors (vectors, d).
 
         Returns:
             int64 of shape (images,), on the CPU.
@@ -90,10 +100,21 @@ class Model:
         Raises:
             ValueError: The images are of another shape.
         """
+        return self.algorithm.assign_delivered(self.delivery, self.holder(images)).cpu()
+
+    def memberships(self, images: Tensor) -> Tensor | None:
+        """How much each image belongs to each cluster, of shape (images, k) on the CPU.
+
+        None where the system has no such thing; the argument is that of ``assign``.
+        """
+        found = self.algorithm.memberships(self.delivery, self.holder(images))
+        return None if found is None else found.cpu()
+
+    def holder(self, images: Tensor) -> Client:
+        """A holder of some images, which must be of the model's shape."""
         if tuple(images.shape[1:]) != self.image_shape:
             raise ValueError(f"images are {tuple(images.shape)}, expected (n, *{self.image_shape})")
-        holder = Client(SERVER, "predict", images.to(self.problem.device))
-        return self.algorithm.assign_delivered(self.delivery, holder).cpu()
+        return Client(SERVER, "predict", images.to(self.problem.device))
 
 
 def load_model(path: str | Path, device: str = "auto") -> Model:
@@ -119,8 +140,8 @@ def load_model(path: str | Path, device: str = "auto") -> Model:
     config = _config(path, where)
     facts = _facts(path, config, header)
     problem = Problem(config, facts.image_shape, facts.clusters, where)
-    algorithm = METHODS[config.method].make(problem)
-    model = Model(problem, algorithm, _delivery(path, algorithm, tensors))
+    algorithm = made(problem)
+    model = Model(problem, algorithm, _delivery(path, algorithm, tensors), facts.columns)
     _try_out(path, model)
     return model
 
@@ -191,7 +212,8 @@ def _delivery(path: Path, algorithm: ClusteringAlgorithm[Any], tensors: dict[str
 def _try_out(path: Path, model: Model) -> None:
     """Refuse a model that cannot assign an image, before many are read."""
     try:
-        model.assign(torch.zeros(1, *model.image_shape, dtype=torch.uint8))
+        kind = torch.float64 if model.problem.has_vectors else torch.uint8
+        model.assign(torch.zeros(1, *model.image_shape, dtype=kind))
     except FederationError as error:
         raise _without_clusters(path) from error
     except NotImplementedError as error:

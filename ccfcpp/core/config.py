@@ -111,7 +111,8 @@ class RunConfig(Section):
     """Settings of every run."""
 
     dataset: Annotated[str, Field(min_length=1)] = "digits"
-    """A data set's name, or a path to an image folder, an archive of one, or an ``.npz`` file."""
+    """A data set's name, or a path to an image folder, an archive of one, an ``.npz`` file, or a
+    file of vectors or a folder of such files."""
     seed: int = 0
     device: Annotated[Literal["auto", "cpu", "cuda"], Affects("the machine")] = "auto"
     evaluate_every: Positive = 1

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from ccfcpp.core.errors import UsageError
+from ccfcpp.data.samples import Samples, check_facts
 
 
 # No generated `==`: comparing tensors gives a tensor, not a truth value.
 @dataclass(frozen=True, eq=False)
-class ImageData:
+class ImageData(Samples):
     """Images of one size, held in memory.
 
     Attributes:
@@ -46,28 +48,17 @@ class ImageData:
                 "images must be uint8 (samples, channels, height, width), "
                 f"not {self.images.dtype} {tuple(self.images.shape)}"
             )
-        _check_indices("labels", self.labels, "classes", self.classes, len(self))
-        _check_indices("owners", self.owners, "owner_names", self.owner_names, len(self))
-        test = self.test
-        if test is not None and (test.dtype != torch.bool or test.shape != (len(self),)):
-            raise ValueError(
-                f"test must be bool ({len(self)},), not {test.dtype} {tuple(test.shape)}"
-            )
+        check_facts(self)
 
-    def __len__(self) -> int:
-        return self.images.shape[0]
+    @property
+    def values(self) -> Tensor:
+        """The images."""
+        return self.images
 
-    def to(self, device: torch.device | str) -> ImageData:
-        """Copy the data to a device."""
-        return self.each(lambda tensor: tensor.to(device))
-
-    def each(self, change: Callable[[Tensor], Tensor]) -> ImageData:
-        """Change each tensor: images, labels, owners and test."""
-        labels, owners, test = (
-            None if tensor is None else change(tensor)
-            for tensor in (self.labels, self.owners, self.test)
-        )
-        return replace(self, images=change(self.images), labels=labels, owners=owners, test=test)
+    @property
+    def unit(self) -> str:
+        """What a sample is."""
+        return "image"
 
 
 def random_part(index: Tensor, count: int | None, generator: torch.Generator) -> Tensor:
@@ -78,8 +69,11 @@ def random_part(index: Tensor, count: int | None, generator: torch.Generator) ->
     return index[chosen.sort().values]
 
 
-def selected(data: ImageData, chosen: Tensor) -> ImageData:
-    """Select images by an index or a mask, with the same classes and clients."""
+S = TypeVar("S", bound=Samples)
+
+
+def selected(data: S, chosen: Tensor) -> S:
+    """Select samples by an index or a mask, with the same classes and clients."""
     return data.each(lambda tensor: tensor[chosen])
 
 
@@ -129,25 +123,12 @@ def resize(images: Tensor, size: int) -> Tensor:
 
 
 def to_float(images: Tensor) -> Tensor:
-    """Convert uint8 images to floats in [0, 1], channels-last, which convolutions prefer."""
+    """Convert uint8 images to floats in [0, 1], channels-last, which convolutions prefer.
+
+    Vectors, which are floats already, keep their values.
+    """
+    if images.is_floating_point():
+        return images.to(torch.get_default_dtype())
     return (images.to(torch.get_default_dtype()) / 255).contiguous(
         memory_format=torch.channels_last
     )
-
-
-def _check_indices(
-    what: str, indices: Tensor | None, of: str, names: tuple[str, ...], samples: int
-) -> None:
-    if indices is None:
-        if names:
-            raise ValueError(f"{of} without {what}: give both or neither")
-        return
-    if indices.dtype != torch.int64 or indices.shape != (samples,):
-        raise ValueError(
-            f"{what} must be int64 ({samples},), not {indices.dtype} {tuple(indices.shape)}"
-        )
-    if samples and not 0 <= int(indices.min()) <= int(indices.max()) < len(names):
-        raise ValueError(
-            f"{what} must lie in [0, {len(names)}), the number of {of}, "
-            f"not in [{int(indices.min())}, {int(indices.max())}]"
-        )

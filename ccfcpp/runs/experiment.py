@@ -13,7 +13,7 @@ from ccfcpp.core.config import MethodConfig
 from ccfcpp.core.errors import StoppedError
 from ccfcpp.core.profiling import section
 from ccfcpp.core.randomness import Randomness
-from ccfcpp.data import ImageData
+from ccfcpp.data.samples import Samples
 from ccfcpp.engine.algorithm import Algorithm, Crew
 from ccfcpp.engine.availability import Availability
 from ccfcpp.engine.checkpoint import load_checkpoint
@@ -47,7 +47,7 @@ class Snapshot:
     """Results of a state on images: all of them, or those for testing.
 
     Attributes:
-        images: uint8 of shape (images, channels, height, width).
+        images: uint8 of shape (images, channels, height, width), or vectors (vectors, d).
         representations: Floats of shape (images, dimensions); None where images have no common
             space.
         found: The cluster, or the predicted class, of each image; None where it is not known yet.
@@ -90,7 +90,7 @@ class Experiment(ABC, Generic[State]):
     """
 
     images_key: ClassVar[str] = "data.images"
-    data: ImageData
+    data: Samples
     parts: list[Tensor]
     absent_names: list[str]
     clients: list[Client]

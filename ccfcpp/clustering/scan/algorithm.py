@@ -16,13 +16,18 @@ from torch import Tensor
 from ccfcpp.clustering.algorithm import ClusteringAlgorithm, Problem
 from ccfcpp.clustering.kmeans.lloyd import SumMembers
 from ccfcpp.clustering.scan.clients import Pairs, SumTransitions
-from ccfcpp.clustering.scan.config import AffineViewsConfig, IntensityViewsConfig, ScanConfig
+from ccfcpp.clustering.scan.config import (
+    AffineViewsConfig,
+    IntensityViewsConfig,
+    ScanConfig,
+    VectorViewsConfig,
+)
 from ccfcpp.clustering.scan.messages import CENTRES, OF_NEIGHBOURS, Merging, ScanState, Snapshot
 from ccfcpp.clustering.scan.network import ClusterNetwork, ScanNetwork
 from ccfcpp.clustering.scan.objective import PREDICTIONS, program
 from ccfcpp.clustering.scan.representations import LatentSpace
 from ccfcpp.clustering.scan.server import FindCentres, MergeOverclusters, snapshot
-from ccfcpp.clustering.scan.views import Views
+from ccfcpp.clustering.scan.views import AnyViews, VectorViews, Views
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.algorithm import Crew
 from ccfcpp.engine.client import Client
@@ -54,8 +59,7 @@ class FedScan(ClusteringAlgorithm[ScanState]):
     ) -> None:
         self.problem = problem
         self.config = problem.config.section(ScanConfig)
-        section = problem.config.section
-        self.views = Views(section(AffineViewsConfig), section(IntensityViewsConfig))
+        self.views = _views(problem)
         self.rounds = self.config.rounds
         self.make_network = make_network or partial(
             ScanNetwork, self.config, problem.image_shape, problem.clusters
@@ -183,4 +187,15 @@ class FedScan(ClusteringAlgorithm[ScanState]):
 
     def assign_delivered(self, delivery: Snapshot, holder: Client) -> Tensor:
         """The head's cluster of each image, int64 of shape (samples,)."""
-        return self.space.clusters(delivery, self.problem.clusters, holder)
+        return self.memberships(delivery, holder).argmax(dim=1)
+
+    def memberships(self, delivery: Snapshot, holder: Client) -> Tensor:
+        """How likely each cluster is for each image, of shape (samples, k)."""
+        return self.space.likelihoods(delivery, self.problem.clusters, holder)
+
+
+def _views(problem: Problem) -> AnyViews:
+    section = problem.config.section
+    if problem.has_vectors:
+        return VectorViews(section(VectorViewsConfig), problem.image_shape[0])
+    return Views(section(AffineViewsConfig), section(IntensityViewsConfig))

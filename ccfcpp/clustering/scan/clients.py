@@ -17,7 +17,7 @@ from ccfcpp.clustering.scan.messages import TRANSITIONS, Model, Trained, Transit
 from ccfcpp.clustering.scan.neighbours import FEATURES, drawn_neighbours, nearest_neighbours
 from ccfcpp.clustering.scan.objective import program
 from ccfcpp.clustering.scan.representations import LatentSpace
-from ccfcpp.clustering.scan.views import Views
+from ccfcpp.clustering.scan.views import AnyViews
 from ccfcpp.core.profiling import section
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.client import Client
@@ -36,7 +36,7 @@ _NEIGHBOURS = "neighbours"
 class Pairs:
     """Pairs of images: whose turn it is in a step, each with one of its neighbours."""
 
-    def __init__(self, config: ScanConfig, views: Views, space: LatentSpace) -> None:
+    def __init__(self, config: ScanConfig, views: AnyViews, space: LatentSpace) -> None:
         self.config = config
         self.views = views
         self.space = space

@@ -48,7 +48,7 @@ class Latents(Generic[Network]):
 
     @torch.no_grad()
     def _compute(self, state: Model, images: Tensor) -> Tensor:
-        network, size = self.load(state), forward_batch(images[0, 0].numel())
+        network, size = self.load(state), forward_batch(images[:1].numel() // images.shape[1])
         return torch.cat([network(to_float(part)) for part in torch.split(images, size)])
 
 
@@ -61,11 +61,11 @@ class LatentSpace(Latents[ClusterNetwork]):
         latents = self.latents(state, holder)
         return self.load(state).predictions(latents)
 
-    def clusters(self, snapshot: Snapshot, clusters: int, holder: Client) -> Tensor:
-        """The likeliest cluster of each image, int64 of shape (samples,).
+    def likelihoods(self, snapshot: Snapshot, clusters: int, holder: Client) -> Tensor:
+        """How likely each cluster is for each image, of shape (samples, k).
 
         A cluster is as likely as its over-clusters together.
         """
         p = self.predictions(snapshot, holder)
         member = F.one_hot(snapshot.groups.to(p.device), clusters).to(p)
-        return (p @ member).argmax(dim=1)
+        return p @ member

@@ -1,8 +1,14 @@
 """Fed-SCAN, described."""
 
 from ccfcpp.clustering.methods import System, late
-from ccfcpp.clustering.scan.config import AffineViewsConfig, IntensityViewsConfig, ScanConfig
+from ccfcpp.clustering.scan.config import (
+    AffineViewsConfig,
+    IntensityViewsConfig,
+    ScanConfig,
+    VectorViewsConfig,
+)
 from ccfcpp.core.config import Section
+from ccfcpp.core.kinds import On
 
 SECTIONS: dict[str, type[Section]] = {
     "scan": ScanConfig,
@@ -16,9 +22,15 @@ FED_SCAN = System(
     sends="sums of statistics and gradients",
     kinds=("sums",),
     make=late("ccfcpp.clustering.scan.algorithm", "FedScan"),
-    sections=SECTIONS,
+    sections={**SECTIONS, "vector_views": VectorViewsConfig},
+    needs={
+        "affine": (On("images"),),
+        "intensity": (On("images"),),
+        "vector_views": (On("vectors"),),
+    },
     ignores=("compute",),
     rounds="scan.steps",
     round_steps="scan.steps_per_round",
+    takes=("images", "vectors"),
     summary="neighbours inside each client, synchronised steps",
 )

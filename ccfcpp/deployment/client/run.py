@@ -10,8 +10,8 @@ from torch import Tensor
 
 from ccfcpp.clustering.algorithm import ClusteringAlgorithm
 from ccfcpp.clustering.config import ClusterConfig
-from ccfcpp.clustering.methods import METHODS
 from ccfcpp.clustering.model import ModelFacts
+from ccfcpp.clustering.vectors.prepared import made
 from ccfcpp.core.config import MethodConfig
 from ccfcpp.core.config_layers import dump_yaml, validate
 from ccfcpp.core.errors import UsageError
@@ -124,7 +124,7 @@ class ClusteringRun(ClientRun[object]):
     def prepare(self) -> None:
         """Build the clustering system of the run."""
         self.problem = clustering_problem(self.config, self.spec, self.device)
-        self.algorithm = METHODS[self.config.method].make(self.problem)
+        self.algorithm = made(self.problem)
 
     def assign(self, model: object, client: Client) -> Tensor:
         """Return the cluster of each image."""
