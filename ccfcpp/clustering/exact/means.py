@@ -8,6 +8,7 @@ one of all points in one place, however they are divided, and no point travels.
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -100,8 +101,13 @@ class SumWeighted(SummedWork[CentroidState, ClusterSums]):
 
 @dataclass(frozen=True)
 class MoveMeans(ServerWork[CentroidState, CentroidState, ClusterSums]):
-    """The server's half: each centroid becomes the mean of its points."""
+    """The server's half: each centroid becomes the mean of its points.
 
+    Attributes:
+        least: The smallest sum of weights of which a mean is made.
+    """
+
+    least: float
     exchange = MEANS
 
     def broadcast(self, state: CentroidState) -> CentroidState:
@@ -121,7 +127,7 @@ class MoveMeans(ServerWork[CentroidState, CentroidState, ClusterSums]):
     ) -> tuple[CentroidState, Figures]:
         """A centroid without points stays; the figures report how far they moved."""
         before = required_centroids(state.centroids)
-        centroids = cluster_means(updates, before)
+        centroids = cluster_means(updates, before, self.least)
         moved = float((centroids - before).abs().max())
         return replace(state, centroids=centroids, moved=moved), {"moved": moved}
 
@@ -135,6 +141,7 @@ class ExactMeans(PixelClustering[CentroidState]):
     """
 
     state_type = CentroidState
+    least: ClassVar[float] = 1.0
 
     def __init__(self, problem: Problem, weighing: Callable[[Problem], Weighing]) -> None:
         super().__init__(problem)
@@ -151,7 +158,8 @@ class ExactMeans(PixelClustering[CentroidState]):
         """A step; before the first one, what finds the first centroids."""
         problem = self.problem
         first = start_works(problem.clusters, self.rule.dimensions, problem.samples)
-        return [*first, MoveMeans()] if number == 0 else [MoveMeans()]
+        step = MoveMeans(self.least)
+        return [*first, step] if number == 0 else [step]
 
     def client_side(self, crew: Crew) -> ClientSide:
         """Sums for the start and for the steps."""
@@ -183,6 +191,8 @@ class ExactMeans(PixelClustering[CentroidState]):
 
 class ExactFuzzyMeans(ExactMeans):
     """Fuzzy c-means, which also tells how much a sample belongs to each cluster."""
+
+    least = torch.finfo(torch.float64).tiny
 
     def memberships(self, delivery: CentroidState, holder: Client) -> Tensor:
         """Memberships u, of shape (samples, k)."""
