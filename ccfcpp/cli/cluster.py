@@ -29,6 +29,7 @@ FLAGS = (
     flags.ALPHA,
     flags.CLIENTS,
     flags.CLUSTERS,
+    *flags.VECTORS,
     flags.ROUNDS,
     flags.PRETRAIN_ROUNDS,
     flags.ETA,
@@ -44,7 +45,7 @@ FLAGS = (
 
 @running(*FLAGS)
 def cluster(asked: Asked, profile: ShowProfile = False) -> None:
-    """Cluster images that lie with several clients, by Fed-SCAN or another system."""
+    """Cluster images, vectors or tables that lie with several clients."""
     flags.name_partition(asked.named)
     _SHOWN.run(asked, asked.given(FLAGS, "cluster"), profile)
 
@@ -80,19 +81,20 @@ def _title(summary: Summary) -> str:
 
 
 def _rows(config: ClusterConfig, summary: Summary) -> Rows:
+    samples = f"{summary['unit']}s"
     labelled = summary["nmi"] is not None
     empty = summary["clients"] - summary["connected"] - summary["disconnected"]
     apart = {"connected clients": "scores_connected", "absent clients": "scores_absent"}
     return {
-        "images": f"{summary['samples']:,}, of which clients that take part hold "
+        samples: f"{summary['samples']:,}, of which clients that take part hold "
         f"{summary['held']:,}",
         "clusters": str(summary["clusters"]),
         "clients": f"{summary['connected']} connected, {summary['disconnected']} disconnected"
-        + (f", {empty} without images" if empty else ""),
+        + (f", {empty} without {samples}" if empty else ""),
         "partition": config.partition.in_words,
         "rounds": _rounds(summary),
         "leaves a client": summary["sends"],
-        **(score_rows(summary) if labelled else {"scores": "none: the images have no labels"}),
+        **(score_rows(summary) if labelled else {"scores": f"none: the {samples} have no labels"}),
         **{
             title: f"NMI {summary[key]['nmi']:.4f}, Kappa {summary[key]['kappa']:.4f}"
             for title, key in apart.items()

@@ -12,10 +12,12 @@ import typer
 from ccfcpp.cli import flags, terminal
 from ccfcpp.cli.options import Asked, Seeds, running
 from ccfcpp.clustering.config import ClusterConfig
-from ccfcpp.clustering.methods import METHODS
+from ccfcpp.clustering.methods import METHODS, check_takes
 from ccfcpp.core.config import Tree
 from ccfcpp.core.config_layers import flatten, resolve, stack
 from ccfcpp.core.errors import UsageError
+from ccfcpp.core.kinds import kind_of
+from ccfcpp.data.registry import DATASETS
 from ccfcpp.runs.given import refuse_idle
 from ccfcpp.runs.paths import RunPaths, new_path, required_out
 
@@ -38,6 +40,7 @@ FLAGS = (
     *flags.several(flags.CLASSES_PER_CLIENT, flags.ALPHA),
     flags.CLIENTS,
     flags.CLUSTERS,
+    *flags.VECTORS,
     *flags.several(*flags.ABSENCE),
     flags.SEED,
     *flags.MACHINE,
@@ -49,7 +52,7 @@ Jobs = Annotated[
 
 @running(*FLAGS)
 def compare(asked: Asked, seeds: Seeds = 1, jobs: Jobs = 1) -> None:
-    """Compare systems on the same images, partitions and scores, as the CCFC++ paper's tables.
+    """Compare systems on the same images or vectors, partitions and scores, as the CCFC++ paper's tables.
 
     Of flags with several values, such as 0,0.3 for a rate of failures, all combinations are run.
     """
@@ -117,14 +120,28 @@ def _plan(
             raise UsageError(
                 f"--set {flag.key} is refused: a comparison has several; give {flag.option}"
             )
-    kind = resolve(ClusterConfig, "cluster", *given.layers).partition.kind
+    config = resolve(ClusterConfig, "cluster", *given.layers)
+    kind = config.partition.kind
     if kind == "skew":
         axes = {"partition.p": p or flags.ALL_SKEWS, **axes}
     elif p:
         raise UsageError(f"--p has no effect on partition.kind = {kind!r}: leave it out")
-    plan = plan_comparison(given.files, given.values, methods or list(METHODS), axes, seeds)
+    methods = _that_take(config.dataset, methods or list(METHODS))
+    plan = plan_comparison(given.files, given.values, methods, axes, seeds)
     refuse_idle(given, [planned.config for planned in plan], "cluster", axes)
     return plan
+
+
+def _that_take(dataset: str, methods: list[str]) -> list[str]:
+    """The methods that cluster the data; those that are left out are named in one line."""
+    kind = "images" if dataset in DATASETS else kind_of(dataset) or "images"
+    # An unknown name is refused with the nearest known one where the runs are planned.
+    chosen = [name for name in methods if name not in METHODS or kind in METHODS[name].takes]
+    if not chosen:
+        check_takes(methods[0], kind, dataset)
+    if left := [name for name in methods if name not in chosen]:
+        terminal.progress_console().print(f"left out, since they take no {kind}: {', '.join(left)}")
+    return chosen
 
 
 def _start(out: Path | None, plan: list[Planned[ClusterConfig]]) -> Study[ClusterConfig]:

@@ -196,12 +196,19 @@ class ClusteringExperiment(Experiment[Any]):
         """What the problem was."""
         return ModelFacts.of(self.problem, getattr(self.data, "columns", ())).header
 
+    @property
+    def _sends(self) -> str:
+        """What leaves a client, in words."""
+        sends = METHODS[self.config.method].sends
+        return sends.replace("images", "vectors") if self.problem.has_vectors else sends
+
     def describe(self) -> dict[str, Any]:
         """The setting, for the summary."""
         config = self.config
         return {
             "method": config.method,
             "dataset": config.dataset,
+            "unit": self.data.unit,
             "samples": len(self.data),
             "imbalance": config.data.imbalance if config.data.imbalance > 1 else None,
             "held": len(self.data) - len(self.unheld),
@@ -212,7 +219,7 @@ class ClusteringExperiment(Experiment[Any]):
             "clients": len(self.parts),
             "connected": len(self.clients),
             "disconnected": len(self.absent),
-            "sends": METHODS[config.method].sends,
+            "sends": self._sends,
             "device": str(self.device),
             **self.algorithm.describe(),
         }

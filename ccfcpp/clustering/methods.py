@@ -46,6 +46,7 @@ class System:
             number is fixed.
         round_steps: The dotted key of the steps in a round, where ``rounds`` counts steps.
         takes: The kinds of data that it clusters.
+        soft: Whether it tells how much a sample belongs to each cluster.
     """
 
     title: str
@@ -62,6 +63,7 @@ class System:
     rounds: str = ""
     round_steps: str = ""
     takes: tuple[DataKind, ...] = ("images",)
+    soft: bool = False
 
 
 def taking(kind: DataKind) -> list[str]:

@@ -7,6 +7,7 @@ called as its file without the suffix, and columns with names may stand in anoth
 """
 
 import csv
+import warnings
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Sequence
@@ -15,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.kinds import VECTOR_SUFFIXES, table_files
@@ -44,10 +46,17 @@ class Table:
 
 @dataclass(frozen=True)
 class Roles:
-    """Columns that are no part of the vectors, by their names; None where there is none."""
+    """What columns are, by their names.
+
+    Attributes:
+        label: The one with classes, no part of the vectors; None where there is none.
+        client: Likewise, the one with clients.
+        chosen: Those that make up the vectors; all others where it is empty.
+    """
 
     label: str | None = None
     client: str | None = None
+    chosen: tuple[str, ...] = ()
 
     @property
     def named(self) -> list[str]:
@@ -61,6 +70,7 @@ def read_vectors(
     label_column: str | None = None,
     client_column: str | None = None,
     missing: Missing = "refuse",
+    columns: Sequence[str] = (),
 ) -> VectorData:
     """Read vectors from a file or a folder, as described above.
 
@@ -71,11 +81,12 @@ def read_vectors(
         label_column: Name of the column with classes.
         client_column: Name of the column that says which client holds a row.
         missing: `mean`: values and columns that are missing become NaN, for the columns' means.
+        columns: Of tables that name their columns, those to take, in this order; all without any.
 
     Raises:
         UsageError: If it cannot be read as vectors; the message is one line.
     """
-    roles = Roles(label_column, client_column)
+    roles = Roles(label_column, client_column, tuple(columns))
     if label_column is not None and label_column == client_column:
         raise UsageError(f"column {label_column!r} cannot hold both labels and clients")
     try:
@@ -85,6 +96,29 @@ def read_vectors(
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error}") from error
     return _data(path.stem, table, str(path), missing)
+
+
+def read_rows(path: Path, d: int, columns: Sequence[str], missing: Missing) -> Tensor:
+    """Read vectors for a model, with its columns in its order; others of a table are left out.
+
+    Args:
+        path: A file, or a folder of them.
+        d: The length of the model's vectors.
+        columns: The names of its columns, if they have any.
+        missing: As for `read_vectors`.
+
+    Returns:
+        float32 or float64 `(rows, d)`.
+
+    Raises:
+        UsageError: If it cannot be read, or a column is not there.
+    """
+    data = read_vectors(path, missing=missing, columns=columns)
+    if data.vectors.shape[1] != d:
+        raise UsageError(
+            f"the vectors of {path} have {data.vectors.shape[1]} columns, and the model is for {d}"
+        )
+    return data.vectors
 
 
 def _data(name: str, table: Table, where: str, missing: Missing) -> VectorData:
@@ -137,12 +171,13 @@ def _read_npz(path: Path, roles: Roles) -> Table:
 
 def _split(path: Path, table: Table, roles: Roles) -> Table:
     """Take the columns with roles out of an array."""
-    if not roles.named or table.numbers.ndim != 2:
+    if table.numbers.ndim != 2:
         return table
     names = table.columns or tuple(map(str, range(table.numbers.shape[1])))
-    _check_roles(path, roles, names)
+    kept = _places(path, roles, names, bool(table.columns))
+    if kept == list(range(len(names))):
+        return table
     taken = {name: table.numbers[:, names.index(name)] for name in roles.named}
-    kept = [place for place, name in enumerate(names) if name not in taken]
     return Table(
         table.numbers[:, kept],
         tuple(names[place] for place in kept),
@@ -158,11 +193,17 @@ def _names(column: _Array) -> _Array:
     return column
 
 
-def _check_roles(path: Path, roles: Roles, names: Sequence[str]) -> None:
-    for name in roles.named:
+def _places(path: Path, roles: Roles, names: Sequence[str], are_names: bool) -> list[int]:
+    """Return the places of the columns that make up the vectors."""
+    chosen = roles.chosen if are_names else ()
+    for name in (*roles.named, *chosen):
         if name not in names:
             shown = ", ".join(map(repr, names[:20])) + (", …" if len(names) > 20 else "")
             raise UsageError(f"{path} has no column {name!r}: it has {shown}")
+    kept = chosen or [name for name in names if name not in roles.named]
+    if not kept:
+        raise UsageError(f"{path} has no column beside {', '.join(roles.named)}: nothing is left")
+    return [names.index(name) for name in kept]
 
 
 def _read_csv(path: Path, roles: Roles) -> Table:
@@ -178,8 +219,7 @@ def _read_csv(path: Path, roles: Roles) -> Table:
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
         raise UsageError(f"{path} has two columns {twice!r}: give each a name of its own")
-    _check_roles(path, roles, names)
-    places = [place for place, name in enumerate(names) if name not in roles.named]
+    places = _places(path, roles, names, has_names)
     try:
         # This is ten times as fast, and reads numbers alone.
         numbers = _fast(path, places, np.float64, has_names)
@@ -188,6 +228,9 @@ def _read_csv(path: Path, roles: Roles) -> Table:
         }
     except (ValueError, UnicodeDecodeError):
         numbers, named = _slow(path, names, places, roles, has_names)
+    for name, column in named.items():
+        if len(empty := np.flatnonzero(np.char.strip(column) == "")):
+            raise UsageError(f"{path}: column {name!r} is empty in row {empty[0] + 1}: fill it in")
     return Table(
         numbers,
         tuple(names[place] for place in places) if has_names or roles.named else (),
@@ -197,7 +240,9 @@ def _read_csv(path: Path, roles: Roles) -> Table:
 
 
 def _fast(path: Path, places: list[int], dtype: type[np.generic], has_names: bool) -> _Array:
-    with path.open(encoding="utf-8-sig", newline="") as file:
+    with path.open(encoding="utf-8-sig", newline="") as file, warnings.catch_warnings():
+        # Where there is no row, the shape says so.
+        warnings.simplefilter("ignore", UserWarning)
         return np.loadtxt(
             file,
             dtype,
@@ -223,10 +268,7 @@ def _slow(
             )
         rows.append([_number(path, line, names[place], row[place]) for place in places])
         for name, column in named.items():
-            cell = row[names.index(name)]
-            if not cell.strip():
-                raise UsageError(f"{path}, line {line}: column {name!r} is empty: fill it in")
-            column.append(cell)
+            column.append(row[names.index(name)])
     return np.array(rows, np.float64).reshape(-1, len(places)), {
         name: np.array(column, np.str_) for name, column in named.items()
     }
@@ -287,8 +329,7 @@ def _read_parquet(path: Path, roles: Roles) -> Table:
     except ArrowException as error:
         raise UsageError(f"{path} is no Parquet file ({error})") from error
     names = list(map(str, found.column_names))
-    _check_roles(path, roles, names)
-    kept = [name for name in names if name not in roles.named]
+    kept = [names[place] for place in _places(path, roles, names, True)]
     return Table(
         np.column_stack([_parquet_numbers(path, name, found[name]) for name in kept]),
         tuple(kept),

@@ -103,8 +103,8 @@ def vectors_from(
     numbers = _as_floats(array)
     names = columns or tuple(map(str, range(numbers.shape[1])))
     check_finite(numbers, names, where, missing)
-    indices, classes = index_names(labels, len(numbers), where, "labels")
-    owners, owner_names = index_names(clients, len(numbers), where, "clients")
+    indices, classes = index_names(labels, len(numbers), where, "labels", "vector")
+    owners, owner_names = index_names(clients, len(numbers), where, "clients", "vector")
     return VectorData(
         name,
         torch.from_numpy(numbers),

@@ -29,6 +29,7 @@ FED_FCM = System(
     ignores=(*_IGNORES, "fuzzy.tolerance", "fuzzy.iterations", "fuzzy.restarts"),
     rounds="means.rounds",
     takes=_BOTH,
+    soft=True,
     summary="fuzzy c-means whose steps are those of all samples in one place",
 )
 FED_EM = System(
@@ -40,5 +41,6 @@ FED_EM = System(
     ignores=_IGNORES,
     rounds="mixture.rounds",
     takes=_BOTH,
+    soft=True,
     summary="a mixture of Gaussian distributions by expectation maximisation over all clients",
 )

@@ -4,7 +4,7 @@ To draw k-means++ seeds among points, clients would have to send points. Here th
 codebook of cells first, as Linde, Buzo and Gray (*An Algorithm for Vector Quantizer Design*, IEEE
 Transactions on Communications 1980) do: the cells with the largest scatter are split in two, and
 clients tell for each cell the sum, the number and the scatter of their points in it. Cells are
-means over all clients' points, four of them and more for each one on average. k-means++ (Arthur and
+means over all clients' points, of five of them and more on average. k-means++ (Arthur and
 Vassilvitskii, SODA 2007) then draws among the cells, each with the weight of its points, and the
 best of several k-means of the codebook is where k-means of the points begins.
 """

@@ -32,5 +32,6 @@ FED_SCAN = System(
     rounds="scan.steps",
     round_steps="scan.steps_per_round",
     takes=("images", "vectors"),
+    soft=True,
     summary="neighbours inside each client, synchronised steps",
 )

@@ -162,22 +162,6 @@ def test_fed_km_comes_close_to_the_best_of_ten_starts(tree: Tree) -> None:
     assert squares.min(axis=1).sum() <= 1.001 * best.inertia_
 
 
-def test_no_part_of_a_start_is_a_point() -> None:
-    points, owners = blobs(200, 2, K, 0), owners_of(200, 0)
-    run = experiment("fed-km", points, owners, K)
-    seen = []
-    federation = run.federation()
-    state = run.algorithm.initial_state(run.randomness)
-    for work in run.algorithm.exchanges(0, state):
-        if work.exchange.name == "start":
-            seen.append(work)
-    state, _ = federation.run_round(state, 0)
-    assert len(seen) > 3
-    # Cells are means of several vectors: the centroids are none of them.
-    distances = np.abs(np.asarray(state.centroids)[:, None] - points[None]).sum(axis=2)
-    assert distances.min() > 1e-6
-
-
 @given(seed=seeds, most=st.integers(1, 30))
 @some
 def test_a_split_keeps_the_mean_and_the_number_of_cells(seed: int, most: int) -> None:
