@@ -72,7 +72,7 @@ def _found(experiment: ClusteringExperiment) -> dict[str, object]:
 
 
 def _notes(config: ClusterConfig) -> list[str]:
-    by_images = config.dataset not in DATASETS and config.method == "fed-scan"
+    by_images = config.dataset not in DATASETS and config.method in ("fed-scan", "fed-em")
     return [in_words(config)] if by_images else []
 
 

@@ -33,6 +33,7 @@ from ccfcpp.engine.payload import pack, unpack
 from ccfcpp.runs.estimator import AUTO, FederatedEstimator, Names
 from ccfcpp.runs.paths import RunPaths
 
+_FOR_VECTORS = "fed-em"
 _FITTED = "estimator.safetensors"
 _HEADER = "estimator"
 
@@ -63,7 +64,8 @@ class FederatedClustering(
     Args:
         n_clusters: Number of clusters k.
         method: A system's name, as ``ccfcpp cluster --method`` takes it; ``auto``: Fed-SCAN for
-            images, Fed-KM for vectors.
+            images, Fed-EM for vectors, of which it sees 20 principal components where they are
+            longer than 32.
         random_state: Seed of all random numbers; a generator draws one, and None a new one for
             each fit.
         device: ``auto``, ``cpu`` or ``cuda``.
@@ -116,7 +118,8 @@ class FederatedClustering(
         data = self._data(X, reset=True)
         source = "./vectors.npy" if data.unit == "vector" else "./images"
         fixed = {"clusters": int(k), "partition": {"kind": "folders"}}
-        suited = settings_for(len(data), data.values.shape[1:])
+        method = _FOR_VECTORS if self.method == AUTO else self.method
+        suited = settings_for(len(data), data.values.shape[1:], method)
         experiment = self._experiment(CLUSTERING, data, clients, fixed, suited, source)
         state, self.n_iter_ = experiment.trained()
         algorithm = experiment.algorithm

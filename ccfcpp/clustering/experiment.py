@@ -99,7 +99,7 @@ class ClusteringExperiment(Experiment[Any]):
             return {}
         scores: Scores = {}
         if self.data.labels is not None and self.algorithm.knows_clusters(state):
-            clusters = self._assign_all(state)
+            clusters = self.assignments(state)
             scores = clustering_scores(self.data.labels.cpu().numpy(), clusters.numpy())
         if (values := self._spectrum(state)) is not None and bool(values.isfinite().all()):
             scores["effective_rank"] = effective_rank(values)
@@ -112,8 +112,8 @@ class ClusteringExperiment(Experiment[Any]):
         representations = self.algorithm.represent(state, self._compared)
         return None if representations is None else spectrum(representations)
 
-    def _assign_all(self, state: Any) -> Tensor:
-        """The cluster of every image, int64 of shape (samples,) on the CPU.
+    def assignments(self, state: Any) -> Tensor:
+        """The cluster of every sample, int64 of shape (samples,) on the CPU.
 
         Each client's images go through the model by themselves: what it makes of them serves the
         client in the next round too.
@@ -129,7 +129,7 @@ class ClusteringExperiment(Experiment[Any]):
         self, state: Any, memories: ClientMemories, local: LocalSpectra
     ) -> tuple[dict[str, Any], Arrays]:
         """The cluster of every image, scores where there are labels, and spectra of models."""
-        clusters = self._assign_all(state)
+        clusters = self.assignments(state)
         owners = torch.full((len(self.data),), -1)
         for number, part in enumerate(self.parts):
             owners[part] = number
@@ -181,7 +181,7 @@ class ClusteringExperiment(Experiment[Any]):
         return Snapshot(
             self.data.values.cpu(),
             None if points is None else points.cpu(),
-            self._assign_all(state) if self.algorithm.knows_clusters(state) else None,
+            self.assignments(state) if self.algorithm.knows_clusters(state) else None,
             None if self.data.labels is None else self.data.labels.cpu(),
             self.data.classes,
             None if centres is None else centres.cpu(),

@@ -16,16 +16,21 @@ from ccfcpp.core.kinds import kind_of
 _FEW, _MANY = 2000, 20_000
 _STEPS_OVER_A_NETWORK = 60
 """Each costs seconds there, and large batches cost nothing but time of the clients."""
+_LONG, _COMPONENTS = 32, 20
+"""Of longer vectors a mixture sees so many principal components: a full covariance of each cluster
+would have more numbers than the data can tell."""
 _SMALLEST_FOR_GRADIENTS = 16
 """Pixels a side: histograms of gradients need cells of some pixels."""
 _WIDTHS = (8, 8, 8, 16, 32, 64, 128)
 """Channels of the last convolutions: the smaller the resolution, the more."""
 
 
-def settings_for(count: int, shape: Sequence[int]) -> Tree:
-    """Fed-SCAN's settings for some images, or vectors of shape (d,)."""
+def settings_for(count: int, shape: Sequence[int], method: str = "fed-scan") -> Tree:
+    """Fed-SCAN's settings for some images; and for vectors of shape (d,) also Fed-EM's."""
     if len(shape) == 1:
-        return _settings_for_vectors(count)
+        settings = _settings_for_vectors(count)
+        long = shape[0] > _LONG and method == "fed-em"
+        return settings | ({"vectors": {"components": _COMPONENTS}} if long else {})
     channels, height, width = shape
     side, colour = min(height, width), channels > 1
     few = count < _FEW
@@ -83,6 +88,9 @@ def in_words(config: ClusterConfig) -> str:
     """What followed from the images."""
     scan = config.section(ScanConfig)
     if kind_of(config.dataset) == "vectors":
+        if config.method == "fed-em":
+            components = config.vectors.components
+            return f"principal components: {components}" if components else ""
         return f"by the vectors' number: {scan.steps} steps of {scan.batch} vectors"
     return (
         f"by the images' size, colour and number: widths {list(scan.widths)}, {scan.steps} steps "

@@ -60,7 +60,7 @@ def _suited(config: ClusterConfig) -> tuple[AnyData, Tree] | None:
     from ccfcpp.clustering.setup import load_data
 
     data = load_data(config)
-    settings = settings_for(len(data), data.values.shape[1:])
+    settings = settings_for(len(data), data.values.shape[1:], config.method)
     if data.unit == "vector" and data.owners is not None:
         # Files, or a column, say which client holds a row.
         settings = merge(settings, {"partition": {"kind": "folders"}})
@@ -74,7 +74,7 @@ def _guesses(config: ClusterConfig) -> list[Tree]:
 
     if is_vectors(config.dataset):
         held: Tree = {"partition": {"kind": "folders"}}
-        found = [settings_for(count, (1,)) for count in (100, 10_000)]
+        found = [settings_for(count, (64,), config.method) for count in (100, 10_000)]
         return [*found, *(merge(each, held) for each in found)]
     sizes = [(count, (channels, 64, 64)) for count in (100, 10_000, 100_000) for channels in (1, 3)]
     return [fit(*size) for size in sizes for fit in (settings_for, settings_over_a_network)]

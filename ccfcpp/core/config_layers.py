@@ -58,8 +58,9 @@ def preset(presets: str, dataset: str) -> Tree:
     if "/" not in dataset and named.is_file():
         return read_yaml(named)
     own = preset_file(f"{presets}/{kind_of(dataset) or 'images'}")
-    images = preset_file(f"{presets}/images")
-    return read_yaml(own if own.is_file() else images) | {"dataset": dataset}
+    # Nothing is published of vectors, and they are not classified.
+    found = read_yaml(own) if own.is_file() else {}
+    return found | {"dataset": dataset}
 
 
 def read_configs(given: Iterable[Path], groups: Sequence[str] = ()) -> list[Tree]:

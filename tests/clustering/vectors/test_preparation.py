@@ -126,7 +126,7 @@ def test_every_system_sees_prepared_vectors(method: str) -> None:
         trees += ({"scan": {"steps": 4, "batch": 40, "hidden": 8, "latent": 4}},)
     run = experiment(method, points, owners_of(80, 5), 3, *trees)
     state, _ = run.trained()
-    assert set(run._assign_all(state).tolist()) <= {0, 1, 2}
+    assert set(run.assignments(state).tolist()) <= {0, 1, 2}
     wanted = StandardScaler().fit_transform(points)
     holder = run.algorithm.holder(state, run._holder(-1, "all", torch.arange(80)))  # type: ignore[attr-defined]
     np.testing.assert_allclose(holder.images, wanted, atol=1e-9)
