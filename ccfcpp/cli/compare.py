@@ -52,7 +52,7 @@ Jobs = Annotated[
 
 @running(*FLAGS)
 def compare(asked: Asked, seeds: Seeds = 1, jobs: Jobs = 1) -> None:
-    """Compare systems on the same images or vectors, partitions and scores, as the CCFC++ paper's tables.
+    """Compare systems on the same samples, partitions and scores, as the CCFC++ paper's tables.
 
     Of flags with several values, such as 0,0.3 for a rate of failures, all combinations are run.
     """

@@ -77,8 +77,8 @@ def _titled(panel: str, *flags: Flag) -> tuple[Flag, ...]:
 _ALL = "All systems"
 _SYSTEMS, _CLASSIFIERS, _DATASETS = ", ".join(METHODS), ", ".join(CLASSIFIERS), ", ".join(DATASETS)
 _IMAGES = (
-    f"One of {_DATASETS}; or an image folder, an archive of one, or an .npz file; or vectors: .npy, "
-    ".npz, .csv, .parquet, or a folder of these with a file for each client."
+    f"One of {_DATASETS}; or an image folder, an archive of one, or an .npz file; or vectors: "
+    ".npy, .npz, .csv, .parquet, or a folder of these with a file for each client."
 )
 _FOLDERS = "skew, classes, dirichlet, iid, or folders (each folder, or file of vectors, a client)."
 _SKEW = "Degree of skew, 0 (random) to 1 (one class a client)."

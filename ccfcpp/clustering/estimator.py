@@ -17,6 +17,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 from torch.nn import functional as F
 
+from ccfcpp.clustering.algorithm import Problem
 from ccfcpp.clustering.kmeans.centroids import required_centroids
 from ccfcpp.clustering.methods import METHODS
 from ccfcpp.clustering.model import Model, ModelFacts, load_model
@@ -70,8 +71,8 @@ class FederatedClustering(
             each fit.
         device: ``auto``, ``cpu`` or ``cuda``.
         settings: Other sections of the configuration, as a nested mapping such as
-            ``{"scan": {"steps": 60}}`` or ``{"vectors": {"scale": "none"}}``, over what follows from
-            the data, as for ``ccfcpp cluster`` on a user's own.
+            ``{"scan": {"steps": 60}}`` or ``{"vectors": {"scale": "none"}}``, over what follows
+            from the data, as for ``ccfcpp cluster`` on a user's own.
 
     Attributes:
         labels_: Cluster of each sample, int64 of shape (n_samples,).
@@ -81,6 +82,13 @@ class FederatedClustering(
         n_features_in_: Length of a vector; of images there is none.
         feature_names_in_: Names of a data frame's columns, where all are strings.
     """
+
+    labels_: NDArray[np.int64]
+    cluster_centers_: NDArray[Any]
+    n_iter_: int
+    _n_features_out: int
+    _problem: Problem
+    _tensors: dict[str, Tensor]
 
     def __init__(
         self,
@@ -142,7 +150,7 @@ class FederatedClustering(
         labels: NDArray[np.int64] = self._model.assign(self._data(X).values).numpy()
         return labels
 
-    @available_if(_is_soft)
+    @available_if(_is_soft)  # type: ignore[untyped-decorator] # no types there
     def predict_proba(self, X: Samples) -> NDArray[np.floating]:  # noqa: N803
         """How much each sample belongs to each cluster, of shape (n, k); rows sum to 1.
 
@@ -275,13 +283,14 @@ class FederatedClustering(
     def _checked_images(self, images: NDArray[Any], reset: bool) -> AnyData:
         if reset:
             for name in ("n_features_in_", "feature_names_in_"):
-                vars(self).pop(name, None)
+                if hasattr(self, name):
+                    delattr(self, name)
             return from_arrays("images", images, None, "X")
         if self._problem.has_vectors:
             raise UsageError(f"the model was fitted to vectors, and X has shape {images.shape}")
         return self._images(images, self._problem.image_shape)
 
-    def __sklearn_tags__(self) -> Any:  # noqa: PLW3201 - scikit-learn's name
+    def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True
         return tags

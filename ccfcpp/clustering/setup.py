@@ -71,7 +71,8 @@ def _all_images(config: ClusterConfig) -> AnyData:
         return read_vectors(
             Path(config.dataset).expanduser(),
             label_column=vectors.label_column,
-            client_column=vectors.client_column,
+            # Another kind of partition says itself who holds what.
+            client_column=vectors.client_column if config.partition.kind == "folders" else None,
             missing=vectors.missing,
         )
     return load(
@@ -143,8 +144,8 @@ def partition(config: ClusterConfig, data: AnyData, randomness: Randomness) -> l
     if choice.kind == "folders":
         if data.owners is None and isinstance(data, VectorData):
             raise UsageError(
-                f"partition.kind = 'folders' needs to know which client holds a row of {data.name}: "
-                "give a folder with a file for each client, or --client-column"
+                f"partition.kind = 'folders' needs to know which client holds a row of "
+                f"{data.name}: give a folder with a file for each client, or --client-column"
             )
         if data.owners is None:
             raise UsageError(

@@ -229,7 +229,7 @@ def _read_csv(path: Path, roles: Roles) -> Table:
     except (ValueError, UnicodeDecodeError):
         numbers, named = _slow(path, names, places, roles, has_names)
     for name, column in named.items():
-        if len(empty := np.flatnonzero(np.char.strip(column) == "")):
+        if len(empty := np.flatnonzero(np.char.strip(column.astype(np.str_)) == "")):
             raise UsageError(f"{path}: column {name!r} is empty in row {empty[0] + 1}: fill it in")
     return Table(
         numbers,

@@ -119,7 +119,7 @@ def vectors_from(
 def _as_floats(array: NDArray[np.generic]) -> NDArray[np.floating]:
     native = array.dtype.newbyteorder("=")
     if native in (np.float32, np.float64):
-        floats: NDArray[np.floating] = array.astype(native, copy=False)  # type: ignore[assignment]
+        floats: NDArray[np.floating] = array.astype(native, copy=False)
         # PyTorch knows no negative strides, and warns of arrays that cannot be written to.
         return floats if min(floats.strides) >= 0 and floats.flags.writeable else floats.copy()
     exact = array.dtype.kind == "b" or array.dtype.itemsize < 3

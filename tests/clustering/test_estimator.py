@@ -143,7 +143,7 @@ def expected_to_fail(estimator: FederatedClustering) -> dict[str, str]:
 @parametrize_with_checks(
     [FederatedClustering(), of_vectors("fed-em"), of_vectors("fed-fcm")],
     expected_failed_checks=expected_to_fail,
-)
+)  # type: ignore[untyped-decorator] # no types there
 def test_it_is_an_estimator_of_scikit_learn(
     estimator: FederatedClustering, check: Callable[[Any], None]
 ) -> None:
@@ -178,7 +178,7 @@ def test_a_saved_model_serves_the_command(tmp_path: Path) -> None:
     succeeded("predict", str(tmp_path / "model"), str(tmp_path / "new.npy"), "--out", str(out))
     lines = out.read_text().splitlines()
     assert lines == ["row,cluster", *(f"{n},{own}" for n, own in enumerate(model.labels_[:9]))]
-    with pytest.raises(UsageError, match="taken|holds|empty"):
+    with pytest.raises(UsageError, match=r"taken|holds|empty"):
         model.save(tmp_path / "model")
 
 
@@ -237,7 +237,7 @@ def test_missing_values_are_filled_in_where_that_is_asked_for() -> None:
 
 @pytest.mark.parametrize("k", ["3", True, 2.0, 0, None])
 def test_numbers_of_clusters_that_are_none(k: Any) -> None:
-    with pytest.raises(UsageError, match="n_clusters = .* is refused"):
+    with pytest.raises(UsageError, match=r"n_clusters = .* is refused"):
         FederatedClustering(k).fit(VECTORS)
 
 

@@ -127,36 +127,37 @@ def test_a_column_that_a_client_lacks(tmp_path: Path) -> None:
     assert read_vectors(folder, missing="mean").vectors[1].isnan().tolist() == [False, True]
 
 
-FOLDERS: dict[str, tuple[Callable[[Path], object], dict[str, str], str]] = {
-    "other lengths": (
-        lambda f: (np.save(f / "a.npy", ROWS), np.save(f / "b.npy", ROWS[:, :2])),
-        {},
-        r"b\.npy has 2 columns and .*a\.npy has 3",
-    ),
-    "labels in parts": (
-        lambda f: (
-            np.savez(f / "a.npz", x=ROWS, y=np.arange(4)),
-            np.savez(f / "b.npz", x=ROWS),
-        ),
-        {},
-        r"b\.npz has no labels",
-    ),
-    "one name twice": (
-        lambda f: (np.save(f / "a.npy", ROWS), np.savez(f / "a.npz", x=ROWS)),
-        {},
-        "two files a",
-    ),
-    "a client column": (
-        lambda f: np.save(f / "a.npy", ROWS),
-        {"client_column": "0"},
-        "each file is a client",
-    ),
-}
+def other_lengths(folder: Path) -> None:
+    np.save(folder / "a.npy", ROWS)
+    np.save(folder / "b.npy", ROWS[:, :2])
 
 
-@pytest.mark.parametrize("fault", FOLDERS)
-def test_what_is_wrong_with_a_folder_is_one_line(tmp_path: Path, fault: str) -> None:
-    make, arguments, message = FOLDERS[fault]
+def labels_in_parts(folder: Path) -> None:
+    np.savez(folder / "a.npz", x=ROWS, y=np.arange(4))
+    np.savez(folder / "b.npz", x=ROWS)
+
+
+def one_name_twice(folder: Path) -> None:
+    np.save(folder / "a.npy", ROWS)
+    np.savez(folder / "a.npz", x=ROWS)
+
+
+def one_file(folder: Path) -> None:
+    np.save(folder / "a.npy", ROWS)
+
+
+FOLDERS: list[tuple[Callable[[Path], None], dict[str, str], str]] = [
+    (other_lengths, {}, r"b\.npy has 2 columns and .*a\.npy has 3"),
+    (labels_in_parts, {}, r"b\.npz has no labels"),
+    (one_name_twice, {}, "two files a"),
+    (one_file, {"client_column": "0"}, "each file is a client"),
+]
+
+
+@pytest.mark.parametrize(("make", "arguments", "message"), FOLDERS)
+def test_what_is_wrong_with_a_folder_is_one_line(
+    tmp_path: Path, make: Callable[[Path], None], arguments: dict[str, str], message: str
+) -> None:
     make(tmp_path)
     with pytest.raises(UsageError, match=message):
         read_vectors(tmp_path, **arguments)  # type: ignore[arg-type]

@@ -70,7 +70,7 @@ _OTHER: dict[str, object] = {
     "privacy.threshold": 5,
     "scan.last_balance": 1.0,
     "means.tolerance": 10.0,
-    "mixture.tolerance": 1e6,
+    "mixture.tolerance": 0.0,
     "vectors.client_column": "1",
     "vectors.components": 2,
     "vectors.label_column": "2",

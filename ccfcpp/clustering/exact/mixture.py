@@ -94,7 +94,7 @@ EM = Exchange(
 
 
 def log_probabilities(points: Tensor, mixture: Mixture) -> Tensor:
-    """log (wⱼ N(x; μⱼ, Σⱼ)) of a block of points, float64 of shape (samples, k)."""
+    """Log (wⱼ N(x; μⱼ, Σⱼ)) of a block of points, float64 of shape (samples, k)."""
     means, weights, covariances = mixture.centroids, mixture.weights, mixture.covariances
     assert means is not None
     assert weights is not None
@@ -113,7 +113,10 @@ def log_probabilities(points: Tensor, mixture: Mixture) -> Tensor:
 
 
 def responsibilities(points: Tensor, mixture: Mixture) -> tuple[Tensor, Tensor]:
-    """r of a block of points, (samples, k), and log p(x), (samples,); hard before the first step."""
+    """Responsibilities of a block of points, (samples, k), and log p(x), (samples,).
+
+    Before the first step each point belongs to the nearest mean.
+    """
     if mixture.weights is None:
         hard = nearest_alone(points, required_centroids(mixture.centroids))
         return hard, hard.new_zeros(len(points))
@@ -145,7 +148,7 @@ class Expectation(SummedWork[Mixture, MixtureSums]):
 
     def _of(self, mixture: Mixture, images: Tensor) -> MixtureSums:
         means = required_centroids(mixture.centroids)
-        total = sums_zeros(*means.shape, self.covariance, means.device)
+        total = sums_zeros(means, self.covariance)
         for part in blocks(images, _width(mixture)):
             block = self._block(mixture, means, self.rule.exact_points(part))
             total = added_up([total, block])
@@ -174,13 +177,12 @@ class Expectation(SummedWork[Mixture, MixtureSums]):
         return MixtureSums(r.T @ points, r.sum(dim=0), scatters, logs.sum().view(1))
 
 
-def sums_zeros(
-    clusters: int, d: int, covariance: str, device: torch.device | None = None
-) -> MixtureSums:
-    """Sums over no point."""
+def sums_zeros(means: Tensor, covariance: str) -> MixtureSums:
+    """Sums over no point, for means of shape (k, d)."""
+    clusters, d = means.shape
     shape = (clusters, d, d) if covariance == "full" else (clusters, d)
     sums, counts, scatters, likelihood = (
-        torch.zeros(size, dtype=torch.float64, device=device)
+        torch.zeros(size, dtype=torch.float64, device=means.device)
         for size in ((clusters, d), (clusters,), shape, (1,))
     )
     return MixtureSums(sums, counts, scatters, likelihood)
@@ -229,8 +231,8 @@ class Maximisation(ServerWork[Mixture, Mixture, MixtureSums]):
 
     def form(self, message: Mixture) -> Form:
         """Sums for each component."""
-        shape = required_centroids(message.centroids).shape
-        return form_of(pack(sums_zeros(*shape, self.config.covariance)))
+        means = required_centroids(message.centroids)
+        return form_of(pack(sums_zeros(means, self.config.covariance)))
 
     def mended(self, message: Mixture, update: MixtureSums) -> MixtureSums:
         """With noise there may be negative counts: they become 0."""

@@ -4,9 +4,10 @@ from ccfcpp.clustering.exact.config import MeansConfig, MixtureConfig
 from ccfcpp.clustering.kmeans.config import FuzzyConfig
 from ccfcpp.clustering.methods import System, late
 from ccfcpp.clustering.shallow.config import PixelsConfig
+from ccfcpp.core.kinds import DataKind
 
 _MEANS = "ccfcpp.clustering.exact.means"
-_BOTH = ("images", "vectors")
+_BOTH: tuple[DataKind, ...] = ("images", "vectors")
 _IGNORES = ("pixels.assignment", "compute")
 
 FED_KM = System(

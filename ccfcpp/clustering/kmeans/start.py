@@ -96,7 +96,7 @@ class SumCells(SummedWork[Cells, CellSums]):
             return added_up(self._of(message.cells, client.images) for client in clients)
 
     def _of(self, cells: Tensor, images: Tensor) -> CellSums:
-        total = _zeros(*cells.shape, cells.device)
+        total = _zeros(cells)
         for part in blocks(images, max(images[:1].numel(), len(cells))):
             total = added_up([total, self._block(cells, self.points(part))])
         enough = total.counts >= self.crew.least
@@ -112,7 +112,7 @@ class SumCells(SummedWork[Cells, CellSums]):
             points = bounding.rows(START, "sums", points)
             ones = bounding.rows(START, "counts", ones)
             squares = bounding.rows(START, "squares", squares)
-        zeros = _zeros(*cells.shape, cells.device)
+        zeros = _zeros(cells)
         return CellSums(
             zeros.sums.index_add(0, labels, points),
             zeros.counts.index_add(0, labels, ones.flatten()),
@@ -120,8 +120,8 @@ class SumCells(SummedWork[Cells, CellSums]):
         )
 
 
-def _zeros(cells: int, d: int, device: torch.device | None = None) -> CellSums:
-    sums = torch.zeros(cells, d, dtype=torch.float64, device=device)
+def _zeros(cells: Tensor) -> CellSums:
+    sums = torch.zeros_like(cells, dtype=torch.float64)
     return CellSums(sums, sums[:, 0], sums[:, 0])
 
 
@@ -151,7 +151,7 @@ class GrowCodebook(ServerWork[S, Cells, CellSums]):
 
     def form(self, message: Cells) -> Form:
         """A sum, a number and a scatter for each cell."""
-        return form_of(pack(_zeros(*message.cells.shape)))
+        return form_of(pack(_zeros(message.cells)))
 
     def mended(self, message: Cells, update: CellSums) -> CellSums:
         """With noise there may be negative numbers: they become 0."""

@@ -110,7 +110,7 @@ class ScanNetwork(ClusterNetwork):
         self.latent_norm = f"encoder.{len(self.encoder) - 1}" if pooled else None
 
     def forward(self, images: Tensor) -> Tensor:
-        """Normalised latents z: images (batch, channels, height, width) to (batch, d), or vectors."""
+        """Normalised latents z (batch, d) of images (batch, channels, height, width) or vectors."""
         latents: Tensor = self.encoder(images)
         return latents
 

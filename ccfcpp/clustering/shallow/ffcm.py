@@ -140,7 +140,7 @@ class FFCM(PixelClustering[CentroidState], ServerWork[CentroidState, CentroidSta
         return state.moved <= self.choices.tolerance
 
     def initial_state(self, randomness: Randomness) -> CentroidState:
-        """Draw each coordinate of the centroids uniformly from [0, 1]; those of vectors come later."""
+        """Draw coordinates of centroids uniformly from [0, 1]; those of vectors come later."""
         if self.problem.has_vectors:
             return CentroidState()
         shape = (self.problem.clusters, self.rule.dimensions)

@@ -101,6 +101,6 @@ class PixelClustering(ClusteringAlgorithm[Known]):
         """Map images to points, of shape (samples, pixels); None before there are centroids."""
         return None if state.centroids is None else self.rule.points(holder.images)
 
-    def delivery(self, state: Known) -> CentroidState:
+    def delivery(self, state: Known) -> object:
         """Deliver the global centroids."""
         return CentroidState(state.centroids)

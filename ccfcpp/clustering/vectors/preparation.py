@@ -44,7 +44,7 @@ class Preparation:
 
 
 def filled(config: VectorsConfig, known: Preparation, values: Tensor) -> Tensor:
-    """f of some vectors: float64 of their shape (samples, d)."""
+    """F of some vectors: float64 of their shape (samples, d)."""
     values = values.double()
     if known.fill is not None:
         values = torch.where(values.isnan(), known.fill, values)
@@ -212,7 +212,8 @@ def _components(config: VectorsConfig, mean: Tensor, total: Sums) -> Tensor:
         unbiased = variances * count / (count - 1).clamp(min=1)
         there = variances > _ROUNDING * len(mean) * variances[0]
         matrix = matrix * torch.where(there, unbiased, torch.inf).rsqrt()
-    return factor.unsqueeze(1) * matrix
+    components: Tensor = factor.unsqueeze(1) * matrix
+    return components
 
 
 @dataclass(frozen=True)

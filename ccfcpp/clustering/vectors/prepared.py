@@ -56,8 +56,7 @@ def made(problem: Problem) -> ClusteringAlgorithm[Any]:
         UsageError: The system does not take the kind of data, or does not fit the problem.
     """
     config = problem.config
-    kind = "vectors" if problem.has_vectors else "images"
-    check_takes(config.method, kind, config.dataset)
+    check_takes(config.method, "vectors" if problem.has_vectors else "images", config.dataset)
     system = METHODS[config.method]
     vectors = config.section(VectorsConfig)
     if not problem.has_vectors or vectors.is_plain:
@@ -68,11 +67,15 @@ def made(problem: Problem) -> ClusteringAlgorithm[Any]:
     return Prepared(problem, vectors, steps, inner)
 
 
-@lru_cache
 def with_preparation(kind: type[T]) -> type[T]:
     """Derive from a dataclass one that also holds a preparation."""
+    return _derived(kind)
+
+
+@lru_cache
+def _derived(kind: Any) -> Any:
     added = [("preparation", Preparation | None, None)]
-    return make_dataclass(kind.__name__, added, bases=(kind,), frozen=True)  # type: ignore[return-value]
+    return make_dataclass(kind.__name__, added, bases=(kind,), frozen=True)
 
 
 def attached(value: T, preparation: Preparation | None) -> T:
@@ -245,7 +248,7 @@ class Learning(ServerWork[Any, Preparation, Sums]):
 
 
 class Carrying(ServerWork[Any, Any, Any]):
-    """The server's half of a system's exchange; the ``first`` one of a round has the preparation."""
+    """The server's half of a system's exchange; a round's ``first`` has the preparation."""
 
     def __init__(self, work: AnyServerWork, first: bool) -> None:
         self.work = work

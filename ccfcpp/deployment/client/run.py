@@ -11,13 +11,16 @@ from torch import Tensor
 from ccfcpp.clustering.algorithm import ClusteringAlgorithm
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.model import ModelFacts
+from ccfcpp.clustering.setup import AnyData
 from ccfcpp.clustering.vectors.prepared import made
 from ccfcpp.core.config import MethodConfig
 from ccfcpp.core.config_layers import dump_yaml, validate
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.files import save_tensors, write_whole
+from ccfcpp.core.kinds import kind_of
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.data import ImageData, load
+from ccfcpp.data.tables import read_vectors
 from ccfcpp.deployment.link.algorithms import (
     COUNTS,
     Counts,
@@ -49,7 +52,7 @@ class ClientRun(ABC, Generic[Model]):
     """A client's side of a run, whose server sends a ``Model`` to count with.
 
     Attributes:
-        images: Images for training, uint8 of shape (samples, channels, height, width).
+        images: Images for training, uint8 of shape (samples, channels, height, width), or vectors.
         labels: Their classes, int64 of shape (samples,); None if the system learns without labels.
     """
 
@@ -58,7 +61,7 @@ class ClientRun(ABC, Generic[Model]):
     images: Tensor
     labels: Tensor | None = None
 
-    def __init__(self, spec: RunSpec, data: ImageData, device: torch.device) -> None:
+    def __init__(self, spec: RunSpec, data: AnyData, device: torch.device) -> None:
         self.spec = spec
         self.data = data
         self.device = device
@@ -116,13 +119,18 @@ class ClusteringRun(ClientRun[object]):
     config: ClusterConfig
     algorithm: ClusteringAlgorithm[Any]
 
-    def __init__(self, spec: RunSpec, data: ImageData, device: torch.device) -> None:
+    def __init__(self, spec: RunSpec, data: AnyData, device: torch.device) -> None:
         super().__init__(spec, data, device)
         self.config = validate(ClusterConfig, spec.config)
-        self.images = data.images
+        self.images = data.values
 
     def prepare(self) -> None:
-        """Build the clustering system of the run."""
+        """Build the clustering system of the run; columns with names come in its order."""
+        own: tuple[str, ...] = getattr(self.data, "columns", ())
+        if own != self.spec.columns:
+            if set(own) != set(self.spec.columns):
+                raise UsageError("its columns have other names than those of the run")
+            self.images = self.images[:, [own.index(name) for name in self.spec.columns]]
         self.problem = clustering_problem(self.config, self.spec, self.device)
         self.algorithm = made(self.problem)
 
@@ -134,7 +142,9 @@ class ClusteringRun(ClientRun[object]):
         """Save the model for ``ccfcpp predict``."""
         paths = RunPaths(folder)
         write_whole(paths.config, dump_yaml(self.config).encode())
-        save_tensors(paths.model, pack(model), ModelFacts.of(self.problem).header)
+        save_tensors(
+            paths.model, pack(model), ModelFacts.of(self.problem, self.spec.columns).header
+        )
 
     @property
     def test_classes(self) -> Tensor | None:
@@ -200,25 +210,30 @@ class Counting(ClientWork[Model, Counts]):
         return [Counts(table.index_put_((classes, found), ones, accumulate=True))]
 
 
-def make_client_run(spec: RunSpec, data: ImageData, device: torch.device) -> ClientRun[Any]:
+def make_client_run(spec: RunSpec, data: AnyData, device: torch.device) -> ClientRun[Any]:
     """Return a client's side of a run."""
     if spec.command == "cluster":
         return ClusteringRun(spec, data, device)
+    if not isinstance(data, ImageData):
+        raise UsageError("vectors are not classified: give images")
     return ClassificationRun(spec, data, device)
 
 
-def load_for(spec: RunSpec, place: str) -> ImageData:
-    """Load a client's own images, in the size that the run asks for.
+def load_for(spec: RunSpec, place: str) -> AnyData:
+    """Load a client's own images, in the size that the run asks for, or its vectors.
 
     Args:
         spec: Description of the run; it cannot name another place.
-        place: An image folder, an archive of one, or an ``.npz`` file.
+        place: An image folder, an archive of one, an ``.npz`` file, or a file of vectors.
 
     Raises:
         UsageError: They cannot be read.
     """
     if not Path(place).exists():
         raise UsageError(f"there are no images at {place}: give another --data")
+    if spec.command == "cluster" and kind_of(place) == "vectors":
+        vectors = validate(ClusterConfig, spec.config).vectors
+        return read_vectors(Path(place), label_column=vectors.label_column, missing=vectors.missing)
     section = spec.config.get("data")
     settings = section if isinstance(section, dict) else {}
     return load(place, image_size=settings.get("image_size"))

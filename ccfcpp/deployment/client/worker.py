@@ -12,12 +12,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ccfcpp.clustering.setup import AnyData
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.files import write_whole
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.core.sending import Kind
 from ccfcpp.core.units import bytes_in_words
-from ccfcpp.data import ImageData
 from ccfcpp.deployment.client.audit import AuditLog, Entry
 from ccfcpp.deployment.client.memory_store import LostMemoryError, MemoryStore
 from ccfcpp.deployment.client.rules import ForbiddenError, Rules
@@ -57,7 +57,7 @@ class Worker:
 
     def __init__(
         self,
-        load: Callable[[RunSpec], ImageData],
+        load: Callable[[RunSpec], AnyData],
         folder: Path,
         rules: Rules = Rules(),  # noqa: B008 - it cannot change
         device: torch.device | None = None,
@@ -148,6 +148,7 @@ class Worker:
         return Facts(
             samples=len(run.images),
             image_shape=tuple(run.images.shape[1:]),
+            columns=getattr(run.data, "columns", ()),
             classes=run.data.classes if named else (),
             counts=tells and run.data.labels is not None,
         )

@@ -24,7 +24,9 @@ class RunSpec(Section):
     Attributes:
         command: What the clients learn: clustering or classification.
         config: The run's configuration, as settings by key.
-        image_shape: Channels, height and width of an image; empty until clients have been asked.
+        image_shape: Channels, height and width of an image, or the length of a vector; empty until
+            clients have been asked.
+        columns: Names of a vector's columns, in the order of the run; empty if they have none.
         clusters: Number of clusters k; 0 in classification.
         classes: Names of the classes, in the order of their numbers; empty if none are known.
         samples: Number of images of all participating clients.
@@ -34,6 +36,7 @@ class RunSpec(Section):
     command: Literal["cluster", "classify"]
     config: Tree
     image_shape: tuple[Size, ...] = ()
+    columns: ClassNames = ()
     clusters: Size = 0
     classes: ClassNames = ()
     samples: Size = 0
@@ -78,12 +81,14 @@ class Facts(Section):
 
     Attributes:
         samples: Number of images that take part in training.
-        image_shape: Channels, height and width.
+        image_shape: Channels, height and width of an image, or the length of a vector.
+        columns: Names of a vector's columns, if they have any.
         classes: Names of its classes, if it has labels and may name them.
         counts: Whether it will tell how many images of each class are in which cluster.
     """
 
     samples: Size
-    image_shape: Annotated[tuple[Size, ...], Field(min_length=3, max_length=3)]
+    image_shape: Annotated[tuple[Size, ...], Field(min_length=1, max_length=3)]
+    columns: ClassNames = ()
     classes: ClassNames = ()
     counts: bool = False

@@ -177,6 +177,7 @@ def _full_spec(spec: RunSpec, facts: Iterable[Facts], clusters: int | None) -> R
         raise UsageError("clusters is not given and no client names its classes: give --clusters")
     completed = {
         "image_shape": known[0].image_shape,
+        "columns": known[0].columns,
         "classes": tuple(classes),
         "clusters": wanted,
         "samples": sum(each.samples for each in known),

@@ -22,7 +22,7 @@ K = 3
 STEPS = 4
 CLIENTS = 4
 ABSENT: Tree = {"availability": {"disconnection_rate": 0.25}}
-SETTINGS = ({}, ABSENT, SECURE, SECURE | ABSENT)
+SETTINGS: tuple[Tree, ...] = ({}, ABSENT, SECURE, SECURE | ABSENT)
 seeds = st.integers(0, 10**6)
 some = settings(max_examples=12, deadline=None)
 
@@ -114,6 +114,7 @@ def test_fed_em_is_expectation_maximisation(tree: Tree, kind: str, seed: int) ->
     np.testing.assert_allclose(found.covariances, model.covariances_, atol=scale * bound(tree) * d)
     everyone = run._holder(-1, "all", torch.from_numpy(there(run)))
     degrees = run.algorithm.memberships(found, everyone)
+    assert degrees is not None
     np.testing.assert_allclose(degrees, model.predict_proba(pooled), atol=scale * bound(tree) * 10)
 
 
@@ -130,7 +131,10 @@ def test_densities_are_those_of_scipy(seed: int, diagonal: bool) -> None:
         matrices = matrices * np.eye(3)
     weights = np.array([0.3, 0.7])
     known = np.diagonal(matrices, axis1=1, axis2=2) if diagonal else matrices
-    mixture = Mixture(*(torch.from_numpy(np.ascontiguousarray(x)) for x in (means, weights, known)))
+    first, second, third = (
+        torch.from_numpy(np.ascontiguousarray(x)) for x in (means, weights, known)
+    )
+    mixture = Mixture(first, second, third)
     found = log_probabilities(torch.from_numpy(points), mixture)
     for j in range(2):
         wanted = multivariate_normal(means[j], matrices[j]).logpdf(points) + np.log(weights[j])

@@ -18,7 +18,7 @@ from ccfcpp.core.errors import UsageError
 from tests.support.vectors import ROUNDING, SECURE, Points, blobs, experiment, there
 
 ABSENT: Tree = {"availability": {"disconnection_rate": 0.25}}
-SETTINGS = ({}, ABSENT, SECURE, SECURE | ABSENT)
+SETTINGS: tuple[Tree, ...] = ({}, ABSENT, SECURE, SECURE | ABSENT)
 CASES: dict[str, tuple[Tree, list[Any]]] = {
     "standard": ({"scale": "standard"}, [StandardScaler()]),
     "unit": ({"scale": "unit"}, [Normalizer()]),
