@@ -67,13 +67,9 @@ def made(problem: Problem) -> ClusteringAlgorithm[Any]:
     return Prepared(problem, vectors, steps, inner)
 
 
-def with_preparation(kind: type[T]) -> type[T]:
-    """Derive from a dataclass one that also holds a preparation."""
-    return _derived(kind)
-
-
 @lru_cache
-def _derived(kind: Any) -> Any:
+def with_preparation(kind: Any) -> Any:
+    """Derive from a dataclass one that also holds a preparation."""
     added = [("preparation", Preparation | None, None)]
     return make_dataclass(kind.__name__, added, bases=(kind,), frozen=True)
 
@@ -189,7 +185,8 @@ class Prepared(ClusteringAlgorithm[Any]):
     @property
     def delivery_type(self) -> type[object]:
         """The system's, with a preparation."""
-        return with_preparation(self.inner.delivery_type)
+        kind: type[object] = with_preparation(self.inner.delivery_type)
+        return kind
 
     def assign_delivered(self, delivery: Any, holder: Client) -> Tensor:
         """The cluster of each vector."""
