@@ -49,8 +49,9 @@ def predict(
     if device not in _DEVICES:
         raise UsageError(f"--device {device} is refused: it should be one of {', '.join(_DEVICES)}")
 
-    from ccfcpp.clustering.config import ClusterDataConfig, VectorsConfig
+    from ccfcpp.clustering.config import ClusterDataConfig
     from ccfcpp.clustering.model import load_model
+    from ccfcpp.core.config import VectorsConfig
     from ccfcpp.core.files import write_whole
     from ccfcpp.data.photos import read_photos
     from ccfcpp.data.tables import read_rows

@@ -7,9 +7,16 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from ccfcpp.clustering.methods import METHODS
-from ccfcpp.core.conditions import Affects, Unless, When
-from ccfcpp.core.config import DataConfig, Heeding, MethodConfig, Positive, Section, Share
-from ccfcpp.core.kinds import On
+from ccfcpp.core.conditions import Affects, When
+from ccfcpp.core.config import (
+    DataConfig,
+    Heeding,
+    MethodConfig,
+    Positive,
+    Section,
+    Share,
+    VectorsConfig,
+)
 from ccfcpp.hostility.config import AttackConfig, DefenceConfig
 from ccfcpp.privacy.config import PrivacyConfig
 
@@ -63,32 +70,6 @@ class PartitionConfig(Section):
             return f"{self.classes_per_client} classes a client"
         degree = (f"{name} = {float(value):g}" for name, value in self.degree.items())
         return ", ".join([self.kind, *degree])
-
-
-class VectorsConfig(Section):
-    """How vectors are read, and what clients make of them before a system sees them.
-
-    What needs all clients' vectors is made of sums over them, exactly as in one place.
-    """
-
-    label_column: Annotated[str | None, On("vectors")] = None
-    """Name of the column with classes, which serve scores and simulated partitions alone."""
-    client_column: Annotated[str | None, On("vectors"), When("partition.kind", "folders")] = None
-    """Name of the column that says which client holds a row, for ``partition.kind = folders``."""
-    missing: Annotated[Literal["refuse", "mean"], On("vectors")] = "refuse"
-    """``mean``: a missing value becomes the mean of its column over all clients."""
-    scale: Annotated[Literal["none", "standard", "unit"], On("vectors")] = "none"
-    """``standard``: each column to mean 0 and variance 1 over all clients, a constant one to 0;
-    ``unit``: each vector to length 1."""
-    components: Annotated[Positive | None, On("vectors")] = None
-    """Project vectors on so many principal components of all clients' vectors, after scaling."""
-    whiten: Annotated[bool, On("vectors"), Unless("vectors.components", None)] = False
-    """Whether each component gets variance 1."""
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether vectors stay as they are."""
-        return self.missing == "refuse" and self.scale == "none" and self.components is None
 
 
 class ClusterConfig(MethodConfig):

@@ -16,8 +16,7 @@ from ccfcpp.clustering.vectors.prepared import made
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.metrics import clustering_scores, effective_rank, spectrum
 from ccfcpp.core.randomness import SERVER, Randomness
-from ccfcpp.data.images import random_part
-from ccfcpp.data.samples import rows
+from ccfcpp.data.images import random_part, rows
 from ccfcpp.engine.client import Client
 from ccfcpp.engine.memories import ClientMemories
 from ccfcpp.engine.payload import pack, size

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, Protocol, Self, TypeVar, cast
 
 from pydantic import BaseModel, ConfigDict, Field, create_model, field_validator, model_validator
 
-from ccfcpp.core.conditions import Affects, Condition, Unless
+from ccfcpp.core.conditions import Affects, Condition, On, Unless, When
 from ccfcpp.core.errors import UsageError
 
 Tree = dict[str, Any]
@@ -40,6 +40,32 @@ class DataConfig(Section):
     """Folder of the data sets; ``$CCFCPP_DATA`` where it is null."""
     image_size: Annotated[int, Field(ge=1, le=4096)] | None = None
     """Resize images to this many pixels a side."""
+
+
+class VectorsConfig(Section):
+    """How vectors are read, and what clients make of them before a system sees them.
+
+    What needs all clients' vectors is made of sums over them, exactly as in one place.
+    """
+
+    label_column: Annotated[str | None, On("vectors")] = None
+    """Name of the column with classes, which serve scores and simulated partitions alone."""
+    client_column: Annotated[str | None, On("vectors"), When("partition.kind", "folders")] = None
+    """Name of the column that says which client holds a row, for ``partition.kind = folders``."""
+    missing: Annotated[Literal["refuse", "mean"], On("vectors")] = "refuse"
+    """``mean``: a missing value becomes the mean of its column over all clients."""
+    scale: Annotated[Literal["none", "standard", "unit"], On("vectors")] = "none"
+    """``standard``: each column to mean 0 and variance 1 over all clients, a constant one to 0;
+    ``unit``: each vector to length 1."""
+    components: Annotated[Positive | None, On("vectors")] = None
+    """Project vectors on so many principal components of all clients' vectors, after scaling."""
+    whiten: Annotated[bool, On("vectors"), Unless("vectors.components", None)] = False
+    """Whether each component gets variance 1."""
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether vectors stay as they are."""
+        return self.missing == "refuse" and self.scale == "none" and self.components is None
 
 
 class ViewsConfig(Section):

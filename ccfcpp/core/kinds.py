@@ -7,8 +7,6 @@ import zipfile
 from pathlib import Path
 from typing import IO, Literal
 
-from ccfcpp.core.conditions import Spell, Values, When
-
 DataKind = Literal["images", "vectors"]
 
 TABLE_SUFFIXES = (".npy", ".csv", ".parquet")
@@ -66,19 +64,3 @@ def _shape(file: IO[bytes]) -> tuple[int, ...]:
     length = int.from_bytes(file.read(_HEADER_SIZES[version]), "little")
     shape: tuple[int, ...] = ast.literal_eval(file.read(length).decode("latin1"))["shape"]
     return shape
-
-
-class On(When):
-    """Condition that the data are of a kind; it holds where that cannot be told."""
-
-    def __init__(self, kind: DataKind) -> None:
-        super().__init__("dataset", kind)
-        self.kind = kind
-
-    def holds(self, values: Values) -> bool:
-        """Return whether the data set may be of the kind."""
-        return kind_of(str(values.get("dataset"))) in (self.kind, None)
-
-    def in_words(self, spell: Spell) -> str:
-        """Return the kind of the data."""
-        return f"a dataset of {self.kind}"

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ccfcpp.core.errors import UsageError
+from ccfcpp.data.images import Samples, check_facts
 from ccfcpp.data.npz import index_names
-from ccfcpp.data.samples import Samples, check_facts
 
 Missing = Literal["refuse", "mean"]
 _NUMBERS_AT_A_TIME = 1 << 22

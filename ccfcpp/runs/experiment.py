@@ -13,7 +13,7 @@ from ccfcpp.core.config import MethodConfig
 from ccfcpp.core.errors import StoppedError
 from ccfcpp.core.profiling import section
 from ccfcpp.core.randomness import Randomness
-from ccfcpp.data.samples import Samples
+from ccfcpp.data.images import Samples
 from ccfcpp.engine.algorithm import Algorithm, Crew
 from ccfcpp.engine.availability import Availability
 from ccfcpp.engine.checkpoint import load_checkpoint

@@ -12,9 +12,9 @@ from ccfcpp.core.config import Tree
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.data import ImageData
+from ccfcpp.data.images import Samples
 from ccfcpp.data.imbalance import long_tailed_sizes
 from ccfcpp.data.partition import dirichlet_partition
-from ccfcpp.data.samples import Samples
 from tests.support.clustering import digits, tiny
 
 

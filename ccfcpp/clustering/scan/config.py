@@ -4,9 +4,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from ccfcpp.core.conditions import Either, Unless, When
+from ccfcpp.core.conditions import Either, On, Unless, When
 from ccfcpp.core.config import BelowOne, Positive, Section, Share, Weight
-from ccfcpp.core.kinds import On
 
 Rate = Annotated[float, Field(gt=0, le=1000)]
 """A learning rate; the bound keeps arithmetic from overflowing."""

@@ -7,8 +7,8 @@ from ccfcpp.clustering.scan.config import (
     ScanConfig,
     VectorViewsConfig,
 )
+from ccfcpp.core.conditions import On
 from ccfcpp.core.config import Section
-from ccfcpp.core.kinds import On
 
 SECTIONS: dict[str, type[Section]] = {
     "scan": ScanConfig,

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ccfcpp.clustering.config import VectorsConfig
 from ccfcpp.clustering.kmeans.blocks import blocks
+from ccfcpp.core.config import VectorsConfig
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.algorithm import Crew

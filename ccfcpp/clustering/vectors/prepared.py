@@ -8,14 +8,12 @@ all that reads its parts, sees what it always sees.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, make_dataclass, replace
-from functools import lru_cache
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from ccfcpp.clustering.algorithm import ClusteringAlgorithm, Problem
-from ccfcpp.clustering.config import VectorsConfig
 from ccfcpp.clustering.methods import METHODS, check_takes
 from ccfcpp.clustering.vectors.preparation import (
     AddUp,
@@ -25,6 +23,7 @@ from ccfcpp.clustering.vectors.preparation import (
     fittings,
     prepared,
 )
+from ccfcpp.core.config import VectorsConfig
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.algorithm import Crew
 from ccfcpp.engine.client import Client, Member
@@ -67,11 +66,15 @@ def made(problem: Problem) -> ClusteringAlgorithm[Any]:
     return Prepared(problem, vectors, steps, inner)
 
 
-@lru_cache
+_DERIVED: dict[Any, Any] = {}
+
+
 def with_preparation(kind: Any) -> Any:
-    """Derive from a dataclass one that also holds a preparation."""
-    added = [("preparation", Preparation | None, None)]
-    return make_dataclass(kind.__name__, added, bases=(kind,), frozen=True)
+    """Derive from a dataclass one that also holds a preparation: always the same one."""
+    if kind not in _DERIVED:
+        added = [("preparation", Preparation | None, None)]
+        _DERIVED[kind] = make_dataclass(kind.__name__, added, bases=(kind,), frozen=True)
+    return _DERIVED[kind]
 
 
 def attached(value: T, preparation: Preparation | None) -> T:
