@@ -89,7 +89,7 @@ class Setting:
         assert isinstance(algorithm, CCFC)
         self.algorithm = algorithm
         self.device = self.experiment.device
-        self.shape = tuple(self.data.images.shape[1:])
+        self.shape = tuple(self.data.values.shape[1:])
         if self.shape[0] != 1:
             raise typer.BadParameter(
                 f"{dataset} is in colour: the plain rounds are for one channel"
@@ -249,7 +249,7 @@ def augmentation(setting: Setting, repeats: int) -> Seconds:
 
     views = setting.config.section(ViewsConfig)
     size = (setting.shape[1], setting.shape[2])
-    images = setting.data.images[: 2 * setting.batch].to(setting.device)
+    images = setting.data.values[: 2 * setting.batch].to(setting.device)
     generator = Randomness(0).generator("views")
 
     def ours() -> Tensor:

@@ -98,7 +98,7 @@ def ours(experiment: ClusteringExperiment) -> Iterator[Row]:
     for number in range(algorithm.rounds):
         state, report = federation.run_round(state, number)
         row = {"loss": report.figures["loss"]}
-        row |= measured(model.of_other(state.model, experiment.data.images), truth)
+        row |= measured(model.of_other(state.model, experiment.data.values), truth)
         if algorithm.knows_clusters(state):
             row["own"] = experiment.scores(number, state, memories)["nmi"]
         yield row
@@ -193,7 +193,7 @@ def theirs(code: Path, experiment: ClusteringExperiment, rounds: Rounds, folder:
         result = scored(loader, network, *others)
         if losses.steps:  # It is called once more between the phases.
             with torch.no_grad():
-                parts = torch.split(data.images.float() / 255, 1000)
+                parts = torch.split(data.values.float() / 255, 1000)
                 latents = torch.cat([network(part)[0] for part in parts])
             rows.append({"loss": losses.mean(), **measured(latents, truth), "own": result[2]})
         return result
@@ -203,7 +203,7 @@ def theirs(code: Path, experiment: ClusteringExperiment, rounds: Rounds, folder:
 
     counts = {100: rounds.pretraining, 30: rounds.contrast}
     replaced: dict[str, Any] = {
-        "MNIST": Images(data.images.cpu(), truth.cpu()),
+        "MNIST": Images(data.values.cpu(), truth.cpu()),
         "construct_workers": divided,
         "clustering_by_cosine_similarity": observed,
         "KMeans": partial(model.KMeans, n_init=10),

@@ -43,6 +43,7 @@ class ClassificationExperiment(Experiment[ServerState]):
     """
 
     images_key = "data.train_images"
+    data: ImageData
     algorithm: FederatedClassification
 
     def __init__(

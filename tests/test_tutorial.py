@@ -2,64 +2,24 @@
 
 import contextlib
 import csv
-import io
 import re
-import shlex
-import subprocess
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.support.command import succeeded
-from tests.support.pages import DOCS, blocks
+from tests.support.pages import DOCS
+from tests.support.reader import Reader, read
 
 PAGE = "tutorial.md"
-
-
-class Reader:
-    """Someone who types what the page shows."""
-
-    def __init__(self, place: Path) -> None:
-        self.place = place
-        self.names: dict[str, Any] = {}
-        self.seen: list[str] = []
-        """What each block of commands printed."""
-
-    def type(self, language: str, text: str) -> None:
-        if language == "python":
-            with contextlib.redirect_stdout(io.StringIO()) as printed:
-                exec(text, self.names)  # noqa: S102 - our own page
-            self.seen.append(printed.getvalue())
-        elif language == "sh":
-            self.seen.append("".join(map(printed_by, text.splitlines())))
-
-
-def printed_by(command: str) -> str:
-    program, *arguments = shlex.split(command)
-    if program == "ccfcpp":
-        return succeeded(*arguments).stdout
-    return subprocess.run([program, *arguments], check=True, capture_output=True, text=True).stdout
-
-
-def without_numbers(printed: str) -> list[str]:
-    """Its lines without frames and without what differs from machine to machine."""
-    lines = (re.sub(r"[^\S\n]+", " ", line.strip(" │")) for line in printed.splitlines())
-    return [re.sub(r"\d+", "#", line) for line in lines]
 
 
 @pytest.fixture(scope="module")
 def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reader]:
     """One who has read the page to its end, in a folder of his own."""
-    reader = Reader(tmp_path_factory.mktemp("tutorial"))
-    with contextlib.chdir(reader.place):
-        for block in blocks(PAGE):
-            if block.language == "text":
-                shown = without_numbers(block.text)
-                assert [line for line in without_numbers(reader.seen[-1]) if line in shown] == shown
-            reader.type(block.language, block.text)
-        yield reader
+    place = tmp_path_factory.mktemp("tutorial")
+    with contextlib.chdir(place):
+        yield read(PAGE, place)
 
 
 def clusters(table: Path) -> dict[str, str]:

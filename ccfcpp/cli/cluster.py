@@ -36,6 +36,7 @@ FLAGS = (
     flags.ALPHA,
     flags.CLIENTS,
     flags.CLUSTERS,
+    *flags.VECTORS,
     flags.ROUNDS,
     flags.PRETRAIN_ROUNDS,
     flags.ETA,
@@ -55,7 +56,7 @@ _MOST_ROWS = 12
 
 @running(*FLAGS)
 def cluster(asked: Asked, profile: ShowProfile = False) -> None:
-    """Cluster images that lie with several clients, by Fed-SCAN or another system."""
+    """Cluster images, vectors or tables that lie with several clients."""
     flags.name_partition(asked.named)
     _SHOWN.run(asked, asked.given(FLAGS, "cluster"), profile)
 
@@ -82,7 +83,7 @@ def _found(experiment: ClusteringExperiment) -> dict[str, object]:
 
 
 def _notes(config: ClusterConfig) -> list[str]:
-    by_images = config.dataset not in DATASETS and config.method == "fed-scan"
+    by_images = config.dataset not in DATASETS and config.method in ("fed-scan", "fed-em")
     sought = [f"the number of clusters is to be found: clusters {config.clusters}"]
     return ([in_words(config)] if by_images else []) + (sought if config.fewest_clusters else [])
 
@@ -92,20 +93,21 @@ def _title(summary: Summary) -> str:
 
 
 def _rows(config: ClusterConfig, summary: Summary) -> Rows:
+    samples = f"{summary['unit']}s"
     labelled = summary["nmi"] is not None
     empty = summary["clients"] - summary["connected"] - summary["disconnected"]
     apart = {"connected clients": "scores_connected", "absent clients": "scores_absent"}
     return {
-        "images": f"{summary['samples']:,}, of which clients that take part hold "
+        samples: f"{summary['samples']:,}, of which clients that take part hold "
         f"{summary['held']:,}",
         "clusters": str(summary["clusters"]),
         **_found_rows(summary),
         "clients": f"{summary['connected']} connected, {summary['disconnected']} disconnected"
-        + (f", {empty} without images" if empty else ""),
+        + (f", {empty} without {samples}" if empty else ""),
         "partition": config.partition.in_words,
         "rounds": _rounds(summary),
         "leaves a client": summary["sends"],
-        **(score_rows(summary) if labelled else {"scores": "none: the images have no labels"}),
+        **(score_rows(summary) if labelled else {"scores": f"none: the {samples} have no labels"}),
         **judged_rows(summary),
         **{
             title: f"NMI {summary[key]['nmi']:.4f}, Kappa {summary[key]['kappa']:.4f}"

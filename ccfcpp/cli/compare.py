@@ -30,6 +30,7 @@ FLAGS = (
     *flags.several(flags.CLASSES_PER_CLIENT, flags.ALPHA),
     flags.CLIENTS,
     flags.CLUSTERS,
+    *flags.VECTORS,
     *flags.several(*flags.ABSENCE),
     flags.SEED,
     *flags.MACHINE,
@@ -49,7 +50,7 @@ Baseline = Annotated[
 
 @running(*FLAGS)
 def compare(asked: Asked, seeds: Seeds = 1, jobs: Jobs = 1, baseline: Baseline = None) -> None:
-    """Compare systems on the same images, partitions and scores, as the CCFC++ paper's tables.
+    """Compare systems on the same samples, partitions and scores, as the CCFC++ paper's tables.
 
     Of flags with several values, such as 0,0.3 for a rate of failures, all combinations are run; so
     are those of settings, such as --set loss.eta=0,0.1. With --resume, what is new is added.
@@ -72,9 +73,17 @@ def compare(asked: Asked, seeds: Seeds = 1, jobs: Jobs = 1, baseline: Baseline =
     _refuse_flags(given, axes)
     given, lists = take_lists(ClusterConfig, given)
     terminal.prepare()
-    with terminal.usage_errors():
-        study = opened(given, {**axes, **lists}, seeds, asked.out, asked.resume, baseline)
     console = terminal.progress_console()
+    with terminal.usage_errors():
+        study = opened(
+            given,
+            {**axes, **lists},
+            seeds,
+            asked.out,
+            asked.resume,
+            baseline,
+            say=console.print,
+        )
     with (
         terminal.resumable(terminal.resume_command("compare", study.path), console) as should_stop,
         watched(study, console, lambda: _scores(tabulated(study))[0], jobs) as look,

@@ -77,8 +77,11 @@ def _titled(panel: str, *flags: Flag) -> tuple[Flag, ...]:
 
 _ALL = "All systems"
 _SYSTEMS, _CLASSIFIERS, _DATASETS = ", ".join(METHODS), ", ".join(CLASSIFIERS), ", ".join(DATASETS)
-_IMAGES = f"One of {_DATASETS}; or an image folder, an archive of one, or an .npz file."
-_FOLDERS = "skew, classes, dirichlet, iid, or folders (each folder is a client)."
+_IMAGES = (
+    f"One of {_DATASETS}; or an image folder, an archive of one, or an .npz file; or vectors: "
+    ".npy, .npz, .csv, .parquet, or a folder of these with a file for each client."
+)
+_FOLDERS = "skew, classes, dirichlet, iid, or folders (each folder, or file of vectors, a client)."
 _SKEW = "Degree of skew, 0 (random) to 1 (one class a client)."
 BY_FOLDER = ("folders", "domain")
 """The kinds of partition in which each folder is a client, of clustering and classification."""
@@ -146,6 +149,19 @@ PRIVACY = _titled(
     Flag("privacy.epsilon", "Budget of differential privacy.", "E"),
     Flag("privacy.reproducible_noise", "Draw the noise from the seed: it then protects nothing."),
 )
+VECTORS = _titled(
+    "Vectors",
+    Flag("vectors.label_column", "Column with classes, for scores alone.", "NAME"),
+    Flag("vectors.client_column", "Column that says which client holds a row.", "NAME"),
+    Flag("vectors.missing", "refuse; or mean: values become their column's pooled mean.", "RULE"),
+    Flag(
+        "vectors.scale",
+        "none; standard (columns to mean 0 and variance 1, pooled); or unit (rows to length 1).",
+        "KIND",
+        default="standard",
+    ),
+    Flag("vectors.components", "Project on D pooled principal components.", "D"),
+)
 HOSTILITY = _titled(
     "Hostile clients",
     Flag(
@@ -185,6 +201,9 @@ MACHINE = DEVICE, _, DATA_ROOT = _titled(
     Flag("compute.cohort", "Clients that are trained side by side.", "N"),
     Flag("data.root", "Folder of the data sets.", "PATH", "data-root", "$CCFCPP_DATA, or a cache"),
 )
+
+
+CLIENT_COLUMN = VECTORS[1]
 
 
 def give_parameters(command: Command, own: Iterable[inspect.Parameter]) -> None:
@@ -271,7 +290,7 @@ def name_partition(named: Named) -> None:
     Raises:
         UsageError: Flags name different kinds.
     """
-    of_one_kind = {ALPHA: "dirichlet", CLASSES_PER_CLIENT: "classes"}
+    of_one_kind = {ALPHA: "dirichlet", CLASSES_PER_CLIENT: "classes", CLIENT_COLUMN: "folders"}
     kinds = {
         flag.option: kind for flag, kind in of_one_kind.items() if named.get(flag.key) is not None
     }

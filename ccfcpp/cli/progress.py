@@ -152,7 +152,7 @@ def _ways(experiment: "AnyExperiment") -> list[str]:
     if data is not None:
         if sum(map(len, experiment.parts)) > _FEW_IMAGES:
             ways.append(f"part of the images (--set {experiment.images_key}={_FEW_IMAGES})")
-        if min(data.images.shape[2:]) > _SMALL_SIDE:
+        if min(data.values.shape[2:], default=0) > _SMALL_SIDE:
             ways.append(f"smaller ones (--set data.image_size={_SMALL_SIDE})")
     if experiment.algorithm.rounds > 1:
         ways.append("fewer rounds")

@@ -15,7 +15,7 @@ import typer
 from ccfcpp.cli import flags, terminal
 from ccfcpp.cli.attendance import Attendance
 from ccfcpp.cli.options import Asked, running
-from ccfcpp.cli.single import protection
+from ccfcpp.cli.single import protection, size_in_words
 from ccfcpp.clustering.judged import judged_rows
 from ccfcpp.clustering.own_images import settings_over_a_network
 from ccfcpp.clustering.running import CLUSTERING
@@ -244,14 +244,14 @@ def header(experiment: DeployedExperiment, seconds: float) -> str:
     from ccfcpp.privacy.sums.messages import EXCHANGES_OF_A_SUM
 
     spec, algorithm = experiment.spec, experiment.algorithm
-    height, width = spec.image_shape[1:]
+    unit = "vector" if len(spec.image_shape) == 1 else "image"
     state = algorithm.initial_state(experiment.randomness)
     exchanges = sum(len(algorithm.exchanges(each, state)) for each in range(algorithm.rounds))
     if experiment.privacy.secure_sums:
         exchanges *= EXCHANGES_OF_A_SUM
     there = len(experiment.members)
     return (
-        f"{spec.method} on {counted(spec.samples, 'image')} of {height}x{width} pixels; "
+        f"{spec.method} on {counted(spec.samples, unit)} of {size_in_words(spec.image_shape)}; "
         f"{counted(there, 'client')}; {counted(algorithm.rounds, 'round')} with about "
         f"{counted(exchanges, 'exchange')}: "
         f"{minutes(exchanges * seconds)} min on their way alone, {seconds:.1f} s each as a greeting"

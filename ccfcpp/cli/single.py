@@ -33,13 +33,17 @@ _MOST_NAMES = 20
 def setting(experiment: AnyExperiment) -> str:
     """The images, the clients and the rounds, as they have been found."""
     data = experiment.data
-    height, width = data.images.shape[2:]
     labels = f"{len(data.classes)} classes" if data.classes else "no labels"
     return (
-        f"{counted(len(data), 'image')} of {height}x{width} pixels, {labels}; "
+        f"{counted(len(data), data.unit)} of {size_in_words(data.values.shape[1:])}, {labels}; "
         f"{counted(len(experiment.parts), 'client')}; "
         f"{counted(experiment.algorithm.rounds, 'round')} on {experiment.device}"
     )
+
+
+def size_in_words(shape: Sequence[int]) -> str:
+    """The size of images, or of vectors."""
+    return f"{shape[1]}x{shape[2]} pixels" if len(shape) == 3 else counted(shape[0], "column")
 
 
 def protection(experiment: AnyExperiment) -> list[str]:
@@ -110,6 +114,7 @@ class Shown(Generic[M, E]):
         begun = "going on with " if opening.goes_on else ""
         console.print(f"{begun}{self.heading(opening.config)}: {opening.path}")
 
+        from ccfcpp.data import ImageData
         from ccfcpp.data.reading import in_words
 
         terminal.prepare()
@@ -121,7 +126,8 @@ class Shown(Generic[M, E]):
             found = self.found(experiment)
             lines.append(chosen_by_default(flags, given.layers, opening.config, found))
             lines += self.notes(opening.config)
-        lines += in_words(experiment.data)
+        if isinstance(experiment.data, ImageData):
+            lines += in_words(experiment.data)
         kind = values_of(opening.config)["partition.kind"]
         if experiment.data.owners is not None and kind not in BY_FOLDER:
             lines.append(f"clients of {opening.config.dataset} are not used: see --partition")

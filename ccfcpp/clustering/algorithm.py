@@ -20,7 +20,7 @@ class Problem:
 
     Attributes:
         config: Configuration of the run.
-        image_shape: Channels, height and width of an image.
+        image_shape: Channels, height and width of an image; (d,) where the data are vectors.
         clusters: Number of clusters k; where it is to be found, the largest that it may be.
         device: Device of the computation.
         samples: Images of all clients that take part in the run; 0 where nothing is trained.
@@ -33,6 +33,11 @@ class Problem:
     device: torch.device
     samples: int = 0
     fewest: int = 0
+
+    @property
+    def has_vectors(self) -> bool:
+        """Whether the data are vectors."""
+        return len(self.image_shape) == 1
 
 
 class ClusteringState(Protocol):
@@ -76,14 +81,14 @@ class ClusteringAlgorithm(Algorithm[Clustered]):
         return state.centroids
 
     def probabilities(self, known: Any, holder: Client) -> Tensor | None:
-        """The probability of each cluster for each image of a holder.
+        """The probability of each cluster, or the membership in it, for each image of a holder.
 
         Args:
             known: A state, or a delivery.
             holder: Holds the images.
 
         Returns:
-            Floats of shape (samples, k); None where the system gives none.
+            Floats of shape (samples, k), whose rows sum to 1; None where the system gives none.
         """
         return None
 

@@ -9,7 +9,15 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from ccfcpp.clustering.methods import METHODS
 from ccfcpp.core.conditions import Affects, When
-from ccfcpp.core.config import DataConfig, Heeding, MethodConfig, Positive, Section, Share
+from ccfcpp.core.config import (
+    DataConfig,
+    Heeding,
+    MethodConfig,
+    Positive,
+    Section,
+    Share,
+    VectorsConfig,
+)
 from ccfcpp.core.errors import UsageError
 from ccfcpp.hostility.config import AttackConfig, DefenceConfig
 from ccfcpp.privacy.config import PrivacyConfig
@@ -20,8 +28,8 @@ AUTO = "auto"
 _FEWEST, _MOST = 2, 30
 """Numbers of clusters that ``auto`` may find."""
 
-_IMAGES_EACH = 20
-"""Of the images that ``auto`` needs for each cluster that may be found."""
+_SAMPLES_EACH = 20
+"""Of the samples that ``auto`` needs for each cluster that may be found."""
 
 
 def _clusters(value: object) -> object:
@@ -56,7 +64,8 @@ class PartitionConfig(Section):
 
     kind: Literal["skew", "classes", "dirichlet", "iid", "folders"] = "skew"
     """``skew``: the CCFC++ paper's p-skew; ``classes``: M classes a client; ``dirichlet``: shares
-    of each class by Dir(alpha); ``iid``: at random; ``folders``: a folder a client."""
+    of each class by Dir(alpha); ``iid``: at random; ``folders``: a folder a client, and of vectors
+    a file or a name in ``vectors.client_column``."""
     p: Annotated[Share, When("partition.kind", "skew")] = 0.0
     """Degree of ``skew``: 0 gives shares at random, 1 one class a client."""
     classes_per_client: Annotated[Positive, When("partition.kind", "classes")] = 2
@@ -104,6 +113,7 @@ class ClusterConfig(MethodConfig):
     ``5-30``, where nobody knows it: it is found from what clients send, and never by labels."""
     data: ClusterDataConfig = ClusterDataConfig()
     partition: PartitionConfig = PartitionConfig()
+    vectors: VectorsConfig = VectorsConfig()
     privacy: PrivacyConfig = PrivacyConfig()
     attack: AttackConfig = AttackConfig()
     defence: DefenceConfig = DefenceConfig()
@@ -115,28 +125,33 @@ class ClusterConfig(MethodConfig):
             return 0
         return _FEWEST if self.clusters == AUTO else int(self.clusters.partition("-")[0])
 
-    def most_clusters(self, images: int, classes: int) -> int:
-        """The number of clusters of so many images; where it is to be found, the largest.
+    def most_clusters(self, samples: int, classes: int, unit: str = "image") -> int:
+        """The number of clusters of so many samples; where it is to be found, the largest.
+
+        Args:
+            samples: How many there are.
+            classes: Number of their classes; 0 where it is not known.
+            unit: What a sample is, for messages.
 
         Returns:
             k; 0 where neither it nor a class is known.
 
         Raises:
-            UsageError: There are fewer images.
+            UsageError: There are fewer samples.
         """
         if self.clusters == AUTO:
-            most = min(_MOST, images // _IMAGES_EACH)
+            most = min(_MOST, samples // _SAMPLES_EACH)
             if most <= _FEWEST:
                 raise UsageError(
-                    f"clusters = auto needs {(_FEWEST + 1) * _IMAGES_EACH} images at least, and "
-                    f"there are {images}: give a number"
+                    f"clusters = auto needs {(_FEWEST + 1) * _SAMPLES_EACH} {unit}s at least, and "
+                    f"there are {samples}: give a number"
                 )
             return most
         most = int(str(self.clusters).rpartition("-")[2]) if self.clusters else classes
-        if most > images:
+        if most > samples:
             raise UsageError(
-                f"clusters = {self.clusters or most} is more than the {images} images: give at "
-                f"most {images}"
+                f"clusters = {self.clusters or most} is more than the {samples} {unit}s: give at "
+                f"most {samples}"
             )
         return most
 

@@ -1,49 +1,104 @@
-"""Federated clustering with scikit-learn's interface, for images that are in memory."""
+"""Federated clustering with scikit-learn's interface, for images or vectors in memory."""
 
+import json
 from collections.abc import Mapping
-from typing import Self
+from numbers import Integral
+from pathlib import Path
+from typing import Any, Self
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
-from sklearn.base import ClusterMixin
+from safetensors import SafetensorError, safe_open
+from scipy import sparse
+from sklearn.base import ClassNamePrefixFeaturesOutMixin, ClusterMixin, TransformerMixin
+from sklearn.utils.metaestimators import available_if
+from sklearn.utils.validation import check_is_fitted, validate_data
+from torch import Tensor
+from torch.nn import functional as F
 
+from ccfcpp.clustering.algorithm import Problem
 from ccfcpp.clustering.kmeans.centroids import required_centroids
 from ccfcpp.clustering.methods import METHODS
+from ccfcpp.clustering.model import Model, ModelFacts, load_model
 from ccfcpp.clustering.own_images import settings_for
 from ccfcpp.clustering.running import CLUSTERING
-from ccfcpp.core.randomness import SERVER
+from ccfcpp.clustering.setup import AnyData
+from ccfcpp.clustering.vectors.prepared import made
+from ccfcpp.core.config_layers import dump_yaml
+from ccfcpp.core.errors import UsageError
+from ccfcpp.core.files import save_tensors, write_whole
 from ccfcpp.data.npz import from_arrays
-from ccfcpp.engine.client import Client
-from ccfcpp.runs.estimator import FederatedEstimator, Names
+from ccfcpp.data.vectors import vectors_from
+from ccfcpp.engine.payload import pack, unpack
+from ccfcpp.runs.estimator import AUTO, FederatedEstimator, Names
+from ccfcpp.runs.paths import RunPaths
+
+_FOR_VECTORS = "fed-em"
+_FITTED = "estimator.safetensors"
+_HEADER = "estimator"
+
+Samples = Any
+"""uint8 images, or vectors: an array, a scipy sparse matrix or a pandas data frame."""
 
 
-class FederatedClustering(ClusterMixin, FederatedEstimator):  # type: ignore[misc] # no types there
-    """Fed-SCAN, or another system, over clients that hold the images given.
+def _is_soft(estimator: "FederatedClustering") -> bool:
+    """Whether the system tells how much a sample belongs to each cluster."""
+    problem = getattr(estimator, "_problem", None)
+    method = estimator.method if problem is None else problem.config.method
+    # Which one suits the data is known once they are there.
+    return method not in METHODS or METHODS[method].soft
+
+
+class FederatedClustering(
+    ClassNamePrefixFeaturesOutMixin,  # type: ignore[misc] # no types there
+    TransformerMixin,  # type: ignore[misc]
+    ClusterMixin,  # type: ignore[misc]
+    FederatedEstimator,
+):
+    """Federated clustering of the images or vectors given, over the clients that hold them.
+
+    X is uint8 images of shape (n, h, w), (n, h, w, c) or (n, c, h, w) with c 1 or 3; or vectors of
+    shape (n, d): an array of numbers, a scipy sparse matrix, which becomes dense, or a pandas data
+    frame.
 
     Args:
         n_clusters: Number of clusters k; ``auto`` or a range such as ``5-30`` where nobody knows
             it, for Fed-SCAN and for CCFC++ after neighbours.
-        method: A system's name, as ``ccfcpp cluster --method`` takes it.
-        random_state: Seed of all random numbers.
+        method: A system's name, as ``ccfcpp cluster --method`` takes it; ``auto``: Fed-SCAN for
+            images, Fed-EM for vectors, of which it sees 20 principal components where they are
+            longer than 32.
+        random_state: Seed of all random numbers; a generator draws one, and None a new one for
+            each fit.
         device: ``auto``, ``cpu`` or ``cuda``.
         settings: Other sections of the configuration, as a nested mapping such as
-            ``{"scan": {"steps": 60}}``, over what follows from the images, as for
-            ``ccfcpp cluster`` on a user's own images.
+            ``{"scan": {"steps": 60}}`` or ``{"vectors": {"scale": "none"}}``, over what follows
+            from the data, as for ``ccfcpp cluster`` on a user's own.
 
     Attributes:
         n_clusters_: Number of clusters, as given or found.
-        labels_: Cluster of each image, int64 of shape (n_samples,).
-        cluster_centers_: Global centroids, float32 of shape (n_clusters_, dimensions): in the
-            latent space, or in that of the pixels for systems without a network.
+        labels_: Cluster of each sample, int64 of shape (n_samples,).
+        cluster_centers_: Global centroids of shape (n_clusters_, dimensions): in the latent space,
+            in that of the pixels, or in that of the vectors as the clients prepare them.
         n_iter_: Number of rounds.
+        n_features_in_: Length of a vector; of images there is none.
+        feature_names_in_: Names of a data frame's columns, where all are strings.
     """
+
+    n_clusters_: int
+    labels_: NDArray[np.int64]
+    cluster_centers_: NDArray[Any]
+    n_iter_: int
+    _n_features_out: int
+    _problem: Problem
+    _tensors: dict[str, Tensor]
 
     def __init__(
         self,
         n_clusters: int | str = 10,
         *,
-        method: str = "fed-scan",
-        random_state: int = 0,
+        method: str = AUTO,
+        random_state: int | np.random.RandomState | None = 0,
         device: str = "auto",
         settings: Mapping[str, object] | None = None,
     ) -> None:
@@ -52,42 +107,209 @@ class FederatedClustering(ClusterMixin, FederatedEstimator):  # type: ignore[mis
 
     def fit(
         self,
-        X: NDArray[np.uint8],  # noqa: N803 - scikit-learn's name
-        y: None = None,
+        X: Samples,  # noqa: N803 - scikit-learn's name
+        y: object = None,
         *,
-        clients: Names,
+        clients: Names | None = None,
     ) -> Self:
-        """Learn an encoder and centroids.
+        """Learn centroids, and an encoder where the system has one.
 
         Args:
-            X: uint8 images of shape (n, h, w), (n, h, w, c) or (n, c, h, w) with c 1 or 3.
+            X: Images or vectors.
             y: Ignored; there for scikit-learn's conventions.
-            clients: Integer or string of shape (n,): which client holds each image.
+            clients: Integer or string of shape (n,): which client holds each sample. None: one
+                client holds all.
 
         Raises:
             UsageError: The arrays or the settings do not fit.
         """
-        data = from_arrays("images", np.asarray(X), None, "X")
-        fixed = {"clusters": self.n_clusters, "partition": {"kind": "folders"}}
-        suited = settings_for(len(data), data.images.shape[1:])
-        experiment = self._experiment(CLUSTERING, data, clients, fixed, suited)
-        self._state, self.n_iter_ = experiment.trained()
+        clusters = _checked_clusters(self.n_clusters)
+        data = self._data(X, reset=True)
+        source = "./vectors.npy" if data.unit == "vector" else "./images"
+        fixed = {"clusters": clusters, "partition": {"kind": "folders"}}
+        method = _FOR_VECTORS if self.method == AUTO else self.method
+        suited = settings_for(len(data), data.values.shape[1:], method)
+        experiment = self._experiment(CLUSTERING, data, clients, fixed, suited, source)
+        state, self.n_iter_ = experiment.trained()
+        algorithm = experiment.algorithm
+        centres = required_centroids(algorithm.centres(state))
         self._problem = experiment.problem
-        centres = required_centroids(experiment.algorithm.centres(self._state))
+        self._tensors = pack(algorithm.delivery(state))
         self.cluster_centers_ = centres.cpu().numpy()
-        self.n_clusters_ = len(self.cluster_centers_)
-        self.labels_ = self.predict(X)
+        self.n_clusters_ = self._n_features_out = len(centres)
+        self.labels_ = self._model.assign(data.values).numpy()
         return self
 
-    def predict(self, X: NDArray[np.uint8]) -> NDArray[np.int64]:  # noqa: N803
-        """The nearest global centroid of each image, int64 of shape (n,).
+    def predict(self, X: Samples) -> NDArray[np.int64]:  # noqa: N803
+        """The cluster of each sample, int64 of shape (n,).
 
         Raises:
-            UsageError: The images differ in shape from those of ``fit``.
+            UsageError: They differ in shape from those of ``fit``.
+            NotFittedError: There was no ``fit``.
         """
-        data = self._images(X, self._problem.image_shape)
-        # Made anew: an algorithm may hold what it made of images, and a fitted model must not.
-        algorithm = METHODS[self._problem.config.method].make(self._problem)
-        holder = Client(SERVER, "predict", data.images.to(self._problem.device))
-        labels: NDArray[np.int64] = algorithm.assign(self._state, holder).cpu().numpy()
+        check_is_fitted(self)
+        labels: NDArray[np.int64] = self._model.assign(self._data(X).values).numpy()
         return labels
+
+    @available_if(_is_soft)  # type: ignore[untyped-decorator] # no types there
+    def predict_proba(self, X: Samples) -> NDArray[np.floating]:  # noqa: N803
+        """How much each sample belongs to each cluster, of shape (n, k); rows sum to 1.
+
+        Fed-EM gives posterior probabilities, Fed-FCM memberships, Fed-SCAN the network's
+        predictions; other systems have no such method.
+
+        Raises:
+            UsageError: The samples differ in shape from those of ``fit``.
+            NotFittedError: There was no ``fit``.
+        """
+        check_is_fitted(self)
+        found = self._model.probabilities(self._data(X).values)
+        assert found is not None  # as the system says
+        shares: NDArray[np.floating] = found.numpy()
+        return shares
+
+    def transform(self, X: Samples) -> NDArray[np.floating]:  # noqa: N803
+        """The distance of each sample from each centroid, of shape (n, k).
+
+        It is Euclidean; for systems that assign by direction 1 − cos.
+
+        Raises:
+            UsageError: The samples differ in shape from those of ``fit``.
+            NotFittedError: There was no ``fit``.
+        """
+        check_is_fitted(self)
+        model = self._model
+        points = model.algorithm.represent(model.delivery, model.holder(self._data(X).values))
+        distances: NDArray[np.floating] = _distances(
+            required_centroids(points).cpu(),
+            torch.from_numpy(self.cluster_centers_),
+            model.algorithm.by_angle,
+        ).numpy()
+        return distances
+
+    def score(self, X: Samples, y: object = None) -> float:  # noqa: N803
+        """Minus the sum of squared distances to the nearest centroids, as that of ``KMeans``.
+
+        Raises:
+            UsageError: The samples differ in shape from those of ``fit``.
+            NotFittedError: There was no ``fit``.
+        """
+        return -float(np.square(self.transform(X).min(axis=1)).sum())
+
+    def save(self, path: str | Path) -> None:
+        """Save a fitted model in a new folder, which ``ccfcpp predict`` takes, too.
+
+        It holds no samples and nothing that could run code.
+
+        Raises:
+            UsageError: The folder holds something, or ``settings`` hold what JSON has not.
+            NotFittedError: There was no ``fit``.
+        """
+        check_is_fitted(self)
+        paths = RunPaths(Path(path))
+        paths.refuse_if_taken()
+        parameters = self.get_params(deep=False)
+        if not isinstance(self.random_state, int | None):
+            parameters["random_state"] = None
+        try:
+            told = json.dumps({"parameters": parameters, "n_iter": self.n_iter_})
+        except TypeError as error:
+            raise UsageError(f"settings cannot be saved ({error}): give plain values") from error
+        columns = tuple(map(str, getattr(self, "feature_names_in_", ())))
+        facts = ModelFacts.of(self._problem, columns)
+        paths.path.mkdir(parents=True, exist_ok=True)
+        write_whole(paths.config, dump_yaml(self._problem.config).encode())
+        save_tensors(paths.model, self._tensors, facts.header)
+        fitted = {
+            "labels": torch.from_numpy(self.labels_),
+            "centres": torch.from_numpy(self.cluster_centers_),
+        }
+        save_tensors(paths.path / _FITTED, fitted, {_HEADER: told})
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """Load what ``save`` has saved.
+
+        Raises:
+            UsageError: There is no such model, or it cannot be read.
+        """
+        place = Path(path)
+        try:
+            with safe_open(place / _FITTED, framework="pt") as file:
+                told = json.loads(file.metadata()[_HEADER])
+                labels, centres = (file.get_tensor(name) for name in ("labels", "centres"))
+            estimator = cls(**told["parameters"])
+            estimator.n_iter_ = int(told["n_iter"])
+        except (SafetensorError, OSError, TypeError, LookupError, ValueError) as error:
+            raise UsageError(
+                f"{place} holds no saved FederatedClustering ({error}): give a folder of save()"
+            ) from error
+        model = load_model(place, estimator.device)
+        estimator._problem, estimator._tensors = model.problem, pack(model.delivery)
+        estimator.labels_, estimator.cluster_centers_ = labels.numpy(), centres.numpy()
+        estimator.n_clusters_ = estimator._n_features_out = len(centres)
+        if model.problem.has_vectors:
+            (estimator.n_features_in_,) = model.image_shape
+        if model.columns:
+            estimator.feature_names_in_ = np.array(model.columns, dtype=object)
+        return estimator
+
+    @property
+    def _model(self) -> Model:
+        # Made anew: an algorithm may hold what it made of samples, and a fitted model must not.
+        algorithm = made(self._problem)
+        return Model(self._problem, algorithm, unpack(algorithm.delivery_type, self._tensors))
+
+    def _data(self, X: Samples, reset: bool = False) -> AnyData:  # noqa: N803
+        """Check samples; those of a fitted model must be of its shape."""
+        if not sparse.issparse(X) and not hasattr(X, "columns"):
+            X = X if hasattr(X, "dtype") else np.asarray(X)  # noqa: N806
+            if np.ndim(X) > 2:
+                return self._checked_images(np.asarray(X), reset)
+        if not reset and not self._problem.has_vectors:
+            raise UsageError("the model was fitted to images: give uint8 images")
+        fills = dict((self.settings or {}).get("vectors", {})).get("missing") == "mean"  # type: ignore[call-overload]
+        fills = fills or (self.settings or {}).get("vectors.missing") == "mean"
+        array = validate_data(
+            self,
+            X,
+            reset=reset,
+            accept_sparse="csr",
+            dtype=[np.float64, np.float32],
+            ensure_all_finite="allow-nan" if fills else True,
+        )
+        dense = array.toarray() if sparse.issparse(array) else array
+        return vectors_from("vectors", dense, "X", missing="mean" if fills else "refuse")
+
+    def _checked_images(self, images: NDArray[Any], reset: bool) -> AnyData:
+        if reset:
+            for name in ("n_features_in_", "feature_names_in_"):
+                if hasattr(self, name):
+                    delattr(self, name)
+            return from_arrays("images", images, None, "X")
+        if self._problem.has_vectors:
+            raise UsageError(f"the model was fitted to vectors, and X has shape {images.shape}")
+        return self._images(images, self._problem.image_shape)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        return tags
+
+
+def _checked_clusters(clusters: object) -> int | str:
+    if isinstance(clusters, str) and not clusters.strip().isdigit():
+        return clusters  # The configuration says what is no range.
+    if not isinstance(clusters, Integral) or isinstance(clusters, bool) or clusters < 1:
+        raise UsageError(
+            f"n_clusters = {clusters!r} is refused: give a whole number, 1 at least; or auto, or a "
+            "range such as 5-30"
+        )
+    return int(clusters)
+
+
+def _distances(points: Tensor, centres: Tensor, by_angle: bool) -> Tensor:
+    points = points.to(centres)
+    if by_angle:
+        return 1 - F.normalize(points, dim=1) @ F.normalize(centres, dim=1).T
+    return torch.cdist(points, centres, compute_mode="donot_use_mm_for_euclid_dist")

@@ -15,13 +15,13 @@ from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.judging import Judging
 from ccfcpp.clustering.methods import METHODS
 from ccfcpp.clustering.model import ModelFacts
-from ccfcpp.clustering.setup import load_data, number_of_clusters, partition
+from ccfcpp.clustering.setup import AnyData, load_data, number_of_clusters, partition
+from ccfcpp.clustering.vectors.prepared import made
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.metrics import clustering_scores, effective_rank, spectrum
 from ccfcpp.core.randomness import SERVER, Randomness
 from ccfcpp.core.tables import rows_of
-from ccfcpp.data import ImageData
-from ccfcpp.data.images import random_part
+from ccfcpp.data.images import random_part, rows
 from ccfcpp.engine.client import Client
 from ccfcpp.engine.memories import ClientMemories
 from ccfcpp.engine.payload import pack, size
@@ -39,7 +39,7 @@ class ClusteringExperiment(Experiment[Any]):
     Making one checks everything that can be checked before a file is written.
 
     Args:
-        data: The images; those that the configuration names where it is None.
+        data: The images or vectors; those that the configuration names where it is None.
 
     Attributes:
         absent: Numbers of the clients that are absent for the whole run, ascending.
@@ -50,7 +50,9 @@ class ClusteringExperiment(Experiment[Any]):
 
     algorithm: ClusteringAlgorithm[Any]
 
-    def __init__(self, config: ClusterConfig, data: ImageData | None = None) -> None:
+    data: AnyData
+
+    def __init__(self, config: ClusterConfig, data: AnyData | None = None) -> None:
         super().__init__(config)
         self.config = config
         self.data = load_data(config) if data is None else data
@@ -67,7 +69,10 @@ class ClusteringExperiment(Experiment[Any]):
             if len(self.parts[number]) > 0
         ]
         if not self.clients:
-            raise UsageError("no connected client holds an image: give fewer clients")
+            raise UsageError(
+                f"no connected client holds a{'n' * (self.data.unit[0] in 'aeiou')} "
+                f"{self.data.unit}: give fewer clients"
+            )
         held = torch.zeros(len(self.data), dtype=torch.bool)
         held[torch.cat([self.parts[client.id] for client in self.clients])] = True
         # Images that take no part in training are clustered all the same.
@@ -75,18 +80,18 @@ class ClusteringExperiment(Experiment[Any]):
         self.rest = self._holder(SERVER, "the rest", self.unheld)
         self.problem = Problem(
             config,
-            tuple(self.data.images.shape[1:]),
+            tuple(self.data.values.shape[1:]),
             self.clusters,
             self.device,
             sum(map(len, self.clients)),
             config.fewest_clusters,
         )
-        self.algorithm = METHODS[config.method].make(self.problem)
+        self.algorithm = made(self.problem)
         # They say before the run what does not fit.
         _ = self.hostility, self.protection
 
     def _holder(self, number: int, name: str, samples: Tensor) -> Client:
-        return Client(number, name, self.data.images[samples.to(self.device)])
+        return Client(number, name, rows(self.data.values, samples.to(self.device)))
 
     def client_name(self, number: int) -> str:
         """What a client is called: its folder's name, or its number."""
@@ -99,7 +104,7 @@ class ClusteringExperiment(Experiment[Any]):
             return {}
         scores: Scores = {}
         if self.data.labels is not None and self.algorithm.knows_clusters(state):
-            clusters = self._assign_all(state)
+            clusters = self.assignments(state)
             scores = clustering_scores(self.data.labels.cpu().numpy(), clusters.numpy())
         if (values := self._spectrum(state)) is not None and bool(values.isfinite().all()):
             scores["effective_rank"] = effective_rank(values)
@@ -112,8 +117,8 @@ class ClusteringExperiment(Experiment[Any]):
         representations = self.algorithm.represent(state, self._compared)
         return None if representations is None else spectrum(representations)
 
-    def _assign_all(self, state: Any) -> Tensor:
-        """The cluster of every image, int64 of shape (samples,) on the CPU.
+    def assignments(self, state: Any) -> Tensor:
+        """The cluster of every sample, int64 of shape (samples,) on the CPU.
 
         Each client's images go through the model by themselves: what it makes of them serves the
         client in the next round too.
@@ -129,7 +134,7 @@ class ClusteringExperiment(Experiment[Any]):
         self, state: Any, memories: ClientMemories, local: LocalSpectra
     ) -> tuple[dict[str, Any], Arrays]:
         """The cluster of every image, scores where there are labels, and spectra of models."""
-        clusters = self._assign_all(state)
+        clusters = self.assignments(state)
         owners = torch.full((len(self.data),), -1)
         for number, part in enumerate(self.parts):
             owners[part] = number
@@ -177,7 +182,7 @@ class ClusteringExperiment(Experiment[Any]):
         columns["client"] = [clients[number] for number in found["client"].tolist()]
         if "class" in found:
             columns["class"] = [self.data.classes[label] for label in found["class"].tolist()]
-        return {"clusters": rows_of({"file": self.data.called, **columns})}
+        return {"clusters": rows_of({self.data.key: self.data.called, **columns})}
 
     def _held_by(self, clients: Sequence[int]) -> Tensor:
         """Indices of the images of some clients."""
@@ -208,9 +213,9 @@ class ClusteringExperiment(Experiment[Any]):
         points = self.algorithm.represent(state, everything)
         centres = self.algorithm.centres(state)
         return Snapshot(
-            self.data.images.cpu(),
+            self.data.values.cpu(),
             None if points is None else points.cpu(),
-            self._assign_all(state) if self.algorithm.knows_clusters(state) else None,
+            self.assignments(state) if self.algorithm.knows_clusters(state) else None,
             None if self.data.labels is None else self.data.labels.cpu(),
             self.data.classes,
             None if centres is None else centres.cpu(),
@@ -229,7 +234,13 @@ class ClusteringExperiment(Experiment[Any]):
 
     def model_facts(self) -> dict[str, str]:
         """What the problem was."""
-        return ModelFacts.of(self.problem).header
+        return ModelFacts.of(self.problem, getattr(self.data, "columns", ())).header
+
+    @property
+    def _sends(self) -> str:
+        """What leaves a client, in words."""
+        sends = METHODS[self.config.method].sends
+        return sends.replace("images", "vectors") if self.problem.has_vectors else sends
 
     def describe(self) -> dict[str, Any]:
         """The setting, for the summary."""
@@ -237,6 +248,7 @@ class ClusteringExperiment(Experiment[Any]):
         return {
             "method": config.method,
             "dataset": config.dataset,
+            "unit": self.data.unit,
             "samples": len(self.data),
             "skipped": self.data.skipped,
             "imbalance": config.data.imbalance if config.data.imbalance > 1 else None,
@@ -248,7 +260,7 @@ class ClusteringExperiment(Experiment[Any]):
             "clients": len(self.parts),
             "connected": len(self.clients),
             "disconnected": len(self.absent),
-            "sends": METHODS[config.method].sends,
+            "sends": self._sends,
             "device": str(self.device),
             **self.algorithm.describe(),
         }

@@ -45,6 +45,11 @@ def leakage(path: Path) -> Leakage:
     folder = RunFolder(path)
     _refuse_other(folder)
     experiment = ClusteringExperiment(folder.saved_config(ClusterConfig))
+    if experiment.problem.has_vectors:
+        raise UsageError(
+            f"the attacks move images by a pixel, and the run in {folder.path} is of vectors: give "
+            "a run of images"
+        )
     kind = experiment.algorithm.state_type
     state = load_checkpoint(folder.checkpoint, kind, experiment.device).state
     found: Leakage = {
@@ -91,7 +96,7 @@ def _membership(experiment: ClusteringExperiment, state: Any) -> Leakage:
 def _others(experiment: ClusteringExperiment) -> Tensor:
     """Images that the model was not trained on: what the run left out, else absent clients'."""
     found = left_out(experiment.config)
-    images = experiment.data.images[experiment.unheld] if found is None else found.images
+    images = experiment.data.values[experiment.unheld] if found is None else found.values
     if len(images) < _LEAST_IMAGES:
         held = len(experiment.data) - len(experiment.unheld)
         raise UsageError(

@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 from ccfcpp.core.conditions import Condition
 from ccfcpp.core.config import MethodConfig, Section, Tree, fits_always
+from ccfcpp.core.errors import UsageError
 from ccfcpp.core.registry import Registry
 from ccfcpp.core.sending import Kind
 
 if TYPE_CHECKING:
     from ccfcpp.clustering.algorithm import ClusteringAlgorithm, Problem
+    from ccfcpp.core.kinds import DataKind
 
     Made = ClusteringAlgorithm[Any]
 
@@ -45,6 +47,8 @@ class System:
         rounds: The dotted key of its number of rounds, which ``--rounds`` sets; empty where that
             number is fixed.
         round_steps: The dotted key of the steps in a round, where ``rounds`` counts steps.
+        takes: The kinds of data that it clusters.
+        soft: Whether it tells how much a sample belongs to each cluster.
     """
 
     title: str
@@ -61,6 +65,26 @@ class System:
     kinds: tuple[Kind, ...] = ("images",)
     rounds: str = ""
     round_steps: str = ""
+    takes: tuple[DataKind, ...] = ("images",)
+    soft: bool = False
+
+
+def taking(kind: DataKind) -> list[str]:
+    """The names of the systems that cluster a kind of data."""
+    return [name for name, system in METHODS.items() if kind in system.takes]
+
+
+def check_takes(method: str, kind: DataKind, source: str) -> None:
+    """Refuse data of a kind that a system does not cluster.
+
+    Raises:
+        UsageError: It names the systems that do.
+    """
+    if kind not in METHODS[method].takes:
+        raise UsageError(
+            f"method = {method} does not cluster {kind}, and {source} holds {kind}: take one of "
+            f"{', '.join(taking(kind))}"
+        )
 
 
 def late(module: str, kind: str, *others: str) -> Callable[[Problem], Made]:
@@ -96,6 +120,9 @@ METHODS: Registry[System] = Registry(
         "ccfc": "ccfcpp.clustering.ccfc.systems:CCFC",
         "ccfc++": "ccfcpp.clustering.ccfc.systems:CCFC_PLUS_PLUS",
         "fed-scan": "ccfcpp.clustering.scan.systems:FED_SCAN",
+        "fed-km": "ccfcpp.clustering.exact.systems:FED_KM",
+        "fed-fcm": "ccfcpp.clustering.exact.systems:FED_FCM",
+        "fed-em": "ccfcpp.clustering.exact.systems:FED_EM",
     },
     "ccfcpp.clustering.methods:System",
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,12 +19,14 @@ from ccfcpp.clustering.algorithm import ClusteringAlgorithm, Problem
 from ccfcpp.clustering.certainty import certainty
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.methods import METHODS
-from ccfcpp.core.config import Positive, Section
+from ccfcpp.clustering.vectors.prepared import made
+from ccfcpp.core.config import Positive, Section, VectorsConfig
 from ccfcpp.core.config_layers import merge, read_yaml, validate
 from ccfcpp.core.errors import FederationError, UsageError
 from ccfcpp.core.randomness import SERVER
 from ccfcpp.data.npz import from_arrays
 from ccfcpp.data.registry import DATASETS
+from ccfcpp.data.vectors import vectors_from
 from ccfcpp.engine.client import Client
 from ccfcpp.engine.payload import PayloadError, unpack
 from ccfcpp.models.state import placed
@@ -45,20 +48,30 @@ class ModelFacts(Section):
 
     clusters: Positive
     """Number of clusters k; where it was to be found, the largest that it could be."""
-    image_shape: tuple[Positive, Positive, Positive]
-    """Channels, height and width of an image."""
+    image_shape: tuple[Positive, Positive, Positive] | tuple[Positive]
+    """Channels, height and width of an image; of vectors their length."""
+    columns: tuple[str, ...] = ()
+    """Names of a vector's columns, if they have any."""
 
     @staticmethod
-    def of(problem: Problem) -> ModelFacts:
+    def of(problem: Problem, columns: Sequence[str] = ()) -> ModelFacts:
         """Those of a problem."""
         return ModelFacts.model_validate(
-            {"clusters": problem.clusters, "image_shape": problem.image_shape}
+            {
+                "clusters": problem.clusters,
+                "image_shape": problem.image_shape,
+                "columns": tuple(columns),
+            }
         )
 
     @property
     def header(self) -> dict[str, str]:
         """As the header of a model's file."""
         return {_HEADER: self.model_dump_json()}
+
+
+Samples = Tensor | NDArray[np.uint8] | NDArray[np.floating]
+"""Images or vectors, as a tensor or an array."""
 
 
 @dataclass(frozen=True)
@@ -71,23 +84,25 @@ class Model:
         problem: What it was made for.
         algorithm: The system.
         delivery: What clients receive in the end.
+        columns: Names of a vector's columns, if they have any.
     """
 
     problem: Problem
     algorithm: ClusteringAlgorithm[Any]
     delivery: Any
+    columns: tuple[str, ...] = ()
 
     @property
     def image_shape(self) -> tuple[int, ...]:
-        """Channels, height and width of the images it is for."""
+        """Channels, height and width of the images it is for, or the length of its vectors."""
         return self.problem.image_shape
 
-    def assign(self, images: Tensor | NDArray[np.uint8]) -> Tensor:
+    def assign(self, images: Samples) -> Tensor:
         """The cluster of each image.
 
         Args:
             images: uint8 of shape (images, channels, height, width); or (images, height, width), or
-                (images, height, width, channels).
+                (images, height, width, channels). Or vectors, floats of shape (vectors, d).
 
         Returns:
             int64 of shape (images,), on the CPU.
@@ -97,7 +112,7 @@ class Model:
         """
         return self._assigned(images)[1]
 
-    def examine(self, images: Tensor | NDArray[np.uint8]) -> dict[str, Tensor]:
+    def examine(self, images: Samples) -> dict[str, Tensor]:
         """The cluster of each image, and how sure that is.
 
         Args:
@@ -114,14 +129,36 @@ class Model:
         holder, clusters = self._assigned(images)
         return {"cluster": clusters} | certainty(self.algorithm, self.delivery, holder, clusters)
 
-    def _assigned(self, images: Tensor | NDArray[np.uint8]) -> tuple[Client, Tensor]:
-        array = images.cpu().numpy() if isinstance(images, Tensor) else np.asarray(images)
-        pixels = from_arrays("images", array, None, "the model").images
-        if tuple(pixels.shape[1:]) != self.image_shape:
+    def probabilities(self, images: Samples) -> Tensor | None:
+        """The probability of each cluster for each image, of shape (images, k) on the CPU.
+
+        None where the system gives none; the argument is that of ``assign``.
+        """
+        found = self.algorithm.probabilities(self.delivery, self.holder(images))
+        return None if found is None else found.cpu()
+
+    def holder(self, images: Samples) -> Client:
+        """A holder of some images, or vectors.
+
+        Raises:
+            UsageError: They are of another type or shape than the model's.
+        """
+        given = images.cpu().numpy() if isinstance(images, Tensor) else np.asarray(images)
+        if self.problem.has_vectors:
+            missing = self.problem.config.section(VectorsConfig).missing
+            values = vectors_from("vectors", given, "the model", missing=missing).values
+        else:
+            values = from_arrays("images", given, None, "the model").values
+        if tuple(values.shape[1:]) != self.image_shape:
+            wanted = ", ".join(map(str, ("n", *self.image_shape)))
             raise UsageError(
-                f"images are {tuple(pixels.shape)}, expected (n, *{self.image_shape}): resize them"
+                f"{'vectors' if self.problem.has_vectors else 'images'} are "
+                f"{tuple(values.shape)}, and the model is for ({wanted}): give such ones"
             )
-        holder = Client(SERVER, "predict", pixels.to(self.problem.device))
+        return Client(SERVER, "predict", values.to(self.problem.device))
+
+    def _assigned(self, images: Samples) -> tuple[Client, Tensor]:
+        holder = self.holder(images)
         return holder, self.algorithm.assign_delivered(self.delivery, holder).cpu()
 
 
@@ -149,8 +186,8 @@ def load_model(path: str | Path, device: str = "auto") -> Model:
     facts = _facts(path, config, header)
     fewest = config.fewest_clusters
     problem = Problem(config, facts.image_shape, facts.clusters, where, fewest=fewest)
-    algorithm = METHODS[config.method].make(problem)
-    model = Model(problem, algorithm, _delivery(path, algorithm, tensors))
+    algorithm = made(problem)
+    model = Model(problem, algorithm, _delivery(path, algorithm, tensors), facts.columns)
     _try_out(path, model)
     return model
 
@@ -221,7 +258,8 @@ def _delivery(path: Path, algorithm: ClusteringAlgorithm[Any], tensors: dict[str
 def _try_out(path: Path, model: Model) -> None:
     """Refuse a model that cannot assign an image, before many are read."""
     try:
-        model.assign(torch.zeros(1, *model.image_shape, dtype=torch.uint8))
+        kind = torch.float64 if model.problem.has_vectors else torch.uint8
+        model.assign(torch.zeros(1, *model.image_shape, dtype=kind))
     except FederationError as error:
         raise _without_clusters(path) from error
     except NotImplementedError as error:

@@ -11,18 +11,26 @@ from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.scan.config import ScanConfig
 from ccfcpp.core.config import Tree
 from ccfcpp.core.config_layers import merge
+from ccfcpp.core.kinds import kind_of
 
 _FEW, _MANY = 2000, 20_000
 _STEPS_OVER_A_NETWORK = 60
 """Each costs seconds there, and large batches cost nothing but time of the clients."""
+_LONG, _COMPONENTS = 32, 20
+"""Of longer vectors a mixture sees so many principal components: a full covariance of each cluster
+would have more numbers than the data can tell."""
 _SMALLEST_FOR_GRADIENTS = 16
 """Pixels a side: histograms of gradients need cells of some pixels."""
 _WIDTHS = (8, 8, 8, 16, 32, 64, 128)
 """Channels of the last convolutions: the smaller the resolution, the more."""
 
 
-def settings_for(count: int, shape: Sequence[int]) -> Tree:
-    """Fed-SCAN's settings for some images."""
+def settings_for(count: int, shape: Sequence[int], method: str = "fed-scan") -> Tree:
+    """Fed-SCAN's settings for some images; and for vectors of shape (d,) also Fed-EM's."""
+    if len(shape) == 1:
+        settings = _settings_for_vectors(count)
+        long = shape[0] > _LONG and method == "fed-em"
+        return settings | ({"vectors": {"components": _COMPONENTS}} if long else {})
     channels, height, width = shape
     side, colour = min(height, width), channels > 1
     few = count < _FEW
@@ -46,6 +54,22 @@ def settings_for(count: int, shape: Sequence[int]) -> Tree:
     return {"scan": scan, "intensity": {"brightness": 0.4, "contrast": 0.4} | colours}
 
 
+def _settings_for_vectors(count: int) -> Tree:
+    """The same for vectors: networks are small, so that steps may be many."""
+    few = count < _FEW
+    batch = min(max(count, 2), _FEW)
+    return {
+        "scan": {
+            "hidden": 64 if few else 256,
+            "latent": 32 if few else 128,
+            "batch": batch,
+            "steps": min(max(120, 4 * count // batch), 300),
+            "neighbours": 5 if few else 10,
+            "overclustering": 1 if count < _FEW // 4 else 3,
+        }
+    }
+
+
 def settings_over_a_network(count: int, shape: Sequence[int]) -> Tree:
     """The same images in fewer and larger steps, of two trips each but the first ones."""
     settings = settings_for(count, shape)
@@ -63,6 +87,11 @@ def settings_over_a_network(count: int, shape: Sequence[int]) -> Tree:
 def in_words(config: ClusterConfig) -> str:
     """What followed from the images."""
     scan = config.section(ScanConfig)
+    if kind_of(config.dataset) == "vectors":
+        if config.method == "fed-em":
+            components = config.vectors.components
+            return f"principal components: {components}" if components else ""
+        return f"by the vectors' number: {scan.steps} steps of {scan.batch} vectors"
     return (
         f"by the images' size, colour and number: widths {list(scan.widths)}, {scan.steps} steps "
         f"of {scan.batch} images, first neighbours by {scan.first_neighbours}"

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.methods import METHODS
 from ccfcpp.clustering.own_images import settings_for, settings_over_a_network
+from ccfcpp.core.config_layers import merge
 from ccfcpp.data.registry import DATASETS
 from ccfcpp.runs.pipeline import Pipeline
 
 if TYPE_CHECKING:
     from ccfcpp.clustering.experiment import ClusteringExperiment
+    from ccfcpp.clustering.setup import AnyData
     from ccfcpp.core.config import Tree
-    from ccfcpp.data import ImageData
     from ccfcpp.runs.paths import Summary
 
 
@@ -42,7 +43,7 @@ def run(
     return CLUSTERING.run(settings, out, resume)
 
 
-def _experiment(config: ClusterConfig, data: ImageData | None = None) -> ClusteringExperiment:
+def _experiment(config: ClusterConfig, data: AnyData | None = None) -> ClusteringExperiment:
     from ccfcpp.clustering.experiment import ClusteringExperiment
 
     return ClusteringExperiment(config, data)
@@ -53,18 +54,28 @@ def _rounds(config: ClusterConfig) -> tuple[str, str]:
     return system.rounds, system.round_steps
 
 
-def _suited(config: ClusterConfig) -> tuple[ImageData, Tree] | None:
+def _suited(config: ClusterConfig) -> tuple[AnyData, Tree] | None:
     if config.dataset in DATASETS:
         return None
     from ccfcpp.clustering.setup import load_data
 
     data = load_data(config)
-    return data, settings_for(len(data), data.images.shape[1:])
+    settings = settings_for(len(data), data.values.shape[1:], config.method)
+    if data.unit == "vector" and data.owners is not None:
+        # Files, or a column, say which client holds a row.
+        settings = merge(settings, {"partition": {"kind": "folders"}})
+    return data, settings
 
 
 def _guesses(config: ClusterConfig) -> list[Tree]:
     if config.dataset in DATASETS:
         return []
+    from ccfcpp.clustering.setup import is_vectors
+
+    if is_vectors(config.dataset):
+        held: Tree = {"partition": {"kind": "folders"}}
+        found = [settings_for(count, (64,), config.method) for count in (100, 10_000)]
+        return [*found, *(merge(each, held) for each in found)]
     sizes = [(count, (channels, 64, 64)) for count in (100, 10_000, 100_000) for channels in (1, 3)]
     return [fit(*size) for size in sizes for fit in (settings_for, settings_over_a_network)]
 

@@ -1,4 +1,4 @@
-"""What a configuration asks for: images, clusters, a partition."""
+"""What a configuration asks for: images or vectors, clusters, a partition."""
 
 from pathlib import Path
 
@@ -7,6 +7,7 @@ from torch import Tensor
 
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.core.errors import UsageError
+from ccfcpp.core.kinds import kind_of
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.data import ImageData, load
 from ccfcpp.data.images import random_part
@@ -18,13 +19,19 @@ from ccfcpp.data.partition import (
     owner_partition,
     skewed_partition,
 )
+from ccfcpp.data.registry import DATASETS
+from ccfcpp.data.tables import read_vectors
+from ccfcpp.data.vectors import VectorData
 
 # Drawn by a seed of its own, so that runs with different seeds see the same images.
 _PART = Randomness(0)
 
 
-def load_data(config: ClusterConfig) -> ImageData:
-    """The images, or a part of them, with the owners where each folder is a client.
+AnyData = ImageData | VectorData
+
+
+def load_data(config: ClusterConfig) -> AnyData:
+    """The images or vectors, or a part of them, with the owners where each folder is a client.
 
     ``data.images`` are drawn first, and ``data.imbalance`` acts on what they leave.
 
@@ -39,7 +46,7 @@ def load_data(config: ClusterConfig) -> ImageData:
     return data
 
 
-def left_out(config: ClusterConfig) -> ImageData | None:
+def left_out(config: ClusterConfig) -> AnyData | None:
     """The images that ``data.images`` leaves out; None where it leaves out none.
 
     Raises:
@@ -53,7 +60,21 @@ def left_out(config: ClusterConfig) -> ImageData | None:
     return data.selected(rest) if bool(rest.any()) else None
 
 
-def _all_images(config: ClusterConfig) -> ImageData:
+def _all_images(config: ClusterConfig) -> AnyData:
+    vectors = config.vectors
+    if is_vectors(config.dataset):
+        if config.data.image_size is not None:
+            raise UsageError(
+                f"data.image_size has no effect on {config.dataset}, which holds vectors: leave it "
+                "out"
+            )
+        return read_vectors(
+            Path(config.dataset).expanduser(),
+            label_column=vectors.label_column,
+            # Another kind of partition says itself who holds what.
+            client_column=vectors.client_column if config.partition.kind == "folders" else None,
+            missing=vectors.missing,
+        )
     return load(
         config.dataset,
         data_root=Path(config.data.root) if config.data.root else None,
@@ -62,27 +83,38 @@ def _all_images(config: ClusterConfig) -> ImageData:
     )
 
 
-def _part(config: ClusterConfig, data: ImageData) -> Tensor:
+def is_vectors(dataset: str) -> bool:
+    """Whether a data set, by its name or path, holds vectors."""
+    return dataset not in DATASETS and kind_of(dataset) == "vectors"
+
+
+def _part(config: ClusterConfig, data: AnyData) -> Tensor:
     """Indices of the images that are used."""
     generator = _PART.generator("part of the images")
     return random_part(torch.arange(len(data)), config.data.images, generator)
 
 
-def number_of_clusters(config: ClusterConfig, data: ImageData) -> int:
+def number_of_clusters(config: ClusterConfig, data: AnyData) -> int:
     """k: as configured, or the number of classes; where it is to be found, the largest.
 
     Raises:
         UsageError: There are more clusters than images, or neither labels nor a configured number.
             In the last case it names all that is missing.
     """
-    clusters = config.most_clusters(len(data), len(data.classes))
+    clusters = config.most_clusters(len(data), len(data.classes), data.unit)
     if clusters == 0:
         raise UsageError(_missing(config, data))
     return clusters
 
 
-def _missing(config: ClusterConfig, data: ImageData) -> str:
+def _missing(config: ClusterConfig, data: AnyData) -> str:
     """What a user has to give for images without labels, all at once."""
+    if isinstance(data, VectorData):
+        clients = "" if data.owners is not None or config.partition.clients else " and --clients"
+        return (
+            f"clusters is not given and {data.name} has no labels: give --clusters{clients}, or "
+            "the column that holds classes by --label-column"
+        )
     if config.partition.kind == "folders":
         return (
             f"clusters is not given: each of the {len(data.owner_names)} folders of {data.name} is "
@@ -97,7 +129,7 @@ def _missing(config: ClusterConfig, data: ImageData) -> str:
     return f"clusters is not given and {data.name} has no labels: give --clusters"
 
 
-def partition(config: ClusterConfig, data: ImageData, randomness: Randomness) -> list[Tensor]:
+def partition(config: ClusterConfig, data: AnyData, randomness: Randomness) -> list[Tensor]:
     """The indices of each client's samples.
 
     Raises:
@@ -105,6 +137,11 @@ def partition(config: ClusterConfig, data: ImageData, randomness: Randomness) ->
     """
     choice = config.partition
     if choice.kind == "folders":
+        if data.owners is None and isinstance(data, VectorData):
+            raise UsageError(
+                f"partition.kind = 'folders' needs to know which client holds a row of "
+                f"{data.name}: give a folder with a file for each client, or --client-column"
+            )
         if data.owners is None:
             raise UsageError(
                 "partition.kind = 'folders' needs an image folder, or an .npz file with an array "

@@ -90,6 +90,24 @@ class Either:
         return ", or ".join(condition.in_words(spell) for condition in self.conditions)
 
 
+class On(When):
+    """Condition that the data are ``images`` or ``vectors``; it holds where that is unknown."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__("dataset", kind)
+        self.kind = kind
+
+    def holds(self, values: Values) -> bool:
+        """Return whether the data set may be of the kind."""
+        from ccfcpp.core.kinds import kind_of  # which looks at files
+
+        return kind_of(str(values.get("dataset"))) in (self.kind, None)
+
+    def in_words(self, spell: Spell) -> str:
+        """Return the kind of the data."""
+        return f"a dataset of {self.kind}"
+
+
 @dataclass(frozen=True)
 class Affects:
     """Mark of a setting that changes ``what`` it says, such as files, and not a run's figures."""

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, Protocol, Self, TypeVar, cast
 
 from pydantic import BaseModel, ConfigDict, Field, create_model, field_validator, model_validator
 
-from ccfcpp.core.conditions import Affects, Condition, Unless
+from ccfcpp.core.conditions import Affects, Condition, On, Unless, When
 from ccfcpp.core.errors import UsageError
 
 Tree = dict[str, Any]
@@ -87,6 +87,32 @@ class DataConfig(Section):
             ) from None
 
 
+class VectorsConfig(Section):
+    """How vectors are read, and what clients make of them before a system sees them.
+
+    What needs all clients' vectors is made of sums over them, exactly as in one place.
+    """
+
+    label_column: Annotated[str | None, On("vectors")] = None
+    """Name of the column with classes, which serve scores and simulated partitions alone."""
+    client_column: Annotated[str | None, On("vectors"), When("partition.kind", "folders")] = None
+    """Name of the column that says which client holds a row, for ``partition.kind = folders``."""
+    missing: Annotated[Literal["refuse", "mean"], On("vectors")] = "refuse"
+    """``mean``: a missing value becomes the mean of its column over all clients."""
+    scale: Annotated[Literal["none", "standard", "unit"], On("vectors")] = "none"
+    """``standard``: each column to mean 0 and variance 1 over all clients, a constant one to 0;
+    ``unit``: each vector to length 1."""
+    components: Annotated[Positive | None, On("vectors")] = None
+    """Project vectors on so many principal components of all clients' vectors, after scaling."""
+    whiten: Annotated[bool, On("vectors"), Unless("vectors.components", None)] = False
+    """Whether each component gets variance 1."""
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether vectors stay as they are."""
+        return self.missing == "refuse" and self.scale == "none" and self.components is None
+
+
 class ViewsConfig(Section):
     """Random views of images."""
 
@@ -156,7 +182,8 @@ class RunConfig(Section):
     """Settings of every run."""
 
     dataset: Annotated[str, Field(min_length=1)] = "digits"
-    """A data set's name, or a path to an image folder, an archive of one, or an ``.npz`` file."""
+    """A data set's name, or a path to an image folder, an archive of one, an ``.npz`` file, or a
+    file of vectors or a folder of such files."""
     seed: int = 0
     device: Annotated[Literal["auto", "cpu", "cuda"], Affects("the machine")] = "auto"
     evaluate_every: Positive = 1

@@ -15,6 +15,7 @@ from pydantic import BaseModel, ValidationError
 
 from ccfcpp.core.config import RunConfig, Tree
 from ccfcpp.core.errors import UsageError
+from ccfcpp.core.kinds import kind_of
 from ccfcpp.core.presets import find_preset, preset_file, variants
 
 C = TypeVar("C", bound=RunConfig)
@@ -66,11 +67,14 @@ def stack(kind: type[RunConfig], *layers: Tree) -> Tree:
 
 
 def preset(presets: str, dataset: str) -> Tree:
-    """Return the preset of a data set; for a path, the one for a user's own images."""
+    """Return the preset of a data set; for a path, the one for a user's own images or vectors."""
     named = preset_file(f"{presets}/{dataset}")
     if "/" not in dataset and named.is_file():
         return read_yaml(named)
-    return read_yaml(preset_file(f"{presets}/images")) | {"dataset": dataset}
+    own = preset_file(f"{presets}/{kind_of(dataset) or 'images'}")
+    # Nothing is published of vectors, and they are not classified.
+    found = read_yaml(own) if own.is_file() else {}
+    return found | {"dataset": dataset}
 
 
 def read_configs(given: Iterable[Path], groups: Sequence[str] = ()) -> list[Tree]:

@@ -1,11 +1,12 @@
-"""Data sets in memory: uint8 images with optional labels and owners."""
+"""Data sets in memory: samples with optional labels and owners, and uint8 images of that kind."""
 
 from __future__ import annotations
 
 import difflib
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -18,9 +19,129 @@ if TYPE_CHECKING:
     from ccfcpp.data.sizes import Sizes
 
 
+class Samples(ABC):
+    """Samples with optional classes and owners.
+
+    Attributes:
+        name: Name of the data set in reports.
+        labels: int64 `(samples,)`, each an index into `classes`; None if unlabelled.
+        classes: Class names; empty exactly if unlabelled.
+        owners: int64 `(samples,)`, each an index into `owner_names`; None if no one owns them.
+        owner_names: Names of the clients that the samples belong to; empty exactly if no one does.
+        test: bool `(samples,)`, True for the samples that the publisher set apart for testing; None
+            where nobody did.
+        names: Name of each sample; empty where there are none.
+        reading: How files became these samples; None where they were no images.
+    """
+
+    name: str
+    labels: Tensor | None
+    classes: tuple[str, ...]
+    owners: Tensor | None
+    owner_names: tuple[str, ...]
+    test: Tensor | None
+    names: tuple[str, ...]
+    reading: Reading | None = None
+
+    @property
+    @abstractmethod
+    def values(self) -> Tensor:
+        """The samples themselves, of shape `(samples, …)`."""
+
+    @property
+    @abstractmethod
+    def unit(self) -> str:
+        """What a sample is: `image` or `vector`."""
+
+    @property
+    def key(self) -> str:
+        """What the column of a table that says what samples are called is called itself."""
+        return "file" if self.unit == "image" else "row"
+
+    def __len__(self) -> int:
+        return self.values.shape[0]
+
+    def to(self, device: torch.device | str) -> Self:
+        """Copy the data to a device."""
+        return self.each(lambda tensor: tensor.to(device))
+
+    def each(self, change: Callable[[Tensor], Tensor]) -> Self:
+        """Change each tensor: the samples, labels, owners and test."""
+        this: Any = self  # Each kind is a dataclass.
+        own = {field.name: getattr(self, field.name) for field in fields(this)}
+        tensors = {name: value for name, value in own.items() if isinstance(value, Tensor)}
+        changed: Self = replace(this, **{name: change(tensor) for name, tensor in tensors.items()})
+        return changed
+
+    @property
+    def called(self) -> tuple[str, ...]:
+        """What each sample is called: its name, else its index."""
+        return self.names or tuple(map(str, range(len(self))))
+
+    @property
+    def skipped(self) -> int | None:
+        """How many files could not be read, or were no images; None where there were no files."""
+        return None if self.reading is None else len(self.reading.skipped)
+
+    def selected(self, chosen: Tensor) -> Self:
+        """Select samples by an index or a mask, with the same classes and clients."""
+        called = self.called
+        index = torch.arange(len(self))[chosen.cpu()].tolist()
+        this: Any = self
+        part: Any = replace(this, names=()).each(lambda tensor: tensor[chosen])
+        kept: Self = replace(part, names=tuple(called[i] for i in index))
+        return kept
+
+
+def rows(values: Tensor, index: Tensor) -> Tensor:
+    """Return some rows; of indices that follow each other a view, so that a mapped file stays so.
+
+    Args:
+        values: Of shape `(samples, …)`.
+        index: int64 `(chosen,)`.
+    """
+    first, count = int(index[0]) if len(index) else 0, len(index)
+    if torch.equal(index, torch.arange(first, first + count, device=index.device)):
+        return values[first : first + count]
+    return values[index]
+
+
+def check_facts(data: Samples) -> None:
+    """Check that labels, owners, test and names fit the samples.
+
+    Raises:
+        ValueError: If a dtype, a shape or an index does not fit.
+    """
+    _check_indices("labels", data.labels, "classes", data.classes, len(data))
+    _check_indices("owners", data.owners, "owner_names", data.owner_names, len(data))
+    test = data.test
+    if test is not None and (test.dtype != torch.bool or test.shape != (len(data),)):
+        raise ValueError(f"test must be bool ({len(data)},), not {test.dtype} {tuple(test.shape)}")
+    if len(data.names) not in (0, len(data)):
+        raise ValueError(f"there are {len(data.names)} names for {len(data)} {data.unit}s")
+
+
+def _check_indices(
+    what: str, indices: Tensor | None, of: str, names: tuple[str, ...], samples: int
+) -> None:
+    if indices is None:
+        if names:
+            raise ValueError(f"{of} without {what}: give both or neither")
+        return
+    if indices.dtype != torch.int64 or indices.shape != (samples,):
+        raise ValueError(
+            f"{what} must be int64 ({samples},), not {indices.dtype} {tuple(indices.shape)}"
+        )
+    if samples and not 0 <= int(indices.min()) <= int(indices.max()) < len(names):
+        raise ValueError(
+            f"{what} must lie in [0, {len(names)}), the number of {of}, "
+            f"not in [{int(indices.min())}, {int(indices.max())}]"
+        )
+
+
 # No generated `==`: comparing tensors gives a tensor, not a truth value.
 @dataclass(frozen=True, eq=False)
-class ImageData:
+class ImageData(Samples):
     """Images of one size, held in memory.
 
     Attributes:
@@ -56,27 +177,17 @@ class ImageData:
                 "images must be uint8 (samples, channels, height, width), "
                 f"not {self.images.dtype} {tuple(self.images.shape)}"
             )
-        _check_indices("labels", self.labels, "classes", self.classes, len(self))
-        _check_indices("owners", self.owners, "owner_names", self.owner_names, len(self))
-        if len(self.names) not in (0, len(self)):
-            raise ValueError(f"there are {len(self.names)} names for {len(self)} images")
-        test = self.test
-        if test is not None and (test.dtype != torch.bool or test.shape != (len(self),)):
-            raise ValueError(
-                f"test must be bool ({len(self)},), not {test.dtype} {tuple(test.shape)}"
-            )
-
-    def __len__(self) -> int:
-        return self.images.shape[0]
-
-    def to(self, device: torch.device | str) -> ImageData:
-        """Copy the data to a device."""
-        return self._each(lambda tensor: tensor.to(device), self.names)
+        check_facts(self)
 
     @property
-    def called(self) -> tuple[str, ...]:
-        """What each image is called: its name, else its index."""
-        return self.names or tuple(map(str, range(len(self))))
+    def values(self) -> Tensor:
+        """The images."""
+        return self.images
+
+    @property
+    def unit(self) -> str:
+        """What a sample is."""
+        return "image"
 
     @property
     def sizes(self) -> Sizes:
@@ -88,27 +199,6 @@ class ImageData:
         channels, height, width = self.images.shape[1:]
         return Sizes.of([(height, width)] * len(self), channels > 1)
 
-    @property
-    def skipped(self) -> int | None:
-        """How many files could not be read, or were no images; None where there were no files."""
-        return None if self.reading is None else len(self.reading.skipped)
-
-    def selected(self, chosen: Tensor) -> ImageData:
-        """Select images by an index or a mask, with the same classes and clients."""
-        index = torch.arange(len(self))[chosen.cpu()].tolist()
-        called = self.called
-        names = tuple(called[i] for i in index)
-        return self._each(lambda tensor: tensor[chosen], names)
-
-    def _each(self, change: Callable[[Tensor], Tensor], names: tuple[str, ...]) -> ImageData:
-        """Change each tensor: images, labels, owners and test."""
-        labels, owners, test = (
-            None if tensor is None else change(tensor)
-            for tensor in (self.labels, self.owners, self.test)
-        )
-        images = change(self.images)
-        return replace(self, images=images, labels=labels, owners=owners, test=test, names=names)
-
 
 def random_part(index: Tensor, count: int | None, generator: torch.Generator) -> Tensor:
     """Return `count` of some indices drawn at random, in their order; all where there are fewer."""
@@ -116,6 +206,9 @@ def random_part(index: Tensor, count: int | None, generator: torch.Generator) ->
         return index
     chosen = torch.randperm(len(index), generator=generator)[:count]
     return index[chosen.sort().values]
+
+
+S = TypeVar("S", bound=Samples)
 
 
 def keep_classes(data: ImageData, names: Sequence[str]) -> ImageData:
@@ -178,25 +271,12 @@ def fit(images: Tensor, shape: tuple[int, int, int]) -> Tensor:
 
 
 def to_float(images: Tensor) -> Tensor:
-    """Convert uint8 images to floats in [0, 1], channels-last, which convolutions prefer."""
+    """Convert uint8 images to floats in [0, 1], channels-last, which convolutions prefer.
+
+    Vectors, which are floats already, keep their values.
+    """
+    if images.is_floating_point():
+        return images.to(torch.get_default_dtype())
     return (images.to(torch.get_default_dtype()) / 255).contiguous(
         memory_format=torch.channels_last
     )
-
-
-def _check_indices(
-    what: str, indices: Tensor | None, of: str, names: tuple[str, ...], samples: int
-) -> None:
-    if indices is None:
-        if names:
-            raise ValueError(f"{of} without {what}: give both or neither")
-        return
-    if indices.dtype != torch.int64 or indices.shape != (samples,):
-        raise ValueError(
-            f"{what} must be int64 ({samples},), not {indices.dtype} {tuple(indices.shape)}"
-        )
-    if samples and not 0 <= int(indices.min()) <= int(indices.max()) < len(names):
-        raise ValueError(
-            f"{what} must lie in [0, {len(names)}), the number of {of}, "
-            f"not in [{int(indices.min())}, {int(indices.max())}]"
-        )

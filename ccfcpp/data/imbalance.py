@@ -3,7 +3,7 @@
 import torch
 
 from ccfcpp.core.errors import UsageError
-from ccfcpp.data.images import ImageData, random_part
+from ccfcpp.data.images import S, random_part
 
 
 def long_tailed_sizes(largest: int, classes: int, imbalance: float) -> list[int]:
@@ -17,7 +17,7 @@ def long_tailed_sizes(largest: int, classes: int, imbalance: float) -> list[int]
     return [max(1, round(largest * imbalance ** (-c / last))) for c in range(classes)]
 
 
-def long_tailed(data: ImageData, imbalance: float, generator: torch.Generator) -> ImageData:
+def long_tailed(data: S, imbalance: float, generator: torch.Generator) -> S:
     """Return a random part of the images, with ``long_tailed_sizes`` of the classes.
 
     The first class keeps as many images as the smallest one has, so that no class runs short.

@@ -111,7 +111,7 @@ def _test_mask(test: _Array, samples: int, where: str) -> torch.Tensor:
 
 
 def index_names(
-    names: _Array | None, samples: int, where: str, what: str
+    names: _Array | None, samples: int, where: str, what: str, unit: str = "image"
 ) -> tuple[torch.Tensor | None, tuple[str, ...]]:
     """Number the sorted distinct names of samples, integers or strings of shape `(samples,)`.
 
@@ -131,7 +131,7 @@ def index_names(
     if names.shape != (samples,):
         raise UsageError(
             f"{where}: {what} have shape {names.shape}, but must have ({samples},), "
-            "one for each image"
+            f"one for each {unit}"
         )
     if names.dtype.kind == "S":
         names = np.char.decode(names.view(np.ndarray), "utf-8", "replace")

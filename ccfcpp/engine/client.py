@@ -1,4 +1,4 @@
-"""A client: its images and what it remembers."""
+"""A client: its images or vectors, and what it remembers."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -16,7 +16,8 @@ class Client:
     Attributes:
         id: The client's number; it seeds the client's random numbers.
         name: What reports call it.
-        images: uint8 tensor of shape (samples, channels, height, width).
+        images: Its samples: uint8 images of shape (samples, channels, height, width), or vectors,
+            floats of shape (samples, d).
         labels: int64 tensor of shape (samples,), where the system learns from labels.
         memory: What the client keeps from round to round, such as optimizer moments. It is saved
             with the checkpoint and travels nowhere. A new memory counts once the server has

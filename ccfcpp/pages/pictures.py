@@ -34,6 +34,8 @@ _CAPTIONS = {
 def _drawn(run: Run, name: str) -> Drawn:
     if not run.clusters_images:
         raise CannotDrawError("a classifier has no centroids")
+    if run.seen.images.ndim != 4:
+        raise CannotDrawError("vectors are no pictures")
     far = name == "farthest"
     found, centroids = run.found, run.seen.centroids
     assert centroids is not None  # Without centroids no cluster is known.

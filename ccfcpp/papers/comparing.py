@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ccfcpp.clustering.config import ClusterConfig
-from ccfcpp.clustering.methods import METHODS
+from ccfcpp.clustering.methods import METHODS, check_takes
 from ccfcpp.core.config import Tree
 from ccfcpp.core.config_layers import flatten, resolve
 from ccfcpp.core.errors import UsageError
+from ccfcpp.core.kinds import kind_of
+from ccfcpp.data.registry import DATASETS
 from ccfcpp.runs.given import Given, as_tree, take_lists
 from ccfcpp.runs.paths import Json, RunPaths, new_path, required_out
 
@@ -61,7 +64,7 @@ def compare(
 
     given, axes = take_lists(ClusterConfig, Given.of(settings))
     place = None if out is None else Path(out)
-    study = opened(given, axes, seeds, place, resume, baseline)
+    study = opened(given, axes, seeds, place, resume, baseline, say=warnings.warn)
     if jobs == 1:
         study.run(
             ClusteringExperiment,
@@ -82,6 +85,8 @@ def opened(
     out: Path | None,
     resume: bool,
     baseline: str | None = None,
+    *,
+    say: Callable[[str], None],
 ) -> Study[ClusterConfig]:
     """Start a comparison, or go on with one and add what it does not have yet.
 
@@ -92,6 +97,7 @@ def opened(
         out: Folder of the study.
         resume: Whether the study is there.
         baseline: Method with which the others are compared.
+        say: Called with a line that names methods which do not take the data.
 
     Raises:
         UsageError: A setting does not fit, has no effect, or would change runs that there are.
@@ -106,7 +112,7 @@ def opened(
         path = required_out(out)
         study = reopened(path, ClusterConfig, plan_comparison, given, axes, seeds)
     else:
-        order = _order(given.above(BESIDE_PUBLISHED), axes, seeds)
+        order = _order(given.above(BESIDE_PUBLISHED), axes, seeds, say)
         runs = plan_comparison(order)
         path = out or new_path("comparison", runs[0].config.dataset)
         RunPaths(path).refuse_if_taken()
@@ -126,7 +132,7 @@ def tabulated(study: Study[ClusterConfig]) -> Comparison:
     return found
 
 
-def _order(given: Given, axes: Grid, seeds: int) -> Order:
+def _order(given: Given, axes: Grid, seeds: int, say: Callable[[str], None]) -> Order:
     """Return the order of a new comparison: of all methods and skews where none are given."""
     from ccfcpp.runs.grids import Order
 
@@ -136,12 +142,26 @@ def _order(given: Given, axes: Grid, seeds: int) -> Order:
         if key in values:
             single[key] = [values.pop(key)]
     grid: dict[str, Sequence[object]] = {"method": list(METHODS), **single, **axes}
-    kind = resolve(ClusterConfig, "cluster", *given.files, as_tree(values)).partition.kind
+    config = resolve(ClusterConfig, "cluster", *given.files, as_tree(values))
+    grid["method"] = _that_take(config.dataset, [str(name) for name in grid["method"]], say)
+    kind = config.partition.kind
     if kind == "skew":
         grid = {"method": grid.pop("method"), "partition.p": ALL_SKEWS, **grid}
     elif "partition.p" in grid:
         raise UsageError(f"partition.p has no effect on partition.kind = {kind!r}: leave it out")
     return Order(given.files, as_tree(values), [grid], seeds)
+
+
+def _that_take(dataset: str, methods: Sequence[str], say: Callable[[str], None]) -> list[str]:
+    """Return the methods that cluster the data; those that are left out are named in one line."""
+    kind = "images" if dataset in DATASETS else kind_of(dataset) or "images"
+    # An unknown name is refused with the nearest known one where the runs are planned.
+    chosen = [name for name in methods if name not in METHODS or kind in METHODS[name].takes]
+    if not chosen:
+        check_takes(methods[0], kind, dataset)
+    if left := [name for name in methods if name not in chosen]:
+        say(f"left out, since they take no {kind}: {', '.join(left)}")
+    return chosen
 
 
 def _check(runs: Sequence[Planned[ClusterConfig]]) -> None:

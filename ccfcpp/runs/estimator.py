@@ -1,12 +1,13 @@
-"""Common base of the estimators with scikit-learn's interface, for images in memory."""
+"""Common base of the estimators with scikit-learn's interface, for samples in memory."""
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
+from sklearn.utils import check_random_state
 
 from ccfcpp.core.config import Tree
 from ccfcpp.core.errors import UsageError
@@ -17,16 +18,19 @@ from ccfcpp.runs.given import Given
 from ccfcpp.runs.pipeline import M, Pipeline
 
 E = TypeVar("E", bound=AnyExperiment)
-Names = NDArray[np.integer | np.str_]
-"""A name or a number for each image."""
+Names = NDArray[np.integer | np.str_ | np.object_]
+"""A name or a number for each sample."""
+AUTO = "auto"
+"""The method that suits the data."""
 
 
 class FederatedEstimator(BaseEstimator):  # type: ignore[misc] # no types there
-    """Federated learning over clients that hold the given images.
+    """Federated learning over clients that hold the given samples.
 
     Args:
         method: A method's name, as ``--method`` of the command takes it.
-        random_state: Seed of all random numbers.
+        random_state: Seed of all random numbers; a generator draws one, and None a new one for
+            each fit.
         device: ``auto``, ``cpu`` or ``cuda``.
         settings: Other sections of the configuration, as a nested mapping.
     """
@@ -35,7 +39,7 @@ class FederatedEstimator(BaseEstimator):  # type: ignore[misc] # no types there
         self,
         *,
         method: str,
-        random_state: int = 0,
+        random_state: int | np.random.RandomState | None = 0,
         device: str = "auto",
         settings: Mapping[str, object] | None = None,
     ) -> None:
@@ -55,34 +59,50 @@ class FederatedEstimator(BaseEstimator):  # type: ignore[misc] # no types there
             )
         return data
 
+    @property
+    def _seed(self) -> int:
+        state = self.random_state
+        if isinstance(state, int | np.integer) and not isinstance(state, bool):
+            return int(state)
+        if state is None:
+            return int(np.random.default_rng().integers(2**31))
+        return int(check_random_state(state).randint(2**31 - 1))
+
     def _experiment(
         self,
         pipeline: Pipeline[M, E],
-        data: ImageData,
-        clients: Names,
+        data: Any,
+        clients: Names | None,
         fixed: Tree,
         suited: Tree | None = None,
+        source: str = "./images",
     ) -> E:
-        """Make the experiment on images in memory.
+        """Make the experiment on samples in memory.
 
         Args:
             pipeline: The kind of run.
-            data: The images.
-            clients: Of shape (n,): the client that holds each image.
+            data: The images, or vectors.
+            clients: Of shape (n,): the client that holds each sample; None: one holds all.
             fixed: Settings that follow from the estimator's other arguments.
-            suited: Settings that suit the images, under those that the user gave.
+            suited: Settings that suit the samples, under those that the user gave.
+            source: A path that stands for the kind of data.
         """
-        fixed = fixed | {
-            "dataset": "./images",
-            "method": self.method,
-            "seed": self.random_state,
-            "device": self.device,
-        }
+        fixed = fixed | {"dataset": source, "seed": self._seed, "device": self.device}
+        if self.method != AUTO:
+            fixed["method"] = self.method
         settings = dict(self.settings or {})
-        if taken := sorted({key.partition(".")[0] for key in settings} & fixed.keys()):
+        if taken := sorted({key.partition(".")[0] for key in settings} & {*fixed, "method"}):
             raise UsageError(
                 f"settings hold {', '.join(taken)}: give them by the arguments instead"
             )
         config = pipeline.resolved(Given.of(settings).above(fixed), suited)
-        owners, names = index_names(np.asarray(clients), len(data), "fit", "clients")
-        return pipeline.make(config, replace(data, owners=owners, owner_names=names))
+        names = np.zeros(len(data), int) if clients is None else _plain(np.asarray(clients))
+        owners, owner_names = index_names(names, len(data), "fit", "clients", data.unit)
+        return pipeline.make(config, replace(data, owners=owners, owner_names=owner_names))
+
+
+def _plain(names: NDArray[Any]) -> NDArray[Any]:
+    """Return strings in an array of Python objects, as pandas has them, as an array of strings."""
+    if names.dtype == object and all(isinstance(name, str) for name in names.flat):
+        return names.astype(str)
+    return names

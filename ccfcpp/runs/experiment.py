@@ -15,7 +15,7 @@ from ccfcpp.core.config import MethodConfig
 from ccfcpp.core.errors import StoppedError
 from ccfcpp.core.profiling import section
 from ccfcpp.core.randomness import Randomness
-from ccfcpp.data import ImageData
+from ccfcpp.data.images import Samples
 from ccfcpp.engine.algorithm import Algorithm, Crew, Epilogue
 from ccfcpp.engine.availability import Availability
 from ccfcpp.engine.checkpoint import load_checkpoint
@@ -51,7 +51,7 @@ class Snapshot:
     """Results of a state on images: all of them, or those for testing.
 
     Attributes:
-        images: uint8 of shape (images, channels, height, width).
+        images: uint8 of shape (images, channels, height, width), or vectors (vectors, d).
         representations: Floats of shape (images, dimensions); None where images have no common
             space.
         found: The cluster, or the predicted class, of each image; None where it is not known yet.
@@ -96,7 +96,7 @@ class Experiment(ABC, Generic[State]):
     """
 
     images_key: ClassVar[str] = "data.images"
-    data: ImageData
+    data: Samples
     parts: list[Tensor]
     absent_names: list[str]
     clients: list[Client]

@@ -20,7 +20,6 @@ from ccfcpp.runs.paths import RunPaths, new_path, required_out
 from ccfcpp.runs.tracking import check_tracker
 
 if TYPE_CHECKING:
-    from ccfcpp.data import ImageData
     from ccfcpp.runs.experiment import AnyExperiment
     from ccfcpp.runs.folder import RunFolder
     from ccfcpp.runs.paths import Summary
@@ -74,10 +73,10 @@ class Pipeline(Generic[M, E]):
 
     command: str
     kind: type[M]
-    make: Callable[[M, ImageData | None], E]
+    make: Callable[[M, Any], E]
     label: Callable[[M], str]
     rounds: Callable[[M], tuple[str, str]]
-    suited: Callable[[M], tuple[ImageData, Tree] | None] = lambda config: None
+    suited: Callable[[M], tuple[Any, Tree] | None] = lambda config: None
     guesses: Callable[[M], Sequence[Tree]] = lambda config: ()
 
     def resolved(self, given: Given, suited: Tree | None = None) -> M:

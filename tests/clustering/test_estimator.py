@@ -1,16 +1,26 @@
 import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from scipy import sparse
 from sklearn.base import clone
 from sklearn.datasets import load_digits
+from sklearn.exceptions import NotFittedError
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from ccfcpp.clustering.estimator import FederatedClustering
-from ccfcpp.clustering.methods import METHODS
+from ccfcpp.clustering.methods import METHODS, taking
+from ccfcpp.core.config import Tree
 from ccfcpp.core.config_layers import flatten
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.relevance import Heeded
 from tests.support.clustering import TINY, digits, tiny
+from tests.support.command import succeeded
 
 SETTINGS = {
     "training": {"rounds": 1, "pretrain_rounds": 1},
@@ -83,8 +93,8 @@ def test_settings_that_a_method_does_not_heed_are_refused() -> None:
     [
         (IMAGES / 255, CLIENTS, "must be uint8"),
         (IMAGES, CLIENTS[:5], "one for each image"),
-        (IMAGES, CLIENTS.astype(object), "integers or strings"),
-        (IMAGES[0], CLIENTS, "shape"),
+        (IMAGES, np.array([1, "a"] * 60, dtype=object), "integers or strings"),
+        (IMAGES[..., None, None], CLIENTS, "shape"),
     ],
 )
 def test_arrays_that_do_not_fit(images: np.ndarray, clients: np.ndarray, expected: str) -> None:
@@ -107,9 +117,157 @@ def test_the_estimator_takes_every_method(method: str) -> None:
     model.fit(images, clients=np.array(["a", "b", "c"]).repeat(30))
     assert np.array_equal(model.predict(images[7:9]), model.labels_[7:9])
     assert model.cluster_centers_.shape[0] <= 3
+    distances = model.transform(images[:7])
+    assert distances.shape == (7, len(model.cluster_centers_))
+    assert model.score(images) <= 0
+    assert hasattr(model, "predict_proba") == METHODS[method].soft
 
 
 def test_a_method_that_there_is_not_is_one_line() -> None:
     images = np.zeros((4, 8, 8), np.uint8)
     with pytest.raises(UsageError, match="method = nope is refused"):
         FederatedClustering(2, method="nope").fit(images, clients=np.arange(4) % 2)
+
+
+VECTORS = load_digits().data[:120]
+SMALL: dict[str, Tree] = {
+    "fed-scan": {"scan": {"steps": 6, "steps_per_round": 3, "batch": 40, "hidden": 8, "latent": 4}},
+}
+"""Settings of a system's run of a second."""
+
+
+def of_vectors(method: str = "auto", **arguments: Any) -> FederatedClustering:
+    return FederatedClustering(4, method=method, settings=SMALL.get(method), **arguments)
+
+
+def expected_to_fail(estimator: FederatedClustering) -> dict[str, str]:
+    """Checks of scikit-learn that cannot hold, with the reason."""
+    if not hasattr(estimator, "predict_proba") or estimator.method == "auto":
+        return {}
+    reason = "it looks for a classifier's tags in all that has predict_proba"
+    return dict.fromkeys(("check_estimator_sparse_array", "check_estimator_sparse_matrix"), reason)
+
+
+@parametrize_with_checks(
+    [FederatedClustering(), of_vectors("fed-em"), of_vectors("fed-fcm")],
+    expected_failed_checks=expected_to_fail,
+)  # type: ignore[untyped-decorator] # no types there
+def test_it_is_an_estimator_of_scikit_learn(
+    estimator: FederatedClustering, check: Callable[[Any], None]
+) -> None:
+    check(estimator)
+
+
+@pytest.mark.parametrize("method", taking("vectors"))
+def test_vectors_of_every_system(method: str, tmp_path: Path) -> None:
+    model = of_vectors(method).fit(VECTORS, clients=CLIENTS)
+    assert model.n_features_in_ == 64
+    assert np.array_equal(model.predict(VECTORS[5:9]), model.labels_[5:9])
+    assert model.transform(VECTORS).shape == (120, len(model.cluster_centers_))
+    stored = pickle.dumps(model)
+    assert VECTORS[:40].tobytes() not in stored
+    model.save(tmp_path / "model")
+    for again in (pickle.loads(stored), FederatedClustering.load(tmp_path / "model")):  # noqa: S301
+        assert np.array_equal(again.predict(VECTORS), model.labels_)
+        assert np.array_equal(again.labels_, model.labels_)
+        assert again.get_params() == model.get_params()
+        assert (again.n_iter_, again.n_features_in_) == (model.n_iter_, 64)
+        if METHODS[method].soft:
+            shares = again.predict_proba(VECTORS)
+            assert np.array_equal(shares.argmax(axis=1), model.labels_)
+            np.testing.assert_allclose(shares.sum(axis=1), 1, atol=1e-5)
+
+
+def test_a_saved_model_serves_the_command(tmp_path: Path) -> None:
+    model = of_vectors().fit(VECTORS, clients=CLIENTS)
+    model.save(tmp_path / "model")
+    np.save(tmp_path / "new.npy", VECTORS[:9])
+    out = tmp_path / "clusters.csv"
+    succeeded("predict", str(tmp_path / "model"), str(tmp_path / "new.npy"), "--out", str(out))
+    lines = out.read_text().splitlines()
+    assert lines == ["row,cluster", *(f"{n},{own}" for n, own in enumerate(model.labels_[:9]))]
+    with pytest.raises(UsageError, match=r"taken|holds|empty"):
+        model.save(tmp_path / "model")
+
+
+@pytest.mark.parametrize("content", [None, b"nonsense"])
+def test_what_is_no_saved_model_is_one_line(tmp_path: Path, content: bytes | None) -> None:
+    if content:
+        (tmp_path / "estimator.safetensors").write_bytes(content)
+    with pytest.raises(UsageError, match="holds no saved FederatedClustering"):
+        FederatedClustering.load(tmp_path)
+
+
+def test_one_client_holds_all_where_none_are_named() -> None:
+    alone = of_vectors().fit(VECTORS).labels_
+    assert np.array_equal(alone, of_vectors().fit(VECTORS, clients=np.zeros(120, int)).labels_)
+    assert small().fit(IMAGES).labels_.shape == (120,)
+
+
+def test_strings_in_an_array_of_objects_name_clients() -> None:
+    named = of_vectors().fit(VECTORS, clients=CLIENTS.astype(object)).labels_
+    assert np.array_equal(named, of_vectors().fit(VECTORS, clients=CLIENTS).labels_)
+
+
+@pytest.mark.parametrize("kind", [sparse.csr_matrix, sparse.coo_array, np.asarray, list])
+def test_forms_of_vectors(kind: Callable[[Any], Any]) -> None:
+    wanted = of_vectors().fit(VECTORS, clients=CLIENTS)
+    found = of_vectors().fit(kind(VECTORS), clients=CLIENTS)
+    assert np.array_equal(found.labels_, wanted.labels_)
+    assert np.array_equal(found.predict(kind(VECTORS[:4])), wanted.labels_[:4])
+
+
+def test_data_frames_name_their_columns() -> None:
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame(VECTORS, columns=[f"pixel {n}" for n in range(64)])
+    model = of_vectors().fit(frame, clients=pandas.Series(CLIENTS))
+    assert list(model.feature_names_in_[:2]) == ["pixel 0", "pixel 1"]
+    assert np.array_equal(model.predict(frame), model.labels_)
+    with pytest.raises(ValueError, match="feature names"):
+        model.predict(frame[frame.columns[::-1]])
+
+
+def test_it_works_in_a_pipeline_and_with_column_names_out() -> None:
+    pipeline = make_pipeline(StandardScaler(), of_vectors())
+    found = pipeline.fit_predict(VECTORS, federatedclustering__clients=CLIENTS)
+    assert np.array_equal(found, pipeline.predict(VECTORS))
+    assert pipeline.get_feature_names_out()[0] == "federatedclustering0"
+
+
+def test_missing_values_are_filled_in_where_that_is_asked_for() -> None:
+    gaps = VECTORS.copy()
+    gaps[::7, 20] = np.nan
+    with pytest.raises(ValueError, match="NaN"):
+        of_vectors().fit(gaps)
+    model = FederatedClustering(4, settings={"vectors": {"missing": "mean"}}).fit(gaps)
+    assert np.array_equal(model.predict(gaps), model.labels_)
+
+
+@pytest.mark.parametrize("k", ["3", True, 2.0, 0, None])
+def test_numbers_of_clusters_that_are_none(k: Any) -> None:
+    with pytest.raises(UsageError, match=r"n_clusters = .* is refused"):
+        FederatedClustering(k).fit(VECTORS)
+
+
+@pytest.mark.parametrize("call", ["predict", "transform", "score", "predict_proba"])
+def test_before_a_fit_there_is_no_model(call: str) -> None:
+    with pytest.raises(NotFittedError):
+        getattr(FederatedClustering(), call)(VECTORS)
+
+
+def test_random_states() -> None:
+    first, again = (of_vectors(random_state=np.random.RandomState(3)) for _ in range(2))
+    assert np.array_equal(first.fit(VECTORS).labels_, again.fit(VECTORS).labels_)
+    assert of_vectors(random_state=None).fit(VECTORS).labels_.shape == (120,)
+
+
+def test_a_model_of_images_takes_no_vectors_and_the_other_way_round() -> None:
+    with pytest.raises(UsageError, match="fitted to images"):
+        small().fit(IMAGES).predict(VECTORS)
+    with pytest.raises(UsageError, match="fitted to vectors"):
+        of_vectors().fit(VECTORS).predict(IMAGES)
+
+
+def test_a_system_of_images_refuses_vectors() -> None:
+    with pytest.raises(UsageError, match=r"ccfc\+\+ does not cluster vectors.*take one of km"):
+        of_vectors("ccfc++").fit(VECTORS)

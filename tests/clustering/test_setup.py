@@ -14,6 +14,7 @@ from ccfcpp.core.config import Tree
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.data import ImageData
+from ccfcpp.data.images import Samples
 from ccfcpp.data.imbalance import long_tailed_sizes
 from ccfcpp.data.partition import dirichlet_partition
 from tests.support.clustering import digits, tiny
@@ -37,16 +38,16 @@ def test_a_part_of_the_images_is_alike_for_every_seed() -> None:
     configs = [tiny("km", {"data": {"images": 60}, "seed": seed}) for seed in (0, 1)]
     first, second = map(load_data, configs)
     assert len(first) == 60
-    assert torch.equal(first.images, second.images)
+    assert torch.equal(first.values, second.values)
     assert first.labels is not None
     images, labels = digits()
-    places = [int((images == image).flatten(1).all(1).nonzero()[0]) for image in first.images]
+    places = [int((images == image).flatten(1).all(1).nonzero()[0]) for image in first.values]
     assert places == sorted(places)
     assert torch.equal(labels[places], first.labels)
     assert len(load_data(tiny("km", {"data": {"images": 5000}}))) == 1797
 
 
-def sizes_of(data: ImageData) -> list[int]:
+def sizes_of(data: Samples) -> list[int]:
     assert data.labels is not None
     return torch.bincount(data.labels, minlength=10).tolist()
 
@@ -57,9 +58,9 @@ def test_an_imbalance_is_of_the_images_that_are_used_and_alike_for_every_seed() 
         tiny("km", {"data": {"images": 600, "imbalance": 5}, "seed": seed}) for seed in (0, 1)
     ]
     first, second = map(load_data, configs)
-    assert torch.equal(first.images, second.images)
+    assert torch.equal(first.values, second.values)
     assert sizes_of(first) == long_tailed_sizes(min(sizes_of(some)), 10, 5)
-    assert all((some.images == image).flatten(1).all(1).any() for image in first.images)
+    assert all((some.values == image).flatten(1).all(1).any() for image in first.values)
     # Of all 1,797 digits the smallest class has 174.
     assert sizes_of(load_data(tiny("km", {"data": {"imbalance": 5}})))[0] == 174
 
@@ -70,7 +71,7 @@ def test_without_an_imbalance_classes_are_as_they_are(images: int | None) -> Non
         load_data(tiny("km", {"data": {"images": images} | more}))
         for more in ({}, {"imbalance": 1})
     )
-    assert torch.equal(plain.images, balanced.images)
+    assert torch.equal(plain.values, balanced.values)
     assert len(plain) == (images or 1797)
 
 

@@ -8,7 +8,7 @@ from ccfcpp.core.config import Tree
 from ccfcpp.core.config_layers import merge
 from supervised.classifiers import CLASSIFIERS
 from supervised.config import ClassifyConfig
-from tests.support.every_key import Findings, Variant, examine, write_images
+from tests.support.every_key import Findings, Variant, examine, write_images, write_vectors
 
 _COMMON: Tree = {
     "device": "cpu",
@@ -34,6 +34,8 @@ _CLUSTERING: Tree = {
     "fuzzy": {"restarts": 1, "m": 1.3, "iterations": 5},
     "ffcm": {"rounds": 2},
     "feddp": {"rounds": 2, "points": 20},
+    "means": {"rounds": 3},
+    "mixture": {"rounds": 3},
     "gan": {
         "noise": 60, "generator_width": 8, "generator_channels": [4, 4], "batch_size": 16,
         "discriminator_channels": [4, 6], "discriminator_width": 8, "epochs": 2,
@@ -55,8 +57,23 @@ RELATIVES = {
     "feddp-kmeans": {"pixels", "feddp", "defence", "privacy"},
     "sda-fc-fcm": {"pixels", "fuzzy"},
     "ppfc-gan": {"gan", "dcn", "centroids", "compute"},
+    "fed-fcm": {"means", "fuzzy"},
+    "fed-em": {"mixture", "pixels"},
 }
 """Systems that differ from another one, which is tried on all keys, in some sections alone."""
+
+
+OF_VECTORS = {
+    "fed-km": {"vectors", "means", "pixels"},
+    "ffcm-avg": {"ffcm", "fuzzy"},
+    "fed-scan": {"vectors", "vector_views", "scan", "affine", "intensity"},
+}
+"""Sections that are tried on vectors."""
+
+
+@pytest.fixture(scope="module")
+def vectors(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return write_vectors(tmp_path_factory.mktemp("vectors") / "digits.npz")
 
 
 @pytest.fixture(scope="module")
@@ -74,14 +91,24 @@ def classify(images: str, method: str) -> Variant:
     return Variant(ClassifyConfig, merge(common, _CLASSIFICATION))
 
 
-def test_every_key_of_clustering(images: str) -> None:
-    findings = {}
+def test_every_key_of_clustering(images: str, vectors: str) -> None:
+    findings = of_vectors(vectors)
     for name in METHODS.own():
         if name != "ccfc":
             base, sections = cluster(images, name), RELATIVES.get(name)
             found = [key for key in base.fields if key.partition(".")[0] in (sections or ())]
             findings[name] = examine(base, found if sections else None)
     check(findings, set())
+
+
+def of_vectors(vectors: str) -> dict[str, Findings]:
+    """What comes of keys of systems on vectors."""
+    findings = {}
+    for name, sections in OF_VECTORS.items():
+        base = cluster(vectors, name, {"partition": {"clients": 2}})
+        found = [key for key in base.fields if key.partition(".")[0] in sections]
+        findings[f"{name} on vectors"] = examine(base, found)
+    return findings
 
 
 def test_ccfc_differs_from_its_successor_in_two_weights(images: str) -> None:

@@ -83,7 +83,7 @@ def test_the_server_and_each_client_keep_a_model(method: str, tmp_path: Path) ->
     config = tiny(method, {"dataset": "the clients' own images", "clusters": 3, "device": "cpu"})
     run(experiment_on(grid, config), tmp_path / "run")
     for worker in grid.workers.values():
-        images = worker.load(RunSpec(command="cluster", config={})).images
+        images = worker.load(RunSpec(command="cluster", config={})).values
         found = np.load(worker.folder / "found.npz")["found"].tolist()
         for folder in (tmp_path / "run", worker.folder):
             assert load_model(folder, "cpu").assign(images).tolist() == found

@@ -83,7 +83,7 @@ def test_spectra_of_local_models_are_those_of_plain_modules(tmp_path: Path) -> N
         assert arrays["client"].tolist() == sorted(models) == [0, 1, 2, 3]
         ranks, gaps = [], []
         for client, values in zip(arrays["client"], arrays["local"], strict=True):
-            latents = plain_latents(module, models[int(client)], experiment.data.images)
+            latents = plain_latents(module, models[int(client)], experiment.data.values)
             expected = np.linalg.svd(np.cov(latents.double().numpy().T, bias=True))[1]
             assert values == pytest.approx(expected, rel=1e-3, abs=1e-9)
             ranks.append(effective_rank(torch.from_numpy(values)))
@@ -106,7 +106,7 @@ def test_the_global_spectrum_is_that_of_the_mean_of_the_local_models(tmp_path: P
     summary = finished(experiment, tmp_path / "run", experiment.config)
     module = model_maker(experiment.config, (1, 8, 8))()
     averaged: Any = mean | counters
-    expected = spectrum(plain_latents(module, averaged, experiment.data.images))
+    expected = spectrum(plain_latents(module, averaged, experiment.data.values))
     with np.load(tmp_path / "run/spectra.npz") as arrays:
         assert arrays["global"] == pytest.approx(expected.numpy(), rel=1e-3, abs=1e-9)
     assert summary["effective_rank"] == pytest.approx(effective_rank(expected), rel=1e-3)

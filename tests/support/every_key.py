@@ -71,6 +71,11 @@ _OTHER: dict[str, object] = {
     "privacy.smallest_count": 6,
     "privacy.threshold": 5,
     "scan.last_balance": 1.0,
+    "means.tolerance": 10.0,
+    "mixture.tolerance": 0.0,
+    "vectors.client_column": "1",
+    "vectors.components": 2,
+    "vectors.label_column": "2",
     "views.blur": [1.0, 2.0],
     "views.blur_probability": 1.0,
 }
@@ -113,6 +118,19 @@ def write_images(path: Path) -> str:
     images = digits.images[:_IMAGES, None] * (135 / 16) + noise
     images *= source.uniform(0.3, 1, (_IMAGES, 1, 1, 1))
     np.savez(path, images=np.rint(images).astype(np.uint8), labels=digits.target[:_IMAGES])
+    return str(path)
+
+
+def write_vectors(path: Path) -> str:
+    """Write vectors of three classes that two clients hold, and return their path.
+
+    Columns 1 and 2 hold whole numbers, which may be names.
+    """
+    digits, numbers = load_digits(n_class=3), np.arange(_IMAGES)
+    vectors = digits.data[:_IMAGES, 19:25].copy()
+    vectors[:, 1], vectors[:, 2] = numbers % 2, numbers % 3
+    clients = numbers // (_IMAGES // 2)
+    np.savez(path, vectors=vectors, labels=digits.target[:_IMAGES], clients=clients)
     return str(path)
 
 
@@ -344,6 +362,8 @@ def _changing(variant: Variant, keys: Sequence[str]) -> Sequence[str]:
 
 def _candidates(kind: object, now: object) -> list[object]:
     """Return values that a field may take, other than the one it has."""
+    if now is None:
+        return [2]
     if get_origin(kind) is Annotated:
         return _candidates(get_args(kind)[0], now)
     if get_origin(kind) is Literal:

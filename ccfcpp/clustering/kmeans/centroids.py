@@ -113,17 +113,18 @@ def check_sums(update: ClusterSums, senders: Sequence[Member]) -> None:
         raise RefusedUpdateError(f"means lie beyond {_FARTHEST:g}")
 
 
-def cluster_means(updates: Iterable[ClusterSums], empty: Tensor) -> Tensor:
+def cluster_means(updates: Iterable[ClusterSums], empty: Tensor, least: float = 1) -> Tensor:
     """The mean of each cluster's points over all clients.
 
     Args:
         updates: At least one.
         empty: What stands for a cluster without members, of shape (k, d) or (d,).
+        least: The smallest count that is not rounding or noise: 1 where members are counted.
 
     Returns:
         Tensor of shape (k, d), in the dtype and on the device of ``empty``.
     """
     total = added_up(updates)
     counts = total.counts.unsqueeze(1)
-    means = (total.sums / counts.clamp(min=1)).to(empty)
+    means = (total.sums / counts.clamp(min=least)).to(empty)
     return torch.where(counts.to(empty.device) > 0, means, empty)

@@ -17,7 +17,12 @@ from torch import Tensor
 from ccfcpp.clustering.algorithm import ClusteringAlgorithm, Problem
 from ccfcpp.clustering.kmeans.lloyd import SumMembers
 from ccfcpp.clustering.scan.clients import Pairs, SumTransitions
-from ccfcpp.clustering.scan.config import AffineViewsConfig, IntensityViewsConfig, ScanConfig
+from ccfcpp.clustering.scan.config import (
+    AffineViewsConfig,
+    IntensityViewsConfig,
+    ScanConfig,
+    VectorViewsConfig,
+)
 from ccfcpp.clustering.scan.merging import FOLDS, OVERCLUSTERS, most_to_least
 from ccfcpp.clustering.scan.messages import (
     CENTRES,
@@ -31,7 +36,7 @@ from ccfcpp.clustering.scan.network import ClusterNetwork, ScanNetwork
 from ccfcpp.clustering.scan.objective import PREDICTIONS, program
 from ccfcpp.clustering.scan.representations import LatentSpace
 from ccfcpp.clustering.scan.server import FindCentres, MergeOverclusters, snapshot
-from ccfcpp.clustering.scan.views import Views
+from ccfcpp.clustering.scan.views import AnyViews, VectorViews, Views
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.algorithm import Crew
 from ccfcpp.engine.client import Client
@@ -69,8 +74,7 @@ class FedScan(ClusteringAlgorithm[ScanState]):
     ) -> None:
         self.problem = problem
         self.config = config_of(problem)
-        section = problem.config.section
-        self.views = Views(section(AffineViewsConfig), section(IntensityViewsConfig))
+        self.views = _views(problem)
         self.rounds = self.config.rounds
         self.make_network = make_network or partial(
             ScanNetwork, self.config, problem.image_shape, problem.clusters
@@ -220,3 +224,10 @@ class FedScan(ClusteringAlgorithm[ScanState]):
             "clusters_runner_up": most_to_least(state.evidence, fewest)[1],
             "clusters_evidence": {str(k): each for k, each in enumerate(scores, start=fewest)},
         }
+
+
+def _views(problem: Problem) -> AnyViews:
+    section = problem.config.section
+    if problem.has_vectors:
+        return VectorViews(section(VectorViewsConfig), problem.image_shape[0])
+    return Views(section(AffineViewsConfig), section(IntensityViewsConfig))

@@ -17,7 +17,7 @@ from ccfcpp.clustering.scan.messages import TRANSITIONS, Model, Trained, Transit
 from ccfcpp.clustering.scan.neighbours import FEATURES, drawn_neighbours, nearest_neighbours
 from ccfcpp.clustering.scan.objective import program
 from ccfcpp.clustering.scan.representations import LatentSpace
-from ccfcpp.clustering.scan.views import Views
+from ccfcpp.clustering.scan.views import AnyViews
 from ccfcpp.core.profiling import section
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.client import Client
@@ -42,7 +42,7 @@ class Pairs:
     """Pairs of images: whose turn it is in a step, each with one of its neighbours."""
 
     def __init__(
-        self, config: ScanConfig, views: Views, space: LatentSpace, folds: int = 1
+        self, config: ScanConfig, views: AnyViews, space: LatentSpace, folds: int = 1
     ) -> None:
         self.config = config
         self.views = views

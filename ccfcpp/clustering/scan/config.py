@@ -4,8 +4,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from ccfcpp.core.conditions import Either, Unless, UnlessText, When, WhenText
-from ccfcpp.core.config import Positive, Section, Share, Weight
+from ccfcpp.core.conditions import Either, On, Unless, UnlessText, When, WhenText
+from ccfcpp.core.config import BelowOne, Positive, Section, Share, Weight
 
 Rate = Annotated[float, Field(gt=0, le=1000)]
 """A learning rate; the bound keeps arithmetic from overflowing."""
@@ -24,11 +24,15 @@ _MINED = Either(When("scan.pairs", "neighbours"), Unless("scan.overclustering", 
 class ScanConfig(Section):
     """Fed-SCAN: its network, its steps and its objective."""
 
-    stem: Annotated[int, Field(ge=0, le=4096, multiple_of=8)] = 0
+    encoder: Annotated[Literal["mlp", "linear"], On("vectors")] = "mlp"
+    """Of vectors: a hidden layer and the latents, or the latents alone."""
+    stem: Annotated[int, Field(ge=0, le=4096, multiple_of=8), On("images")] = 0
     """Output channels of a convolution at full resolution before the others; 0 for none."""
-    widths: tuple[Annotated[int, Field(ge=8, le=4096, multiple_of=8)], ...] = (32, 64, 128)
+    widths: Annotated[
+        tuple[Annotated[int, Field(ge=8, le=4096, multiple_of=8)], ...], On("images")
+    ] = (32, 64, 128)
     """Output channels of the convolutions, each of which halves the resolution."""
-    hidden: Positive = 256
+    hidden: Annotated[Positive, Unless("scan.encoder", "linear")] = 256
     latent: Positive = 256
     normalisation: Literal["batch", "layer"] = "batch"
     """Of the latents: over the batches of all clients, or of each image by itself, which needs two
@@ -59,7 +63,7 @@ class ScanConfig(Section):
     """Of gradients on their way to the server: as they are, or in 16 bits."""
     first_neighbours: Annotated[Literal["pixels", "centred", "gradients"], _MINED] = "pixels"
     """By what the first neighbours are alike: the pixels, the pixels without their mean over the
-    client, or histograms of oriented gradients."""
+    client, or histograms of oriented gradients. Of vectors ``pixels`` are their numbers."""
     first_weight: Annotated[Weight, _MINED] = 0.0
     """Of these beside the latents when neighbours are found anew; 0: of the latents alone."""
     pairs: Literal["neighbours", "views"] = "neighbours"
@@ -94,6 +98,15 @@ class ScanConfig(Section):
     def rounds(self) -> int:
         """Rounds that the steps take."""
         return -(-self.steps // self.steps_per_round)
+
+
+class VectorViewsConfig(Section):
+    """Random changes of vectors, which have no other views; 0 is none."""
+
+    noise: Weight = 0.0
+    """Standard deviation of the noise that is added to each number."""
+    dropped: BelowOne = 0.0
+    """Share of the numbers that become 0, which is the mean of a scaled column."""
 
 
 class AffineViewsConfig(Section):

@@ -69,6 +69,20 @@ class ScanBackbone(nn.Sequential):
         self.features = config.hidden
 
 
+class VectorBackbone(nn.Sequential):
+    """A hidden layer with LayerNorm, or nothing for a linear encoder.
+
+    Attributes:
+        features: How many numbers it gives for a vector.
+    """
+
+    def __init__(self, config: ScanConfig, d: int) -> None:
+        hidden = config.hidden
+        layers = [nn.Linear(d, hidden), nn.LayerNorm(hidden), nn.ReLU()]
+        super().__init__(*(layers if config.encoder == "mlp" else ()))
+        self.features = hidden if config.encoder == "mlp" else d
+
+
 class ScanNetwork(ClusterNetwork):
     """The backbone, latents, a head.
 
@@ -79,7 +93,11 @@ class ScanNetwork(ClusterNetwork):
     def __init__(self, config: ScanConfig, image_shape: Sequence[int], clusters: int) -> None:
         super().__init__()
         # A bias would be taken away again by the normalisation of the latents.
-        backbone = ScanBackbone(config, image_shape)
+        backbone: ScanBackbone | VectorBackbone = (
+            VectorBackbone(config, image_shape[0])
+            if len(image_shape) == 1
+            else ScanBackbone(config, image_shape)
+        )
         layers = [*backbone, nn.Linear(backbone.features, config.latent, bias=False)]
         pooled = config.normalisation == "batch"
         norm = (
@@ -92,7 +110,7 @@ class ScanNetwork(ClusterNetwork):
         self.latent_norm = f"encoder.{len(self.encoder) - 1}" if pooled else None
 
     def forward(self, images: Tensor) -> Tensor:
-        """Normalised latents z: (batch, channels, height, width) to (batch, d)."""
+        """Normalised latents z (batch, d) of images (batch, channels, height, width) or vectors."""
         latents: Tensor = self.encoder(images)
         return latents
 

@@ -48,7 +48,7 @@ class Latents(Generic[Network]):
 
     @torch.no_grad()
     def _compute(self, state: Model, images: Tensor) -> Tensor:
-        network, size = self.load(state), forward_batch(images[0, 0].numel())
+        network, size = self.load(state), forward_batch(images[:1].numel() // images.shape[1])
         return torch.cat([network(to_float(part)) for part in torch.split(images, size)])
 
 

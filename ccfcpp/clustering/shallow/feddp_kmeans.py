@@ -297,7 +297,7 @@ class FedDPKMeans(PixelClustering[FedDPState]):
         # As if images of length 1 had the same variance along all axes.
         variances = torch.full((axes,), 1 / axes, dtype=torch.float64, device=device)
         points = _points(self.config.points, given, frame, variances, randomness)
-        return FedDPState(frame, points, points[: self.problem.clusters], given=given)
+        return FedDPState(frame, points, points[: self.problem.clusters].clone(), given=given)
 
     def _given(self, randomness: Randomness) -> Tensor | None:
         """The server's images as rows, of which no label is used."""

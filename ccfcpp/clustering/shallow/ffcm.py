@@ -16,6 +16,7 @@ from ccfcpp.clustering.kmeans.centroids import check_near, required_centroids
 from ccfcpp.clustering.kmeans.config import FuzzyConfig
 from ccfcpp.clustering.kmeans.fuzzy import fuzzy_c_means
 from ccfcpp.clustering.kmeans.server import kmeans
+from ccfcpp.clustering.kmeans.start import SumCells, start_works
 from ccfcpp.clustering.shallow.config import FFCMConfig
 from ccfcpp.clustering.shallow.pixels import CentroidState, PixelClustering, PixelRule
 from ccfcpp.core.profiling import section
@@ -23,6 +24,8 @@ from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.algorithm import Crew
 from ccfcpp.engine.client import Client, Member
 from ccfcpp.engine.exchange import (
+    AnyClientWork,
+    AnyServerWork,
     ClientSide,
     ClientWork,
     Exchange,
@@ -137,23 +140,31 @@ class FFCM(PixelClustering[CentroidState], ServerWork[CentroidState, CentroidSta
         return state.moved <= self.choices.tolerance
 
     def initial_state(self, randomness: Randomness) -> CentroidState:
-        """Draw each coordinate of the centroids uniformly from [0, 1]."""
+        """Draw coordinates of centroids uniformly from [0, 1]; those of vectors come later."""
+        if self.problem.has_vectors:
+            return CentroidState()
         shape = (self.problem.clusters, self.rule.dimensions)
         drawn = torch.rand(shape, generator=randomness.generator("centroids"))
         return CentroidState(drawn.to(self.problem.device))
 
-    def exchanges(self, number: int, state: CentroidState) -> Sequence["FFCM"]:
-        """One exchange in each round."""
-        return [self]
+    def exchanges(self, number: int, state: CentroidState) -> Sequence[AnyServerWork]:
+        """One exchange in each round; of vectors, which may lie anywhere, after a start by sums."""
+        problem = self.problem
+        if number > 0 or not problem.has_vectors:
+            return [self]
+        return [*start_works(problem.clusters, self.rule.dimensions, problem.samples), self]
 
     def client_side(self, crew: Crew) -> ClientSide:
         """Fuzzy c-means at each client."""
         choices = self.problem.config.section(FuzzyConfig)
-        return ClientSide.of(LocalFuzzyCMeans(self.rule, choices, crew.least))
+        works: list[AnyClientWork] = [LocalFuzzyCMeans(self.rule, choices, crew.least)]
+        if self.problem.has_vectors:
+            works.append(SumCells(self.rule.exact_points, crew))
+        return ClientSide.of(*works)
 
     def broadcast(self, state: CentroidState) -> CentroidState:
         """Send the global centroids to the clients."""
-        return CentroidState(state.centroids)
+        return CentroidState(required_centroids(state.centroids).float())
 
     def form(self, message: CentroidState) -> Form:
         """A centroid and its support for each that went down."""
@@ -174,7 +185,7 @@ class FFCM(PixelClustering[CentroidState], ServerWork[CentroidState, CentroidSta
         self, state: CentroidState, updates: Iterable[FuzzyUpdate], randomness: Randomness
     ) -> tuple[CentroidState, Figures]:
         """Combine the local centroids; the figures report how far the global ones moved."""
-        before = required_centroids(state.centroids)
+        before = required_centroids(state.centroids).float()
         received = list(updates)
         local = torch.stack([update.centroids for update in received])
         supports = torch.stack([update.supports for update in received])

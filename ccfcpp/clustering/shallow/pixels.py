@@ -26,10 +26,12 @@ class CentroidState:
     Attributes:
         centroids: Global centroids of shape (at most k, pixels); None before the first ones.
         moved: Distance that they moved in the last round; None before the second round.
+        cells: While a start is looked for: the codebook's cells (``kmeans.start``).
     """
 
     centroids: Tensor | None = None
     moved: float | None = None
+    cells: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -58,13 +60,19 @@ class PixelRule:
         """Scale pixels to [0, 1], or each image to a vector of length 1.
 
         Args:
-            images: uint8 of shape (samples, channels, height, width).
+            images: uint8 of shape (samples, channels, height, width), or vectors (samples, d).
 
         Returns:
-            float32 of shape (samples, pixels).
+            float32 of shape (samples, pixels); of vectors the same, of shape (samples, d).
         """
         pixels = to_float(images).flatten(1)
         return F.normalize(pixels, dim=1) if self.config.normalise else pixels
+
+    def exact_points(self, images: Tensor) -> Tensor:
+        """The same, but vectors keep their precision."""
+        if not images.is_floating_point():
+            return self.points(images)
+        return F.normalize(images, dim=1) if self.config.normalise else images
 
     def assign(self, images: Tensor, centroids: Tensor) -> Tensor:
         """Assign each image to a centroid, int64 of shape (samples,)."""
@@ -94,6 +102,6 @@ class PixelClustering(ClusteringAlgorithm[Known]):
         """Map images to points, of shape (samples, pixels); None before there are centroids."""
         return None if state.centroids is None else self.rule.points(holder.images)
 
-    def delivery(self, state: Known) -> CentroidState:
+    def delivery(self, state: Known) -> object:
         """Deliver the global centroids."""
         return CentroidState(state.centroids)

@@ -25,6 +25,7 @@ K_FED = System(
     make=late("ccfcpp.clustering.shallow.k_fed", "KFed"),
     sections={"pixels": PixelsConfig, "centroids": CentroidConfig, "kfed": KFedConfig},
     ignores=(*FOR_REPRESENTATIONS, "centroids.restarts", "compute", "defence.weight"),
+    takes=("images", "vectors"),
     summary="one-shot k-means of clients that hold few clusters each",
 )
 FFCM_AVG = System(
@@ -35,6 +36,7 @@ FFCM_AVG = System(
     sections=_FUZZY,
     ignores=("fuzzy.restarts", "compute"),
     rounds="ffcm.rounds",
+    takes=("images", "vectors"),
     summary="fuzzy c-means at the clients; the server takes means",
 )
 FFCM_KM = System(
@@ -45,6 +47,7 @@ FFCM_KM = System(
     sections=_FUZZY,
     ignores=("fuzzy.restarts", "compute", "defence.weight"),
     rounds="ffcm.rounds",
+    takes=("images", "vectors"),
     summary="fuzzy c-means at the clients; the server runs k-means",
 )
 FEDDP_KMEANS = System(

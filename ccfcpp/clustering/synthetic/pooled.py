@@ -75,7 +75,7 @@ class ImagesUpdate:
 
     Attributes:
         client: The client's number.
-        images: uint8 of shape (images, channels, height, width).
+        images: uint8 of shape (images, channels, height, width), or vectors, float32 (vectors, d).
     """
 
     client: int
@@ -190,8 +190,12 @@ class OwnImages(ClientWork[Nothing, ImagesUpdate]):
     def local_updates(
         self, task: Task, message: Nothing, clients: Sequence[Client], randomness: Randomness
     ) -> list[ImagesUpdate]:
-        """Return all images of each client."""
-        return [ImagesUpdate(client.id, client.images) for client in clients]
+        """Return all images, or vectors, of each client."""
+        return [ImagesUpdate(client.id, _on_its_way(client.images)) for client in clients]
+
+
+def _on_its_way(samples: Tensor) -> Tensor:
+    return samples.float() if samples.is_floating_point() else samples
 
 
 class GANEpoch(ClientWork[Nothing, GANLosses]):
@@ -271,13 +275,18 @@ class Pooling(ServerWork[PooledState, Nothing, ImagesUpdate]):
     image_shape: tuple[int, ...]
     kept: int = 0
 
+    @property
+    def dtype(self) -> torch.dtype:
+        """That of images, or of vectors on their way."""
+        return torch.uint8 if len(self.image_shape) > 1 else torch.float32
+
     def broadcast(self, state: PooledState) -> Nothing:
         """Send nothing: clients need no message."""
         return Nothing()
 
     def form(self, message: Nothing) -> Form:
         """Some images of the run's shape."""
-        images = Spec(torch.uint8, (Rows(_MOST_IMAGES), *self.image_shape))
+        images = Spec(self.dtype, (Rows(_MOST_IMAGES), *self.image_shape))
         return {"client": Spec(torch.int64), "images": images}
 
     def check(self, message: Nothing, update: ImagesUpdate, senders: Sequence[Member]) -> None:

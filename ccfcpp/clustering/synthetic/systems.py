@@ -22,6 +22,7 @@ KM = System(
     sections=_K_MEANS,
     ignores=(*_IGNORES, "compute"),
     centralised=True,
+    takes=("images", "vectors"),
     summary="k-means of all clients' images in one place",
 )
 FCM = System(
@@ -32,6 +33,7 @@ FCM = System(
     sections=_FUZZY,
     ignores=(*_IGNORES, "compute"),
     centralised=True,
+    takes=("images", "vectors"),
     summary="fuzzy c-means of all clients' images in one place",
 )
 SDA_FC_KM = System(

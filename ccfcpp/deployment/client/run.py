@@ -12,15 +12,18 @@ from ccfcpp.clustering.algorithm import ClusteringAlgorithm
 from ccfcpp.clustering.certainty import certainty, columns_of
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.judging import Judging
-from ccfcpp.clustering.methods import METHODS
 from ccfcpp.clustering.model import ModelFacts
+from ccfcpp.clustering.setup import AnyData
+from ccfcpp.clustering.vectors.prepared import made
 from ccfcpp.core.config import DataConfig, MethodConfig
 from ccfcpp.core.config_layers import dump_yaml, validate, validated
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.files import save_tensors, write_whole
+from ccfcpp.core.kinds import kind_of
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.core.tables import rows_of
 from ccfcpp.data import ImageData, load
+from ccfcpp.data.tables import read_vectors
 from ccfcpp.deployment.link.algorithms import (
     COUNTS,
     Counts,
@@ -53,7 +56,7 @@ class ClientRun(ABC, Generic[Model]):
     """A client's side of a run, whose server sends a ``Model`` to count with.
 
     Attributes:
-        images: Images for training, uint8 of shape (samples, channels, height, width).
+        images: Images for training, uint8 of shape (samples, channels, height, width), or vectors.
         labels: Their classes, int64 of shape (samples,); None if the system learns without labels.
     """
 
@@ -62,7 +65,7 @@ class ClientRun(ABC, Generic[Model]):
     images: Tensor
     labels: Tensor | None = None
 
-    def __init__(self, spec: RunSpec, data: ImageData, device: torch.device) -> None:
+    def __init__(self, spec: RunSpec, data: AnyData, device: torch.device) -> None:
         self.spec = spec
         self.data = data
         self.device = device
@@ -135,15 +138,20 @@ class ClusteringRun(ClientRun[object]):
     config: ClusterConfig
     algorithm: ClusteringAlgorithm[Any]
 
-    def __init__(self, spec: RunSpec, data: ImageData, device: torch.device) -> None:
+    def __init__(self, spec: RunSpec, data: AnyData, device: torch.device) -> None:
         super().__init__(spec, data, device)
         self.config = validate(ClusterConfig, spec.config)
-        self.images = data.images
+        self.images = data.values
 
     def prepare(self) -> None:
-        """Build the clustering system of the run."""
+        """Build the clustering system of the run; columns with names come in its order."""
+        own: tuple[str, ...] = getattr(self.data, "columns", ())
+        if own != self.spec.columns:
+            if set(own) != set(self.spec.columns):
+                raise UsageError("its columns have other names than those of the run")
+            self.images = self.images[:, [own.index(name) for name in self.spec.columns]]
         self.problem = clustering_problem(self.config, self.spec, self.device)
-        self.algorithm = METHODS[self.config.method].make(self.problem)
+        self.algorithm = made(self.problem)
 
     def judged(self, crew: Crew) -> Mapping[str, AnyClientWork]:
         """Return the sums by which the clustering is judged without labels."""
@@ -158,13 +166,15 @@ class ClusteringRun(ClientRun[object]):
     def table(self, model: object, client: Client, found: Tensor) -> list[dict[str, object]]:
         """Return the cluster of each image, by its file, and how sure it is."""
         sure = certainty(self.algorithm, model, client, found)
-        return rows_of({"file": self.data.called, **columns_of({"cluster": found} | sure)})
+        return rows_of({self.data.key: self.data.called, **columns_of({"cluster": found} | sure)})
 
     def save_model(self, model: object, folder: Path) -> None:
         """Save the model for ``ccfcpp predict``."""
         paths = RunPaths(folder)
         write_whole(paths.config, dump_yaml(self.config).encode())
-        save_tensors(paths.model, pack(model), ModelFacts.of(self.problem).header)
+        save_tensors(
+            paths.model, pack(model), ModelFacts.of(self.problem, self.spec.columns).header
+        )
 
     @property
     def test_classes(self) -> Tensor | None:
@@ -230,20 +240,22 @@ class Counting(ClientWork[Model, Counts]):
         return [Counts(table.index_put_((classes, found), ones, accumulate=True))]
 
 
-def make_client_run(spec: RunSpec, data: ImageData, device: torch.device) -> ClientRun[Any]:
+def make_client_run(spec: RunSpec, data: AnyData, device: torch.device) -> ClientRun[Any]:
     """Return a client's side of a run."""
     if spec.command == "cluster":
         return ClusteringRun(spec, data, device)
+    if not isinstance(data, ImageData):
+        raise UsageError("vectors are not classified: give images")
     return ClassificationRun(spec, data, device)
 
 
-def load_for(spec: RunSpec, place: str, skip: float | str | None = None) -> ImageData:
-    """Load a client's own images, in the shape that the run asks for.
+def load_for(spec: RunSpec, place: str, skip: float | str | None = None) -> AnyData:
+    """Load a client's own images, in the shape that the run asks for, or its vectors.
 
     Args:
         spec: Description of the run; it cannot name another place. Before it has a shape, images
             have the one that follows from them.
-        place: An image folder, an archive of one, or an ``.npz`` file.
+        place: An image folder, an archive of one, an ``.npz`` file, or a file of vectors.
         skip: Share of the files that may be unreadable; that of the run where it is None.
 
     Raises:
@@ -251,6 +263,9 @@ def load_for(spec: RunSpec, place: str, skip: float | str | None = None) -> Imag
     """
     if not Path(place).exists():
         raise UsageError(f"there are no images at {place}: give another --data")
+    if spec.command == "cluster" and kind_of(place) == "vectors":
+        vectors = validate(ClusterConfig, spec.config).vectors
+        return read_vectors(Path(place), label_column=vectors.label_column, missing=vectors.missing)
     section = spec.config.get("data")
     known = section.items() if isinstance(section, dict) else ()
     settings = {key: value for key, value in known if key in DataConfig.model_fields}
@@ -258,4 +273,6 @@ def load_for(spec: RunSpec, place: str, skip: float | str | None = None) -> Imag
         settings["skip"] = skip
     reading = validated(DataConfig, settings).reading
     shape = spec.image_shape
+    if len(shape) == 1:
+        raise UsageError(f"the run is on vectors, and {place} holds images: give another --data")
     return load(place, **reading, shape=(shape[0], shape[1], shape[2]) if shape else None)

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ccfcpp.clustering.setup import AnyData
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.files import write_whole
 from ccfcpp.core.randomness import Randomness
@@ -65,7 +66,7 @@ class Worker:
 
     def __init__(
         self,
-        load: Callable[[RunSpec], ImageData],
+        load: Callable[[RunSpec], AnyData],
         folder: Path,
         rules: Rules = Rules(),  # noqa: B008 - it cannot change
         device: torch.device | None = None,
@@ -174,7 +175,9 @@ class Worker:
         named = tells or spec.command == "classify"
         return Facts(
             samples=len(run.images),
-            sizes=data.sizes,
+            sizes=data.sizes if isinstance(data, ImageData) else None,
+            length=0 if isinstance(data, ImageData) else data.vectors.shape[1],
+            columns=() if isinstance(data, ImageData) else data.columns,
             skipped=data.skipped or 0,
             classes=run.data.classes if named else (),
             counts=tells and run.data.labels is not None,
@@ -250,14 +253,15 @@ class Worker:
             active = self._active = _ActiveRun(request, run, self.rules, guard)
         return active
 
-    def _load(self, spec: RunSpec) -> ImageData:
+    def _load(self, spec: RunSpec) -> AnyData:
         """Load the images, and tell the owner what became of the files."""
         data = self.load(spec)
         (self.folder / "skipped.csv").unlink(missing_ok=True)
         if data.reading is not None and data.reading.skipped:
             self.folder.mkdir(parents=True, exist_ok=True)
             RunPaths(self.folder).write_table("skipped", data.reading.rows)
-        if spec.image_shape:  # before, others' images have had no say in it
+        # Before there is a shape, others' images have had no say in it.
+        if spec.image_shape and isinstance(data, ImageData):
             for line in in_words(data, str(self.folder / "skipped.csv")):
                 self.say(line)
         return data
@@ -297,7 +301,9 @@ class _ActiveRun:
     ) -> None:
         shape = tuple(run.images.shape[1:])
         if shape != run.spec.image_shape:
-            raise RefusedUpdateError(f"its images are {shape}, not {run.spec.image_shape}")
+            raise RefusedUpdateError(
+                f"its {run.data.unit}s are {shape}, not {run.spec.image_shape}"
+            )
         run.prepare()
         self.of = request.run, request.spec, request.client
         self.run = run

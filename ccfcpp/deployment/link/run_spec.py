@@ -26,7 +26,9 @@ class RunSpec(Section):
     Attributes:
         command: What the clients learn: clustering or classification.
         config: The run's configuration, as settings by key.
-        image_shape: Channels, height and width of an image; empty until clients have been asked.
+        image_shape: Channels, height and width of an image, or the length of a vector; empty until
+            clients have been asked.
+        columns: Names of a vector's columns, in the order of the run; empty if they have none.
         clusters: Number of clusters k, or the largest where it is to be found; 0 in classification.
         classes: Names of the classes, in the order of their numbers; empty if none are known.
         samples: Number of images of all participating clients.
@@ -38,6 +40,7 @@ class RunSpec(Section):
     command: Literal["cluster", "classify"]
     config: Tree
     image_shape: tuple[Size, ...] = ()
+    columns: ClassNames = ()
     clusters: Size = 0
     classes: ClassNames = ()
     samples: Size = 0
@@ -83,14 +86,24 @@ class Facts(Section):
 
     Attributes:
         samples: Number of images that take part in training.
-        sizes: The sizes of all its images, as they lie there, and whether some are in colour.
+        sizes: The sizes of all its images, as they lie there, and whether some are in colour; None
+            if it holds vectors.
+        length: The length of its vectors; 0 if it holds images.
+        columns: Names of a vector's columns, if they have any.
         skipped: Number of files that it leaves out, since they cannot be read or are no images.
         classes: Names of its classes, if it has labels and may name them.
         counts: Whether it will tell how many images of each class are in which cluster.
     """
 
     samples: Size
-    sizes: Sizes
+    sizes: Sizes | None = None
+    length: Size = 0
+    columns: ClassNames = ()
     skipped: Size = 0
     classes: ClassNames = ()
     counts: bool = False
+
+    @property
+    def unit(self) -> str:
+        """What a sample is: ``image`` or ``vector``."""
+        return "vector" if self.length else "image"

@@ -206,19 +206,26 @@ def _full_spec(spec: RunSpec, facts: Iterable[Facts], config: MethodConfig) -> R
     Their images meet in the shape in which they would in one process.
     """
     known = list(facts)
-    size = spec.config["data"]["image_size"]
     classes = sorted({name for each in known for name in each.classes})
     samples = sum(each.samples for each in known)
     wanted = 0
     if isinstance(config, ClusterConfig):
-        wanted = config.most_clusters(samples, len(classes))
+        wanted = config.most_clusters(samples, len(classes), known[0].unit)
     if spec.command == "cluster" and wanted == 0:
         raise UsageError("clusters is not given and no client names its classes: give --clusters")
     completed = {
-        "image_shape": settled([each.sizes for each in known], size),
+        "image_shape": _shape(known, spec.config["data"]["image_size"]),
+        "columns": known[0].columns,
         "classes": tuple(classes),
         "clusters": wanted,
         "samples": samples,
         "clients": len(known),
     }
     return spec.model_copy(update=completed)
+
+
+def _shape(known: Sequence[Facts], image_size: int | None) -> tuple[int, ...]:
+    """Return the shape of a sample: images meet in one, and vectors have it."""
+    if known[0].length:
+        return (known[0].length,)
+    return settled([each.sizes for each in known if each.sizes], image_size)

@@ -14,6 +14,7 @@ from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.judging import Judging
 from ccfcpp.clustering.methods import METHODS
 from ccfcpp.clustering.model import ModelFacts
+from ccfcpp.clustering.vectors.prepared import made
 from ccfcpp.core.config import MethodConfig
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.metrics import clustering_scores
@@ -217,7 +218,7 @@ class DeployedClustering(DeployedExperiment):
     def prepare(self) -> None:
         """Build the clustering system of the run."""
         self.problem = clustering_problem(self.config, self.spec, self.device)
-        self.algorithm = METHODS[self.config.method].make(self.problem)
+        self.algorithm = made(self.problem)
 
     @cached_property
     def epilogue(self) -> Judging | None:

@@ -56,13 +56,14 @@ class Reception:
         """Note the answer of a client."""
         try:
             facts = _facts(request, packet)
+            self._check_kind(facts)
             self._check_classes(facts)
         except MessageError as error:
             self.refuse(name, str(error))
         else:
             self.found[name] = facts
             skipped = f", {counted(facts.skipped, 'file')} left out" if facts.skipped else ""
-            self.say(name, f"{facts.samples:,} images{skipped}")
+            self.say(name, f"{facts.samples:,} {facts.unit}s{skipped}")
 
     def refuse(self, name: str, reason: str) -> None:
         """Leave a client out."""
@@ -73,6 +74,18 @@ class Reception:
     def admitted(self) -> dict[str, Facts]:
         """Return the facts of those that take part, in the order of names."""
         return {name: self.found[name] for name in self.names if name in self.found}
+
+    def _check_kind(self, facts: Facts) -> None:
+        """Check that a client's samples are of the kind that the first one holds."""
+        first = next(iter(self.found.values()), facts)
+        if facts.unit != first.unit:
+            raise MessageError(f"it holds {facts.unit}s, and the others hold {first.unit}s")
+        if facts.length != first.length:
+            raise MessageError(
+                f"its vectors have {facts.length} columns, and those of the others {first.length}"
+            )
+        if set(facts.columns) != set(first.columns):
+            raise MessageError("its columns have other names than those of the others")
 
     def _check_classes(self, facts: Facts) -> None:
         known = {name for each in self.found.values() for name in each.classes}
@@ -96,10 +109,14 @@ def _facts(request: Request, packet: Packet) -> Facts:
         raise MessageError(response.why)
     samples = response.facts.samples
     if samples == 0:
-        raise MessageError("it holds no image")
+        raise MessageError(f"it holds no {response.facts.unit}")
     if samples > _MOST_SAMPLES:
-        raise MessageError(f"it claims {samples:,} images, over {_MOST_SAMPLES:,}")
-    sizes = response.facts.sizes
-    if not sizes.is_sound or not samples <= sizes.images <= _MOST_SAMPLES:
+        raise MessageError(f"it claims {samples:,} {response.facts.unit}s, over {_MOST_SAMPLES:,}")
+    sizes, length, columns = response.facts.sizes, response.facts.length, response.facts.columns
+    if (sizes is None) != (length > 0):
+        raise MessageError("it must say how large its images are, or how long its vectors")
+    if sizes and not (sizes.is_sound and samples <= sizes.images <= _MOST_SAMPLES):
         raise MessageError("what it says of its images' sizes cannot be")
+    if columns and (len(columns) != length or len(set(columns)) < length):
+        raise MessageError("what it says of its vectors' columns cannot be")
     return response.facts

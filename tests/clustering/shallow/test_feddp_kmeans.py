@@ -283,7 +283,7 @@ def test_a_run_with_privacy_finds_the_digits(level: str, least: float) -> None:
     assert rounds[-1][1].figures["epsilon"] <= 8
     state = rounds[-1][0]
     assert federation.is_over(state, len(rounds))
-    clusters = experiment.algorithm.assign(state, Client(-1, "all", experiment.data.images))
+    clusters = experiment.algorithm.assign(state, Client(-1, "all", experiment.data.values))
     from sklearn.metrics import normalized_mutual_info_score
 
     assert normalized_mutual_info_score(digits()[1], clusters) > least

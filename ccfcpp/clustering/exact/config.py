@@ -1,0 +1,30 @@
+"""The configuration of the systems whose steps are exact."""
+
+from typing import Annotated, Literal
+
+from ccfcpp.core.conditions import When
+from ccfcpp.core.config import Positive, Section, Weight
+
+_ALL_THERE = (When("availability.dropout_rate", 0), When("availability.sample_fraction", 1))
+
+
+class MeansConfig(Section):
+    """Rounds of k-means or fuzzy c-means by sums."""
+
+    rounds: Positive = 100
+    """At most."""
+    tolerance: Annotated[Weight, *_ALL_THERE] = 1e-6
+    """The run ends where no coordinate of a centroid moves further than this."""
+
+
+class MixtureConfig(Section):
+    """A mixture of Gaussian distributions, as scikit-learn's ``GaussianMixture``."""
+
+    covariance: Literal["full", "diag"] = "full"
+    """``full``: a matrix for each cluster; ``diag``: a variance for each of its columns."""
+    regularisation: Weight = 1e-6
+    """Added to the diagonal of each covariance."""
+    rounds: Positive = 100
+    """At most: steps of expectation maximisation."""
+    tolerance: Annotated[Weight, *_ALL_THERE] = 1e-3
+    """The run ends where the mean log-likelihood grows by less than this."""

@@ -1,0 +1,309 @@
+"""Mixtures of Gaussian distributions by expectation maximisation over all clients.
+
+Source: Dempster, Laird and Rubin, *Maximum Likelihood from Incomplete Data via the EM Algorithm*
+(1977). With responsibilities r(x, j), clients send Σ r, Σ r x, Σ r (x − μ)(x − μ)ᵀ about the means
+that came down, and the log-likelihood; the server makes weights, means and covariances of the
+totals. Each step is the one of scikit-learn's ``GaussianMixture`` on all vectors in one place.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from ccfcpp.clustering.algorithm import Problem
+from ccfcpp.clustering.exact.config import MixtureConfig
+from ccfcpp.clustering.exact.means import nearest_alone
+from ccfcpp.clustering.kmeans.blocks import blocks
+from ccfcpp.clustering.kmeans.centroids import required_centroids
+from ccfcpp.clustering.kmeans.start import SumCells, start_works
+from ccfcpp.clustering.shallow.pixels import PixelClustering, PixelRule
+from ccfcpp.core.profiling import section
+from ccfcpp.core.randomness import Randomness
+from ccfcpp.engine.algorithm import Crew
+from ccfcpp.engine.client import Client
+from ccfcpp.engine.exchange import (
+    AnyServerWork,
+    ClientSide,
+    Exchange,
+    Figures,
+    ServerWork,
+    SummedWork,
+    Task,
+)
+from ccfcpp.engine.parts import Count, Form, Sum, form_of
+from ccfcpp.engine.payload import added_up, pack
+
+_EMPTY = 10 * torch.finfo(torch.float64).eps
+"""Added to the responsibilities of a component, as scikit-learn does."""
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """A mixture of k distributions in d dimensions, float64.
+
+    Attributes:
+        centroids: Means, of shape (at most k, d); None before the first ones.
+        weights: Shares of the components, (k,); None before the first step, which takes each point
+            to the nearest mean.
+        covariances: Of shape (k, d, d), or variances (k, d).
+        cells: While a start is looked for: the codebook's cells (``kmeans.start``).
+        bound: Mean log-likelihood in the last step; None before the second one.
+        grown: By how much it grew.
+    """
+
+    centroids: Tensor | None = None
+    weights: Tensor | None = None
+    covariances: Tensor | None = None
+    cells: Tensor | None = None
+    bound: float | None = None
+    grown: float | None = None
+
+    @property
+    def public(self) -> "Mixture":
+        """What goes down."""
+        return Mixture(self.centroids, self.weights, self.covariances)
+
+
+@dataclass(frozen=True)
+class MixtureSums:
+    """What a client tells of its points x, float64.
+
+    Attributes:
+        sums: Σ r x, of shape (k, d).
+        counts: Σ r, (k,).
+        scatters: Σ r (x − μ)(x − μ)ᵀ, (k, d, d), or Σ r (x − μ)², (k, d).
+        likelihood: Σ log p(x), (1,); 0 in the first step.
+    """
+
+    sums: Tensor
+    counts: Tensor
+    scatters: Tensor
+    likelihood: Tensor
+
+
+EM = Exchange(
+    "expectation",
+    Mixture,
+    MixtureSums,
+    {"sums": Sum(count="counts"), "counts": Count(), "scatters": Sum(), "likelihood": Sum()},
+    images="the log-likelihood of one vector has no bound",
+)
+
+
+def log_probabilities(points: Tensor, mixture: Mixture) -> Tensor:
+    """Log (wⱼ N(x; μⱼ, Σⱼ)) of a block of points, float64 of shape (samples, k)."""
+    means, weights, covariances = mixture.centroids, mixture.weights, mixture.covariances
+    assert means is not None
+    assert weights is not None
+    assert covariances is not None
+    points = points.double()
+    if covariances.ndim == 2:
+        scaled = (points.unsqueeze(1) - means) / covariances.sqrt()
+        squares, halves = scaled.square().sum(dim=2), 0.5 * covariances.log().sum(dim=1)
+    else:
+        factors: Tensor = torch.linalg.cholesky(covariances)
+        centred = (points.unsqueeze(0) - means.unsqueeze(1)).mT
+        squares = torch.linalg.solve_triangular(factors, centred, upper=False).square().sum(1).T
+        halves = factors.diagonal(dim1=1, dim2=2).log().sum(dim=1)
+    constant = 0.5 * points.shape[1] * math.log(2 * math.pi)
+    return weights.log() - constant - halves - 0.5 * squares
+
+
+def responsibilities(points: Tensor, mixture: Mixture) -> tuple[Tensor, Tensor]:
+    """Responsibilities of a block of points, (samples, k), and log p(x), (samples,).
+
+    Before the first step each point belongs to the nearest mean.
+    """
+    if mixture.weights is None:
+        hard = nearest_alone(points, required_centroids(mixture.centroids))
+        return hard, hard.new_zeros(len(points))
+    logs = log_probabilities(points, mixture)
+    total = torch.logsumexp(logs, dim=1)
+    return (logs - total.unsqueeze(1)).exp(), total
+
+
+def _width(mixture: Mixture) -> int:
+    """Numbers that are made of a point."""
+    return required_centroids(mixture.centroids).numel()
+
+
+@dataclass(frozen=True)
+class Expectation(SummedWork[Mixture, MixtureSums]):
+    """The clients' half."""
+
+    rule: PixelRule
+    covariance: str
+    least: int = 0
+    exchange = EM
+
+    def local_sum(
+        self, task: Task, message: Mixture, clients: Sequence[Client], randomness: Randomness
+    ) -> MixtureSums:
+        """Sums over the points of some clients, a block at a time."""
+        with section("mixture: clients"):
+            return added_up(self._of(message, client.images) for client in clients)
+
+    def _of(self, mixture: Mixture, images: Tensor) -> MixtureSums:
+        means = required_centroids(mixture.centroids)
+        total = sums_zeros(means, self.covariance)
+        for part in blocks(images, _width(mixture)):
+            block = self._block(mixture, means, self.rule.exact_points(part))
+            total = added_up([total, block])
+        enough = (total.counts >= self.least).double()
+        each = enough.view(-1, *[1] * (total.scatters.ndim - 1))
+        return MixtureSums(
+            total.sums * enough.unsqueeze(1),
+            total.counts * enough,
+            total.scatters * each,
+            total.likelihood * (len(images) >= self.least),
+        )
+
+    def _block(self, mixture: Mixture, means: Tensor, points: Tensor) -> MixtureSums:
+        r, logs = responsibilities(points, mixture)
+        points = points.double()
+        if self.covariance == "diag":
+            centred = (points.unsqueeze(1) - means).square()
+            scatters = torch.einsum("nk,nkd->kd", r, centred)
+        else:
+            scatters = torch.stack(
+                [
+                    (points - mean).T @ (own.unsqueeze(1) * (points - mean))
+                    for mean, own in zip(means, r.T, strict=True)
+                ]
+            )
+        return MixtureSums(r.T @ points, r.sum(dim=0), scatters, logs.sum().view(1))
+
+
+def sums_zeros(means: Tensor, covariance: str) -> MixtureSums:
+    """Sums over no point, for means of shape (k, d)."""
+    clusters, d = means.shape
+    shape = (clusters, d, d) if covariance == "full" else (clusters, d)
+    sums, counts, scatters, likelihood = (
+        torch.zeros(size, dtype=torch.float64, device=means.device)
+        for size in ((clusters, d), (clusters,), shape, (1,))
+    )
+    return MixtureSums(sums, counts, scatters, likelihood)
+
+
+def maximised(mixture: Mixture, total: MixtureSums, regularisation: float) -> Mixture:
+    """Weights, means and covariances of the totals; a component without points keeps its mean."""
+    before = required_centroids(mixture.centroids)
+    counts = total.counts + _EMPTY
+    each = counts.unsqueeze(1)
+    means = torch.where(total.counts.unsqueeze(1) > 0, total.sums / each, before)
+    moved = means - before
+    if total.scatters.ndim == 2:
+        variances = (total.scatters / each - moved.square()).clamp(min=0) + regularisation
+        covariances = variances
+    else:
+        outer = moved.unsqueeze(2) * moved.unsqueeze(1)
+        covariances = _positive(total.scatters / each.unsqueeze(2) - outer, regularisation)
+    return replace(mixture, centroids=means, weights=counts / counts.sum(), covariances=covariances)
+
+
+def _positive(covariances: Tensor, regularisation: float) -> Tensor:
+    """Add to the diagonals; where that does not make a matrix definite, raise its eigenvalues."""
+    d = covariances.shape[-1]
+    ridge = regularisation * torch.eye(d, dtype=covariances.dtype, device=covariances.device)
+    found = (covariances + covariances.mT) / 2 + ridge
+    _, failed = torch.linalg.cholesky_ex(found)
+    for number in failed.nonzero().flatten().tolist():
+        values, vectors = torch.linalg.eigh(found[number])
+        least = max(regularisation, _EMPTY * d * float(values[-1].clamp(min=1e-300)))
+        found[number] = vectors @ torch.diag(values.clamp(min=least)) @ vectors.T
+    return found
+
+
+@dataclass(frozen=True)
+class Maximisation(ServerWork[Mixture, Mixture, MixtureSums]):
+    """The server's half."""
+
+    config: MixtureConfig
+    exchange = EM
+
+    def broadcast(self, state: Mixture) -> Mixture:
+        """The mixture so far."""
+        required_centroids(state.centroids)
+        return state.public
+
+    def form(self, message: Mixture) -> Form:
+        """Sums for each component."""
+        means = required_centroids(message.centroids)
+        return form_of(pack(sums_zeros(means, self.config.covariance)))
+
+    def mended(self, message: Mixture, update: MixtureSums) -> MixtureSums:
+        """With noise there may be negative counts: they become 0."""
+        return replace(update, counts=update.counts.clamp(min=0))
+
+    def aggregate(
+        self, state: Mixture, updates: Iterable[MixtureSums], randomness: Randomness
+    ) -> tuple[Mixture, Figures]:
+        """The next mixture; the figures report the mean log-likelihood of the last one."""
+        total = added_up(updates)
+        after = maximised(state, total, self.config.regularisation)
+        if state.weights is None:
+            return after, {}
+        bound = float(total.likelihood) / float(total.counts.sum().clamp(min=1))
+        grown = None if state.bound is None else bound - state.bound
+        return replace(after, bound=bound, grown=grown), {"log_likelihood": bound}
+
+
+class GaussianMixtures(PixelClustering[Mixture]):
+    """Expectation maximisation, from the k-means of a codebook."""
+
+    state_type = Mixture
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(problem)
+        self.by_angle = False
+        self.config = problem.config.section(MixtureConfig)
+        # The first step makes covariances of the nearest points.
+        self.rounds = self.config.rounds
+
+    def initial_state(self, randomness: Randomness) -> Mixture:
+        """A mixture of which nothing is known."""
+        return Mixture()
+
+    def exchanges(self, number: int, state: Mixture) -> Sequence[AnyServerWork]:
+        """A step; before the first one, what finds means and covariances."""
+        problem, step = self.problem, Maximisation(self.config)
+        if number > 0:
+            return [step]
+        first = start_works(problem.clusters, self.rule.dimensions, problem.samples)
+        return [*first, step, step]
+
+    def client_side(self, crew: Crew) -> ClientSide:
+        """Sums for the start and for the steps."""
+        expectation = Expectation(self.rule, self.config.covariance, crew.least)
+        return ClientSide.of(SumCells(self.rule.exact_points, crew), expectation)
+
+    def has_converged(self, state: Mixture) -> bool:
+        """Whether the log-likelihood has grown by less than the tolerance.
+
+        Where clients may be absent, it is always False.
+        """
+        if state.grown is None or self.problem.config.availability.varies:
+            return False
+        return abs(state.grown) < self.config.tolerance
+
+    def assign(self, state: Mixture, holder: Client) -> Tensor:
+        """The likeliest component of each sample, int64 of shape (samples,)."""
+        return self.probabilities(state, holder).argmax(dim=1)
+
+    def probabilities(self, known: Mixture, holder: Client) -> Tensor:
+        """Responsibilities, of shape (samples, k)."""
+        required_centroids(known.centroids)
+        parts = blocks(holder.images, _width(known))
+        points = map(self.rule.exact_points, parts)
+        return torch.cat([responsibilities(part, known)[0] for part in points])
+
+    def represent(self, state: Mixture, holder: Client) -> Tensor | None:
+        """The points, of shape (samples, d); None before there are means."""
+        return None if state.centroids is None else self.rule.exact_points(holder.images)
+
+    def delivery(self, state: Mixture) -> Mixture:
+        """The mixture."""
+        return state.public

@@ -1,0 +1,240 @@
+"""Where k-means begins, found by sums over all clients: k-means++ on a codebook.
+
+To draw k-means++ seeds among points, clients would have to send points. Here the server grows a
+codebook of cells first, as Linde, Buzo and Gray (*An Algorithm for Vector Quantizer Design*, IEEE
+Transactions on Communications 1980) do: the cells with the largest scatter are split in two, and
+clients tell for each cell the sum, the number and the scatter of their points in it. Cells are
+means over all clients' points, of five of them and more on average. k-means++ (Arthur and
+Vassilvitskii, SODA 2007) then draws among the cells, each with the weight of its points, and the
+best of several k-means of the codebook is where k-means of the points begins.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, TypeVar
+
+import torch
+from torch import Tensor
+
+from ccfcpp.clustering.kmeans.blocks import assigned, blocks
+from ccfcpp.core.profiling import section
+from ccfcpp.core.randomness import Randomness
+from ccfcpp.engine.algorithm import Crew
+from ccfcpp.engine.client import Client
+from ccfcpp.engine.exchange import Exchange, Figures, Images, ServerWork, SummedWork, Task
+from ccfcpp.engine.parts import Count, Form, Sum, form_of
+from ccfcpp.engine.payload import added_up, pack
+
+_CELLS, _CELLS_OF_A_CLUSTER = 64, 4
+_POINTS_OF_A_CELL = 5
+_FEWEST_TO_SPLIT = 4
+_RESTARTS = 10
+
+
+class Starting(Protocol):
+    """A state that looks for its first centroids: a dataclass with these fields."""
+
+    @property
+    def centroids(self) -> Tensor | None: ...  # noqa: D102
+    @property
+    def cells(self) -> Tensor | None: ...  # noqa: D102
+
+
+S = TypeVar("S", bound=Starting)
+
+
+@dataclass(frozen=True)
+class Cells:
+    """The codebook that goes down: float64 of shape (m, d)."""
+
+    cells: Tensor
+
+
+@dataclass(frozen=True)
+class CellSums:
+    """What a client tells of its points, by the cell that they are nearest to.
+
+    Attributes:
+        sums: float64 (m, d): the sum of the points.
+        counts: float64 (m,): how many they are.
+        squares: float64 (m,): Σ ‖x − c‖² over them.
+    """
+
+    sums: Tensor
+    counts: Tensor
+    squares: Tensor
+
+
+START = Exchange(
+    "start",
+    Cells,
+    CellSums,
+    {"sums": Sum(count="counts"), "counts": Count(), "squares": Sum()},
+    images=Images(largest={"counts": 1.0}),
+)
+
+
+@dataclass(frozen=True)
+class SumCells(SummedWork[Cells, CellSums]):
+    """The clients' half.
+
+    Attributes:
+        points: Maps images or vectors to points, of shape (samples, d).
+        crew: What bounds an image's part, and the fewest images over which a sum is sent.
+    """
+
+    points: Callable[[Tensor], Tensor]
+    crew: Crew
+    exchange = START
+
+    def local_sum(
+        self, task: Task, message: Cells, clients: Sequence[Client], randomness: Randomness
+    ) -> CellSums:
+        """Sums over the points of some clients, a block at a time."""
+        with section("start: clients"):
+            return added_up(self._of(message.cells, client.images) for client in clients)
+
+    def _of(self, cells: Tensor, images: Tensor) -> CellSums:
+        total = _zeros(cells)
+        for part in blocks(images, max(images[:1].numel(), len(cells))):
+            total = added_up([total, self._block(cells, self.points(part))])
+        enough = total.counts >= self.crew.least
+        return CellSums(
+            total.sums * enough.unsqueeze(1), total.counts * enough, total.squares * enough
+        )
+
+    def _block(self, cells: Tensor, points: Tensor) -> CellSums:
+        labels, points = assigned(points, cells), points.double()
+        squares = (points - cells[labels]).square().sum(dim=1, keepdim=True)
+        ones = points.new_ones(len(points), 1)
+        if (bounding := self.crew.bounding) is not None:
+            points = bounding.rows(START, "sums", points)
+            ones = bounding.rows(START, "counts", ones)
+            squares = bounding.rows(START, "squares", squares)
+        zeros = _zeros(cells)
+        return CellSums(
+            zeros.sums.index_add(0, labels, points),
+            zeros.counts.index_add(0, labels, ones.flatten()),
+            zeros.squares.index_add(0, labels, squares.flatten()),
+        )
+
+
+def _zeros(cells: Tensor) -> CellSums:
+    sums = torch.zeros_like(cells, dtype=torch.float64)
+    return CellSums(sums, sums[:, 0], sums[:, 0])
+
+
+@dataclass(frozen=True)
+class GrowCodebook(ServerWork[S, Cells, CellSums]):
+    """The server's half: cells become the means of their points.
+
+    Attributes:
+        clusters: k.
+        dimensions: d.
+        most: Cells of the whole codebook.
+        splits: Whether cells are split then.
+        ends: Whether the codebook is whole then, so that centroids are found.
+    """
+
+    clusters: int
+    dimensions: int
+    most: int
+    splits: bool
+    ends: bool
+    exchange = START
+
+    def broadcast(self, state: S) -> Cells:
+        """The cells; at first a single one."""
+        first = torch.zeros(1, self.dimensions, dtype=torch.float64)
+        return Cells(first if state.cells is None else state.cells)
+
+    def form(self, message: Cells) -> Form:
+        """A sum, a number and a scatter for each cell."""
+        return form_of(pack(_zeros(message.cells)))
+
+    def mended(self, message: Cells, update: CellSums) -> CellSums:
+        """With noise there may be negative numbers: they become 0."""
+        return replace(
+            update, counts=update.counts.clamp(min=0), squares=update.squares.clamp(min=0)
+        )
+
+    def aggregate(
+        self, state: S, updates: Iterable[CellSums], randomness: Randomness
+    ) -> tuple[S, Figures]:
+        """The next cells, or the centroids; cells without points are gone."""
+        total = added_up(updates)
+        held = total.counts >= 1
+        if not bool(held.any()):
+            return state, {}
+        counts, before = total.counts[held], self.broadcast(state).cells.to(total.sums)
+        means = total.sums[held] / counts.unsqueeze(1)
+        if self.ends:
+            centroids = codebook_kmeans(means, counts, self.clusters, randomness.integer("start"))
+            return _with(state, centroids=centroids, cells=None), {}
+        if self.splits:
+            moved = (means - before[held]).square().sum(dim=1)
+            scatter = (total.squares[held] - counts * moved).clamp(min=0)
+            generator = randomness.generator(f"split {len(means)}")
+            means = split(means, counts, scatter, self.most, generator)
+        return _with(state, cells=means), {}
+
+
+def _with(state: S, **changes: Tensor | None) -> S:
+    known: Any = state  # A protocol cannot say that it is a dataclass.
+    changed: S = replace(known, **changes)
+    return changed
+
+
+def split(
+    cells: Tensor, counts: Tensor, scatter: Tensor, most: int, generator: torch.Generator
+) -> Tensor:
+    """Split the cells with the largest scatter in two, up to a number of cells.
+
+    Args:
+        cells: Of shape (m, d).
+        counts: Points of each, (m,).
+        scatter: Σ ‖x − c‖² over the points of each, (m,).
+        most: Cells that there may be.
+        generator: Of the directions, on the CPU.
+    """
+    order = scatter.argsort(descending=True, stable=True)
+    order = order[(counts[order] >= _FEWEST_TO_SPLIT) & (scatter[order] > 0)]
+    order = order[: max(0, most - len(cells))]
+    deviation = (scatter[order] / counts[order] / cells.shape[1]).sqrt().unsqueeze(1)
+    drawn = torch.randn(len(order), cells.shape[1], generator=generator, dtype=torch.float64)
+    shift = 0.5 * deviation * drawn.to(cells)
+    whole = torch.ones(len(cells), dtype=torch.bool, device=cells.device)
+    whole[order] = False
+    return torch.cat([cells[whole], cells[order] - shift, cells[order] + shift])
+
+
+def codebook_kmeans(cells: Tensor, counts: Tensor, clusters: int, seed: int) -> Tensor:
+    """Centroids of a codebook, float64 of shape (at most k, d): the best of ten k-means.
+
+    Args:
+        cells: Of shape (m, d).
+        counts: The weight of each, (m,).
+        clusters: k.
+        seed: Of the draws.
+    """
+    if len(cells) <= clusters:
+        return cells
+    # Imported where it is needed, since scikit-learn takes most of a second. Unlike faiss, it draws
+    # k-means++ seeds by the points' weights.
+    from sklearn.cluster import KMeans
+
+    found = KMeans(clusters, n_init=_RESTARTS, random_state=seed % 2**32)
+    found.fit(cells.cpu().numpy(), sample_weight=counts.cpu().numpy())
+    return torch.from_numpy(found.cluster_centers_).to(cells)
+
+
+def start_works(clusters: int, dimensions: int, samples: int) -> list[GrowCodebook[Any]]:
+    """The server's work until there are centroids: a mean, then two exchanges for each doubling."""
+    most = min(max(_CELLS, _CELLS_OF_A_CLUSTER * clusters), samples // _POINTS_OF_A_CELL)
+    most = max(most, 2 * clusters)
+    last = 2 * math.ceil(math.log2(most))
+    return [
+        GrowCodebook(clusters, dimensions, most, number % 2 == 0, number == last)
+        for number in range(last + 1)
+    ]

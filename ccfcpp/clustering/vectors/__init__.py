@@ -1,0 +1,1 @@
+"""What clients make of vectors before a system sees them: by sums over all clients."""

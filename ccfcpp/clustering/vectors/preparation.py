@@ -1,0 +1,255 @@
+"""Filling in, scaling and principal components of vectors, fitted by sums over all clients.
+
+A vector x becomes (f(x) − m) A. f fills in missing values, and with ``unit`` divides by the length;
+m is the mean over all clients' vectors; A is diagonal to scale columns, or projects on principal
+components. Two exchanges of sums give m and A, as exactly as if all vectors lay in one place: the
+sum of x first, and the sum of squares or of outer products about the mean that follows from it, so
+that a large mean costs no digits. Values that are missing need the columns' means before that.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from ccfcpp.clustering.kmeans.blocks import blocks
+from ccfcpp.core.config import VectorsConfig
+from ccfcpp.core.errors import UsageError
+from ccfcpp.core.randomness import Randomness
+from ccfcpp.engine.algorithm import Crew
+from ccfcpp.engine.client import Client
+from ccfcpp.engine.exchange import Exchange, Images, SummedWork, Task
+from ccfcpp.engine.parts import Count, Part, Sum
+from ccfcpp.engine.payload import added_up
+
+_ROUNDING = 10 * torch.finfo(torch.float64).eps
+"""Below this share of what it is made of, a number may be rounding alone."""
+
+
+@dataclass(frozen=True)
+class Preparation:
+    """What is known of the preparation; it grows from exchange to exchange.
+
+    Attributes:
+        fill: What missing values become, float64 (d,).
+        mean: m, float64 (d,).
+        factor: A: float64 (d,) for the diagonal, or (d, components).
+    """
+
+    fill: Tensor | None = None
+    mean: Tensor | None = None
+    factor: Tensor | None = None
+
+
+def filled(config: VectorsConfig, known: Preparation, values: Tensor) -> Tensor:
+    """F of some vectors: float64 of their shape (samples, d)."""
+    values = values.double()
+    if known.fill is not None:
+        values = torch.where(values.isnan(), known.fill, values)
+    return F.normalize(values, dim=1) if config.scale == "unit" else values
+
+
+def prepared(config: VectorsConfig, known: Preparation, values: Tensor) -> Tensor:
+    """Prepare vectors.
+
+    Args:
+        config: What is to be done.
+        known: From all exchanges.
+        values: float32 or float64 of shape (samples, d).
+
+    Returns:
+        Of the dtype of ``values`` and shape (samples, d), or (samples, components).
+    """
+    return torch.cat([_prepared(config, known, block).to(values) for block in blocks(values)])
+
+
+def _prepared(config: VectorsConfig, known: Preparation, block: Tensor) -> Tensor:
+    block = filled(config, known, block)
+    if known.mean is not None:
+        block = block - known.mean
+    if known.factor is None:
+        return block
+    return block * known.factor if known.factor.ndim == 1 else block @ known.factor
+
+
+@dataclass(frozen=True)
+class Sums:
+    """What a client sends of its vectors.
+
+    Attributes:
+        sums: float64: of values (d,), of squares (d,), or of outer products (d, d).
+        counts: float64: vectors (1,), or values that are there in each column (d,).
+    """
+
+    sums: Tensor
+    counts: Tensor
+
+
+_PARTS: dict[str, Part] = {"sums": Sum(), "counts": Count()}
+_APART = Images()
+FILLING = Exchange("means of columns", Preparation, Sums, _PARTS, images=_APART)
+MEANS = Exchange("mean", Preparation, Sums, _PARTS, images=_APART)
+SPREADS = Exchange("variances", Preparation, Sums, _PARTS, images=_APART)
+
+
+@dataclass(frozen=True)
+class Fitting:
+    """One exchange of sums.
+
+    Attributes:
+        exchange: What both sides know.
+        rows: What a client adds up of each vector, (samples, d); or of which it adds up the outer
+            products.
+        counts: What it counts: of shape (samples, 1) or (samples, d).
+        learn: Makes the next preparation of the total.
+        outer: Whether outer products are added up.
+    """
+
+    exchange: Exchange[Preparation, Sums]
+    rows: Callable[[Preparation, Tensor], Tensor]
+    counts: Callable[[Tensor], Tensor]
+    learn: Callable[[Preparation, Sums], Preparation]
+    outer: bool = False
+
+    def zeros(self, d: int) -> Sums:
+        """Sums over no vector."""
+        counted = self.counts(torch.zeros(1, d)).shape[1]
+        shape = (d, d) if self.outer else (d,)
+        return Sums(
+            torch.zeros(shape, dtype=torch.float64), torch.zeros(counted, dtype=torch.float64)
+        )
+
+
+def fittings(config: VectorsConfig, d: int) -> list[Fitting]:
+    """The exchanges that a preparation of vectors of length d needs, in order.
+
+    Raises:
+        UsageError: There are fewer columns than components.
+    """
+    if config.components is not None and config.components > d:
+        raise UsageError(
+            f"vectors.components = {config.components} is more than the {d} columns: give at most "
+            f"{d}"
+        )
+    found = []
+    if config.missing == "mean":
+        found.append(Fitting(FILLING, lambda _, rows: rows.nan_to_num(nan=0.0), _there, _fill))
+    if config.scale != "standard" and config.components is None:
+        return found
+
+    def values(known: Preparation, block: Tensor) -> Tensor:
+        return filled(config, known, block)
+
+    def centred(known: Preparation, block: Tensor) -> Tensor:
+        return filled(config, known, block) - _known(known.mean)
+
+    def squares(known: Preparation, block: Tensor) -> Tensor:
+        return centred(known, block).square()
+
+    def project(known: Preparation, total: Sums) -> Preparation:
+        return replace(known, factor=_components(config, _known(known.mean), total))
+
+    found.append(Fitting(MEANS, values, _ones, _mean))
+    if config.components is None:
+        return [*found, Fitting(SPREADS, squares, _ones, _scale)]
+    return [*found, Fitting(SPREADS, centred, _ones, project, outer=True)]
+
+
+def _known(tensor: Tensor | None) -> Tensor:
+    assert tensor is not None  # of an exchange before
+    return tensor
+
+
+def _there(block: Tensor) -> Tensor:
+    return (~block.isnan()).double()
+
+
+def _ones(block: Tensor) -> Tensor:
+    return block.new_ones(len(block), 1, dtype=torch.float64)
+
+
+def _fill(known: Preparation, total: Sums) -> Preparation:
+    """A column without a value at any client becomes 0."""
+    return replace(known, fill=total.sums / total.counts.clamp(min=1))
+
+
+def _mean(known: Preparation, total: Sums) -> Preparation:
+    return replace(known, mean=total.sums / total.counts.clamp(min=1))
+
+
+def _scale(known: Preparation, total: Sums) -> Preparation:
+    variances = total.sums.clamp(min=0) / total.counts.clamp(min=1)
+    return replace(known, factor=_one_over_deviation(_known(known.mean), variances))
+
+
+def _one_over_deviation(mean: Tensor, variances: Tensor) -> Tensor:
+    """1 / σ; 0 for a constant column, whose variance is rounding alone."""
+    rounding = (_ROUNDING * mean).square() + torch.finfo(torch.float32).tiny
+    return torch.where(variances > rounding, variances, torch.inf).rsqrt()
+
+
+def _components(config: VectorsConfig, mean: Tensor, total: Sums) -> Tensor:
+    """The matrix A of shape (d, components), of the outer products about the mean.
+
+    The sign of a component is that with which its largest entry is positive, as scikit-learn has
+    it. A whitened component without variance is 0.
+    """
+    count = total.counts.clamp(min=1)
+    covariance = (total.sums + total.sums.T) / (2 * count)
+    factor = torch.ones_like(mean)
+    if config.scale == "standard":
+        factor = _one_over_deviation(mean, covariance.diagonal())
+        covariance = factor.unsqueeze(1) * covariance * factor
+    variances, vectors = torch.linalg.eigh(covariance)
+    variances, vectors = variances.flip(0)[: config.components], vectors.flip(1)
+    matrix = vectors[:, : config.components]
+    largest = matrix.gather(0, matrix.abs().argmax(dim=0, keepdim=True))
+    matrix = matrix * torch.where(largest < 0, -1.0, 1.0)
+    if config.whiten:
+        # scikit-learn's variances are those of a sample.
+        unbiased = variances * count / (count - 1).clamp(min=1)
+        there = variances > _ROUNDING * len(mean) * variances[0]
+        matrix = matrix * torch.where(there, unbiased, torch.inf).rsqrt()
+    components: Tensor = factor.unsqueeze(1) * matrix
+    return components
+
+
+@dataclass(frozen=True)
+class AddUp(SummedWork[Preparation, Sums]):
+    """The clients' half."""
+
+    fitting: Fitting
+    crew: Crew
+
+    @property
+    def exchange(self) -> Exchange[Preparation, Sums]:  # type: ignore[override]
+        """What both sides know."""
+        return self.fitting.exchange
+
+    def local_sum(
+        self, task: Task, message: Preparation, clients: Sequence[Client], randomness: Randomness
+    ) -> Sums:
+        """Sums over the vectors of some clients, a block at a time."""
+        return added_up(self._of(message, client.images) for client in clients)
+
+    def _of(self, known: Preparation, values: Tensor) -> Sums:
+        total = self.fitting.zeros(values.shape[1])
+        total = Sums(total.sums.to(values.device), total.counts.to(values.device))
+        if len(values) < self.crew.least:
+            return total
+        bounding, outer = self.crew.bounding, self.fitting.outer
+        # With bounds the outer product of each vector is made by itself.
+        width = total.sums.numel() if bounding is not None else None
+        for block in blocks(values, width):
+            rows, counts = self.fitting.rows(known, block.double()), self.fitting.counts(block)
+            if bounding is not None:
+                rows = rows.unsqueeze(2) * rows.unsqueeze(1) if outer else rows
+                bounded = bounding.rows(self.exchange, "sums", rows.flatten(1))
+                sums = bounded.sum(dim=0).view_as(total.sums)
+                counts = bounding.rows(self.exchange, "counts", counts)
+            else:
+                sums = rows.T @ rows if outer else rows.sum(dim=0)
+            total = Sums(total.sums + sums, total.counts + counts.sum(dim=0))
+        return total

@@ -1,0 +1,66 @@
+"""Whether a data set holds images or vectors, told from its path without reading it."""
+
+from __future__ import annotations
+
+import ast
+import zipfile
+from pathlib import Path
+from typing import IO, Literal
+
+DataKind = Literal["images", "vectors"]
+
+TABLE_SUFFIXES = (".npy", ".csv", ".parquet")
+"""Files that hold vectors alone; an ``.npz`` may hold images or vectors."""
+VECTOR_SUFFIXES = (*TABLE_SUFFIXES, ".npz")
+
+_OF_VECTORS, _OF_EITHER = "vectors.npy", ("x.npy", "images.npy")
+"""Arrays of an ``.npz`` by the names that they have in it."""
+_HEADER_SIZES = {1: 2, 2: 4, 3: 4}
+"""Bytes of the length of an array's header, by the version of its format."""
+
+
+def kind_of(source: str) -> DataKind | None:
+    """Return what a path holds; None where it does not exist, or cannot be told.
+
+    A name of a data set without a file of that name is none of both.
+    """
+    path = Path(source).expanduser()
+    suffix = path.suffix.lower()
+    if suffix in TABLE_SUFFIXES:
+        return "vectors"
+    try:
+        if path.is_dir():
+            return "vectors" if table_files(path) else "images"
+        if path.is_file():
+            return _kind_of_npz(path) if suffix == ".npz" else "images"
+    except (OSError, ValueError, SyntaxError, LookupError, zipfile.BadZipFile):
+        pass  # Whoever reads it says what is wrong with it.
+    return None
+
+
+def table_files(folder: Path) -> list[Path]:
+    """Return the files of vectors in a folder, in the plain order of their names."""
+    return sorted(
+        file
+        for file in folder.iterdir()
+        if file.suffix.lower() in VECTOR_SUFFIXES and not file.name.startswith(".")
+    )
+
+
+def _kind_of_npz(path: Path) -> DataKind:
+    with zipfile.ZipFile(path) as archive:
+        names = set(archive.namelist())
+        if _OF_VECTORS in names:
+            return "vectors"
+        for name in names.intersection(_OF_EITHER):
+            with archive.open(name) as file:
+                return "vectors" if len(_shape(file)) == 2 else "images"
+    return "images"
+
+
+def _shape(file: IO[bytes]) -> tuple[int, ...]:
+    """Return the shape that the header of an array states (NEP 1), without importing numpy."""
+    version = file.read(8)[6]
+    length = int.from_bytes(file.read(_HEADER_SIZES[version]), "little")
+    shape: tuple[int, ...] = ast.literal_eval(file.read(length).decode("latin1"))["shape"]
+    return shape

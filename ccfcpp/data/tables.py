@@ -1,0 +1,424 @@
+"""Vectors from files: `.npy`, `.npz`, `.csv`, `.parquet`, or a folder with a file for each client.
+
+An `.npz` has `vectors` (or `x`) and optionally `labels` (or `y`), `clients` and `columns`. A first
+line of a CSV file that is no line of numbers names the columns. Columns without a name are called
+by their number, from 0. In a folder files are taken in the plain order of their names; a client is
+called as its file without the suffix, and columns with names may stand in another order in each.
+"""
+
+import csv
+import warnings
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ccfcpp.core.errors import UsageError
+from ccfcpp.core.kinds import VECTOR_SUFFIXES, table_files
+from ccfcpp.data.vectors import Missing, VectorData, vectors_from
+
+_Array = NDArray[np.generic]
+_NOTHING = frozenset(("", "na", "n/a", "nan", "null", "none"))
+"""What stands in a cell without a value, in small letters."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """What a file holds.
+
+    Attributes:
+        numbers: Of shape `(n, d)`.
+        columns: Names of the d columns; empty if they have none.
+        labels: Of shape `(n,)`; None without labels.
+        clients: Likewise.
+    """
+
+    numbers: _Array
+    columns: tuple[str, ...] = ()
+    labels: _Array | None = None
+    clients: _Array | None = None
+
+
+@dataclass(frozen=True)
+class Roles:
+    """What columns are, by their names.
+
+    Attributes:
+        label: The one with classes, no part of the vectors; None where there is none.
+        client: Likewise, the one with clients.
+        chosen: Those that make up the vectors; all others where it is empty.
+    """
+
+    label: str | None = None
+    client: str | None = None
+    chosen: tuple[str, ...] = ()
+
+    @property
+    def named(self) -> list[str]:
+        """The names that are given."""
+        return [name for name in (self.label, self.client) if name is not None]
+
+
+def read_vectors(
+    path: Path,
+    *,
+    label_column: str | None = None,
+    client_column: str | None = None,
+    missing: Missing = "refuse",
+    columns: Sequence[str] = (),
+) -> VectorData:
+    """Read vectors from a file or a folder, as described above.
+
+    An `.npy` file of floats is mapped into memory, not read, unless a column is taken out of it.
+
+    Args:
+        path: The file or folder.
+        label_column: Name of the column with classes.
+        client_column: Name of the column that says which client holds a row.
+        missing: `mean`: values and columns that are missing become NaN, for the columns' means.
+        columns: Of tables that name their columns, those to take, in this order; all without any.
+
+    Raises:
+        UsageError: If it cannot be read as vectors; the message is one line.
+    """
+    roles = Roles(label_column, client_column, tuple(columns))
+    if label_column is not None and label_column == client_column:
+        raise UsageError(f"column {label_column!r} cannot hold both labels and clients")
+    try:
+        if path.is_dir():
+            return _read_folder(path, roles, missing)
+        table = _read(path, roles)
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error}") from error
+    return _data(path.stem, table, str(path), missing)
+
+
+def read_rows(path: Path, d: int, columns: Sequence[str], missing: Missing) -> VectorData:
+    """Read vectors for a model, with its columns in its order; others of a table are left out.
+
+    Args:
+        path: A file, or a folder of them.
+        d: The length of the model's vectors.
+        columns: The names of its columns, if they have any.
+        missing: As for `read_vectors`.
+
+    Raises:
+        UsageError: If it cannot be read, or a column is not there.
+    """
+    data = read_vectors(path, missing=missing, columns=columns)
+    if data.vectors.shape[1] != d:
+        raise UsageError(
+            f"the vectors of {path} have {data.vectors.shape[1]} columns, and the model is for {d}"
+        )
+    return data
+
+
+def _data(name: str, table: Table, where: str, missing: Missing) -> VectorData:
+    return vectors_from(
+        name,
+        table.numbers,
+        where,
+        columns=table.columns,
+        labels=table.labels,
+        clients=table.clients,
+        missing=missing,
+    )
+
+
+def _read(path: Path, roles: Roles) -> Table:
+    if not path.is_file():
+        raise UsageError(f"there is no file {path}: give a file of vectors, or a folder of them")
+    reader = _READERS.get(path.suffix.lower())
+    if reader is None:
+        raise UsageError(f"{path} holds no vectors: give a file {', '.join(VECTOR_SUFFIXES)}")
+    return reader(path, roles)
+
+
+def _read_npy(path: Path, roles: Roles) -> Table:
+    try:
+        # Copied where it is written to, which it never is: PyTorch takes no read-only arrays.
+        array = np.load(path, mmap_mode="c", allow_pickle=False)
+    except (ValueError, EOFError) as error:
+        raise UsageError(f"{path} is no .npy file of numbers ({error}): use numpy.save") from error
+    return _split(path, Table(np.asarray(array)), roles)
+
+
+def _read_npz(path: Path, roles: Roles) -> Table:
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            held = {name: np.asarray(file[name]) for name in file.files}
+    except (ValueError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
+        raise UsageError(f"{path} is no .npz file of numbers ({error}): use numpy.savez") from error
+    numbers = held.get("vectors", held.get("x"))
+    if numbers is None:
+        raise UsageError(
+            f"{path} has no array 'vectors' (or 'x'): it holds {', '.join(sorted(held)) or '-'}"
+        )
+    columns = tuple(str(name) for name in held.get("columns", np.array([], str)))
+    if columns and (numbers.ndim != 2 or len(columns) != numbers.shape[1]):
+        raise UsageError(f"{path}: {len(columns)} columns are named for {numbers.shape}: name each")
+    table = Table(numbers, columns, held.get("labels", held.get("y")), held.get("clients"))
+    return _split(path, table, roles)
+
+
+def _split(path: Path, table: Table, roles: Roles) -> Table:
+    """Take the columns with roles out of an array."""
+    if table.numbers.ndim != 2:
+        return table
+    names = table.columns or tuple(map(str, range(table.numbers.shape[1])))
+    kept = _places(path, roles, names, bool(table.columns))
+    if kept == list(range(len(names))):
+        return table
+    taken = {name: table.numbers[:, names.index(name)] for name in roles.named}
+    return Table(
+        table.numbers[:, kept],
+        tuple(names[place] for place in kept),
+        table.labels if roles.label is None else _names(taken[roles.label]),
+        table.clients if roles.client is None else _names(taken[roles.client]),
+    )
+
+
+def _names(column: _Array) -> _Array:
+    """Return whole numbers as integers, so that they can be names."""
+    if column.dtype.kind == "f" and (column == np.rint(column.astype(np.float64))).all():
+        return column.astype(np.int64)
+    return column
+
+
+def _places(path: Path, roles: Roles, names: Sequence[str], are_names: bool) -> list[int]:
+    """Return the places of the columns that make up the vectors."""
+    chosen = roles.chosen if are_names else ()
+    for name in (*roles.named, *chosen):
+        if name not in names:
+            shown = ", ".join(map(repr, names[:20])) + (", …" if len(names) > 20 else "")
+            raise UsageError(f"{path} has no column {name!r}: it has {shown}")
+    kept = chosen or [name for name in names if name not in roles.named]
+    if not kept:
+        raise UsageError(f"{path} has no column beside {', '.join(roles.named)}: nothing is left")
+    return [names.index(name) for name in kept]
+
+
+def _read_csv(path: Path, roles: Roles) -> Table:
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        try:
+            first = next(csv.reader(file), [])
+        except (csv.Error, UnicodeDecodeError) as error:
+            raise UsageError(f"{path} is no CSV file in UTF-8 ({error})") from error
+    if not first:
+        raise UsageError(f"{path} is empty: a line for each vector is wanted")
+    has_names = not all(map(_is_number, first))
+    names = first if has_names else list(map(str, range(len(first))))
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise UsageError(f"{path} has two columns {twice!r}: give each a name of its own")
+    places = _places(path, roles, names, has_names)
+    try:
+        # This is ten times as fast, and reads numbers alone.
+        numbers = _fast(path, places, np.float64, has_names)
+        named = {
+            name: _fast(path, [names.index(name)], np.str_, has_names)[:, 0] for name in roles.named
+        }
+    except (ValueError, UnicodeDecodeError):
+        numbers, named = _slow(path, names, places, roles, has_names)
+    for name, column in named.items():
+        if len(empty := np.flatnonzero(np.char.strip(column.astype(np.str_)) == "")):
+            raise UsageError(f"{path}: column {name!r} is empty in row {empty[0] + 1}: fill it in")
+    return Table(
+        numbers,
+        tuple(names[place] for place in places) if has_names or roles.named else (),
+        _whole(named.get(roles.label or "")),
+        _whole(named.get(roles.client or "")),
+    )
+
+
+def _fast(path: Path, places: list[int], dtype: type[np.generic], has_names: bool) -> _Array:
+    with path.open(encoding="utf-8-sig", newline="") as file, warnings.catch_warnings():
+        # Where there is no row, the shape says so.
+        warnings.simplefilter("ignore", UserWarning)
+        return np.loadtxt(
+            file,
+            dtype,
+            delimiter=",",
+            quotechar='"',
+            comments=None,
+            skiprows=int(has_names),
+            usecols=places,
+            ndmin=2,
+        )
+
+
+def _slow(
+    path: Path, names: Sequence[str], places: Sequence[int], roles: Roles, has_names: bool
+) -> tuple[_Array, dict[str, _Array]]:
+    """Read cell by cell, in which values may be missing; say which cell is no number."""
+    rows: list[list[float]] = []
+    named: dict[str, list[str]] = {name: [] for name in roles.named}
+    for line, row in _lines(path, has_names):
+        if len(row) != len(names):
+            raise UsageError(
+                f"{path}, line {line}: {len(row)} cells, but there are {len(names)} columns"
+            )
+        rows.append([_number(path, line, names[place], row[place]) for place in places])
+        for name, column in named.items():
+            column.append(row[names.index(name)])
+    return np.array(rows, np.float64).reshape(-1, len(places)), {
+        name: np.array(column, np.str_) for name, column in named.items()
+    }
+
+
+def _lines(path: Path, has_names: bool) -> Iterator[tuple[int, list[str]]]:
+    """Yield the number and the cells of each line that is not empty, without the names."""
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        try:
+            reader = csv.reader(file)
+            if has_names:
+                next(reader)
+            yield from ((reader.line_num, row) for row in reader if row)
+        except (csv.Error, UnicodeDecodeError) as error:
+            raise UsageError(f"{path} is no CSV file in UTF-8 ({error})") from error
+
+
+def _is_number(cell: str) -> bool:
+    try:
+        float(cell)
+    except ValueError:
+        return cell.strip().lower() in _NOTHING
+    return True
+
+
+def _number(path: Path, line: int, column: str, cell: str) -> float:
+    if cell.strip().lower() in _NOTHING:
+        return np.nan
+    try:
+        return float(cell)
+    except ValueError:
+        raise UsageError(
+            f"{path}, line {line}: column {column!r} holds {cell[:40]!r}, which is no number: "
+            "encode it, take the column out, or name it by --label-column or --client-column"
+        ) from None
+
+
+def _whole(column: _Array | None) -> _Array | None:
+    """Return names that are all integers as integers, so that 10 does not come before 2."""
+    if column is None:
+        return None
+    try:
+        return column.astype(np.int64)
+    except ValueError:
+        return column
+
+
+def _read_parquet(path: Path, roles: Roles) -> Table:
+    try:
+        from pyarrow import ArrowException
+        from pyarrow.parquet import read_table
+    except ImportError as error:
+        raise UsageError(
+            f"{path} needs pyarrow, which is not installed: pip install 'ccfcpp[parquet]'"
+        ) from error
+    try:
+        found = read_table(path)
+    except ArrowException as error:
+        raise UsageError(f"{path} is no Parquet file ({error})") from error
+    names = list(map(str, found.column_names))
+    kept = [names[place] for place in _places(path, roles, names, True)]
+    return Table(
+        np.column_stack([_parquet_numbers(path, name, found[name]) for name in kept]),
+        tuple(kept),
+        *(
+            None if name is None else _names(np.asarray(found[name].to_pylist()))
+            for name in (roles.label, roles.client)
+        ),
+    )
+
+
+def _parquet_numbers(path: Path, name: str, column: object) -> _Array:
+    numbers: _Array = column.to_numpy()  # type: ignore[attr-defined] # pyarrow has no types
+    if numbers.dtype.kind not in "fiub":
+        raise UsageError(
+            f"{path}: column {name!r} holds {column.type}, no numbers: "  # type: ignore[attr-defined]
+            "encode it, take the column out, or name it by --label-column or --client-column"
+        )
+    return numbers
+
+
+_READERS: dict[str, Callable[[Path, Roles], Table]] = {
+    ".npy": _read_npy,
+    ".npz": _read_npz,
+    ".csv": _read_csv,
+    ".parquet": _read_parquet,
+}
+
+
+def _read_folder(folder: Path, roles: Roles, missing: Missing) -> VectorData:
+    if roles.client is not None:
+        raise UsageError(
+            f"--client-column {roles.client} has no effect on {folder}, a folder in which each "
+            "file is a client: leave it out"
+        )
+    files = table_files(folder)
+    stems = [file.stem for file in files]
+    if twice := [stem for stem in stems if stems.count(stem) > 1]:
+        raise UsageError(f"{folder} has two files {twice[0]}: a file is a client, rename one")
+    tables = _aligned([(file, _read(file, roles)) for file in files], missing)
+    labelled = [table.labels is not None for table in tables]
+    if any(labelled) and not all(labelled):
+        without = files[labelled.index(False)]
+        raise UsageError(f"{without} has no labels, and other files have: give all, or none")
+    whole = tables[0] if len(tables) == 1 else _joined(tables)
+    sizes = [len(table.numbers) for table in tables]
+    held = replace(whole, clients=np.repeat(np.array(stems), sizes))
+    return _data(folder.resolve().name, held, str(folder), missing)
+
+
+def _joined(tables: Sequence[Table]) -> Table:
+    labels = [table.labels for table in tables if table.labels is not None]
+    return Table(
+        np.concatenate([table.numbers for table in tables]),
+        tables[0].columns,
+        np.concatenate(labels) if labels else None,
+    )
+
+
+def _aligned(tables: Sequence[tuple[Path, Table]], missing: Missing) -> list[Table]:
+    """Bring columns into the same order; one that a file lacks is refused, or becomes NaN."""
+    everything = dict.fromkeys(name for _, table in tables for name in table.columns)
+    found = []
+    for path, table in tables:
+        if table.numbers.ndim != 2:
+            raise UsageError(
+                f"{path}: vectors have shape {table.numbers.shape}, but must be (n, d)"
+            )
+        if not everything:
+            wanted = tables[0][1].numbers.shape[1]
+            if table.numbers.shape[1] != wanted:
+                raise UsageError(
+                    f"{path} has {table.numbers.shape[1]} columns and {tables[0][0]} has {wanted}: "
+                    "give all files the same, or names to their columns"
+                )
+            found.append(table)
+            continue
+        lacking = [name for name in everything if name not in table.columns]
+        if lacking and (missing == "refuse" or not table.columns):
+            raise UsageError(
+                f"{path} has no column {lacking[0]!r}, which other files have: add it, take it out "
+                "of the others, or give --missing mean for its pooled mean"
+            )
+        found.append(
+            replace(table, numbers=_filled(table, list(everything)), columns=tuple(everything))
+        )
+    return found
+
+
+def _filled(table: Table, wanted: Sequence[str]) -> _Array:
+    if list(table.columns) == list(wanted):
+        return table.numbers
+    filled = np.full((len(table.numbers), len(wanted)), np.nan)
+    for place, name in enumerate(wanted):
+        if name in table.columns:
+            filled[:, place] = table.numbers[:, table.columns.index(name)]
+    return filled

@@ -1,0 +1,153 @@
+"""Vectors: embeddings and rows of tables, from arrays and from files."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ccfcpp.core.errors import UsageError
+from ccfcpp.data.images import Samples, check_facts
+from ccfcpp.data.npz import index_names
+
+Missing = Literal["refuse", "mean"]
+_NUMBERS_AT_A_TIME = 1 << 22
+
+
+@dataclass(frozen=True, eq=False)
+class VectorData(Samples):
+    """Vectors of one length, in memory or mapped from a file.
+
+    Attributes:
+        name: Name of the data set in reports.
+        vectors: float32 or float64 `(samples, d)`; NaN where a value is missing.
+        labels: int64 `(samples,)`, each an index into `classes`; None if unlabelled.
+        classes: Class names; empty exactly if unlabelled.
+        owners: int64 `(samples,)`, each an index into `owner_names`; None if no one owns them.
+        owner_names: Names of the clients that the samples belong to; empty exactly if no one does.
+        test: None: no vectors are set apart for testing.
+        names: What each vector is called; empty where there is no name.
+        columns: Names of the d columns; empty if they have none.
+
+    Raises:
+        ValueError: If a dtype, a shape or an index does not agree with the above.
+    """
+
+    name: str
+    vectors: Tensor
+    labels: Tensor | None = None
+    classes: tuple[str, ...] = ()
+    owners: Tensor | None = None
+    owner_names: tuple[str, ...] = ()
+    test: Tensor | None = None
+    names: tuple[str, ...] = ()
+    columns: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.vectors.dtype not in (torch.float32, torch.float64) or self.vectors.ndim != 2:
+            raise ValueError(
+                "vectors must be float32 or float64 (samples, d), "
+                f"not {self.vectors.dtype} {tuple(self.vectors.shape)}"
+            )
+        if self.columns and len(self.columns) != self.vectors.shape[1]:
+            raise ValueError(f"{len(self.columns)} names for {self.vectors.shape[1]} columns")
+        check_facts(self)
+
+    @property
+    def values(self) -> Tensor:
+        """The vectors."""
+        return self.vectors
+
+    @property
+    def unit(self) -> str:
+        """What a sample is."""
+        return "vector"
+
+
+def vectors_from(
+    name: str,
+    array: NDArray[np.generic],
+    where: str,
+    *,
+    columns: tuple[str, ...] = (),
+    labels: NDArray[np.generic] | None = None,
+    clients: NDArray[np.generic] | None = None,
+    missing: Missing = "refuse",
+) -> VectorData:
+    """Make a data set of an array of vectors.
+
+    Args:
+        name: Name of the data set.
+        array: Numbers of shape `(n, d)`. float32 and float64 stay as they are, and where they are,
+            such as in a mapped file; float16, bool and small integers become float32, others
+            float64.
+        where: Where it comes from, for messages.
+        columns: Names of the columns.
+        labels: Integers or strings of shape `(n,)`.
+        clients: Likewise, the client that holds each vector.
+        missing: Whether NaN is refused, or stands for a value to be filled in.
+
+    Raises:
+        UsageError: If it holds what is no finite number, or the arrays do not fit each other.
+    """
+    if array.dtype.kind not in "fiub":
+        raise UsageError(
+            f"{where}: vectors are {array.dtype}, but must be numbers: encode what is none"
+        )
+    if array.ndim != 2 or array.size == 0:
+        raise UsageError(
+            f"{where}: vectors have shape {array.shape}, but must have (n, d), neither of them 0"
+        )
+    numbers = _as_floats(array)
+    names = columns or tuple(map(str, range(numbers.shape[1])))
+    check_finite(numbers, names, where, missing)
+    indices, classes = index_names(labels, len(numbers), where, "labels", "vector")
+    owners, owner_names = index_names(clients, len(numbers), where, "clients", "vector")
+    return VectorData(
+        name,
+        torch.from_numpy(numbers),
+        indices,
+        classes,
+        owners,
+        owner_names,
+        columns=columns,
+    )
+
+
+def _as_floats(array: NDArray[np.generic]) -> NDArray[np.floating]:
+    native = array.dtype.newbyteorder("=")
+    if native in (np.float32, np.float64):
+        floats: NDArray[np.floating] = array.astype(native, copy=False)
+        # PyTorch knows no negative strides, and warns of arrays that cannot be written to.
+        return floats if min(floats.strides) >= 0 and floats.flags.writeable else floats.copy()
+    exact = array.dtype.kind == "b" or array.dtype.itemsize < 3
+    return array.astype(np.float32 if exact else np.float64)
+
+
+def check_finite(
+    numbers: NDArray[np.floating], columns: tuple[str, ...], where: str, missing: Missing
+) -> None:
+    """Refuse infinities, and NaN unless it stands for a missing value; a block at a time.
+
+    Raises:
+        UsageError: It names the first such value.
+    """
+    rows = max(1, _NUMBERS_AT_A_TIME // numbers.shape[1])
+    for start in range(0, len(numbers), rows):
+        block = numbers[start : start + rows]
+        bad = ~np.isfinite(block) if missing == "refuse" else np.isinf(block)
+        if not bad.any():
+            continue
+        row, column = np.argwhere(bad)[0]
+        value = block[row, column]
+        mend = "take such rows out"
+        if np.isnan(value):
+            mend = "fill in such values, or give --missing mean for the columns' pooled means"
+        raise UsageError(
+            f"{where}: column {columns[column]!r} holds {value} in row {start + row + 1}, and "
+            f"vectors must be finite: {mend}"
+        )

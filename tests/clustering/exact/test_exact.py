@@ -1,0 +1,190 @@
+"""Steps over clients are those of scikit-learn on all vectors in one place, from the same start."""
+
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.cluster import KMeans
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.mixture import GaussianMixture
+
+from ccfcpp.clustering.exact.mixture import Mixture, log_probabilities
+from ccfcpp.clustering.kmeans.fuzzy import fuzzy_c_means
+from ccfcpp.clustering.kmeans.start import codebook_kmeans, split
+from ccfcpp.clustering.shallow.pixels import CentroidState
+from ccfcpp.core.config import Tree
+from tests.support.vectors import ROUNDING, SECURE, Points, after, blobs, experiment, there
+
+K = 3
+STEPS = 4
+CLIENTS = 4
+ABSENT: Tree = {"availability": {"disconnection_rate": 0.25}}
+SETTINGS: tuple[Tree, ...] = ({}, ABSENT, SECURE, SECURE | ABSENT)
+seeds = st.integers(0, 10**6)
+some = settings(max_examples=12, deadline=None)
+
+
+def owners_of(samples: int, seed: int) -> np.ndarray:
+    """A random partition, in which each client holds something."""
+    drawn = np.random.default_rng(seed).integers(CLIENTS, size=samples)
+    drawn[:CLIENTS] = np.arange(CLIENTS)
+    return drawn
+
+
+def bound(tree: Tree) -> float:
+    return ROUNDING if "privacy" in tree else 1e-6
+
+
+def starts(points: Points, seed: int) -> Points:
+    return points[np.random.default_rng(seed).permutation(len(points))[:K]]
+
+
+@pytest.mark.parametrize("tree", SETTINGS)
+@given(seed=seeds)
+@some
+def test_fed_km_is_lloyds_algorithm(tree: Tree, seed: int) -> None:
+    points, owners = blobs(80, 3, K, seed), owners_of(80, seed)
+    run = experiment("fed-km", points, owners, K, tree)
+    pooled = points[there(run)]
+    start = starts(pooled, seed)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        model = KMeans(K, init=start, n_init=1, max_iter=STEPS, tol=0, algorithm="lloyd")
+        wanted = model.fit(pooled)
+    found = after(run, CentroidState(torch.from_numpy(start)), STEPS)
+    np.testing.assert_allclose(found.centroids, wanted.cluster_centers_, atol=bound(tree))
+    labels = run.algorithm.assign(found, run._holder(-1, "all", torch.from_numpy(there(run))))
+    assert np.array_equal(labels, wanted.predict(pooled)) or "privacy" in tree
+
+
+@pytest.mark.parametrize("tree", [{}, SECURE])
+@given(seed=seeds, m=st.sampled_from([1.1, 1.5, 2.0, 4.0]))
+@some
+def test_fed_fcm_is_fuzzy_c_means(tree: Tree, seed: int, m: float) -> None:
+    points, owners = blobs(60, 3, K, seed), owners_of(60, seed)
+    run = experiment("fed-fcm", points, owners, K, {"fuzzy": {"m": m}}, tree)
+    start = torch.from_numpy(starts(points, seed))
+    wanted = fuzzy_c_means(torch.from_numpy(points), start, m=m, tolerance=0, iterations=STEPS)
+    found = after(run, CentroidState(start), STEPS)
+    np.testing.assert_allclose(found.centroids, wanted.centroids, atol=50 * bound(tree))
+    everyone = run._holder(-1, "all", torch.arange(len(points)))
+    degrees = run.algorithm.probabilities(found, everyone)
+    assert degrees is not None
+    np.testing.assert_allclose(degrees.sum(dim=1), 1, atol=1e-9)
+
+
+@pytest.mark.parametrize("tree", SETTINGS)
+@pytest.mark.parametrize("kind", ["full", "diag"])
+@given(seed=seeds)
+@settings(max_examples=8, deadline=None)
+def test_fed_em_is_expectation_maximisation(tree: Tree, kind: str, seed: int) -> None:
+    points, owners = blobs(120, 2, K, seed), owners_of(120, seed)
+    run = experiment("fed-em", points, owners, K, {"mixture": {"covariance": kind}}, tree)
+    pooled = points[there(run)]
+    d, spread = points.shape[1], np.var(pooled, axis=0)
+    matrix = np.diag(spread) if kind == "full" else spread
+    begin = Mixture(
+        torch.from_numpy(starts(pooled, seed)),
+        torch.full((K,), 1 / K, dtype=torch.float64),
+        torch.from_numpy(np.stack([matrix] * K)),
+    )
+    precisions = np.stack([np.linalg.inv(matrix) if kind == "full" else 1 / spread] * K)
+    model = GaussianMixture(
+        K,
+        covariance_type=kind,
+        max_iter=STEPS,
+        tol=0,
+        weights_init=begin.weights,
+        means_init=begin.centroids,
+        precisions_init=precisions,
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        model.fit(pooled)
+    found = after(run, begin, STEPS)
+    # Secure sums round what an all but empty component is made of.
+    if "privacy" in tree and model.weights_.min() < 0.05:
+        return
+    scale = 100 if "privacy" in tree else 1
+    np.testing.assert_allclose(found.centroids, model.means_, atol=scale * bound(tree))
+    np.testing.assert_allclose(found.weights, model.weights_, atol=scale * bound(tree))
+    np.testing.assert_allclose(found.covariances, model.covariances_, atol=scale * bound(tree) * d)
+    everyone = run._holder(-1, "all", torch.from_numpy(there(run)))
+    degrees = run.algorithm.probabilities(found, everyone)
+    assert degrees is not None
+    np.testing.assert_allclose(degrees, model.predict_proba(pooled), atol=scale * bound(tree) * 10)
+
+
+@given(seed=seeds, diagonal=st.booleans())
+@some
+def test_densities_are_those_of_scipy(seed: int, diagonal: bool) -> None:
+    from scipy.stats import multivariate_normal
+
+    source = np.random.default_rng(seed)
+    points, means = source.normal(size=(9, 3)), source.normal(size=(2, 3))
+    roots = source.normal(size=(2, 3, 3))
+    matrices = roots @ roots.transpose(0, 2, 1) + np.eye(3)
+    if diagonal:
+        matrices = matrices * np.eye(3)
+    weights = np.array([0.3, 0.7])
+    known = np.diagonal(matrices, axis1=1, axis2=2) if diagonal else matrices
+    first, second, third = (
+        torch.from_numpy(np.ascontiguousarray(x)) for x in (means, weights, known)
+    )
+    mixture = Mixture(first, second, third)
+    found = log_probabilities(torch.from_numpy(points), mixture)
+    for j in range(2):
+        wanted = multivariate_normal(means[j], matrices[j]).logpdf(points) + np.log(weights[j])
+        np.testing.assert_allclose(found[:, j], wanted, atol=1e-9)
+
+
+@pytest.mark.parametrize("method", ["fed-km", "fed-fcm", "fed-em"])
+@given(seed=seeds)
+@settings(max_examples=4, deadline=None)
+def test_whole_runs_do_not_depend_on_the_partition(method: str, seed: int) -> None:
+    points = blobs(150, 3, K, seed)
+    first, second = (
+        experiment(method, points, owners, K)
+        for owners in (owners_of(150, seed), np.zeros(150, np.int64))
+    )
+    ends = [run.trained()[0] for run in (first, second)]
+    # A sum in another order may end a run a round earlier or later, at the tolerance.
+    atol = {"fed-km": 1e-6, "fed-fcm": 1e-4, "fed-em": 1e-1}[method]
+    np.testing.assert_allclose(ends[0].centroids, ends[1].centroids, atol=atol)
+
+
+@pytest.mark.parametrize("tree", [{}, SECURE])
+def test_fed_km_comes_close_to_the_best_of_ten_starts(tree: Tree) -> None:
+    points = blobs(600, 4, 6, 3)
+    run = experiment("fed-km", points, owners_of(600, 3), 6, tree)
+    state, _ = run.trained()
+    best = KMeans(6, n_init=10, random_state=0).fit(points)
+    squares = ((points[:, None] - np.asarray(state.centroids)[None]) ** 2).sum(axis=2)
+    assert squares.min(axis=1).sum() <= 1.001 * best.inertia_
+
+
+@given(seed=seeds, most=st.integers(1, 30))
+@some
+def test_a_split_keeps_the_mean_and_the_number_of_cells(seed: int, most: int) -> None:
+    source = torch.Generator().manual_seed(seed)
+    cells = torch.randn(8, 3, generator=source, dtype=torch.float64)
+    counts = torch.arange(8, dtype=torch.float64)
+    scatter = torch.rand(8, generator=source, dtype=torch.float64)
+    found = split(cells, counts, scatter, most, source)
+    splittable = int((counts >= 4).sum())
+    assert len(found) == 8 + min(splittable, max(0, most - 8))
+    whole = found[: 8 - (len(found) - 8)]
+    halves = found[len(whole) :]
+    centres = torch.cat([whole, halves.view(2, -1, 3).mean(dim=0)])
+    assert torch.allclose(centres.sum(dim=0), cells.sum(dim=0))
+
+
+def test_a_codebook_with_few_cells_is_the_start() -> None:
+    cells = torch.eye(3, dtype=torch.float64)
+    assert torch.equal(codebook_kmeans(cells, torch.ones(3), 5, 0), cells)
+    weights = torch.tensor([1.0, 1.0, 98.0], dtype=torch.float64)
+    (one,) = codebook_kmeans(cells, weights, 1, 0)
+    assert torch.allclose(one, torch.tensor([0.01, 0.01, 0.98], dtype=torch.float64))

@@ -1,0 +1,134 @@
+"""What clients prepare together is what scikit-learn prepares in one place."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.decomposition import PCA
+from sklearn.impute import SimpleImputer
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import Normalizer, StandardScaler
+
+from ccfcpp.clustering.experiment import ClusteringExperiment
+from ccfcpp.core.config import Tree
+from ccfcpp.core.errors import UsageError
+from tests.support.vectors import ROUNDING, SECURE, Points, blobs, experiment, there
+
+ABSENT: Tree = {"availability": {"disconnection_rate": 0.25}}
+SETTINGS: tuple[Tree, ...] = ({}, ABSENT, SECURE, SECURE | ABSENT)
+CASES: dict[str, tuple[Tree, list[Any]]] = {
+    "standard": ({"scale": "standard"}, [StandardScaler()]),
+    "unit": ({"scale": "unit"}, [Normalizer()]),
+    "components": ({"components": 2}, [PCA(2)]),
+    "whitened": (
+        {"scale": "standard", "components": 2, "whiten": True},
+        [StandardScaler(), PCA(2, whiten=True)],
+    ),
+    "of unit length": ({"scale": "unit", "components": 3}, [Normalizer(), PCA(3)]),
+    "filled": (
+        {"missing": "mean", "scale": "standard"},
+        [SimpleImputer(), StandardScaler()],
+    ),
+    "filled, of unit length": (
+        {"missing": "mean", "scale": "unit", "components": 2},
+        [SimpleImputer(), Normalizer(), PCA(2)],
+    ),
+}
+
+
+def owners_of(samples: int, seed: int) -> np.ndarray:
+    drawn = np.random.default_rng(seed).integers(4, size=samples)
+    drawn[:4] = np.arange(4)
+    return drawn
+
+
+def with_gaps(points: Points, seed: int) -> Points:
+    gaps = np.random.default_rng(seed).random(points.shape) < 0.1
+    gaps[:4] = False
+    return np.where(gaps, np.nan, points)
+
+
+def prepared_by(run: ClusteringExperiment) -> Points:
+    """All vectors, as the clients prepare them in the first round."""
+    state = run.algorithm.initial_state(run.randomness)
+    state, report = run.federation().run_round(state, 0)
+    assert report.refused == {}
+    assert report.bytes_up > 0
+    everyone = run._holder(-1, "all", torch.arange(len(run.data)))
+    found = run.algorithm.represent(state, everyone)
+    assert found is not None
+    return found.numpy()
+
+
+@pytest.mark.parametrize("tree", SETTINGS)
+@pytest.mark.parametrize("case", CASES)
+@given(seed=st.integers(0, 10**6))
+@settings(max_examples=4, deadline=None)
+def test_it_is_scikit_learns_on_all_vectors(tree: Tree, case: str, seed: int) -> None:
+    prepared, steps = CASES[case]
+    points = blobs(60, 4, 3, seed)
+    if "missing" in prepared:
+        points = with_gaps(points, seed)
+    run = experiment("fed-km", points, owners_of(60, seed), 3, {"vectors": prepared}, tree)
+    found = prepared_by(run)
+    fitted = make_pipeline(*steps).fit(points[there(run)])
+    wanted = fitted.transform(points)
+    # Two components of almost the same variance are told apart by digits that sums may lose.
+    if "components" in prepared:
+        variances = fitted[-1].explained_variance_
+        if np.min(-np.diff(variances) / variances[:-1]) < 0.05:
+            return
+    bound = 200 * ROUNDING if "privacy" in tree else 1e-6
+    np.testing.assert_allclose(found, wanted, atol=bound)
+
+
+@pytest.mark.parametrize("offset", [0.0, 1e6])
+def test_a_large_mean_costs_no_digits(offset: float) -> None:
+    points = np.random.default_rng(0).normal(offset, 1, (50, 2))
+    run = experiment("fed-km", points, owners_of(50, 0), 2, {"vectors": {"scale": "standard"}})
+    wanted = StandardScaler().fit_transform(points)
+    np.testing.assert_allclose(prepared_by(run), wanted, atol=1e-6)
+
+
+@pytest.mark.parametrize("other", [{}, {"components": 2, "whiten": True}])
+@pytest.mark.parametrize("value", [0.0, 3.7, 1e8])
+def test_a_constant_column_becomes_zero(value: float, other: Tree) -> None:
+    points = blobs(40, 2, 2, 0)
+    points = np.column_stack([points, np.full(40, value)])
+    tree = {"vectors": {"scale": "standard", **other}}
+    found = prepared_by(experiment("fed-km", points, owners_of(40, 0), 2, tree))
+    assert np.isfinite(found).all()
+    if not other:
+        np.testing.assert_allclose(found[:, 2], 0, atol=1e-9)
+
+
+def test_columns_may_be_of_very_different_size() -> None:
+    points = blobs(60, 3, 2, 1) * np.array([1e-6, 1.0, 1e6])
+    tree = {"vectors": {"scale": "standard", "components": 3}}
+    found = prepared_by(experiment("fed-km", points, owners_of(60, 1), 2, tree))
+    wanted = make_pipeline(StandardScaler(), PCA(3)).fit_transform(points)
+    np.testing.assert_allclose(found, wanted, atol=1e-6)
+
+
+def test_more_components_than_columns_are_refused() -> None:
+    with pytest.raises(UsageError, match=r"vectors\.components = 5 is more than the 2 columns"):
+        experiment("fed-km", blobs(9, 2, 2, 0), owners_of(9, 0), 2, {"vectors": {"components": 5}})
+
+
+@pytest.mark.parametrize("method", ["km", "k-fed", "ffcm-km", "fed-em", "fed-scan"])
+def test_every_system_sees_prepared_vectors(method: str) -> None:
+    points = blobs(80, 3, 3, 5)
+    trees: tuple[Tree, ...] = ({"vectors": {"scale": "standard"}},)
+    if method == "fed-scan":
+        trees += ({"scan": {"steps": 4, "batch": 40, "hidden": 8, "latent": 4}},)
+    run = experiment(method, points, owners_of(80, 5), 3, *trees)
+    state, _ = run.trained()
+    assert set(run.assignments(state).tolist()) <= {0, 1, 2}
+    wanted = StandardScaler().fit_transform(points)
+    holder = run.algorithm.holder(state, run._holder(-1, "all", torch.arange(80)))  # type: ignore[attr-defined]
+    np.testing.assert_allclose(holder.images, wanted, atol=1e-9)
+    again = run.algorithm.assign_delivered(run.algorithm.delivery(state), run.clients[0])
+    assert torch.equal(again, run.algorithm.assign(state, run.clients[0]))

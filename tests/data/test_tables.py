@@ -1,0 +1,249 @@
+"""Vectors from files: what is read, and what is refused in which words."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from ccfcpp.core.errors import UsageError
+from ccfcpp.core.kinds import kind_of
+from ccfcpp.data.tables import read_rows, read_vectors
+from ccfcpp.data.vectors import VectorData, vectors_from
+
+ROWS = np.arange(12.0).reshape(4, 3)
+TABLE = 'height,"width, m",kind,site\n1,2.5,10,north\n3,-4e1,2,south\n5,6,10,north\n'
+
+
+def written(path: Path, text: str) -> Path:
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(text)
+    return path
+
+
+def test_npy_is_mapped_and_not_copied(tmp_path: Path) -> None:
+    path = tmp_path / "x.npy"
+    np.save(path, ROWS)
+    data = read_vectors(path)
+    assert data.vectors.dtype == torch.float64
+    assert torch.equal(data.vectors, torch.from_numpy(ROWS))
+    base = data.vectors.numpy().base
+    while not isinstance(base, np.memmap) and base is not None:
+        base = getattr(base, "base", None)
+    mapped = Path("/proc/self/maps")
+    assert not mapped.exists() or str(path) in mapped.read_text()
+    # What is changed in memory does not change the file.
+    data.vectors[0, 0] = 99
+    assert np.load(path)[0, 0] == 0
+
+
+def test_npz_has_labels_clients_and_columns(tmp_path: Path) -> None:
+    path = tmp_path / "x.npz"
+    labels, clients = np.array([1, 0, 1, 1]), np.array(["b", "a", "b", "a"])
+    np.savez(path, vectors=ROWS, labels=labels, clients=clients, columns=np.array(list("xyz")))
+    data = read_vectors(path)
+    assert data.columns == ("x", "y", "z")
+    assert data.labels is not None
+    assert data.labels.tolist() == [1, 0, 1, 1]
+    assert data.owner_names == ("a", "b")
+    by_column = read_vectors(path, label_column="y")
+    assert by_column.columns == ("x", "z")
+    assert by_column.classes == ("1", "4", "7", "10")
+
+
+def test_csv_takes_columns_by_their_names(tmp_path: Path) -> None:
+    path = written(tmp_path / "x.csv", TABLE)
+    data = read_vectors(path, label_column="kind", client_column="site")
+    assert data.columns == ("height", "width, m")
+    assert torch.equal(data.vectors, torch.tensor([[1, 2.5], [3, -40], [5, 6]]).double())
+    assert data.classes == ("2", "10")
+    assert data.labels is not None
+    assert data.labels.tolist() == [1, 0, 1]
+    assert data.owner_names == ("north", "south")
+
+
+def test_csv_without_names_calls_columns_by_numbers(tmp_path: Path) -> None:
+    path = written(tmp_path / "x.csv", "1,2,7\n3,4,8\n")
+    assert read_vectors(path).vectors.shape == (2, 3)
+    assert read_vectors(path).columns == ()
+    assert read_vectors(path, label_column="2").classes == ("7", "8")
+
+
+@pytest.mark.parametrize("cell", ["", "NA", "nan", "null"])
+def test_missing_values_are_refused_or_left_to_be_filled_in(tmp_path: Path, cell: str) -> None:
+    path = written(tmp_path / "x.csv", f"a,b\n1,2\n{cell},4\n")
+    with pytest.raises(UsageError, match=r"column 'a' holds nan in row 2.*--missing mean"):
+        read_vectors(path)
+    data = read_vectors(path, missing="mean")
+    assert data.vectors.isnan().tolist() == [[False, False], [True, False]]
+
+
+FAULTS: dict[str, tuple[str, dict[str, str], str]] = {
+    "a string": ("a,b\n1,red\n", {}, r"line 2: column 'b' holds 'red', which is no number"),
+    "an infinity": ("a,b\n1,2\n3,inf\n", {}, r"column 'b' holds inf in row 2"),
+    "no such column": ("a,b\n1,2\n", {"label_column": "c"}, r"has no column 'c': it has 'a', 'b'"),
+    "a short line": ("a,b\n1,2\n3\n", {}, r"line 3: 1 cells, but there are 2 columns"),
+    "two of a name": ("a,a\n1,2\n", {}, r"has two columns 'a'"),
+    "nothing": ("", {}, "is empty"),
+    "names alone": ("a,b\n", {}, "shape"),
+    "labels alone": ("a\n1\n", {"label_column": "a"}, "nothing is left"),
+    "one column twice": (
+        "a,b\n1,2\n", {"label_column": "a", "client_column": "a"}, "cannot hold both",
+    ),
+    "no label": ("a,b\n1,x\n2,\n", {"label_column": "b"}, "column 'b' is empty in row 2"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_what_is_wrong_with_a_csv_file_is_one_line(tmp_path: Path, fault: str) -> None:
+    text, arguments, message = FAULTS[fault]
+    path = written(tmp_path / "x.csv", text)
+    with pytest.raises(UsageError, match=message) as raised:
+        read_vectors(path, **arguments)  # type: ignore[arg-type]
+    assert "\n" not in str(raised.value)
+
+
+def test_a_folder_has_a_file_for_each_client(tmp_path: Path) -> None:
+    folder = tmp_path / "clinics"
+    written(folder / "north.csv", "a,b,kind\n1,2,x\n")
+    written(folder / "south.csv", "b,kind,a\n4,y,3\n6,x,5\n")
+    written(folder / ".hidden.csv", "nonsense")
+    data = read_vectors(folder, label_column="kind")
+    assert data.owner_names == ("north", "south")
+    assert data.owners is not None
+    assert data.owners.tolist() == [0, 1, 1]
+    assert torch.equal(data.vectors, torch.tensor([[1, 2], [3, 4], [5, 6]]).double())
+    assert data.classes == ("x", "y")
+
+
+def test_a_column_that_a_client_lacks(tmp_path: Path) -> None:
+    folder = tmp_path / "clinics"
+    written(folder / "north.csv", "a,b\n1,2\n")
+    written(folder / "south.csv", "a\n3\n")
+    with pytest.raises(UsageError, match=r"south\.csv has no column 'b', which other files have"):
+        read_vectors(folder)
+    assert read_vectors(folder, missing="mean").vectors[1].isnan().tolist() == [False, True]
+
+
+def other_lengths(folder: Path) -> None:
+    np.save(folder / "a.npy", ROWS)
+    np.save(folder / "b.npy", ROWS[:, :2])
+
+
+def labels_in_parts(folder: Path) -> None:
+    np.savez(folder / "a.npz", x=ROWS, y=np.arange(4))
+    np.savez(folder / "b.npz", x=ROWS)
+
+
+def one_name_twice(folder: Path) -> None:
+    np.save(folder / "a.npy", ROWS)
+    np.savez(folder / "a.npz", x=ROWS)
+
+
+def one_file(folder: Path) -> None:
+    np.save(folder / "a.npy", ROWS)
+
+
+FOLDERS: list[tuple[Callable[[Path], None], dict[str, str], str]] = [
+    (other_lengths, {}, r"b\.npy has 2 columns and .*a\.npy has 3"),
+    (labels_in_parts, {}, r"b\.npz has no labels"),
+    (one_name_twice, {}, "two files a"),
+    (one_file, {"client_column": "0"}, "each file is a client"),
+]
+
+
+@pytest.mark.parametrize(("make", "arguments", "message"), FOLDERS)
+def test_what_is_wrong_with_a_folder_is_one_line(
+    tmp_path: Path, make: Callable[[Path], None], arguments: dict[str, str], message: str
+) -> None:
+    make(tmp_path)
+    with pytest.raises(UsageError, match=message):
+        read_vectors(tmp_path, **arguments)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("array", "message"),
+    [
+        (np.array([["a"]]), "must be numbers"),
+        (np.zeros(3), r"must have \(n, d\)"),
+        (np.zeros((0, 3)), "neither of them 0"),
+        (np.array([[1.0, np.inf]]), "column '1' holds inf"),
+        (np.array([[np.nan]]), "--missing mean"),
+    ],
+)
+def test_arrays_that_are_no_vectors(array: np.ndarray, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        vectors_from("x", array, "x")
+
+
+def test_numbers_keep_their_precision() -> None:
+    for given, kept in (("f4", "f4"), ("f8", "f8"), (">f8", "f8"), ("f2", "f4"), ("u1", "f4"),
+                        ("i8", "f8"), ("?", "f4")):  # fmt: skip
+        found = vectors_from("x", ROWS.astype(given), "x").vectors
+        assert found.numpy().dtype == np.dtype(kept)
+        assert np.array_equal(found.numpy(), ROWS.astype(given))
+
+
+def test_a_file_with_objects_runs_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "x.npy"
+    np.save(path, np.array([[print]], dtype=object), allow_pickle=True)
+    with pytest.raises(UsageError, match=r"no \.npy file of numbers"):
+        read_vectors(path)
+
+
+def test_columns_of_a_model_are_taken_by_name(tmp_path: Path) -> None:
+    path = written(tmp_path / "x.csv", TABLE)
+    found = read_rows(path, 2, ("width, m", "height"), "refuse").vectors
+    assert found[0].tolist() == [2.5, 1]
+    with pytest.raises(UsageError, match="has no column 'depth'"):
+        read_rows(path, 2, ("depth", "height"), "refuse")
+    np.save(tmp_path / "x.npy", ROWS)
+    with pytest.raises(UsageError, match="have 3 columns, and the model is for 2"):
+        read_rows(tmp_path / "x.npy", 2, ("a", "b"), "refuse")
+
+
+def test_the_kind_of_a_data_set_is_told_from_its_files(tmp_path: Path) -> None:
+    np.savez(tmp_path / "vectors.npz", x=ROWS)
+    np.savez(tmp_path / "named.npz", vectors=ROWS)
+    np.savez(tmp_path / "images.npz", x=np.zeros((2, 8, 8), np.uint8))
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos" / "a.png").touch()
+    (tmp_path / "tables").mkdir()
+    (tmp_path / "tables" / "a.csv").touch()
+    (tmp_path / "broken.npz").write_bytes(b"no archive")
+    kinds = {
+        "vectors.npz": "vectors",
+        "named.npz": "vectors",
+        "images.npz": "images",
+        "photos": "images",
+        "tables": "vectors",
+        "broken.npz": None,
+        "nowhere": None,
+        "nowhere.csv": "vectors",
+    }
+    assert {name: kind_of(str(tmp_path / name)) for name in kinds} == kinds
+
+
+def test_parquet_needs_its_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    (tmp_path / "x.parquet").touch()
+    with pytest.raises(UsageError, match=r"pip install 'ccfcpp\[parquet\]'"):
+        read_vectors(tmp_path / "x.parquet")
+
+
+def test_parquet_is_read_by_columns(tmp_path: Path) -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    path = tmp_path / "x.parquet"
+    columns = {"a": [1.5, None], "b": [1, 2], "site": ["n", "s"], "kind": [7, 8]}
+    parquet.write_table(pyarrow.table(columns), path)
+    with pytest.raises(UsageError, match="column 'site' holds string, no numbers"):
+        read_vectors(path)
+    data = read_vectors(path, label_column="kind", client_column="site", missing="mean")
+    assert isinstance(data, VectorData)
+    assert data.columns == ("a", "b")
+    assert data.vectors[:, 1].tolist() == [1, 2]
+    assert data.vectors[1, 0].isnan()
+    assert (data.classes, data.owner_names) == (("7", "8"), ("n", "s"))
