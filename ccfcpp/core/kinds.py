@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import zipfile
 from pathlib import Path
 from typing import IO, Literal
@@ -15,6 +16,7 @@ VECTOR_SUFFIXES = (*TABLE_SUFFIXES, ".npz")
 
 _OF_VECTORS, _OF_EITHER = "vectors.npy", ("x.npy", "images.npy")
 """Arrays of an ``.npz`` by the names that they have in it."""
+_NAME = re.compile("[A-Za-z0-9_-]+")
 _HEADER_SIZES = {1: 2, 2: 4, 3: 4}
 """Bytes of the length of an array's header, by the version of its format."""
 
@@ -22,7 +24,7 @@ _HEADER_SIZES = {1: 2, 2: 4, 3: 4}
 def kind_of(source: str) -> DataKind | None:
     """Return what a path holds; None where it does not exist, or cannot be told.
 
-    A name of a data set without a file of that name is none of both.
+    Data sets that are known by a name hold images.
     """
     path = Path(source).expanduser()
     suffix = path.suffix.lower()
@@ -34,8 +36,8 @@ def kind_of(source: str) -> DataKind | None:
         if path.is_file():
             return _kind_of_npz(path) if suffix == ".npz" else "images"
     except (OSError, ValueError, SyntaxError, LookupError, zipfile.BadZipFile):
-        pass  # Whoever reads it says what is wrong with it.
-    return None
+        return None  # Whoever reads it says what is wrong with it.
+    return "images" if _NAME.fullmatch(source) else None
 
 
 def table_files(folder: Path) -> list[Path]:

@@ -8,7 +8,13 @@ from ccfcpp.core.randomness import Randomness
 from tests.support.clustering import clients_of_sizes, made, tiny
 from tests.support.federation import assert_same_bits, federated, over_a_wire
 
-TWO_ROUNDS: Tree = {"compute": {"cohort": 1}, "gan": {"epochs": 2}, "ffcm": {"rounds": 2}}
+TWO_ROUNDS: Tree = {
+    "compute": {"cohort": 1},
+    "gan": {"epochs": 2},
+    "ffcm": {"rounds": 2},
+    "means": {"rounds": 2},
+    "mixture": {"rounds": 2},
+}
 VARIANTS: dict[str, list[Tree]] = {
     "ccfc++": [
         {"centroids": {"encoder": "global"}},

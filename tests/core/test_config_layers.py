@@ -49,7 +49,7 @@ PUBLISHED = CLUSTER / "published"
 def test_every_preset_is_valid(path: Path) -> None:
     for method in ("ccfc", "ccfc++"):
         config = resolve(ClusterConfig, "cluster", read_yaml(path), {"method": method})
-        assert config.dataset == (path.stem if path.stem != "images" else "digits")
+        assert config.dataset == ("digits" if path.stem in ("images", "vectors") else path.stem)
 
 
 @pytest.mark.parametrize("path", sorted(PUBLISHED.glob("*.yaml")), ids=lambda p: p.stem)
@@ -77,7 +77,8 @@ def test_beside_the_paper_the_averaged_model_gives_the_first_centroids(dataset: 
 
 def test_every_preset_has_a_published_one() -> None:
     presets, published = ({path.name for path in f.glob("*.yaml")} for f in (CLUSTER, PUBLISHED))
-    assert presets == published
+    # Nothing is published of vectors.
+    assert presets - {"vectors.yaml"} == published
 
 
 @pytest.mark.parametrize("dataset", ["digits", "mnist", "fashion-mnist"])

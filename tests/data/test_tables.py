@@ -224,6 +224,7 @@ def test_the_kind_of_a_data_set_is_told_from_its_files(tmp_path: Path) -> None:
         "nowhere.csv": "vectors",
     }
     assert {name: kind_of(str(tmp_path / name)) for name in kinds} == kinds
+    assert (kind_of("digits"), kind_of("the clients' own images")) == ("images", None)
 
 
 def test_parquet_needs_its_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

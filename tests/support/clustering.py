@@ -42,6 +42,8 @@ TINY: Tree = {
     "fuzzy": {"iterations": 5, "restarts": 2},
     "ffcm": {"rounds": 3},
     "feddp": {"points": 20},
+    "means": {"rounds": 3},
+    "mixture": {"rounds": 3},
     "gan": {
         "noise": 5, "generator_width": 16, "generator_channels": [6, 4], "batch_size": 16,
         "discriminator_channels": [4, 6], "discriminator_width": 8, "epochs": 3,

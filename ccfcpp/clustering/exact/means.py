@@ -45,14 +45,10 @@ from ccfcpp.engine.parts import Form, form_of
 from ccfcpp.engine.payload import added_up, pack
 
 Weighing = Callable[[Tensor, Tensor], Tensor]
-"""Maps a block of points (samples, d) and centroids (k, d) to weights (samples, k)."""
+"""Maps a block of points (samples, d) and centroids (k, d) to weights (samples, k), or to the one
+centroid that each point counts for, int64 (samples,)."""
 
 MEANS = Exchange("means", CentroidState, ClusterSums, PARTS, images=Images(largest={"counts": 1.0}))
-
-
-def nearest_alone(points: Tensor, centroids: Tensor) -> Tensor:
-    """Weights of k-means: 1 for the nearest centroid, 0 for all others."""
-    return F.one_hot(assigned(points, centroids), len(centroids)).double()
 
 
 @dataclass(frozen=True)
@@ -88,15 +84,24 @@ class SumWeighted(SummedWork[CentroidState, ClusterSums]):
         total = ClusterSums(total.sums.to(centroids.device), total.counts.to(centroids.device))
         for part in blocks(images, max(images[:1].numel(), len(centroids))):
             points = self.points(part)
-            weights, points = self.weights(points, centroids), points.double()
-            counts = weights
-            if (bounding := self.crew.bounding) is not None:
-                points = bounding.rows(MEANS, "sums", points)
-                counts = bounding.rows(MEANS, "counts", weights)
-            block = ClusterSums(weights.T @ points, counts.sum(dim=0))
+            block = self._block(self.weights(points, centroids), points.double(), len(centroids))
             total = added_up([total, block])
         enough = total.counts >= self.crew.least
         return ClusterSums(total.sums * enough.unsqueeze(1), total.counts * enough)
+
+    def _block(self, weights: Tensor, points: Tensor, clusters: int) -> ClusterSums:
+        bounding = self.crew.bounding
+        if weights.ndim == 1 and bounding is None:
+            # A product with ones and zeros would take several times as long.
+            sums = points.new_zeros(clusters, points.shape[1]).index_add_(0, weights, points)
+            return ClusterSums(sums, torch.bincount(weights, minlength=clusters).double())
+        if weights.ndim == 1:
+            weights = F.one_hot(weights, clusters).double()
+        counts = weights
+        if bounding is not None:
+            points = bounding.rows(MEANS, "sums", points)
+            counts = bounding.rows(MEANS, "counts", weights)
+        return ClusterSums(weights.T @ points, counts.sum(dim=0))
 
 
 @dataclass(frozen=True)
@@ -208,7 +213,7 @@ class ExactFuzzyMeans(ExactMeans):
 
 def hard(problem: Problem) -> Weighing:
     """The weights of k-means."""
-    return nearest_alone
+    return assigned
 
 
 def fuzzy(problem: Problem) -> Weighing:

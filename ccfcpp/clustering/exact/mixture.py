@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from ccfcpp.clustering.algorithm import Problem
 from ccfcpp.clustering.exact.config import MixtureConfig
-from ccfcpp.clustering.exact.means import nearest_alone
-from ccfcpp.clustering.kmeans.blocks import blocks
+from ccfcpp.clustering.kmeans.blocks import assigned, blocks
 from ccfcpp.clustering.kmeans.centroids import required_centroids
 from ccfcpp.clustering.kmeans.start import SumCells, start_works
 from ccfcpp.clustering.shallow.pixels import PixelClustering, PixelRule
@@ -118,7 +118,8 @@ def responsibilities(points: Tensor, mixture: Mixture) -> tuple[Tensor, Tensor]:
     Before the first step each point belongs to the nearest mean.
     """
     if mixture.weights is None:
-        hard = nearest_alone(points, required_centroids(mixture.centroids))
+        means = required_centroids(mixture.centroids)
+        hard = F.one_hot(assigned(points, means), len(means)).double()
         return hard, hard.new_zeros(len(points))
     logs = log_probabilities(points, mixture)
     total = torch.logsumexp(logs, dim=1)

@@ -160,7 +160,7 @@ class FindSubspace(Measure):
         points = _points(self.config.points, state.given, frame, variances, randomness)
         sums_in = before if self.config.sums == "whole" else None
         found = replace(state, frame=frame, points=points, sums_in=sums_in)
-        found = replace(found, coordinates=points[: len(state.coordinates)])
+        found = replace(found, coordinates=points[: len(state.coordinates)].clone())
         return found, {"dimensions": float(len(axes))}
 
     def _shape(self, frame: Frame) -> tuple[int]:
@@ -297,7 +297,7 @@ class FedDPKMeans(PixelClustering[FedDPState]):
         # As if images of length 1 had the same variance along all axes.
         variances = torch.full((axes,), 1 / axes, dtype=torch.float64, device=device)
         points = _points(self.config.points, given, frame, variances, randomness)
-        return FedDPState(frame, points, points[: self.problem.clusters], given=given)
+        return FedDPState(frame, points, points[: self.problem.clusters].clone(), given=given)
 
     def _given(self, randomness: Randomness) -> Tensor | None:
         """The server's images as rows, of which no label is used."""

@@ -261,6 +261,7 @@ def test_epsilon_is_that_of_as_many_gaussians(
 
     tree: Tree = {"feddp": {"rounds": rounds, "margin": margin}, "partition": {"clients": 9}}
     privacy: Tree = {"privacy": {"level": level, "secure_sums": secure, "epsilon": 3.0}}
+    privacy["privacy"]["accountant"] = "rdp"
     experiment = ClusteringExperiment(tiny(NAME, tree, privacy, {"data": {"images": 200}}))
     assert experiment.protection is not None
     mechanism = experiment.protection.mechanism

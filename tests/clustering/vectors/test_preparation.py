@@ -12,10 +12,16 @@ from sklearn.impute import SimpleImputer
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import Normalizer, StandardScaler
 
+from ccfcpp.clustering.algorithm import ClusteringAlgorithm, Problem
 from ccfcpp.clustering.experiment import ClusteringExperiment
+from ccfcpp.clustering.vectors.prepared import made
 from ccfcpp.core.config import Tree
 from ccfcpp.core.errors import UsageError
-from tests.support.vectors import ROUNDING, SECURE, Points, blobs, experiment, there
+from ccfcpp.core.randomness import Randomness
+from ccfcpp.engine.client import Client
+from ccfcpp.engine.payload import pack
+from tests.support.federation import CPU, federated, over_a_wire
+from tests.support.vectors import ROUNDING, SECURE, Points, blobs, experiment, plan, there
 
 ABSENT: Tree = {"availability": {"disconnection_rate": 0.25}}
 SETTINGS: tuple[Tree, ...] = ({}, ABSENT, SECURE, SECURE | ABSENT)
@@ -132,3 +138,43 @@ def test_every_system_sees_prepared_vectors(method: str) -> None:
     np.testing.assert_allclose(holder.images, wanted, atol=1e-9)
     again = run.algorithm.assign_delivered(run.algorithm.delivery(state), run.clients[0])
     assert torch.equal(again, run.algorithm.assign(state, run.clients[0]))
+
+
+@pytest.mark.parametrize("method", ["fed-km", "ffcm-avg", "k-fed", "fed-em", "fed-scan"])
+def test_over_a_wire_every_bit_is_that_of_one_process(method: str) -> None:
+    tree: Tree = {
+        "vectors": {"scale": "standard", "components": 2},
+        "means": {"rounds": 2},
+        "mixture": {"rounds": 2},
+        "ffcm": {"rounds": 2},
+        "scan": {"steps": 4, "steps_per_round": 2, "batch": 30, "hidden": 8, "latent": 4},
+    }
+    config = plan(method, 3, {key: own for key, own in tree.items() if key in HEEDED[method]})
+    parts = torch.split(torch.from_numpy(blobs(63, 3, 3, 2)), [30, 21, 12])
+
+    def clients() -> list[Client]:
+        return [Client(number, f"client {number}", part) for number, part in enumerate(parts)]
+
+    def algorithm() -> ClusteringAlgorithm[Any]:
+        return made(Problem(config, (3,), 3, CPU, 63))
+
+    whole = federated(method, algorithm(), clients())
+    wired = over_a_wire(method, algorithm(), algorithm(), clients())
+    state = whole.algorithm.initial_state(Randomness(0))
+    expected, found = list(whole.run(state)), list(wired.run(state))
+    assert len(found) == len(expected)
+    for (one, first), (other, second) in zip(expected, found, strict=True):
+        assert second.refused == {}
+        assert (first.bytes_up, first.bytes_down) == (second.bytes_up, second.bytes_down)
+        packed = pack(one), pack(other)
+        assert packed[0].keys() == packed[1].keys()
+        assert all(torch.equal(packed[0][name], packed[1][name]) for name in packed[0])
+
+
+HEEDED = {
+    "fed-km": {"vectors", "means"},
+    "fed-em": {"vectors", "mixture"},
+    "ffcm-avg": {"vectors", "ffcm"},
+    "k-fed": {"vectors"},
+    "fed-scan": {"vectors", "scan"},
+}
