@@ -6,8 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ccfcpp.data.batches import forward_batch
-from ccfcpp.data.images import to_float
+from ccfcpp.data.images import forward_batch, to_float
 from ccfcpp.models.stack.stacked import ModelStack
 from ccfcpp.models.state import ModelState
 from supervised.augmentation import normalise

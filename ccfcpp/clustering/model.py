@@ -150,11 +150,13 @@ class Model:
         else:
             values = from_arrays("images", given, None, "the model").values
         if tuple(values.shape[1:]) != self.image_shape:
-            wanted = ", ".join(map(str, ("n", *self.image_shape)))
-            raise UsageError(
-                f"{'vectors' if self.problem.has_vectors else 'images'} are "
-                f"{tuple(values.shape)}, and the model is for ({wanted}): give such ones"
+            wanted = ", ".join(map(str, self.image_shape))
+            unit, mend = (
+                ("vectors", "give as many columns")
+                if self.problem.has_vectors
+                else ("images", "resize them")
             )
+            raise UsageError(f"{unit} are {tuple(values.shape)}, expected (n, {wanted}): {mend}")
         return Client(SERVER, "predict", values.to(self.problem.device))
 
     def _assigned(self, images: Samples) -> tuple[Client, Tensor]:

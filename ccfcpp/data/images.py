@@ -280,3 +280,15 @@ def to_float(images: Tensor) -> Tensor:
     return (images.to(torch.get_default_dtype()) / 255).contiguous(
         memory_format=torch.channels_last
     )
+
+
+def forward_batch(size: int, most: int = 1024, usual_size: int = 28 * 28) -> int:
+    """Return how many images go through a network at a time where nothing is trained.
+
+    Args:
+        size: Number of values in an image.
+        most: Batch size for images of ``usual_size`` values; it is smaller for larger images, so
+            that memory does not grow with their size.
+        usual_size: Number of values in a usual image.
+    """
+    return min(most, max(1, most * usual_size // size))

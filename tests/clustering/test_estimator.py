@@ -1,3 +1,4 @@
+import csv
 import pickle
 from collections.abc import Callable
 from pathlib import Path
@@ -184,8 +185,13 @@ def test_a_saved_model_serves_the_command(tmp_path: Path) -> None:
     np.save(tmp_path / "new.npy", VECTORS[:9])
     out = tmp_path / "clusters.csv"
     succeeded("predict", str(tmp_path / "model"), str(tmp_path / "new.npy"), "--out", str(out))
-    lines = out.read_text().splitlines()
-    assert lines == ["row,cluster", *(f"{n},{own}" for n, own in enumerate(model.labels_[:9]))]
+    rows = list(csv.DictReader(out.read_text().splitlines()))
+    assert [int(row["row"]) for row in rows] == list(range(9))
+    assert [int(row["cluster"]) for row in rows] == model.labels_[:9].tolist()
+    shares = model.predict_proba(VECTORS[:9]).max(axis=1)
+    assert [float(row["probability"]) for row in rows] == pytest.approx(shares.tolist(), rel=1e-5)
+    apart = model.transform(VECTORS[:9])[range(9), model.labels_[:9]]
+    assert [float(row["distance"]) for row in rows] == pytest.approx(apart.tolist(), rel=1e-5)
     with pytest.raises(UsageError, match=r"taken|holds|empty"):
         model.save(tmp_path / "model")
 

@@ -61,12 +61,47 @@ def test_what_cannot_be_read_is_refused_too() -> None:
 
 def test_clients_with_images_of_any_size_and_colour_meet() -> None:
     told = Told(2)
-    told.hear("a", sizes=Sizes.of([(40, 60)], colour=True))
+    told.hear("a", sizes=Sizes.of([(40, 60)] * 10, colour=True))
     assert not told.is_complete
     told.hear("b", skipped=2)
     assert told.is_complete
     assert list(told.admitted()) == ["a", "b"]
     assert told.lines[-1] == "b10 images, 2 files left out"
+
+
+VECTORS: dict[str, Any] = {"sizes": None, "length": 2}
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "reason"),
+    [
+        ({}, VECTORS, "it holds vectors, and the others hold images"),
+        (VECTORS, {}, "it holds images, and the others hold vectors"),
+        (VECTORS, VECTORS | {"length": 3}, "its vectors have 3 columns, and those of the others 2"),
+        (
+            VECTORS | {"columns": ("a", "b")},
+            VECTORS | {"columns": ("a", "c")},
+            "its columns have other names than those of the others",
+        ),
+        (VECTORS, {"length": 2}, "it must say how large its images are, or how long its vectors"),
+        (VECTORS, {"sizes": None}, "it must say how large its images are, or how long its vectors"),
+        (VECTORS, VECTORS | {"columns": ("a",)}, "what it says of its vectors' columns cannot be"),
+    ],
+)
+def test_samples_of_another_kind_are_refused(first: Any, second: Any, reason: str) -> None:
+    told = Told(2)
+    told.hear("a", **first)
+    told.hear("b", **second)
+    assert told.refused == {"b"}
+    assert told.lines[-1] == f"bcannot take part: {reason}"
+
+
+def test_vectors_whose_columns_come_in_another_order_meet() -> None:
+    told = Told(2)
+    told.hear("a", **VECTORS, columns=("a", "b"))
+    told.hear("b", **VECTORS, columns=("b", "a"))
+    assert told.is_complete
+    assert told.lines == ["a10 vectors", "b10 vectors"]
 
 
 def test_a_run_that_needs_more_clients_than_can_take_part_ends() -> None:

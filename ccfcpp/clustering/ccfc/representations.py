@@ -7,8 +7,7 @@ import torch
 from torch import Tensor
 
 from ccfcpp.core.profiling import section
-from ccfcpp.data.batches import forward_batch
-from ccfcpp.data.images import to_float
+from ccfcpp.data.images import forward_batch, to_float
 from ccfcpp.engine.client import Client
 from ccfcpp.models.stack.stacked import ModelStack
 from ccfcpp.models.state import ModelState

@@ -10,8 +10,7 @@ from torch.nn import functional as F
 from ccfcpp.clustering.scan.messages import Model, Snapshot
 from ccfcpp.clustering.scan.network import ClusterNetwork
 from ccfcpp.core.profiling import section
-from ccfcpp.data.batches import forward_batch
-from ccfcpp.data.images import to_float
+from ccfcpp.data.images import forward_batch, to_float
 from ccfcpp.engine.client import Client
 from ccfcpp.models.state import build
 

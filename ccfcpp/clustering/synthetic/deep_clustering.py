@@ -22,8 +22,7 @@ from ccfcpp.clustering.synthetic.networks import Autoencoder, FlatEncoder
 from ccfcpp.core.errors import FederationError
 from ccfcpp.core.profiling import section
 from ccfcpp.core.randomness import Randomness
-from ccfcpp.data.batches import forward_batch
-from ccfcpp.data.images import to_float
+from ccfcpp.data.images import forward_batch, to_float
 from ccfcpp.models.stack.optimizers import StackedAdam
 from ccfcpp.models.stack.stacked import ModelStack
 from ccfcpp.models.state import ModelState, build

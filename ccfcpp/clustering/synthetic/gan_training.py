@@ -20,8 +20,8 @@ from ccfcpp.clustering.synthetic.networks import Discriminator, Generator
 from ccfcpp.core.pace import tell_images
 from ccfcpp.core.profiling import section
 from ccfcpp.core.randomness import SETUP, Randomness
-from ccfcpp.data.batches import CohortBatch, MeanLosses, cohort_batches, forward_batch
-from ccfcpp.data.images import to_float
+from ccfcpp.data.batches import CohortBatch, MeanLosses, cohort_batches
+from ccfcpp.data.images import forward_batch, to_float
 from ccfcpp.engine.client import Client, memory_of
 from ccfcpp.engine.exchange import RefusedUpdateError
 from ccfcpp.engine.payload import not_finite

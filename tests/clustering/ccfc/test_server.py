@@ -29,9 +29,10 @@ def lloyd(centroids: Tensor, sizes: tuple[int, ...]) -> tuple[CCFCState, Tensor]
     state = CCFCState(algorithm.initial_state(Randomness(0)).model, centroids=centroids)
     step, clients = MoveCentroids(algorithm.refinement), clients_of_sizes(*sizes)
     updates = []
-    for update in answers(algorithm, algorithm.refinement, state, clients, Randomness(0)):
+    found = answers(algorithm, algorithm.refinement, state, clients, Randomness(0))
+    for update, size in zip(found, sizes, strict=True):
         assert isinstance(update, ClusterSums)
-        assert refusal(step, state, update, sum(sizes)) is None
+        assert refusal(step, state, update, size) is None
         updates.append(update)
     everything = Client(-1, "all", digits()[0][: sum(sizes)])
     after, _ = step.aggregate(state, updates, Randomness(0))
