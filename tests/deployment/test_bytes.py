@@ -57,7 +57,7 @@ from tests.support.federation import CPU
 from tests.support.fuzz import CLASSES, DEEP, bytes_like, examples, json_like
 
 SPEC = RunSpec(command="cluster", config={"method": "km", "seed": 3}, image_shape=(1, 8, 8))
-FACTS = Facts(samples=10, sizes=Sizes.of([(8, 8)], colour=False), classes=("a", "b"))
+FACTS = Facts(samples=10, sizes=Sizes.of([(8, 8)] * 10, colour=False), classes=("a", "b"))
 REQUEST = Request(
     kind="work", run=new_token(), nonce=new_token(), spec=SPEC, exchange="images", round=3
 )
