@@ -32,7 +32,7 @@ class ScanConfig(Section):
         tuple[Annotated[int, Field(ge=8, le=4096, multiple_of=8)], ...], On("images")
     ] = (32, 64, 128)
     """Output channels of the convolutions, each of which halves the resolution."""
-    hidden: Annotated[Positive, Unless("scan.encoder", "linear")] = 256
+    hidden: Annotated[Positive, Either(On("images"), Unless("scan.encoder", "linear"))] = 256
     latent: Positive = 256
     normalisation: Literal["batch", "layer"] = "batch"
     """Of the latents: over the batches of all clients, or of each image by itself, which needs two
