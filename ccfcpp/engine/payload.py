@@ -150,6 +150,10 @@ def not_finite(tensors: Mapping[str, Tensor]) -> str | None:
     return None
 
 
+_LONGEST_NAME = 80
+"""Letters of a tensor's name that a refusal shows."""
+
+
 def check_form(form: Form, tensors: Mapping[str, Tensor]) -> None:
     """Refuse tensors whose names, shapes or dtypes are not those of a form."""
     rows: set[int] = set()
@@ -159,7 +163,9 @@ def check_form(form: Form, tensors: Mapping[str, Tensor]) -> None:
             continue
         if spec is None or tensor is None or not spec.fits(tensor):
             found = "missing" if tensor is None else f"{tensor.dtype} {tuple(tensor.shape)}"
-            raise RefusedUpdateError(f"{name!r} is {found}, expected {spec or 'nothing'}")
+            # A client may name a tensor as it likes.
+            short = name if len(name) <= _LONGEST_NAME else f"{name[:_LONGEST_NAME]}…"
+            raise RefusedUpdateError(f"{short!r} is {found}, expected {spec or 'nothing'}")
         rows |= spec.rows_of(tensor)
     if len(rows) > 1:
         raise RefusedUpdateError(f"its tensors have different numbers of rows: {sorted(rows)}")

@@ -278,6 +278,7 @@ class Ended(NamedTuple):
 
     state: dict[str, Tensor]
     reports: list[RoundReport]
+    converged: bool
 
 
 class Target:
@@ -325,7 +326,7 @@ class Target:
             state = after
             reports.append(report)
             experiment.scores(report.round, state, experiment._memories(None))
-        return Ended(pack(state), reports)
+        return Ended(pack(state), reports, experiment.algorithm.has_converged(state))
 
     def without(self, where: Where) -> Ended:
         """What it ends with where an answer does not come."""
@@ -344,12 +345,13 @@ def assert_survives(target: Target, where: Where, spoil: Spoil) -> str | None:
     client = target.number(where.client)
     said = found.reports[where.round].refused.get(client, [])
     reasons = [why for why in said if why.startswith(f"{where.exchange}: ")]
-    assert len(found.reports) == len(target.whole.reports)
+    # Another answer may let a system come to rest sooner or later.
+    assert found.converged or len(found.reports) == len(target.whole.reports)
     if not reasons:
         return None
     reason = reasons[0]
     assert reason.isprintable()
-    assert len(reason) < 300
+    assert len(reason) < 300, reason
     # The others are not blamed.
     assert all(set(report.refused) <= {client} for report in found.reports)
     expected = target.without(where)
