@@ -179,7 +179,7 @@ def test_what_has_nothing_to_attack_is_refused_in_a_line(tmp_path: Path) -> None
     succeeded("cluster", "--method", "k-fed", "--out", run, *few)
     whole = ccfcpp("leakage", run)
     assert whole.code == 2
-    assert "cluster a part of its images, such as --set data.images=1198" in whole.stderr
+    assert "cluster a part of its images, such as --set data.images=40" in whole.stderr
     assert whole.stderr.count("error:") == 1
     with pytest.raises(UsageError, match=r"leakage\.json is damaged"):
         leakage_tables({"membership": 3})
