@@ -13,6 +13,7 @@ from torch import Tensor
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.core.config_layers import validate
 from ccfcpp.core.errors import StoppedError
+from ccfcpp.data import ImageData
 from ccfcpp.engine.federation import RoundReport
 from ccfcpp.engine.memories import ClientMemories
 from ccfcpp.models.state import ModelState
@@ -32,6 +33,7 @@ class Poll(Experiment[Mean]):
         super().__init__(config)
         self.clients = voters(0, 1, 2, HOPELESS)
         self.algorithm = Election(rounds)
+        self.data = ImageData("votes", torch.zeros(4, 1, 1, 1, dtype=torch.uint8), None, ())
 
     def scores(self, number: int, state: Mean, memories: ClientMemories) -> Scores:
         return {"first": float(state.value[0])} if number % 3 == 2 else {}
