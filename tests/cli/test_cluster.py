@@ -253,7 +253,6 @@ def test_the_same_command_gives_the_same_numbers(
     for name in ("a", "b"):
         result = ccfcpp("cluster", "--json", "--out", tmp_path / name, *tiny)
         summaries.append(json.loads(result.stdout) | {"seconds": None, "out": None})
-        del summaries[-1]["epilogue"]["seconds"]
     assert summaries[0] == summaries[1]
     assert summaries[0]["method"] == method
 

@@ -98,7 +98,6 @@ _TO_SHOW: dict[str, Tree] = {
     "centroids.iterations": {"clusters": 12},
     "centroids.search": {"training": {"pretraining": "neighbours"}},
     "defence.weight": {"partition": {"kind": "dirichlet"}},
-    "privacy.clip": {"privacy": {"noise": 0.05}},
     "privacy.delta": {"privacy": {"noise": None}},
     "privacy.epsilon": {"privacy": {"noise": None}},
     "privacy.threshold": {"availability": {"dropout_rate": 0.4}},
