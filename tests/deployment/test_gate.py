@@ -102,7 +102,7 @@ def port(setting: GateSetting) -> Iterator[int]:
         yield port
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def link(upstream: tuple[FakeFleet, Path]) -> FakeFleet:
     upstream[0].__init__()  # type: ignore[misc] # as new
     return upstream[0]
