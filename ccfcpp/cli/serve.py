@@ -245,8 +245,7 @@ def header(experiment: DeployedExperiment, seconds: float) -> str:
 
     spec, algorithm = experiment.spec, experiment.algorithm
     unit = "vector" if len(spec.image_shape) == 1 else "image"
-    state = algorithm.initial_state(experiment.randomness)
-    exchanges = sum(len(algorithm.exchanges(each, state)) for each in range(algorithm.rounds))
+    exchanges = sum(map(len, algorithm.plan(algorithm.initial_state(experiment.randomness))))
     if experiment.privacy.secure_sums:
         exchanges *= EXCHANGES_OF_A_SUM
     there = len(experiment.members)

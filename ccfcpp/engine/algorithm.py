@@ -69,6 +69,10 @@ class Algorithm(ABC, Generic[State]):
     def client_side(self, crew: Crew) -> ClientSide:
         """The work of the clients of one process."""
 
+    def plan(self, state: State) -> list[Sequence[AnyServerWork]]:
+        """The server's work in each round of a run from its first state, where nothing fails."""
+        return [self.exchanges(number, state) for number in range(self.rounds)]
+
     def has_converged(self, state: State) -> bool:
         """Whether no further round would change the state, so that the run may end early."""
         return False

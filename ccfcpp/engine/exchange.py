@@ -132,6 +132,10 @@ class ServerWork(ABC, Generic[State, Message, Update]):
 
     exchange: Exchange[Message, Update]
 
+    def is_due(self, state: State) -> bool:
+        """Whether exchanges before it gave what it needs; otherwise the round leaves it out."""
+        return True
+
     @abstractmethod
     def broadcast(self, state: State) -> Message:
         """What goes down to every client that takes part."""

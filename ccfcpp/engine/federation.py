@@ -156,7 +156,7 @@ class Federation(Generic[State, Carrier]):
             if work.exchange.follows:
                 members = [member for member in members if member.id in taken]
             taken = set()
-            if members:
+            if members and work.is_due(state):
                 request = Request(work, task, work.broadcast(state), members)
                 updates = self._accepted(request, report, taken)
                 if (first := next(updates, None)) is not None:

@@ -347,8 +347,7 @@ class Experiment(ABC, Generic[State]):
         return Protection(self.privacy, self.system, self.exchanges, len(self.members), mechanism)
 
     def _mechanism(self) -> ClientLevel | ImageLevel:
-        state = self.algorithm.initial_state(self.randomness)
-        works = [self.algorithm.exchanges(n, state) for n in range(self.algorithm.rounds)]
+        works = self.algorithm.plan(self.algorithm.initial_state(self.randomness))
         if self.privacy.level == "image":
             asked, held = self.exchanges, sum(member.samples for member in self.members)
             return ImageLevel(self.privacy, works, self.randomness, self.system, asked, held)

@@ -57,8 +57,6 @@ RELATIVES = {
     "feddp-kmeans": {"pixels", "feddp", "defence", "privacy"},
     "sda-fc-fcm": {"pixels", "fuzzy"},
     "ppfc-gan": {"gan", "dcn", "centroids", "compute"},
-    # Among so few images noise leaves no cluster: nothing else of privacy shows.
-    "fed-km": {"means", "pixels", "attack", "defence"},
     "fed-fcm": {"means", "fuzzy"},
     "fed-em": {"mixture", "pixels"},
 }

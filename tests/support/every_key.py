@@ -18,7 +18,7 @@ from ccfcpp.clustering.experiment import ClusteringExperiment
 from ccfcpp.core.conditions import Affects, Condition, Either, Unless, When
 from ccfcpp.core.config import MethodConfig, Tree
 from ccfcpp.core.config_layers import merge, nest, validate
-from ccfcpp.core.errors import FederationError, UsageError
+from ccfcpp.core.errors import UsageError
 from ccfcpp.core.relevance import Heeded, declared
 from ccfcpp.engine.memories import ClientMemories
 from ccfcpp.engine.payload import pack
@@ -95,6 +95,7 @@ _BESIDE: dict[tuple[str, object], Tree] = {
 """What a run needs beside a value of a key."""
 
 _TO_SHOW: dict[str, Tree] = {
+    "privacy.clip": {"privacy": {"noise": 0.5, "epsilon": 1e5}},
     "centroids.iterations": {"clusters": 12},
     "centroids.search": {"training": {"pretraining": "neighbours"}},
     "defence.weight": {"partition": {"kind": "dirichlet"}},
@@ -252,8 +253,6 @@ class Variant:
                 return _DIFFERS
         except UsageError as error:
             return str(error)
-        except FederationError:  # It ends early, such as where too few clients answer.
-            return _DIFFERS
         return None
 
     def meeting(self, condition: Condition, met: bool = True) -> Iterator["Variant"]:

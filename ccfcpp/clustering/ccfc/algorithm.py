@@ -18,6 +18,7 @@ are over the batches of all clients. Pre-training may also be Fed-SCAN's: by nei
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cached_property
 
 import torch
@@ -149,6 +150,11 @@ class CCFC(ClusteringAlgorithm[CCFCState]):
                 works.append(self._find(by_head))
             works += [MoveCentroids(self.refinement)] * self.centroids.refine_steps
         return works
+
+    def plan(self, state: CCFCState) -> list[Sequence[AnyServerWork]]:
+        """As ``exchanges`` has it; the first centroids are looked for in one round alone."""
+        first, later = state, replace(state, centroids=torch.empty(0))
+        return [self.exchanges(n, later if n else first) for n in range(self.rounds)]
 
     def _training(self, number: int) -> Sequence[AnyServerWork]:
         """The training of a round."""

@@ -25,8 +25,9 @@ from ccfcpp.clustering.kmeans.centroids import (
 )
 from ccfcpp.clustering.kmeans.config import FuzzyConfig
 from ccfcpp.clustering.kmeans.fuzzy import memberships
-from ccfcpp.clustering.kmeans.start import SumCells, start_works
-from ccfcpp.clustering.shallow.pixels import CentroidState, PixelClustering
+from ccfcpp.clustering.kmeans.start import SumCells
+from ccfcpp.clustering.shallow.pixels import CentroidState
+from ccfcpp.clustering.shallow.started import StartedBySums
 from ccfcpp.core.profiling import section
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.algorithm import Crew
@@ -137,7 +138,7 @@ class MoveMeans(ServerWork[CentroidState, CentroidState, ClusterSums]):
         return replace(state, centroids=centroids, moved=moved), {"moved": moved}
 
 
-class ExactMeans(PixelClustering[CentroidState]):
+class ExactMeans(StartedBySums[CentroidState]):
     """Centroids that move by exact steps, from a start that needs no points.
 
     Args:
@@ -153,18 +154,15 @@ class ExactMeans(PixelClustering[CentroidState]):
         self.by_angle = False
         self.config = problem.config.section(MeansConfig)
         self.weights = weighing(problem)
-        self.rounds = self.config.rounds
+        self.rounds = 1 + self.config.rounds
 
     def initial_state(self, randomness: Randomness) -> CentroidState:
         """A state without centroids."""
         return CentroidState()
 
-    def exchanges(self, number: int, state: CentroidState) -> Sequence[AnyServerWork]:
-        """A step; before the first one, what finds the first centroids."""
-        problem = self.problem
-        first = start_works(problem.clusters, self.rule.dimensions, problem.samples)
-        step = MoveMeans(self.least)
-        return [*first, step] if number == 0 else [step]
+    def steps(self) -> Sequence[AnyServerWork]:
+        """A step in each round."""
+        return [MoveMeans(self.least)]
 
     def client_side(self, crew: Crew) -> ClientSide:
         """Sums for the start and for the steps."""

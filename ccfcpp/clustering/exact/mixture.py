@@ -18,8 +18,9 @@ from ccfcpp.clustering.algorithm import Problem
 from ccfcpp.clustering.exact.config import MixtureConfig
 from ccfcpp.clustering.kmeans.blocks import assigned, blocks
 from ccfcpp.clustering.kmeans.centroids import required_centroids
-from ccfcpp.clustering.kmeans.start import SumCells, start_works
-from ccfcpp.clustering.shallow.pixels import PixelClustering, PixelRule
+from ccfcpp.clustering.kmeans.start import SumCells
+from ccfcpp.clustering.shallow.pixels import PixelRule
+from ccfcpp.clustering.shallow.started import StartedBySums
 from ccfcpp.core.profiling import section
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.algorithm import Crew
@@ -252,7 +253,7 @@ class Maximisation(ServerWork[Mixture, Mixture, MixtureSums]):
         return replace(after, bound=bound, grown=grown), {"log_likelihood": bound}
 
 
-class GaussianMixtures(PixelClustering[Mixture]):
+class GaussianMixtures(StartedBySums[Mixture]):
     """Expectation maximisation, from the k-means of a codebook."""
 
     state_type = Mixture
@@ -261,20 +262,16 @@ class GaussianMixtures(PixelClustering[Mixture]):
         super().__init__(problem)
         self.by_angle = False
         self.config = problem.config.section(MixtureConfig)
-        # The first step makes covariances of the nearest points.
-        self.rounds = self.config.rounds
+        # A start, and a step that makes covariances of the nearest points.
+        self.rounds = 2 + self.config.rounds
 
     def initial_state(self, randomness: Randomness) -> Mixture:
         """A mixture of which nothing is known."""
         return Mixture()
 
-    def exchanges(self, number: int, state: Mixture) -> Sequence[AnyServerWork]:
-        """A step; before the first one, what finds means and covariances."""
-        problem, step = self.problem, Maximisation(self.config)
-        if number > 0:
-            return [step]
-        first = start_works(problem.clusters, self.rule.dimensions, problem.samples)
-        return [*first, step, step]
+    def steps(self) -> Sequence[AnyServerWork]:
+        """A step in each round."""
+        return [Maximisation(self.config)]
 
     def client_side(self, crew: Crew) -> ClientSide:
         """Sums for the start and for the steps."""

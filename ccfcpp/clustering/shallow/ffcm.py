@@ -16,9 +16,10 @@ from ccfcpp.clustering.kmeans.centroids import check_near, required_centroids
 from ccfcpp.clustering.kmeans.config import FuzzyConfig
 from ccfcpp.clustering.kmeans.fuzzy import fuzzy_c_means
 from ccfcpp.clustering.kmeans.server import kmeans
-from ccfcpp.clustering.kmeans.start import SumCells, start_works
+from ccfcpp.clustering.kmeans.start import SumCells
 from ccfcpp.clustering.shallow.config import FFCMConfig
-from ccfcpp.clustering.shallow.pixels import CentroidState, PixelClustering, PixelRule
+from ccfcpp.clustering.shallow.pixels import CentroidState, PixelRule
+from ccfcpp.clustering.shallow.started import StartedBySums
 from ccfcpp.core.profiling import section
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.algorithm import Crew
@@ -118,7 +119,7 @@ class LocalFuzzyCMeans(ClientWork[CentroidState, FuzzyUpdate]):
         return FuzzyUpdate(sent, found.supports * enough)
 
 
-class FFCM(PixelClustering[CentroidState], ServerWork[CentroidState, CentroidState, FuzzyUpdate]):
+class FFCM(StartedBySums[CentroidState], ServerWork[CentroidState, CentroidState, FuzzyUpdate]):
     """FFCM, with one exchange of centroids in each round."""
 
     state_type = CentroidState
@@ -128,7 +129,7 @@ class FFCM(PixelClustering[CentroidState], ServerWork[CentroidState, CentroidSta
         super().__init__(problem)
         self.choices = problem.config.section(FFCMConfig)
         self.combine = combine
-        self.rounds = self.choices.rounds
+        self.rounds = self.choices.rounds + problem.has_vectors
 
     def has_converged(self, state: CentroidState) -> bool:
         """Whether the global centroids have moved no further than the tolerance.
@@ -140,19 +141,16 @@ class FFCM(PixelClustering[CentroidState], ServerWork[CentroidState, CentroidSta
         return state.moved <= self.choices.tolerance
 
     def initial_state(self, randomness: Randomness) -> CentroidState:
-        """Draw coordinates of centroids uniformly from [0, 1]; those of vectors come later."""
+        """Draw coordinates of centroids uniformly from [0, 1]; vectors may lie anywhere."""
         if self.problem.has_vectors:
             return CentroidState()
         shape = (self.problem.clusters, self.rule.dimensions)
         drawn = torch.rand(shape, generator=randomness.generator("centroids"))
         return CentroidState(drawn.to(self.problem.device))
 
-    def exchanges(self, number: int, state: CentroidState) -> Sequence[AnyServerWork]:
-        """One exchange in each round; of vectors, which may lie anywhere, after a start by sums."""
-        problem = self.problem
-        if number > 0 or not problem.has_vectors:
-            return [self]
-        return [*start_works(problem.clusters, self.rule.dimensions, problem.samples), self]
+    def steps(self) -> Sequence[AnyServerWork]:
+        """One exchange in each round."""
+        return [self]
 
     def client_side(self, crew: Crew) -> ClientSide:
         """Fuzzy c-means at each client."""

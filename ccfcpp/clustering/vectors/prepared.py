@@ -118,13 +118,21 @@ class Prepared(ClusteringAlgorithm[Any]):
         return attached(self.inner.initial_state(randomness), Preparation())
 
     def exchanges(self, number: int, state: Any) -> Sequence[AnyServerWork]:
+        """The system's; those of the preparation come first until it is known."""
+        works = self._carrying(self.inner.exchanges(number, state))
+        return works if self._is_whole(state.preparation) else [*self._learning(), *works]
+
+    def plan(self, state: Any) -> list[Sequence[AnyServerWork]]:
         """The system's; in the first round after those of the preparation."""
-        own = self.inner.exchanges(number, state)
-        works = [Carrying(work, first=place == 0) for place, work in enumerate(own)]
-        if number > 0:
-            return works
-        d = self.problem.image_shape[0]
-        return [*(Learning(step, d) for step in self.steps), *works]
+        first, *later = map(self._carrying, self.inner.plan(state))
+        return [[*self._learning(), *first], *later]
+
+    def _learning(self) -> "list[Learning]":
+        steps, d = self.steps, self.problem.image_shape[0]
+        return [Learning(step, steps[:place], d) for place, step in enumerate(steps)]
+
+    def _carrying(self, works: Sequence[AnyServerWork]) -> "list[Carrying]":
+        return [Carrying(work, place == 0, self._is_whole) for place, work in enumerate(works)]
 
     def client_side(self, crew: Crew) -> ClientSide:
         """Sums for the preparation, and the system's work on prepared vectors."""
@@ -175,11 +183,7 @@ class Prepared(ClusteringAlgorithm[Any]):
 
     def _is_whole(self, known: Preparation) -> bool:
         """Whether all that is to be known of a preparation is known."""
-        learnt = Preparation()
-        for step in self.steps:
-            learnt = step.learn(learnt, step.zeros(self.problem.image_shape[0]))
-        pairs = zip(vars(known).values(), vars(learnt).values(), strict=True)
-        return all(needed is None or found is not None for found, needed in pairs)
+        return _holds(known, self.steps, self.problem.image_shape[0])
 
     def delivery(self, state: Any) -> object:
         """What the system delivers, and the preparation."""
@@ -212,6 +216,15 @@ class Prepared(ClusteringAlgorithm[Any]):
         return self.inner.found(state)
 
 
+def _holds(known: Preparation, steps: Sequence[Fitting], d: int) -> bool:
+    """Whether a preparation has what some exchanges give."""
+    learnt = Preparation()
+    for step in steps:
+        learnt = step.learn(learnt, step.zeros(d))
+    pairs = zip(vars(known).values(), vars(learnt).values(), strict=True)
+    return all(needed is None or found is not None for found, needed in pairs)
+
+
 def _same(first: Preparation, second: Preparation) -> bool:
     pairs = zip(vars(first).values(), vars(second).values(), strict=True)
     return all(a is b or (a is not None and b is not None and torch.equal(a, b)) for a, b in pairs)
@@ -219,15 +232,26 @@ def _same(first: Preparation, second: Preparation) -> bool:
 
 @dataclass(frozen=True)
 class Learning(ServerWork[Any, Preparation, Sums]):
-    """The server's half of an exchange of the preparation, for vectors of length d."""
+    """The server's half of an exchange of the preparation.
+
+    Attributes:
+        step: The exchange.
+        before: The exchanges before it.
+        d: Length of the vectors.
+    """
 
     step: Fitting
+    before: Sequence[Fitting]
     d: int
 
     @property
     def exchange(self) -> AnyExchange:  # type: ignore[override]
         """What both sides know."""
         return self.step.exchange
+
+    def is_due(self, state: Any) -> bool:
+        """Whether the exchanges before it have been answered."""
+        return _holds(state.preparation, self.before, self.d)
 
     def broadcast(self, state: Any) -> Preparation:
         """What is known so far."""
@@ -252,12 +276,25 @@ class Learning(ServerWork[Any, Preparation, Sums]):
 
 
 class Carrying(ServerWork[Any, Any, Any]):
-    """The server's half of a system's exchange; a round's ``first`` has the preparation."""
+    """The server's half of a system's exchange.
 
-    def __init__(self, work: AnyServerWork, first: bool) -> None:
+    Args:
+        work: The system's.
+        first: Whether it is the first of its round, which has the preparation.
+        is_whole: Whether a preparation lacks nothing.
+    """
+
+    def __init__(
+        self, work: AnyServerWork, first: bool, is_whole: Callable[[Preparation], bool]
+    ) -> None:
         self.work = work
         self.first = first
+        self.is_whole = is_whole
         self.exchange = carrying(work.exchange)
+
+    def is_due(self, state: Any) -> bool:
+        """Whether vectors can be prepared, and the system's work is due."""
+        return self.is_whole(state.preparation) and self.work.is_due(state)
 
     def broadcast(self, state: Any) -> Any:
         """What the system sends down, and perhaps the preparation."""

@@ -1,6 +1,8 @@
 """Steps over clients are those of scikit-learn on all vectors in one place, from the same start."""
 
 import warnings
+from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -16,6 +18,9 @@ from ccfcpp.clustering.kmeans.fuzzy import fuzzy_c_means
 from ccfcpp.clustering.kmeans.start import codebook_kmeans, split
 from ccfcpp.clustering.shallow.pixels import CentroidState
 from ccfcpp.core.config import Tree
+from ccfcpp.engine.exchange import AbsentClientError
+from ccfcpp.engine.stages import Deliver, Request
+from ccfcpp.engine.transport import Reply
 from tests.support.vectors import ROUNDING, SECURE, Points, after, blobs, experiment, there
 
 K = 3
@@ -154,6 +159,31 @@ def test_whole_runs_do_not_depend_on_the_partition(method: str, seed: int) -> No
     # A sum in another order may end a run a round earlier or later, at the tolerance.
     atol = {"fed-km": 1e-6, "fed-fcm": 1e-4, "fed-em": 1e-1}[method]
     np.testing.assert_allclose(ends[0].centroids, ends[1].centroids, atol=atol)
+
+
+@pytest.mark.parametrize("method", ["fed-km", "fed-fcm", "fed-em", "ffcm-avg"])
+@pytest.mark.parametrize("scale", ["none", "standard"])
+def test_a_start_that_nobody_answers_begins_again(method: str, scale: str) -> None:
+    tree: Tree = {"vectors": {"scale": scale}}
+    run = experiment(method, blobs(150, 3, K, 0), owners_of(150, 0), K, tree)
+    first = run.algorithm.initial_state(run.randomness)
+    silent = run.federation()
+    silent.stages = [Silent()]
+    state, report = silent.run_round(first, 0)
+    assert len(report.absent) == CLIENTS
+    assert not run.algorithm.knows_clusters(state)
+    answered, whole = run.federation(), run.federation()
+    (state, _), (wanted, _) = answered.run_round(state, 1), whole.run_round(first, 1)
+    assert torch.equal(state.centroids, wanted.centroids)
+    assert run.algorithm.knows_clusters(answered.run_round(state, 2)[0])
+
+
+class Silent:
+    """A stage at which every answer is lost."""
+
+    def deliver(self, request: Request, inner: Deliver) -> Iterator[Reply]:
+        for reply in inner(request):
+            yield replace(reply, update=AbsentClientError("it did not answer"))
 
 
 @pytest.mark.parametrize("tree", [{}, SECURE])

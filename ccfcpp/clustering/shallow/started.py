@@ -1,0 +1,32 @@
+"""Systems that begin where k-means of a codebook ends, found by sums over all clients."""
+
+from abc import abstractmethod
+from collections.abc import Sequence
+
+from ccfcpp.clustering.kmeans.start import start_works
+from ccfcpp.clustering.shallow.pixels import Known, PixelClustering
+from ccfcpp.engine.exchange import AnyServerWork
+
+
+class StartedBySums(PixelClustering[Known]):
+    """Base class of systems whose first round finds centroids; the steps come in later rounds.
+
+    A round without centroids begins the start again: in the one before, too few clients answered.
+    """
+
+    @abstractmethod
+    def steps(self) -> Sequence[AnyServerWork]:
+        """The server's work in a round, once there are centroids."""
+
+    def exchanges(self, number: int, state: Known) -> Sequence[AnyServerWork]:
+        """Steps, or what finds the first centroids."""
+        return self._start() if state.centroids is None else self.steps()
+
+    def plan(self, state: Known) -> list[Sequence[AnyServerWork]]:
+        """Steps in each round; before them the start, where there are no centroids."""
+        start = [self._start()] if state.centroids is None else []
+        return [*start, *([self.steps()] * (self.rounds - len(start)))]
+
+    def _start(self) -> Sequence[AnyServerWork]:
+        problem = self.problem
+        return start_works(problem.clusters, self.rule.dimensions, problem.samples)
