@@ -95,7 +95,7 @@ _BESIDE: dict[tuple[str, object], Tree] = {
 """What a run needs beside a value of a key."""
 
 _TO_SHOW: dict[str, Tree] = {
-    "privacy.clip": {"privacy": {"noise": 0.5, "epsilon": 1e5}},
+    "privacy.clip": {"privacy": {"clip": 100.0, "noise": 0.001, "epsilon": 1e9}},
     "centroids.iterations": {"clusters": 12},
     "centroids.search": {"training": {"pretraining": "neighbours"}},
     "defence.weight": {"partition": {"kind": "dirichlet"}},

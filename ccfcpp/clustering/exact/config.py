@@ -12,7 +12,7 @@ class MeansConfig(Section):
     """Rounds of k-means or fuzzy c-means by sums."""
 
     rounds: Positive = 100
-    """At most."""
+    """At most. The first one finds centroids to start from."""
     tolerance: Annotated[Weight, *_ALL_THERE] = 1e-6
     """The run ends where no coordinate of a centroid moves further than this."""
 
@@ -25,6 +25,7 @@ class MixtureConfig(Section):
     regularisation: Weight = 1e-6
     """Added to the diagonal of each covariance."""
     rounds: Positive = 100
-    """At most: steps of expectation maximisation."""
+    """At most. The first one finds means to start from; in the second one points count for the
+    nearest mean; the others are steps of expectation maximisation."""
     tolerance: Annotated[Weight, *_ALL_THERE] = 1e-3
     """The run ends where the mean log-likelihood grows by less than this."""

@@ -154,7 +154,7 @@ class ExactMeans(StartedBySums[CentroidState]):
         self.by_angle = False
         self.config = problem.config.section(MeansConfig)
         self.weights = weighing(problem)
-        self.rounds = 1 + self.config.rounds
+        self.rounds = self.config.rounds
 
     def initial_state(self, randomness: Randomness) -> CentroidState:
         """A state without centroids."""

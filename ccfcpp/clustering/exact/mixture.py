@@ -262,8 +262,7 @@ class GaussianMixtures(StartedBySums[Mixture]):
         super().__init__(problem)
         self.by_angle = False
         self.config = problem.config.section(MixtureConfig)
-        # A start, and a step that makes covariances of the nearest points.
-        self.rounds = 2 + self.config.rounds
+        self.rounds = self.config.rounds
 
     def initial_state(self, randomness: Randomness) -> Mixture:
         """A mixture of which nothing is known."""

@@ -129,7 +129,7 @@ class FFCM(StartedBySums[CentroidState], ServerWork[CentroidState, CentroidState
         super().__init__(problem)
         self.choices = problem.config.section(FFCMConfig)
         self.combine = combine
-        self.rounds = self.choices.rounds + problem.has_vectors
+        self.rounds = self.choices.rounds
 
     def has_converged(self, state: CentroidState) -> bool:
         """Whether the global centroids have moved no further than the tolerance.
