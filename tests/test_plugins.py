@@ -3,13 +3,13 @@
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.support import plugin
+from tests.support.forks import Fork
 
 REPOSITORY = Path(__file__).parent.parent
 
@@ -22,8 +22,9 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run(installed: Path, *command: object) -> subprocess.CompletedProcess[str]:
     path = os.pathsep.join([str(installed), str(REPOSITORY)])
     environment = os.environ | {"PYTHONPATH": path, "COLUMNS": "200"}
-    arguments = [sys.executable, *map(str, command)]
-    return subprocess.run(arguments, capture_output=True, text=True, env=environment)
+    process = Fork([*map(str, command)], environment)
+    stdout, stderr = process.communicate()
+    return subprocess.CompletedProcess(command, process.wait(), stdout, stderr)
 
 
 def ccfcpp(installed: Path, *arguments: object) -> str:

@@ -4,8 +4,6 @@ import json
 import os
 import secrets
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from functools import cache
@@ -17,6 +15,7 @@ from safetensors.torch import load_file
 
 from ccfcpp.cli.terminal import graceful_interruption
 from tests.support.command import TINY, TINY_SCAN, assigned, ccfcpp
+from tests.support.forks import Fork
 
 ROUNDS = 15
 _SOMETIMES_ABSENT = ("--dropout-rate", "0.2")
@@ -69,16 +68,13 @@ main()
 """
 
 
-def start(
-    run: Path, *arguments: str, program: tuple[str, ...] = ("-m", "ccfcpp")
-) -> subprocess.Popen[str]:
+def start(run: Path, *arguments: str, program: tuple[str, ...] = ("-m", "ccfcpp")) -> Fork:
     """A process of its own, as a user starts it."""
-    command = [sys.executable, *program, "cluster", "--out", str(run), *arguments]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    return subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
+    return Fork([*program, "cluster", "--out", str(run), *arguments], environment)
 
 
-def finish(process: subprocess.Popen[str]) -> None:
+def finish(process: Fork) -> None:
     _, stderr = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0, stderr
 
@@ -88,7 +84,7 @@ def rounds_logged(run: Path) -> int:
     return metrics.read_text().count("\n") if metrics.exists() else 0
 
 
-def wait_for_round(process: subprocess.Popen[str], run: Path, number: int) -> None:
+def wait_for_round(process: Fork, run: Path, number: int) -> None:
     deadline = time.monotonic() + PATIENCE
     while rounds_logged(run) < number and process.poll() is None:
         assert time.monotonic() < deadline, "the run does not get on"

@@ -4,11 +4,8 @@ import csv
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -27,6 +24,7 @@ from ccfcpp.runs.grids import Axes, Planned
 from ccfcpp.runs.tables import Row
 from tests.support.command import ccfcpp, succeeded
 from tests.support.comparisons import planned_comparison
+from tests.support.forks import Fork
 
 PATIENCE = 180.0
 
@@ -398,12 +396,13 @@ LONG = (
 
 def test_a_comparison_that_is_stopped_goes_on_where_it_was(tmp_path: Path) -> None:
     whole, broken = tmp_path / "whole", tmp_path / "broken"
-    start = [sys.executable, "-m", "ccfcpp", "compare"]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    subprocess.run([*start, *LONG, "--out", whole], check=True, env=environment, timeout=PATIENCE)
-    process = subprocess.Popen(
-        [*start, *LONG, "--out", broken], stderr=subprocess.PIPE, text=True, env=environment
-    )
+
+    def start(*arguments: object) -> Fork:
+        return Fork(["-m", "ccfcpp", "compare", *map(str, arguments)], environment)
+
+    assert start(*LONG, "--out", whole).wait(PATIENCE) == 0
+    process = start(*LONG, "--out", broken)
     metrics = broken / "method=ffcm-km,p=1.0" / "seed-0" / "metrics.jsonl"
     wait_for_rounds(metrics, process)
     process.send_signal(signal.SIGINT)
@@ -414,9 +413,7 @@ def test_a_comparison_that_is_stopped_goes_on_where_it_was(tmp_path: Path) -> No
     assert not (broken / "method=k-fed,p=1.0" / "seed-0").exists()
     rounds = metrics.read_text().count("\n")
     assert 2 <= rounds < 100
-    subprocess.run(
-        [*start, "--out", broken, "--resume"], check=True, env=environment, timeout=PATIENCE
-    )
+    assert start("--out", broken, "--resume").wait(PATIENCE) == 0
     assert metrics.read_text().count("\n") == 100
     assert scores(broken) == scores(whole)
 
@@ -464,7 +461,7 @@ def test_runs_that_fail_are_named_when_all_others_are_done(tmp_path: Path) -> No
     assert (out / "method=km" / "seed-0" / "summary.json").exists()
 
 
-def wait_for_rounds(metrics: Path, process: subprocess.Popen[Any]) -> None:
+def wait_for_rounds(metrics: Path, process: Fork) -> None:
     deadline = time.monotonic() + PATIENCE
     while not (metrics.exists() and metrics.read_text().count("\n") >= 2):
         assert time.monotonic() < deadline
