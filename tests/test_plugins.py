@@ -22,9 +22,10 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run(installed: Path, *command: object) -> subprocess.CompletedProcess[str]:
     path = os.pathsep.join([str(installed), str(REPOSITORY)])
     environment = os.environ | {"PYTHONPATH": path, "COLUMNS": "200"}
-    process = Fork([*map(str, command)], environment)
+    arguments = [*map(str, command)]
+    process = Fork(arguments, environment)
     stdout, stderr = process.communicate()
-    return subprocess.CompletedProcess(command, process.wait(), stdout, stderr)
+    return subprocess.CompletedProcess(arguments, process.wait(), stdout, stderr)
 
 
 def ccfcpp(installed: Path, *arguments: object) -> str:
