@@ -247,7 +247,7 @@ def _fast(
         ValueError: It is no such file.
     """
     known: dict[str, dict[str, int]] = {name: {} for name in roles.named}
-    converters: dict[int, Callable[[str], float]] = {
+    converters: dict[int | str, Callable[[str], float]] = {
         place: lambda cell: 0.0 for place in range(len(names)) if place not in places
     }
     for name, numbers_of in known.items():

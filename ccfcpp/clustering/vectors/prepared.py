@@ -40,7 +40,7 @@ from ccfcpp.engine.exchange import (
     Task,
 )
 from ccfcpp.engine.parts import Form, form_of
-from ccfcpp.engine.payload import added_up, pack
+from ccfcpp.engine.payload import added_up, check_counts, pack
 from ccfcpp.models.state import ModelState
 
 T = TypeVar("T")
@@ -137,7 +137,7 @@ class Prepared(ClusteringAlgorithm[Any]):
     def client_side(self, crew: Crew) -> ClientSide:
         """Sums for the preparation, and the system's work on prepared vectors."""
         side = self.inner.client_side(crew)
-        sums = {step.exchange.name: AddUp(step, crew) for step in self.steps}
+        sums = {step.exchange.name: AddUp(crew, step) for step in self.steps}
         works = {name: on_prepared(work, self.holder) for name, work in side.works.items()}
         return ClientSide(sums | works, side.cohort)
 
@@ -264,9 +264,8 @@ class Learning(ServerWork[Any, Preparation, Sums]):
 
     def check(self, message: Preparation, update: Sums, senders: Sequence[Member]) -> None:
         """Refuse counts that the clients' vectors cannot have."""
-        held = sum(sender.samples for sender in senders)
-        if bool((update.counts < 0).any()) or float(update.counts.max()) > held:
-            raise RefusedUpdateError(f"it counts more than its {held} vectors, or fewer than none")
+        for count in (update.counts.min(), update.counts.max()):
+            check_counts(count, senders)
 
     def aggregate(
         self, state: Any, updates: Iterable[Sums], randomness: Randomness

@@ -216,10 +216,10 @@ def test_a_sum_over_fewer_images_than_allowed_is_not_sent(work: Any, message: An
 def test_updates_that_cannot_be_are_refused() -> None:
     algorithm = made(tiny(NAME))
     state = algorithm.initial_state(Randomness(0))
-    mean, products, weights = algorithm.exchanges(0, state)
+    (*first, weights), (lloyd,) = algorithm.exchanges(0, state), algorithm.exchanges(1, state)
     (client,) = clients_of_sizes(5)
     works = algorithm.client_side(Crew.of([client])).works
-    for work in (mean, products, weights):
+    for work in (*first, weights, lloyd):
         update = sent(works[work.exchange.name], work.broadcast(state), client)
         assert refusal(work, state, update, samples=5) is None
         assert refusal(work, state, update, samples=4) is not None
