@@ -268,11 +268,12 @@ def _fast(
         )
     if found.shape[1] != len(names):
         raise ValueError("lines and the names of columns differ in length")
-    named = {
+    named: dict[str, _Array] = {
         name: np.array([*cells], np.str_)[found[:, names.index(name)].astype(np.int64)]
         for name, cells in known.items()
     }
-    return found if len(places) == len(names) else found[:, places], named
+    numbers: _Array = found if places == list(range(len(names))) else found[:, places]
+    return numbers, named
 
 
 def _numbered(known: dict[str, int], cell: str) -> float:

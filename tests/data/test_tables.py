@@ -158,7 +158,7 @@ def test_a_column_that_a_client_lacks(tmp_path: Path) -> None:
 
 def test_a_model_of_filled_columns_takes_files_that_lack_one(tmp_path: Path) -> None:
     folder = tmp_path / "clinics"
-    written(folder / "north.csv", "c,a,b\n0,1,2\n")
+    written(folder / "north.csv", "a,b\n1,2\n")
     south = written(folder / "south.csv", "a\n3\n")
     columns = ("b", "a")
     for place, rows in ((folder, [[2, 1], [-1, 3]]), (south, [[-1, 3]])):
