@@ -41,9 +41,9 @@ _SHORT = {
         *("--set", "gan.epochs=2", "--set", "dcn.epochs=2", "--set", "dcn.pretrain_epochs=2"),
     ],
     **dict.fromkeys(("ccfc", "ccfc++"), _TWO_ROUNDS),
-    "fed-km": ["--set", "means.rounds=2"],
-    "fed-fcm": ["--set", "means.rounds=2"],
-    "fed-em": ["--set", "mixture.rounds=2", "--set", "mixture.covariance=diag"],
+    "fed-km": ["--set", "means.rounds=3"],
+    "fed-fcm": ["--set", "means.rounds=3"],
+    "fed-em": ["--set", "mixture.rounds=3", "--set", "mixture.covariance=diag"],
     "fed-scan": ["--set", "scan.steps=30"],
 }
 _VARIANTS = {
