@@ -270,6 +270,12 @@ class FedDPKMeans(PixelClustering[FedDPState]):
                 f"feddp.points = {self.config.points} is fewer than the {problem.clusters} "
                 f"clusters: give at least {problem.clusters}"
             )
+        most, (channels, *sides) = self.config.frequencies, problem.image_shape
+        if most is not None and channels == 1 and all(min(side, most) == 1 for side in sides):
+            raise UsageError(
+                f"feddp.frequencies = {most} leaves nothing of grey images but their brightness, "
+                "which does not count: give at least 2"
+            )
 
     @property
     def delivery_type(self) -> type[object]:
