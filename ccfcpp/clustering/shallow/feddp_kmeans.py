@@ -273,8 +273,9 @@ class FedDPKMeans(PixelClustering[FedDPState]):
         most, (channels, *sides) = self.config.frequencies, problem.image_shape
         if most is not None and channels == 1 and all(min(side, most) == 1 for side in sides):
             raise UsageError(
-                f"feddp.frequencies = {most} leaves nothing of grey images but their brightness, "
-                "which does not count: give at least 2"
+                f"feddp.frequencies = {most} leaves nothing of grey images of "
+                f"{'x'.join(map(str, sides))} pixels but their brightness, which does not count: "
+                "give at least 2, or larger images"
             )
 
     @property
