@@ -22,20 +22,13 @@ from typing import Any
 
 from safetensors import safe_open
 
+from ccfcpp.clustering.methods import METHODS
+from supervised.classifiers import CLASSIFIERS
+
 _JOBS = 2
 _INTERRUPTED = 130
 _TIMES = frozenset({"seconds", "out"})
 """Keys whose values differ from run to run."""
-
-_CLUSTERING = (
-    *("km", "fcm", "k-fed", "ffcm-avg", "ffcm-km", "feddp-kmeans", "sda-fc-km", "sda-fc-fcm"),
-    "ppfc-gan",
-)
-_CONTRASTIVE = ("ccfc", "ccfc++")
-_CLASSIFICATION = (
-    *("fedavg", "fedprox", "fedavgm", "moon", "scaffold", "fednova", "fedbn", "fedadam"),
-    *("fedyogi", "fedadagrad", "fedrs", "fedlc", "fedsam", "fedexp"),
-)
 
 _CLUSTER = ["cluster", "--p", "0.75", "--seed", "3"]
 _TWO_ROUNDS = ["--pretrain-rounds", "1", "--rounds", "1"]
@@ -47,7 +40,10 @@ _SHORT = {
     "ppfc-gan": [
         *("--set", "gan.epochs=2", "--set", "dcn.epochs=2", "--set", "dcn.pretrain_epochs=2"),
     ],
-    **dict.fromkeys(_CONTRASTIVE, _TWO_ROUNDS),
+    **dict.fromkeys(("ccfc", "ccfc++"), _TWO_ROUNDS),
+    "fed-km": ["--set", "means.rounds=3"],
+    "fed-fcm": ["--set", "means.rounds=3"],
+    "fed-em": ["--set", "mixture.rounds=3", "--set", "mixture.covariance=diag"],
     "fed-scan": ["--set", "scan.steps=30"],
 }
 _VARIANTS = {
@@ -74,11 +70,10 @@ _CLASSIFY = [
 def commands() -> dict[str, list[str]]:
     """Arguments of ``ccfcpp`` for each run, by name."""
     clustering = {
-        method: [*_CLUSTER, "--method", method, *_SHORT.get(method, [])]
-        for method in (*_CLUSTERING, *_CONTRASTIVE, "fed-scan")
+        method: [*_CLUSTER, "--method", method, *_SHORT.get(method, [])] for method in METHODS.own()
     }
     variants = {name: [*_CLUSTER, *flags] for name, flags in _VARIANTS.items()}
-    classification = {m: [*_CLASSIFY, "--method", m] for m in _CLASSIFICATION}
+    classification = {m: [*_CLASSIFY, "--method", m] for m in CLASSIFIERS.own()}
     return clustering | variants | classification
 
 

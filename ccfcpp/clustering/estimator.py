@@ -32,6 +32,7 @@ from ccfcpp.data.npz import from_arrays
 from ccfcpp.data.vectors import vectors_from
 from ccfcpp.engine.payload import pack, unpack
 from ccfcpp.runs.estimator import AUTO, FederatedEstimator, Names
+from ccfcpp.runs.given import as_tree
 from ccfcpp.runs.paths import RunPaths
 
 _FOR_VECTORS = "fed-em"
@@ -268,8 +269,7 @@ class FederatedClustering(
                 return self._checked_images(np.asarray(X), reset)
         if not reset and not self._problem.has_vectors:
             raise UsageError("the model was fitted to images: give uint8 images")
-        fills = dict((self.settings or {}).get("vectors", {})).get("missing") == "mean"  # type: ignore[call-overload]
-        fills = fills or (self.settings or {}).get("vectors.missing") == "mean"
+        fills = as_tree(self.settings or {}).get("vectors", {}).get("missing") == "mean"
         array = validate_data(
             self,
             X,

@@ -28,17 +28,14 @@ from ccfcpp.engine.exchange import (
     ClientSide,
     Exchange,
     Figures,
-    RefusedUpdateError,
     ServerWork,
 )
 from ccfcpp.engine.parts import Form, form_of
-from ccfcpp.engine.payload import added_up, pack
+from ccfcpp.engine.payload import added_up, check_counts, pack
 
 _POINTS_AT_A_TIME = 4096
 _MEASURES = 2
 """Distance from the own mean, and silhouette."""
-_ROUNDING = 1e-6
-"""Of secure sums, relative to the number of images."""
 
 
 @dataclass(frozen=True)
@@ -169,10 +166,7 @@ class Adding(ServerWork[Judged, Any, ClusterSums]):
 
     def check(self, message: Any, update: ClusterSums, senders: Sequence[Member]) -> None:
         """Refuse numbers of images that clients do not hold."""
-        held = sum(sender.samples for sender in senders)
-        total = float(update.counts.sum())
-        if bool((update.counts < 0).any()) or total > held * (1 + _ROUNDING):
-            raise RefusedUpdateError(f"it counts {total:g} images, and the clients hold {held}")
+        check_counts(update.counts, senders)
 
     def aggregate(
         self, state: Judged, updates: Iterable[ClusterSums], randomness: Randomness

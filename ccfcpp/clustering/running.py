@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ccfcpp.clustering.config import ClusterConfig
@@ -17,30 +15,6 @@ if TYPE_CHECKING:
     from ccfcpp.clustering.experiment import ClusteringExperiment
     from ccfcpp.clustering.setup import AnyData
     from ccfcpp.core.config import Tree
-    from ccfcpp.runs.paths import Summary
-
-
-def run(
-    settings: Mapping[str, object] | None = None,
-    *,
-    out: str | Path | None = None,
-    resume: bool = False,
-) -> Summary:
-    """Run a system of federated clustering on a data set, and write the folder of the run.
-
-    Args:
-        settings: Values over the data set's preset, nested or by dotted key, such as
-            ``{"dataset": "mnist", "method": "ccfc", "partition.p": 0.75}``.
-        out: Folder of the run; a new one under ``runs/`` where it is None.
-        resume: Whether to go on with the run in ``out``.
-
-    Returns:
-        The summary, as it stands in ``summary.json``.
-
-    Raises:
-        UsageError: A key is unknown, a value does not fit, or the folder is taken.
-    """
-    return CLUSTERING.run(settings, out, resume)
 
 
 def _experiment(config: ClusterConfig, data: AnyData | None = None) -> ClusteringExperiment:
@@ -83,3 +57,5 @@ def _guesses(config: ClusterConfig) -> list[Tree]:
 CLUSTERING = Pipeline(
     "cluster", ClusterConfig, _experiment, lambda config: config.method, _rounds, _suited, _guesses
 )
+run = CLUSTERING.run
+"""What stands behind ``ccfcpp.run``."""

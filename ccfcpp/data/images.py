@@ -145,17 +145,9 @@ class ImageData(Samples):
     """Images of one size, held in memory.
 
     Attributes:
-        name: Name of the data set in reports.
-        images: uint8 `(samples, channels, height, width)`.
-        labels: int64 `(samples,)`, each an index into `classes`; None if unlabelled.
-        classes: Class names; empty exactly if unlabelled.
-        owners: int64 `(samples,)`, each an index into `owner_names`; None if no one owns them.
-        owner_names: Names of the clients that the samples belong to; empty exactly if no one does.
-        test: bool `(samples,)`, True for the images that the publisher set apart for testing; None
-            where nobody did.
-        names: Name of each image: its file's path below the folder or in the archive, with slashes;
-            empty where there are none.
-        reading: How files became these images; None where they were none.
+        images: uint8 `(samples, channels, height, width)`; the others are those of `Samples`.
+        names: Of each image its file's path below the folder or in the archive, with slashes; empty
+            where there are none.
 
     Raises:
         ValueError: If a dtype, a shape or an index does not agree with the above.

@@ -31,7 +31,11 @@ def read_photos(path: Path, how: Options) -> ImageData:
     try:
         if path.is_file() and path.suffix.lower() == ".npz":
             images = read_npz(path)
-            _check_colour(path, images.images.shape[1] > how.shape[0])
+            if images.images.shape[1] > how.shape[0]:
+                raise UsageError(
+                    f"the images of {path} are in colour, and the model is for grey ones: make "
+                    "them grey"
+                )
             return replace(images, images=fit(images.images, how.shape))
         if path.is_dir() or (path.is_file() and archives.is_archive(path)):
             return _of_files(path, how)
@@ -55,10 +59,3 @@ def _of_files(path: Path, how: Options) -> ImageData:
     others = no_images(found.name(path) for paths in found.others.values() for path in paths)
     reading = Reading((*files, *others), sizes_of(files))
     return ImageData(path.name, torch.from_numpy(images), None, (), names=names, reading=reading)
-
-
-def _check_colour(path: Path, is_colour: bool) -> None:
-    if is_colour:
-        raise UsageError(
-            f"the images of {path} are in colour, and the model is for grey ones: make them grey"
-        )

@@ -228,7 +228,8 @@ def check_share(files: Sequence[FileFacts], share: float, where: Path | str) -> 
     failed = [file for file in images if file.reason]
     if not images:
         raise UsageError(f"{where} holds no image ({' '.join(SUFFIXES)})")
-    allowed = max(1, int(share * len(images))) if share else 0
+    # As decimal numbers: 0.29 times 100 is a little less than 29.
+    allowed = max(1, math.floor(share * len(images) + 1e-9)) if share else 0
     if len(failed) <= allowed and len(failed) < len(images):
         return
     rule = f"data.skip = {share:g} allows {allowed}"

@@ -7,11 +7,13 @@ called as its file without the suffix, and columns with names may stand in anoth
 """
 
 import csv
+import itertools
 import warnings
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +26,7 @@ from ccfcpp.data.vectors import Missing, VectorData, vectors_from
 _Array = NDArray[np.generic]
 _NOTHING = frozenset(("", "na", "n/a", "nan", "null", "none"))
 """What stands in a cell without a value, in small letters."""
+_ENCODE = "encode it, take the column out, or name it by --label-column or --client-column"
 
 
 @dataclass(frozen=True)
@@ -51,11 +54,13 @@ class Roles:
         label: The one with classes, no part of the vectors; None where there is none.
         client: Likewise, the one with clients.
         chosen: Those that make up the vectors; all others where it is empty.
+        missing: Whether a file that lacks some of these is refused, or has NaN in their place.
     """
 
     label: str | None = None
     client: str | None = None
     chosen: tuple[str, ...] = ()
+    missing: Missing = "refuse"
 
     @property
     def named(self) -> list[str]:
@@ -85,16 +90,22 @@ def read_vectors(
     Raises:
         UsageError: If it cannot be read as vectors; the message is one line.
     """
-    roles = Roles(label_column, client_column, tuple(columns))
     if label_column is not None and label_column == client_column:
         raise UsageError(f"column {label_column!r} cannot hold both labels and clients")
+    roles = Roles(label_column, client_column, tuple(columns), missing)
     try:
-        if path.is_dir():
-            return _read_folder(path, roles, missing)
-        table = _read(path, roles)
+        table = (_read_folder if path.is_dir() else _read)(path, roles)
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error}") from error
-    return _data(path.stem, table, str(path), missing)
+    return vectors_from(
+        path.resolve().name if path.is_dir() else path.stem,
+        table.numbers,
+        str(path),
+        columns=table.columns,
+        labels=table.labels,
+        clients=table.clients,
+        missing=missing,
+    )
 
 
 def read_rows(path: Path, d: int, columns: Sequence[str], missing: Missing) -> VectorData:
@@ -117,25 +128,14 @@ def read_rows(path: Path, d: int, columns: Sequence[str], missing: Missing) -> V
     return data
 
 
-def _data(name: str, table: Table, where: str, missing: Missing) -> VectorData:
-    return vectors_from(
-        name,
-        table.numbers,
-        where,
-        columns=table.columns,
-        labels=table.labels,
-        clients=table.clients,
-        missing=missing,
-    )
-
-
 def _read(path: Path, roles: Roles) -> Table:
     if not path.is_file():
         raise UsageError(f"there is no file {path}: give a file of vectors, or a folder of them")
     reader = _READERS.get(path.suffix.lower())
     if reader is None:
         raise UsageError(f"{path} holds no vectors: give a file {', '.join(VECTOR_SUFFIXES)}")
-    return reader(path, roles)
+    table = reader(path, roles)
+    return _with_columns(table, roles.chosen) if roles.chosen and table.columns else table
 
 
 def _read_npy(path: Path, roles: Roles) -> Table:
@@ -183,15 +183,25 @@ def _split(path: Path, table: Table, roles: Roles) -> Table:
 
 
 def _names(column: _Array) -> _Array:
-    """Return whole numbers as integers, so that they can be names."""
-    if column.dtype.kind == "f" and (column == np.rint(column.astype(np.float64))).all():
-        return column.astype(np.int64)
-    return column
+    """Return whole numbers as integers, so that they can be names, and 10 comes after 2."""
+    if column.dtype.kind not in "fU":
+        return column
+    try:
+        whole = column.astype(np.int64)
+    except (ValueError, OverflowError):
+        return column
+    # Numbers that begin with zeros, such as 007, are names as they are.
+    return whole if (whole.astype(column.dtype) == column).all() else column
 
 
 def _places(path: Path, roles: Roles, names: Sequence[str], are_names: bool) -> list[int]:
     """Return the places of the columns that make up the vectors."""
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise UsageError(f"{path} has two columns {twice!r}: give each a name of its own")
     chosen = roles.chosen if are_names else ()
+    if roles.missing == "mean":
+        chosen = tuple(name for name in chosen if name in names) or chosen
     for name in (*roles.named, *chosen):
         if name not in names:
             shown = ", ".join(map(repr, names[:20])) + (", …" if len(names) > 20 else "")
@@ -203,57 +213,77 @@ def _places(path: Path, roles: Roles, names: Sequence[str], are_names: bool) -> 
 
 
 def _read_csv(path: Path, roles: Roles) -> Table:
-    with path.open(encoding="utf-8-sig", newline="") as file:
-        try:
-            first = next(csv.reader(file), [])
-        except (csv.Error, UnicodeDecodeError) as error:
-            raise UsageError(f"{path} is no CSV file in UTF-8 ({error})") from error
-    if not first:
+    _, names = next(_lines(path, has_names=False), (0, []))
+    if not names:
         raise UsageError(f"{path} is empty: a line for each vector is wanted")
-    has_names = not all(map(_is_number, first))
-    names = first if has_names else list(map(str, range(len(first))))
-    if len(set(names)) < len(names):
-        twice = next(name for name in names if names.count(name) > 1)
-        raise UsageError(f"{path} has two columns {twice!r}: give each a name of its own")
+    has_names = not all(map(_is_number, names))
+    if not has_names:
+        names = list(map(str, range(len(names))))
     places = _places(path, roles, names, has_names)
     try:
-        # This is ten times as fast, and reads numbers alone.
-        numbers = _fast(path, places, np.float64, has_names)
-        named = {
-            name: _fast(path, [names.index(name)], np.str_, has_names)[:, 0] for name in roles.named
-        }
+        numbers, named = _fast(path, names, places, roles, has_names)
     except (ValueError, UnicodeDecodeError):
         numbers, named = _slow(path, names, places, roles, has_names)
     for name, column in named.items():
-        if len(empty := np.flatnonzero(np.char.strip(column.astype(np.str_)) == "")):
+        if len(empty := np.flatnonzero(column == "")):
             raise UsageError(f"{path}: column {name!r} is empty in row {empty[0] + 1}: fill it in")
     return Table(
         numbers,
         tuple(names[place] for place in places) if has_names or roles.named else (),
-        _whole(named.get(roles.label or "")),
-        _whole(named.get(roles.client or "")),
+        *(None if name is None else _names(named[name]) for name in (roles.label, roles.client)),
     )
 
 
-def _fast(path: Path, places: list[int], dtype: type[np.generic], has_names: bool) -> _Array:
+_Columns = tuple[_Array, dict[str, _Array]]
+"""The vectors of a file, and its columns of labels and clients by their names."""
+
+
+def _fast(
+    path: Path, names: Sequence[str], places: list[int], roles: Roles, has_names: bool
+) -> _Columns:
+    """Read a file in which no value is missing, ten times as fast as `_slow`.
+
+    Raises:
+        ValueError: It is no such file.
+    """
+    known: dict[str, dict[str, int]] = {name: {} for name in roles.named}
+    converters: dict[int | str, Callable[[str], float]] = {
+        place: lambda cell: 0.0 for place in range(len(names)) if place not in places
+    }
+    for name, numbers_of in known.items():
+        converters[names.index(name)] = partial(_numbered, numbers_of)
     with path.open(encoding="utf-8-sig", newline="") as file, warnings.catch_warnings():
         # Where there is no row, the shape says so.
         warnings.simplefilter("ignore", UserWarning)
-        return np.loadtxt(
+        found = np.loadtxt(
             file,
-            dtype,
+            np.float64,
             delimiter=",",
             quotechar='"',
             comments=None,
             skiprows=int(has_names),
-            usecols=places,
+            converters=converters,
             ndmin=2,
+            encoding=None,
         )
+    if found.shape[1] != len(names):
+        raise ValueError("lines and the names of columns differ in length")
+    named: dict[str, _Array] = {
+        name: np.array([*cells], np.str_)[found[:, names.index(name)].astype(np.int64)]
+        for name, cells in known.items()
+    }
+    numbers: _Array = found if places == list(range(len(names))) else found[:, places]
+    return numbers, named
+
+
+def _numbered(known: dict[str, int], cell: str) -> float:
+    """Return the number of a cell's text among those that are known, to which it is added."""
+    return known.setdefault(cell.strip(), len(known))
 
 
 def _slow(
     path: Path, names: Sequence[str], places: Sequence[int], roles: Roles, has_names: bool
-) -> tuple[_Array, dict[str, _Array]]:
+) -> _Columns:
     """Read cell by cell, in which values may be missing; say which cell is no number."""
     rows: list[list[float]] = []
     named: dict[str, list[str]] = {name: [] for name in roles.named}
@@ -262,9 +292,16 @@ def _slow(
             raise UsageError(
                 f"{path}, line {line}: {len(row)} cells, but there are {len(names)} columns"
             )
-        rows.append([_number(path, line, names[place], row[place]) for place in places])
+        try:
+            rows.append([_number(row[place]) for place in places])
+        except ValueError:
+            place = next(place for place in places if not _is_number(row[place]))
+            raise UsageError(
+                f"{path}, line {line}: column {names[place]!r} holds {row[place][:40]!r}, which is "
+                f"no number: {_ENCODE}"
+            ) from None
         for name, column in named.items():
-            column.append(row[names.index(name)])
+            column.append(row[names.index(name)].strip())
     return np.array(rows, np.float64).reshape(-1, len(places)), {
         name: np.array(column, np.str_) for name, column in named.items()
     }
@@ -275,41 +312,23 @@ def _lines(path: Path, has_names: bool) -> Iterator[tuple[int, list[str]]]:
     with path.open(encoding="utf-8-sig", newline="") as file:
         try:
             reader = csv.reader(file)
-            if has_names:
-                next(reader)
-            yield from ((reader.line_num, row) for row in reader if row)
+            rows = ((reader.line_num, row) for row in reader if row)
+            yield from itertools.islice(rows, int(has_names), None)
         except (csv.Error, UnicodeDecodeError) as error:
             raise UsageError(f"{path} is no CSV file in UTF-8 ({error})") from error
 
 
+def _number(cell: str) -> float:
+    """Return the number in a cell, NaN where there is no value; raise ``ValueError`` for others."""
+    return np.nan if cell.strip().lower() in _NOTHING else float(cell)
+
+
 def _is_number(cell: str) -> bool:
     try:
-        float(cell)
+        _number(cell)
     except ValueError:
-        return cell.strip().lower() in _NOTHING
+        return False
     return True
-
-
-def _number(path: Path, line: int, column: str, cell: str) -> float:
-    if cell.strip().lower() in _NOTHING:
-        return np.nan
-    try:
-        return float(cell)
-    except ValueError:
-        raise UsageError(
-            f"{path}, line {line}: column {column!r} holds {cell[:40]!r}, which is no number: "
-            "encode it, take the column out, or name it by --label-column or --client-column"
-        ) from None
-
-
-def _whole(column: _Array | None) -> _Array | None:
-    """Return names that are all integers as integers, so that 10 does not come before 2."""
-    if column is None:
-        return None
-    try:
-        return column.astype(np.int64)
-    except ValueError:
-        return column
 
 
 def _read_parquet(path: Path, roles: Roles) -> Table:
@@ -340,8 +359,7 @@ def _parquet_numbers(path: Path, name: str, column: object) -> _Array:
     numbers: _Array = column.to_numpy()  # type: ignore[attr-defined] # pyarrow has no types
     if numbers.dtype.kind not in "fiub":
         raise UsageError(
-            f"{path}: column {name!r} holds {column.type}, no numbers: "  # type: ignore[attr-defined]
-            "encode it, take the column out, or name it by --label-column or --client-column"
+            f"{path}: column {name!r} holds {column.type}, no numbers: {_ENCODE}"  # type: ignore[attr-defined]
         )
     return numbers
 
@@ -354,7 +372,7 @@ _READERS: dict[str, Callable[[Path, Roles], Table]] = {
 }
 
 
-def _read_folder(folder: Path, roles: Roles, missing: Missing) -> VectorData:
+def _read_folder(folder: Path, roles: Roles) -> Table:
     if roles.client is not None:
         raise UsageError(
             f"--client-column {roles.client} has no effect on {folder}, a folder in which each "
@@ -364,61 +382,50 @@ def _read_folder(folder: Path, roles: Roles, missing: Missing) -> VectorData:
     stems = [file.stem for file in files]
     if twice := [stem for stem in stems if stems.count(stem) > 1]:
         raise UsageError(f"{folder} has two files {twice[0]}: a file is a client, rename one")
-    tables = _aligned([(file, _read(file, roles)) for file in files], missing)
-    labelled = [table.labels is not None for table in tables]
-    if any(labelled) and not all(labelled):
-        without = files[labelled.index(False)]
-        raise UsageError(f"{without} has no labels, and other files have: give all, or none")
-    whole = tables[0] if len(tables) == 1 else _joined(tables)
-    sizes = [len(table.numbers) for table in tables]
-    held = replace(whole, clients=np.repeat(np.array(stems), sizes))
-    return _data(folder.resolve().name, held, str(folder), missing)
-
-
-def _joined(tables: Sequence[Table]) -> Table:
+    tables = _aligned([(file, _read(file, roles)) for file in files], roles.missing)
     labels = [table.labels for table in tables if table.labels is not None]
+    if 0 < len(labels) < len(tables):
+        without = next(f for f, table in zip(files, tables, strict=True) if table.labels is None)
+        raise UsageError(f"{without} has no labels, and other files have: give all, or none")
+    numbers = [table.numbers for table in tables]
     return Table(
-        np.concatenate([table.numbers for table in tables]),
+        # A single file may be mapped: it is not copied.
+        np.concatenate(numbers) if len(tables) > 1 else numbers[0],
         tables[0].columns,
         np.concatenate(labels) if labels else None,
+        np.repeat(np.array(stems), list(map(len, numbers))),
     )
 
 
 def _aligned(tables: Sequence[tuple[Path, Table]], missing: Missing) -> list[Table]:
     """Bring columns into the same order; one that a file lacks is refused, or becomes NaN."""
-    everything = dict.fromkeys(name for _, table in tables for name in table.columns)
-    found = []
+    everything = list(dict.fromkeys(name for _, table in tables for name in table.columns))
+    first, wanted = tables[0]
     for path, table in tables:
         if table.numbers.ndim != 2:
             raise UsageError(
                 f"{path}: vectors have shape {table.numbers.shape}, but must be (n, d)"
             )
-        if not everything:
-            wanted = tables[0][1].numbers.shape[1]
-            if table.numbers.shape[1] != wanted:
-                raise UsageError(
-                    f"{path} has {table.numbers.shape[1]} columns and {tables[0][0]} has {wanted}: "
-                    "give all files the same, or names to their columns"
-                )
-            found.append(table)
-            continue
+        if not everything and table.numbers.shape[1] != wanted.numbers.shape[1]:
+            raise UsageError(
+                f"{path} has {table.numbers.shape[1]} columns and {first} has "
+                f"{wanted.numbers.shape[1]}: give all files the same, or names to their columns"
+            )
         lacking = [name for name in everything if name not in table.columns]
         if lacking and (missing == "refuse" or not table.columns):
             raise UsageError(
                 f"{path} has no column {lacking[0]!r}, which other files have: add it, take it out "
                 "of the others, or give --missing mean for its pooled mean"
             )
-        found.append(
-            replace(table, numbers=_filled(table, list(everything)), columns=tuple(everything))
-        )
-    return found
+    return [_with_columns(table, everything) for _, table in tables]
 
 
-def _filled(table: Table, wanted: Sequence[str]) -> _Array:
+def _with_columns(table: Table, wanted: Sequence[str]) -> Table:
+    """Return a table with the columns that are wanted, in their order; NaN where it has none."""
     if list(table.columns) == list(wanted):
-        return table.numbers
+        return table
     filled = np.full((len(table.numbers), len(wanted)), np.nan)
     for place, name in enumerate(wanted):
         if name in table.columns:
             filled[:, place] = table.numbers[:, table.columns.index(name)]
-    return filled
+    return replace(table, numbers=filled, columns=tuple(wanted))

@@ -23,14 +23,9 @@ class VectorData(Samples):
     """Vectors of one length, in memory or mapped from a file.
 
     Attributes:
-        name: Name of the data set in reports.
-        vectors: float32 or float64 `(samples, d)`; NaN where a value is missing.
-        labels: int64 `(samples,)`, each an index into `classes`; None if unlabelled.
-        classes: Class names; empty exactly if unlabelled.
-        owners: int64 `(samples,)`, each an index into `owner_names`; None if no one owns them.
-        owner_names: Names of the clients that the samples belong to; empty exactly if no one does.
+        vectors: float32 or float64 `(samples, d)`; NaN where a value is missing. What is not named
+            here is that of `Samples`.
         test: None: no vectors are set apart for testing.
-        names: What each vector is called; empty where there is no name.
         columns: Names of the d columns; empty if they have none.
 
     Raises:

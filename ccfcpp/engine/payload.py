@@ -171,6 +171,19 @@ def check_form(form: Form, tensors: Mapping[str, Tensor]) -> None:
         raise RefusedUpdateError(f"its tensors have different numbers of rows: {sorted(rows)}")
 
 
+def check_counts(counts: Tensor, senders: Sequence[Member]) -> None:
+    """Refuse numbers of samples, such as those of clusters, that the senders cannot hold.
+
+    They may be fewer, since a client keeps small clusters to itself, and weights of samples that
+    are 1 at most. A share of 10⁻⁶ and half a sample more may be rounding of secure sums.
+    """
+    held, total = sum(sender.samples for sender in senders), float(counts.sum())
+    if bool((counts < 0).any()):
+        raise RefusedUpdateError("it counts fewer than no samples")
+    if total > held * (1 + 1e-6) + 0.5:
+        raise RefusedUpdateError(f"it counts {total:g} samples, and the client holds {held}")
+
+
 def check_samples(claimed: int, senders: Sequence[Member]) -> None:
     """Refuse a number of samples that is not the senders', as the server knows them."""
     held = sum(sender.samples for sender in senders)

@@ -155,9 +155,27 @@ class Pipeline(Generic[M, E]):
         return opening, experiment, folder
 
     def run(
-        self, settings: Mapping[str, object] | None, out: str | Path | None, resume: bool
+        self,
+        settings: Mapping[str, object] | None = None,
+        *,
+        out: str | Path | None = None,
+        resume: bool = False,
     ) -> Summary:
-        """Run everything and return the summary."""
+        """Make one run, as the command does, and write its folder.
+
+        Args:
+            settings: Values over the data set's preset, nested or by dotted key, such as
+                ``{"dataset": "mnist", "method": "ccfc", "partition.p": 0.75}`` to cluster, or
+                ``{"dataset": "cifar10", "method": "moon", "partition.alpha": 0.05}`` to classify.
+            out: Folder of the run; a new one under ``runs/`` where it is None.
+            resume: Whether to go on with the run in ``out``.
+
+        Returns:
+            The summary, as it stands in ``summary.json``.
+
+        Raises:
+            UsageError: A key is unknown, a value does not fit, or the folder is taken.
+        """
         place = None if out is None else Path(out)
         _, experiment, folder = self.start(self.open(Given.of(settings), place, resume))
         return experiment.run(folder)

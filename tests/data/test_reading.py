@@ -144,6 +144,7 @@ def some(folder: Path, good: int, bad: int) -> str:
         (8, 2, 0.01, False),
         (8, 2, 0.2, True),
         (7, 3, 0.2, False),
+        (71, 29, 0.29, True),
         (0, 1, 1.0, False),
     ],
 )

@@ -85,6 +85,10 @@ FAULTS: dict[str, tuple[str, dict[str, str], str]] = {
     "an infinity": ("a,b\n1,2\n3,inf\n", {}, r"column 'b' holds inf in row 2"),
     "no such column": ("a,b\n1,2\n", {"label_column": "c"}, r"has no column 'c': it has 'a', 'b'"),
     "a short line": ("a,b\n1,2\n3\n", {}, r"line 3: 1 cells, but there are 2 columns"),
+    "a long line": ("a,b\n1,2\n3,4,5\n", {}, r"line 3: 3 cells, but there are 2 columns"),
+    "a long line of labels": (
+        "a,b\n1,x\n3,y,5\n", {"label_column": "b"}, r"line 3: 3 cells, but there are 2 columns",
+    ),
     "two of a name": ("a,a\n1,2\n", {}, r"has two columns 'a'"),
     "nothing": ("", {}, "is empty"),
     "names alone": ("a,b\n", {}, "shape"),
@@ -103,6 +107,31 @@ def test_what_is_wrong_with_a_csv_file_is_one_line(tmp_path: Path, fault: str) -
     with pytest.raises(UsageError, match=message) as raised:
         read_vectors(path, **arguments)  # type: ignore[arg-type]
     assert "\n" not in str(raised.value)
+
+
+def test_two_columns_of_one_name_are_refused_in_arrays_too(tmp_path: Path) -> None:
+    path = tmp_path / "x.npz"
+    np.savez(path, vectors=ROWS, columns=np.array(["a", "b", "a"]))
+    with pytest.raises(UsageError, match="has two columns 'a'"):
+        read_vectors(path)
+
+
+@pytest.mark.parametrize(
+    ("cells", "classes"),
+    [
+        (["10", "2", " 2"], ("2", "10")),
+        (["7", "07", "7"], ("07", "7")),
+        (["7", "99999999999999999999", "7"], ("7", "99999999999999999999")),
+    ],
+)
+@pytest.mark.parametrize("number", ["1", ""])
+def test_names_that_are_numbers(
+    tmp_path: Path, cells: list[str], classes: tuple[str, ...], number: str
+) -> None:
+    """Alike where all numbers are there, which is read at once, and where one is missing."""
+    lines = [f"{value},{cell}" for value, cell in zip(["1", number, "3"], cells, strict=True)]
+    path = written(tmp_path / "x.csv", "\n".join(["\na,kind", *lines]))
+    assert read_vectors(path, label_column="kind", missing="mean").classes == classes
 
 
 def test_a_folder_has_a_file_for_each_client(tmp_path: Path) -> None:
@@ -125,6 +154,21 @@ def test_a_column_that_a_client_lacks(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"south\.csv has no column 'b', which other files have"):
         read_vectors(folder)
     assert read_vectors(folder, missing="mean").vectors[1].isnan().tolist() == [False, True]
+
+
+def test_a_model_of_filled_columns_takes_files_that_lack_one(tmp_path: Path) -> None:
+    folder = tmp_path / "clinics"
+    written(folder / "north.csv", "a,b\n1,2\n")
+    south = written(folder / "south.csv", "a\n3\n")
+    columns = ("b", "a")
+    for place, rows in ((folder, [[2, 1], [-1, 3]]), (south, [[-1, 3]])):
+        found = read_rows(place, 2, columns, "mean")
+        assert found.columns == columns
+        assert found.vectors.nan_to_num(-1).tolist() == rows
+    with pytest.raises(UsageError, match=r"south\.csv has no column 'b'"):
+        read_rows(south, 2, columns, "refuse")
+    with pytest.raises(UsageError, match=r"south\.csv has no column 'b'"):
+        read_rows(south, 1, ("b",), "mean")
 
 
 def other_lengths(folder: Path) -> None:
@@ -248,3 +292,7 @@ def test_parquet_is_read_by_columns(tmp_path: Path) -> None:
     assert data.vectors[:, 1].tolist() == [1, 2]
     assert data.vectors[1, 0].isnan()
     assert (data.classes, data.owner_names) == (("7", "8"), ("n", "s"))
+    twice = pyarrow.Table.from_arrays([pyarrow.array([1.0])] * 2, names=["a", "a"])
+    parquet.write_table(twice, path)
+    with pytest.raises(UsageError, match="has two columns 'a'"):
+        read_vectors(path)

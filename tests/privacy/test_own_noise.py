@@ -1,7 +1,7 @@
 """Noise of the clients under their masks: what is in a sum, and what the server sees of it."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,31 +12,18 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from ccfcpp.core.randomness import Randomness
-from ccfcpp.engine.client import Client
 from ccfcpp.engine.exchange import (
-    ClientSide,
-    ClientWork,
     Exchange,
-    Figures,
-    Images,
     RefusedUpdateError,
-    ServerWork,
-    Task,
 )
-from ccfcpp.engine.memories import ClientMemories
-from ccfcpp.engine.parts import Form, Spec, Sum, groups
-from ccfcpp.engine.stages import Request, through
-from ccfcpp.engine.transport import InProcess
+from ccfcpp.engine.parts import Sum, groups
 from ccfcpp.privacy.config import PrivacyConfig
 from ccfcpp.privacy.noise.mechanism import Bounds, NoiseSource, shares
-from ccfcpp.privacy.sums.client import works_in_sums
 from ccfcpp.privacy.sums.identity import Floor, Guard
 from ccfcpp.privacy.sums.own_noise import EXPONENT, OwnNoise, agreed_terms, sure
 from ccfcpp.privacy.sums.protocol import Collector, Participant
-from ccfcpp.privacy.sums.stage import Summing
 from ccfcpp.privacy.sums.terms import terms_of
-from tests.support.federation import CPU
-from tests.support.sums import STAGES, Loss, Lossy
+from tests.support.sums import STAGES, TASK, VECTORS, Loss, Vector, secure_sum
 
 PARTS = {"sums": Sum(each=True), "gradient": Sum(), "figures": Sum(report=True)}
 STEP: Exchange[Any, Any] = Exchange("step", dict, dict, PARTS)
@@ -96,56 +83,6 @@ class Silent(NoiseSource):
         return super().discrete(numbers, exponent, purpose) * 0
 
 
-@dataclass(frozen=True)
-class Nothing:
-    """What goes down."""
-
-
-@dataclass(frozen=True)
-class Vector:
-    """What is added up."""
-
-    numbers: Tensor
-
-
-EXCHANGE = Exchange("numbers", Nothing, Vector, {"numbers": Sum()}, images=Images(1.0))
-TASK = Task("test", EXCHANGE.name, 3, 1)
-
-
-class Sending(ClientWork[Nothing, Vector]):
-    """Each client sends a vector of its own."""
-
-    exchange = EXCHANGE
-
-    def __init__(self, vectors: Mapping[int, Tensor]) -> None:
-        self.vectors = vectors
-
-    def local_updates(
-        self, task: Task, message: Nothing, clients: Sequence[Client], randomness: Randomness
-    ) -> list[Vector]:
-        return [Vector(self.vectors[client.id]) for client in clients]
-
-
-class Receiving(ServerWork[None, Nothing, Vector]):
-    """The server knows how long vectors are."""
-
-    exchange = EXCHANGE
-
-    def __init__(self, numbers: int) -> None:
-        self.numbers = numbers
-
-    def broadcast(self, state: None) -> Nothing:
-        return Nothing()
-
-    def form(self, message: Nothing) -> Form:
-        return {"numbers": Spec(torch.float64, (self.numbers,))}
-
-    def aggregate(
-        self, state: None, updates: Iterable[Vector], randomness: Randomness
-    ) -> tuple[None, Figures]:
-        raise NotImplementedError
-
-
 @dataclass
 class Seen:
     """What clients have put under masks, and what the server had after it took them off."""
@@ -154,22 +91,11 @@ class Seen:
     total: list[int]
 
 
-def nobody(stage: str, client: int) -> bool:
-    return False
-
-
 def summed(
-    vectors: Mapping[int, Tensor], config: PrivacyConfig, loses: Loss = nobody, **guard: Any
+    vectors: Mapping[int, Tensor], config: PrivacyConfig, *loses: Loss, **guard: Any
 ) -> tuple[list[Any], Seen]:
     """The updates that come of a secure sum with the clients' noise; and what was seen."""
     seen = Seen({}, [])
-    image = torch.zeros(1, 1, 1, 1, dtype=torch.uint8)
-    clients = [Client(number, f"client {number}", image) for number in vectors]
-    works = works_in_sums({EXCHANGE.name: Sending(vectors)}, config, len(clients), **guard)
-    transport = InProcess(clients, ClientSide(works), ClientMemories(CPU, 0), Randomness(0))
-    numbers = len(next(iter(vectors.values())))
-    members = [client.member for client in clients]
-    request = Request(Receiving(numbers), TASK, Nothing(), members)
     masked, total = Participant.masked, Collector.total
 
     def noting(participant: Any, words: Any, *more: Any) -> Any:
@@ -184,7 +110,7 @@ def summed(
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(Participant, "masked", noting)
         patched.setattr(Collector, "total", noted)
-        replies = list(through(transport, [Lossy(loses), Summing(config)])(request))
+        _, replies = secure_sum(vectors, config, *loses, **guard)
     return [reply.update for reply in replies], seen
 
 
@@ -213,7 +139,7 @@ def test_a_sum_is_that_of_numbers_and_noises_to_the_bit(
     updates, seen = summed(vectors, config, lambda stage, client: gone.get(client) == stage)
     (update,) = (each for each in updates if isinstance(each, Vector))
     terms = agreed_terms(config, TASK, count)
-    own = OwnNoise.of(config, EXCHANGE, terms)
+    own = OwnNoise.of(config, VECTORS, terms)
     assert own is not None
     assert own.sure == max(threshold, count // 2 + 1)
     inside = [n for n in vectors if gone.get(n) not in ("keys", "shares", "under masks")]
@@ -240,7 +166,7 @@ def test_the_server_sees_no_sum_without_noise() -> None:
     config = config_of(threshold=4)
     _, seen = summed(vectors, config)
     terms = agreed_terms(config, TASK, 6)
-    own = OwnNoise.of(config, EXCHANGE, terms)
+    own = OwnNoise.of(config, VECTORS, terms)
     assert own is not None
     assert own.sure == 4
     signed = torch.tensor([t - 2**64 if t >= 2**63 else t for t in seen.total]).double()

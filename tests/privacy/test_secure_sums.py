@@ -4,7 +4,7 @@ import hmac
 import itertools
 import random
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from math import comb
@@ -17,26 +17,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from ccfcpp.core.randomness import Randomness
-from ccfcpp.engine.client import Client
 from ccfcpp.engine.exchange import (
     AbsentClientError,
-    ClientSide,
-    ClientWork,
-    Exchange,
-    Figures,
-    Nothing,
     RefusedUpdateError,
-    ServerWork,
     Task,
 )
-from ccfcpp.engine.memories import ClientMemories
-from ccfcpp.engine.parts import Form, Spec, Sum
 from ccfcpp.engine.payload import pack, size
-from ccfcpp.engine.stages import Request, checked, through
-from ccfcpp.engine.transport import InProcess, Reply
+from ccfcpp.engine.stages import Request, checked
+from ccfcpp.engine.transport import Reply
 from ccfcpp.privacy.config import PrivacyConfig
-from ccfcpp.privacy.sums.client import Participants, works_in_sums
+from ccfcpp.privacy.sums.client import Participants
 from ccfcpp.privacy.sums.fixed_point import FixedPoint, Words
 from ccfcpp.privacy.sums.identity import SIGNATURE_BYTES, Before, Floor, Guard, Identity, Unsigned
 from ccfcpp.privacy.sums.masks import KeyPair, stream
@@ -51,56 +41,10 @@ from ccfcpp.privacy.sums.protocol import (
     Tags,
 )
 from ccfcpp.privacy.sums.shares import joined
-from ccfcpp.privacy.sums.stage import Summing
 from ccfcpp.privacy.sums.terms import BelowThresholdError, Terms, fewest_holders, terms_of
-from tests.support.federation import CPU
-from tests.support.sums import STAGES, Loss, Lossy
+from tests.support.sums import STAGES, TASK, Loss, Vector, secure_sum
 
 FORMS = [FixedPoint(32, 16), FixedPoint(64, 32)]
-
-
-@dataclass(frozen=True)
-class Vector:
-    """What adds up: float64 of shape (numbers,)."""
-
-    numbers: Tensor
-
-
-EXCHANGE = Exchange("vectors", Nothing, Vector, {"numbers": Sum()})
-
-
-class Sending(ClientWork[Nothing, Vector]):
-    """Each client has a vector, by its number."""
-
-    exchange = EXCHANGE
-
-    def __init__(self, vectors: Mapping[int, Tensor]) -> None:
-        self.vectors = vectors
-
-    def local_updates(
-        self, task: Task, message: Nothing, clients: Sequence[Client], randomness: Randomness
-    ) -> list[Vector]:
-        return [Vector(self.vectors[client.id]) for client in clients]
-
-
-class Receiving(ServerWork[None, Nothing, Vector]):
-    """The server knows how long vectors are."""
-
-    exchange = EXCHANGE
-
-    def __init__(self, numbers: int) -> None:
-        self.numbers = numbers
-
-    def broadcast(self, state: None) -> Nothing:
-        return Nothing()
-
-    def form(self, message: Nothing) -> Form:
-        return {"numbers": Spec(torch.float64, (self.numbers,))}
-
-    def aggregate(
-        self, state: None, updates: Iterable[Vector], randomness: Randomness
-    ) -> tuple[None, Figures]:
-        raise NotImplementedError
 
 
 def summed(
@@ -118,15 +62,7 @@ def summed(
         bits=form.bits,
         fraction_bits=form.fraction,
     )
-    image = torch.zeros(1, 1, 1, 1, dtype=torch.uint8)
-    clients = [Client(number, f"client {number}", image) for number in vectors]
-    works = works_in_sums({EXCHANGE.name: Sending(vectors)}, config, len(clients))
-    memories = ClientMemories(CPU, budget=0)
-    transport = InProcess(clients, ClientSide(works), memories, Randomness(0))
-    numbers = len(next(iter(vectors.values())))
-    members = [client.member for client in clients]
-    request = Request(Receiving(numbers), Task("test", EXCHANGE.name, 3, 1), Nothing(), members)
-    return request, list(through(transport, [Lossy(loses), Summing(config)])(request))
+    return secure_sum(vectors, config, loses)
 
 
 def numbers_of(count: int) -> list[int]:
@@ -577,9 +513,6 @@ def test_a_sum_with_the_servers_own_client_is_refused() -> None:
 
 def guarded(guard: Guard, clients: int = 10, **privacy: Any) -> Participants:
     return Participants(PrivacyConfig(secure_sums=True, **privacy), clients, guard)
-
-
-TASK = Task("test", EXCHANGE.name, 3, 1)
 
 
 @pytest.mark.parametrize(

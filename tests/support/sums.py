@@ -1,25 +1,39 @@
 """Sums over clients in this process: with losses at each stage, and in the open."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.algorithm import Algorithm
 from ccfcpp.engine.availability import Availability
 from ccfcpp.engine.client import Client
-from ccfcpp.engine.exchange import AbsentClientError, ClientSide
+from ccfcpp.engine.exchange import (
+    AbsentClientError,
+    ClientSide,
+    ClientWork,
+    Exchange,
+    Figures,
+    Images,
+    Nothing,
+    ServerWork,
+    Task,
+)
 from ccfcpp.engine.federation import Federation
 from ccfcpp.engine.memories import ClientMemories
-from ccfcpp.engine.stages import Deliver, Request, Stage, combined
+from ccfcpp.engine.parts import Form, Spec, Sum
+from ccfcpp.engine.stages import Deliver, Request, Stage, combined, through
 from ccfcpp.engine.transport import InProcess, Reply
 from ccfcpp.privacy.config import PrivacyConfig
 from ccfcpp.privacy.noise.levels import ClientLevel, ImageLevel
 from ccfcpp.privacy.protection import Protection
-from ccfcpp.privacy.sums.client import addition_of, flattened, unflattened
+from ccfcpp.privacy.sums.client import addition_of, flattened, unflattened, works_in_sums
 from ccfcpp.privacy.sums.fixed_point import FixedPoint
+from ccfcpp.privacy.sums.identity import Guard
+from ccfcpp.privacy.sums.stage import Summing
 from tests.support.federation import CPU
 
 STAGES = ("keys", "shares", "under masks", "agreement", "unmasking")
@@ -75,6 +89,68 @@ class InTheOpen:
         sums = [sum(column) / one for column in zip(*rows, strict=True)]
         totals = unflattened(torch.tensor(sums, dtype=torch.float64), like)
         yield combined(addition.whole(request.form, totals, 1.0), replies, Reply(0, None))
+
+
+@dataclass(frozen=True)
+class Vector:
+    """What adds up: float64 of shape (numbers,)."""
+
+    numbers: Tensor
+
+
+VECTORS = Exchange("vectors", Nothing, Vector, {"numbers": Sum()}, images=Images())
+TASK = Task("test", VECTORS.name, 3, 1)
+
+
+class Sending(ClientWork[Nothing, Vector]):
+    """Each client has a vector, by its number."""
+
+    exchange = VECTORS
+
+    def __init__(self, vectors: Mapping[int, Tensor]) -> None:
+        self.vectors = vectors
+
+    def local_updates(
+        self, task: Task, message: Nothing, clients: Sequence[Client], randomness: Randomness
+    ) -> list[Vector]:
+        return [Vector(self.vectors[client.id]) for client in clients]
+
+
+class Receiving(ServerWork[None, Nothing, Vector]):
+    """The server knows how long vectors are."""
+
+    exchange = VECTORS
+
+    def __init__(self, numbers: int) -> None:
+        self.numbers = numbers
+
+    def broadcast(self, state: None) -> Nothing:
+        return Nothing()
+
+    def form(self, message: Nothing) -> Form:
+        return {"numbers": Spec(torch.float64, (self.numbers,))}
+
+    def aggregate(
+        self, state: None, updates: Iterable[Vector], randomness: Randomness
+    ) -> tuple[None, Figures]:
+        raise NotImplementedError
+
+
+def secure_sum(
+    vectors: Mapping[int, Tensor],
+    config: PrivacyConfig,
+    loses: Loss = lambda stage, client: False,
+    **guard: Guard,
+) -> tuple[Request, list[Reply]]:
+    """What comes of a secure sum of some vectors, by the client's number."""
+    image = torch.zeros(1, 1, 1, 1, dtype=torch.uint8)
+    clients = [Client(number, f"client {number}", image) for number in vectors]
+    works = works_in_sums({VECTORS.name: Sending(vectors)}, config, len(clients), **guard)
+    transport = InProcess(clients, ClientSide(works), ClientMemories(CPU, 0), Randomness(0))
+    numbers = len(next(iter(vectors.values())))
+    members = [client.member for client in clients]
+    request = Request(Receiving(numbers), TASK, Nothing(), members)
+    return request, list(through(transport, [Lossy(loses), Summing(config)])(request))
 
 
 def federation_of(

@@ -42,13 +42,12 @@ from ccfcpp.engine.exchange import (
     AnyClientWork,
     AnyServerWork,
     Figures,
-    RefusedUpdateError,
     ServerWork,
     SummedWork,
     Task,
 )
 from ccfcpp.engine.parts import Form, Spec
-from ccfcpp.engine.payload import added_up, check_samples
+from ccfcpp.engine.payload import added_up, check_counts, check_samples
 from ccfcpp.engine.synchronised.contract import Batch, Bounding, Known
 from ccfcpp.engine.synchronised.descent import Descent, Turn
 from ccfcpp.engine.synchronised.optimizers import Adam
@@ -272,8 +271,7 @@ class CollectSizes(ServerWork[CCFCState, CCFCState, ClusterSizes]):
 
     def check(self, message: CCFCState, update: ClusterSizes, senders: Sequence[Member]) -> None:
         """Refuse sizes that are not those of the senders' images."""
-        if bool((update.counts < 0).any()):
-            raise RefusedUpdateError("a cluster has fewer than no images")
+        check_counts(update.counts, senders)
         check_samples(int(update.counts.sum()), senders)
 
     def mended(self, message: CCFCState, update: ClusterSizes) -> ClusterSizes:

@@ -1,5 +1,7 @@
 """CCFC and CCFC++, described."""
 
+from dataclasses import replace
+
 from ccfcpp.clustering.ccfc.config import LossConfig, ModelConfig, TrainingConfig
 from ccfcpp.clustering.kmeans.config import CentroidConfig
 from ccfcpp.clustering.methods import System, late
@@ -86,16 +88,10 @@ CCFC = System(
     rounds="training.rounds",
     summary="cluster-contrastive training from global centroids",
 )
-CCFC_PLUS_PLUS = System(
+CCFC_PLUS_PLUS = replace(
+    CCFC,
     title="CCFC++",
-    sends="model, centroids",
-    kinds=("models", "centroids", "sums"),
-    make=_MAKE,
-    sections=_SECTIONS,
-    counts=_counts,
-    ignores=_IGNORES,
-    needs=_NEEDS,
+    fixed={},
     check=_fits,
-    rounds="training.rounds",
     summary="CCFC with decorrelated representations",
 )

@@ -16,11 +16,13 @@ from torch.nn import functional as F
 
 from ccfcpp.clustering.algorithm import Problem
 from ccfcpp.clustering.exact.config import MeansConfig
-from ccfcpp.clustering.kmeans.blocks import assigned, blocks, squared_distances
+from ccfcpp.clustering.kmeans.blocks import SumBlocks, assigned, squared_distances
 from ccfcpp.clustering.kmeans.centroids import (
     PARTS,
     ClusterSums,
+    check_sums,
     cluster_means,
+    large_enough,
     required_centroids,
 )
 from ccfcpp.clustering.kmeans.config import FuzzyConfig
@@ -28,10 +30,9 @@ from ccfcpp.clustering.kmeans.fuzzy import memberships
 from ccfcpp.clustering.kmeans.start import SumCells
 from ccfcpp.clustering.shallow.pixels import CentroidState
 from ccfcpp.clustering.shallow.started import StartedBySums
-from ccfcpp.core.profiling import section
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.algorithm import Crew
-from ccfcpp.engine.client import Client
+from ccfcpp.engine.client import Client, Member
 from ccfcpp.engine.exchange import (
     AnyServerWork,
     ClientSide,
@@ -39,11 +40,9 @@ from ccfcpp.engine.exchange import (
     Figures,
     Images,
     ServerWork,
-    SummedWork,
-    Task,
 )
 from ccfcpp.engine.parts import Form, form_of
-from ccfcpp.engine.payload import added_up, pack
+from ccfcpp.engine.payload import pack
 
 Weighing = Callable[[Tensor, Tensor], Tensor]
 """Maps a block of points (samples, d) and centroids (k, d) to weights (samples, k), or to the one
@@ -64,33 +63,21 @@ class PowersOfMemberships:
 
 
 @dataclass(frozen=True)
-class SumWeighted(SummedWork[CentroidState, ClusterSums]):
+class SumWeighted(SumBlocks[CentroidState, ClusterSums]):
     """The clients' half: Σ w x and Σ w for each centroid."""
 
     points: Callable[[Tensor], Tensor]
     weights: Weighing
-    crew: Crew
     exchange = MEANS
 
-    def local_sum(
-        self, task: Task, message: CentroidState, clients: Sequence[Client], randomness: Randomness
-    ) -> ClusterSums:
-        """Sums over the points of some clients, a block at a time."""
-        centroids = required_centroids(message.centroids)
-        with section("means: clients"):
-            return added_up(self._of(centroids, client.images) for client in clients)
+    def width(self, message: CentroidState, row: int) -> int:
+        """A distance to each centroid."""
+        return len(required_centroids(message.centroids))
 
-    def _of(self, centroids: Tensor, images: Tensor) -> ClusterSums:
-        total = ClusterSums.zeros(*centroids.shape)
-        total = ClusterSums(total.sums.to(centroids.device), total.counts.to(centroids.device))
-        for part in blocks(images, max(images[:1].numel(), len(centroids))):
-            points = self.points(part)
-            block = self._block(self.weights(points, centroids), points.double(), len(centroids))
-            total = added_up([total, block])
-        enough = total.counts >= self.crew.least
-        return ClusterSums(total.sums * enough.unsqueeze(1), total.counts * enough)
-
-    def _block(self, weights: Tensor, points: Tensor, clusters: int) -> ClusterSums:
+    def block(self, message: CentroidState, images: Tensor) -> ClusterSums:
+        """Weigh points, and add them up."""
+        centroids, points = required_centroids(message.centroids), self.points(images)
+        clusters, weights, points = len(centroids), self.weights(points, centroids), points.double()
         bounding = self.crew.bounding
         if weights.ndim == 1 and bounding is None:
             # A product with ones and zeros would take several times as long.
@@ -103,6 +90,10 @@ class SumWeighted(SummedWork[CentroidState, ClusterSums]):
             points = bounding.rows(MEANS, "sums", points)
             counts = bounding.rows(MEANS, "counts", weights)
         return ClusterSums(weights.T @ points, counts.sum(dim=0))
+
+    def told(self, total: ClusterSums, samples: int) -> ClusterSums:
+        """Clusters of enough points."""
+        return large_enough(total, self.crew.least)
 
 
 @dataclass(frozen=True)
@@ -123,6 +114,10 @@ class MoveMeans(ServerWork[CentroidState, CentroidState, ClusterSums]):
     def form(self, message: CentroidState) -> Form:
         """A sum and a number for each centroid."""
         return form_of(pack(ClusterSums.zeros(*required_centroids(message.centroids).shape)))
+
+    def check(self, message: CentroidState, update: ClusterSums, senders: Sequence[Member]) -> None:
+        """Refuse sums that cannot be those of the senders' images."""
+        check_sums(update, senders)
 
     def mended(self, message: CentroidState, update: ClusterSums) -> ClusterSums:
         """With noise there may be negative counts: they become 0."""
@@ -167,25 +162,17 @@ class ExactMeans(StartedBySums[CentroidState]):
     def client_side(self, crew: Crew) -> ClientSide:
         """Sums for the start and for the steps."""
         points = self.rule.exact_points
-        return ClientSide.of(SumCells(points, crew), SumWeighted(points, self.weights, crew))
+        return ClientSide.of(SumCells(crew, points), SumWeighted(crew, points, self.weights))
 
     def has_converged(self, state: CentroidState) -> bool:
-        """Whether the centroids have moved no further than the tolerance.
-
-        Where clients may be absent, it is always False: other clients may still move them.
-        """
-        if state.moved is None or self.problem.config.availability.varies:
-            return False
-        return state.moved <= self.config.tolerance
+        """Whether the centroids have moved no further than the tolerance."""
+        return self.is_settled(state.moved, self.config.tolerance)
 
     def assign(self, state: CentroidState, holder: Client) -> Tensor:
         """The nearest centroid of each sample, int64 of shape (samples,)."""
         centroids = required_centroids(state.centroids)
-        return torch.cat([assigned(part, centroids) for part in self._points(holder, centroids)])
-
-    def _points(self, holder: Client, centroids: Tensor) -> Iterable[Tensor]:
-        width = max(holder.images[:1].numel(), len(centroids))
-        return map(self.rule.exact_points, blocks(holder.images, width))
+        parts = self.rule.exact_blocks(holder.images, len(centroids))
+        return torch.cat([assigned(part, centroids) for part in parts])
 
     def represent(self, state: CentroidState, holder: Client) -> Tensor | None:
         """The points, of shape (samples, d); None before there are centroids."""
@@ -201,12 +188,8 @@ class ExactFuzzyMeans(ExactMeans):
         """Memberships u, of shape (samples, k)."""
         centroids = required_centroids(known.centroids)
         m = self.problem.config.section(FuzzyConfig).m
-        return torch.cat(
-            [
-                memberships(squared_distances(part, centroids), m)
-                for part in self._points(holder, centroids)
-            ]
-        )
+        parts = self.rule.exact_blocks(holder.images, len(centroids))
+        return torch.cat([memberships(squared_distances(part, centroids), m) for part in parts])
 
 
 def hard(problem: Problem) -> Weighing:

@@ -16,25 +16,28 @@ from torch.nn import functional as F
 
 from ccfcpp.clustering.algorithm import Problem
 from ccfcpp.clustering.exact.config import MixtureConfig
-from ccfcpp.clustering.kmeans.blocks import assigned, blocks
-from ccfcpp.clustering.kmeans.centroids import required_centroids
+from ccfcpp.clustering.kmeans.blocks import SumBlocks, assigned
+from ccfcpp.clustering.kmeans.centroids import (
+    PARTS,
+    ClusterSums,
+    check_sums,
+    large_enough,
+    required_centroids,
+)
 from ccfcpp.clustering.kmeans.start import SumCells
 from ccfcpp.clustering.shallow.pixels import PixelRule
 from ccfcpp.clustering.shallow.started import StartedBySums
-from ccfcpp.core.profiling import section
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.algorithm import Crew
-from ccfcpp.engine.client import Client
+from ccfcpp.engine.client import Client, Member
 from ccfcpp.engine.exchange import (
     AnyServerWork,
     ClientSide,
     Exchange,
     Figures,
     ServerWork,
-    SummedWork,
-    Task,
 )
-from ccfcpp.engine.parts import Count, Form, Sum, form_of
+from ccfcpp.engine.parts import Form, Sum, form_of
 from ccfcpp.engine.payload import added_up, pack
 
 _EMPTY = 10 * torch.finfo(torch.float64).eps
@@ -69,18 +72,14 @@ class Mixture:
 
 
 @dataclass(frozen=True)
-class MixtureSums:
-    """What a client tells of its points x, float64.
+class MixtureSums(ClusterSums):
+    """What a client tells of its points x, with responsibilities r for counts: float64.
 
     Attributes:
-        sums: Σ r x, of shape (k, d).
-        counts: Σ r, (k,).
         scatters: Σ r (x − μ)(x − μ)ᵀ, (k, d, d), or Σ r (x − μ)², (k, d).
         likelihood: Σ log p(x), (1,); 0 in the first step.
     """
 
-    sums: Tensor
-    counts: Tensor
     scatters: Tensor
     likelihood: Tensor
 
@@ -89,7 +88,7 @@ EM = Exchange(
     "expectation",
     Mixture,
     MixtureSums,
-    {"sums": Sum(count="counts"), "counts": Count(), "scatters": Sum(), "likelihood": Sum()},
+    {**PARTS, "scatters": Sum(), "likelihood": Sum()},
     images="the log-likelihood of one vector has no bound",
 )
 
@@ -127,44 +126,22 @@ def responsibilities(points: Tensor, mixture: Mixture) -> tuple[Tensor, Tensor]:
     return (logs - total.unsqueeze(1)).exp(), total
 
 
-def _width(mixture: Mixture) -> int:
-    """Numbers that are made of a point."""
-    return required_centroids(mixture.centroids).numel()
-
-
 @dataclass(frozen=True)
-class Expectation(SummedWork[Mixture, MixtureSums]):
+class Expectation(SumBlocks[Mixture, MixtureSums]):
     """The clients' half."""
 
     rule: PixelRule
     covariance: str
-    least: int = 0
     exchange = EM
 
-    def local_sum(
-        self, task: Task, message: Mixture, clients: Sequence[Client], randomness: Randomness
-    ) -> MixtureSums:
-        """Sums over the points of some clients, a block at a time."""
-        with section("mixture: clients"):
-            return added_up(self._of(message, client.images) for client in clients)
+    def width(self, message: Mixture, row: int) -> int:
+        """An offset from each mean."""
+        return required_centroids(message.centroids).numel()
 
-    def _of(self, mixture: Mixture, images: Tensor) -> MixtureSums:
-        means = required_centroids(mixture.centroids)
-        total = sums_zeros(means, self.covariance)
-        for part in blocks(images, _width(mixture)):
-            block = self._block(mixture, means, self.rule.exact_points(part))
-            total = added_up([total, block])
-        enough = (total.counts >= self.least).double()
-        each = enough.view(-1, *[1] * (total.scatters.ndim - 1))
-        return MixtureSums(
-            total.sums * enough.unsqueeze(1),
-            total.counts * enough,
-            total.scatters * each,
-            total.likelihood * (len(images) >= self.least),
-        )
-
-    def _block(self, mixture: Mixture, means: Tensor, points: Tensor) -> MixtureSums:
-        r, logs = responsibilities(points, mixture)
+    def block(self, message: Mixture, images: Tensor) -> MixtureSums:
+        """Share points among the components, and add them up."""
+        means, points = required_centroids(message.centroids), self.rule.exact_points(images)
+        r, logs = responsibilities(points, message)
         points = points.double()
         if self.covariance == "diag":
             centred = (points.unsqueeze(1) - means).square()
@@ -177,6 +154,11 @@ class Expectation(SummedWork[Mixture, MixtureSums]):
                 ]
             )
         return MixtureSums(r.T @ points, r.sum(dim=0), scatters, logs.sum().view(1))
+
+    def told(self, total: MixtureSums, samples: int) -> MixtureSums:
+        """Components of enough points, and the likelihood of enough points."""
+        likelihood = total.likelihood * (samples >= self.crew.least)
+        return replace(large_enough(total, self.crew.least), likelihood=likelihood)
 
 
 def sums_zeros(means: Tensor, covariance: str) -> MixtureSums:
@@ -236,6 +218,10 @@ class Maximisation(ServerWork[Mixture, Mixture, MixtureSums]):
         means = required_centroids(message.centroids)
         return form_of(pack(sums_zeros(means, self.config.covariance)))
 
+    def check(self, message: Mixture, update: MixtureSums, senders: Sequence[Member]) -> None:
+        """Refuse sums that cannot be those of the senders' images."""
+        check_sums(update, senders)
+
     def mended(self, message: Mixture, update: MixtureSums) -> MixtureSums:
         """With noise there may be negative counts: they become 0."""
         return replace(update, counts=update.counts.clamp(min=0))
@@ -274,17 +260,13 @@ class GaussianMixtures(StartedBySums[Mixture]):
 
     def client_side(self, crew: Crew) -> ClientSide:
         """Sums for the start and for the steps."""
-        expectation = Expectation(self.rule, self.config.covariance, crew.least)
-        return ClientSide.of(SumCells(self.rule.exact_points, crew), expectation)
+        expectation = Expectation(crew, self.rule, self.config.covariance)
+        return ClientSide.of(SumCells(crew, self.rule.exact_points), expectation)
 
     def has_converged(self, state: Mixture) -> bool:
-        """Whether the log-likelihood has grown by less than the tolerance.
-
-        Where clients may be absent, it is always False.
-        """
-        if state.grown is None or self.problem.config.availability.varies:
-            return False
-        return abs(state.grown) < self.config.tolerance
+        """Whether the log-likelihood has grown by no more than the tolerance."""
+        grown = None if state.grown is None else abs(state.grown)
+        return self.is_settled(grown, self.config.tolerance)
 
     def assign(self, state: Mixture, holder: Client) -> Tensor:
         """The likeliest component of each sample, int64 of shape (samples,)."""
@@ -292,10 +274,9 @@ class GaussianMixtures(StartedBySums[Mixture]):
 
     def probabilities(self, known: Mixture, holder: Client) -> Tensor:
         """Responsibilities, of shape (samples, k)."""
-        required_centroids(known.centroids)
-        parts = blocks(holder.images, _width(known))
-        points = map(self.rule.exact_points, parts)
-        return torch.cat([responsibilities(part, known)[0] for part in points])
+        means = required_centroids(known.centroids)
+        parts = self.rule.exact_blocks(holder.images, means.numel())
+        return torch.cat([responsibilities(part, known)[0] for part in parts])
 
     def represent(self, state: Mixture, holder: Client) -> Tensor | None:
         """The points, of shape (samples, d); None before there are means."""

@@ -1,23 +1,65 @@
-"""Assignment of many points, a block of points at a time."""
+"""Assignment and sums of many points, a block of points at a time."""
 
-from collections.abc import Iterable
+from abc import abstractmethod
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+
+from ccfcpp.core.profiling import section
+from ccfcpp.core.randomness import Randomness
+from ccfcpp.engine.algorithm import Crew
+from ccfcpp.engine.client import Client
+from ccfcpp.engine.exchange import Message, SummedWork, Task, Update
+from ccfcpp.engine.payload import added_up
 
 _NUMBERS_AT_A_TIME = 1 << 22
 """32 MB in double precision; larger blocks are no faster."""
 
 
-def blocks(points: Tensor, width: int | None = None) -> Iterable[Tensor]:
+def blocks(points: Tensor, width: int = 1) -> Iterable[Tensor]:
     """Split rows into blocks, so that what is made of a block has a few million numbers.
 
     Args:
         points: Of shape (samples, …).
-        width: Numbers that are made of a row; as many as it has where it is None.
+        width: Numbers that are made of a row, if they are more than it has.
     """
-    each = width or max(1, points[:1].numel())
-    return torch.split(points, max(1, _NUMBERS_AT_A_TIME // each))
+    return torch.split(points, max(1, _NUMBERS_AT_A_TIME // max(width, points[:1].numel())))
+
+
+@dataclass(frozen=True)
+class SumBlocks(SummedWork[Message, Update]):
+    """The clients' half of an exchange of sums over their images or vectors.
+
+    Attributes:
+        crew: What bounds an image's part, and the fewest images over which a sum is sent.
+    """
+
+    crew: Crew
+
+    def local_sum(
+        self, task: Task, message: Message, clients: Sequence[Client], randomness: Randomness
+    ) -> Update:
+        """Add up a block at a time, and leave out what a client may not tell."""
+        with section(f"{self.exchange.name}: clients"):
+            return added_up(self._of(message, client.images) for client in clients)
+
+    def _of(self, message: Message, images: Tensor) -> Update:
+        parts = blocks(images, self.width(message, images[:1].numel()))
+        return self.told(added_up(self.block(message, part) for part in parts), len(images))
+
+    @abstractmethod
+    def width(self, message: Message, row: int) -> int:
+        """How many numbers are made of an image that has so many."""
+
+    @abstractmethod
+    def block(self, message: Message, images: Tensor) -> Update:
+        """The sums over a block of a client's images."""
+
+    @abstractmethod
+    def told(self, total: Update, samples: int) -> Update:
+        """What a client tells of the sums over all its images; too few are not told."""
 
 
 def offsets(points: Tensor, centroids: Tensor) -> tuple[Tensor, Tensor]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -11,7 +12,7 @@ from ccfcpp.core.errors import FederationError
 from ccfcpp.engine.client import Member
 from ccfcpp.engine.exchange import AnyExchange, RefusedUpdateError
 from ccfcpp.engine.parts import Count, Part, Sum
-from ccfcpp.engine.payload import added_up
+from ccfcpp.engine.payload import added_up, check_counts, pack, unpack
 from ccfcpp.engine.synchronised.contract import Bounding
 
 _FARTHEST = 1e15
@@ -60,6 +61,19 @@ class ClusterSums:
         return ClusterSums(sums, sums[:, 0])
 
 
+S = TypeVar("S", bound=ClusterSums)
+
+
+def large_enough(total: S, least: int) -> S:
+    """Sums without the clusters of fewer points than a client may tell of: these become 0."""
+    enough = total.counts >= least
+    kept = {
+        name: tensor * enough.view(-1, *[1] * (tensor.ndim - 1))
+        for name, tensor in pack(total).items()
+    }
+    return unpack(type(total), kept)
+
+
 PARTS: dict[str, Part] = {"sums": Sum(count="counts"), "counts": Count()}
 """What the parts of ``ClusterSums`` mean."""
 
@@ -103,12 +117,7 @@ def check_sums(update: ClusterSums, senders: Sequence[Member]) -> None:
         RefusedUpdateError: A cluster has fewer than no images, or all have more than the senders,
             or a mean lies far off.
     """
-    held = sum(sender.samples for sender in senders)
-    if bool((update.counts < 0).any()):
-        raise RefusedUpdateError("a cluster has fewer than no images")
-    # They may be fewer: a client keeps small clusters to itself.
-    if float(update.counts.sum()) > held + 0.5:
-        raise RefusedUpdateError(f"clusters have more than the client's {held} images")
+    check_counts(update.counts, senders)
     if bool((update.sums.abs() > _FARTHEST * update.counts.clamp(min=1).unsqueeze(1)).any()):
         raise RefusedUpdateError(f"means lie beyond {_FARTHEST:g}")
 

@@ -17,13 +17,12 @@ from typing import Any, Protocol, TypeVar
 import torch
 from torch import Tensor
 
-from ccfcpp.clustering.kmeans.blocks import assigned, blocks
-from ccfcpp.core.profiling import section
+from ccfcpp.clustering.kmeans.blocks import SumBlocks, assigned
+from ccfcpp.clustering.kmeans.centroids import PARTS, ClusterSums, check_sums, large_enough
 from ccfcpp.core.randomness import Randomness
-from ccfcpp.engine.algorithm import Crew
-from ccfcpp.engine.client import Client
-from ccfcpp.engine.exchange import Exchange, Figures, Images, ServerWork, SummedWork, Task
-from ccfcpp.engine.parts import Count, Form, Sum, form_of
+from ccfcpp.engine.client import Member
+from ccfcpp.engine.exchange import Exchange, Figures, Images, ServerWork
+from ccfcpp.engine.parts import Form, Sum, form_of
 from ccfcpp.engine.payload import added_up, pack
 
 _CELLS, _CELLS_OF_A_CLUSTER = 64, 4
@@ -52,17 +51,13 @@ class Cells:
 
 
 @dataclass(frozen=True)
-class CellSums:
+class CellSums(ClusterSums):
     """What a client tells of its points, by the cell that they are nearest to.
 
     Attributes:
-        sums: float64 (m, d): the sum of the points.
-        counts: float64 (m,): how many they are.
-        squares: float64 (m,): Σ ‖x − c‖² over them.
+        squares: float64 (m,): Σ ‖x − c‖² over the points x of each cell c.
     """
 
-    sums: Tensor
-    counts: Tensor
     squares: Tensor
 
 
@@ -70,41 +65,29 @@ START = Exchange(
     "start",
     Cells,
     CellSums,
-    {"sums": Sum(count="counts"), "counts": Count(), "squares": Sum()},
+    {**PARTS, "squares": Sum()},
     images=Images(largest={"counts": 1.0}),
 )
 
 
 @dataclass(frozen=True)
-class SumCells(SummedWork[Cells, CellSums]):
+class SumCells(SumBlocks[Cells, CellSums]):
     """The clients' half.
 
     Attributes:
         points: Maps images or vectors to points, of shape (samples, d).
-        crew: What bounds an image's part, and the fewest images over which a sum is sent.
     """
 
     points: Callable[[Tensor], Tensor]
-    crew: Crew
     exchange = START
 
-    def local_sum(
-        self, task: Task, message: Cells, clients: Sequence[Client], randomness: Randomness
-    ) -> CellSums:
-        """Sums over the points of some clients, a block at a time."""
-        with section("start: clients"):
-            return added_up(self._of(message.cells, client.images) for client in clients)
+    def width(self, message: Cells, row: int) -> int:
+        """A distance to each cell."""
+        return len(message.cells)
 
-    def _of(self, cells: Tensor, images: Tensor) -> CellSums:
-        total = _zeros(cells)
-        for part in blocks(images, max(images[:1].numel(), len(cells))):
-            total = added_up([total, self._block(cells, self.points(part))])
-        enough = total.counts >= self.crew.least
-        return CellSums(
-            total.sums * enough.unsqueeze(1), total.counts * enough, total.squares * enough
-        )
-
-    def _block(self, cells: Tensor, points: Tensor) -> CellSums:
+    def block(self, message: Cells, images: Tensor) -> CellSums:
+        """Assign points to cells, and add them up."""
+        cells, points = message.cells, self.points(images)
         labels, points = assigned(points, cells), points.double()
         squares = (points - cells[labels]).square().sum(dim=1, keepdim=True)
         ones = points.new_ones(len(points), 1)
@@ -118,6 +101,10 @@ class SumCells(SummedWork[Cells, CellSums]):
             zeros.counts.index_add(0, labels, ones.flatten()),
             zeros.squares.index_add(0, labels, squares.flatten()),
         )
+
+    def told(self, total: CellSums, samples: int) -> CellSums:
+        """Cells of enough points."""
+        return large_enough(total, self.crew.least)
 
 
 def _zeros(cells: Tensor) -> CellSums:
@@ -152,6 +139,10 @@ class GrowCodebook(ServerWork[S, Cells, CellSums]):
     def form(self, message: Cells) -> Form:
         """A sum, a number and a scatter for each cell."""
         return form_of(pack(_zeros(message.cells)))
+
+    def check(self, message: Cells, update: CellSums, senders: Sequence[Member]) -> None:
+        """Refuse sums that cannot be those of the senders' images."""
+        check_sums(update, senders)
 
     def mended(self, message: Cells, update: CellSums) -> CellSums:
         """With noise there may be negative numbers: they become 0."""

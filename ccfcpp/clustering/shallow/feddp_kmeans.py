@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from ccfcpp.clustering.algorithm import Problem
-from ccfcpp.clustering.kmeans.centroids import ClusterSums
+from ccfcpp.clustering.kmeans.centroids import ClusterSums, check_sums
 from ccfcpp.clustering.shallow.config import FedDPConfig
 from ccfcpp.clustering.shallow.feddp_sums import (
     LLOYD,
@@ -54,11 +54,10 @@ from ccfcpp.engine.exchange import (
     ClientSide,
     Exchange,
     Figures,
-    RefusedUpdateError,
     ServerWork,
 )
 from ccfcpp.engine.parts import Form, Spec, form_of
-from ccfcpp.engine.payload import added_up, pack
+from ccfcpp.engine.payload import added_up, check_counts, pack
 
 _RESTARTS = 10
 _FEWEST = 0.2
@@ -113,9 +112,7 @@ class Measure(ServerWork[FedDPState, Frame, Moments]):
 
     def check(self, message: Frame, update: Moments, senders: Sequence[Member]) -> None:
         """Refuse a number of images that these clients do not have."""
-        held = sum(sender.samples for sender in senders)
-        if not 0 <= float(update.images) <= held:
-            raise RefusedUpdateError(f"it adds up {float(update.images):g} of {held} images")
+        check_counts(update.images, senders)
 
     @abstractmethod
     def _shape(self, frame: Frame) -> tuple[int]:
@@ -196,9 +193,7 @@ class WeighPoints(ServerWork[FedDPState, Compared, Weights]):
 
     def check(self, message: Compared, update: Weights, senders: Sequence[Member]) -> None:
         """Refuse counts of images that are not there."""
-        held = sum(sender.samples for sender in senders)
-        if bool((update.counts < 0).any()) or float(update.counts.sum()) > held * (1 + 1e-6):
-            raise RefusedUpdateError(f"its counts are not those of the client's {held} images")
+        check_counts(update.counts, senders)
 
     def mended(self, message: Compared, update: Weights) -> Weights:
         """No count is negative."""
@@ -237,6 +232,10 @@ class MoveCentroids(ServerWork[FedDPState, Centres, ClusterSums]):
         frame = message.sums_in or message.frame
         return form_of(pack(ClusterSums.zeros(len(message.coordinates), len(frame.axes))))
 
+    def check(self, message: Centres, update: ClusterSums, senders: Sequence[Member]) -> None:
+        """Refuse sums that cannot be those of the senders' images."""
+        check_sums(update, senders)
+
     def mended(self, message: Centres, update: ClusterSums) -> ClusterSums:
         """A mean over hardly any images is noise: such a cluster has no members."""
         kept = (update.counts > _FEWEST * update.counts.clamp(min=0).mean()).double()
@@ -271,6 +270,13 @@ class FedDPKMeans(PixelClustering[FedDPState]):
                 f"feddp.points = {self.config.points} is fewer than the {problem.clusters} "
                 f"clusters: give at least {problem.clusters}"
             )
+        most, (channels, *sides) = self.config.frequencies, problem.image_shape
+        if most is not None and channels == 1 and all(min(side, most) == 1 for side in sides):
+            raise UsageError(
+                f"feddp.frequencies = {most} leaves nothing of grey images of "
+                f"{'x'.join(map(str, sides))} pixels but their brightness, which does not count: "
+                "give at least 2, or larger images"
+            )
 
     @property
     def delivery_type(self) -> type[object]:
@@ -279,7 +285,7 @@ class FedDPKMeans(PixelClustering[FedDPState]):
 
     def has_converged(self, state: FedDPState) -> bool:
         """Whether no centroid has moved. Other clients may still move them."""
-        return state.moved == 0 and not self.problem.config.availability.varies
+        return self.is_settled(state.moved, 0)
 
     def initial_state(self, randomness: Randomness) -> FedDPState:
         """The space in which images are measured, and the server's images.

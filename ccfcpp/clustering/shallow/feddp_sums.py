@@ -81,21 +81,16 @@ class Centres:
 
 
 _MOMENTS: dict[str, Part] = {"moments": Sum(), "images": Count(public=True)}
-MEAN = Exchange(
-    "mean",
-    Frame,
-    Moments,
-    _MOMENTS,
-    images=Images(usual={"moments": 0.7}),
-    usual={"moments": 0.5},
-)
-PRODUCTS = Exchange(
-    "outer products",
-    Frame,
-    Moments,
-    _MOMENTS,
-    images=Images(usual={"moments": 0.4}),
-    usual={"moments": 0.1},
+MEAN, PRODUCTS = (
+    Exchange(
+        name,
+        Frame,
+        Moments,
+        _MOMENTS,
+        images=Images(usual={"moments": of_image}),
+        usual={"moments": of_client},
+    )
+    for name, of_image, of_client in (("mean", 0.7, 0.5), ("outer products", 0.4, 0.1))
 )
 WEIGHTS = Exchange(
     "weights",

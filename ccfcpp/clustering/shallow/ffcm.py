@@ -36,7 +36,7 @@ from ccfcpp.engine.exchange import (
     Task,
 )
 from ccfcpp.engine.parts import Count, Form, Votes, form_of
-from ccfcpp.engine.payload import pack
+from ccfcpp.engine.payload import check_counts, pack
 
 
 @dataclass(frozen=True)
@@ -132,13 +132,8 @@ class FFCM(StartedBySums[CentroidState], ServerWork[CentroidState, CentroidState
         self.rounds = self.choices.rounds
 
     def has_converged(self, state: CentroidState) -> bool:
-        """Whether the global centroids have moved no further than the tolerance.
-
-        Where clients may be absent, it is always False: other clients may still move the centroids.
-        """
-        if state.moved is None or self.problem.config.availability.varies:
-            return False
-        return state.moved <= self.choices.tolerance
+        """Whether the global centroids have moved no further than the tolerance."""
+        return self.is_settled(state.moved, self.choices.tolerance)
 
     def initial_state(self, randomness: Randomness) -> CentroidState:
         """Draw coordinates of centroids uniformly from [0, 1]; vectors may lie anywhere."""
@@ -157,7 +152,7 @@ class FFCM(StartedBySums[CentroidState], ServerWork[CentroidState, CentroidState
         choices = self.problem.config.section(FuzzyConfig)
         works: list[AnyClientWork] = [LocalFuzzyCMeans(self.rule, choices, crew.least)]
         if self.problem.has_vectors:
-            works.append(SumCells(self.rule.exact_points, crew))
+            works.append(SumCells(crew, self.rule.exact_points))
         return ClientSide.of(*works)
 
     def broadcast(self, state: CentroidState) -> CentroidState:
@@ -173,10 +168,8 @@ class FFCM(StartedBySums[CentroidState], ServerWork[CentroidState, CentroidState
         """Refuse supports that no images can have."""
         if bool((update.supports < 0).any()) or float(update.supports.sum()) <= 0:
             raise RefusedUpdateError("supports must not be negative, nor all of them 0")
-        held = sum(sender.samples for sender in senders)
-        # The memberships of an image sum to 1, and their powers to no more.
-        if float(update.supports.sum()) > held * (1 + 1e-6):
-            raise RefusedUpdateError(f"supports add up to more than the client's {held} samples")
+        # The memberships of an image sum to 1.
+        check_counts(update.supports, senders)
         check_near(update.centroids)
 
     def aggregate(

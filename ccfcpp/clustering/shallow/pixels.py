@@ -1,5 +1,6 @@
 """Images as points in the space of pixels, for the systems without a network."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from math import prod
 from typing import TypeVar
@@ -9,6 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ccfcpp.clustering.algorithm import ClusteringAlgorithm, ClusteringState, Problem
+from ccfcpp.clustering.kmeans.blocks import blocks
 from ccfcpp.clustering.kmeans.centroids import required_centroids
 from ccfcpp.clustering.kmeans.server import most_similar, nearest
 from ccfcpp.clustering.shallow.config import PixelsConfig
@@ -74,6 +76,10 @@ class PixelRule:
             return self.points(images)
         return F.normalize(images, dim=1) if self.config.normalise else images
 
+    def exact_blocks(self, images: Tensor, width: int) -> Iterable[Tensor]:
+        """Exact points, a block at a time, of each of which so many numbers are made."""
+        return map(self.exact_points, blocks(images, width))
+
     def assign(self, images: Tensor, centroids: Tensor) -> Tensor:
         """Assign each image to a centroid, int64 of shape (samples,)."""
         rule = most_similar if self.by_angle else nearest
@@ -93,6 +99,14 @@ class PixelClustering(ClusteringAlgorithm[Known]):
         self.problem = problem
         self.rule = PixelRule.of(problem)
         self.by_angle = self.rule.by_angle
+
+    def is_settled(self, change: float | None, tolerance: float) -> bool:
+        """Whether the last round changed no more than this; None: nothing is known of it.
+
+        Where clients may be absent it is always False, since other clients may still change more.
+        """
+        varies = self.problem.config.availability.varies
+        return change is not None and change <= tolerance and not varies
 
     def assign(self, state: Known, holder: Client) -> Tensor:
         """Assign each image to its nearest or most similar centroid, int64 of shape (samples,)."""

@@ -1,22 +1,12 @@
 """k-FED, both variants of FFCM, and FedDP-KMeans, described."""
 
+from dataclasses import replace
+
 from ccfcpp.clustering.kmeans.config import FOR_REPRESENTATIONS, CentroidConfig, FuzzyConfig
 from ccfcpp.clustering.methods import System, late
-from ccfcpp.clustering.shallow.config import (
-    FedDPConfig,
-    FFCMConfig,
-    KFedConfig,
-    PixelsConfig,
-)
-from ccfcpp.core.config import Section
+from ccfcpp.clustering.shallow.config import FedDPConfig, FFCMConfig, KFedConfig, PixelsConfig
 
 _FFCM = "ccfcpp.clustering.shallow.ffcm"
-_FUZZY: dict[str, type[Section]] = {
-    "pixels": PixelsConfig,
-    "fuzzy": FuzzyConfig,
-    "ffcm": FFCMConfig,
-}
-
 
 K_FED = System(
     title="k-FED",
@@ -33,21 +23,17 @@ FFCM_AVG = System(
     sends="centroids, supports",
     kinds=("pixels", "sums"),
     make=late(_FFCM, "FFCM", "support_weighted_mean"),
-    sections=_FUZZY,
+    sections={"pixels": PixelsConfig, "fuzzy": FuzzyConfig, "ffcm": FFCMConfig},
     ignores=("fuzzy.restarts", "compute"),
     rounds="ffcm.rounds",
     takes=("images", "vectors"),
     summary="fuzzy c-means at the clients; the server takes means",
 )
-FFCM_KM = System(
+FFCM_KM = replace(
+    FFCM_AVG,
     title="FFCM-km",
-    sends="centroids, supports",
-    kinds=("pixels", "sums"),
     make=late(_FFCM, "FFCM", "clustered_centroids"),
-    sections=_FUZZY,
-    ignores=("fuzzy.restarts", "compute", "defence.weight"),
-    rounds="ffcm.rounds",
-    takes=("images", "vectors"),
+    ignores=(*FFCM_AVG.ignores, "defence.weight"),
     summary="fuzzy c-means at the clients; the server runs k-means",
 )
 FEDDP_KMEANS = System(

@@ -1,5 +1,7 @@
 """The systems in which images go up, described."""
 
+from dataclasses import replace
+
 from ccfcpp.clustering.kmeans.config import FOR_REPRESENTATIONS, CentroidConfig, FuzzyConfig
 from ccfcpp.clustering.methods import System, late
 from ccfcpp.clustering.shallow.config import PixelsConfig
@@ -13,7 +15,6 @@ _IGNORES = (*FOR_REPRESENTATIONS, "privacy.smallest_count")
 # SDA-FC's clients know the directions of the server's centroids.
 _DIRECTIONS: Tree = {"pixels": {"assignment": "cosine"}}
 
-
 KM = System(
     title="KM",
     sends="images",
@@ -25,15 +26,11 @@ KM = System(
     takes=("images", "vectors"),
     summary="k-means of all clients' images in one place",
 )
-FCM = System(
+FCM = replace(
+    KM,
     title="FCM",
-    sends="images",
-    kinds=("images",),
     make=late(_POOLED, "PooledClustering", "PixelFuzzyCMeans"),
     sections=_FUZZY,
-    ignores=(*_IGNORES, "compute"),
-    centralised=True,
-    takes=("images", "vectors"),
     summary="fuzzy c-means of all clients' images in one place",
 )
 SDA_FC_KM = System(
@@ -47,15 +44,11 @@ SDA_FC_KM = System(
     rounds="gan.epochs",
     summary="k-means of images that the clients' GANs make",
 )
-SDA_FC_FCM = System(
+SDA_FC_FCM = replace(
+    SDA_FC_KM,
     title="SDA-FC-FCM",
-    sends="synthetic images",
-    kinds=("synthetic",),
     make=late(_POOLED, "SyntheticClustering", "PixelFuzzyCMeans"),
     sections=_FUZZY | {"gan": GANConfig},
-    ignores=_IGNORES,
-    fixed=_DIRECTIONS,
-    rounds="gan.epochs",
     summary="fuzzy c-means of images that the clients' GANs make",
 )
 PPFC_GAN = System(

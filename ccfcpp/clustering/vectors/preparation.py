@@ -7,22 +7,18 @@ sum of x first, and the sum of squares or of outer products about the mean that 
 that a large mean costs no digits. Values that are missing need the columns' means before that.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ccfcpp.clustering.kmeans.blocks import blocks
+from ccfcpp.clustering.kmeans.blocks import SumBlocks, blocks
 from ccfcpp.core.config import VectorsConfig
 from ccfcpp.core.errors import UsageError
-from ccfcpp.core.randomness import Randomness
-from ccfcpp.engine.algorithm import Crew
-from ccfcpp.engine.client import Client
-from ccfcpp.engine.exchange import Exchange, Images, SummedWork, Task
+from ccfcpp.engine.exchange import Exchange, Images
 from ccfcpp.engine.parts import Count, Part, Sum
-from ccfcpp.engine.payload import added_up
 
 _ROUNDING = 10 * torch.finfo(torch.float64).eps
 """Below this share of what it is made of, a number may be rounding alone."""
@@ -217,39 +213,34 @@ def _components(config: VectorsConfig, mean: Tensor, total: Sums) -> Tensor:
 
 
 @dataclass(frozen=True)
-class AddUp(SummedWork[Preparation, Sums]):
+class AddUp(SumBlocks[Preparation, Sums]):
     """The clients' half."""
 
     fitting: Fitting
-    crew: Crew
 
     @property
     def exchange(self) -> Exchange[Preparation, Sums]:  # type: ignore[override]
         """What both sides know."""
         return self.fitting.exchange
 
-    def local_sum(
-        self, task: Task, message: Preparation, clients: Sequence[Client], randomness: Randomness
-    ) -> Sums:
-        """Sums over the vectors of some clients, a block at a time."""
-        return added_up(self._of(message, client.images) for client in clients)
+    def width(self, message: Preparation, row: int) -> int:
+        """With bounds the outer product of each vector is made by itself."""
+        return row**2 if self.fitting.outer and self.crew.bounding is not None else row
 
-    def _of(self, known: Preparation, values: Tensor) -> Sums:
-        total = self.fitting.zeros(values.shape[1])
-        total = Sums(total.sums.to(values.device), total.counts.to(values.device))
-        if len(values) < self.crew.least:
-            return total
+    def block(self, message: Preparation, images: Tensor) -> Sums:
+        """Add up what the exchange asks for."""
+        rows, counts = self.fitting.rows(message, images.double()), self.fitting.counts(images)
         bounding, outer = self.crew.bounding, self.fitting.outer
-        # With bounds the outer product of each vector is made by itself.
-        width = total.sums.numel() if bounding is not None else None
-        for block in blocks(values, width):
-            rows, counts = self.fitting.rows(known, block.double()), self.fitting.counts(block)
-            if bounding is not None:
-                rows = rows.unsqueeze(2) * rows.unsqueeze(1) if outer else rows
-                bounded = bounding.rows(self.exchange, "sums", rows.flatten(1))
-                sums = bounded.sum(dim=0).view_as(total.sums)
-                counts = bounding.rows(self.exchange, "counts", counts)
-            else:
-                sums = rows.T @ rows if outer else rows.sum(dim=0)
-            total = Sums(total.sums + sums, total.counts + counts.sum(dim=0))
-        return total
+        if bounding is not None:
+            rows = rows.unsqueeze(2) * rows.unsqueeze(1) if outer else rows
+            bounded = bounding.rows(self.exchange, "sums", rows.flatten(1))
+            sums = bounded.sum(dim=0).view(rows.shape[1:])
+            counts = bounding.rows(self.exchange, "counts", counts)
+        else:
+            sums = rows.T @ rows if outer else rows.sum(dim=0)
+        return Sums(sums, counts.sum(dim=0))
+
+    def told(self, total: Sums, samples: int) -> Sums:
+        """Nothing where there are too few vectors."""
+        enough = samples >= self.crew.least
+        return Sums(total.sums * enough, total.counts * enough)

@@ -40,7 +40,7 @@ from ccfcpp.engine.exchange import (
     Task,
 )
 from ccfcpp.engine.parts import Form, form_of
-from ccfcpp.engine.payload import added_up, pack
+from ccfcpp.engine.payload import added_up, check_counts, pack
 from ccfcpp.models.state import ModelState
 
 T = TypeVar("T")
@@ -75,6 +75,12 @@ def with_preparation(kind: Any) -> Any:
         added = [("preparation", Preparation | None, None)]
         _DERIVED[kind] = make_dataclass(kind.__name__, added, bases=(kind,), frozen=True)
     return _DERIVED[kind]
+
+
+def known_of(state: Any) -> Preparation:
+    """The preparation of a state; None, which packing makes of an empty one, is an empty one."""
+    found: Preparation = state.preparation or Preparation()
+    return found
 
 
 def attached(value: T, preparation: Preparation | None) -> T:
@@ -120,7 +126,7 @@ class Prepared(ClusteringAlgorithm[Any]):
     def exchanges(self, number: int, state: Any) -> Sequence[AnyServerWork]:
         """The system's; those of the preparation come first until it is known."""
         works = self._carrying(self.inner.exchanges(number, state))
-        return works if self._is_whole(state.preparation) else [*self._learning(), *works]
+        return works if self._is_whole(state) else [*self._learning(), *works]
 
     def plan(self, state: Any) -> list[Sequence[AnyServerWork]]:
         """The system's; in the first round after those of the preparation."""
@@ -137,7 +143,7 @@ class Prepared(ClusteringAlgorithm[Any]):
     def client_side(self, crew: Crew) -> ClientSide:
         """Sums for the preparation, and the system's work on prepared vectors."""
         side = self.inner.client_side(crew)
-        sums = {step.exchange.name: AddUp(step, crew) for step in self.steps}
+        sums = {step.exchange.name: AddUp(crew, step) for step in self.steps}
         works = {name: on_prepared(work, self.holder) for name, work in side.works.items()}
         return ClientSide(sums | works, side.cohort)
 
@@ -147,11 +153,13 @@ class Prepared(ClusteringAlgorithm[Any]):
         Raises:
             RefusedUpdateError: It does not know the preparation.
         """
-        preparation, kept = known.preparation, holder.scratch.get(_KEPT)
+        # One without exchanges has nothing that could travel.
+        preparation = known.preparation if self.steps else Preparation()
+        kept = holder.scratch.get(_KEPT)
         if preparation is None and kept is None:
             raise RefusedUpdateError("it has not begun this round")
         if kept is None or (preparation is not None and not _same(preparation, kept[0])):
-            if not self._is_whole(preparation):
+            if not self._is_whole(known):
                 raise RefusedUpdateError("nobody took part in the preparation")
             values = prepared(self.config, preparation, holder.images)
             inner = Client(holder.id, holder.name, values, holder.labels)
@@ -177,13 +185,13 @@ class Prepared(ClusteringAlgorithm[Any]):
 
     def represent(self, state: Any, holder: Client) -> Tensor | None:
         """The system's, of prepared vectors; None before they can be prepared."""
-        if not self._is_whole(state.preparation):
+        if not self._is_whole(state):
             return None
         return self.inner.represent(state, self.holder(state, holder))
 
-    def _is_whole(self, known: Preparation) -> bool:
-        """Whether all that is to be known of a preparation is known."""
-        return _holds(known, self.steps, self.problem.image_shape[0])
+    def _is_whole(self, state: Any) -> bool:
+        """Whether all that is to be known of the preparation is known."""
+        return _holds(known_of(state), self.steps, self.problem.image_shape[0])
 
     def delivery(self, state: Any) -> object:
         """What the system delivers, and the preparation."""
@@ -251,12 +259,11 @@ class Learning(ServerWork[Any, Preparation, Sums]):
 
     def is_due(self, state: Any) -> bool:
         """Whether the exchanges before it have been answered."""
-        return _holds(state.preparation, self.before, self.d)
+        return _holds(known_of(state), self.before, self.d)
 
     def broadcast(self, state: Any) -> Preparation:
         """What is known so far."""
-        known: Preparation = state.preparation
-        return known
+        return known_of(state)
 
     def form(self, message: Preparation) -> Form:
         """Sums and counts."""
@@ -264,15 +271,15 @@ class Learning(ServerWork[Any, Preparation, Sums]):
 
     def check(self, message: Preparation, update: Sums, senders: Sequence[Member]) -> None:
         """Refuse counts that the clients' vectors cannot have."""
-        held = sum(sender.samples for sender in senders)
-        if bool((update.counts < 0).any()) or float(update.counts.max()) > held:
-            raise RefusedUpdateError(f"it counts more than its {held} vectors, or fewer than none")
+        for count in (update.counts.min(), update.counts.max()):
+            check_counts(count, senders)
 
     def aggregate(
         self, state: Any, updates: Iterable[Sums], randomness: Randomness
     ) -> tuple[Any, Figures]:
         """What the total says."""
-        return replace(state, preparation=self.step.learn(state.preparation, added_up(updates))), {}
+        learnt = self.step.learn(known_of(state), added_up(updates))
+        return replace(state, preparation=learnt), {}
 
 
 class Carrying(ServerWork[Any, Any, Any]):
@@ -281,12 +288,10 @@ class Carrying(ServerWork[Any, Any, Any]):
     Args:
         work: The system's.
         first: Whether it is the first of its round, which has the preparation.
-        is_whole: Whether a preparation lacks nothing.
+        is_whole: Whether the preparation of a state lacks nothing.
     """
 
-    def __init__(
-        self, work: AnyServerWork, first: bool, is_whole: Callable[[Preparation], bool]
-    ) -> None:
+    def __init__(self, work: AnyServerWork, first: bool, is_whole: Callable[[Any], bool]) -> None:
         self.work = work
         self.first = first
         self.is_whole = is_whole
@@ -294,7 +299,7 @@ class Carrying(ServerWork[Any, Any, Any]):
 
     def is_due(self, state: Any) -> bool:
         """Whether vectors can be prepared, and the system's work is due."""
-        return self.is_whole(state.preparation) and self.work.is_due(state)
+        return self.is_whole(state) and self.work.is_due(state)
 
     def broadcast(self, state: Any) -> Any:
         """What the system sends down, and perhaps the preparation."""

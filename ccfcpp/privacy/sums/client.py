@@ -141,7 +141,7 @@ class Participants:
                 f"assumes {guard.floor.colluders} (--colluders)"
             )
         terms = agreed_terms(self.config, task, len(asked))
-        guard.floor.check(terms.asked, terms.holders, terms.quorum)
+        guard.floor.check(terms)
         before = (guard.before or {}).get((task.round, task.index))
         participant = Participant(client, terms, asked, guard.identity, before)
         self._parts[client] = (task.round, task.index), participant

@@ -2,13 +2,11 @@
 
 from collections.abc import Sequence, Set
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import Protocol
 
 from ccfcpp.engine.exchange import RefusedUpdateError
+from ccfcpp.privacy.sums.terms import Terms
 
-NEGLIGIBLE = 2.0**-40
-"""Probability with which random holders of shares may be worse than is assumed."""
 SIGNATURE_BYTES = 96
 """Of a signature by a key on the curve P-384: two numbers."""
 
@@ -46,29 +44,15 @@ class Floor:
     colluders: int = 0
     honest: int = 2
 
-    def check(self, asked: int, holders: int, quorum: int) -> None:
-        """Check the terms of a sum.
-
-        A secret has ``holders`` shares, of which ``quorum`` give it. An honest holder gives its
-        share of one of a client's two secrets, and a colluder its shares of both. So the server
-        learns both secrets of a client only if 2 · quorum <= holders + colluders among these.
-
-        Args:
-            asked: How many clients are asked.
-            holders: How many of them hold shares of this client's secrets, itself among them.
-            quorum: How many shares give a secret.
-
-        Raises:
-            RefusedUpdateError: They protect too little.
-        """
-        worst = most_drawn(self.colluders, asked - 1, holders - 1)
-        if 2 * quorum > holders + worst and quorum - worst >= self.honest:
+    def check(self, terms: Terms) -> None:
+        """Raise ``RefusedUpdateError`` where the terms of a sum protect too little."""
+        if terms.honest(self.colluders) >= self.honest:
             return
         raise RefusedUpdateError(
-            f"a sum of {asked} clients, in which {quorum} of {holders} shares give a secret: its "
-            f"owner wants {self.honest} honest clients in each sum, also if {self.colluders} of "
-            "the others collude (--honest, --colluders); give more clients, or a higher "
-            "privacy.threshold"
+            f"a sum of {terms.asked} clients, in which {terms.quorum} of {terms.holders} shares "
+            f"give a secret: its owner wants {self.honest} honest clients in each sum, also if "
+            f"{self.colluders} of the others collude (--honest, --colluders); give more clients, "
+            "or a higher privacy.threshold"
         )
 
 
@@ -102,23 +86,3 @@ class Guard:
     identity: Identity = field(default_factory=Unsigned)
     floor: Floor = Floor()
     before: dict[tuple[int, int], Before] | None = None
-
-
-@lru_cache(maxsize=4096)
-def most_drawn(marked: int, others: int, drawn: int) -> int:
-    """Return how many marked ones there are at most among some that are drawn at random.
-
-    Args:
-        marked: How many are marked.
-        others: Of how many.
-        drawn: How many are drawn, without replacement.
-
-    Returns:
-        A number that is exceeded with a probability of ``NEGLIGIBLE`` at most.
-    """
-    if drawn >= others:
-        return min(marked, others)
-    # Imported where it is needed: it is slow to import.
-    from scipy.stats import hypergeom
-
-    return int(hypergeom.isf(NEGLIGIBLE, others, min(marked, others), drawn))

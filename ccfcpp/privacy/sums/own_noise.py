@@ -34,7 +34,6 @@ from ccfcpp.engine.exchange import AnyExchange, RefusedUpdateError, Task
 from ccfcpp.engine.parts import Addends
 from ccfcpp.privacy.config import PrivacyConfig
 from ccfcpp.privacy.noise.mechanism import Bounds, NoiseSource, bounds_of
-from ccfcpp.privacy.sums.identity import most_drawn
 from ccfcpp.privacy.sums.terms import Terms, terms_of
 
 EXPONENT = 24
@@ -64,9 +63,8 @@ def sure(terms: Terms, colluders: int) -> int:
     Raises:
         RefusedUpdateError: So many could have the server learn a single client's numbers.
     """
-    worst = most_drawn(colluders, terms.asked - 1, terms.holders - 1)
-    if 2 * terms.quorum > terms.holders + worst:
-        return terms.quorum - worst
+    if honest := terms.honest(colluders):
+        return honest
     raise RefusedUpdateError(
         f"privacy.colluders = {colluders} is too many for a secure sum of {terms.asked} clients "
         f"with a threshold of {terms.threshold}: give fewer, or a larger privacy.threshold"

@@ -6,8 +6,9 @@ from functools import lru_cache
 from ccfcpp.engine.exchange import RefusedUpdateError, Task
 from ccfcpp.privacy.config import PrivacyConfig
 from ccfcpp.privacy.sums.fixed_point import FixedPoint
-from ccfcpp.privacy.sums.identity import most_drawn
 
+NEGLIGIBLE = 2.0**-40
+"""Probability with which random holders of shares may be worse than is assumed."""
 _ALL_HOLD = 100
 """Up to so many clients each of them holds shares of all others."""
 _ASSUMED = 10
@@ -44,6 +45,22 @@ class Terms:
     def quorum(self) -> int:
         """How many shares give a secret: the threshold's part of the holders."""
         return -(-self.threshold * self.holders // self.asked)
+
+    def honest(self, colluders: int) -> int:
+        """The fewest honest clients whose sum the server may learn, if it lies and some collude.
+
+        An honest holder gives its share of one of a client's two secrets, and a colluder its shares
+        of both. So the server learns both secrets of a client only if 2 · quorum <= holders +
+        colluders among these.
+
+        Args:
+            colluders: How many of the other clients tell the server what they know.
+
+        Returns:
+            0 where the server could learn a single client's numbers.
+        """
+        worst = most_drawn(colluders, self.asked - 1, self.holders - 1)
+        return self.quorum - worst if 2 * self.quorum > self.holders + worst else 0
 
     def check(self, there: int, stage: str) -> None:
         """Raise ``BelowThresholdError`` where fewer clients than the threshold are there."""
@@ -89,3 +106,23 @@ def _suffices(asked: int, threshold: int, holders: int) -> bool:
     quorum = -(-threshold * holders // asked)
     worst = most_drawn(asked // _ASSUMED, asked - 1, holders - 1)
     return 2 * quorum > holders + worst and holders - quorum >= worst
+
+
+@lru_cache(maxsize=4096)
+def most_drawn(marked: int, others: int, drawn: int) -> int:
+    """Return how many marked ones there are at most among some that are drawn at random.
+
+    Args:
+        marked: How many are marked.
+        others: Of how many.
+        drawn: How many are drawn, without replacement.
+
+    Returns:
+        A number that is exceeded with a probability of ``NEGLIGIBLE`` at most.
+    """
+    if drawn >= others:
+        return min(marked, others)
+    # Imported where it is needed: it is slow to import.
+    from scipy.stats import hypergeom
+
+    return int(hypergeom.isf(NEGLIGIBLE, others, min(marked, others), drawn))

@@ -2,7 +2,8 @@
 
 import warnings
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -176,6 +177,34 @@ def test_a_start_that_nobody_answers_begins_again(method: str, scale: str) -> No
     (state, _), (wanted, _) = answered.run_round(state, 1), whole.run_round(first, 1)
     assert torch.equal(state.centroids, wanted.centroids)
     assert run.algorithm.knows_clusters(answered.run_round(state, 2)[0])
+
+
+@pytest.mark.parametrize("factor", [-1, 3])
+@pytest.mark.parametrize("method", ["fed-km", "fed-fcm", "fed-em"])
+def test_counts_that_no_client_can_have_are_refused(method: str, factor: float) -> None:
+    run = experiment(method, blobs(150, 3, K, 0), owners_of(150, 0), K)
+    first = run.algorithm.initial_state(run.randomness)
+    lied = run.federation()
+    lied.stages = [Lying(factor)]
+    for number, state in enumerate((first, run.federation().run_round(first, 0)[0])):
+        after_lies, report = lied.run_round(state, number)
+        assert after_lies is state
+        reasons = [reason for each in report.refused.values() for reason in each]
+        assert len(report.refused) == CLIENTS
+        assert all("it counts" in reason for reason in reasons)
+
+
+@dataclass
+class Lying:
+    """A stage at which clients count other numbers than they have."""
+
+    factor: float
+
+    def deliver(self, request: Request, inner: Deliver) -> Iterator[Reply]:
+        for reply in inner(request):
+            update: Any = reply.update
+            counts = update.counts * self.factor
+            yield replace(reply, update=replace(update, counts=counts))
 
 
 class Silent:

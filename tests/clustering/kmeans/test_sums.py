@@ -19,8 +19,8 @@ def sums(first: float, *counts: float) -> ClusterSums:
 @pytest.mark.parametrize(
     ("update", "reason"),
     [
-        (sums(1, -1, 2), "a cluster has fewer than no images"),
-        (sums(1, 5, 4), "clusters have more than the client's 8 images"),
+        (sums(1, -1, 2), "it counts fewer than no samples"),
+        (sums(1, 5, 4), "it counts 9 samples, and the client holds 8"),
         (sums(1e300, 1, 2), r"means lie beyond 1e\+15"),
     ],
 )

@@ -16,10 +16,16 @@ from sklearn.cluster import KMeans
 from sklearn.decomposition import PCA
 from torch import Tensor
 
+from ccfcpp.clustering.algorithm import Problem
 from ccfcpp.clustering.experiment import ClusteringExperiment
 from ccfcpp.clustering.kmeans.centroids import ClusterSums
 from ccfcpp.clustering.shallow.config import PixelsConfig
-from ccfcpp.clustering.shallow.feddp_kmeans import FedDPState, MoveCentroids, WeighPoints
+from ccfcpp.clustering.shallow.feddp_kmeans import (
+    FedDPKMeans,
+    FedDPState,
+    MoveCentroids,
+    WeighPoints,
+)
 from ccfcpp.clustering.shallow.feddp_sums import (
     LLOYD,
     MEAN,
@@ -50,7 +56,7 @@ from ccfcpp.privacy.noise.images import bounding_of
 from ccfcpp.privacy.noise.mechanism import client_bounds, image_bounds
 from ccfcpp.privacy.sums.addition import Addition
 from tests.support.clustering import clients_of_sizes, digits, made, run_tiny, tiny
-from tests.support.federation import Faulty, federated, refusal
+from tests.support.federation import CPU, Faulty, federated, refusal
 
 NAME = "feddp-kmeans"
 RULE = PixelRule(PixelsConfig(), (1, 8, 8))
@@ -216,14 +222,24 @@ def test_a_sum_over_fewer_images_than_allowed_is_not_sent(work: Any, message: An
 def test_updates_that_cannot_be_are_refused() -> None:
     algorithm = made(tiny(NAME))
     state = algorithm.initial_state(Randomness(0))
-    mean, products, weights = algorithm.exchanges(0, state)
+    (*first, weights), (lloyd,) = algorithm.exchanges(0, state), algorithm.exchanges(1, state)
     (client,) = clients_of_sizes(5)
     works = algorithm.client_side(Crew.of([client])).works
-    for work in (mean, products, weights):
+    for work in (*first, weights, lloyd):
         update = sent(works[work.exchange.name], work.broadcast(state), client)
         assert refusal(work, state, update, samples=5) is None
         assert refusal(work, state, update, samples=4) is not None
     assert refusal(weights, state, Weights(-torch.eye(20)[0].double()), 9) is not None
+
+
+def test_one_frequency_of_grey_images_is_refused() -> None:
+    """Of images in colour it leaves how the channels differ."""
+    config = tiny(NAME, {"feddp": {"frequencies": 1}})
+    with pytest.raises(UsageError, match=r"feddp\.frequencies = 1 leaves nothing of grey images"):
+        ClusteringExperiment(config)
+    colour = FedDPKMeans(Problem(config, (3, 8, 8), 4, CPU))
+    state = colour.initial_state(Randomness(0))
+    assert len(state.frame.axes) == 2
 
 
 # --- noise --------------------------------------------------------------------------------------

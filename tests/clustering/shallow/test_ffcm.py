@@ -342,5 +342,7 @@ def test_an_update_that_cannot_be_used_is_refused(update: FuzzyUpdate, message: 
     assert size(pack(algorithm.broadcast(state))) == CLUSTERS * PIXELS * 4
     good = FuzzyUpdate(CENTROIDS + 7, SUPPORTS)
     assert refusal(algorithm, state, good, samples=4) is None
-    assert "than the client's 3 samples" in (refusal(algorithm, state, good, samples=3) or "")
+    assert "counts 4 samples, and the client holds 3" in (
+        refusal(algorithm, state, good, samples=3) or ""
+    )
     assert message in (refusal(algorithm, state, update, samples=4) or "")

@@ -19,7 +19,7 @@ from ccfcpp.core.config import Tree
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.client import Client
-from ccfcpp.engine.payload import pack
+from ccfcpp.engine.payload import pack, unpack
 from tests.support.federation import CPU, federated, over_a_wire
 from tests.support.vectors import ROUNDING, SECURE, Points, blobs, experiment, plan, there
 
@@ -140,10 +140,29 @@ def test_every_system_sees_prepared_vectors(method: str) -> None:
     assert torch.equal(again, run.algorithm.assign(state, run.clients[0]))
 
 
+@pytest.mark.parametrize("case", CASES)
+def test_a_state_that_was_packed_goes_on(case: str) -> None:
+    """As after an interruption: before anything is known, and with a preparation."""
+    points = with_gaps(blobs(60, 5, 3, 0), 0) if "filled" in case else blobs(60, 5, 3, 0)
+    tree: Tree = {"vectors": CASES[case][0], "means": {"rounds": 3}}
+    run = experiment("fed-km", points, owners_of(60, 0), 3, tree)
+    state, kind = run.algorithm.initial_state(run.randomness), run.algorithm.state_type
+    for number in range(2):
+        whole, _ = run.federation().run_round(state, number)
+        state, report = run.federation().run_round(unpack(kind, pack(state)), number)
+        assert report.refused == {}
+        assert torch.equal(state.centroids, whole.centroids)
+    delivery = unpack(run.algorithm.delivery_type, pack(run.algorithm.delivery(state)))
+    new = Client(9, "new", torch.from_numpy(points))
+    assigned = run.algorithm.assign_delivered(delivery, new)
+    assert torch.equal(assigned, run.algorithm.assign(state, Client(9, "new", new.images)))
+
+
+@pytest.mark.parametrize("vectors", [{"scale": "standard", "components": 2}, {"scale": "unit"}])
 @pytest.mark.parametrize("method", ["fed-km", "ffcm-avg", "k-fed", "fed-em", "fed-scan"])
-def test_over_a_wire_every_bit_is_that_of_one_process(method: str) -> None:
+def test_over_a_wire_every_bit_is_that_of_one_process(method: str, vectors: Tree) -> None:
     tree: Tree = {
-        "vectors": {"scale": "standard", "components": 2},
+        "vectors": vectors,
         "means": {"rounds": 2},
         "mixture": {"rounds": 2},
         "ffcm": {"rounds": 2},
