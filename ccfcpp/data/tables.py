@@ -334,13 +334,13 @@ def _is_number(cell: str) -> bool:
 def _read_parquet(path: Path, roles: Roles) -> Table:
     try:
         from pyarrow import ArrowException
-        from pyarrow.parquet import read_table
+        from pyarrow.parquet import ParquetFile
     except ImportError as error:
         raise UsageError(
             f"{path} needs pyarrow, which is not installed: pip install 'ccfcpp[parquet]'"
         ) from error
     try:
-        found = read_table(path)
+        found = ParquetFile(path).read()
     except ArrowException as error:
         raise UsageError(f"{path} is no Parquet file ({error})") from error
     names = list(map(str, found.column_names))
