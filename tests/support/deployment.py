@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 RUN = "a" * 32
 TESTED = 4
-AT_ONCE = Timeouts(answer=0.0, poll=0.0, grace=60.0)
+AT_ONCE = Timeouts(answer=0.0, poll=0.0, grace=60.0, linger=0.0)
 """Nothing is waited for: in memory an answer is there, or will not be."""
 
 Tampering = Callable[[Packet], Packet | Undelivered | None]
