@@ -147,13 +147,10 @@ def test_who_is_late_for_the_model_gets_it_while_the_server_lingers(
 def test_a_server_that_everybody_has_left_ends(tmp_path: Path) -> None:
     grid = grid_of(labelled_clients(40, 30), tmp_path)
     experiment = experiment_on(grid, tiny("ffcm-km", {"clusters": 3, "device": "cpu"}))
-    folder, last = (
-        RunFolder.create(tmp_path / "run", experiment.config),
-        experiment.algorithm.rounds,
-    )
+    folder = RunFolder.create(tmp_path / "run", experiment.config)
 
     def leave(report: RoundReport, scores: dict[str, float]) -> None:
-        if report.round + 1 == last:
+        if report.round + 1 == experiment.algorithm.rounds:
             grid.away.update(grid.workers)
 
     summary = experiment.run(folder, leave)
