@@ -1,7 +1,7 @@
 """Whatever arrives at a stage of a secure sum, the run goes on, and who has sent it is named."""
 
 import tracemalloc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -85,9 +85,9 @@ def equal(found: dict[str, Tensor], expected: dict[str, Tensor]) -> bool:
 
 
 @pytest.fixture(scope="module")
-def one(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sum]:
+def one(tmp_path_factory: pytest.TempPathFactory) -> Sum:
     """A sum that all tests share."""
-    yield Sum(tmp_path_factory.mktemp("sum"))
+    return Sum(tmp_path_factory.mktemp("sum"))
 
 
 def assert_survives(one: Sum, found: dict[str, Tensor], report: RoundReport) -> None:
