@@ -55,7 +55,9 @@ class Attendance:
     def lingers(self, names: Sequence[str], seconds: float) -> None:
         """The run is over, and some clients have not got the model."""
         if not self.console.is_terminal:
-            self.console.print(f"up to {seconds:.0f} s to get the model for {', '.join(names)}")
+            self.console.print(
+                f"waiting up to {seconds:.0f} s to give the model to {', '.join(names)}"
+            )
 
     def shown(self) -> AbstractContextManager[object]:
         """Show the table on a terminal, for as long as the context lasts."""

@@ -287,7 +287,7 @@ def _print_summary(summary: Summary) -> None:
         "leaves a client": ", ".join(summary["kinds"]),
         **terminal.score_rows(summary, "no client tells"),
         "scored by": f"{told} of {summary['connected']} clients",
-        **_missing_rows(summary),
+        **missing_rows(summary),
         **judged_rows(summary),
         **trust_rows(summary),
         **terminal.traffic_rows(summary),
@@ -295,7 +295,7 @@ def _print_summary(summary: Summary) -> None:
     terminal.print_facts(f"{summary['method']} on {summary['dataset']}", rows)
 
 
-def _missing_rows(summary: Summary) -> dict[str, str]:
+def missing_rows(summary: Summary) -> dict[str, str]:
     """Who has not confirmed that the model has come, and why."""
     found = [f"{name} ({reason})" for name, reason in summary["without_model"].items()]
     return {"did not get the model": "; ".join(found)} if found else {}
