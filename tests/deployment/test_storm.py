@@ -22,7 +22,7 @@ from tests.support.storm import Sea, Storm, Weather, sea
 
 SHORT = Weather(
     clients=4,
-    steps=8,
+    steps=7,
     faults={
         "client killed": 1,
         "client stalls": 1,
@@ -36,7 +36,7 @@ SHORT = Weather(
         "the gate is killed": 1,
         "the server's clock jumps": 1,
     },
-    limit=3,
+    limit=4,
 )
 LONG = Weather(
     clients=50,
