@@ -123,11 +123,10 @@ def read_key(file: Path, passphrase: str | None = None) -> PrivateKey:
     try:
         key = load(content, secret)
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
+        why = f"{file} cannot be read as a private key: get it again"
         if sealed:
-            raise UsageError(
-                f"the passphrase does not open {file}: give the one of this key"
-            ) from (error)
-        raise UsageError(f"{file} cannot be read as a private key: get it again") from error
+            why = f"the passphrase does not open {file}: give the one with which it was sealed"
+        raise UsageError(why) from error
     if not isinstance(key, PrivateKey):
         raise UsageError(f"{file} is of another kind: make a key with ccfcpp keys")
     return key

@@ -18,7 +18,8 @@ def passphrase_of(key: Path) -> str:
     Raises:
         UsageError: There is neither a file nor a terminal, or the passphrase is empty or too long.
     """
-    return _checked(_read() or _typed(f"passphrase of {key}: "))
+    found = _read()
+    return _checked(_typed(f"passphrase of {key}: ") if found is None else found)
 
 
 def new_passphrase(key: str) -> str:
@@ -27,12 +28,12 @@ def new_passphrase(key: str) -> str:
     Raises:
         UsageError: As for ``passphrase_of``, or the two differ.
     """
-    if found := _read():
+    if (found := _read()) is not None:
         return _checked(found)
-    found = _checked(_typed(f"new passphrase for {key}: "))
-    if _typed("the same again: ") != found:
+    typed = _checked(_typed(f"new passphrase for {key}: "))
+    if _typed("the same again: ") != typed:
         raise UsageError("the two passphrases differ: no key is made, try again")
-    return found
+    return typed
 
 
 def _read() -> str | None:
@@ -40,7 +41,7 @@ def _read() -> str | None:
     if not (name := os.environ.get(FILE)):
         return None
     try:
-        return Path(name).read_text().partition("\n")[0] or _checked("")
+        return Path(name).read_text("utf-8").partition("\n")[0]
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{FILE}={name} cannot be read as text: name another file") from error
 

@@ -26,8 +26,10 @@ def open_server(
         The link to the clients, and the port on which the gate listens.
     """
     files, names = ServerKeys.of(keys), read_roster(roster)
-    passphrase = passphrase_of(files.key) if is_sealed(files.key) else None
-    read_key(files.key, passphrase)  # which says what is wrong
+    passphrase = None
+    if is_sealed(files.key):
+        passphrase = passphrase_of(files.key)
+        read_key(files.key, passphrase)  # TLS would not say what is wrong with it
     # The path of a socket must be short, and its folder is for this user alone.
     with steady_clock(), tempfile.TemporaryDirectory(prefix="ccfcpp-") as place:
         fleet, behind = Fleet(names), Path(place) / "fleet"
