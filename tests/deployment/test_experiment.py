@@ -144,6 +144,19 @@ def test_who_is_late_for_the_model_gets_it_while_the_server_lingers(
     assert found.exists() or not comes
 
 
+def test_a_server_that_lingers_can_be_stopped(tmp_path: Path) -> None:
+    grid = grid_of(labelled_clients(40, 30, 20), tmp_path)
+    late = list(grid.workers)[1]
+    experiment = experiment_on(grid, tiny("ffcm-km", {"clusters": 3, "device": "cpu"}))
+    experiment.deployed.timeouts = replace(AT_ONCE, linger=1000.0)
+    grid.away.add(late)
+    folder, asked = RunFolder.create(tmp_path / "run", experiment.config), iter(range(100))
+    rounds = experiment.algorithm.rounds
+    summary = experiment.run(folder, should_stop=lambda: next(asked) >= rounds)
+    assert summary["without_model"] == {late: "it is not online"}
+    assert next(asked) == rounds + 1
+
+
 def test_a_server_that_everybody_has_left_ends(tmp_path: Path) -> None:
     grid = grid_of(labelled_clients(40, 30), tmp_path)
     experiment = experiment_on(grid, tiny("ffcm-km", {"clusters": 3, "device": "cpu"}))

@@ -34,8 +34,10 @@ from ccfcpp.engine.exchange import AbsentClientError, Exchange, RefusedUpdateErr
 from ccfcpp.engine.memories import ClientMemories
 from ccfcpp.engine.payload import pack, size
 from ccfcpp.models.state import ModelState
-from ccfcpp.runs.experiment import Arrays, Experiment, Scores, Snapshot, Table
+from ccfcpp.runs.experiment import Arrays, Experiment, Observer, Scores, Snapshot, Table
+from ccfcpp.runs.folder import RunFolder
 from ccfcpp.runs.local_spectra import LocalSpectra
+from ccfcpp.runs.paths import Summary
 from supervised.algorithm import FederatedClassification
 from supervised.config import ClassifyConfig
 
@@ -45,6 +47,8 @@ Connect = Callable[[RunSpec, Exchanges, torch.device], Deployed]
 device."""
 Lingers = Callable[[Sequence[str], float], None]
 """Called with the names of clients that are waited for after the last round, and the seconds."""
+_LOOK = 0.5
+"""Seconds between checks whether the server is to wait no longer."""
 _AFTER_THE_ROUND = 10**6
 """Index of the counting, after all exchanges of a round."""
 
@@ -74,6 +78,7 @@ class DeployedExperiment(Experiment[Any]):
         self.spec = spec
         self._skipped = skipped
         self._lingers = lingers
+        self._should_stop: Callable[[], bool] = lambda: False
         connected = self.availability.connected([m.id for m in members], self.randomness)
         self._members = [member for member in members if member.id in connected]
         self.absent_names = [member.name for member in members if member.id not in connected]
@@ -108,6 +113,16 @@ class DeployedExperiment(Experiment[Any]):
         Args:
             table: int64 of shape (classes, clusters or predicted classes); not all 0.
         """
+
+    def run(
+        self,
+        folder: RunFolder,
+        observe: Observer = lambda report, scores: None,
+        should_stop: Callable[[], bool] = lambda: False,
+    ) -> Summary:
+        """Run all rounds, or those that are left, and give the model to the clients."""
+        self._should_stop = should_stop
+        return super().run(folder, observe, should_stop)
 
     @property
     def members(self) -> list[Member]:
@@ -174,13 +189,14 @@ class DeployedExperiment(Experiment[Any]):
         missing: dict[int, RefusedUpdateError] = {}
         said: Sequence[Member] = ()
         while True:
-            deployed.patience = left = max(0.0, until - time.monotonic())
+            left = max(0.0, until - time.monotonic())
+            deployed.patience = min(left, _LOOK)
             tables, reasons = self._counts(self.algorithm.rounds, state, waiting)
             asked = {member.id for member in waiting}
             found |= tables
             missing = {n: why for n, why in missing.items() if n not in asked} | reasons
             late = [m for m in waiting if isinstance(reasons.get(m.id), AbsentClientError)]
-            if not late or time.monotonic() >= until:
+            if not late or time.monotonic() >= until or self._should_stop():
                 return found, missing
             if late != said:
                 self._lingers([member.name for member in late], left)
