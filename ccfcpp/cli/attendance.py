@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 
@@ -51,6 +51,13 @@ class Attendance:
         worth_a_line = {before, now} & {"away", "late"} and now != "training"
         if worth_a_line and not self.console.is_terminal:
             self.console.print(f"{member.name} is {_WORDS[now]}")
+
+    def lingers(self, names: Sequence[str], seconds: float) -> None:
+        """The run is over, and some clients have not got the model."""
+        if not self.console.is_terminal:
+            self.console.print(
+                f"waiting up to {seconds:.0f} s to give the model to {', '.join(names)}"
+            )
 
     def shown(self) -> AbstractContextManager[object]:
         """Show the table on a terminal, for as long as the context lasts."""

@@ -30,7 +30,11 @@ class Terms:
         None
     )
     key: Annotated[
-        Path | None, typer.Option(help="The client's private key (ccfcpp keys client).")
+        Path | None,
+        typer.Option(
+            help="The client's private key (ccfcpp keys client); the passphrase of a sealed one is "
+            "asked for."
+        ),
     ] = None
     authority: Annotated[
         Path | None, typer.Option(help="The authority's certificate; ca.crt otherwise.")
@@ -175,8 +179,10 @@ def _take_part(terms: Terms, server: str, key: Path, authority: Path) -> None:
     from ccfcpp.deployment.client.run import load_for
     from ccfcpp.deployment.client.sums import Rosters
     from ccfcpp.deployment.client.worker import Worker
+    from ccfcpp.deployment.keys.certificates import read_key
     from ccfcpp.runs.environment import choose_device, use_processors
 
+    private = read_key(key)
     use_processors()
     place.mkdir(mode=0o700, parents=True, exist_ok=True)
     worker = Worker(
@@ -186,8 +192,8 @@ def _take_part(terms: Terms, server: str, key: Path, authority: Path) -> None:
         choose_device("auto"),
         console.print,
         server,
-        Rosters(key, authority, place / "rosters", console.print),
+        Rosters(private, authority, place / "rosters", console.print),
     )
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     console.print(f"joining {server} as {key.stem}; press Ctrl-C to leave")
-    FleetClient(server, authority, key, worker.answer, console.print).run()
+    FleetClient(server, authority, private, worker.answer, console.print).run()

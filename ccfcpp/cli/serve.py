@@ -84,6 +84,14 @@ class Place:
     limit: Annotated[
         float, typer.Option(min=1, metavar="SECONDS", help="What a client has for an exchange.")
     ] = 600.0
+    linger: Annotated[
+        float,
+        typer.Option(
+            min=0,
+            metavar="SECONDS",
+            help="How long a client may come late for the model, after the last round.",
+        ),
+    ] = 60.0
 
     @property
     def address(self) -> str:
@@ -204,7 +212,7 @@ def _gathered(
     from ccfcpp.deployment.server.transport import Timeouts
 
     console, least, admitted = attendance.console, place.clients, list(attendance.standings)
-    saved, timeouts = RunPaths(opening.path).deployment, Timeouts(place.limit)
+    saved, timeouts = RunPaths(opening.path).deployment, Timeouts(place.limit, linger=place.linger)
     if opening.goes_on and saved.exists():
         enrolment = Enrolment.load(saved)
         there = len(enrolment.members)
@@ -221,7 +229,9 @@ def _gathered(
         enrolment = enrolment.with_config(opening.config)
     attendance.begin(enrolment.members)
     experiment, folder = opening.open(
-        lambda chosen: enrolment.experiment(chosen, link, timeouts, attendance.stands)
+        lambda chosen: enrolment.experiment(
+            chosen, link, timeouts, attendance.stands, attendance.lingers
+        )
     )
     enrolment.save(saved)
     for line in (header(experiment, enrolment.seconds), *protection(experiment)):
@@ -277,11 +287,18 @@ def _print_summary(summary: Summary) -> None:
         "leaves a client": ", ".join(summary["kinds"]),
         **terminal.score_rows(summary, "no client tells"),
         "scored by": f"{told} of {summary['connected']} clients",
+        **missing_rows(summary),
         **judged_rows(summary),
         **trust_rows(summary),
         **terminal.traffic_rows(summary),
     }
     terminal.print_facts(f"{summary['method']} on {summary['dataset']}", rows)
+
+
+def missing_rows(summary: Summary) -> dict[str, str]:
+    """Who has not confirmed that the model has come, and why."""
+    found = [f"{name} ({reason})" for name, reason in summary["without_model"].items()]
+    return {"did not get the model": "; ".join(found)} if found else {}
 
 
 def require_flower() -> None:

@@ -2,6 +2,7 @@
 
 import csv
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,10 +20,12 @@ from ccfcpp.data import ImageData, load
 from ccfcpp.deployment.client.rules import Rules
 from ccfcpp.deployment.client.run import load_for
 from ccfcpp.deployment.client.worker import Worker
+from ccfcpp.deployment.link.packet import Undelivered
 from ccfcpp.deployment.link.run_spec import RunSpec
 from ccfcpp.deployment.server.enrolment import Enrolment, enrol, first_spec
 from ccfcpp.deployment.server.experiment import DeployedExperiment
 from ccfcpp.engine.client import Client
+from ccfcpp.engine.federation import RoundReport
 from ccfcpp.privacy.config import PrivacyConfig
 from ccfcpp.runs.folder import RunFolder
 from ccfcpp.runs.paths import RunPaths
@@ -111,6 +114,61 @@ def test_who_does_not_allow_counts_is_left_out(tmp_path: Path) -> None:
     assert summary["nmi"] is None
     assert summary["counted_clients"] == []
     assert all((worker.folder / "found.npz").exists() for worker in grid.workers.values())
+
+
+@pytest.mark.parametrize("comes", [True, False])
+def test_who_is_late_for_the_model_gets_it_while_the_server_lingers(
+    comes: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    grid = grid_of(labelled_clients(40, 30, 20), tmp_path)
+    late = list(grid.workers)[1]
+    experiment = experiment_on(grid, tiny("ffcm-km", {"clusters": 3, "device": "cpu"}))
+    said: list[tuple[Sequence[str], float]] = []
+    experiment._lingers = lambda names, seconds: said.append((names, seconds))
+    linger = 1000.0 if comes else 0.3
+    experiment.deployed.timeouts = replace(AT_ONCE, linger=linger)
+    grid.tampering[late] = lambda packet: Undelivered("its node is gone")
+    waits = iter(range(10))
+
+    def wait(seconds: float) -> None:
+        if comes and next(waits) == 3:
+            del grid.tampering[late]
+
+    monkeypatch.setattr("ccfcpp.deployment.server.experiment.time.sleep", wait)
+    summary = run(experiment, tmp_path / "run")
+    found = grid.workers[late].folder / "found.npz"
+    assert summary["without_model"] == ({} if comes else {late: "its node is gone"})
+    assert summary["counted_clients"] == ([0, 1, 2] if comes else [0, 2])
+    assert [names for names, _ in said] == [[late]]
+    assert 0 < said[0][1] <= linger
+    assert found.exists() or not comes
+
+
+def test_a_server_that_lingers_can_be_stopped(tmp_path: Path) -> None:
+    grid = grid_of(labelled_clients(40, 30, 20), tmp_path)
+    late = list(grid.workers)[1]
+    experiment = experiment_on(grid, tiny("ffcm-km", {"clusters": 3, "device": "cpu"}))
+    experiment.deployed.timeouts = replace(AT_ONCE, linger=1000.0)
+    grid.away.add(late)
+    folder, asked = RunFolder.create(tmp_path / "run", experiment.config), iter(range(100))
+    rounds = experiment.algorithm.rounds
+    summary = experiment.run(folder, should_stop=lambda: next(asked) >= rounds)
+    assert summary["without_model"] == {late: "it is not online"}
+    assert next(asked) == rounds + 1
+
+
+def test_a_server_that_everybody_has_left_ends(tmp_path: Path) -> None:
+    grid = grid_of(labelled_clients(40, 30), tmp_path)
+    experiment = experiment_on(grid, tiny("ffcm-km", {"clusters": 3, "device": "cpu"}))
+    folder = RunFolder.create(tmp_path / "run", experiment.config)
+
+    def leave(report: RoundReport, scores: dict[str, float]) -> None:
+        if report.round + 1 == experiment.algorithm.rounds:
+            grid.away.update(grid.workers)
+
+    summary = experiment.run(folder, leave)
+    assert summary["without_model"] == dict.fromkeys(grid.workers, "it is not online")
+    assert summary["nmi"] is None
 
 
 @pytest.mark.parametrize("method", ["fedavg", "fedbn"])

@@ -97,11 +97,13 @@ def test_a_server_that_is_killed_goes_on_with_the_same_bits(tmp_path: Path) -> N
 
 def test_who_is_late_or_never_answers_is_not_waited_for(tmp_path: Path) -> None:
     with place(tmp_path, "a", "b", "c") as here:
-        here.serve(*SCAFFOLD, *rounds(120), "--limit", 12)
+        here.serve(*SCAFFOLD, *rounds(120), "--limit", 12, "--linger", 1)
         here.join("a")
         here.join("b", fault="late")
         here.join("c", fault="never")
-        here.end()
+        summary = here.end()
+        assert [*summary["without_model"]] == ["c"]
+        assert "did not get the model" in here.said("serve")
         silence = ["training: no answer within 12 s"]
         assert reasons(here, "absent", 0) == {"1": silence, "2": silence}
         busy = ["training: it is still at work on what it was asked before"]

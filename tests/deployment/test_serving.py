@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from ccfcpp.cli.attendance import Attendance
-from ccfcpp.cli.serve import fitted, header
+from ccfcpp.cli.serve import fitted, header, missing_rows
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.methods import METHODS
 from ccfcpp.clustering.scan.config import ScanConfig
@@ -107,6 +107,15 @@ def test_elsewhere_each_change_that_matters_is_a_line() -> None:
     assert printed(shown).splitlines() == [
         "ward-a: 1,200 images", "ward-a is there", "ward-a is late", "ward-a is there"
     ]  # fmt: skip
+
+
+def test_the_end_says_who_is_without_the_model() -> None:
+    shown = attendance(terminal=False)
+    shown.lingers(["ward-a", "ward-b"], 59.7)
+    assert printed(shown) == "waiting up to 60 s to give the model to ward-a, ward-b\n"
+    assert missing_rows({"without_model": {}}) == {}
+    found = missing_rows({"without_model": {"ward-b": "it is not online", "ward-a": "late"}})
+    assert [*found.values()] == ["ward-b (it is not online); ward-a (late)"]
 
 
 def test_many_clients_fit_a_terminal() -> None:

@@ -40,6 +40,7 @@ from flwr.supercore.inflatable.inflatable_object import (
 from flwr.supernode.fleet_http_client import FleetHttpClient
 
 from ccfcpp.deployment.client.signing import Signing
+from ccfcpp.deployment.keys.certificates import PrivateKey
 from ccfcpp.deployment.link.flower import packet_from, payload_record, record_of
 from ccfcpp.deployment.link.messages import printable
 from ccfcpp.deployment.link.packet import MOST_BYTES, MOST_PARTS, Packet
@@ -76,13 +77,18 @@ class FleetClient:
     Args:
         server: Host and port of the gate.
         authority: File of the certificate of the server's authority.
-        key: File of the client's private key.
+        key: The client's private key.
         answer: Does what a packet asks for; it raises no error.
         say: Tells the owner something.
     """
 
     def __init__(
-        self, server: str, authority: Path, key: Path, answer: Answer, say: Callable[[str], None]
+        self,
+        server: str,
+        authority: Path,
+        key: PrivateKey,
+        answer: Answer,
+        say: Callable[[str], None],
     ) -> None:
         self.server = server
         self.answer = answer
