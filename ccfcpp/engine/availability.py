@@ -26,6 +26,11 @@ class Availability:
     dropout_rate: float = 0.0
     sample_fraction: float = 1.0
 
+    @property
+    def varies(self) -> bool:
+        """Whether the clients that take part may differ from round to round."""
+        return self.dropout_rate > 0 or self.sample_fraction < 1
+
     def connected(self, clients: Sequence[int], randomness: Randomness) -> list[int]:
         """The clients that are there during the run, in ascending order.
 

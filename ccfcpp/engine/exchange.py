@@ -94,6 +94,7 @@ class Exchange(Generic[Message, Update]):
             change.
         follows: Whether it goes on with the exchange before it: only clients whose updates were
             accepted there take part.
+        remembers_parts: Whether the server keeps each client's last part, for when it is absent.
         usual: How large a client's part is as a rule where all clients count alike, by name; bounds
             count in these.
     """
@@ -106,6 +107,7 @@ class Exchange(Generic[Message, Update]):
     travels: bool = True
     images: Images | str = NOT_TOLD_APART
     follows: bool = False
+    remembers_parts: bool = False
     usual: Mapping[str, float] = field(default_factory=dict)
 
     @property
@@ -153,6 +155,10 @@ class ServerWork(ABC, Generic[State, Message, Update]):
         Raises:
             RefusedUpdateError: It cannot be used.
         """
+
+    def attributed(self, update: Update, senders: Sequence[int]) -> Update:
+        """An update as it is aggregated, where it matters whose it is; without noise alone."""
+        return update
 
     def mended(self, message: Message, update: Update) -> Update:
         """What an update to which noise was added is taken for: the nearest one that could be.

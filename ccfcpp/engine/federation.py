@@ -191,7 +191,7 @@ class Federation(Generic[State, Carrier]):
             reply.accept()
             taken.update(reply.clients)
             self._show(work, report.round, reply)
-            yield update
+            yield update if reply.noised else work.attributed(update, reply.clients)
 
     def _show(self, work: AnyServerWork, number: int, reply: Reply) -> None:
         for one in reply.made_of or (reply,):
@@ -216,7 +216,7 @@ def in_process(
     """A federation all of whose clients are in this process; ``side`` is what they can do."""
     if side is None:
         side = algorithm.client_side(Crew.of(clients, availability.invited(len(clients))))
-    transport = InProcess(clients, side, memories, randomness)
+    transport = InProcess(clients, side, memories, randomness, varies=availability.varies)
     members = [client.member for client in clients]
     return Federation(system, algorithm, members, availability, randomness, transport)
 

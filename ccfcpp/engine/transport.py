@@ -82,6 +82,8 @@ class InProcess:
         merges: Whether clients whose updates are sums send one for all of them. It is faster; but
             the server then cannot tell them apart, and the last digits are not those of clients in
             processes of their own.
+        varies: Whether clients may be absent from a round: no updates are merged then of which the
+            server remembers parts.
     """
 
     def __init__(
@@ -91,12 +93,14 @@ class InProcess:
         memories: ClientMemories,
         randomness: Randomness,
         merges: bool = True,
+        varies: bool = False,
     ) -> None:
         self.clients = {client.id: client for client in clients}
         self.side = side
         self.memories = memories
         self.randomness = randomness
         self.merges = merges
+        self.varies = varies
         self.save = memories.save
         self.restore = memories.restore
         self.settle = memories.settle
@@ -109,7 +113,8 @@ class InProcess:
         if true != [*members]:
             # The server was told other sizes; a cohort goes by those that are true.
             true = by_size(true)
-        merges = work.exchange.is_sum and self.merges
+        remembers = self.varies and work.exchange.remembers_parts
+        merges = work.exchange.is_sum and self.merges and not remembers
         most = work.cohort if merges else cohort_apart(work)
         for first in range(0, len(true), most):
             cohort = [self.clients[m.id] for m in true[first : first + most]]

@@ -294,7 +294,8 @@ class Experiment(ABC, Generic[State]):
         if self.protection:
             works, merges = self.protection.works(works), merges and self.protection.merges
         side = ClientSide(works, self.client_side.cohort)
-        return InProcess(self.clients, side, memories, self.randomness, merges)
+        varies = self.availability.varies
+        return InProcess(self.clients, side, memories, self.randomness, merges, varies)
 
     def federation(
         self, transport: Transport | None = None, observer: LocalModelObserver | None = None

@@ -1,7 +1,7 @@
 """Fed-SCAN beside a plain loop in one place that mixes the batches of all clients."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -112,10 +112,12 @@ def last_state(
     return state
 
 
-def together(config: ClusterConfig, clients: Sequence[Client], merges: bool = True) -> InProcess:
+def together(
+    config: ClusterConfig, clients: Sequence[Client], merges: bool = True, varies: bool = False
+) -> InProcess:
     side = system_for(config, clients).client_side(Crew.of(clients))
     memories = ClientMemories(CPU, budget=10**9)
-    return InProcess(clients, side, memories, Randomness(config.seed), merges)
+    return InProcess(clients, side, memories, Randomness(config.seed), merges, varies)
 
 
 class PlainLoop:
@@ -131,6 +133,7 @@ class PlainLoop:
         self.clients = clients
         self.samples = samples
         self.randomness = Randomness(config.seed)
+        self.shown: dict[int, int] = {}  # Images of each client in the step.
         self.network = ScanNetwork(self.config, (1, 8, 8), CLUSTERS)
         by_muon = self.config.optimizer == "muon"
         self.matrices = {
@@ -156,6 +159,10 @@ class PlainLoop:
             self.move_matrices(self.config.matrix_rate * share)
         return self.network.state_dict()
 
+    def absent(self, number: int) -> Collection[int]:
+        """The clients that take no part in a round."""
+        return ()
+
     @torch.no_grad()
     def move_matrices(self, rate: float) -> None:
         for parameter, momentum in self.matrices.values():
@@ -173,13 +180,17 @@ class PlainLoop:
     def step(self, step: int, neighbours: Sequence[Tensor]) -> None:
         firsts: list[Tensor] = []
         seconds: list[Tensor] = []
+        self.shown.clear()
         for client, own in zip(self.clients, neighbours, strict=True):
+            if client.id in self.absent(step // self.config.steps_per_round):
+                continue
             source = self.randomness.at_round(step // self.config.steps_per_round).of_client(
                 client.id
             )
             share = self.config.batch * len(client) / self.samples
             turns = turn(len(client), share, step, source).tolist()
             chosen = torch.tensor([one for one in turns for _ in range(self.config.pairs_each)])
+            self.shown[client.id] = len(chosen)
             others = drawn_neighbours(own, chosen, source, step)
             generator = source.generator(f"views {step}")
             maps = affine_maps(draw_affine(2 * len(chosen), generator), self.views)
@@ -269,3 +280,38 @@ class LaggedLoop(PlainLoop):
         torch.autograd.backward(latents, a.grad + through_statistics)
         self.before = now, found, len(a)
         self.done += 1
+
+
+class RememberingLoop(PlainLoop):
+    """The same with absent clients, whose last sums count on."""
+
+    availability = Availability()
+
+    def run(self, start: ScanState) -> dict[str, Tensor]:
+        self.last: dict[int, tuple[Tensor, ...]] = {}
+        return super().run(start)
+
+    def absent(self, number: int) -> Collection[int]:
+        everyone = [client.id for client in self.clients]
+        here = self.availability.taking_part(everyone, self.randomness.at_round(number))
+        return set(everyone) - set(here)
+
+    def differentiate(self, views: Tensor) -> None:
+        *below, _ = self.network.encoder
+        latents = nn.Sequential(*below)(views)
+        whose = torch.tensor([client for client, n in self.shown.items() for _ in range(n)] * 2)
+        away = [last for client, last in self.last.items() if client not in self.shown]
+        count = len(latents) + sum(float(last[0]) for last in away)
+        mean = (latents.sum(dim=0) + sum(last[1] for last in away)) / count
+        square = (latents.square().sum(dim=0) + sum(last[2] for last in away)) / count
+        z = (latents - mean) / (square - mean.square() + 1e-5).sqrt()
+        p = self.network.head(z).softmax(dim=1)
+        shares = (p.sum(dim=0) + sum(last[3] for last in away)) / count
+        first, second = p.chunk(2)
+        agreement = -(first * second).sum(dim=1).log().sum() * 2 / count
+        loss = agreement + self.config.balance * (shares * shares.log()).sum()
+        loss.backward()
+        for client in [client for client, n in self.shown.items() if n]:
+            own, predicted = latents[whose == client].detach(), p[whose == client].detach()
+            sums = own.sum(dim=0), own.square().sum(dim=0), predicted.sum(dim=0)
+            self.last[client] = torch.tensor(len(own)), *sums

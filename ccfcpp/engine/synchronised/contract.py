@@ -30,6 +30,8 @@ class DescentState:
             step before.
         slopes: Pooled gradients at them, likewise.
         figures: What the last step reported, float64 scalars by name.
+        parts: The last part that each client had in each pooled sum, by ``part_of``; of clients
+            whose parts come one by one.
     """
 
     steps: int
@@ -38,6 +40,7 @@ class DescentState:
     totals: dict[str, Tensor] = field(default_factory=dict)
     slopes: dict[str, Tensor] = field(default_factory=dict)
     figures: dict[str, Tensor] = field(default_factory=dict)
+    parts: dict[str, Tensor] = field(default_factory=dict)
 
 
 class DescendingState(Protocol):
@@ -91,6 +94,17 @@ class Contribution:
     slopes: dict[str, Tensor] = field(default_factory=dict)
     gradient: ModelState = field(default_factory=dict)
     figures: dict[str, Tensor] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Own(Contribution):
+    """The contribution of a client that is known.
+
+    Attributes:
+        client: Its number.
+    """
+
+    client: int = -1
 
 
 PARTS = {

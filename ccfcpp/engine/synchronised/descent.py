@@ -123,6 +123,7 @@ class Descent:
                 uses_memory=self.uses_memory and number == 0,
                 images=self.images,
                 follows=number > 0,
+                remembers_parts=True,
             )
             for number in range(self.known_trips or len(self.plans[0].trips))
         ]

@@ -1,7 +1,14 @@
-"""The server's half of a synchronised step: it adds up, and moves the model."""
+"""The server's half of a synchronised step: it adds up, and moves the model.
+
+A pooled sum, such as that of the predictions, is about the images of all clients. So the server
+adds the last part of each absent client, as SAG does with gradients (Le Roux, Schmidt and Bach, *A
+Stochastic Gradient Method with an Exponential Convergence Rate for Finite Training Sets*, NeurIPS
+2012). Where nobody is absent the step is exact. Parts are known where they come one by one: not
+those of secure sums, and not with noise.
+"""
 
 import dataclasses
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -13,7 +20,7 @@ from ccfcpp.engine.client import Member
 from ccfcpp.engine.exchange import Exchange, Figures, RefusedUpdateError, ServerWork
 from ccfcpp.engine.parts import Form, form_of
 from ccfcpp.engine.payload import added_up, pack
-from ccfcpp.engine.synchronised.contract import Contribution, D, DescentState, Known, narrowed
+from ccfcpp.engine.synchronised.contract import Contribution, D, DescentState, Known, Own, narrowed
 from ccfcpp.engine.synchronised.optimizers import Optimizer
 from ccfcpp.engine.synchronised.tape import Plan
 from ccfcpp.models.pooled import running_statistics
@@ -60,6 +67,10 @@ class Trip(ServerWork[D, Known, Contribution]):
             if not self.plan.valid[name](part):
                 raise RefusedUpdateError(f"the sums of {name} are those of no batch")
 
+    def attributed(self, update: Contribution, senders: Sequence[int]) -> Contribution:
+        """A contribution of one client has its number."""
+        return Own(**vars(update), client=senders[0]) if len(senders) == 1 else update
+
     def mended(self, message: Known, update: Contribution) -> Contribution:
         """Each sum with noise becomes the nearest one that a batch can have."""
         sums = {name: self.plan.nearest[name](part) for name, part in update.sums.items()}
@@ -69,10 +80,14 @@ class Trip(ServerWork[D, Known, Contribution]):
         self, state: D, updates: Iterable[Contribution], randomness: Randomness
     ) -> tuple[D, Figures]:
         """Add up; in the last trip, move."""
-        total = added_up(map(widened, updates))
         before = self._descent(state)
+        parts, there = dict(before.parts), set[int]()
+        total = added_up(_noted(updates, parts, there))
         descent = dataclasses.replace(
-            before, totals=before.totals | total.sums, slopes=before.slopes | total.slopes
+            before,
+            totals=before.totals | with_absent(total.sums, parts, there),
+            slopes=before.slopes | total.slopes,
+            parts=parts,
         )
         if not total.gradient:
             return _with(state, descent=descent), {}
@@ -103,10 +118,52 @@ def _statistics(model: ModelState, totals: dict[str, Tensor]) -> ModelState:
     return found
 
 
+def _noted(
+    updates: Iterable[Contribution], parts: dict[str, Tensor], there: set[int]
+) -> Iterator[Contribution]:
+    """Contributions as they are added up; of single clients, note the number and the parts."""
+    merged = False
+    for update in updates:
+        if isinstance(update, Own):
+            there.add(update.client)
+            # A client without an image in this step still has those that it showed before.
+            shown = {name: part for name, part in update.sums.items() if bool(part.any())}
+            parts |= {part_of(update.client, name): part for name, part in shown.items()}
+        else:
+            merged = True
+        yield widened(update)
+    if merged:  # Who is in it, and who is absent, is not known.
+        parts.clear()
+
+
+def with_absent(
+    sums: Mapping[str, Tensor], parts: Mapping[str, Tensor], there: Collection[int]
+) -> dict[str, Tensor]:
+    """Pooled sums with the last parts of absent clients, added by the clients' numbers.
+
+    Args:
+        sums: Over the clients that take part, by name.
+        parts: By ``part_of``.
+        there: Numbers of the clients that take part; empty where nobody's part is known.
+    """
+    found = dict(sums)
+    known = sorted({int(key.partition("/")[0]) for key in parts}) if there else []
+    for client in (each for each in known if each not in there):
+        for name in list(found):
+            if (part := parts.get(part_of(client, name))) is not None:
+                found[name] = found[name] + part
+    return found
+
+
+def part_of(client: int, name: str) -> str:
+    """The name of a client's part in a pooled sum."""
+    return f"{client}/{name}"
+
+
 def widened(contribution: Contribution) -> Contribution:
     """The gradient in at least 32 bits, in which it can be added up."""
     wide = {n: g.float() if g.itemsize < 4 else g for n, g in contribution.gradient.items()}
-    return dataclasses.replace(contribution, gradient=wide)
+    return Contribution(contribution.sums, contribution.slopes, wide, contribution.figures)
 
 
 def _with(state: D, **changes: object) -> D:

@@ -15,6 +15,7 @@ from tests.support.scan import (
     LaggedLoop,
     OneByOne,
     PlainLoop,
+    RememberingLoop,
     algorithm_for,
     last_state,
     skewed_clients,
@@ -201,11 +202,31 @@ def test_an_absent_client_is_a_loop_without_its_images() -> None:
 
 @pytest.mark.usefixtures("double_precision")
 @pytest.mark.parametrize("p", [0.0, 1.0])
+def test_the_last_sums_of_absent_clients_count_on(p: float) -> None:
+    """Eight rounds of three steps, in which each client is absent now and then."""
+    settings = ("scan.mine_every=100", "scan.steps_per_round=3", "scan.steps=24")
+    config, clients = small_config(*settings), skewed_clients(p)
+    start = algorithm_for(config, clients).initial_state(Randomness(config.seed))
+    loop = RememberingLoop(config, clients, sum(map(len, clients)))
+    loop.availability = Availability(dropout_rate=0.4)
+    rounds = [set(loop.absent(number)) for number in range(8)]
+    assert set.union(*rounds) == {0, 1, 2, 3}
+    assert {0, 1, 2, 3} not in rounds
+    expected = loop.run(start)
+    transport = together(config, clients, varies=True)
+    state = last_state(config, clients, transport, loop.availability)
+    assert_same(*({n: t for n, t in m.items() if "running" not in n and "num" not in n}
+                  for m in (state.model, expected)))  # fmt: skip
+
+
+@pytest.mark.usefixtures("double_precision")
+@pytest.mark.parametrize("p", [0.0, 1.0])
 def test_clients_in_processes_of_their_own_make_the_same_steps(p: float) -> None:
     config, clients = small_config(), skewed_clients(p)
     availability = Availability(dropout_rate=0.2)
     alone = last_state(config, clients, OneByOne(config, skewed_clients(p)), availability)
-    side_by_side = last_state(config, clients, together(config, skewed_clients(p)), availability)
+    transport = together(config, skewed_clients(p), varies=True)
+    side_by_side = last_state(config, clients, transport, availability)
     assert_same(alone.model, side_by_side.model)
     assert alone.centroids is not None
     assert side_by_side.centroids is not None
