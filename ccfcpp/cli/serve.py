@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import shutil
+import re
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -21,7 +22,7 @@ from ccfcpp.clustering.own_images import settings_over_a_network
 from ccfcpp.clustering.running import CLUSTERING
 from ccfcpp.core.config import Tree
 from ccfcpp.core.errors import UsageError
-from ccfcpp.core.units import counted
+from ccfcpp.core.units import counted, named
 from ccfcpp.data.registry import DATASETS
 from ccfcpp.deployment.keys.local import FOLDER, HOST, PORT, make_local_keys, require_this_machine
 from ccfcpp.privacy.config import PrivacyConfig
@@ -52,6 +53,7 @@ _FLAGS = (
 )
 _OWN_IMAGES: Tree = {"dataset": "the clients' own images"}
 """Where no file names a data set whose preset should hold."""
+_HOST = re.compile(r"[\w.-]+|\[[0-9A-Fa-f:.]+\]", re.ASCII)
 _HEADLINES = {"cluster": ("nmi", "NMI"), "classify": ("accuracy", "accuracy")}
 
 
@@ -142,36 +144,53 @@ def serve(
 
 def _run(opening: Opening[MethodConfig], task: str, place: Place) -> Summary:
     from ccfcpp.deployment.keys.roster import read_roster
+    from ccfcpp.deployment.server.control import controlled
     from ccfcpp.deployment.server.serving import open_server
 
-    console = terminal.progress_console()
+    console, stop = terminal.progress_console(), terminal.Stop()
     if place.insecure:
         make_local_keys(place.key_folder, place.clients or 0)
         where = f"in {place.key_folder}, on this machine alone"
         console.print(f"keys of the server and of all clients lie {where}")
     attendance = Attendance(console, read_roster(place.admitted))
+    _refuse(opening, task, place, len(attendance.standings))
     roster = _signed_roster(opening, place, console)
     resumption = (
         f"{terminal.resume_command('serve', opening.path)} --task {task} --listen {place.address}"
     )
     resumption += " --insecure" * place.insecure
-    logs = opening.path.with_name(f"{opening.path.name}-logs")
     gone = f"stopped; go on with: {resumption}" if opening.goes_on else "stopped: no run has begun"
-    try:
-        with ExitStack() as server:
-            with terminal.at_once(gone):
-                host, port = address(place.address)
-                link, _ = server.enter_context(
-                    open_server(place.key_folder, place.admitted, host, port, logs)
-                )
-                experiment, folder = _gathered(opening, task, place, link, attendance, roster)
-            with terminal.resumable(resumption, checkpoint=folder.checkpoint) as should_stop:
-                return terminal.run_to_end(
-                    experiment, folder, _HEADLINES[task], should_stop, below=attendance
-                )
-    finally:
-        if not opening.path.exists():
-            shutil.rmtree(logs, ignore_errors=True)
+    with ExitStack() as server:
+        with terminal.at_once(gone):
+            answers = partial(attendance.answers, stop=stop)
+            room = server.enter_context(controlled(opening.path, answers))
+            host, port = address(place.address)
+            link, _ = server.enter_context(
+                open_server(place.key_folder, place.admitted, host, port, room)
+            )
+            link.news, attendance.silent = lambda: attendance.news.written(), link.silent
+            experiment, folder = _gathered(opening, task, place, link, attendance, roster)
+        with terminal.resumable(resumption, checkpoint=folder.checkpoint, stop=stop) as should_stop:
+            return terminal.run_to_end(
+                experiment, folder, _HEADLINES[task], should_stop, attendance=attendance
+            )
+
+
+def _refuse(opening: Opening[MethodConfig], task: str, place: Place, admitted: int) -> None:
+    """Refuse what can be refused before any client is asked.
+
+    Raises:
+        UsageError: More clients are wanted than there are, or the settings fit no clients.
+    """
+    from ccfcpp.deployment.server.enrolment import rehearse
+
+    if place.clients is not None and place.clients > admitted:
+        raise UsageError(
+            f"--clients {place.clients} is more than the {counted(admitted, 'client')} of the "
+            f"roster {place.admitted}: put their .pub files there, or give fewer"
+        )
+    if not opening.goes_on:
+        rehearse(opening.config, task, place.clients or admitted)
 
 
 def _signed_roster(
@@ -207,12 +226,12 @@ def _gathered(
     saved, timeouts = RunPaths(opening.path).deployment, Timeouts(place.limit)
     if opening.goes_on and saved.exists():
         enrolment = Enrolment.load(saved)
-        there = len(enrolment.members)
-        console.print(f"{opening.path}: waiting for {least or there} of {there} clients")
-        wait_for_clients(link, enrolment, least)
+        members = [member.name for member in enrolment.members]
+        console.print(f"{opening.path}: {attendance.awaits(members, least)}")
+        with attendance.shown():
+            wait_for_clients(link, enrolment, least, attendance.told)
     else:
-        wanted = least or len(admitted)
-        console.print(f"{opening.path}: waiting for {wanted} of {len(admitted)} clients")
+        console.print(f"{opening.path}: {attendance.awaits(admitted, least)}")
         with attendance.shown():
             enrolment = enrol(
                 link, opening.config, task, admitted, least, timeouts, attendance.told, roster
@@ -264,19 +283,26 @@ def address(text: str) -> tuple[str, int]:
         UsageError: The text is of another form.
     """
     host, colon, port = text.rpartition(":")
-    if not colon or not host or not port.isdigit():
-        raise UsageError(f"{text!r} is no HOST:PORT: give one such as 0.0.0.0:9092")
+    is_port = port.isascii() and port.isdigit() and int(port) < 1 << 16
+    if not (colon and is_port and _HOST.fullmatch(host)):
+        raise UsageError(
+            f"{text!r} is no HOST:PORT: give a name or an address, and a port, such as "
+            "server.example.org:9092, without https:// and without a path"
+        )
     return host.strip("[]"), int(port)
 
 
 def _print_summary(summary: Summary) -> None:
-    told, skipped = len(summary["counted_clients"]), summary["skipped"]
+    told, skipped = summary["counted_clients"], summary["skipped"]
+    scores = terminal.score_rows(summary) if told else {}
     rows = {
         "images": f"{summary['samples']:,}, with {summary['connected']} clients"
         + (f"; {counted(skipped, 'file')} left out" if skipped else ""),
         "leaves a client": ", ".join(summary["kinds"]),
-        **terminal.score_rows(summary, "no client tells"),
-        "scored by": f"{told} of {summary['connected']} clients",
+        **scores,
+        "scored by": f"the labels of {named(told)}"
+        if told
+        else "nobody: no client tells its labels",
         **judged_rows(summary),
         **trust_rows(summary),
         **terminal.traffic_rows(summary),

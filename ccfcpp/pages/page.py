@@ -64,6 +64,7 @@ def _described(run: Run) -> dict[str, object]:
         "folder": run.path.resolve().name,
         "setting": facts.setting(run),
         "results": facts.results(run),
+        "scored_by": facts.scored_by(run),
         "leakage": facts.leakage_tables(run.leakage),
         "sessions": [facts.environment(session) for session in run.sessions],
         "config": (run.path / "config.yaml").read_text(),

@@ -196,7 +196,9 @@ class Worker:
         if request.exchange == COUNTS:
             self._save_found(active, message, active.client.scratch.pop(FOUND))
             active.run.save_model(message, self.folder)
-        else:
+            if request.round >= active.run.algorithm.rounds:
+                self.say(self._done(request.spec))
+        elif request.round < active.run.algorithm.rounds:
             if self.tally.of != (request.run, request.round):
                 self.tally = Tally((request.run, request.round))
             self.tally.names.append(request.exchange)
@@ -205,6 +207,15 @@ class Worker:
             if request.last:
                 self.say(self.tally.line())
         return Response(nonce=request.nonce, remembers=remembers), sent
+
+    def _done(self, spec: RunSpec) -> str:
+        """Return what the owner has at the end of a run."""
+        if spec.command == "classify":
+            return "done: the run is over"
+        return (
+            f"done: the model lies in {self.folder}; to look at the clusters: ccfcpp report "
+            f"{self.folder}"
+        )
 
     def _spend(self, request: Request, work: ClientWork[object, object]) -> None:
         """Count the part of a sum that a request asks for, before there is one."""

@@ -174,7 +174,7 @@ class DeployedExperiment(Experiment[Any]):
             numbers, tables = zip(*sorted(found.items()), strict=True)
             arrays["counts"] = {"client": torch.tensor(numbers), "table": torch.stack(tables)}
         scores = self.no_scores if table is None else self.scores_of(table)
-        counted = {"counted_clients": sorted(found)}
+        counted = {"counted_clients": [m.name for m in self._members if m.id in found]}
         return {**self.no_scores, **scores, **counted, **self.last_facts(state)}, arrays
 
     def last_facts(self, state: object) -> dict[str, object]:
