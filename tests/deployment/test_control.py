@@ -72,7 +72,9 @@ def test_while_it_trains_it_says_how_far_it_is(tmp_path: Path) -> None:
         result = ccfcpp("status", tmp_path)
         found = json.loads(ccfcpp("status", tmp_path, "--json").stdout)
     assert (found["round"], found["rounds"]) == (1, 4)
-    assert found["left"] == pytest.approx(2.5 * shown.progress._one)  # type: ignore[union-attr]
+    assert shown.progress is not None
+    assert shown.progress.news.left is not None
+    assert found["left"] == pytest.approx(shown.progress.news.left)
     said = " ".join(result.stdout.split())
     assert "training round 2 of 4" in said
     assert "ward-a │ 1,200 │ there │ now" in said
