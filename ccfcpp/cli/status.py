@@ -25,7 +25,8 @@ def status(run: Run, json_output: AsJson = False) -> None:
     if json_output:
         typer.echo(json.dumps(found))
         return
-    Console().print(table_of(f"{run}: {found['state']}", list(map(_row, found["clients"]))))
+    typer.echo(f"{run}: {found['state']}")
+    Console().print(table_of("", list(map(_row, found["clients"]))))
     for line in found["remarks"]:
         typer.echo(line)
 
