@@ -26,8 +26,9 @@ import sys
 from pathlib import Path
 import ccfcpp.deployment.client.worker  # as a client has it
 from ccfcpp.deployment.client.fleet import FleetClient
+from ccfcpp.deployment.keys.certificates import read_key
 server, authority, key = sys.argv[1:]
-FleetClient(server, Path(authority), Path(key), lambda packet: packet, print).run()
+FleetClient(server, Path(authority), read_key(Path(key)), lambda packet: packet, print).run()
 """
 
 

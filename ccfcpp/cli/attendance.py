@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
@@ -112,6 +112,11 @@ class Attendance:
         if self.progress is None or asked == "stop now":
             return {"state": "it stops at once"}
         return {"state": f"it stops after this round ({self.news})"}
+
+    def lingers(self, names: Sequence[str], seconds: float) -> None:
+        """The run is over, and some clients have not got the model."""
+        if not self.console.is_terminal:
+            self.console.print(f"up to {seconds:.0f} s to get the model for {', '.join(names)}")
 
     def shown(self) -> AbstractContextManager[object]:
         """Show the table on a terminal, for as long as the context lasts."""

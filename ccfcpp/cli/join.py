@@ -31,7 +31,11 @@ class Terms:
         None
     )
     key: Annotated[
-        Path | None, typer.Option(help="The client's private key (ccfcpp keys client).")
+        Path | None,
+        typer.Option(
+            help="The client's private key (ccfcpp keys client); the passphrase of a sealed one is "
+            "asked for."
+        ),
     ] = None
     authority: Annotated[
         Path | None, typer.Option(help="The authority's certificate; ca.crt otherwise.")
@@ -176,8 +180,10 @@ def _take_part(terms: Terms, server: str, key: Path, authority: Path) -> None:
     from ccfcpp.deployment.client.run import load_for
     from ccfcpp.deployment.client.sums import Rosters
     from ccfcpp.deployment.client.worker import Worker
+    from ccfcpp.deployment.keys.certificates import read_key
     from ccfcpp.runs.environment import choose_device, use_processors
 
+    private = read_key(key)
     use_processors()
     place.mkdir(mode=0o700, parents=True, exist_ok=True)
     worker = Worker(
@@ -187,9 +193,9 @@ def _take_part(terms: Terms, server: str, key: Path, authority: Path) -> None:
         choose_device("auto"),
         telling.line,
         server,
-        Rosters(key, authority, place / "rosters", telling.line),
+        Rosters(private, authority, place / "rosters", telling.line),
     )
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     telling.line(f"joining {server} as {key.stem}; press Ctrl-C to leave")
     with telling.shown():
-        FleetClient(server, authority, key, worker.answer, telling).run()
+        FleetClient(server, authority, private, worker.answer, telling).run()

@@ -13,17 +13,25 @@ Folder = Annotated[Path, typer.Option("--out", help="Folder of the keys.")]
 Days = Annotated[
     int, typer.Option("--days", metavar="N", min=1, max=100 * _YEAR, help="Days it is valid.")
 ]
+Seal = Annotated[
+    bool,
+    typer.Option(
+        "--seal",
+        help="Seal the private key under a passphrase, which is asked for when it is used.",
+    ),
+]
 _KEYS = Path("keys")
 
 keys = typer.Typer(
     help="Make the keys of a federation over several machines: of an authority and of a server, so "
     "that clients know their server, and of each client, so that the server knows its clients. For "
-    "secure sums the authority also signs a roster, so that clients know each other."
+    "secure sums the authority also signs a roster, so that clients know each other. A passphrase "
+    "is typed, or is the first line of the file that CCFCPP_PASSPHRASE_FILE names."
 )
 
 
 @keys.command()
-def authority(out: Folder = _KEYS, days: Days = 10 * _YEAR) -> None:
+def authority(out: Folder = _KEYS, days: Days = 10 * _YEAR, seal: Seal = False) -> None:
     """Make an authority, which signs the server's certificate and the clients' roster.
 
     Make one for each federation, on a machine that others do not use. Its key
@@ -32,7 +40,7 @@ def authority(out: Folder = _KEYS, days: Days = 10 * _YEAR) -> None:
     """
     from ccfcpp.deployment.keys.making import make_authority
 
-    files = make_authority(out, days)
+    files = make_authority(out, days, _passphrase("the authority's key", seal))
     typer.echo(f"{files.key}: private, stays here; whoever has it can pretend to be the server")
     typer.echo(f"{files.certificate}: give it to the server and to every client")
     typer.echo(f"valid until {files.ends:%Y-%m-%d}; next: ccfcpp keys server HOST")
@@ -45,6 +53,7 @@ def server(
     ],
     out: Folder = _KEYS,
     days: Days = 2 * _YEAR,
+    seal: Seal = False,
 ) -> None:
     """Make a server's key, and a certificate that the authority in the same folder signs.
 
@@ -53,7 +62,7 @@ def server(
     """
     from ccfcpp.deployment.keys.making import make_server
 
-    files = make_server(out, host, days)
+    files = make_server(out, host, days, _passphrase("the server's key", seal))
     typer.echo(f"{files.key}: private, for the server alone")
     typer.echo(f"{files.certificate}: for the server, which shows it to every client")
     typer.echo(f"for {host} and this machine itself, valid until {files.ends:%Y-%m-%d}")
@@ -68,6 +77,7 @@ def client(
         ),
     ],
     out: Folder = _KEYS,
+    seal: Seal = False,
 ) -> None:
     """Make a client's key, on the client's machine.
 
@@ -77,7 +87,7 @@ def client(
     """
     from ccfcpp.deployment.keys.making import make_client
 
-    files = make_client(out, name)
+    files = make_client(out, name, _passphrase(f"the key of {name}", seal))
     typer.echo(f"{files.key}: private, stays at the client; whoever has it can pretend to be it")
     typer.echo(f"{files.public}: give it to the server, for its folder {files.public.parent.name}/")
     typer.echo("the client needs the authority's certificate, ca.crt, too")
@@ -105,3 +115,10 @@ def roster(
     signed, path = make_roster(out, folder)
     typer.echo(f"{path}: {counted(len(signed.keys), 'client')}: {', '.join(signed.keys)}")
     typer.echo(f"give it to the server, beside its folder {folder.name}/")
+
+
+def _passphrase(key: str, seal: bool) -> str | None:
+    """The passphrase of a key that is to be made; None if it is not to be sealed."""
+    from ccfcpp.deployment.keys.passphrases import new_passphrase
+
+    return new_passphrase(key) if seal else None

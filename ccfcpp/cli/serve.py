@@ -86,6 +86,14 @@ class Place:
     limit: Annotated[
         float, typer.Option(min=1, metavar="SECONDS", help="What a client has for an exchange.")
     ] = 600.0
+    linger: Annotated[
+        float,
+        typer.Option(
+            min=0,
+            metavar="SECONDS",
+            help="How long a client may come late for the model, after the last round.",
+        ),
+    ] = 60.0
 
     @property
     def address(self) -> str:
@@ -223,7 +231,7 @@ def _gathered(
     from ccfcpp.deployment.server.transport import Timeouts
 
     console, least, admitted = attendance.console, place.clients, list(attendance.standings)
-    saved, timeouts = RunPaths(opening.path).deployment, Timeouts(place.limit)
+    saved, timeouts = RunPaths(opening.path).deployment, Timeouts(place.limit, linger=place.linger)
     if opening.goes_on and saved.exists():
         enrolment = Enrolment.load(saved)
         members = [member.name for member in enrolment.members]
@@ -240,7 +248,9 @@ def _gathered(
         enrolment = enrolment.with_config(opening.config)
     attendance.begin(enrolment.members)
     experiment, folder = opening.open(
-        lambda chosen: enrolment.experiment(chosen, link, timeouts, attendance.stands)
+        lambda chosen: enrolment.experiment(
+            chosen, link, timeouts, attendance.stands, attendance.lingers
+        )
     )
     enrolment.save(saved)
     for line in (header(experiment, enrolment.seconds), *protection(experiment)):
@@ -303,11 +313,18 @@ def _print_summary(summary: Summary) -> None:
         "scored by": f"the labels of {named(told)}"
         if told
         else "nobody: no client tells its labels",
+        **_missing_rows(summary),
         **judged_rows(summary),
         **trust_rows(summary),
         **terminal.traffic_rows(summary),
     }
     terminal.print_facts(f"{summary['method']} on {summary['dataset']}", rows)
+
+
+def _missing_rows(summary: Summary) -> dict[str, str]:
+    """Who has not confirmed that the model has come, and why."""
+    found = [f"{name} ({reason})" for name, reason in summary["without_model"].items()]
+    return {"did not get the model": "; ".join(found)} if found else {}
 
 
 def require_flower() -> None:

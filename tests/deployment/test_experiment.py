@@ -2,6 +2,7 @@
 
 import csv
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,10 +20,12 @@ from ccfcpp.data import ImageData, load
 from ccfcpp.deployment.client.rules import Rules
 from ccfcpp.deployment.client.run import load_for
 from ccfcpp.deployment.client.worker import Worker
+from ccfcpp.deployment.link.packet import Undelivered
 from ccfcpp.deployment.link.run_spec import RunSpec
 from ccfcpp.deployment.server.enrolment import Enrolment, enrol, first_spec
 from ccfcpp.deployment.server.experiment import DeployedExperiment
 from ccfcpp.engine.client import Client
+from ccfcpp.engine.federation import RoundReport
 from ccfcpp.pages import facts, rounds
 from ccfcpp.pages.examination import examine
 from ccfcpp.privacy.config import PrivacyConfig
@@ -113,6 +116,49 @@ def test_who_does_not_allow_counts_is_left_out(tmp_path: Path) -> None:
     assert summary["nmi"] is None
     assert summary["counted_clients"] == []
     assert all((worker.folder / "found.npz").exists() for worker in grid.workers.values())
+
+
+@pytest.mark.parametrize("comes", [True, False])
+def test_who_is_late_for_the_model_gets_it_while_the_server_lingers(
+    comes: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    grid = grid_of(labelled_clients(40, 30, 20), tmp_path)
+    late = list(grid.workers)[1]
+    experiment = experiment_on(grid, tiny("ffcm-km", {"clusters": 3, "device": "cpu"}))
+    said: list[tuple[Sequence[str], float]] = []
+    experiment._lingers = lambda names, seconds: said.append((names, seconds))
+    linger = 1000.0 if comes else 0.3
+    experiment.deployed.timeouts = replace(AT_ONCE, linger=linger)
+    grid.tampering[late] = lambda packet: Undelivered("its node is gone")
+    waits = iter(range(10))
+
+    def wait(seconds: float) -> None:
+        if comes and next(waits) == 3:
+            del grid.tampering[late]
+
+    monkeypatch.setattr("ccfcpp.deployment.server.experiment.time.sleep", wait)
+    summary = run(experiment, tmp_path / "run")
+    found = grid.workers[late].folder / "found.npz"
+    assert summary["without_model"] == ({} if comes else {late: "its node is gone"})
+    there = [name for name in grid.workers if comes or name != late]
+    assert summary["counted_clients"] == there
+    assert [names for names, _ in said] == [[late]]
+    assert 0 < said[0][1] <= linger
+    assert found.exists() or not comes
+
+
+def test_a_server_that_everybody_has_left_ends(tmp_path: Path) -> None:
+    grid = grid_of(labelled_clients(40, 30), tmp_path)
+    experiment = experiment_on(grid, tiny("ffcm-km", {"clusters": 3, "device": "cpu"}))
+    folder = RunFolder.create(tmp_path / "run", experiment.config)
+
+    def leave(report: RoundReport, scores: dict[str, float]) -> None:
+        if report.round + 1 == experiment.algorithm.rounds:
+            grid.away.update(grid.workers)
+
+    summary = experiment.run(folder, leave)
+    assert summary["without_model"] == dict.fromkeys(grid.workers, "it is not online")
+    assert summary["nmi"] is None
 
 
 @pytest.mark.parametrize("method", ["fedavg", "fedbn"])

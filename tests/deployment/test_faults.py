@@ -80,6 +80,10 @@ FAULTS: dict[str, tuple[Callable[[Packet], Any], str]] = {
     "another type": (
         tensors(lambda c: c | {"samples": c["samples"].double()}), "'samples' is torch.float64"),
     "an extra name": (tensors(lambda c: c | {"evil": torch.zeros(1)}), "has no 'evil'"),
+    "a name that would colour a terminal": (
+        tensors(lambda c: c | {"\x1b[31m\n": torch.zeros(1)}), "has no '\\x1b[31m\\n'"),
+    "such a name inside": (
+        tensors(lambda c: c | {"model/\x1b[31m": torch.zeros(1)}), "'model/\\x1b[31m' is torch"),
     "an extra name inside": (
         tensors(lambda c: c | {"steps/evil": torch.zeros(1)}), "has no 'steps/evil'"),
     "a missing name": (tensors(renamed), "is missing, expected"),
@@ -110,6 +114,7 @@ def test_the_round_goes_on(fault: str, tmp_path: Path) -> None:
     assert list(report.refused) == [1]
     (said,) = report.refused[1]
     assert reason in said
+    assert said.isprintable()
     assert report.absent == {}
     ((expected, _),) = without_the_victim(tmp_path / "b", 1)
     assert all(torch.equal(state.model[name], expected.model[name]) for name in state.model)

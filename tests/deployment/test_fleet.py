@@ -33,6 +33,7 @@ from ccfcpp.core.randomness import Randomness
 from ccfcpp.deployment.client import fleet as fleet_client
 from ccfcpp.deployment.client import signing
 from ccfcpp.deployment.client.fleet import Answer, FleetClient
+from ccfcpp.deployment.keys.certificates import read_key
 from ccfcpp.deployment.keys.making import make_authority, make_client, make_server
 from ccfcpp.deployment.link.flower import packet_of, payload_record, record_of
 from ccfcpp.deployment.link.news import HEADER, News
@@ -85,7 +86,7 @@ class Place:
     owners: dict[str, Owner] = field(default_factory=lambda: defaultdict(Owner))
 
     def made(self, name: str, answer: Answer, keys: Path | None = None) -> FleetClient:
-        key = (keys or self.folder) / "clients" / f"{name}.key"
+        key = read_key((keys or self.folder) / "clients" / f"{name}.key")
         where, authority = f"127.0.0.1:{self.port}", self.folder / "ca.crt"
         return FleetClient(where, authority, key, answer, self.owners[name])
 
@@ -483,7 +484,7 @@ def test_what_a_client_calls_has_no_code(
 
 
 def test_who_has_a_key_gets_no_code_either(here: Place) -> None:
-    own = signing.Signing(here.folder / "clients" / "clinic-1.key")
+    own = signing.Signing(read_key(here.folder / "clients" / "clinic-1.key"))
     address, root = f"127.0.0.1:{here.port}", str(here.folder / "ca.crt")
     with (
         FleetHttpClient.from_server_address(address, False, root, [own]) as client,

@@ -16,7 +16,12 @@ from ccfcpp.core.errors import UsageError
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.deployment.client.rules import ForbiddenError, Rules
 from ccfcpp.deployment.client.sums import KeyIdentity, Rosters
-from ccfcpp.deployment.keys.certificates import new_key, read_authority, read_certificate
+from ccfcpp.deployment.keys.certificates import (
+    new_key,
+    read_authority,
+    read_certificate,
+    read_key,
+)
 from ccfcpp.deployment.keys.making import (
     make_authority,
     make_client,
@@ -51,7 +56,7 @@ def folder(tmp_path: Path) -> Path:
 def rosters_of(folder: Path, name: str = "clinic-1", said: list[str] | None = None) -> Rosters:
     key = folder / "clients" / f"{name}.key"
     say = (lambda line: None) if said is None else said.append
-    return Rosters(key, folder / "ca.crt", folder / f"{name}.state" / "rosters", say)
+    return Rosters(read_key(key), folder / "ca.crt", folder / f"{name}.state" / "rosters", say)
 
 
 def told(roster: str, **config: Any) -> RunSpec:

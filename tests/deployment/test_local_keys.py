@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 
 from ccfcpp.core.errors import UsageError
-from tests.support.command import assigned, ccfcpp
+from tests.support.command import assigned, ccfcpp, succeeded
 
 pytest.importorskip("flwr")
 
+from ccfcpp.deployment.client.fleet import FleetClient
 from ccfcpp.deployment.keys.local import free_key, make_local_keys
 from ccfcpp.deployment.keys.roster import read_roster
 from tests.support.processes import Processes, bounded
@@ -66,6 +67,22 @@ def test_each_client_takes_a_key_that_nobody_has(tmp_path: Path) -> None:
             pass
     with free_key(tmp_path) as again:
         assert again == first
+
+
+def test_what_a_client_keeps_is_its_owners_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_local_keys(tmp_path, 1)
+    monkeypatch.setattr(FleetClient, "run", lambda client: None)
+    key, before = tmp_path / "clients" / "client-1.key", signal.getsignal(signal.SIGTERM)
+    mask = os.umask(0)
+    try:
+        where = "--server", "127.0.0.1:1", "--authority", tmp_path / "ca.crt"
+        succeeded("join", "--key", key, *where, "--data", tmp_path)
+    finally:
+        os.umask(mask)
+        signal.signal(signal.SIGTERM, before)
+    assert stat.S_IMODE(key.with_suffix(".state").stat().st_mode) == 0o700
 
 
 @pytest.mark.skipif(

@@ -1,7 +1,6 @@
 """A federation to which much goes wrong ends as if only those updates had been missing.
 
-Both storms take minutes, depend on how busy the machine is, and are asked for with
-``CCFCPP_STORM=1``.
+The whole storm takes most of an hour, and is asked for with ``CCFCPP_STORM=1``.
 """
 
 import hashlib
@@ -27,15 +26,17 @@ SHORT = Weather(
     faults={
         "client killed": 1,
         "client stalls": 1,
-        "wrong bytes": 3,
+        "wrong bytes": 1,
         "repeat": 1,
         "twice": 1,
+        "late": 1,
         "clock jumps": 1,
         "the server is killed": 1,
+        "the server stalls": 1,
         "the gate is killed": 1,
         "the server's clock jumps": 1,
     },
-    limit=6,
+    limit=3,
 )
 LONG = Weather(
     clients=50,
@@ -53,7 +54,7 @@ LONG = Weather(
         "the gate is killed": 6,
         "the server's clock jumps": 4,
     },
-    limit=40,
+    limit=20,
     share=0.2,
 )
 TRIPS = 4
@@ -89,7 +90,7 @@ def weathered(here: Sea) -> dict[str, Any]:
     words = settings(weather)
     here.begin(*words)
     here.gather()
-    storm = Storm(here, ())
+    storm = Storm(here)
     storm.blow()
     summary = here.end()
     minutes = (time.monotonic() - began) / 60
@@ -110,20 +111,13 @@ def weathered(here: Sea) -> dict[str, Any]:
     }
 
 
-asked_for = pytest.mark.skipif(
-    "CCFCPP_STORM" not in os.environ, reason="a storm: set CCFCPP_STORM=1"
-)
-
-
-@asked_for
 def test_a_run_survives_some_faults(tmp_path: Path) -> None:
     with sea(tmp_path, SHORT) as here:
         found = weathered(here)
     assert found["faults"] == SHORT.faults
-    assert found["refused"] >= 4
 
 
-@asked_for
+@pytest.mark.skipif("CCFCPP_STORM" not in os.environ, reason="a storm: set CCFCPP_STORM=1")
 def test_a_run_survives_a_storm(tmp_path: Path) -> None:
     with sea(tmp_path, LONG) as here:
         found = weathered(here)

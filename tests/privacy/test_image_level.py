@@ -200,3 +200,16 @@ def test_sums_of_clusters_are_those_of_a_loop_over_images() -> None:
         found = cluster_sums(points, labels, 3, exchange, bounding, least=0)
         torch.testing.assert_close(found.sums, sums)
         torch.testing.assert_close(found.counts, counts)
+
+
+@pytest.mark.parametrize("spoilt", [float("nan"), float("inf"), -float("inf")])
+def test_what_is_not_finite_adds_nothing_to_sums_of_clusters(spoilt: float) -> None:
+    generator = torch.Generator().manual_seed(3)
+    points, labels = torch.randn(12, 4, generator=generator), torch.arange(12) % 3
+    exchange = refinement_exchange(unit_length=False)
+    bounding = ImageBounding(PrivacyConfig(level="image", clip=0.5))
+    rest = torch.arange(12) != 7
+    expected = cluster_sums(points[rest], labels[rest], 3, exchange, bounding, least=0)
+    points[7, 2] = spoilt
+    found = cluster_sums(points, labels, 3, exchange, bounding, least=0)
+    assert torch.equal(found.sums, expected.sums)

@@ -3,6 +3,7 @@
 import math
 from collections import Counter
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -110,6 +111,24 @@ def test_noise_does_not_follow_from_the_seed_unless_it_is_to() -> None:
     assert torch.equal(*open_)
     again = NoiseSource(Randomness(3))
     assert not torch.equal(again.normal(like), again.normal(like))
+
+
+def test_noise_is_a_cryptographic_stream_of_the_operating_systems_keys(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Keys and nonces are its own; the numbers are those of ChaCha20, by RFC 8439's test vector."""
+    pytest.importorskip("cryptography")
+    asked: list[int] = []
+
+    def zeros(size: int) -> bytes:
+        asked.append(size)
+        return bytes(size)
+
+    monkeypatch.setattr("ccfcpp.privacy.noise.mechanism.secrets.token_bytes", zeros)
+    block = np.frombuffer(bytes.fromhex("76b8e0ada0f13d90405d6ae55386bd28"), "<u8")
+    expected = (block >> np.uint64(11)) * 2.0**-53
+    assert NoiseSource().uniform(2).tolist() == expected.tolist()
+    assert asked == [32, 16]
 
 
 def gaussian_delta(most: float, mu: float) -> float:

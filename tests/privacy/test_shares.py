@@ -71,3 +71,16 @@ def test_too_few_shares_are_refused() -> None:
 def test_thresholds_that_cannot_be(holders: int, threshold: int) -> None:
     with pytest.raises(ValueError, match="cannot be asked for"):
         split(bytes(2), holders, threshold)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(2, 9), st.data())
+def test_a_wrong_share_among_more_than_a_threshold_is_noticed(
+    holders: int, data: st.DataObject
+) -> None:
+    threshold = data.draw(st.integers(1, holders - 1))
+    shares = dict(enumerate(split(secrets.token_bytes(32), holders, threshold)))
+    wrong = data.draw(st.sampled_from(range(holders)))
+    shares[wrong] = (shares[wrong] + data.draw(st.integers(1, PRIME - 1))) % PRIME
+    with pytest.raises(ValueError, match="shares of no secret"):
+        joined(shares, threshold)

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 RUN = "a" * 32
 TESTED = 4
-AT_ONCE = Timeouts(answer=0.0, poll=0.0, grace=60.0)
+AT_ONCE = Timeouts(answer=0.0, poll=0.0, grace=60.0, linger=0.0)
 """Nothing is waited for: in memory an answer is there, or will not be."""
 
 Tampering = Callable[[Packet], Packet | Undelivered | None]
@@ -98,6 +98,7 @@ def worker_of(client: Client, folder: Path, classes: Sequence[str] = ()) -> Work
 def introduced(grid: Grid, folder: Path) -> "SignedRoster":
     """Give the workers of a grid keys, and a roster that an authority has signed."""
     from ccfcpp.deployment.client.sums import Rosters
+    from ccfcpp.deployment.keys.certificates import read_key
     from ccfcpp.deployment.keys.making import make_authority, make_client, make_roster
 
     keys = folder / "keys"
@@ -109,7 +110,7 @@ def introduced(grid: Grid, folder: Path) -> "SignedRoster":
     for name, worker in grid.workers.items():
         key = keys / "clients" / f"{name.replace(' ', '-')}.key"
         say = lambda line, worker=worker: worker.say(line)  # noqa: E731
-        worker.rosters = Rosters(key, keys / "ca.crt", worker.folder / "rosters", say)
+        worker.rosters = Rosters(read_key(key), keys / "ca.crt", worker.folder / "rosters", say)
         worker.rosters.take(roster.content)
     return roster
 

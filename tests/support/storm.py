@@ -1,24 +1,26 @@
 """A federation in a storm: real processes over TLS, to which a seeded series of faults happens."""
 
-import heapq
 import os
 import random
 import signal
 import subprocess
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.support.clocks import BESIDE, FILE
+from tests.support.jumping import ROUNDS
 from tests.support.processes import MOST_SECONDS, Place, bounded
 
 HOUR = 3600.0
 _AHEAD = 3 * HOUR, -5 * HOUR, 40.0, -40.0
 """By how many seconds a clock jumps."""
 WRONG_BYTES = "flipped", "garbage", "half", "nothing", "nan", "shape", "huge"
+_OF_UPDATES = "wrong bytes", "repeat", "twice", "late", "clock jumps"
+"""What happens with the next update that a client sends."""
 REPOSITORY = Path(__file__).parents[2]
 
 
@@ -69,15 +71,19 @@ class Sea(Place):
 
     def __init__(self, folder: Path, weather: Weather) -> None:
         super().__init__(folder, *weather.names, sizes=weather.sizes)
-        self.clock = folder / "clock"
+        self.clock, self._allowed = folder / "clock", folder / "allowed"
         self.weather = weather
 
     def begin(self, *words: object) -> None:
         """Start the server; ``--resume`` goes on with the run."""
         path = os.pathsep.join([str(BESIDE), str(REPOSITORY), os.environ.get("PYTHONPATH", "")])
-        clock = {FILE: str(self.clock), "PYTHONPATH": path}
-        limit = f"{self.weather.limit:g}"
-        self.serve("--limit", limit, *words, module="tests.support.jumping", environment=clock)
+        files = {FILE: str(self.clock), ROUNDS: str(self._allowed), "PYTHONPATH": path}
+        times = "--limit", f"{self.weather.limit:g}", "--linger", f"{MOST_SECONDS:g}"
+        self.serve(*times, *words, module="tests.support.jumping", environment=files)
+
+    def allow(self, rounds: int) -> None:
+        """Let so many rounds begin, in all."""
+        self._allowed.write_text(str(rounds))
 
     def gather(self) -> None:
         """Start all clients."""
@@ -118,116 +124,108 @@ class Sea(Place):
 class Storm:
     """What happens to a federation, until its run is over.
 
+    A round begins when the one before it is over and all is asked for that is to happen by then. So
+    it does not matter how fast the machine is.
+
     Attributes:
         happened: How often each kind of fault has happened.
     """
 
     sea: Sea
-    words: Sequence[object]
     happened: Counter[str] = field(default_factory=Counter)
-    _later: list[tuple[float, int, Callable[[], None]]] = field(default_factory=list)
-    _away: set[str] = field(default_factory=set)
+    _silent: dict[str, int] = field(default_factory=dict)
+    """Clients that have been stopped or killed, and in which round."""
     _asked: dict[str, str] = field(default_factory=dict)
+    _rounds: int = 0
+    _until: float = field(default_factory=lambda: time.monotonic() + MOST_SECONDS)
 
     def __post_init__(self) -> None:
         self.source = random.Random(self.sea.weather.seed + 1)  # noqa: S311
 
     def blow(self) -> None:
         """Do everything that is planned, and wait for the end of the run."""
-        plan = iter(self.sea.weather.plan())
-        due = next(plan, None)
-        until = time.monotonic() + MOST_SECONDS
-        rounds = 0
-        while self.sea.started["serve"].poll() is None or self._later:
-            if (now := len(self.sea.rounds())) != rounds:
-                rounds, until = now, time.monotonic() + MOST_SECONDS
-            assert time.monotonic() < until, self.sea.said("serve")[-2000:]
-            while self._later and self._later[0][0] <= time.monotonic():
-                heapq.heappop(self._later)[2]()
-            self._note()
-            if due is not None and rounds >= due[0] and self._do(due[1]):
-                due = next(plan, None)
-            time.sleep(0.05)
-        self._note()
-        assert due is None, f"{due} and what follows has not happened"
+        plan, left = self.sea.weather.plan(), list[str]()
+        for number in range(self.sea.weather.steps):
+            self._wait(lambda number=number: self._rounds >= number)  # type: ignore[misc]
+            kinds = left + [kind for due, kind in plan if due == number]
+            left = [kind for kind in kinds if kind in _OF_UPDATES and not self._ask(kind)]
+            self.sea.allow(number + 1)
+            for kind in kinds:
+                if kind not in _OF_UPDATES:
+                    time.sleep(self.source.uniform(0, 0.5))
+                    left += [] if self._do(kind) else [kind]
+        self._wait(lambda: self.sea.started["serve"].poll() is not None)
+        self._look()
+        assert not left
+
+    def _wait(self, is_over: Callable[[], bool]) -> None:
+        """Wait for something, for as long as rounds come to their ends."""
+        self._look()
+        while not is_over():
+            assert time.monotonic() < self._until, self.sea.said("serve")[-2000:]
+            time.sleep(0.02)
+            self._look()
+
+    def _look(self) -> None:
+        """Count the faults of updates that have happened, and let clients go on after a round."""
+        if (now := len(self.sea.rounds())) != self._rounds:
+            self._rounds, self._until = now, time.monotonic() + MOST_SECONDS
+        for name in list(self._asked):
+            if not (self.sea.folder / f"{name}.fault").exists():
+                self.happened[self._asked.pop(name)] += 1
+        for name in [name for name, began in self._silent.items() if began < self._rounds]:
+            self.sea.signal(name, signal.SIGCONT)
+            del self._silent[name]
+
+    def _free(self) -> str | None:
+        """A client to which nothing happens; None while these are less than half of all."""
+        names = self.sea.weather.names
+        free = [name for name in names if name not in self._silent and name not in self._asked]
+        return self.source.choice(free) if 2 * len(free) >= len(names) else None
+
+    def _ask(self, kind: str) -> bool:
+        """Let something go wrong with the next update of a client; whether one was free."""
+        if (name := self._free()) is None:
+            return False
+        word = {
+            "late": f"late {self.sea.weather.limit + self.source.uniform(0.2, 1):.1f}",
+            "clock jumps": f"clock {self.source.choice(_AHEAD)}",
+            "wrong bytes": self.source.choice(WRONG_BYTES),
+        }.get(kind, kind)
+        self._asked[name] = kind
+        self.sea.ask(name, word)
+        return True
 
     def _do(self, kind: str) -> bool:
-        """Let a fault happen; whether it could."""
-        if self.sea.started["serve"].poll() is not None:
-            return False
+        """Let something happen to a process; whether it could."""
+        assert self.sea.started["serve"].poll() is None, self.sea.said("serve")[-2000:]
         if kind.startswith("the "):
             return self._to_the_server(kind)
-        free = [n for n in self.sea.weather.names if n not in self._away and n not in self._asked]
-        if len(free) * 2 < self.sea.weather.clients:
+        if (name := self._free()) is None:
             return False
-        name = self.source.choice(free)
+        self.happened[kind] += 1
+        self._silent[name] = self._rounds
+        self.sea.signal(name, signal.SIGKILL if kind == "client killed" else signal.SIGSTOP)
         if kind == "client killed":
-            self._client_is_killed(name)
-        elif kind == "client stalls":
-            self._client_stalls(name)
-        else:
-            word = {
-                "late": f"late {self.sea.weather.limit + self.source.uniform(1, 5):.1f}",
-                "clock jumps": f"clock {self.source.choice(_AHEAD)}",
-                "wrong bytes": self.source.choice(WRONG_BYTES),
-            }.get(kind, kind)
-            self._asked[name] = kind
-            self.sea.ask(name, word)
+            self.sea.come(name)
         return True
 
     def _to_the_server(self, kind: str) -> bool:
         server = self.sea.started["serve"]
-        if "server" in self._away:
-            return False
         if kind == "the gate is killed" and not self.sea.kill_gate():
             return False
         self.happened[kind] += 1
         if kind == "the server is killed":
             server.send_signal(signal.SIGKILL)
             server.wait(10)
-            self.sea.begin(*self.words, "--resume")
+            self.sea.begin("--resume")
         elif kind == "the server stalls":
-            self._away.add("server")
             server.send_signal(signal.SIGSTOP)
-            self._after(self.source.uniform(2, 6), lambda: self._server_goes_on(server))
+            time.sleep(self.source.uniform(1, 3))
+            server.send_signal(signal.SIGCONT)
         elif kind == "the server's clock jumps":
             self.sea.clock.write_text(str(self.source.choice(_AHEAD)))
         return True
-
-    def _server_goes_on(self, server: "subprocess.Popen[bytes]") -> None:
-        server.send_signal(signal.SIGCONT)
-        self._away.discard("server")
-
-    def _client_is_killed(self, name: str) -> None:
-        self.happened["client killed"] += 1
-        self._away.add(name)
-        self.sea.signal(name, signal.SIGKILL)
-
-        def back() -> None:
-            self.sea.come(name)
-            self._away.discard(name)
-
-        self._after(self.source.uniform(0.2, 4), back)
-
-    def _client_stalls(self, name: str) -> None:
-        self.happened["client stalls"] += 1
-        self._away.add(name)
-        self.sea.signal(name, signal.SIGSTOP)
-
-        def back() -> None:
-            self.sea.signal(name, signal.SIGCONT)
-            self._away.discard(name)
-
-        self._after(self.source.uniform(1, 20), back)
-
-    def _after(self, seconds: float, what: Callable[[], None]) -> None:
-        heapq.heappush(self._later, (time.monotonic() + seconds, id(what), what))
-
-    def _note(self) -> None:
-        """Count the faults that clients were asked for and that have happened."""
-        for name in list(self._asked):
-            if not (self.sea.folder / f"{name}.fault").exists():
-                self.happened[self._asked.pop(name)] += 1
 
 
 @contextmanager

@@ -43,6 +43,7 @@ from flwr.supernode.fleet_http_client import FleetHttpClient
 
 from ccfcpp.core.errors import UsageError
 from ccfcpp.deployment.client.signing import Signing
+from ccfcpp.deployment.keys.certificates import PrivateKey
 from ccfcpp.deployment.link.flower import packet_from, payload_record, record_of
 from ccfcpp.deployment.link.messages import printable
 from ccfcpp.deployment.link.news import HEADER, STRANGER, News
@@ -136,13 +137,13 @@ class FleetClient:
     Args:
         server: Host and port of the gate.
         authority: File of the certificate of the server's authority.
-        key: File of the client's private key.
+        key: The client's private key.
         answer: Does what a packet asks for; it raises no error.
         tells: Tells the owner.
     """
 
     def __init__(
-        self, server: str, authority: Path, key: Path, answer: Answer, tells: Tells
+        self, server: str, authority: Path, key: PrivateKey, answer: Answer, tells: Tells
     ) -> None:
         self.server = server
         self.answer = answer

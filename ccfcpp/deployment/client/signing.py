@@ -6,7 +6,6 @@ What is called and what is sent is not signed. TLS protects it on its way to the
 from base64 import b64encode
 from datetime import timedelta
 from email.utils import parsedate_to_datetime
-from pathlib import Path
 
 import httpx
 from cryptography.hazmat.primitives import hashes, serialization
@@ -16,7 +15,7 @@ from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIG
 from flwr.supercore.date import now
 from flwr.supercore.protobuf.client import ProtobufCall, ProtobufRequestContext
 
-from ccfcpp.core.errors import UsageError
+from ccfcpp.deployment.keys.certificates import PrivateKey
 
 
 class Signing:
@@ -26,16 +25,13 @@ class Signing:
     of two machines may differ by more, so the server's answers tell its time.
 
     Args:
-        key: File of a private key on the curve P-384.
+        private: The client's key.
 
     Attributes:
         public_key: The public key, as PEM.
     """
 
-    def __init__(self, key: Path) -> None:
-        private = serialization.load_ssh_private_key(key.read_bytes(), None)
-        if not isinstance(private, ec.EllipticCurvePrivateKey):
-            raise UsageError(f"{key} is of another kind: make a key with ccfcpp keys client")
+    def __init__(self, private: PrivateKey) -> None:
         self._private = private
         self.public_key = private.public_key().public_bytes(
             serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.utils import (
     decode_dss_signature,
@@ -72,18 +72,15 @@ class Rosters:
     """The signed rosters that a client knows, and what it has shown in the runs with them.
 
     Args:
-        key: File of the client's private key.
+        private: The client's key.
         authority: File of the authority's certificate.
         folder: Rosters are kept there.
         say: Tells the owner something.
     """
 
     def __init__(
-        self, key: Path, authority: Path, folder: Path, say: Callable[[str], None]
+        self, private: PrivateKey, authority: Path, folder: Path, say: Callable[[str], None]
     ) -> None:
-        private = serialization.load_ssh_private_key(key.read_bytes(), None)
-        if not isinstance(private, PrivateKey):
-            raise UsageError(f"{key} is of another kind: make a key with ccfcpp keys client")
         self._private = private
         self._authority = read_certificate(authority)
         self._folder = folder

@@ -13,17 +13,21 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from ccfcpp.core.errors import UsageError
+from ccfcpp.deployment.keys.passphrases import passphrase_of
 
 try:
     from cryptography import x509
+    from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives import hashes
     from cryptography.hazmat.primitives.asymmetric import ec
     from cryptography.hazmat.primitives.serialization import (
+        BestAvailableEncryption,
         Encoding,
         NoEncryption,
         PrivateFormat,
         PublicFormat,
         load_pem_private_key,
+        load_ssh_private_key,
     )
     from cryptography.x509.oid import ExtendedKeyUsageOID
 except ImportError as error:
@@ -40,6 +44,7 @@ _LONGEST_HOST = 253
 _AUTHORITY = x509.Name.from_rfc4514_string("CN=ccfcpp authority")
 # The host is in the extension for it; a common name would hold 64 characters at most.
 _SERVER = x509.Name.from_rfc4514_string("CN=ccfcpp server")
+_SEALED, _OPENSSH = b"-----BEGIN ENCRYPTED PRIVATE KEY-----", b"-----BEGIN OPENSSH PRIVATE KEY-----"
 _CLOCK_SKEW = timedelta(hours=1)
 """Certificates are valid from so long ago, since a client's clock may be behind."""
 _USAGES = (
@@ -73,16 +78,59 @@ def new_key() -> PrivateKey:
     return ec.generate_private_key(ec.SECP384R1())
 
 
-def pem_pair(key: PrivateKey, certificate: Certificate) -> tuple[bytes, bytes]:
-    """Return a private key without a password and its certificate, as TLS servers read them."""
-    private = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-    return private, certificate.public_bytes(Encoding.PEM)
+def private_pem(key: PrivateKey, passphrase: str | None) -> bytes:
+    """Return a private key as PKCS #8, sealed under a passphrase if there is one."""
+    sealing = BestAvailableEncryption(passphrase.encode()) if passphrase else NoEncryption()
+    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, sealing)
 
 
-def openssh_pair(key: PrivateKey) -> tuple[bytes, bytes]:
-    """Return a private key and its public key in OpenSSH's format, the only one Flower reads."""
+def pem_pair(
+    key: PrivateKey, certificate: Certificate, passphrase: str | None = None
+) -> tuple[bytes, bytes]:
+    """Return a private key and its certificate, as TLS servers read them."""
+    return private_pem(key, passphrase), certificate.public_bytes(Encoding.PEM)
+
+
+def openssh_pair(key: PrivateKey, passphrase: str | None = None) -> tuple[bytes, bytes]:
+    """Return a private key and its public key in OpenSSH's format, the only one Flower reads.
+
+    A private key that is sealed is PKCS #8: OpenSSH's format would need another package for that.
+    """
     private = key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption())
-    return private, key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
+    public = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
+    return private_pem(key, passphrase) if passphrase else private, public
+
+
+def is_sealed(file: Path) -> bool:
+    """Return whether the private key in a file needs a passphrase."""
+    return file.read_bytes().startswith(_SEALED)
+
+
+def read_key(file: Path, passphrase: str | None = None) -> PrivateKey:
+    """Return the private key in a file; its passphrase is asked for where it needs one.
+
+    Args:
+        file: Of a key of an authority, a server or a client.
+        passphrase: If it is known already.
+
+    Raises:
+        UsageError: The passphrase is another one, or the file holds no key of this kind.
+        OSError: The file cannot be read.
+    """
+    content, sealed = file.read_bytes(), is_sealed(file)
+    secret = (passphrase or passphrase_of(file)).encode() if sealed else None
+    load = load_ssh_private_key if content.startswith(_OPENSSH) else load_pem_private_key
+    try:
+        key = load(content, secret)
+    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
+        if sealed:
+            raise UsageError(
+                f"the passphrase does not open {file}: give the one of this key"
+            ) from (error)
+        raise UsageError(f"{file} cannot be read as a private key: get it again") from error
+    if not isinstance(key, PrivateKey):
+        raise UsageError(f"{file} is of another kind: make a key with ccfcpp keys")
+    return key
 
 
 def authority_certificate(key: PrivateKey, days: int) -> Certificate:
@@ -127,18 +175,20 @@ def read_authority(folder: Path) -> tuple[Certificate, PrivateKey]:
     """
     key_file, file = folder / "ca.key", folder / "ca.crt"
     try:
-        key = load_pem_private_key(key_file.read_bytes(), None)
+        key = read_key(key_file)
         certificate = x509.load_pem_x509_certificate(file.read_bytes())
     except FileNotFoundError as error:
         raise UsageError(
             f"there is no authority in {folder} ({error.filename} is missing): make one with "
             "ccfcpp keys authority, or give its folder with --out"
         ) from error
-    except (OSError, ValueError, TypeError) as error:
+    except UsageError:
+        raise
+    except (OSError, ValueError) as error:
         raise UsageError(f"the authority in {folder} cannot be read ({error}): get it again") from (
             error
         )
-    if not isinstance(key, PrivateKey) or certificate.public_key() != key.public_key():
+    if certificate.public_key() != key.public_key():
         raise UsageError(f"{key_file} is not the key to {file}: put the two together that belong")
     if certificate.not_valid_after_utc <= datetime.now(UTC):
         raise UsageError(

@@ -11,7 +11,8 @@ There are three kinds, each made where it is needed:
 For secure sums the authority signs the roster, too: ``roster.signed``, which is replaced when
 clients come or go.
 
-Only its owner may read a private key, and no key is ever replaced. Folders are created if they are
+Only its owner may read a private key, and no key is ever replaced. With a passphrase a private key
+is sealed (PKCS #8), and is of no use to who has its file alone. Folders are created if they are
 missing, for their owner alone. A name or a folder that cannot be used is a ``UsageError``.
 """
 
@@ -76,13 +77,13 @@ class ClientKey:
     public: Path
 
 
-def make_authority(folder: Path, days: int) -> CertifiedKey:
+def make_authority(folder: Path, days: int, passphrase: str | None = None) -> CertifiedKey:
     """Make the key of an authority, and a certificate that is valid for some days."""
     key = new_key()
-    return _written(folder, "ca", key, authority_certificate(key, days))
+    return _written(folder, "ca", key, authority_certificate(key, days), passphrase)
 
 
-def make_server(folder: Path, host: str, days: int) -> CertifiedKey:
+def make_server(folder: Path, host: str, days: int, passphrase: str | None = None) -> CertifiedKey:
     """Make a server's key, and a certificate that the authority in the same folder signs.
 
     Args:
@@ -90,18 +91,19 @@ def make_server(folder: Path, host: str, days: int) -> CertifiedKey:
         host: The name or the address by which clients reach the server. The certificate also
             holds this machine's own names.
         days: How long the certificate is valid; at most as long as the authority's.
+        passphrase: Of the server's key; None leaves it unsealed.
     """
     hosts = dict.fromkeys(map(host_of, (host, *_THIS_MACHINE)))
     authority, authority_key = read_authority(folder)
     key = new_key()
     certificate = server_certificate(key, list(hosts), days, authority, authority_key)
-    return _written(folder, "server", key, certificate)
+    return _written(folder, "server", key, certificate, passphrase)
 
 
-def make_client(folder: Path, name: str) -> ClientKey:
+def make_client(folder: Path, name: str, passphrase: str | None = None) -> ClientKey:
     """Make a client's key pair, by which the server recognises it. It needs no authority."""
     check_client_name(name)
-    private, public = openssh_pair(new_key())
+    private, public = openssh_pair(new_key(), passphrase)
     files = ClientKey(
         folder / "clients" / f"{name}.key", folder / ROSTER / f"{name}{PUBLIC_SUFFIX}"
     )
@@ -162,9 +164,11 @@ def _signed(
     return found if list(found.keys.items()) == list(keys.items()) else None
 
 
-def _written(folder: Path, stem: str, key: PrivateKey, certificate: Certificate) -> CertifiedKey:
+def _written(
+    folder: Path, stem: str, key: PrivateKey, certificate: Certificate, passphrase: str | None
+) -> CertifiedKey:
     ends = certificate.not_valid_after_utc
     files = CertifiedKey(folder / f"{stem}.key", folder / f"{stem}.crt", ends)
-    private, public = pem_pair(key, certificate)
+    private, public = pem_pair(key, certificate, passphrase)
     write_new(folder, {files.key: (private, PRIVATE), files.certificate: (public, PUBLIC)})
     return files

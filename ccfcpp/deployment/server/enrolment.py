@@ -23,6 +23,7 @@ from ccfcpp.deployment.server.experiment import (
     DeployedClassification,
     DeployedClustering,
     DeployedExperiment,
+    Lingers,
 )
 from ccfcpp.deployment.server.reception import Reception, Say
 from ccfcpp.deployment.server.transport import Deployed, Timeouts, Watcher
@@ -71,6 +72,7 @@ class Enrolment:
         link: Link,
         timeouts: Timeouts = Timeouts(),  # noqa: B008 - it cannot change
         watch: Watcher = lambda member, before, now: None,
+        lingers: Lingers = lambda names, seconds: None,
     ) -> DeployedExperiment:
         """Return the experiment with these clients."""
         kinds = {"cluster": DeployedClustering, "classify": DeployedClassification}
@@ -82,6 +84,7 @@ class Enrolment:
                 link, told, self.run, exchanges, device, timeouts, watch=watch
             ),
             self.skipped,
+            lingers,
         )
 
     def save(self, path: Path) -> None:

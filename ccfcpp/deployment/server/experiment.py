@@ -1,5 +1,6 @@
 """A run whose images are with clients on other machines, from its description to its results."""
 
+import time
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
@@ -29,7 +30,7 @@ from ccfcpp.deployment.link.run_spec import RunSpec
 from ccfcpp.deployment.server.transport import Deployed
 from ccfcpp.engine.algorithm import Crew
 from ccfcpp.engine.client import Member, by_size
-from ccfcpp.engine.exchange import Exchange, RefusedUpdateError, Task
+from ccfcpp.engine.exchange import AbsentClientError, Exchange, RefusedUpdateError, Task
 from ccfcpp.engine.memories import ClientMemories
 from ccfcpp.engine.payload import pack, size
 from ccfcpp.models.state import ModelState
@@ -42,6 +43,8 @@ Exchanges = Mapping[str, Exchange[Any, Any]]
 Connect = Callable[[RunSpec, Exchanges, torch.device], Deployed]
 """Returns the transport, for what clients are told, the exchanges of a system and the server's
 device."""
+Lingers = Callable[[Sequence[str], float], None]
+"""Called with the names of clients that are waited for after the last round, and the seconds."""
 _AFTER_THE_ROUND = 10**6
 """Index of the counting, after all exchanges of a round."""
 
@@ -63,12 +66,14 @@ class DeployedExperiment(Experiment[Any]):
         members: Sequence[Member],
         connect: Connect,
         skipped: int = 0,
+        lingers: Lingers = lambda names, seconds: None,
     ) -> None:
         super().__init__(config)
         self.attack.refuse_deployed()
         self.config = config
         self.spec = spec
         self._skipped = skipped
+        self._lingers = lingers
         connected = self.availability.connected([m.id for m in members], self.randomness)
         self._members = [member for member in members if member.id in connected]
         self.absent_names = [member.name for member in members if member.id not in connected]
@@ -141,18 +146,46 @@ class DeployedExperiment(Experiment[Any]):
         Clients that do not tell or cannot be reached are left out. Each client keeps the assignment
         of every one of its images to itself.
         """
+        return self._counts(number, state, self._members)[0]
+
+    def _counts(
+        self, number: int, state: object, members: Sequence[Member]
+    ) -> tuple[dict[int, Tensor], dict[int, RefusedUpdateError]]:
+        """Return some clients' tables, and why there is no answer, by the client's number."""
         task = Task(self.system, COUNTS, number, _AFTER_THE_ROUND)
-        replies = self.deployed.deliver(task, self.sent_to_count(state), by_size(self._members))
-        held = {member.id: member.samples for member in self._members}
-        found = {}
-        for reply in replies:
+        message, members = self.sent_to_count(state), by_size(members)
+        held = {member.id: member.samples for member in members}
+        found, missing = {}, {}
+        for reply in self.deployed.deliver(task, message, members):
             if isinstance(reply.update, Counts):
                 table = reply.update.table
                 if table.numel() and self._is_sound(table, held[reply.client]):
                     found[reply.client] = table
             else:
                 assert isinstance(reply.update, RefusedUpdateError)
-        return found
+                missing[reply.client] = reply.update
+        return found, missing
+
+    def _handed_out(self, state: object) -> tuple[dict[int, Tensor], dict[int, RefusedUpdateError]]:
+        """Give every client the last state, also to those that come while the server lingers."""
+        deployed, waiting = self.deployed, self._members
+        until = time.monotonic() + deployed.timeouts.linger
+        found: dict[int, Tensor] = {}
+        missing: dict[int, RefusedUpdateError] = {}
+        said: Sequence[Member] = ()
+        while True:
+            deployed.patience = left = max(0.0, until - time.monotonic())
+            tables, reasons = self._counts(self.algorithm.rounds, state, waiting)
+            asked = {member.id for member in waiting}
+            found |= tables
+            missing = {n: why for n, why in missing.items() if n not in asked} | reasons
+            late = [m for m in waiting if isinstance(reasons.get(m.id), AbsentClientError)]
+            if not late or time.monotonic() >= until:
+                return found, missing
+            if late != said:
+                self._lingers([member.name for member in late], left)
+            waiting = said = late
+            time.sleep(deployed.timeouts.poll)
 
     def _is_sound(self, table: Tensor, samples: int) -> bool:
         return (
@@ -167,15 +200,18 @@ class DeployedExperiment(Experiment[Any]):
         self, state: object, memories: ClientMemories, local: LocalSpectra
     ) -> tuple[dict[str, object], Arrays]:
         """Return scores over the clients that tell, and their tables."""
-        found = self.counts(self.algorithm.rounds, state)
+        found, missing = self._handed_out(state)
         table = sum_of(found)
         arrays = {}
         if found:
             numbers, tables = zip(*sorted(found.items()), strict=True)
             arrays["counts"] = {"client": torch.tensor(numbers), "table": torch.stack(tables)}
         scores = self.no_scores if table is None else self.scores_of(table)
-        counted = {"counted_clients": [m.name for m in self._members if m.id in found]}
-        return {**self.no_scores, **scores, **counted, **self.last_facts(state)}, arrays
+        told = {
+            "counted_clients": [m.name for m in self._members if m.id in found],
+            "without_model": {m.name: str(missing[m.id]) for m in self._members if m.id in missing},
+        }
+        return {**self.no_scores, **scores, **told, **self.last_facts(state)}, arrays
 
     def last_facts(self, state: object) -> dict[str, object]:
         """Return other entries of the summary about the last state."""

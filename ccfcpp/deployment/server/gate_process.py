@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from ccfcpp.deployment.keys.files import ServerKeys
@@ -65,7 +65,7 @@ class _Keeper:
         number = self._listening.fileno()
         self._log.parent.mkdir(parents=True, exist_ok=True)
         with self._log.open("ab") as log:
-            return subprocess.Popen(  # noqa: S603 - this file
+            process = subprocess.Popen(  # noqa: S603 - this file
                 [sys.executable, "-m", __name__, str(number), _written(self._setting)],
                 # It ends when this pipe is closed, which the end of this process does, too.
                 stdin=subprocess.PIPE,
@@ -75,6 +75,12 @@ class _Keeper:
                 # Ctrl-C is for the process of the run.
                 start_new_session=True,
             )
+        if process.stdin is not None:
+            # All users see the words of a command: a passphrase is none of them.
+            with suppress(OSError):
+                process.stdin.write(json.dumps(self._setting.passphrase).encode() + b"\n")
+                process.stdin.flush()
+        return process
 
     def _keep(self) -> None:
         while True:
@@ -98,7 +104,7 @@ class _Keeper:
 
 
 def _written(setting: GateSetting) -> str:
-    return json.dumps(asdict(setting), default=str)
+    return json.dumps(asdict(replace(setting, passphrase=None)), default=str)
 
 
 def _read(text: str) -> GateSetting:
@@ -109,11 +115,16 @@ def _read(text: str) -> GateSetting:
 
 
 def main(number: str, setting: str) -> None:
-    """Serve at a socket of the starting process until it closes the standard input."""
+    """Serve at a socket of the starting process until it closes the standard input.
+
+    The first line of that is the passphrase of the server's key, as JSON.
+    """
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     files = _MOST_FILES if most == resource.RLIM_INFINITY else min(_MOST_FILES, most)
     resource.setrlimit(resource.RLIMIT_NOFILE, (files, most))
-    with socket.socket(fileno=int(number)) as listening, serve_at(_read(setting), listening):
+    passphrase = json.loads(sys.stdin.buffer.readline())
+    found = replace(_read(setting), passphrase=passphrase)
+    with socket.socket(fileno=int(number)) as listening, serve_at(found, listening):
         sys.stdin.buffer.read()
 
 

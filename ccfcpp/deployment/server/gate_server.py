@@ -36,6 +36,7 @@ class GateSetting:
         behind: Unix socket of the fleet.
         most_bytes: The largest size of a request's body.
         limits: How many connections there may be, and how long one may take.
+        passphrase: Of the server's key; None if it is not sealed.
     """
 
     host: str
@@ -44,6 +45,7 @@ class GateSetting:
     behind: Path
     most_bytes: int = MOST_BYTES
     limits: Limits = field(default_factory=Limits)
+    passphrase: str | None = field(default=None, repr=False)
 
 
 @contextmanager
@@ -118,6 +120,7 @@ def _server(setting: GateSetting, gate: Gate) -> uvicorn.Server:
         lifespan="off",
         ssl_certfile=certificate,
         ssl_keyfile=key,
+        ssl_keyfile_password=setting.passphrase,
         proxy_headers=False,
         server_header=False,
         date_header=False,  # the time that counts is the fleet's

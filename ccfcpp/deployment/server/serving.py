@@ -5,7 +5,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from ccfcpp.deployment.keys.certificates import is_sealed, read_key
 from ccfcpp.deployment.keys.files import ServerKeys
+from ccfcpp.deployment.keys.passphrases import passphrase_of
 from ccfcpp.deployment.keys.roster import read_roster
 from ccfcpp.deployment.server.fleet import Fleet
 from ccfcpp.deployment.server.fleet_app import serve_fleet
@@ -24,10 +26,12 @@ def open_server(
         The link to the clients, and the port on which the gate listens.
     """
     files, names = ServerKeys.of(keys), read_roster(roster)
+    passphrase = passphrase_of(files.key) if is_sealed(files.key) else None
+    read_key(files.key, passphrase)  # which says what is wrong
     # The path of a socket must be short, and its folder is for this user alone.
     with steady_clock(), tempfile.TemporaryDirectory(prefix="ccfcpp-") as place:
         fleet, behind = Fleet(names), Path(place) / "fleet"
-        setting = GateSetting(host, port, files, behind)
+        setting = GateSetting(host, port, files, behind, passphrase=passphrase)
         with (
             serve_fleet(fleet, behind, logs / "flower.log"),
             gate_process(setting, logs / "gate.log") as listening,

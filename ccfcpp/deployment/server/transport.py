@@ -1,5 +1,6 @@
 """The engine's transport to clients on other machines."""
 
+import math
 import operator
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -47,11 +48,13 @@ class Timeouts:
         poll: Time between checks for a response.
         grace: Time by which a response may be late before it is given up. Until then its client
             counts as busy and gets no other request.
+        linger: Time after the last round in which clients that come late still get the model.
     """
 
     answer: float = 600.0
     poll: float = 0.02
     grace: float = 3600.0
+    linger: float = 60.0
 
     @property
     def life(self) -> float:
@@ -73,6 +76,8 @@ class Deployed:
     Attributes:
         run: Token of the run; a resumed run keeps it.
         watch: Called when a client's standing changes.
+        patience: Time to wait while none of those that are asked can be: for ever, until the last
+            round is over.
         standings: The standing of each client, by its number.
     """
 
@@ -83,6 +88,7 @@ class Deployed:
     device: torch.device
     timeouts: Timeouts = Timeouts()
     watch: Watcher = lambda member, before, now: None
+    patience: float = field(default=math.inf, init=False)
     standings: dict[int, Standing] = field(default_factory=dict, init=False)
     _accepted: dict[int, str] = field(default_factory=dict, init=False)
     _kept: dict[int, str] = field(default_factory=dict, init=False)
@@ -115,6 +121,7 @@ class Deployed:
 
     def _once_one_is_free(self, members: Sequence[Member]) -> Mapping[str, int]:
         """Wait until a member is online and at no other work; return the nodes that are online."""
+        until = time.monotonic() + self.patience
         while True:
             online = self.link.online()
             for member in members:
@@ -122,7 +129,7 @@ class Deployed:
                 if there != (member.name in online):
                     self._stands(member, "away" if there else "waiting")
             free = (m.name in online and not self._is_busy(m.id) for m in members)
-            if not members or any(free):
+            if not members or any(free) or time.monotonic() >= until:
                 return online
             time.sleep(self.timeouts.poll)
 

@@ -35,6 +35,8 @@ NEIGHBOUR_BYTES = 1 + PUBLIC_BYTES + SIGNATURE_BYTES
 """Of what a client is told of a neighbour."""
 _NUMBER = torch.int32
 """Of clients."""
+_MOST_CLIENTS = 10**5
+"""Clients of a message: more of them would fill a memory, and are in no sum."""
 
 
 @dataclass(frozen=True)
@@ -99,10 +101,12 @@ class Letters:
 
     def to(self, client: int) -> "Letters":
         """What is for a client."""
-        _check(self.receivers, _NUMBER, len(self.rows.clients))
+        count, rows = self.receivers.numel(), self.rows.rows
+        _check(self.receivers, _NUMBER, count)
+        _check(self.rows.clients, _NUMBER, count)
+        _check(rows, rows.dtype, count, *rows.shape[1:])
         place = (self.receivers == client).nonzero().flatten()
-        rows = Rows(self.rows.clients[place], self.rows.rows[place])
-        return Letters(self.receivers[place], rows)
+        return Letters(self.receivers[place], Rows(self.rows.clients[place], rows[place]))
 
     def read(self, client: int, width: int) -> dict[int, bytes]:
         """The rows for a client, by sender."""
@@ -334,6 +338,8 @@ def _check(tensor: Tensor, dtype: torch.dtype, *shape: int) -> None:
 
 def _numbers(clients: Tensor) -> list[int]:
     _check(clients, _NUMBER, clients.numel())
+    if clients.numel() > _MOST_CLIENTS:
+        raise RefusedUpdateError(f"it names {clients.numel()} clients, over {_MOST_CLIENTS}")
     numbers: list[int] = clients.tolist()
     if len(set(numbers)) < len(numbers) or min(numbers, default=0) < 0:
         raise RefusedUpdateError("a client is there twice, or has a number below 0")

@@ -364,6 +364,7 @@ class Collector:
         self.terms = terms
         self.about = about
         self._asked = frozenset(asked)
+        self._keys: set[bytes] = set()
         self._offers: Mapping[int, Offer] = {}
         self._wards: dict[int, list[int]] = {}
         """Whose shares a client holds, beside its own."""
@@ -372,11 +373,17 @@ class Collector:
         self._total: Words | None = None
 
     def check(self, number: int, offer: Offer) -> None:
-        """Refuse holders that cannot be those of a client."""
+        """Refuse keys and holders with which other clients would refuse the sum."""
         drawn = set(offer.holders)
         fits = len(offer.holders) == len(drawn) == self.terms.holders
         if not fits or number not in drawn or not drawn <= self._asked:
             raise RefusedUpdateError("the holders of its shares are not those that were asked")
+        keys = {_sealing(offer.public), _masks(offer.public)}
+        if len(keys) < 2 or keys & self._keys:
+            raise RefusedUpdateError("its keys are not its own")
+        for key in keys:
+            KeyPair.new().agreed(key, b"")  # which refuses what is no key
+        self._keys |= keys
 
     def neighbours(self, offers: Mapping[int, Offer]) -> dict[int, dict[int, Neighbour]]:
         """After stage 1: what each client is told of its neighbours."""
@@ -413,8 +420,8 @@ class Collector:
         """In stage 3: count a vector in; nothing is kept but the total and the tags."""
         if number not in self._sharers or number in self._tags:
             raise RefusedUpdateError("its masked vector was not asked for")
-        if not self._edges(number) <= tags.keys():
-            raise RefusedUpdateError("its tags are not for all its neighbours")
+        if self._edges(number) != tags.keys():
+            raise RefusedUpdateError("its tags are not for its neighbours")
         if self._total is None:
             self._total = np.zeros(len(masked), self.terms.form.words)
         if masked.dtype != self._total.dtype or masked.shape != self._total.shape:
@@ -475,8 +482,12 @@ class Collector:
             for holder, share in shares.items()
             if share is not None and holder in places
         }
-        self.terms.check_holders(len(there), "unmasking")
+        self.terms.check_holders(len(there), f"unmasking client {number}")
         try:
             return joined(there, self.terms.quorum)
         except ValueError as error:
-            raise RefusedUpdateError(f"secure sum: {error}") from error
+            senders = [holder for holder, place in places.items() if place in there]
+            raise RefusedUpdateError(
+                f"secure sum: the shares of a secret of client {number} do not fit each other; one "
+                f"of {', '.join(f'client {sender}' for sender in senders)} has sent a wrong one"
+            ) from error
