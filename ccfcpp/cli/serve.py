@@ -161,7 +161,7 @@ def _run(opening: Opening[MethodConfig], task: str, place: Place) -> Summary:
         where = f"in {place.key_folder}, on this machine alone"
         console.print(f"keys of the server and of all clients lie {where}")
     attendance = Attendance(console, read_roster(place.admitted))
-    _refuse(opening, task, place, len(attendance.standings))
+    ends_soon = _refuse(opening, task, place, len(attendance.standings))
     roster = _signed_roster(opening, place, console)
     resumption = (
         f"{terminal.resume_command('serve', opening.path)} --task {task} --listen {place.address}"
@@ -176,6 +176,8 @@ def _run(opening: Opening[MethodConfig], task: str, place: Place) -> Summary:
             link, _ = server.enter_context(
                 open_server(place.key_folder, place.admitted, host, port, room)
             )
+            if ends_soon:
+                console.print(ends_soon)
             link.news, attendance.silent = lambda: attendance.news.written(), link.silent
             experiment, folder = _gathered(opening, task, place, link, attendance, roster)
         with terminal.resumable(resumption, checkpoint=folder.checkpoint, stop=stop) as should_stop:
@@ -184,12 +186,18 @@ def _run(opening: Opening[MethodConfig], task: str, place: Place) -> Summary:
             )
 
 
-def _refuse(opening: Opening[MethodConfig], task: str, place: Place, admitted: int) -> None:
+def _refuse(opening: Opening[MethodConfig], task: str, place: Place, admitted: int) -> str:
     """Refuse what can be refused before any client is asked.
 
+    Returns:
+        A line if the server's certificate ends soon; else an empty one.
+
     Raises:
-        UsageError: More clients are wanted than there are, or the settings fit no clients.
+        UsageError: More clients are wanted than there are, the settings fit no clients, or no
+            client would accept the server's certificate.
     """
+    from ccfcpp.deployment.keys.certificates import check_server
+    from ccfcpp.deployment.keys.files import ServerKeys
     from ccfcpp.deployment.server.enrolment import rehearse
 
     if place.clients is not None and place.clients > admitted:
@@ -197,8 +205,11 @@ def _refuse(opening: Opening[MethodConfig], task: str, place: Place, admitted: i
             f"--clients {place.clients} is more than the {counted(admitted, 'client')} of the "
             f"roster {place.admitted}: put their .pub files there, or give fewer"
         )
+    files = ServerKeys.of(place.key_folder)
+    note = check_server(files.certificate, files.authority)
     if not opening.goes_on:
         rehearse(opening.config, task, place.clients or admitted)
+    return note
 
 
 def _signed_roster(

@@ -1,6 +1,7 @@
 """Clients and server through Flower's fleet calls, over TLS on this machine."""
 
 import hashlib
+import shutil
 import threading
 import time
 from collections import defaultdict
@@ -35,6 +36,7 @@ from ccfcpp.deployment.client import signing
 from ccfcpp.deployment.client.fleet import Answer, FleetClient
 from ccfcpp.deployment.keys.certificates import read_key
 from ccfcpp.deployment.keys.making import make_authority, make_client, make_server
+from ccfcpp.deployment.keys.requests import revoke
 from ccfcpp.deployment.link.flower import packet_of, payload_record, record_of
 from ccfcpp.deployment.link.news import HEADER, News
 from ccfcpp.deployment.link.packet import Packet, Undelivered
@@ -400,6 +402,33 @@ def test_a_key_that_is_in_use_may_come_free(here: Place) -> None:
         here.node("clinic-1")
         with Place(here.folder, here.fleet, here.port).client("clinic-1", echo) as second:
             assert second.tells.next().startswith("the key is in use")  # type: ignore[attr-defined]
+
+
+def test_who_is_taken_off_the_roster_is_refused_from_then_on(folder: Path, tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    shutil.copytree(folder, keys)
+    with opened(keys, tmp_path / "logs") as place:
+        owner = place.owners["clinic-1"]
+        with place.client("clinic-1", echo), place.client("clinic-2", echo):
+            assert place.answered(place.asked("clinic-1", Packet(b"x"))) == Packet(b"{}x")
+            revoke("clinic-1", keys / "roster")
+            place.fleet.beat()
+            assert owner.next().startswith("connected")
+            assert owner.next().startswith("connection lost: the server ")
+            assert place.answered(place.asked("clinic-2", Packet(b"x"))) == Packet(b"{}x")
+            assert set(place.fleet.online()) == {"clinic-2"}
+        with pytest.raises(UsageError, match="the server does not know this key"):
+            place.made("clinic-1", echo).run()
+
+
+def test_a_roster_that_cannot_be_read_revokes_nobody(folder: Path, tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    shutil.copytree(folder, keys)
+    with opened(keys, tmp_path / "logs") as place, place.client("clinic-1", echo):
+        place.node("clinic-1")
+        (keys / "roster").rename(tmp_path / "elsewhere")
+        place.fleet.beat()
+        assert place.answered(place.asked("clinic-1", Packet(b"x"))) == Packet(b"{}x")
 
 
 def test_a_server_of_another_authority_is_refused(here: Place, tmp_path: Path) -> None:

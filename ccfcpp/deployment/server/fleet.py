@@ -6,8 +6,8 @@ the state itself, and of the APIs only what clients need is served (``fleet_app`
 """
 
 import time
-from base64 import b64encode
-from collections.abc import Callable, Mapping
+from base64 import b64decode, b64encode
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
 
 from flwr.app import ArrayRecord, Message
@@ -72,6 +72,7 @@ class Fleet:
 
     Args:
         roster: Public keys by the client's name, as PEM.
+        admitted: Gives the names of the clients that are still on the roster.
 
     Attributes:
         factory: Gives Flower's state to its handlers.
@@ -79,7 +80,9 @@ class Fleet:
         news: Gives what clients are told of how far the server is; empty for nothing.
     """
 
-    def __init__(self, roster: Mapping[str, bytes]) -> None:
+    def __init__(
+        self, roster: Mapping[str, bytes], admitted: Callable[[], Container[str]] | None = None
+    ) -> None:
         memory = FLWR_IN_MEMORY_DB_NAME
         objects = ObjectStoreFactory(memory)
         objects.store_instance = _BoundedStore()
@@ -87,6 +90,7 @@ class Fleet:
         self.announce: Callable[[int], None] = lambda node: None
         self.news: Callable[[], str] = str
         self._names = {b64encode(key): name for name, key in roster.items()}
+        self._admitted = admitted or (lambda: roster)
         self._heard: dict[str, float] = {}
         self._state: LinkState = self.factory.state()
         self._run, self._task = _running(self._state)
@@ -149,6 +153,17 @@ class Fleet:
         """
         if not self._state.acknowledge_task_heartbeat(self._task):
             self._run, self._task = _running(self._state)
+        admitted = self._admitted()
+        for key, name in list(self._names.items()):
+            if name not in admitted:
+                self._dismiss(key)
+
+    def _dismiss(self, key: bytes) -> None:
+        """Refuse all calls of a client from now on: it was taken off the roster."""
+        del self._names[key]
+        node = self._state.get_node_id_by_public_key(b64decode(key))
+        if node is not None:
+            self._state.delete_node(NOOP_FLWR_AID, node)
 
     def _message(self, node: int, packet: Packet, seconds: float) -> Message:
         metadata = Metadata(
