@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ccfcpp.cli.options import grouped
-from ccfcpp.cli.serve import address, require_flower
+from ccfcpp.cli.place import address, require_flower
 from ccfcpp.cli.telling import Telling
 from ccfcpp.cli.terminal import progress_console
 from ccfcpp.core.errors import UsageError

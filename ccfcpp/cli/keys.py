@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from ccfcpp.cli.serve import address
+from ccfcpp.cli.place import address
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.units import counted
 

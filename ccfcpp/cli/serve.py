@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import re
 from contextlib import ExitStack
-from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
@@ -16,15 +12,15 @@ import typer
 from ccfcpp.cli import flags, terminal
 from ccfcpp.cli.attendance import Attendance
 from ccfcpp.cli.options import Asked, running
+from ccfcpp.cli.place import Place, address, refuse, require_flower
 from ccfcpp.cli.single import protection, size_in_words
 from ccfcpp.clustering.judged import judged_rows
 from ccfcpp.clustering.own_images import settings_over_a_network
 from ccfcpp.clustering.running import CLUSTERING
 from ccfcpp.core.config import Tree
-from ccfcpp.core.errors import UsageError
 from ccfcpp.core.units import counted, named
 from ccfcpp.data.registry import DATASETS
-from ccfcpp.deployment.keys.local import FOLDER, HOST, PORT, make_local_keys, require_this_machine
+from ccfcpp.deployment.keys.local import make_local_keys
 from ccfcpp.privacy.config import PrivacyConfig
 from ccfcpp.privacy.trust import trust_rows
 from ccfcpp.runs.paths import RunPaths
@@ -53,77 +49,7 @@ _FLAGS = (
 )
 _OWN_IMAGES: Tree = {"dataset": "the clients' own images"}
 """Where no file names a data set whose preset should hold."""
-_HOST = re.compile(r"[\w.-]+|\[[0-9A-Fa-f:.]+\]", re.ASCII)
 _HEADLINES = {"cluster": ("nmi", "NMI"), "classify": ("accuracy", "accuracy")}
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where a server listens, and whom it admits, as the help of each option says."""
-
-    keys: Annotated[
-        Path | None,
-        typer.Option(help="Folder of server.crt, server.key and ca.crt; keys otherwise."),
-    ] = None
-    roster: Annotated[
-        Path | None, typer.Option(help="Folder of the clients' .pub files; KEYS/roster otherwise.")
-    ] = None
-    listen: Annotated[
-        str | None,
-        typer.Option(
-            metavar="HOST:PORT", help="Where clients reach the server; 0.0.0.0:9092 otherwise."
-        ),
-    ] = None
-    insecure: Annotated[
-        bool,
-        typer.Option(
-            "--insecure", help="Try it out on this machine alone: all keys are made in keys/trial."
-        ),
-    ] = False
-    clients: Annotated[
-        int | None, typer.Option(min=1, help="Begin with so many of the roster; all otherwise.")
-    ] = None
-    limit: Annotated[
-        float, typer.Option(min=1, metavar="SECONDS", help="What a client has for an exchange.")
-    ] = 600.0
-    linger: Annotated[
-        float,
-        typer.Option(
-            min=0,
-            metavar="SECONDS",
-            help="How long a client may come late for the model, after the last round.",
-        ),
-    ] = 60.0
-
-    @property
-    def address(self) -> str:
-        """Host and port."""
-        return self.listen or f"{HOST if self.insecure else '0.0.0.0'}:{PORT}"  # noqa: S104
-
-    @property
-    def key_folder(self) -> Path:
-        """The folder of the server's keys."""
-        return self.keys or (FOLDER if self.insecure else Path("keys"))
-
-    @property
-    def admitted(self) -> Path:
-        """The folder of the clients' public keys."""
-        return self.roster or self.key_folder / "roster"
-
-    def check(self, resume: bool) -> None:
-        """Raise ``UsageError`` where options do not go together."""
-        host, _ = address(self.address)
-        if not self.insecure:
-            return
-        require_this_machine(host)
-        if self.roster is not None:
-            raise UsageError(
-                "--insecure makes a roster of its own: leave --roster out, or --insecure"
-            )
-        if self.clients is None and not resume:
-            raise UsageError(
-                "--insecure makes a key for each client: say how many with --clients N"
-            )
 
 
 @running(*_FLAGS)
@@ -161,7 +87,7 @@ def _run(opening: Opening[MethodConfig], task: str, place: Place) -> Summary:
         where = f"in {place.key_folder}, on this machine alone"
         console.print(f"keys of the server and of all clients lie {where}")
     attendance = Attendance(console, read_roster(place.admitted))
-    ends_soon = _refuse(opening, task, place, len(attendance.standings))
+    ends_soon = refuse(opening, task, place, len(attendance.standings))
     roster = _signed_roster(opening, place, console)
     resumption = (
         f"{terminal.resume_command('serve', opening.path)} --task {task} --listen {place.address}"
@@ -184,32 +110,6 @@ def _run(opening: Opening[MethodConfig], task: str, place: Place) -> Summary:
             return terminal.run_to_end(
                 experiment, folder, _HEADLINES[task], should_stop, attendance=attendance
             )
-
-
-def _refuse(opening: Opening[MethodConfig], task: str, place: Place, admitted: int) -> str:
-    """Refuse what can be refused before any client is asked.
-
-    Returns:
-        A line if the server's certificate ends soon; else an empty one.
-
-    Raises:
-        UsageError: More clients are wanted than there are, the settings fit no clients, or no
-            client would accept the server's certificate.
-    """
-    from ccfcpp.deployment.keys.certificates import check_server
-    from ccfcpp.deployment.keys.files import ServerKeys
-    from ccfcpp.deployment.server.enrolment import rehearse
-
-    if place.clients is not None and place.clients > admitted:
-        raise UsageError(
-            f"--clients {place.clients} is more than the {counted(admitted, 'client')} of the "
-            f"roster {place.admitted}: put their .pub files there, or give fewer"
-        )
-    files = ServerKeys.of(place.key_folder)
-    note = check_server(files.certificate, files.authority)
-    if not opening.goes_on:
-        rehearse(opening.config, task, place.clients or admitted)
-    return note
 
 
 def _signed_roster(
@@ -297,22 +197,6 @@ def header(experiment: DeployedExperiment, seconds: float) -> str:
     )
 
 
-def address(text: str) -> tuple[str, int]:
-    """Host and port.
-
-    Raises:
-        UsageError: The text is of another form.
-    """
-    host, colon, port = text.rpartition(":")
-    is_port = port.isascii() and port.isdigit() and int(port) < 1 << 16
-    if not (colon and is_port and _HOST.fullmatch(host)):
-        raise UsageError(
-            f"{text!r} is no HOST:PORT: give a name or an address, and a port, such as "
-            "server.example.org:9092, without https:// and without a path"
-        )
-    return host.strip("[]"), int(port)
-
-
 def _print_summary(summary: Summary) -> None:
     told, skipped = summary["counted_clients"], summary["skipped"]
     scores = terminal.score_rows(summary) if told else {}
@@ -336,12 +220,3 @@ def _missing_rows(summary: Summary) -> dict[str, str]:
     """Who has not confirmed that the model has come, and why."""
     found = [f"{name} ({reason})" for name, reason in summary["without_model"].items()]
     return {"did not get the model": "; ".join(found)} if found else {}
-
-
-def require_flower() -> None:
-    """Raise ``UsageError`` where the packages that carry messages are missing."""
-    if any(importlib.util.find_spec(name) is None for name in ("flwr", "cryptography")):
-        raise UsageError(
-            "a federation over several machines needs Flower, which is not installed: pip install "
-            "'ccfcpp[flower]'"
-        )

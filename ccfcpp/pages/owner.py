@@ -36,8 +36,7 @@ def owner_page(state: Path) -> str:
         "clusters": str(len({row["cluster"] for row in found.rows})),
         "files left out": f"{len(found.skipped):,}",
         "sent in all runs": bytes_in_words(sum(entry.bytes for entry in entries)),
-        "cost in privacy": f"ε = {cost:.3g}" if cost else "not counted",
-    }
+    } | ({"cost in privacy": f"ε = {cost:.3g}"} if cost else {})
     return TEMPLATES.get_template("owner.html").render(
         title=f"{state.resolve().stem}: its images by cluster",
         folder=state.name,
@@ -75,7 +74,9 @@ def _clusters(found: Found) -> list[dict[str, object]]:
 def _tile(found: Found, number: int) -> dict[str, str]:
     row = found.rows[number]
     picture = found.pictures.get(number)
-    facts = [f"{key} {row[key]}" for key in ("probability", "distance") if key in row]
+    facts = [
+        f"{key} {float(str(row[key])):.3g}" for key in ("probability", "distance") if key in row
+    ]
     return {
         "name": _name(row),
         "facts": ", ".join(facts),

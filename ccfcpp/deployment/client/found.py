@@ -51,7 +51,8 @@ def save_found(folder: Path, found: Tensor, rows: Sequence[Row], images: Tensor)
 
 def _save(path: Path, **arrays: Tensor) -> None:
     buffer = io.BytesIO()
-    np.savez_compressed(buffer, **{name: array.numpy() for name, array in arrays.items()})
+    content = {name: array.numpy() for name, array in arrays.items()}
+    np.savez_compressed(buffer, **content)  # type: ignore[arg-type] # names are no options
     write_whole(path, buffer.getvalue())
 
 

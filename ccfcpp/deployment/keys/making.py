@@ -26,6 +26,7 @@ from ccfcpp.core.files import write_whole
 from ccfcpp.deployment.keys.certificates import (
     Certificate,
     PrivateKey,
+    PublicKey,
     authority_certificate,
     certificate_pem,
     client_pem,
@@ -47,7 +48,6 @@ from ccfcpp.deployment.keys.files import (
     write_new,
 )
 from ccfcpp.deployment.keys.roster import (
-    PublicKey,
     SignedRoster,
     public_file,
     roster_keys,

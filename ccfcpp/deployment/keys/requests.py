@@ -15,10 +15,10 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.files import write_whole
-from ccfcpp.deployment.keys.certificates import PrivateKey, read_key
+from ccfcpp.deployment.keys.certificates import PrivateKey, PublicKey, read_key
 from ccfcpp.deployment.keys.files import PUBLIC, PUBLIC_SUFFIX, check_client_name, write_new
 from ccfcpp.deployment.keys.making import client_files, make_client
-from ccfcpp.deployment.keys.roster import PublicKey, entry_of, line_of, public_file, roster_keys
+from ccfcpp.deployment.keys.roster import entry_of, line_of, public_file, roster_keys
 
 SUFFIX = ".request"
 _TITLE = b"ccfcpp request\n"
