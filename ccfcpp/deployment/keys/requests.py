@@ -54,8 +54,8 @@ class Request:
             check_client_name(name)
             if title + b"\n" != _TITLE:
                 raise ValueError("another title")
-            _verify(key, base64.b64decode(own, validate=True), line)
-            return Request(name, key, base64.b64decode(before, validate=True))
+            _verify(key, _decoded(own), line)
+            return Request(name, key, _decoded(before))
         except (OSError, ValueError, InvalidSignature) as error:
             raise UsageError(
                 f"{file} is no request of a client: let it make one with ccfcpp keys request"
@@ -81,6 +81,14 @@ def fingerprint(key: PublicKey) -> str:
     """Return what two people can compare of a key, such as by telephone."""
     digest = hashlib.sha256(line_of("", key).encode()).hexdigest()[:20]
     return " ".join(digest[start : start + 4] for start in range(0, 20, 4))
+
+
+def _decoded(text: bytes) -> bytes:
+    """Return what a text stands for in base64, of which it is the only form."""
+    content = base64.b64decode(text, validate=True)
+    if base64.b64encode(content) != text:
+        raise ValueError("another form of base64")
+    return content
 
 
 def _signed(key: PrivateKey, line: bytes) -> bytes:
