@@ -24,6 +24,7 @@ from ccfcpp.cli.presets import presets as list_presets
 from ccfcpp.cli.report import report
 from ccfcpp.cli.reproduce import reproduce
 from ccfcpp.cli.serve import serve
+from ccfcpp.cli.status import status, stop
 from ccfcpp.cli.terminal import INTERRUPTED
 from ccfcpp.cli.theory import verify_theory
 from ccfcpp.clustering.config import ClusterConfig
@@ -140,5 +141,7 @@ _add(reproduce)
 _add(classify, ClassifyConfig)
 app.add_typer(keys, name="keys")
 app.command()(serve)
+app.command()(status)
+app.command()(stop)
 app.command()(join)
 app.command()(audit)

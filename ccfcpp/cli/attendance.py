@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from ccfcpp.core.units import named
+from ccfcpp.deployment.link.news import LEFT_OUT, News
+
 if TYPE_CHECKING:
+    from ccfcpp.cli.progress import RunProgress
+    from ccfcpp.cli.terminal import Stop
     from ccfcpp.deployment.server.transport import Standing
     from ccfcpp.engine.client import Member
 
@@ -23,18 +28,38 @@ _MOST_ROWS = 30
 
 
 class Attendance:
-    """The clients of a roster and how each fares, in lines where the console is no terminal."""
+    """The clients of a roster and how each fares, in lines where the console is no terminal.
+
+    Attributes:
+        standings: How each client fares, in words.
+        images: How many images each has that takes part.
+        wanted: For how many clients the server waits.
+        progress: How far the run is, once it has begun.
+        silent: Gives the seconds since something was heard of a client, by its name.
+    """
 
     def __init__(self, console: Console, names: Iterable[str]) -> None:
         self.console = console
         self.standings = dict.fromkeys(names, _NOT_YET)
         self.images: dict[str, int] = {}
+        self.wanted = len(self.standings)
+        self.progress: RunProgress | None = None
+        self.silent: Callable[[], Mapping[str, float]] = dict
+
+    def awaits(self, names: Iterable[str], wanted: int | None) -> str:
+        """Wait for so many of some clients, or for all; return whom, in words."""
+        self.standings = dict.fromkeys(names, _NOT_YET)
+        self.wanted = wanted or len(self.standings)
+        missing = named(self._missing)
+        return f"waiting for {self.wanted} of {len(self.standings)} clients: {missing}"
 
     def told(self, name: str, what: str) -> None:
         """A client has said what it holds, or why it cannot take part."""
         self.standings[name] = what
         if not self.console.is_terminal:
-            self.console.print(f"{name}: {what}")
+            missing = self._missing if self.news.there < self.wanted else []
+            still = f"; still missing: {named(missing)}" if missing else ""
+            self.console.print(f"{name}: {what}{still}")
 
     def begin(self, members: Iterable[Member]) -> None:
         """Those that take part are known; who comes later does not."""
@@ -47,10 +72,46 @@ class Attendance:
 
     def stands(self, member: Member, before: Standing, now: Standing) -> None:
         """How a client fares has changed."""
-        self.standings[member.name] = _WORDS[now]
+        known, self.standings[member.name] = self.standings[member.name], _WORDS[now]
         worth_a_line = {before, now} & {"away", "late"} and now != "training"
-        if worth_a_line and not self.console.is_terminal:
+        if worth_a_line and known != _WORDS[now] and not self.console.is_terminal:
             self.console.print(f"{member.name} is {_WORDS[now]}")
+
+    @property
+    def news(self) -> News:
+        """How far the server is, for its clients and its operator."""
+        if self.progress is not None:
+            return self.progress.news
+        out = sum(standing.startswith(LEFT_OUT) for standing in self.standings.values())
+        there = len(self.standings) - len(self._missing) - out
+        return News(there=there, wanted=self.wanted)
+
+    def status(self) -> dict[str, Any]:
+        """How far the server is and how each client fares, for its operator."""
+        silent = self.silent()
+        return {
+            "state": str(self.news),
+            **self.news.model_dump(),
+            "clients": [
+                {
+                    "name": name,
+                    "images": self.images.get(name),
+                    "standing": standing,
+                    "silent": silent.get(name),
+                }
+                for name, standing in self.standings.items()
+            ],
+            "remarks": list(self.progress.remarks) if self.progress else [],
+        }
+
+    def answers(self, asked: str, stop: Stop) -> dict[str, Any]:
+        """Answer the server's operator: how far it is, and how it is stopped."""
+        if asked == "status":
+            return self.status()
+        stop.ask(now=asked == "stop now")
+        if self.progress is None or asked == "stop now":
+            return {"state": "it stops at once"}
+        return {"state": f"it stops after this round ({self.news})"}
 
     def lingers(self, names: Sequence[str], seconds: float) -> None:
         """The run is over, and some clients have not got the model."""
@@ -64,6 +125,10 @@ class Attendance:
         if not self.console.is_terminal:
             return nullcontext()
         return Live(self, console=self.console, transient=True)
+
+    @property
+    def _missing(self) -> list[str]:
+        return [name for name, standing in self.standings.items() if standing == _NOT_YET]
 
     def __rich__(self) -> Table:
         table = Table("client", "images", "")

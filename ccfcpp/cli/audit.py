@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from ccfcpp.deployment.client.audit import Entry
     from ccfcpp.deployment.client.spending import Spending
 
-_DELTA = 1e-5
-
 
 def audit(
     state: Annotated[Path, typer.Argument(help="Folder of the client's state; KEY.state.")],
@@ -44,26 +42,16 @@ def _line(entry: "Entry") -> str:
 
 def _runs(entries: list["Entry"], spending: "Spending") -> list[str]:
     """Return some lines for each run, and what all of them have cost."""
-    runs: dict[str, list[Entry]] = {}
-    for entry in entries:
-        runs.setdefault(entry.run, []).append(entry)
+    from ccfcpp.deployment.client.account import DELTA, by_run, reasons, run_facts
+
     lines = []
-    for found in runs.values():
-        first, last = found[0], found[-1]
-        refused = [entry for entry in found if entry.status != "done"]
-        sent = bytes_in_words(sum(entry.bytes for entry in found))
-        noise = "none"
-        if first.privacy is not None:
-            spent = spending.epsilon(_DELTA, first.run)
-            noise = f"ε = {spent:.3g} spent, of {first.privacy:g} that the server says"
-            noise += ", with noise of the clients" if first.own_noise else ""
+    for found in by_run(entries):
+        first, facts = found[0], run_facts(found, spending)
         lines += [
-            f"{first.method} for {first.server}, {first.time} to {last.time}",
-            f"  may send: {', '.join(first.kinds)}; secure sums: "
-            f"{'yes' if first.secure_sums else 'no'}; differential privacy: {noise}",
-            f"  {len(found)} requests, {len(refused)} refused; {sent} sent",
-            *(f"  refused: {reason}" for reason in dict.fromkeys(e.reason for e in refused)),
+            f"{first.method} for {facts['server']}, {facts['from']} to {facts['to']}",
+            *(f"  {key}: {facts[key]}" for key in list(facts)[3:]),
+            *(f"  refused: {reason}" for reason in reasons(found)),
         ]
-    if total := spending.epsilon(_DELTA):
-        lines.append(f"all runs together have cost ε = {total:.3g}, δ = {_DELTA:g}")
+    if total := spending.epsilon(DELTA):
+        lines.append(f"all runs together have cost ε = {total:.3g}, δ = {DELTA:g}")
     return lines

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ccfcpp.cli.options import grouped
-from ccfcpp.cli.serve import address, require_flower
+from ccfcpp.cli.place import address, require_flower
+from ccfcpp.cli.telling import Telling
 from ccfcpp.cli.terminal import progress_console
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.sending import ALWAYS, KINDS
@@ -173,7 +174,7 @@ def _take_part(terms: Terms, server: str, key: Path, authority: Path) -> None:
         if not path.is_file():
             raise UsageError(f"{path} is missing: make keys with ccfcpp keys")
     place = terms.state or key.with_suffix(".state")
-    console = progress_console()
+    telling = Telling(progress_console())
 
     from ccfcpp.deployment.client.fleet import FleetClient
     from ccfcpp.deployment.client.run import load_for
@@ -190,10 +191,11 @@ def _take_part(terms: Terms, server: str, key: Path, authority: Path) -> None:
         place,
         rules,
         choose_device("auto"),
-        console.print,
+        telling.line,
         server,
-        Rosters(private, authority, place / "rosters", console.print),
+        Rosters(private, authority, place / "rosters", telling.line),
     )
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    console.print(f"joining {server} as {key.stem}; press Ctrl-C to leave")
-    FleetClient(server, authority, private, worker.answer, console.print).run()
+    telling.line(f"joining {server} as {key.stem}; press Ctrl-C to leave")
+    with telling.shown():
+        FleetClient(server, authority, private, worker.answer, telling).run()

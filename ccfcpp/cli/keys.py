@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from ccfcpp.cli.place import address
+from ccfcpp.core.errors import UsageError
 from ccfcpp.core.units import counted
 
 _YEAR = 365
@@ -19,6 +21,11 @@ Seal = Annotated[
         "--seal",
         help="Seal the private key under a passphrase, which is asked for when it is used.",
     ),
+]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="The client's name.")]
+OnRoster = Annotated[
+    Path | None,
+    typer.Option("--roster", help="Folder of the clients' .pub files; KEYS/roster otherwise."),
 ]
 _KEYS = Path("keys")
 
@@ -96,10 +103,7 @@ def client(
 @keys.command()
 def roster(
     out: Folder = _KEYS,
-    clients: Annotated[
-        Path | None,
-        typer.Option("--roster", help="Folder of the clients' .pub files; KEYS/roster otherwise."),
-    ] = None,
+    clients: OnRoster = None,
 ) -> None:
     """Sign who the clients are, by the authority in the same folder, for secure sums.
 
@@ -115,6 +119,110 @@ def roster(
     signed, path = make_roster(out, folder)
     typer.echo(f"{path}: {counted(len(signed.keys), 'client')}: {', '.join(signed.keys)}")
     typer.echo(f"give it to the server, beside its folder {folder.name}/")
+
+
+@keys.command()
+def kit(
+    name: Name,
+    server: Annotated[
+        str, typer.Option(metavar="HOST:PORT", help="Where the site reaches the server.")
+    ],
+    out: Annotated[Path | None, typer.Option(help="The zip; NAME.zip otherwise.")] = None,
+    folder: Annotated[
+        Path, typer.Option("--keys", help="Folder of ca.crt and of the roster.")
+    ] = _KEYS,
+) -> None:
+    """Make one file for a site: its sealed key, ca.crt, its rules, and a page on what to do.
+
+    The client is on the roster then. The passphrase of its key is asked for: tell
+    the site another way than you send the file. With ccfcpp keys request a site
+    makes its key itself, which is better where it can.
+    """
+    from ccfcpp.deployment.keys.kits import make_kit
+
+    address(server)
+    path = out or Path(f"{name}.zip")
+    passphrase = _passphrase(f"the key of {name}", seal=True)
+    assert passphrase is not None
+    public = make_kit(folder, name, server, path, passphrase)
+    typer.echo(f"{path}: for {name} alone; its README.txt says what to do")
+    typer.echo(f"{public}: for the server's roster")
+    typer.echo("tell the passphrase another way, such as by telephone")
+
+
+@keys.command()
+def request(name: Name, out: Folder = _KEYS, seal: Seal = False) -> None:
+    """Ask to be put on the roster, at a client: make a key, unless it has one, and a request.
+
+    The private key stays there. The file NAME.request goes to the server's
+    owner, who puts the client on the roster by ccfcpp keys sign.
+    """
+    from ccfcpp.deployment.keys.requests import make_request
+
+    _tell_request(*make_request(out, name, _passphrase(f"the key of {name}", seal)))
+
+
+@keys.command()
+def sign(
+    file: Annotated[Path, typer.Argument(metavar="REQUEST", help="The client's NAME.request.")],
+    out: Folder = _KEYS,
+    clients: OnRoster = None,
+) -> None:
+    """Put the client of a request on the roster, at the server.
+
+    Compare the number that is printed with the one that the client was told: only
+    then is the key the client's. For secure sums sign the roster again afterwards
+    (ccfcpp keys roster).
+    """
+    from ccfcpp.deployment.keys.requests import fingerprint, sign_request
+
+    found, path = sign_request(file, clients or out / "roster")
+    typer.echo(f"{path}: {found.name} is on the roster, with the key {fingerprint(found.key)}")
+
+
+@keys.command()
+def revoke(name: Name, out: Folder = _KEYS, clients: OnRoster = None) -> None:
+    """Take a client off the roster, at the server; a running server refuses it within seconds.
+
+    For secure sums sign the roster again afterwards (ccfcpp keys roster).
+    """
+    from ccfcpp.deployment.keys.requests import revoke as taken_off
+
+    path = taken_off(name, clients or out / "roster")
+    typer.echo(f"{name} is off the roster; its key is kept as {path}")
+
+
+@keys.command()
+def renew(
+    name: Annotated[
+        str, typer.Argument(metavar="server|NAME", help="The server, or a client by its name.")
+    ],
+    out: Folder = _KEYS,
+    days: Days = 2 * _YEAR,
+    seal: Seal = False,
+) -> None:
+    """Renew the server's certificate, beside the authority, or a client's key, at the client.
+
+    The server keeps its key: only server.crt goes to it again. A client gets a new
+    key, and a request for ccfcpp keys sign that the old key signs, too.
+    """
+    if name == "server":
+        from ccfcpp.deployment.keys.making import renew_server
+
+        if seal:
+            raise UsageError("the server keeps its key: leave --seal out")
+        files = renew_server(out, days)
+        typer.echo(f"{files.certificate}: for the server, valid until {files.ends:%Y-%m-%d}")
+        return
+    from ccfcpp.deployment.keys.requests import renew_client
+
+    _tell_request(*renew_client(out, name, _passphrase(f"the new key of {name}", seal)))
+    typer.echo(f"until then take part with {out}/clients/{name}.key.old")
+
+
+def _tell_request(path: Path, number: str) -> None:
+    typer.echo(f"{path}: give it to the server's owner, for ccfcpp keys sign")
+    typer.echo(f"and tell them the number of the key another way: {number}")
 
 
 def _passphrase(key: str, seal: bool) -> str | None:

@@ -2,9 +2,10 @@
 
 import statistics
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
@@ -14,7 +15,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.text import Text
 
 from ccfcpp.core.pace import Pace
-from ccfcpp.core.units import counted
+from ccfcpp.core.units import counted, named
+from ccfcpp.deployment.link.news import News
 from ccfcpp.engine.federation import RoundReport
 from ccfcpp.runs.paths import C
 from ccfcpp.runs.study import Study
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
 _SECONDS_BETWEEN_LINES = 5.0
 _SECONDS_TO_TELL = 3.0
 """After the first step, from which on the whole time can be told."""
-_MOST_NAMED = 20
+_MOST_REMARKS = 50
 _LONG = 20 * 60.0
 """Seconds from which on a user may want to know what is shorter."""
 _FEW_IMAGES, _SMALL_SIDE = 2000, 32
@@ -50,7 +52,9 @@ class RunProgress:
         samples: Images of all clients together.
         below: What a terminal shows below the bar.
         hint: What to say of a long run.
+        names: Names of the clients, by their numbers.
         first_step: When the first step of a round was done, and which share it was.
+        remarks: The last lines about clients that were absent or refused.
     """
 
     console: Console
@@ -59,6 +63,7 @@ class RunProgress:
     samples: int = 0
     below: RenderableType | None = None
     hint: str = ""
+    names: Mapping[int, str] = field(default_factory=dict)
     first_step: tuple[float, float] | None = None
     estimated: bool = False
     score: str = ""
@@ -77,6 +82,8 @@ class RunProgress:
         self.task = self.bar.add_task("rounds", total=self.rounds, figures="")
         self.pace = Pace(self.samples, self._moved)
         self.ends: list[float] = []
+        self.remarks: deque[str] = deque(maxlen=_MOST_REMARKS)
+        self._one: float | None = None
 
     def __enter__(self) -> Self:
         self.bar.start()
@@ -90,9 +97,10 @@ class RunProgress:
         """Show a round that has ended, and say who was absent and which updates were refused."""
         for what, clients in (("absent", report.absent), ("refused", report.refused)):
             for text, those in _by_reason(clients).items():
-                self.console.print(f"round {report.round + 1}: {_named(those)} {what}: {text}")
+                who = named([self.names.get(number, f"client {number}") for number in those])
+                self._remark(f"round {report.round + 1}: {who} {what}: {text}")
         if not report.clients:
-            self.console.print(f"round {report.round + 1}: no client took part")
+            self._remark(f"round {report.round + 1}: no client took part")
         key, name = self.headline
         if key in scores:
             self.score = f"{name} {scores[key]:.4f}"
@@ -109,6 +117,19 @@ class RunProgress:
             self.last_line = self.ends[-1]
             self.console.print(f"round {report.round + 1}/{self.rounds} {figures}")
 
+    @property
+    def news(self) -> News:
+        """How far the run is."""
+        number, share = self.pace.round, self.pace.share
+        if number >= self.rounds or (number + 1 == self.rounds and share >= 1):
+            return News(phase="ending", rounds=self.rounds)
+        left = None if self._one is None else self._one * (self.rounds - number - share)
+        return News(phase="training", round=number, rounds=self.rounds, left=left)
+
+    def _remark(self, line: str) -> None:
+        self.remarks.append(line)
+        self.console.print(line)
+
     def _moved(self) -> None:
         pace = self.pace
         self.bar.update(self.task, completed=pace.round + pace.share)
@@ -124,6 +145,7 @@ class RunProgress:
     def _estimate(self, one: float, number: int, source: str) -> None:
         """How long all of it takes, as soon as there is something to tell it from."""
         self.estimated = True
+        self._one = one
         left = self.rounds - number
         all_of_it = f"about {minutes(one * left)} min for {counted(left, 'round')}"
         self.console.print(f"{all_of_it}, by {source}")
@@ -132,8 +154,8 @@ class RunProgress:
 
     def _time_left(self, report: RoundReport) -> str:
         recent = self.ends[-10:]
-        seconds = (self.rounds - report.round - 1) * (recent[-1] - recent[0]) / (len(recent) - 1)
-        return f"{minutes(seconds)} left"
+        self._one = (recent[-1] - recent[0]) / (len(recent) - 1)
+        return f"{minutes((self.rounds - report.round - 1) * self._one)} left"
 
 
 def shorter(experiment: "AnyExperiment", begun: bool = False) -> str:
@@ -169,13 +191,6 @@ def _by_reason(clients: Mapping[int, list[str]]) -> dict[str, list[int]]:
     for client, reasons in clients.items():
         found.setdefault("; ".join(reasons), []).append(client)
     return found
-
-
-def _named(clients: list[int]) -> str:
-    if len(clients) == 1:
-        return f"client {clients[0]}"
-    more = f" and {len(clients) - _MOST_NAMED} more" if len(clients) > _MOST_NAMED else ""
-    return f"clients {', '.join(map(str, clients[:_MOST_NAMED]))}{more}"
 
 
 @contextmanager

@@ -18,7 +18,10 @@ from ccfcpp.papers.reporting import write_report
 def report(
     named: flags.Named,
     runs: Annotated[
-        list[Path], typer.Argument(metavar="RUN...", help="Folders of runs, or of studies.")
+        list[Path],
+        typer.Argument(
+            metavar="RUN...", help="Folders of runs, or of studies; or KEY.state of a client."
+        ),
     ],
     out: Annotated[
         Path | None,
@@ -29,7 +32,11 @@ def report(
     ] = None,
     json_output: AsJson = False,
 ) -> None:
-    """Show a run, several side by side, or studies joined in one, on one HTML page."""
+    """Show a run, several side by side, or studies joined in one, on one HTML page.
+
+    At a client of a federation, show its images by cluster, what was left out, and
+    what was sent: ccfcpp report KEY.state.
+    """
     from ccfcpp.runs.environment import use_processors
 
     use_processors()

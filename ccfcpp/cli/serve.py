@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import shutil
 from contextlib import ExitStack
-from dataclasses import dataclass
-from pathlib import Path
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
@@ -15,15 +12,15 @@ import typer
 from ccfcpp.cli import flags, terminal
 from ccfcpp.cli.attendance import Attendance
 from ccfcpp.cli.options import Asked, running
+from ccfcpp.cli.place import Place, address, refuse, require_flower
 from ccfcpp.cli.single import protection, size_in_words
 from ccfcpp.clustering.judged import judged_rows
 from ccfcpp.clustering.own_images import settings_over_a_network
 from ccfcpp.clustering.running import CLUSTERING
 from ccfcpp.core.config import Tree
-from ccfcpp.core.errors import UsageError
-from ccfcpp.core.units import counted
+from ccfcpp.core.units import counted, named
 from ccfcpp.data.registry import DATASETS
-from ccfcpp.deployment.keys.local import FOLDER, HOST, PORT, make_local_keys, require_this_machine
+from ccfcpp.deployment.keys.local import make_local_keys
 from ccfcpp.privacy.config import PrivacyConfig
 from ccfcpp.privacy.trust import trust_rows
 from ccfcpp.runs.paths import RunPaths
@@ -55,75 +52,6 @@ _OWN_IMAGES: Tree = {"dataset": "the clients' own images"}
 _HEADLINES = {"cluster": ("nmi", "NMI"), "classify": ("accuracy", "accuracy")}
 
 
-@dataclass(frozen=True)
-class Place:
-    """Where a server listens, and whom it admits, as the help of each option says."""
-
-    keys: Annotated[
-        Path | None,
-        typer.Option(help="Folder of server.crt, server.key and ca.crt; keys otherwise."),
-    ] = None
-    roster: Annotated[
-        Path | None, typer.Option(help="Folder of the clients' .pub files; KEYS/roster otherwise.")
-    ] = None
-    listen: Annotated[
-        str | None,
-        typer.Option(
-            metavar="HOST:PORT", help="Where clients reach the server; 0.0.0.0:9092 otherwise."
-        ),
-    ] = None
-    insecure: Annotated[
-        bool,
-        typer.Option(
-            "--insecure", help="Try it out on this machine alone: all keys are made in keys/trial."
-        ),
-    ] = False
-    clients: Annotated[
-        int | None, typer.Option(min=1, help="Begin with so many of the roster; all otherwise.")
-    ] = None
-    limit: Annotated[
-        float, typer.Option(min=1, metavar="SECONDS", help="What a client has for an exchange.")
-    ] = 600.0
-    linger: Annotated[
-        float,
-        typer.Option(
-            min=0,
-            metavar="SECONDS",
-            help="How long a client may come late for the model, after the last round.",
-        ),
-    ] = 60.0
-
-    @property
-    def address(self) -> str:
-        """Host and port."""
-        return self.listen or f"{HOST if self.insecure else '0.0.0.0'}:{PORT}"  # noqa: S104
-
-    @property
-    def key_folder(self) -> Path:
-        """The folder of the server's keys."""
-        return self.keys or (FOLDER if self.insecure else Path("keys"))
-
-    @property
-    def admitted(self) -> Path:
-        """The folder of the clients' public keys."""
-        return self.roster or self.key_folder / "roster"
-
-    def check(self, resume: bool) -> None:
-        """Raise ``UsageError`` where options do not go together."""
-        host, _ = address(self.address)
-        if not self.insecure:
-            return
-        require_this_machine(host)
-        if self.roster is not None:
-            raise UsageError(
-                "--insecure makes a roster of its own: leave --roster out, or --insecure"
-            )
-        if self.clients is None and not resume:
-            raise UsageError(
-                "--insecure makes a key for each client: say how many with --clients N"
-            )
-
-
 @running(*_FLAGS)
 def serve(
     place: Place,
@@ -150,36 +78,38 @@ def serve(
 
 def _run(opening: Opening[MethodConfig], task: str, place: Place) -> Summary:
     from ccfcpp.deployment.keys.roster import read_roster
+    from ccfcpp.deployment.server.control import controlled
     from ccfcpp.deployment.server.serving import open_server
 
-    console = terminal.progress_console()
+    console, stop = terminal.progress_console(), terminal.Stop()
     if place.insecure:
         make_local_keys(place.key_folder, place.clients or 0)
         where = f"in {place.key_folder}, on this machine alone"
         console.print(f"keys of the server and of all clients lie {where}")
     attendance = Attendance(console, read_roster(place.admitted))
+    ends_soon = refuse(opening, task, place, len(attendance.standings))
     roster = _signed_roster(opening, place, console)
     resumption = (
         f"{terminal.resume_command('serve', opening.path)} --task {task} --listen {place.address}"
     )
     resumption += " --insecure" * place.insecure
-    logs = opening.path.with_name(f"{opening.path.name}-logs")
     gone = f"stopped; go on with: {resumption}" if opening.goes_on else "stopped: no run has begun"
-    try:
-        with ExitStack() as server:
-            with terminal.at_once(gone):
-                host, port = address(place.address)
-                link, _ = server.enter_context(
-                    open_server(place.key_folder, place.admitted, host, port, logs)
-                )
-                experiment, folder = _gathered(opening, task, place, link, attendance, roster)
-            with terminal.resumable(resumption, checkpoint=folder.checkpoint) as should_stop:
-                return terminal.run_to_end(
-                    experiment, folder, _HEADLINES[task], should_stop, below=attendance
-                )
-    finally:
-        if not opening.path.exists():
-            shutil.rmtree(logs, ignore_errors=True)
+    with ExitStack() as server:
+        with terminal.at_once(gone):
+            answers = partial(attendance.answers, stop=stop)
+            room = server.enter_context(controlled(opening.path, answers))
+            host, port = address(place.address)
+            link, _ = server.enter_context(
+                open_server(place.key_folder, place.admitted, host, port, room)
+            )
+            if ends_soon:
+                console.print(ends_soon)
+            link.news, attendance.silent = lambda: attendance.news.written(), link.silent
+            experiment, folder = _gathered(opening, task, place, link, attendance, roster)
+        with terminal.resumable(resumption, checkpoint=folder.checkpoint, stop=stop) as should_stop:
+            return terminal.run_to_end(
+                experiment, folder, _HEADLINES[task], should_stop, attendance=attendance
+            )
 
 
 def _signed_roster(
@@ -215,12 +145,12 @@ def _gathered(
     saved, timeouts = RunPaths(opening.path).deployment, Timeouts(place.limit, linger=place.linger)
     if opening.goes_on and saved.exists():
         enrolment = Enrolment.load(saved)
-        there = len(enrolment.members)
-        console.print(f"{opening.path}: waiting for {least or there} of {there} clients")
-        wait_for_clients(link, enrolment, least)
+        members = [member.name for member in enrolment.members]
+        console.print(f"{opening.path}: {attendance.awaits(members, least)}")
+        with attendance.shown():
+            wait_for_clients(link, enrolment, least, attendance.told)
     else:
-        wanted = least or len(admitted)
-        console.print(f"{opening.path}: waiting for {wanted} of {len(admitted)} clients")
+        console.print(f"{opening.path}: {attendance.awaits(admitted, least)}")
         with attendance.shown():
             enrolment = enrol(
                 link, opening.config, task, admitted, least, timeouts, attendance.told, roster
@@ -267,26 +197,17 @@ def header(experiment: DeployedExperiment, seconds: float) -> str:
     )
 
 
-def address(text: str) -> tuple[str, int]:
-    """Host and port.
-
-    Raises:
-        UsageError: The text is of another form.
-    """
-    host, colon, port = text.rpartition(":")
-    if not colon or not host or not port.isdigit():
-        raise UsageError(f"{text!r} is no HOST:PORT: give one such as 0.0.0.0:9092")
-    return host.strip("[]"), int(port)
-
-
 def _print_summary(summary: Summary) -> None:
-    told, skipped = len(summary["counted_clients"]), summary["skipped"]
+    told, skipped = summary["counted_clients"], summary["skipped"]
+    scores = terminal.score_rows(summary) if told else {}
     rows = {
         "images": f"{summary['samples']:,}, with {summary['connected']} clients"
         + (f"; {counted(skipped, 'file')} left out" if skipped else ""),
         "leaves a client": ", ".join(summary["kinds"]),
-        **terminal.score_rows(summary, "no client tells"),
-        "scored by": f"{told} of {summary['connected']} clients",
+        **scores,
+        "scored by": f"the labels of {named(told)}"
+        if told
+        else "nobody: no client tells its labels",
         **missing_rows(summary),
         **judged_rows(summary),
         **trust_rows(summary),
@@ -299,12 +220,3 @@ def missing_rows(summary: Summary) -> dict[str, str]:
     """Who has not confirmed that the model has come, and why."""
     found = [f"{name} ({reason})" for name, reason in summary["without_model"].items()]
     return {"did not get the model": "; ".join(found)} if found else {}
-
-
-def require_flower() -> None:
-    """Raise ``UsageError`` where the packages that carry messages are missing."""
-    if any(importlib.util.find_spec(name) is None for name in ("flwr", "cryptography")):
-        raise UsageError(
-            "a federation over several machines needs Flower, which is not installed: pip install "
-            "'ccfcpp[flower]'"
-        )

@@ -1,16 +1,18 @@
 """What commands share: running an experiment under a progress bar, and printing."""
 
+import os
 import re
 import shlex
 import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
 import typer
-from rich.console import Console, RenderableType
+from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
@@ -19,6 +21,7 @@ from ccfcpp.core.pace import followed
 from ccfcpp.core.units import bytes_in_words, traffic_titles
 
 if TYPE_CHECKING:
+    from ccfcpp.cli.attendance import Attendance
     from ccfcpp.core.profiling import Profile
     from ccfcpp.runs.experiment import AnyExperiment
     from ccfcpp.runs.folder import RunFolder
@@ -49,8 +52,27 @@ def progress_console() -> Console:
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
+@dataclass
+class Stop:
+    """A request to stop.
+
+    Attributes:
+        asked: Whether there was one. After it, a signal stops at once.
+    """
+
+    asked: bool = False
+
+    def ask(self, now: bool = False) -> None:
+        """Ask for it from another thread, as a user does by Ctrl-C."""
+        if now or not self.asked:
+            self.asked = now
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
 @contextmanager
-def graceful_interruption(announce: Callable[[], None]) -> Iterator[Callable[[], bool]]:
+def graceful_interruption(
+    announce: Callable[[], None], stop: Stop | None = None
+) -> Iterator[Callable[[], bool]]:
     """Turn the first Ctrl-C (or SIGTERM) into a request to stop after the round that is running.
 
     A second one stops at once; checkpoints appear whole, so at most one round is lost. A request is
@@ -59,18 +81,17 @@ def graceful_interruption(announce: Callable[[], None]) -> Iterator[Callable[[],
     Yields:
         A function that says whether a stop was asked for.
     """
-    asked = False
+    stop = stop or Stop()
 
     def handle(number: int, frame: FrameType | None) -> None:
-        nonlocal asked
-        if asked:
+        if stop.asked:
             raise KeyboardInterrupt
-        asked = True
+        stop.asked = True
         announce()
 
     previous = {number: signal.signal(number, handle) for number in _SIGNALS}
     try:
-        yield lambda: asked
+        yield lambda: stop.asked
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
@@ -78,12 +99,16 @@ def graceful_interruption(announce: Callable[[], None]) -> Iterator[Callable[[],
 
 @contextmanager
 def resumable(
-    resumption: str, console: Console | None = None, checkpoint: Path | None = None
+    resumption: str,
+    console: Console | None = None,
+    checkpoint: Path | None = None,
+    stop: Stop | None = None,
 ) -> Iterator[Callable[[], bool]]:
     """Let the first Ctrl-C stop what is done here after a round; then say how to go on.
 
     Messages go to ``console``, which is that of a live display where there is one. A single run
-    goes on from its ``checkpoint``; several runs have none.
+    goes on from its ``checkpoint``; several runs have none. By ``stop`` another thread can ask for
+    it, too.
 
     Yields:
         A function that says whether a stop was asked for.
@@ -99,7 +124,7 @@ def resumable(
         )
 
     try:
-        with graceful_interruption(announce) as should_stop:
+        with graceful_interruption(announce, stop) as should_stop:
             yield should_stop
     except StoppedError:
         console.print(f"stopped; go on with: {resumption}")
@@ -140,11 +165,12 @@ def run_to_end(
     headline: tuple[str, str],
     should_stop: Callable[[], bool],
     title: str | None = None,
-    below: RenderableType | None = None,
+    attendance: "Attendance | None" = None,
 ) -> "Summary":
     """Run an experiment with progress on stderr, which shows the score ``headline`` (key and name).
 
-    The title is printed first; a terminal shows what is ``below`` the bar.
+    The title is printed first. A terminal shows the attendance of clients on other machines below
+    the bar.
 
     Raises:
         StoppedError: It was stopped.
@@ -156,7 +182,11 @@ def run_to_end(
         console.print(title)
     samples = sum(member.samples for member in experiment.members)
     hint = shorter(experiment, folder.checkpoint.exists())
-    progress = RunProgress(console, experiment.algorithm.rounds, headline, samples, below, hint)
+    names = {member.id: member.name for member in experiment.members}
+    rounds = experiment.algorithm.rounds
+    progress = RunProgress(console, rounds, headline, samples, attendance, hint, names)
+    if attendance is not None:
+        attendance.progress = progress
     with progress, followed(progress.pace):
         return experiment.run(folder, progress, should_stop)
 
@@ -225,11 +255,11 @@ def print_rows(title: str, rows: Sequence[Mapping[str, str]]) -> None:
     Console().print(table_of(title, rows))
 
 
-def score_rows(summary: "Summary", unknown: str = "") -> dict[str, str]:
+def score_rows(summary: "Summary") -> dict[str, str]:
     """The scores that a summary has."""
     scores = {"NMI": "nmi", "Kappa": "kappa", "accuracy": "accuracy", "ARI": "ari"}
     return {
-        title: unknown if summary[key] is None else f"{summary[key]:.4f}"
+        title: "" if summary[key] is None else f"{summary[key]:.4f}"
         for title, key in scores.items()
         if key in summary
     }

@@ -1,5 +1,9 @@
 """Readable forms of counts, sizes and names."""
 
+from collections.abc import Sequence
+
+_MOST_NAMED = 20
+
 
 def counted(count: int, noun: str) -> str:
     """Format a number of things."""
@@ -12,6 +16,22 @@ def bytes_in_words(count: int) -> str:
         if count >= size:
             return f"{count / size:,.1f} {unit}"
     return f"{count} bytes"
+
+
+def time_in_words(seconds: float) -> str:
+    """Format a time roughly, in the largest unit of which there are about two."""
+    for size, unit in ((3600, "hour"), (60, "minute")):
+        if seconds >= 1.5 * size:
+            return f"about {counted(round(seconds / size), unit)}"
+    return f"about {counted(max(1, round(seconds)), 'second')}"
+
+
+def named(names: Sequence[str]) -> str:
+    """List names; of very many the first ones, and how many more there are."""
+    *first, last = names[:_MOST_NAMED]
+    if len(names) > _MOST_NAMED:
+        first, last = [*first, last], f"{len(names) - _MOST_NAMED} more"
+    return f"{', '.join(first)} and {last}" if first else last
 
 
 def shown(name: str) -> str:

@@ -68,11 +68,12 @@ def holdings(run: Run) -> Drawn:
         raise CannotDrawError("the images have no labels")
     classes = [*(run.snapshot.class_names if run.snapshot else map(str, range(counts.shape[1])))]
     scale = "images of the client"
-    figure = table(counts, counts.double(), run.clients, classes, ("", "class"), scale)
+    names = [*run.clients.values()]
+    figure = table(counts, counts.double(), names, classes, ("", "class"), scale)
     rows = [
-        {"client": number, "name": name, "class": label, "images": int(counts[number, j])}
-        for number, name in enumerate(run.clients)
-        for j, label in enumerate(classes)
+        {"client": number, "name": name, "class": label, "images": int(count)}
+        for (number, name), own in zip(run.clients.items(), counts, strict=True)
+        for label, count in zip(classes, own, strict=True)
     ]
     caption = "The number of images by client (row) and class (column)."
     return Drawn("client-classes", "Clients and classes", caption, figure, rows)

@@ -78,12 +78,11 @@ def sizes(run: Run) -> Drawn:
     k, parts = run.groups_asked, run.experiment.parts
     counts = torch.stack([run.found[part].bincount(minlength=k) for part in parts])
     names = [*map(str, range(counts.shape[1]))]
-    figure = table(
-        counts, counts.double(), run.clients, names, ("", "cluster"), "images of the client"
-    )
+    scale, clients = "images of the client", [*run.clients.values()]
+    figure = table(counts, counts.double(), clients, names, ("", "cluster"), scale)
     rows = [
         {"client": number, "name": name, "cluster": int(cluster), "images": int(count)}
-        for number, name in enumerate(run.clients)
+        for number, name in run.clients.items()
         for cluster, count in zip(names, counts[number], strict=True)
     ]
     caption = "The number of images by client (row) and cluster (column)."

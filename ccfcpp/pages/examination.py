@@ -45,20 +45,23 @@ class _Known:
     """The experiment of a run, and what is known of its clients and images.
 
     Attributes:
-        clients: Name of each client.
+        clients: Name of each client, by its number.
         sizes: Number of images of each client.
         connected: Numbers of the clients that took part and hold images.
         holdings: Images by client and class, int64 of shape (clients, classes); None without
             labels.
         snapshot: Images, representations and clusters by the last checkpoint; None without one.
+        tables: What clients on other machines have reported, by their numbers: images by class and
+            cluster, int64 of shape (classes, clusters or predicted classes).
     """
 
     experiment: ClusteringExperiment | ClassificationExperiment | DeployedExperiment
-    clients: list[str]
+    clients: dict[int, str]
     sizes: list[int]
     connected: frozenset[int]
     holdings: Tensor | None
     snapshot: Snapshot | None
+    tables: Mapping[int, Tensor] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -215,7 +218,7 @@ def _opened(folder: RunFolder, config: MethodConfig, data_root: str | None) -> _
     names = {client.id: client.name for client in experiment.clients}
     return _Known(
         experiment=experiment,
-        clients=[names.get(n, f"client {n}") for n in range(len(experiment.parts))],
+        clients={n: names.get(n, f"client {n}") for n in range(len(experiment.parts))},
         sizes=list(map(len, experiment.parts)),
         connected=frozenset(names),
         holdings=_holdings(experiment),
@@ -232,11 +235,12 @@ def _told(folder: RunFolder, config: MethodConfig) -> _Known:
     tables = dict(zip(counts["client"].tolist(), counts["table"], strict=True)) if counts else {}
     return _Known(
         experiment=experiment,
-        clients=[member.name for member in members],
+        clients={member.id: member.name for member in members},
         sizes=[member.samples for member in members],
         connected=frozenset(member.id for member in experiment.members),
         holdings=_told_holdings(tables, enrolment.spec, members),
         snapshot=_told_snapshot(tables, enrolment.spec),
+        tables=tables,
     )
 
 

@@ -4,9 +4,12 @@ import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from torch import Tensor
+
 from ccfcpp.clustering.judged import judged_rows
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.units import bytes_in_words, traffic_titles
+from ccfcpp.deployment.server.experiment import DeployedExperiment, sum_of
 from ccfcpp.pages.examination import Run
 from ccfcpp.pages.runs import differences
 from ccfcpp.privacy.trust import trust_rows
@@ -101,6 +104,32 @@ def _scores_by_presence(summary: Row) -> dict[str, str]:
     }
 
 
+def scored_by(run: Run) -> Table:
+    """Table of whose labels gave which score; empty where clients have reported none.
+
+    Each client's scores are computed as if there were no other images.
+    """
+    experiment = run.experiment
+    if not isinstance(experiment, DeployedExperiment) or not run.tables:
+        return []
+    rows = {name: run.tables.get(number) for number, name in run.clients.items()}
+    rows["all together"] = sum_of(run.tables)
+    found = [(name, _scores(experiment, own)) for name, own in rows.items()]
+    columns = dict.fromkeys(column for _, own in found for column in own)
+    return [
+        {"labels of": name} | {column: own.get(column, _NONE) for column in columns}
+        for name, own in found
+    ]
+
+
+def _scores(experiment: DeployedExperiment, table: Tensor | None) -> dict[str, str]:
+    if table is None or not table.sum():
+        return {}
+    scores = experiment.scores_of(table)
+    images = {"images": f"{int(table.sum()):,}"}
+    return images | {title(key): f"{scores[key]:.4g}" for key in _RESULTS if key in scores}
+
+
 def results_table(runs: Sequence[Run]) -> Table:
     """Table of results with one row for each run."""
     of_runs = [{"run": run.label} | results(run) for run in runs]
@@ -190,4 +219,6 @@ def shown(value: object, key: str = "") -> str:
         return "yes" if value else "no"
     if isinstance(value, int) and key != "seed":
         return f"{value:,}"
+    if isinstance(value, list):
+        return ", ".join(map(str, value))
     return f"{value:g}" if isinstance(value, float) else str(value)

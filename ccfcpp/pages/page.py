@@ -13,7 +13,7 @@ from ccfcpp.pages.examination import Run
 from ccfcpp.pages.runs import slug
 from ccfcpp.pages.writing import for_page
 
-_TEMPLATES = Environment(
+TEMPLATES = Environment(
     loader=FileSystemLoader(Path(__file__).parent),
     autoescape=True,
     undefined=StrictUndefined,
@@ -27,7 +27,7 @@ def study_page(figures: Contents, svgs: Mapping[str, str], facts: Mapping[str, o
 
     It has the SVG of each figure by its name, and the facts that ``study.html`` shows.
     """
-    return _TEMPLATES.get_template("study.html").render(sections=_sections(figures, svgs), **facts)
+    return TEMPLATES.get_template("study.html").render(sections=_sections(figures, svgs), **facts)
 
 
 def page(runs: Sequence[Run], found: Contents, svgs: Mapping[str, str]) -> str:
@@ -36,7 +36,7 @@ def page(runs: Sequence[Run], found: Contents, svgs: Mapping[str, str]) -> str:
     Several runs are labelled; it has the SVG of each figure by its name.
     """
     several = len(runs) > 1
-    return _TEMPLATES.get_template("page.html").render(
+    return TEMPLATES.get_template("page.html").render(
         title=f"{len(runs)} runs side by side" if several else facts.heading(runs[0]),
         runs=[_described(run) for run in runs],
         several=several,
@@ -64,6 +64,7 @@ def _described(run: Run) -> dict[str, object]:
         "folder": run.path.resolve().name,
         "setting": facts.setting(run),
         "results": facts.results(run),
+        "scored_by": facts.scored_by(run),
         "leakage": facts.leakage_tables(run.leakage),
         "sessions": [facts.environment(session) for session in run.sessions],
         "config": (run.path / "config.yaml").read_text(),

@@ -4,7 +4,6 @@ from functools import partial
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from torch import Tensor
@@ -15,7 +14,7 @@ from ccfcpp.pages.classes import cluster_order
 from ccfcpp.pages.drawing import WIDTH, Drawn, plate, short
 from ccfcpp.pages.examination import Run
 from ccfcpp.pages.numbers import CannotDrawError, extremes
-from ccfcpp.runs.sheets import sheet
+from ccfcpp.runs.sheets import sheet, shrunk
 
 _EACH, _MOST_CLUSTERS = 8, 40
 _INCHES_A_LETTER = 0.088
@@ -108,12 +107,7 @@ def _picture(images: dict[int, Tensor], shown: dict[int, Tensor]) -> NDArray[np.
 def _small(images: Tensor, shown: dict[int, Tensor]) -> dict[int, Tensor]:
     """Scale the images that are shown to the size of a figure; they are returned by number."""
     index = torch.cat(list(shown.values()))
-    chosen = images[index]
-    scale = _LARGEST / max(chosen.shape[-2:])
-    if scale < 1:
-        size = [max(1, round(scale * side)) for side in chosen.shape[-2:]]
-        chosen = F.interpolate(chosen, size=size, mode="bilinear", antialias=True)
-    return dict(zip(index.tolist(), chosen, strict=True))
+    return dict(zip(index.tolist(), shrunk(images[index], _LARGEST), strict=True))
 
 
 def _row_name(run: Run, cluster: int) -> str:

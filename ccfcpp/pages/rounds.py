@@ -174,6 +174,7 @@ def _whole_numbers() -> MaxNLocator:
 
 STATES: Mapping[str, str | None] = {
     "took part": CATEGORIES[0],
+    "missed a part": CATEGORIES[1],
     "absent": None,
     "refused": CATEGORIES[2],
     "never there": CATEGORIES[3],
@@ -185,12 +186,12 @@ def participation(run: Run) -> Drawn:
     """Draw which clients took part in which round."""
     if not run.log:
         raise CannotDrawError("no round was run")
-    states = np.array([[_state(run, row, n) for row in run.log] for n in range(len(run.clients))])
+    states = np.array([[_state(run, row, n) for row in run.log] for n in run.clients])
     with plate(min(6.5, max(2.2, 1.2 + 0.2 * len(run.clients)))) as (figure, axes):
         inks = [to_rgba(colour or (0, 0, 0, 0)) for colour in STATES.values()]
         span = (0.5, len(run.log) + 0.5, len(run.clients) - 0.5, -0.5)
         axes.imshow(np.array(inks)[states], aspect="auto", extent=span)
-        axes.set_yticks(*thinned(run.clients))
+        axes.set_yticks(*thinned([*run.clients.values()]))
         axes.set(xlabel="round")
         axes.xaxis.set_major_locator(_whole_numbers())
         axes.spines[:].set_visible(True)
@@ -205,11 +206,12 @@ def participation(run: Run) -> Drawn:
     names = list(STATES)
     rows = [
         {"client": client, "name": name, "round": row["round"] + 1, "state": names[state]}
-        for client, name in enumerate(run.clients)
-        for row, state in zip(run.log, states[client], strict=True)
+        for (client, name), own in zip(run.clients.items(), states, strict=True)
+        for row, state in zip(run.log, own, strict=True)
     ]
     caption = (
-        "Clients (rows) by round (columns). A client whose update the server refused is marked."
+        "Clients (rows) by round (columns). Marked are those whose update the server refused, and "
+        "those that were absent from some of a round's exchanges."
     )
     return Drawn("participation", "Who took part", caption, figure, rows)
 
@@ -219,6 +221,8 @@ def _state(run: Run, row: Row, client: int) -> int:
         state = "never there"
     elif str(client) in row["refused"]:
         state = "refused"
+    elif client not in row["clients"]:
+        state = "absent"
     else:
-        state = "took part" if client in row["clients"] else "absent"
+        state = "missed a part" if str(client) in row.get("absent", {}) else "took part"
     return list(STATES).index(state)

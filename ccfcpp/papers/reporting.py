@@ -20,8 +20,10 @@ Say = Callable[[str], None]
 def report(*runs: str | Path, out: str | Path | None = None) -> Path:
     """Show a run, several side by side, or studies joined in one, on one HTML page.
 
+    The state of a client of a federation is shown as a page for its owner.
+
     Args:
-        runs: Folders of runs, or of studies.
+        runs: Folders of runs, or of studies, or the folder of one client's state.
         out: New folder of the report; that of the run or study where it is None, or a new one under
             ``reports/`` for several.
 
@@ -52,14 +54,19 @@ def write_report(
     Raises:
         UsageError: A folder is neither, or the new folder holds something.
     """
+    from ccfcpp.deployment.client.audit import is_state
     from ccfcpp.papers.study_page import is_study
 
     if not runs:
         raise UsageError("a report needs a run: give the folder of one")
     if len({run.resolve() for run in runs}) < len(runs):
         raise UsageError("a run is named twice: give each folder once")
+    if any(map(is_state, runs)) and len(runs) > 1:
+        raise UsageError("the state of a client has a page of its own: give its folder alone")
     folder = _place(runs, out)
-    if all(map(is_study, runs)):
+    if is_state(runs[0]):
+        drawn = _write_state(runs[0], folder)
+    elif all(map(is_study, runs)):
         drawn = _write_studies(runs, folder)
     else:
         drawn = _write_runs(runs, folder, data_root, say)
@@ -82,6 +89,17 @@ def _write_runs(runs: Sequence[Path], folder: Path, data_root: str | None, say: 
     drawn = contents(shown)
     _write(folder, drawn, partial(page, shown, drawn))
     return drawn
+
+
+def _write_state(state: Path, folder: Path) -> Contents:
+    from ccfcpp.core.files import write_whole
+    from ccfcpp.pages.contents import Contents
+    from ccfcpp.pages.owner import owner_page
+
+    page = owner_page(state)
+    with writable(folder):
+        write_whole(folder / "report.html", page.encode())
+    return Contents()
 
 
 def _write_studies(studies: Sequence[Path], folder: Path) -> Contents:

@@ -41,6 +41,7 @@ class RunPaths:
         self.leakage = path / "leakage.json"
         self.deployment = path / "deployment.json"
         self.study = path / "study.yaml"
+        self.server = path / "server"
 
     @classmethod
     def create(cls, path: Path, config: RunConfig) -> Self:
@@ -83,7 +84,7 @@ class RunPaths:
                     f"output folder {self.path} holds {runs}: add --resume to go on with {it}, or "
                     "give another --out"
                 )
-        refuse_full(self.path)
+        refuse_full(self.path, self.server)
 
     def refuse_deployed(self) -> None:
         """Raise ``UsageError`` where the images of a run are with clients on other machines."""
@@ -174,11 +175,11 @@ def row_of(line: str) -> Json:
     return row if isinstance(row, dict) else {}
 
 
-def refuse_full(folder: Path) -> None:
-    """Raise ``UsageError`` where a new folder is a file, or holds something."""
+def refuse_full(folder: Path, *but: Path) -> None:
+    """Raise ``UsageError`` where a new folder is a file, or holds something else than ``but``."""
     if folder.exists() and not folder.is_dir():
         raise UsageError(f"output folder {folder} is a file: give another --out")
-    if folder.exists() and set(folder.iterdir()) - set(folder.glob(TEMPORARY)):
+    if folder.exists() and set(folder.iterdir()) - set(folder.glob(TEMPORARY)) - {*but}:
         raise UsageError(f"output folder {folder} is not empty: give another --out")
 
 

@@ -3,6 +3,7 @@
 import io
 
 import torch
+import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor
 
@@ -32,6 +33,18 @@ def sheet(images: Tensor, columns: int) -> Tensor:
         place = paper[top : top + scale * height, left : left + scale * width]
         place.copy_(image.permute(1, 2, 0))  # a grey image fills all three colours
     return paper
+
+
+def shrunk(images: Tensor, largest: int) -> Tensor:
+    """Scale images down, where they are larger, to at most so many pixels a side.
+
+    Images are uint8 of shape (images, channels, height, width), and so is the result.
+    """
+    scale = largest / max(images.shape[-2:])
+    if scale >= 1:
+        return images
+    size = [max(1, round(scale * side)) for side in images.shape[-2:]]
+    return F.interpolate(images, size=size, mode="bilinear", antialias=True)
 
 
 def as_png(picture: Tensor) -> bytes:

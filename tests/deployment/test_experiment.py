@@ -26,6 +26,8 @@ from ccfcpp.deployment.server.enrolment import Enrolment, enrol, first_spec
 from ccfcpp.deployment.server.experiment import DeployedExperiment
 from ccfcpp.engine.client import Client
 from ccfcpp.engine.federation import RoundReport
+from ccfcpp.pages import facts, rounds
+from ccfcpp.pages.examination import examine
 from ccfcpp.privacy.config import PrivacyConfig
 from ccfcpp.runs.folder import RunFolder
 from ccfcpp.runs.paths import RunPaths
@@ -73,7 +75,7 @@ def test_scores_from_counts_are_those_from_the_images(method: str, tmp_path: Pat
     labels = torch.cat([client.labels for client in clients if client.labels is not None])
     expected = clustering_scores(labels.numpy(), np.concatenate(found))
     assert {name: summary[name] for name in expected} == expected
-    assert summary["counted_clients"] == [0, 1, 2]
+    assert summary["counted_clients"] == [client.name for client in clients]
     assert summary["held"] == 90
     saved = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert saved["nmi"] == summary["nmi"]
@@ -138,7 +140,8 @@ def test_who_is_late_for_the_model_gets_it_while_the_server_lingers(
     summary = run(experiment, tmp_path / "run")
     found = grid.workers[late].folder / "found.npz"
     assert summary["without_model"] == ({} if comes else {late: "its node is gone"})
-    assert summary["counted_clients"] == ([0, 1, 2] if comes else [0, 2])
+    there = [name for name in grid.workers if comes or name != late]
+    assert summary["counted_clients"] == there
     assert [names for names, _ in said] == [[late]]
     assert 0 < said[0][1] <= linger
     assert found.exists() or not comes
@@ -237,6 +240,43 @@ def test_a_report_shows_what_clients_have_told(method: str, tmp_path: Path) -> N
         counted = sum(int(row["images"]) for row in csv.DictReader(file))
     assert counted == (12 if method == "fedavg" else 90)
     assert ("client-classes" in found["figures"]) == (method == "fed-scan")
+    assert "[&#39;" not in page  # no list of Python's
+
+
+def test_a_page_says_whose_labels_gave_which_score(tmp_path: Path) -> None:
+    """The first client cannot take part, so that places and numbers differ."""
+    clients = labelled_clients(40, 30, 20, 25)
+    grid = grid_of(clients, tmp_path)
+    one, two, silent, four = grid.workers.values()
+    one.rules = Rules(smallest_count=50)
+    silent.rules = Rules(smallest_count=0)
+    config = tiny("fed-scan", {"clusters": 3, "device": "cpu"})
+    experiment = experiment_on(grid, config, least=3)
+    summary = run(experiment, tmp_path / "run")
+    enrolment = Enrolment(RUN, experiment.spec, tuple(experiment.members), 1.0)
+    enrolment.save(RunPaths(tmp_path / "run").deployment)
+    names = [clients[number].name for number in (1, 3)]
+    assert summary["counted_clients"] == names
+    examined = examine(tmp_path / "run")
+    rows = {row["labels of"]: row for row in facts.scored_by(examined)}
+    assert list(rows) == [*(client.name for client in clients[1:]), "all together"]
+    assert set(list(rows[clients[2].name].values())[1:]) == {"\N{EN DASH}"}
+    for worker, name in ((two, clients[1].name), (four, clients[3].name)):
+        found = np.load(worker.folder / "found.npz")["found"]
+        labels = next(client.labels for client in clients if client.name == name)
+        assert labels is not None
+        assert rows[name]["NMI"] == f"{clustering_scores(labels.numpy(), found)['nmi']:.4g}"
+    assert rows["all together"]["NMI"] == f"{summary['nmi']:.4g}"
+    drawn = rounds.participation(examined)
+    assert {(row["client"], row["name"]) for row in drawn.rows} == {
+        (number, clients[number].name) for number in (1, 2, 3)
+    }
+    assert {row["state"] for row in drawn.rows} == {"took part"}
+    examined.log[0]["absent"] = {"3": ["steps: no answer within 5 s"]}
+    states = {
+        (row["client"], row["round"]): row["state"] for row in rounds.participation(examined).rows
+    }
+    assert states[3, 1] == "missed a part"
 
 
 def test_a_report_before_the_end_shows_the_rounds(tmp_path: Path) -> None:

@@ -1,14 +1,17 @@
 """Clients and server through Flower's fleet calls, over TLS on this machine."""
 
 import hashlib
+import shutil
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from queue import Queue
+from socket import gaierror
 from types import SimpleNamespace
 from typing import Any
 
@@ -26,12 +29,16 @@ from flwr.supercore import date
 from flwr.supercore.protobuf.translation import PROTOBUF_REQUEST_TYPES
 from flwr.supernode.fleet_http_client import FleetHttpClient
 
+from ccfcpp.core.errors import UsageError
 from ccfcpp.core.randomness import Randomness
+from ccfcpp.deployment.client import fleet as fleet_client
 from ccfcpp.deployment.client import signing
 from ccfcpp.deployment.client.fleet import Answer, FleetClient
 from ccfcpp.deployment.keys.certificates import read_key
 from ccfcpp.deployment.keys.making import make_authority, make_client, make_server
+from ccfcpp.deployment.keys.requests import revoke
 from ccfcpp.deployment.link.flower import packet_of, payload_record, record_of
+from ccfcpp.deployment.link.news import HEADER, News
 from ccfcpp.deployment.link.packet import Packet, Undelivered
 from ccfcpp.deployment.server import fleet as server_fleet
 from ccfcpp.deployment.server import fleet_app
@@ -51,25 +58,43 @@ SECONDS = 60.0
 
 
 @dataclass
-class Place:
-    """A server, and clients in threads of this process.
+class Owner:
+    """What a client has told its owner."""
 
-    Attributes:
-        said: What each client has told its owner.
-    """
+    lines: Queue[str] = field(default_factory=Queue)
+    states: list[str] = field(default_factory=list)
+    news: list[News] = field(default_factory=list)
+
+    def line(self, text: str) -> None:
+        self.lines.put(text)
+
+    def stands(self, text: str) -> None:
+        self.states.append(text)
+
+    def heard(self, news: News) -> None:
+        self.news.append(news)
+
+    def next(self) -> str:
+        return self.lines.get(timeout=SECONDS)
+
+
+@dataclass
+class Place:
+    """A server, and clients in threads of this process."""
 
     folder: Path
     fleet: Fleet
     port: int
-    said: dict[str, Queue[str]] = field(default_factory=dict)
+    owners: dict[str, Owner] = field(default_factory=lambda: defaultdict(Owner))
+
+    def made(self, name: str, answer: Answer, keys: Path | None = None) -> FleetClient:
+        key = read_key((keys or self.folder) / "clients" / f"{name}.key")
+        where, authority = f"127.0.0.1:{self.port}", self.folder / "ca.crt"
+        return FleetClient(where, authority, key, answer, self.owners[name])
 
     @contextmanager
-    def client(self, name: str, answer: Answer, keys: Path | None = None) -> Iterator[FleetClient]:
-        lines = self.said.setdefault(name, Queue())
-        key = read_key((keys or self.folder) / "clients" / f"{name}.key")
-        client = FleetClient(
-            f"127.0.0.1:{self.port}", self.folder / "ca.crt", key, answer, lines.put
-        )
+    def client(self, name: str, answer: Answer) -> Iterator[FleetClient]:
+        client = self.made(name, answer)
         thread = threading.Thread(target=client.run, name=name)
         thread.start()
         try:
@@ -194,7 +219,8 @@ def test_a_message_of_another_form_is_refused_and_the_client_goes_on(
             ticket = here.fleet.push(node, Packet(b"x"), SECONDS)
         assert ticket is not None
         assert here.answered(ticket) == Packet(b"")
-        assert here.said["clinic-1"].get(timeout=SECONDS).startswith("a message was refused")
+        lines = iter(here.owners["clinic-1"].next, "")
+        assert any(line.startswith("a message was refused") for line in lines)
         assert here.answered(here.asked("clinic-1", Packet(b"x"))) == Packet(b"{}x")
 
 
@@ -283,13 +309,18 @@ def test_a_client_waits_for_its_server(folder: Path, tmp_path: Path) -> None:
     """It is there before the server, and stays when the server is started again."""
     with opened(folder, tmp_path / "1") as place:
         port = place.port
-    place.said["clinic-1"] = Queue()
+    owner = place.owners["clinic-1"]
     with place.client("clinic-1", echo):
-        assert "cannot be reached" in place.said["clinic-1"].get(timeout=SECONDS)
+        assert owner.next().startswith("nobody listens there")
         for number in "23":
             with opened(folder, tmp_path / number, port) as again:
                 assert again.answered(again.asked("clinic-1", Packet(b"x"))) == Packet(b"{}x")
-            place.fleet = again.fleet
+                # The end of a run is no fault, and what is refused later is not told.
+                assert owner.next() == f"{'re' * (number == '3')}connected to 127.0.0.1:{port}"
+            assert (
+                owner.next() == "the server has ended its run; this client waits for its next one"
+            )
+    assert owner.states[:2] == ["resolving 127.0.0.1", f"connecting to 127.0.0.1:{port}"]
 
 
 def test_a_clock_that_is_wrong_does_not_keep_a_client_out(
@@ -359,24 +390,108 @@ def test_behind_the_gate_there_is_nothing_else(here: Place) -> None:
     assert set(modes) == {0o700}
 
 
-def test_a_key_that_is_not_in_the_roster_is_told_so(here: Place, tmp_path: Path) -> None:
-    make_authority(tmp_path, 2)
+def test_a_key_that_is_not_on_the_roster_is_refused(here: Place, tmp_path: Path) -> None:
     make_client(tmp_path, "clinic-4")
-    with here.client("clinic-4", echo, tmp_path):
-        line = here.said["clinic-4"].get(timeout=SECONDS)
-        assert line.startswith("the server does not know the key")
-    assert here.said["clinic-4"].empty()  # once
+    with pytest.raises(UsageError, match="the server does not know this key"):
+        here.made("clinic-4", echo, tmp_path).run()
 
 
-def test_a_server_of_another_authority_is_told(here: Place, tmp_path: Path) -> None:
+def test_a_key_that_is_in_use_may_come_free(here: Place) -> None:
+    """It is no stranger's: its client may have been killed, and started again."""
+    with here.client("clinic-1", echo):
+        here.node("clinic-1")
+        with Place(here.folder, here.fleet, here.port).client("clinic-1", echo) as second:
+            assert second.tells.next().startswith("the key is in use")  # type: ignore[attr-defined]
+
+
+def test_who_is_taken_off_the_roster_is_refused_from_then_on(folder: Path, tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    shutil.copytree(folder, keys)
+    with opened(keys, tmp_path / "logs") as place:
+        owner = place.owners["clinic-1"]
+        with place.client("clinic-1", echo), place.client("clinic-2", echo):
+            assert place.answered(place.asked("clinic-1", Packet(b"x"))) == Packet(b"{}x")
+            revoke("clinic-1", keys / "roster")
+            place.fleet.beat()
+            assert owner.next().startswith("connected")
+            assert owner.next().startswith("connection lost: the server ")
+            assert place.answered(place.asked("clinic-2", Packet(b"x"))) == Packet(b"{}x")
+            assert set(place.fleet.online()) == {"clinic-2"}
+        with pytest.raises(UsageError, match="the server does not know this key"):
+            place.made("clinic-1", echo).run()
+
+
+def test_a_roster_that_cannot_be_read_revokes_nobody(folder: Path, tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    shutil.copytree(folder, keys)
+    with opened(keys, tmp_path / "logs") as place, place.client("clinic-1", echo):
+        place.node("clinic-1")
+        (keys / "roster").rename(tmp_path / "elsewhere")
+        place.fleet.beat()
+        assert place.answered(place.asked("clinic-1", Packet(b"x"))) == Packet(b"{}x")
+
+
+def test_a_server_of_another_authority_is_refused(here: Place, tmp_path: Path) -> None:
     make_authority(tmp_path, 2)
     make_client(tmp_path, "clinic-1")
-    with Place(tmp_path, here.fleet, here.port).client("clinic-1", echo):
-        pass
-    other = Place(tmp_path, here.fleet, here.port)
-    with other.client("clinic-1", echo):
-        line = other.said["clinic-1"].get(timeout=SECONDS)
-        assert line.startswith("the server's certificate is not of this authority")
+    with pytest.raises(UsageError, match="the server's certificate is not of this authority"):
+        Place(tmp_path, here.fleet, here.port).made("clinic-1", echo).run()
+
+
+@pytest.mark.parametrize(
+    ("error", "text", "final"),
+    [
+        (gaierror(-2, "Name or service not known"), "there is no host of this name", True),
+        (gaierror(-3, "Temporary failure in name resolution"), "cannot be reached", False),
+        (ConnectionRefusedError(111, "Connection refused"), "nobody listens there", False),
+        (OSError("[SSL: WRONG_VERSION_NUMBER]"), "is no ccfcpp serve", True),
+        (OSError("certificate is not valid for 'x'"), "is for another name", True),
+        (OSError("CERTIFICATE_VERIFY_FAILED: certificate has expired"), "has expired", True),
+    ],
+)
+def test_what_only_somebody_can_change_is_final(error: Exception, text: str, final: bool) -> None:
+    found = fleet_client.reason(error)
+    assert text in found.text
+    assert found.final is final
+
+
+def test_a_name_that_nobody_has_ends_the_client(
+    here: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unknown(*asked: object, **more: object) -> None:
+        raise gaierror(-2, "Name or service not known")
+
+    client = here.made("clinic-1", echo)
+    monkeypatch.setattr("socket.getaddrinfo", unknown)
+    with pytest.raises(UsageError, match="there is no host of this name"):
+        client.run()
+
+
+# --- how far the server is ------------------------------------------------------------------------
+
+
+def test_clients_alone_hear_how_far_the_server_is(
+    here: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = [News(there=1, wanted=3), News(phase="training", round=3, rounds=9, left=170.0)]
+    monkeypatch.setattr(here.fleet, "news", lambda: told[0].written())
+    owner = here.owners["clinic-2"]
+    with here.client("clinic-2", echo):
+        until(lambda: owner.news[-1:] == [told[0]] or None)
+        told.pop(0)
+        until(lambda: owner.news[-1:] == [told[0]] or None)
+        assert 0 <= here.fleet.silent()["clinic-2"] < SECONDS
+    assert str(owner.news[-1]) == "training round 4 of 9, about 3 minutes left"
+    with httpx.Client(base_url=f"https://127.0.0.1:{here.port}", verify=trusting(here.folder)) as c:
+        for path in OPEN.values():
+            assert not c.post(path, headers={"content-type": "application/protobuf"}).headers.get(
+                HEADER
+            )
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"phase": "x"}', '{"left": -1}', "1" * 10**6])
+def test_news_of_another_form_are_none(text: str) -> None:
+    assert News.read(text) is None
 
 
 def test_what_a_client_calls_has_no_code(

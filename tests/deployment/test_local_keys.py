@@ -24,7 +24,7 @@ from tests.support.processes import Processes, bounded
     [
         (["serve", "--clients", 2, "--listen", "0.0.0.0:9092"], "0.0.0.0 is not its own address"),
         (["serve", "--clients", 2, "--listen", "[::]:9092"], ":: is not its own address"),
-        (["serve"], "say how many with --clients N"),
+        (["serve", "--clusters", 3], "say how many with --clients N"),
         (["serve", "--clients", 2, "--roster", "keys/roster"], "leave --roster out"),
         (["join", "--data", ".", "--server", "10.0.0.1:9092"], "10.0.0.1 is not its own address"),
         (["join", "--data", "."], "there are no keys in keys/trial"),
@@ -111,13 +111,13 @@ def test_a_server_that_waits_for_clients_ends_at_once(
 ) -> None:
     """Nothing has begun that could be gone on with, and nothing of it is left."""
     with bounded(Processes(tmp_path)) as here:
-        where = "--listen", f"127.0.0.1:{here.port}", "--insecure", "--clients", 2
+        where = "--listen", f"127.0.0.1:{here.port}", "--insecure", "--clients", 2, "--clusters", 3
         server = here.start("serve", "ccfcpp", "serve", *where, "--out", here.out, at=tmp_path)
         here.wait_for("waiting for 2 of 2 clients")
         server.send_signal(number)
         assert server.wait(30) == 130
-        said = here.said("serve").partition("waiting for 2 of 2 clients")[2]
-        assert said.strip() == "stopped: no run has begun"
+        said = here.said("serve").partition("waiting for 2 of 2 clients: ")[2]
+        assert said == "client-1 and client-2 stopped: no run has begun"
     assert {path.name for path in tmp_path.iterdir()} == {"keys", "serve.log"}
 
 
@@ -127,7 +127,7 @@ def test_a_start_that_fails_leaves_no_folder(
     monkeypatch.chdir(tmp_path)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         where = f"127.0.0.1:{taken.getsockname()[1]}"
-        words = "--insecure", "--clients", 2, "--listen", where, "--out", "run"
+        words = "--insecure", "--clients", 2, "--clusters", 3, "--listen", where, "--out", "run"
         result = ccfcpp("serve", *words)
     assert result.code == 2
     assert "cannot listen on port" in result.stderr

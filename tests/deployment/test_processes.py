@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.command import assigned
+from tests.support.command import assigned, ccfcpp, succeeded
 
 pytest.importorskip("flwr")
 
@@ -90,6 +90,38 @@ def test_a_server_that_is_killed_goes_on_with_the_same_bits(tmp_path: Path) -> N
         assert [found["clients"] for found in here.rounds()] == [[0, 1, 2]] * 4
         assert summary["refused_updates"] == 0
         assert_as_in_one_process(here)
+
+
+def test_a_server_that_is_told_to_stop_goes_on_later(tmp_path: Path) -> None:
+    with place(tmp_path, "a", "b") as here:
+        words = "--limit", 200, "--task", "classify"
+        server = here.serve(*SCAFFOLD, *rounds(30), *words)
+        assert "a not there yet" in table(succeeded("status", here.out).stdout)
+        here.join("a", fault="slow")
+        here.join("b")
+        here.wait_for("training round 2 of 30", "b")
+        assert "b 32 at work now" in table(succeeded("status", here.out).stdout)
+        assert "it stops after this round" in succeeded("stop", here.out).stdout
+        assert server.wait(60) == 130
+        done = len(here.rounds())
+        assert 1 < done < 30
+        assert ccfcpp("status", here.out).code == 2
+        here.wait_for("the server has ended its run", "b")
+        server = here.serve("--resume", *words)
+        here.wait_for("reconnected to", "b")
+        here.wait_for_round(done + 1)
+        assert "it stops at once" in succeeded("stop", here.out, "--now").stdout
+        assert server.wait(60) == 130
+        here.serve("--resume", *words)
+        here.end()
+        assert [found["clients"] for found in here.rounds()] == [[0, 1]] * 30
+        assert_as_in_one_process(here)
+        here.wait_for("done: the run is over", "b")
+
+
+def table(said: str) -> str:
+    """A table's words, without its lines."""
+    return " ".join(said.replace("\N{BOX DRAWINGS LIGHT VERTICAL}", " ").split())
 
 
 # --- time ----------------------------------------------------------------------------------------
@@ -179,6 +211,6 @@ def test_a_deployed_run_has_the_bits_of_one_process(system: str, three: Place) -
     three.serve("--task", task, *SHARED, *assigned(f"method={method}", *settings), "--limit", 200)
     summary = three.end(600)
     assert all(found["clients"] == [0, 1, 2] for found in three.rounds())
-    assert summary["counted_clients"] == [0, 1, 2]
+    assert summary["counted_clients"] == ["a", "b", "c"]
     assert summary["refused_updates"] == 0
     assert_as_in_one_process(three)

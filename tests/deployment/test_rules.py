@@ -211,7 +211,7 @@ def test_the_owner_can_read_what_was_asked_and_sent(tmp_path: Path) -> None:
     assert refused[0].bytes == 0
     result = ccfcpp("audit", worker.folder)
     assert result.code == 0
-    assert f"{len(entries)} requests, {len(refused)} refused" in result.stdout
+    assert f"requests: {len(entries)}, {len(refused)} of them refused" in result.stdout
     assert "refused: its owner allows secure sums alone" in result.stdout
     assert len(ccfcpp("audit", worker.folder, "--each").stdout.splitlines()) == len(entries)
     lines = ccfcpp("audit", worker.folder, "--json").stdout.splitlines()

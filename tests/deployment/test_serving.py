@@ -16,6 +16,7 @@ from ccfcpp.clustering.methods import METHODS
 from ccfcpp.clustering.scan.config import ScanConfig
 from ccfcpp.core.config_layers import resolve
 from ccfcpp.deployment.link.run_spec import RunSpec
+from ccfcpp.deployment.server.enrolment import rehearse
 from ccfcpp.engine.client import Member
 from ccfcpp.runs.given import Given
 from ccfcpp.runs.pipeline import Opening
@@ -105,7 +106,8 @@ def test_elsewhere_each_change_that_matters_is_a_line() -> None:
         shown.stands(MEMBERS[0], before, now)  # type: ignore[arg-type]
     shown.stands(MEMBERS[0], "late", "waiting")
     assert printed(shown).splitlines() == [
-        "ward-a: 1,200 images", "ward-a is there", "ward-a is late", "ward-a is there"
+        "ward-a: 1,200 images; still missing: ward-b",
+        "ward-a is there", "ward-a is late", "ward-a is there",
     ]  # fmt: skip
 
 
@@ -135,6 +137,7 @@ def test_many_clients_fit_a_terminal() -> None:
         (["--method", "fedavg"], "--method fedavg is refused"),
         (["--task", "classify", "--clusters", 3], "clusters"),
         (["--listen", "9092"], "HOST:PORT"),
+        (["--listen", "0.0.0.0:90920"], "HOST:PORT"),
     ],
 )
 def test_settings_without_effect_are_refused(
@@ -144,3 +147,40 @@ def test_settings_without_effect_are_refused(
     assert result.code == 2
     assert complaint in result.stderr
     assert result.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        ([], "clusters is not given: give --clusters"),
+        (["--clusters", 3, "--secure-sums", "--method", "k-fed"], "--secure-sums: in k-fed's"),
+        (["--clusters", 3, "--set", "defence.rule=multi-krum"], "defence.rule"),
+        (["--clusters", 3, "--clients", 9], "--clients 9 is more than the 2 clients of the roster"),
+        (
+            ["--clusters", 3, "--method", "feddp-kmeans", "--set", "feddp.server=nothere/"],
+            "nothere",
+        ),
+        (
+            ["--clusters", 3, "--privacy", "client", "--set", "privacy.epsilon=1e-9"],
+            "allows no run",
+        ),
+        (["--task", "classify", "--secure-sums", "--method", "fednova"], "--secure-sums"),
+    ],
+)
+def test_what_fits_no_clients_is_refused_before_any_is_asked(
+    arguments: list[object], complaint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("flwr")
+    from ccfcpp.deployment.keys.local import make_local_keys
+
+    monkeypatch.chdir(tmp_path)
+    make_local_keys(tmp_path / "keys", 2)
+    result = ccfcpp("serve", *arguments, "--listen", "127.0.0.1:0", "--out", "runs/x")
+    assert result.code == 2, result.stderr
+    assert complaint in result.stderr
+    assert {path.name for path in tmp_path.iterdir()} == {"keys"}
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_what_fits_some_clients_is_not_refused(method: str) -> None:
+    rehearse(tiny(method, {"clusters": 3, "device": "cpu"}), "cluster", clients=2)

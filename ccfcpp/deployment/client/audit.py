@@ -11,6 +11,11 @@ from ccfcpp.core.errors import UsageError
 FILE = "audit.jsonl"
 
 
+def is_state(folder: Path) -> bool:
+    """Return whether a folder is that of a client's state."""
+    return (folder / FILE).is_file()
+
+
 @dataclass(frozen=True)
 class Entry:
     """A request of the server, and its answer.

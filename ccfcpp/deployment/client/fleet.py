@@ -7,12 +7,13 @@ each packet to the resident worker in this process. There is nothing that it cou
 for no bundle.
 """
 
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 import httpx
 from flwr.app import Message
@@ -37,12 +38,15 @@ from flwr.supercore.inflatable.inflatable_object import (
     get_object_tree,
     iterate_object_tree,
 )
+from flwr.supercore.protobuf.client import ProtobufCall, ProtobufRequestContext
 from flwr.supernode.fleet_http_client import FleetHttpClient
 
+from ccfcpp.core.errors import UsageError
 from ccfcpp.deployment.client.signing import Signing
 from ccfcpp.deployment.keys.certificates import PrivateKey
 from ccfcpp.deployment.link.flower import packet_from, payload_record, record_of
 from ccfcpp.deployment.link.messages import printable
+from ccfcpp.deployment.link.news import HEADER, STRANGER, News
 from ccfcpp.deployment.link.packet import MOST_BYTES, MOST_PARTS, Packet
 
 Asked = TypeVar("Asked")
@@ -57,18 +61,74 @@ _PATIENCE = 20.0
 """Seconds for which a call is repeated that does no harm when it is made twice."""
 _AVAILABLE = 60.0
 """Seconds that the parts of a message have to arrive at the server."""
+_CLOSES = "the server closes"
+"""What the gate answers at the end of a run."""
+
+
+class Reason(NamedTuple):
+    """Why the server cannot be reached.
+
+    Attributes:
+        text: For the owner of the client, with the remedy.
+        final: Whether only somebody can change it, so that it is refused at the start.
+    """
+
+    text: str
+    final: bool = False
+
+
 _REASONS = {
-    "2004": "the server does not know the key, or the key is in use: give its .pub file to the "
-    "server's owner for the roster (after a crash a key is in use for half a minute)",
-    "the server closes": "the server has ended its run",
-    "not valid for": "the server's certificate is for another name: give --server as the "
-    "certificate has it",
-    "CERTIFICATE_VERIFY_FAILED": "the server's certificate is not of this authority: ask the "
-    "server's owner for its ca.crt (--authority)",
+    STRANGER: Reason(
+        "the server does not know this key: give its .pub file to the server's owner for the "
+        "roster, or give the right --key",
+        final=True,
+    ),
+    "2004": Reason(
+        "the key is in use: end the other ccfcpp join (after a crash a key is in use for half a "
+        "minute)"
+    ),
+    _CLOSES: Reason("the server has ended its run"),
+    "Name or service not known": Reason(
+        "there is no host of this name: give --server as the server's certificate has it",
+        final=True,
+    ),
+    "Connection refused": Reason(
+        "nobody listens there: the server is not running, or --server has another port"
+    ),
+    "WRONG_VERSION_NUMBER": Reason(
+        "what listens there is no ccfcpp serve: give the --server that its owner names", final=True
+    ),
+    "not valid for": Reason(
+        "the server's certificate is for another name: give --server as the certificate has it",
+        final=True,
+    ),
+    "certificate has expired": Reason(
+        "the server's certificate has expired, or the clock here is wrong: let the server's owner "
+        "run ccfcpp keys renew",
+        final=True,
+    ),
+    "CERTIFICATE_VERIFY_FAILED": Reason(
+        "the server's certificate is not of this authority: ask the server's owner for its ca.crt "
+        "(--authority)",
+        final=True,
+    ),
 }
 """What stands in an error, and the reason for it."""
 
 Answer = Callable[[Packet], Packet]
+
+
+class Tells(Protocol):
+    """What tells an owner how the client fares."""
+
+    def line(self, text: str) -> None:
+        """Tell something that stays."""
+
+    def stands(self, text: str) -> None:
+        """Tell the state of the client, until there is another."""
+
+    def heard(self, news: News) -> None:
+        """Tell how far the server is."""
 
 
 class FleetClient:
@@ -79,40 +139,59 @@ class FleetClient:
         authority: File of the certificate of the server's authority.
         key: The client's private key.
         answer: Does what a packet asks for; it raises no error.
-        say: Tells the owner something.
+        tells: Tells the owner.
     """
 
     def __init__(
-        self,
-        server: str,
-        authority: Path,
-        key: PrivateKey,
-        answer: Answer,
-        say: Callable[[str], None],
+        self, server: str, authority: Path, key: PrivateKey, answer: Answer, tells: Tells
     ) -> None:
         self.server = server
         self.answer = answer
-        self.say = say
+        self.tells = tells
         self._authority = authority
         self._signing = Signing(key)
         self._node: Node | None = None
         self._over = threading.Event()
 
     def run(self) -> None:
-        """Take part until ``stop``; a connection that is lost is made anew."""
-        said, pause = "", _PAUSE
+        """Take part until ``stop``; a connection that is lost is made anew.
+
+        Raises:
+            UsageError: Before the first connection: it is refused, and that would not change.
+        """
+        known, lost, pause = False, "", _PAUSE
         while not self._over.is_set():
             try:
+                self._look_up(told=not lost)
                 with self._place() as calls:
-                    said, pause = "", _PAUSE
+                    self.tells.line(f"{'re' * known}connected to {self.server}")
+                    known, lost, pause = True, "", _PAUSE
                     self._take_part(calls)
             except Exception as error:  # Bytes of others can make Flower's readers fail in any way.
-                line = f"{reason(error)}; it is tried again"
-                if line != said:
-                    self.say(line)
-                said = line
+                found = reason(error)
+                if found.final and not known:
+                    raise UsageError(f"{self.server}: {found.text}") from error
+                if lost != found.text and lost != _REASONS[_CLOSES].text:
+                    self._tell_lost(found, first=known and not lost)
+                    lost = found.text
                 self._over.wait(pause)
                 pause = min(2 * pause, _MOST_PAUSE)
+
+    def _look_up(self, told: bool) -> None:
+        """Look up the server's name, which takes long where the network is wrong."""
+        host, _, port = self.server.rpartition(":")
+        if told:
+            self.tells.stands(f"resolving {host}")
+        socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)
+        if told:
+            self.tells.stands(f"connecting to {self.server}")
+
+    def _tell_lost(self, found: Reason, first: bool) -> None:
+        """Tell once why there is no connection; the end of a run is no fault."""
+        if found == _REASONS[_CLOSES]:
+            self.tells.line(f"{found.text}; this client waits for its next one")
+        else:
+            self.tells.line(f"{'connection lost: ' * first}{found.text}; it is tried again")
 
     def stop(self) -> None:
         """Leave after the call that is under way."""
@@ -122,7 +201,7 @@ class FleetClient:
     def _place(self) -> Iterator["_Calls"]:
         """Be online within the context."""
         with FleetHttpClient.from_server_address(
-            self.server, False, str(self._authority), interceptors=[self._signing]
+            self.server, False, str(self._authority), interceptors=[self._signing, self]
         ) as client:
             # After a connection was lost the server still counts this client as online.
             self._leave(client)
@@ -139,6 +218,14 @@ class FleetClient:
                 gone.set()
                 beating.join()
                 self._leave(client)
+
+    def intercept(self, context: ProtobufRequestContext, call_next: ProtobufCall) -> httpx.Response:
+        """Read how far the server is, beside its answer to a call."""
+        answer = call_next(context)
+        news = News.read(answer.headers.get(HEADER, ""))
+        if news is not None and self._node is not None:
+            self.tells.heard(news)
+        return answer
 
     def _leave(self, client: FleetHttpClient) -> None:
         if self._node is not None:
@@ -157,7 +244,7 @@ class FleetClient:
         began = time.monotonic()
         packet = calls.packet_in(message, tree)
         if packet is None:
-            self.say("a message was refused: it is of another form")
+            self.tells.line("a message was refused: it is of another form")
         answer = Packet(b"") if packet is None else self.answer(packet)
         record = record_of(answer.header, payload_record(answer.payload))
         # What is fetched has no identity of its own: the envelope that was pulled has.
@@ -269,10 +356,11 @@ def _beat(client: FleetHttpClient, node: Node, gone: threading.Event) -> None:
             client.SendNodeHeartbeat(request)
 
 
-def reason(error: Exception) -> str:
-    """Return why the server cannot be reached, for the owner of the client."""
+def reason(error: Exception) -> Reason:
+    """Return why the server cannot be reached."""
     text, kind = str(error), type(error).__name__
     if isinstance(error, httpx.HTTPStatusError):
-        text, kind = error.response.text.strip(), str(error.response.status_code)
+        answer = error.response
+        text, kind = f"{answer.headers.get(HEADER, '')} {answer.text}", str(answer.status_code)
     found = (why for sign, why in _REASONS.items() if sign in text)
-    return next(found, f"the server cannot be reached ({kind}: {printable(text)})")
+    return next(found, Reason(f"the server cannot be reached ({kind}: {printable(text)})"))

@@ -17,8 +17,8 @@ from cryptography.hazmat.primitives.asymmetric.utils import (
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.files import write_whole
 from ccfcpp.deployment.client.rules import NO_ROSTER, ForbiddenError
-from ccfcpp.deployment.keys.certificates import PrivateKey, read_certificate
-from ccfcpp.deployment.keys.roster import PublicKey, SignedRoster
+from ccfcpp.deployment.keys.certificates import PrivateKey, PublicKey, read_certificate
+from ccfcpp.deployment.keys.roster import SignedRoster
 from ccfcpp.deployment.link.run_spec import RunSpec
 from ccfcpp.engine.exchange import RefusedUpdateError
 from ccfcpp.privacy.sums.identity import SIGNATURE_BYTES, Before, Floor, Guard

@@ -1,6 +1,5 @@
 """The worker of a client: it holds images and does the work that a server asks for."""
 
-import io
 import time
 import traceback
 from collections.abc import Callable
@@ -9,19 +8,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
 import torch
-from torch import Tensor
 
 from ccfcpp.clustering.setup import AnyData
 from ccfcpp.core.errors import UsageError
-from ccfcpp.core.files import write_whole
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.core.sending import Kind
 from ccfcpp.core.units import bytes_in_words
 from ccfcpp.data import ImageData
 from ccfcpp.data.reading import in_words
 from ccfcpp.deployment.client.audit import AuditLog, Entry
+from ccfcpp.deployment.client.found import save_found
 from ccfcpp.deployment.client.memory_store import LostMemoryError, MemoryStore
 from ccfcpp.deployment.client.rules import NO_ROSTER, ForbiddenError, Rules
 from ccfcpp.deployment.client.run import FOUND, ClientRun, make_client_run
@@ -194,9 +191,13 @@ class Worker:
         update, remembers = self._update(active, work, request, message)
         sent = serialize(update)
         if request.exchange == COUNTS:
-            self._save_found(active, message, active.client.scratch.pop(FOUND))
+            found = active.client.scratch.pop(FOUND)
+            rows = active.run.table(message, active.client, found)
+            save_found(self.folder, found, rows, active.run.images)
             active.run.save_model(message, self.folder)
-        else:
+            if request.round >= active.run.algorithm.rounds:
+                self.say(self._done(request.spec))
+        elif request.round < active.run.algorithm.rounds:
             if self.tally.of != (request.run, request.round):
                 self.tally = Tally((request.run, request.round))
             self.tally.names.append(request.exchange)
@@ -205,6 +206,15 @@ class Worker:
             if request.last:
                 self.say(self.tally.line())
         return Response(nonce=request.nonce, remembers=remembers), sent
+
+    def _done(self, spec: RunSpec) -> str:
+        """Return what the owner has at the end of a run."""
+        if spec.command == "classify":
+            return "done: the run is over"
+        return (
+            f"done: the model lies in {self.folder}; to look at the clusters: ccfcpp report "
+            f"{self.folder}"
+        )
 
     def _spend(self, request: Request, work: ClientWork[object, object]) -> None:
         """Count the part of a sum that a request asks for, before there is one."""
@@ -265,15 +275,6 @@ class Worker:
             for line in in_words(data, str(self.folder / "skipped.csv")):
                 self.say(line)
         return data
-
-    def _save_found(self, active: "_ActiveRun", model: object, found: Tensor) -> None:
-        """Save the assignments of the client's images, which stay with their owner."""
-        buffer = io.BytesIO()
-        np.savez_compressed(buffer, found=found.numpy())
-        self.folder.mkdir(parents=True, exist_ok=True)
-        write_whole(self.folder / "found.npz", buffer.getvalue())
-        if rows := active.run.table(model, active.client, found):
-            RunPaths(self.folder).write_table("clusters", rows)
 
 
 @dataclass

@@ -17,7 +17,7 @@ from ccfcpp.deployment.keys.passphrases import passphrase_of
 
 try:
     from cryptography import x509
-    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
     from cryptography.hazmat.primitives import hashes
     from cryptography.hazmat.primitives.asymmetric import ec
     from cryptography.hazmat.primitives.serialization import (
@@ -25,7 +25,6 @@ try:
         Encoding,
         NoEncryption,
         PrivateFormat,
-        PublicFormat,
         load_pem_private_key,
         load_ssh_private_key,
     )
@@ -38,6 +37,7 @@ except ImportError as error:
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Certificate = x509.Certificate
 PrivateKey = ec.EllipticCurvePrivateKey
+PublicKey = ec.EllipticCurvePublicKey
 
 _LABEL = re.compile(r"[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?")
 _LONGEST_HOST = 253
@@ -47,6 +47,8 @@ _SERVER = x509.Name.from_rfc4514_string("CN=ccfcpp server")
 _SEALED, _OPENSSH = b"-----BEGIN ENCRYPTED PRIVATE KEY-----", b"-----BEGIN OPENSSH PRIVATE KEY-----"
 _CLOCK_SKEW = timedelta(hours=1)
 """Certificates are valid from so long ago, since a client's clock may be behind."""
+_SOON = timedelta(days=14)
+"""Before its end the owner of a certificate is told."""
 _USAGES = (
     *("digital_signature", "content_commitment", "key_encipherment", "data_encipherment"),
     *("key_agreement", "key_cert_sign", "crl_sign", "encipher_only", "decipher_only"),
@@ -84,21 +86,26 @@ def private_pem(key: PrivateKey, passphrase: str | None) -> bytes:
     return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, sealing)
 
 
+def certificate_pem(certificate: Certificate) -> bytes:
+    """Return a certificate as TLS servers and clients read it."""
+    return certificate.public_bytes(Encoding.PEM)
+
+
 def pem_pair(
     key: PrivateKey, certificate: Certificate, passphrase: str | None = None
 ) -> tuple[bytes, bytes]:
     """Return a private key and its certificate, as TLS servers read them."""
-    return private_pem(key, passphrase), certificate.public_bytes(Encoding.PEM)
+    return private_pem(key, passphrase), certificate_pem(certificate)
 
 
-def openssh_pair(key: PrivateKey, passphrase: str | None = None) -> tuple[bytes, bytes]:
-    """Return a private key and its public key in OpenSSH's format, the only one Flower reads.
+def client_pem(key: PrivateKey, passphrase: str | None = None) -> bytes:
+    """Return a client's private key in OpenSSH's format, the only one that Flower reads.
 
-    A private key that is sealed is PKCS #8: OpenSSH's format would need another package for that.
+    One that is sealed is PKCS #8: OpenSSH's format would need another package for that.
     """
-    private = key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption())
-    public = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
-    return private_pem(key, passphrase) if passphrase else private, public
+    if passphrase:
+        return private_pem(key, passphrase)
+    return key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption())
 
 
 def is_sealed(file: Path) -> bool:
@@ -136,7 +143,7 @@ def authority_certificate(key: PrivateKey, days: int) -> Certificate:
     """Return an authority's self-signed certificate, which is valid for some days."""
     end = datetime.now(UTC) + timedelta(days=days)
     return (
-        _unsigned(_AUTHORITY, _AUTHORITY, key, end)
+        _unsigned(_AUTHORITY, _AUTHORITY, key.public_key(), end)
         # The certificates that it signs cannot sign others.
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(_usage("key_cert_sign", "crl_sign"), critical=True)
@@ -145,7 +152,7 @@ def authority_certificate(key: PrivateKey, days: int) -> Certificate:
 
 
 def server_certificate(
-    key: PrivateKey,
+    key: PublicKey,
     hosts: Sequence[str | Address],
     days: int,
     authority: Certificate,
@@ -209,11 +216,49 @@ def read_certificate(file: Path) -> Certificate:
         raise UsageError(f"{file} cannot be read as a certificate: get it again") from error
 
 
+def hosts_of(certificate: Certificate) -> list[str]:
+    """Return the names and addresses of the hosts that a server's certificate is for."""
+    try:
+        extension = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName)
+    except x509.ExtensionNotFound:
+        return []
+    names = extension.value
+    addresses = map(str, names.get_values_for_type(x509.IPAddress))
+    return [*names.get_values_for_type(x509.DNSName), *addresses]
+
+
+def check_server(file: Path, authority: Path) -> str:
+    """Check the certificate of a server, as its clients will.
+
+    Returns:
+        A line for its owner if it expires soon; else an empty one.
+
+    Raises:
+        UsageError: It has expired, or the authority has not signed it.
+    """
+    found, renew = read_certificate(file), "renew it with ccfcpp keys renew server, beside ca.key"
+    end = found.not_valid_after_utc
+    left = end - datetime.now(UTC)
+    if not is_signed_by(found, read_certificate(authority)):
+        raise UsageError(f"{file} is not signed by {authority}: put the two together that belong")
+    if left <= timedelta(0):
+        raise UsageError(f"{file} ended on {end:%Y-%m-%d}, so that no client accepts it: {renew}")
+    return f"{file} ends on {end:%Y-%m-%d}: {renew}" if left < _SOON else ""
+
+
+def is_signed_by(certificate: Certificate, authority: Certificate) -> bool:
+    """Return whether an authority has signed a certificate."""
+    try:
+        certificate.verify_directly_issued_by(authority)
+    except (ValueError, TypeError, InvalidSignature):
+        return False
+    return True
+
+
 def _unsigned(
-    subject: x509.Name, issuer: x509.Name, key: PrivateKey, end: datetime
+    subject: x509.Name, issuer: x509.Name, public: PublicKey, end: datetime
 ) -> x509.CertificateBuilder:
     """Return what both kinds of certificate have in common."""
-    public = key.public_key()
     return (
         x509.CertificateBuilder()
         .subject_name(subject)

@@ -26,10 +26,14 @@ from ccfcpp.core.files import write_whole
 from ccfcpp.deployment.keys.certificates import (
     Certificate,
     PrivateKey,
+    PublicKey,
     authority_certificate,
+    certificate_pem,
+    client_pem,
     host_of,
+    hosts_of,
+    is_signed_by,
     new_key,
-    openssh_pair,
     pem_pair,
     read_authority,
     read_certificate,
@@ -43,7 +47,12 @@ from ccfcpp.deployment.keys.files import (
     check_client_name,
     write_new,
 )
-from ccfcpp.deployment.keys.roster import PublicKey, SignedRoster, roster_keys, signed_file
+from ccfcpp.deployment.keys.roster import (
+    SignedRoster,
+    public_file,
+    roster_keys,
+    signed_file,
+)
 
 _THIS_MACHINE = ("localhost", "127.0.0.1", "::1")
 """Names by which a server's own processes reach each other, also over TLS."""
@@ -96,20 +105,44 @@ def make_server(folder: Path, host: str, days: int, passphrase: str | None = Non
     hosts = dict.fromkeys(map(host_of, (host, *_THIS_MACHINE)))
     authority, authority_key = read_authority(folder)
     key = new_key()
-    certificate = server_certificate(key, list(hosts), days, authority, authority_key)
+    certificate = server_certificate(key.public_key(), list(hosts), days, authority, authority_key)
     return _written(folder, "server", key, certificate, passphrase)
+
+
+def renew_server(folder: Path, days: int) -> CertifiedKey:
+    """Sign the certificate of a server anew, for the same key and the same hosts.
+
+    The certificate in the folder of the authority is replaced; the server's key need not be there.
+
+    Raises:
+        UsageError: There is none, or this authority has not signed it.
+    """
+    authority, key = read_authority(folder)
+    file = folder / "server.crt"
+    before = read_certificate(file)
+    public = before.public_key()
+    if not is_signed_by(before, authority) or not isinstance(public, PublicKey):
+        raise UsageError(f"{file} is not signed by the authority in {folder}: it is not renewed")
+    hosts = [host_of(host) for host in hosts_of(before)]
+    certificate = server_certificate(public, hosts, days, authority, key)
+    write_whole(file, certificate_pem(certificate))
+    return CertifiedKey(folder / "server.key", file, certificate.not_valid_after_utc)
 
 
 def make_client(folder: Path, name: str, passphrase: str | None = None) -> ClientKey:
     """Make a client's key pair, by which the server recognises it. It needs no authority."""
     check_client_name(name)
-    private, public = openssh_pair(new_key(), passphrase)
-    files = ClientKey(
-        folder / "clients" / f"{name}.key", folder / ROSTER / f"{name}{PUBLIC_SUFFIX}"
+    key, files = new_key(), client_files(folder, name)
+    public = public_file(name, key.public_key())
+    write_new(
+        folder, {files.key: (client_pem(key, passphrase), PRIVATE), files.public: (public, PUBLIC)}
     )
-    line = b"%s %s\n" % (public, name.encode())
-    write_new(folder, {files.key: (private, PRIVATE), files.public: (line, PUBLIC)})
     return files
+
+
+def client_files(folder: Path, name: str) -> ClientKey:
+    """Return where the keys of a client lie."""
+    return ClientKey(folder / "clients" / f"{name}.key", folder / ROSTER / f"{name}{PUBLIC_SUFFIX}")
 
 
 def make_roster(folder: Path, roster: Path) -> tuple[SignedRoster, Path]:

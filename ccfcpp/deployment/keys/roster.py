@@ -15,10 +15,9 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from ccfcpp.core.errors import UsageError
-from ccfcpp.deployment.keys.certificates import Certificate, PrivateKey
+from ccfcpp.deployment.keys.certificates import Certificate, PrivateKey, PublicKey
 from ccfcpp.deployment.keys.files import PUBLIC_SUFFIX, check_client_name
 
-PublicKey = ec.EllipticCurvePublicKey
 _TITLE = b"ccfcpp roster "
 """Before the signature, and in front of what is signed: nothing else that an authority signs begins
 so."""
@@ -50,7 +49,7 @@ class SignedRoster:
             if not isinstance(signer, PublicKey):
                 raise ValueError("an authority's key is on a curve")
             signer.verify(signature, _TITLE + body, ec.ECDSA(hashes.SHA384()))
-            keys = dict(map(_entry, body.decode().splitlines()))
+            keys = dict(map(entry_of, body.decode().splitlines()))
         except (InvalidSignature, ValueError) as error:
             raise UsageError("the roster is not signed by the authority of this client") from error
         return SignedRoster(keys, content)
@@ -58,7 +57,7 @@ class SignedRoster:
     @staticmethod
     def signed(keys: Mapping[str, PublicKey], authority: PrivateKey) -> "SignedRoster":
         """Sign some clients by the authority's key."""
-        body = "".join(f"{name} {_written(key)}\n" for name, key in keys.items()).encode()
+        body = "".join(f"{line_of(name, key)}\n" for name, key in keys.items()).encode()
         signature = base64.b64encode(authority.sign(_TITLE + body, ec.ECDSA(hashes.SHA384())))
         return SignedRoster(keys, _TITLE + signature + b"\n" + body)
 
@@ -71,6 +70,17 @@ class SignedRoster:
 def signed_file(roster: Path) -> Path:
     """Return the place of the signed file, which lies beside the folder of a roster."""
     return roster.with_name(f"{roster.name}.signed")
+
+
+def public_file(name: str, key: PublicKey) -> bytes:
+    """Return the content of a client's file on a roster."""
+    text = key.public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
+    return b"%s %s\n" % (text, name.encode())
+
+
+def names_on(folder: Path) -> set[str]:
+    """Return the names of the clients on a roster, without reading their keys."""
+    return {path.name.removesuffix(PUBLIC_SUFFIX) for path in folder.glob(f"*{PUBLIC_SUFFIX}")}
 
 
 def read_roster(folder: Path) -> dict[str, bytes]:
@@ -133,6 +143,16 @@ def _written(key: PublicKey) -> str:
     return base64.b64encode(point).decode()
 
 
-def _entry(line: str) -> tuple[str, PublicKey]:
+def line_of(name: str, key: PublicKey) -> str:
+    """Return a client's name and key on one line."""
+    return f"{name} {_written(key)}"
+
+
+def entry_of(line: str) -> tuple[str, PublicKey]:
+    """Return the client's name and key in a line of ``line_of``.
+
+    Raises:
+        ValueError: The line is of another form.
+    """
     name, key = line.split(" ")
     return name, PublicKey.from_encoded_point(ec.SECP384R1(), base64.b64decode(key))

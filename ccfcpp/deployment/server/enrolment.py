@@ -8,10 +8,11 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from ccfcpp.clustering.config import ClusterConfig
-from ccfcpp.core.config import MethodConfig, Tree
+from ccfcpp.clustering.methods import METHODS
+from ccfcpp.core.config import DataConfig, MethodConfig, Tree
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.files import write_whole
 from ccfcpp.data.sizes import settled
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 
 _LOOK = 0.5
 """Seconds between checks for clients."""
+_MANY, _SIDE, _LENGTH = 10_000, 64, 64
+"""Images of a client, pixels a side and numbers of a vector, before anything is known of them."""
 _OF_THE_SERVER = ("dataset", "partition", "device", "track", "availability")
 """Settings that mean nothing to a client, such as paths on the server."""
 
@@ -108,6 +111,52 @@ class Enrolment:
             raise UsageError(f"{path} cannot be read: start again with another --out") from error
 
 
+def rehearse(config: MethodConfig, command: str, clients: int) -> None:
+    """Refuse a run that would fit no clients, before any of them is asked.
+
+    Args:
+        config: Of the run.
+        command: What the clients learn.
+        clients: How many would take part.
+
+    Raises:
+        UsageError: Settings do not fit the system or the number of clients, or the server's own
+            images cannot be read.
+    """
+    side = config.section(DataConfig).image_size or _SIDE
+    images, vectors = ((1, side, side), (3, side, side)), ((_LENGTH,),)
+    takes = METHODS[config.method].takes if command == "cluster" else ("images",)
+    refusals = []
+    for shape in (*images * ("images" in takes), *vectors * ("vectors" in takes)):
+        try:
+            _rehearse(config, command, clients, shape)
+        except UsageError as error:
+            refusals.append(error)
+        else:
+            return
+    raise refusals[0]
+
+
+def _rehearse(config: MethodConfig, command: str, clients: int, shape: tuple[int, ...]) -> None:
+    clusters = 0
+    if isinstance(config, ClusterConfig):
+        clusters = config.most_clusters(_MANY, classes=0)
+        if not clusters:
+            raise UsageError("clusters is not given: give --clusters")
+    facts = {
+        "image_shape": shape,
+        "classes": ("0", "1"),
+        "clusters": clusters,
+        "samples": _MANY * clients,
+        "clients": clients,
+    }
+    spec = first_spec(command, config.model_dump(mode="json")).model_copy(update=facts)
+    members = tuple(Member(number, str(number), _MANY) for number in range(clients))
+    # Without a link to clients, the experiment only says what does not fit.
+    experiment = Enrolment("", spec, members, 0.0).experiment(config, cast(Link, None))
+    experiment.algorithm.initial_state(experiment.randomness)
+
+
 def enrol(
     link: Link,
     config: MethodConfig,
@@ -142,12 +191,23 @@ def enrol(
 
 
 def wait_for_clients(
-    link: Link, enrolment: Enrolment, least: int | None, pause: float = _LOOK
+    link: Link,
+    enrolment: Enrolment,
+    least: int | None,
+    say: Say = lambda name, what: None,
+    pause: float = _LOOK,
 ) -> None:
-    """Wait until the clients of a resumed run are there again."""
-    names = {member.name for member in enrolment.members}
+    """Wait until the clients of a resumed run are there again; ``say`` is told who comes."""
+    names = [member.name for member in enrolment.members]
     wanted = min(least or len(names), len(names))
-    while len(names & link.online().keys()) < wanted:
+    known: set[str] = set()
+    while True:
+        online = link.online().keys() & names
+        for name in sorted(online - known):
+            say(name, "there")
+        if len(online) >= wanted:
+            return
+        known = online
         time.sleep(pause)
 
 
@@ -204,7 +264,7 @@ def _greet(link: Link, reception: Reception, greeting: Greeting, timeouts: Timeo
 
 
 def _full_spec(spec: RunSpec, facts: Iterable[Facts], config: MethodConfig) -> RunSpec:
-    """Complete the description of a run by what the clients hold; k by their classes, too.
+    """Complete the description of a run by what the clients hold.
 
     Their images meet in the shape in which they would in one process.
     """
@@ -213,9 +273,7 @@ def _full_spec(spec: RunSpec, facts: Iterable[Facts], config: MethodConfig) -> R
     samples = sum(each.samples for each in known)
     wanted = 0
     if isinstance(config, ClusterConfig):
-        wanted = config.most_clusters(samples, len(classes), known[0].unit)
-    if spec.command == "cluster" and wanted == 0:
-        raise UsageError("clusters is not given and no client names its classes: give --clusters")
+        wanted = config.most_clusters(samples, 0, known[0].unit)
     completed = {
         "image_shape": _shape(known, spec.config["data"]["image_size"]),
         "columns": known[0].columns,

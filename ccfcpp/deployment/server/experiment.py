@@ -224,7 +224,7 @@ class DeployedExperiment(Experiment[Any]):
             arrays["counts"] = {"client": torch.tensor(numbers), "table": torch.stack(tables)}
         scores = self.no_scores if table is None else self.scores_of(table)
         told = {
-            "counted_clients": sorted(found),
+            "counted_clients": [m.name for m in self._members if m.id in found],
             "without_model": {m.name: str(missing[m.id]) for m in self._members if m.id in missing},
         }
         return {**self.no_scores, **scores, **told, **self.last_facts(state)}, arrays

@@ -5,7 +5,9 @@ have no password: any user of the machine could use them. So there is no SuperLi
 the state itself, and of the APIs only what clients need is served (``fleet_app``).
 """
 
-from collections.abc import Callable, Mapping
+import time
+from base64 import b64decode, b64encode
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
 
 from flwr.app import ArrayRecord, Message
@@ -70,18 +72,26 @@ class Fleet:
 
     Args:
         roster: Public keys by the client's name, as PEM.
+        admitted: Gives the names of the clients that are still on the roster.
 
     Attributes:
         factory: Gives Flower's state to its handlers.
         announce: Called with a node for which there is a message, in the thread that sends it.
+        news: Gives what clients are told of how far the server is; empty for nothing.
     """
 
-    def __init__(self, roster: Mapping[str, bytes]) -> None:
+    def __init__(
+        self, roster: Mapping[str, bytes], admitted: Callable[[], Container[str]] | None = None
+    ) -> None:
         memory = FLWR_IN_MEMORY_DB_NAME
         objects = ObjectStoreFactory(memory)
         objects.store_instance = _BoundedStore()
         self.factory = LinkStateFactory(memory, NoOpFederationManager(), objects)
         self.announce: Callable[[int], None] = lambda node: None
+        self.news: Callable[[], str] = str
+        self._names = {b64encode(key): name for name, key in roster.items()}
+        self._admitted = admitted or (lambda: roster)
+        self._heard: dict[str, float] = {}
         self._state: LinkState = self.factory.state()
         self._run, self._task = _running(self._state)
         for name, key in roster.items():
@@ -94,6 +104,19 @@ class Fleet:
         """Return the nodes that are online, by the name under which their key is registered."""
         nodes = self._state.get_node_info(node_ids=list(self._state.get_nodes(self._run)))
         return {node.name: node.node_id for node in nodes}
+
+    def knows(self, key: bytes) -> bool:
+        """Return whether a key is on the roster, as the calls' header has it."""
+        return key in self._names
+
+    def hear(self, key: bytes) -> None:
+        """Note that the client with a key has made a call, whose signature is good."""
+        if name := self._names.get(key):
+            self._heard[name] = time.monotonic()
+
+    def silent(self) -> dict[str, float]:
+        """Return for how many seconds nothing was heard of each client that was ever heard of."""
+        return {name: time.monotonic() - when for name, when in list(self._heard.items())}
 
     def push(self, node: int, packet: Packet, seconds: float) -> str | None:
         """Send a packet to a node. A payload that goes to several nodes is kept once."""
@@ -130,6 +153,17 @@ class Fleet:
         """
         if not self._state.acknowledge_task_heartbeat(self._task):
             self._run, self._task = _running(self._state)
+        admitted = self._admitted()
+        for key, name in list(self._names.items()):
+            if name not in admitted:
+                self._dismiss(key)
+
+    def _dismiss(self, key: bytes) -> None:
+        """Refuse all calls of a client from now on: it was taken off the roster."""
+        del self._names[key]
+        node = self._state.get_node_id_by_public_key(b64decode(key))
+        if node is not None:
+            self._state.delete_node(NOOP_FLWR_AID, node)
 
     def _message(self, node: int, packet: Packet, seconds: float) -> Message:
         metadata = Metadata(

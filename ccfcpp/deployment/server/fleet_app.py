@@ -1,9 +1,9 @@
 """Flower's fleet API for the clients of a ``Fleet``, on a Unix socket of this user.
 
 Of the calls only those are there that the clients of this package make. Flower's handlers and its
-check of signatures are used as they are. Two things are added: a client that asks for messages gets
-its answer when there is one, and need not ask again and again; and each answer tells the time of
-the clock by which signatures are checked.
+check of signatures are used as they are. Three things are added: a client that asks for messages
+gets its answer when there is one, and need not ask again and again; each answer tells the time of
+the clock by which signatures are checked; and where the signature is good, how far the server is.
 """
 
 import asyncio
@@ -18,6 +18,7 @@ from pathlib import Path
 import uvicorn
 from fastapi import FastAPI
 from flwr.proto.fleet_pb2 import PullMessagesRequest
+from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER
 from flwr.supercore.date import now
 from flwr.supercore.error import http_error_translator
 from flwr.supercore.protobuf.translation import ProtobufTranslationMiddleware
@@ -25,10 +26,12 @@ from flwr.superlink.routers.fleet.node_auth import NodeAuthMiddleware
 from flwr.superlink.routers.fleet.router import router
 from starlette.middleware import Middleware
 from starlette.middleware.base import BaseHTTPMiddleware
+from starlette.status import HTTP_200_OK, HTTP_412_PRECONDITION_FAILED
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ccfcpp.core.errors import FederationError
 from ccfcpp.deployment.link.fleet_calls import PATHS, PULL
+from ccfcpp.deployment.link.news import HEADER, STRANGER
 from ccfcpp.deployment.server.fleet import Fleet
 from ccfcpp.deployment.server.steady import BEAT
 
@@ -61,13 +64,14 @@ class _Waiting:
 
     def __init__(self, app: ASGIApp, fleet: Fleet) -> None:
         self._app = app
+        self._fleet = fleet
         self._news: dict[int, asyncio.Event] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         fleet.announce = self._announce
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self._loop = asyncio.get_running_loop()
-        send = _dated(send)
+        send = self._told(scope, send)
         if scope["type"] != "http" or scope["path"] != PULL:
             await self._app(scope, receive, send)
             return
@@ -115,25 +119,33 @@ class _Waiting:
         await self._app({**scope, "state": {}}, again, keep)
         return answer
 
+    def _told(self, scope: Scope, send: Send) -> Send:
+        """Return what sends an answer, with more headers."""
+        key = dict(scope.get("headers", ())).get(FLEET_HTTP_PUBLIC_KEY_HEADER.encode(), b"")
+
+        async def told(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                more = [(b"date", format_datetime(now(), usegmt=True).encode())]
+                status = message["status"]
+                if status == HTTP_200_OK:
+                    self._fleet.hear(key)
+                    more.append((HEADER.encode(), self._fleet.news().encode()))
+                elif status == HTTP_412_PRECONDITION_FAILED and not self._fleet.knows(key):
+                    more.append((HEADER.encode(), STRANGER.encode()))
+                message = {**message, "headers": [*message.get("headers", ()), *more]}
+            await send(message)
+
+        return told
+
     def _announce(self, node: int) -> None:
         news, loop = self._news.get(node), self._loop
         if news is not None and loop is not None:
             loop.call_soon_threadsafe(news.set)
 
 
-def _dated(send: Send) -> Send:
-    async def dated(message: Message) -> None:
-        if message["type"] == "http.response.start":
-            date = format_datetime(now(), usegmt=True).encode()
-            message = {**message, "headers": [*message.get("headers", ()), (b"date", date)]}
-        await send(message)
-
-    return dated
-
-
 def _is_empty(answer: list[Message]) -> bool:
     """Return whether it says that there is no message: 200, and no byte."""
-    return answer[0]["status"] == 200 and not any(part.get("body") for part in answer[1:])
+    return answer[0]["status"] == HTTP_200_OK and not any(part.get("body") for part in answer[1:])
 
 
 def _node_of(body: bytes) -> int:

@@ -16,6 +16,7 @@ from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from ccfcpp.deployment.link.fleet_calls import LARGE, PATHS, PULL, SMALL
+from ccfcpp.deployment.link.news import HEADER
 
 MOST_BYTES = max(LARGE.values())
 """The largest body of any request."""
@@ -29,7 +30,7 @@ _REQUEST_HEADERS = (
 )
 _RESPONSE_HEADERS = (
     *("content-type", "content-length", "date"),
-    "flwr-version-incompatibility-message",
+    *("flwr-version-incompatibility-message", HEADER),
 )
 _LOOK = 0.2
 """Seconds between checks whether the gate closes."""

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.units import counted
 from ccfcpp.deployment.link.messages import MessageError, Request, Response
+from ccfcpp.deployment.link.news import LEFT_OUT
 from ccfcpp.deployment.link.packet import Packet
 from ccfcpp.deployment.link.run_spec import Facts
 
@@ -69,7 +70,7 @@ class Reception:
         """Leave a client out."""
         self.found.pop(name, None)
         self.refused.add(name)
-        self.say(name, f"cannot take part: {reason}")
+        self.say(name, f"{LEFT_OUT}: {reason}")
 
     def admitted(self) -> dict[str, Facts]:
         """Return the facts of those that take part, in the order of names."""

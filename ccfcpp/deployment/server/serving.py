@@ -2,13 +2,13 @@
 
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from ccfcpp.deployment.keys.certificates import is_sealed, read_key
 from ccfcpp.deployment.keys.files import ServerKeys
 from ccfcpp.deployment.keys.passphrases import passphrase_of
-from ccfcpp.deployment.keys.roster import read_roster
+from ccfcpp.deployment.keys.roster import names_on, read_roster
 from ccfcpp.deployment.server.fleet import Fleet
 from ccfcpp.deployment.server.fleet_app import serve_fleet
 from ccfcpp.deployment.server.gate_process import gate_process
@@ -32,10 +32,17 @@ def open_server(
         read_key(files.key, passphrase)  # TLS would not say what is wrong with it
     # The path of a socket must be short, and its folder is for this user alone.
     with steady_clock(), tempfile.TemporaryDirectory(prefix="ccfcpp-") as place:
-        fleet, behind = Fleet(names), Path(place) / "fleet"
+        fleet, behind = Fleet(names, lambda: _still(roster) or names), Path(place) / "fleet"
         setting = GateSetting(host, port, files, behind, passphrase=passphrase)
         with (
             serve_fleet(fleet, behind, logs / "flower.log"),
             gate_process(setting, logs / "gate.log") as listening,
         ):
             yield fleet, listening
+
+
+def _still(roster: Path) -> set[str]:
+    """Return who is on the roster now; nobody where that cannot be told."""
+    with suppress(OSError):
+        return names_on(roster)
+    return set()

@@ -1,0 +1,141 @@
+"""Where a server of a federation listens, whom it admits, and what is refused at once."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ccfcpp.core.errors import UsageError
+from ccfcpp.core.units import counted
+from ccfcpp.deployment.keys.local import FOLDER, HOST, PORT, require_this_machine
+
+if TYPE_CHECKING:
+    from ccfcpp.core.config import MethodConfig
+    from ccfcpp.runs.pipeline import Opening
+
+_HOST = re.compile(r"[\w.-]+|\[[0-9A-Fa-f:.]+\]", re.ASCII)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a server listens, and whom it admits, as the help of each option says."""
+
+    keys: Annotated[
+        Path | None,
+        typer.Option(help="Folder of server.crt, server.key and ca.crt; keys otherwise."),
+    ] = None
+    roster: Annotated[
+        Path | None, typer.Option(help="Folder of the clients' .pub files; KEYS/roster otherwise.")
+    ] = None
+    listen: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT", help="Where clients reach the server; 0.0.0.0:9092 otherwise."
+        ),
+    ] = None
+    insecure: Annotated[
+        bool,
+        typer.Option(
+            "--insecure", help="Try it out on this machine alone: all keys are made in keys/trial."
+        ),
+    ] = False
+    clients: Annotated[
+        int | None, typer.Option(min=1, help="Begin with so many of the roster; all otherwise.")
+    ] = None
+    limit: Annotated[
+        float, typer.Option(min=1, metavar="SECONDS", help="What a client has for an exchange.")
+    ] = 600.0
+    linger: Annotated[
+        float,
+        typer.Option(
+            min=0,
+            metavar="SECONDS",
+            help="How long a client may come late for the model, after the last round.",
+        ),
+    ] = 60.0
+
+    @property
+    def address(self) -> str:
+        """Host and port."""
+        return self.listen or f"{HOST if self.insecure else '0.0.0.0'}:{PORT}"  # noqa: S104
+
+    @property
+    def key_folder(self) -> Path:
+        """The folder of the server's keys."""
+        return self.keys or (FOLDER if self.insecure else Path("keys"))
+
+    @property
+    def admitted(self) -> Path:
+        """The folder of the clients' public keys."""
+        return self.roster or self.key_folder / "roster"
+
+    def check(self, resume: bool) -> None:
+        """Raise ``UsageError`` where options do not go together."""
+        host, _ = address(self.address)
+        if not self.insecure:
+            return
+        require_this_machine(host)
+        if self.roster is not None:
+            raise UsageError(
+                "--insecure makes a roster of its own: leave --roster out, or --insecure"
+            )
+        if self.clients is None and not resume:
+            raise UsageError(
+                "--insecure makes a key for each client: say how many with --clients N"
+            )
+
+
+def refuse(opening: Opening[MethodConfig], task: str, place: Place, admitted: int) -> str:
+    """Refuse what can be refused before any client is asked.
+
+    Returns:
+        A line if the server's certificate ends soon; else an empty one.
+
+    Raises:
+        UsageError: More clients are wanted than there are, the settings fit no clients, or no
+            client would accept the server's certificate.
+    """
+    from ccfcpp.deployment.keys.certificates import check_server
+    from ccfcpp.deployment.keys.files import ServerKeys
+    from ccfcpp.deployment.server.enrolment import rehearse
+
+    if place.clients is not None and place.clients > admitted:
+        raise UsageError(
+            f"--clients {place.clients} is more than the {counted(admitted, 'client')} of the "
+            f"roster {place.admitted}: put their .pub files there, or give fewer"
+        )
+    files = ServerKeys.of(place.key_folder)
+    note = check_server(files.certificate, files.authority)
+    if not opening.goes_on:
+        rehearse(opening.config, task, place.clients or admitted)
+    return note
+
+
+def address(text: str) -> tuple[str, int]:
+    """Host and port.
+
+    Raises:
+        UsageError: The text is of another form.
+    """
+    host, colon, port = text.rpartition(":")
+    is_port = port.isascii() and port.isdigit() and int(port) < 1 << 16
+    if not (colon and is_port and _HOST.fullmatch(host)):
+        raise UsageError(
+            f"{text!r} is no HOST:PORT: give a name or an address, and a port, such as "
+            "server.example.org:9092, without https:// and without a path"
+        )
+    return host.strip("[]"), int(port)
+
+
+def require_flower() -> None:
+    """Raise ``UsageError`` where the packages that carry messages are missing."""
+    if any(importlib.util.find_spec(name) is None for name in ("flwr", "cryptography")):
+        raise UsageError(
+            "a federation over several machines needs Flower, which is not installed: pip install "
+            "'ccfcpp[flower]'"
+        )

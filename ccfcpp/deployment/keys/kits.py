@@ -1,0 +1,116 @@
+"""Kits: one file for a site, with all that it needs to take part in a federation."""
+
+import io
+import zipfile
+from pathlib import Path
+
+from ccfcpp.core.errors import UsageError
+from ccfcpp.deployment.keys.certificates import client_pem, hosts_of, new_key, read_certificate
+from ccfcpp.deployment.keys.files import (
+    PRIVATE,
+    PUBLIC,
+    PUBLIC_SUFFIX,
+    ROSTER,
+    check_client_name,
+    write_new,
+)
+from ccfcpp.deployment.keys.roster import public_file
+
+_RULES = """\
+# What this client may send, whatever the server asks for. Take the # away where a line should hold.
+# allow: [counts]        # also how many photos of each class are in which cluster, for scores
+# smallest_count: 10     # no centre and no sum over fewer photos; 5 if not given
+# only_secure_sums: true # refuse a run in which the server sees what this client sends
+# only_private: 4        # refuse a run without differential privacy, or with a larger epsilon
+# budget: 10             # refuse what would take all runs together beyond this epsilon
+"""
+_README = """\
+TAKING PART AS {name}
+
+Several sites group their photos together. The photos stay where they are.
+
+What is in this folder
+  {name}.key     the private key of this site, sealed under a passphrase that you were told
+  ca.crt         by which this site recognises the server
+  {name}.rules   what this site may send; change it as you like
+  README.txt     this page
+
+What to install
+  Python 3.11 or later, and then, in this folder:
+    python3 -m venv env
+    env/bin/pip install 'ccfcpp[flower]'
+
+What to run
+  Look at your photos first. This sends nothing:
+    env/bin/ccfcpp inspect PHOTOS
+  Then take part. PHOTOS is the folder of your photos; the passphrase is asked for:
+    env/bin/ccfcpp join --server {server} --key {name}.key --authority ca.crt --data PHOTOS
+  It says where it stands, and keeps running until Ctrl-C. Afterwards:
+    env/bin/ccfcpp report {name}.state     a page of what was found in your photos
+    env/bin/ccfcpp predict {name}.state NEW     the cluster of each photo in the folder NEW
+    env/bin/ccfcpp audit {name}.state      what the server asked for, and what was sent
+
+What leaves this machine
+  Numbers for training: gradients and sums over many photos, or a model. Before that, how many
+  photos there are, how large they are, and how many files cannot be read. Each answer is written
+  into {name}.state/audit.jsonl before it is sent.
+
+What does not leave
+  Photos, names of files, and the cluster of a photo. {name}.rules has what may be sent beyond
+  the above, and refuses the rest, whatever the server asks for.
+
+The private key is as good as a signature. Who has it and the passphrase can pretend to be this
+site. If it is lost, tell whoever gave you this kit, who takes it off the roster.
+"""
+
+
+def make_kit(folder: Path, name: str, server: str, out: Path, passphrase: str) -> Path:
+    """Make a client's key, put it on the roster, and write a zip for its site.
+
+    The private key is in the zip alone, sealed.
+
+    Args:
+        folder: Of the authority's certificate, the server's if it is there, and the roster.
+        name: The client's.
+        server: Host and port of the server, as ``HOST:PORT``.
+        out: The zip, which must not be there.
+        passphrase: Of the key. It must go to the site another way than the zip.
+
+    Returns:
+        The client's file on the roster.
+
+    Raises:
+        UsageError: The name is on the roster already, the server's certificate is for other hosts,
+            or a file cannot be used.
+    """
+    check_client_name(name)
+    authority, certificate = folder / "ca.crt", folder / "server.crt"
+    read_certificate(authority)
+    host = server.rpartition(":")[0].strip("[]")
+    if certificate.is_file() and host not in (hosts := hosts_of(read_certificate(certificate))):
+        raise UsageError(
+            f"the server's certificate is not for {host}: give --server as one of "
+            f"{', '.join(hosts)}, or make one with ccfcpp keys server {host}"
+        )
+    public = folder / ROSTER / f"{name}{PUBLIC_SUFFIX}"
+    key = new_key()
+    files = {
+        f"{name}.key": client_pem(key, passphrase),
+        "ca.crt": authority.read_bytes(),
+        f"{name}.rules": _RULES.encode(),
+        "README.txt": _README.format(name=name, server=server).encode(),
+    }
+    content = {public: (public_file(name, key.public_key()), PUBLIC)}
+    write_new(folder, {**content, out: (_zipped(name, files), PRIVATE)})
+    return public
+
+
+def _zipped(folder: str, files: dict[str, bytes]) -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in files.items():
+            entry = zipfile.ZipInfo(f"{folder}/{name}", (1980, 1, 1, 0, 0, 0))
+            mode = PRIVATE if name.endswith(".key") else PUBLIC
+            entry.external_attr = (0o100000 | mode) << 16
+            archive.writestr(entry, content, zipfile.ZIP_DEFLATED)
+    return buffer.getvalue()

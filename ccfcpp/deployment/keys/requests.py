@@ -1,0 +1,189 @@
+"""Requests: how a client asks to be put on a roster, and how it gets another key.
+
+A request is a file with the client's name and public key, which its private key has signed: nobody
+else can ask for that key. To replace a key that is on the roster, that one signs, too.
+"""
+
+import base64
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from ccfcpp.core.errors import UsageError
+from ccfcpp.core.files import write_whole
+from ccfcpp.deployment.keys.certificates import PrivateKey, PublicKey, read_key
+from ccfcpp.deployment.keys.files import PUBLIC, PUBLIC_SUFFIX, check_client_name, write_new
+from ccfcpp.deployment.keys.making import client_files, make_client
+from ccfcpp.deployment.keys.roster import entry_of, line_of, public_file, roster_keys
+
+SUFFIX = ".request"
+_TITLE = b"ccfcpp request\n"
+"""In front of what is signed: nothing else that a client's key signs begins so."""
+_MOST_BYTES = 4096
+
+
+@dataclass(frozen=True)
+class Request:
+    """A client's wish to be on the roster.
+
+    Attributes:
+        name: The client's.
+        key: Its public key.
+        before: Signature by the key that this one replaces; empty without one.
+    """
+
+    name: str
+    key: PublicKey
+    before: bytes = b""
+
+    @staticmethod
+    def read(file: Path) -> "Request":
+        """Read a request, and check that the owner of the key has made it.
+
+        Raises:
+            UsageError: It cannot be read, or another one has signed it.
+        """
+        try:
+            with file.open("rb") as opened:
+                title, line, own, before, _ = opened.read(_MOST_BYTES).split(b"\n")
+            name, key = entry_of(line.decode())
+            check_client_name(name)
+            if title + b"\n" != _TITLE:
+                raise ValueError("another title")
+            _verify(key, _decoded(own), line)
+            return Request(name, key, _decoded(before))
+        except (OSError, ValueError, InvalidSignature) as error:
+            raise UsageError(
+                f"{file} is no request of a client: let it make one with ccfcpp keys request"
+            ) from error
+
+    @staticmethod
+    def made(name: str, key: PrivateKey, before: PrivateKey | None = None) -> bytes:
+        """Return a request as the content of a file."""
+        line = line_of(name, key.public_key()).encode()
+        signatures = [_signed(each, line) if each else b"" for each in (key, before)]
+        return b"\n".join([_TITLE + line, *map(base64.b64encode, signatures), b""])
+
+    def replaces(self, key: PublicKey) -> bool:
+        """Return whether the owner of another key has asked for this one in its place."""
+        try:
+            _verify(key, self.before, line_of(self.name, self.key).encode())
+        except InvalidSignature:
+            return False
+        return True
+
+
+def fingerprint(key: PublicKey) -> str:
+    """Return what two people can compare of a key, such as by telephone."""
+    digest = hashlib.sha256(line_of("", key).encode()).hexdigest()[:20]
+    return " ".join(digest[start : start + 4] for start in range(0, 20, 4))
+
+
+def _decoded(text: bytes) -> bytes:
+    """Return what a text stands for in base64, of which it is the only form."""
+    content = base64.b64decode(text, validate=True)
+    if base64.b64encode(content) != text:
+        raise ValueError("another form of base64")
+    return content
+
+
+def _signed(key: PrivateKey, line: bytes) -> bytes:
+    return key.sign(_TITLE + line, ec.ECDSA(hashes.SHA384()))
+
+
+def _verify(key: PublicKey, signature: bytes, line: bytes) -> None:
+    key.verify(signature, _TITLE + line, ec.ECDSA(hashes.SHA384()))
+
+
+def make_request(folder: Path, name: str, passphrase: str | None = None) -> tuple[Path, str]:
+    """Make a client's key, unless it has one, and a request for it.
+
+    Returns:
+        The file of the request, and the fingerprint of the key.
+    """
+    check_client_name(name)
+    key = client_files(folder, name).key
+    if not key.exists():
+        make_client(folder, name, passphrase)
+    return _written(folder, name, read_key(key, passphrase))
+
+
+def renew_client(folder: Path, name: str, passphrase: str | None = None) -> tuple[Path, str]:
+    """Make a new key of a client, and a request that the old key, which is kept, signs, too.
+
+    Returns:
+        As for ``make_request``.
+
+    Raises:
+        UsageError: The client has no key here, or an old one is kept already.
+    """
+    files = client_files(folder, name)
+    old = files.key.with_suffix(".key.old")
+    if not files.key.is_file():
+        raise UsageError(f"{files.key} is missing: make one with ccfcpp keys request {name}")
+    if old.exists():
+        raise UsageError(f"{old} is kept of an earlier renewal: move it away")
+    before, public = read_key(files.key), files.public.read_bytes()
+    files.key.rename(old)
+    files.public.unlink()
+    try:
+        make_client(folder, name, passphrase)
+    except UsageError:
+        old.rename(files.key)
+        write_whole(files.public, public)
+        raise
+    return _written(folder, name, read_key(files.key, passphrase), before)
+
+
+def _written(
+    folder: Path, name: str, key: PrivateKey, before: PrivateKey | None = None
+) -> tuple[Path, str]:
+    path = folder / f"{name}{SUFFIX}"
+    write_whole(path, Request.made(name, key, before))
+    return path, fingerprint(key.public_key())
+
+
+def sign_request(file: Path, roster: Path) -> tuple[Request, Path]:
+    """Put the client of a request on a roster.
+
+    Returns:
+        The request, and the client's file on the roster.
+
+    Raises:
+        UsageError: The name is on the roster with a key that has not signed the request, or the key
+            is that of another client.
+    """
+    request = Request.read(file)
+    path = roster / f"{request.name}{PUBLIC_SUFFIX}"
+    known = roster_keys(roster) if any(roster.glob(f"*{PUBLIC_SUFFIX}")) else {}
+    there = known.pop(request.name, None)
+    if request.key in known.values():
+        raise UsageError(f"the key of {file} is on the roster under another name: refuse it")
+    if there is not None and there != request.key and not request.replaces(there):
+        raise UsageError(
+            f"{request.name} is on the roster {roster} with a key that has not signed {file}: if "
+            f"it is the same client, take it off first with ccfcpp keys revoke {request.name}"
+        )
+    content = public_file(request.name, request.key)
+    if there is None:
+        write_new(roster, {path: (content, PUBLIC)})
+    else:
+        write_whole(path, content)
+    return request, path
+
+
+def revoke(name: str, roster: Path) -> Path:
+    """Take a client off a roster; its key stays beside it, under a name that no server reads.
+
+    Raises:
+        UsageError: It is not on the roster.
+    """
+    check_client_name(name)
+    path = roster / f"{name}{PUBLIC_SUFFIX}"
+    if not path.is_file():
+        raise UsageError(f"{name} is not on the roster {roster}: there is no {path.name}")
+    return path.replace(path.with_name(f"{path.name}.revoked"))

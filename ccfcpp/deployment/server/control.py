@@ -1,0 +1,143 @@
+"""What a running server's operator can ask of it, over a Unix socket in the run's folder.
+
+The socket lies in a folder that its owner alone may enter. A request is one line, and so is the
+answer, as JSON.
+"""
+
+import json
+import os
+import shutil
+import socket
+import socketserver
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from ccfcpp.core.errors import UsageError
+from ccfcpp.runs.paths import Json, RunPaths, writable
+
+ASKED = "status", "stop", "stop now"
+_SOCKET = "control"
+_SECONDS = 10.0
+"""What either side waits for the other."""
+_MOST_LETTERS = 64
+_MOST_PATH = 100
+"""Bytes of a socket's path that every system takes."""
+_POLL = 0.1
+
+Answers = Callable[[str], Json]
+"""Answers one of ``ASKED``."""
+
+
+@contextmanager
+def controlled(run: Path, answers: Answers) -> Iterator[Path]:
+    """Answer the operator within the context.
+
+    Yields:
+        A folder of the server's own in the run's. Where no run has begun in the end, nothing of
+        either folder is left.
+
+    Raises:
+        UsageError: A server is running there already, or the folder cannot be written.
+    """
+    paths = RunPaths(run)
+    new = [path for path in (run, *run.parents) if not path.exists()]
+    if _is_answered(run):
+        raise UsageError(f"a server is running in {run} already: ccfcpp status {run}")
+    try:
+        with writable(run):
+            paths.server.mkdir(mode=0o700, exist_ok=True)
+            paths.server.chmod(0o700)
+            (paths.server / _SOCKET).unlink(missing_ok=True)
+        with _listening(paths.server, answers):
+            yield paths.server
+    finally:
+        if not paths.config.exists():
+            shutil.rmtree(paths.server, ignore_errors=True)
+            with suppress(OSError):
+                for path in new:
+                    path.rmdir()
+
+
+@contextmanager
+def _listening(folder: Path, answers: Answers) -> Iterator[None]:
+    class Handler(socketserver.StreamRequestHandler):
+        timeout = _SECONDS
+
+        def handle(self) -> None:
+            with suppress(OSError):
+                asked = self.rfile.readline(_MOST_LETTERS).decode(errors="replace").strip()
+                answer = answers(asked) if asked in ASKED else {}
+                self.wfile.write(json.dumps(answer).encode() + b"\n")
+
+    with _short(folder) as place:
+        server = socketserver.ThreadingUnixStreamServer(place, Handler)
+    (folder / _SOCKET).chmod(0o600)
+    server.daemon_threads = True
+    serving = threading.Thread(
+        target=server.serve_forever, args=(_POLL,), name="control", daemon=True
+    )
+    serving.start()
+    try:
+        yield
+    finally:
+        server.shutdown()
+        server.server_close()
+        (folder / _SOCKET).unlink(missing_ok=True)
+
+
+def ask(run: Path, what: str) -> Json:
+    """Ask the server of a run for one of ``ASKED``, and return its answer.
+
+    Raises:
+        UsageError: No server is running there, or it does not answer.
+    """
+    paths = RunPaths(run)
+    try:
+        with _short(paths.server) as place, socket.socket(socket.AF_UNIX) as calling:
+            calling.settimeout(_SECONDS)
+            calling.connect(place)
+            calling.sendall(what.encode() + b"\n")
+            with calling.makefile("rb") as file:
+                found: Any = json.loads(file.readline())
+    except (FileNotFoundError, NotADirectoryError, ConnectionRefusedError) as error:
+        raise UsageError(f"no server is running in {run}: {_instead(paths)}") from error
+    except PermissionError as error:
+        raise UsageError(f"the server in {run} is another user's: ask as that user") from error
+    except (OSError, ValueError) as error:
+        raise UsageError(f"the server in {run} does not answer ({error}): try again") from error
+    return dict(found)
+
+
+def _instead(paths: RunPaths) -> str:
+    """What can be done where no server is running."""
+    run = paths.path
+    if paths.summary.is_file():
+        return f"its run has ended; ccfcpp report {run} shows it"
+    if paths.config.is_file():
+        return f"its run was stopped, and goes on with ccfcpp serve --out {run} --resume"
+    return "give the folder of a run, as ccfcpp serve --out has it"
+
+
+def _is_answered(run: Path) -> bool:
+    try:
+        ask(run, "status")
+    except UsageError as error:
+        return not isinstance(error.__cause__, FileNotFoundError | ConnectionRefusedError)
+    return True
+
+
+@contextmanager
+def _short(folder: Path) -> Iterator[str]:
+    """Give a path of the socket in a folder that is short enough for the system."""
+    path = str(folder / _SOCKET)
+    if len(os.fsencode(path)) <= _MOST_PATH:
+        yield path
+        return
+    number = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        yield f"/proc/self/fd/{number}/{_SOCKET}"
+    finally:
+        os.close(number)

@@ -1,0 +1,294 @@
+"""Kits for sites, requests of clients, and keys that come and go."""
+
+import os
+import zipfile
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("flwr")
+
+from ccfcpp.core.errors import UsageError
+from ccfcpp.deployment.client.rules import Rules, read_rules
+from ccfcpp.deployment.keys import certificates
+from ccfcpp.deployment.keys.certificates import (
+    check_server,
+    hosts_of,
+    is_sealed,
+    new_key,
+    read_certificate,
+    read_key,
+)
+from ccfcpp.deployment.keys.kits import make_kit
+from ccfcpp.deployment.keys.making import make_authority, make_client, make_server, renew_server
+from ccfcpp.deployment.keys.requests import (
+    Request,
+    fingerprint,
+    make_request,
+    renew_client,
+    revoke,
+    sign_request,
+)
+from ccfcpp.deployment.keys.roster import names_on, roster_keys
+from tests.support.command import ccfcpp, succeeded
+
+SERVER = "server.example.org:9092"
+SECRET = "correct horse"  # noqa: S105 - a test's
+
+
+@pytest.fixture
+def keys(tmp_path: Path) -> Path:
+    """An authority and a server's key."""
+    folder = tmp_path / "keys"
+    make_authority(folder, 30)
+    make_server(folder, "server.example.org", 30)
+    return folder
+
+
+# --- kits -----------------------------------------------------------------------------------------
+
+
+def test_a_kit_has_all_that_a_site_needs(keys: Path, tmp_path: Path) -> None:
+    out = tmp_path / "clinic-1.zip"
+    public = make_kit(keys, "clinic-1", SERVER, out, SECRET)
+    assert out.stat().st_mode & 0o777 == 0o600
+    with zipfile.ZipFile(out) as archive:
+        archive.extractall(tmp_path)
+    site = tmp_path / "clinic-1"
+    files = {"clinic-1.key", "ca.crt", "clinic-1.rules", "README.txt"}
+    assert {path.name for path in site.iterdir()} == files
+    key = site / "clinic-1.key"
+    assert is_sealed(key)
+    assert read_key(key, SECRET).public_key() == roster_keys(keys / "roster")["clinic-1"]
+    assert public == keys / "roster" / "clinic-1.pub"
+    assert (site / "ca.crt").read_bytes() == (keys / "ca.crt").read_bytes()
+    assert read_rules(site / "clinic-1.rules", {}) == Rules()
+    page = (site / "README.txt").read_text()
+    command = f"ccfcpp join --server {SERVER} --key clinic-1.key --authority ca.crt --data PHOTOS"
+    assert command in page
+    assert len(page.splitlines()) < 60
+    # Nowhere else is the private key.
+    assert not (keys / "clients").exists()
+
+
+def test_each_rule_of_a_kit_can_be_switched_on(keys: Path, tmp_path: Path) -> None:
+    make_kit(keys, "a", SERVER, tmp_path / "a.zip", SECRET)
+    with zipfile.ZipFile(tmp_path / "a.zip") as archive:
+        _, *lines = archive.read("a/a.rules").decode().splitlines()
+    (tmp_path / "on.rules").write_text("\n".join(line.removeprefix("# ") for line in lines))
+    rules = read_rules(tmp_path / "on.rules", {})
+    assert rules.model_fields_set == {
+        "allow", "smallest_count", "only_secure_sums", "only_private", "budget"
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "server", "complaint"),
+    [
+        ("clinic-1", "other.example.org:9092", "the server's certificate is not for other.example"),
+        ("../a", SERVER, "is refused"),
+        ("there", SERVER, "there.pub is there already"),
+    ],
+)
+def test_a_kit_that_would_not_work_is_not_made(
+    name: str, server: str, complaint: str, keys: Path, tmp_path: Path
+) -> None:
+    make_client(keys, "there")
+    with pytest.raises(UsageError, match=complaint):
+        make_kit(keys, name, server, tmp_path / "out.zip", SECRET)
+    assert not (tmp_path / "out.zip").exists()
+    assert names_on(keys / "roster") == {"there"}
+
+
+def test_the_command_takes_the_passphrase_from_its_file(
+    keys: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "secret").write_text(f"{SECRET}\n")
+    monkeypatch.chdir(tmp_path)
+    words = "keys", "kit", "clinic-1", "--server", SERVER
+    assert ccfcpp(*words).code == 2
+    monkeypatch.setenv("CCFCPP_PASSPHRASE_FILE", str(tmp_path / "secret"))
+    assert ccfcpp(*words[:-1], "https://x/").code == 2
+    said = succeeded(*words, "--out", "clinic-1.zip").stdout
+    assert "clinic-1.zip: for clinic-1 alone" in said
+    assert SECRET not in said
+    assert (tmp_path / "clinic-1.zip").is_file()
+
+
+@pytest.mark.parametrize(
+    ("key", "authority", "complaint"),
+    [
+        ("ca.crt", "ca.crt", "ca.crt cannot be read as a private key"),
+        ("clients/a.key", "ca.key", "ca.key cannot be read as a certificate"),
+        ("roster/a.pub", "ca.crt", "a.pub cannot be read as a private key"),
+        ("clients/b.key", "ca.crt", "b.key is missing"),
+    ],
+)
+def test_files_that_are_no_keys_end_a_client_at_once(
+    key: str, authority: str, complaint: str, keys: Path
+) -> None:
+    make_client(keys, "a")
+    files = "--key", keys / key, "--authority", keys / authority
+    result = ccfcpp("join", "--server", "127.0.0.1:9", "--data", keys, *files)
+    assert result.code == 2
+    assert complaint in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+# --- requests -------------------------------------------------------------------------------------
+
+
+def test_a_site_makes_its_key_and_is_put_on_the_roster(keys: Path, tmp_path: Path) -> None:
+    site = tmp_path / "site"
+    asked = succeeded("keys", "request", "clinic-1", "--out", site).stdout
+    signed = succeeded("keys", "sign", site / "clinic-1.request", "--out", keys).stdout
+    own = read_key(site / "clients" / "clinic-1.key").public_key()
+    assert roster_keys(keys / "roster") == {"clinic-1": own}
+    assert fingerprint(own) in asked
+    assert fingerprint(own) in signed
+    # Again, it asks for the same key, and is there.
+    succeeded("keys", "request", "clinic-1", "--out", site)
+    succeeded("keys", "sign", site / "clinic-1.request", "--out", keys)
+    assert roster_keys(keys / "roster") == {"clinic-1": own}
+
+
+def test_a_request_that_was_changed_is_none(tmp_path: Path) -> None:
+    path, _ = make_request(tmp_path, "clinic-1")
+    content = path.read_bytes()
+    for place in range(len(content)):
+        changed = bytearray(content)
+        changed[place] ^= 1
+        path.write_bytes(bytes(changed))
+        with pytest.raises(UsageError, match="is no request of a client"):
+            Request.read(path)
+
+
+def test_nobody_asks_for_the_key_of_another(tmp_path: Path) -> None:
+    """The key is public, but only its owner signs."""
+    path, _ = make_request(tmp_path / "a", "clinic-1")
+    taken = path.read_bytes().replace(b"clinic-1", b"clinic-2")
+    path.write_bytes(taken)
+    with pytest.raises(UsageError, match="is no request"):
+        sign_request(path, tmp_path / "roster")
+    assert not (tmp_path / "roster").exists()
+
+
+@pytest.mark.parametrize("content", [b"", b"\n" * 10, b"\xff" * 100, b"x" * 10**6])
+def test_what_is_no_request_is_refused(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "a.request").write_bytes(content)
+    with pytest.raises(UsageError, match="is no request"):
+        Request.read(tmp_path / "a.request")
+
+
+def test_a_name_on_the_roster_is_given_to_nobody_else(keys: Path, tmp_path: Path) -> None:
+    first, _ = make_request(tmp_path / "a", "clinic-1")
+    sign_request(first, keys / "roster")
+    other, _ = make_request(tmp_path / "b", "clinic-1")
+    before = roster_keys(keys / "roster")
+    with pytest.raises(UsageError, match="with a key that has not signed"):
+        sign_request(other, keys / "roster")
+    assert roster_keys(keys / "roster") == before
+    key = read_key(tmp_path / "a" / "clients" / "clinic-1.key")
+    (tmp_path / "c.request").write_bytes(Request.made("clinic-3", key))
+    with pytest.raises(UsageError, match="under another name"):
+        sign_request(tmp_path / "c.request", keys / "roster")
+
+
+# --- revoking and renewing ------------------------------------------------------------------------
+
+
+def test_who_is_revoked_is_off_the_roster(keys: Path) -> None:
+    for name in ("a", "b"):
+        make_client(keys, name)
+    succeeded("keys", "revoke", "a", "--out", keys)
+    assert [*roster_keys(keys / "roster")] == ["b"]
+    assert ccfcpp("keys", "revoke", "a", "--out", keys).code == 2
+    with pytest.raises(UsageError, match="is refused"):
+        revoke("../ca", keys / "roster")
+
+
+def test_a_client_gets_another_key_by_the_one_before(keys: Path, tmp_path: Path) -> None:
+    site = tmp_path / "site"
+    first, _ = make_request(site, "clinic-1")
+    sign_request(first, keys / "roster")
+    before = read_key(site / "clients" / "clinic-1.key")
+    again, number = renew_client(site, "clinic-1", SECRET)
+    new, old = (site / "clients" / f"clinic-1.key{end}" for end in ("", ".old"))
+    assert is_sealed(new)
+    assert read_key(old).public_key() == before.public_key()
+    assert {path.stat().st_mode & 0o777 for path in (new, old)} == {0o600}
+    sign_request(again, keys / "roster")
+    key = read_key(new, SECRET).public_key()
+    assert roster_keys(keys / "roster") == {"clinic-1": key}
+    assert roster_keys(site / "roster") == {"clinic-1": key}
+    assert fingerprint(key) == number
+    with pytest.raises(UsageError, match="is kept of an earlier renewal"):
+        renew_client(site, "clinic-1")
+
+
+def test_a_renewal_that_fails_leaves_the_old_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_client(tmp_path, "a")
+    before = {path: path.read_bytes() for path in tmp_path.rglob("a.*")}
+    really = os.open
+
+    def full(path: Path, flags: int, *rights: int) -> int:
+        if flags & os.O_EXCL and str(path).endswith(".pub"):
+            raise OSError(28, "No space left on device", str(path))
+        return really(path, flags, *rights)
+
+    monkeypatch.setattr(os, "open", full)
+    with pytest.raises(UsageError, match="No space left"):
+        renew_client(tmp_path, "a")
+    assert {path: path.read_bytes() for path in tmp_path.rglob("a.*")} == before
+
+
+def test_a_server_keeps_its_key_and_hosts(keys: Path) -> None:
+    before = read_certificate(keys / "server.crt")
+    private = (keys / "server.key").read_bytes()
+    (keys / "server.key").unlink()  # it is at the server
+    said = succeeded("keys", "renew", "server", "--out", keys, "--days", 20).stdout
+    after = read_certificate(keys / "server.crt")
+    assert f"{after.not_valid_after_utc:%Y-%m-%d}" in said
+    assert after.public_key() == before.public_key()
+    assert hosts_of(after) == hosts_of(before)
+    assert "server.example.org" in hosts_of(after)
+    (keys / "server.key").write_bytes(private)
+    assert check_server(keys / "server.crt", keys / "ca.crt") == ""
+
+
+def test_another_authority_renews_nothing(keys: Path, tmp_path: Path) -> None:
+    make_authority(tmp_path / "other", 30)
+    (tmp_path / "other" / "server.crt").write_bytes((keys / "server.crt").read_bytes())
+    with pytest.raises(UsageError, match="is not signed by the authority"):
+        renew_server(tmp_path / "other", 30)
+    with pytest.raises(UsageError, match="is not signed by"):
+        check_server(keys / "server.crt", tmp_path / "other" / "ca.crt")
+
+
+@pytest.mark.parametrize(("days", "note"), [(-1, ""), (3, "ends on"), (20, "")])
+def test_a_server_is_told_before_its_certificate_ends(
+    days: int, note: str, keys: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    end = read_certificate(keys / "server.crt").not_valid_after_utc
+
+    class Later(datetime):
+        @classmethod
+        def now(cls, tz: object = None) -> datetime:  # type: ignore[override]
+            return (end - timedelta(days=days)).astimezone(UTC)
+
+    monkeypatch.setattr(certificates, "datetime", Later)
+    if days < 0:
+        with pytest.raises(UsageError, match="renew it with ccfcpp keys renew server"):
+            check_server(keys / "server.crt", keys / "ca.crt")
+    else:
+        assert (note in check_server(keys / "server.crt", keys / "ca.crt")) is True
+        assert bool(check_server(keys / "server.crt", keys / "ca.crt")) is bool(note)
+
+
+def test_two_keys_have_two_fingerprints() -> None:
+    first, second = (fingerprint(new_key().public_key()) for _ in range(2))
+    assert first != second
+    assert len(first.split()) == 5
