@@ -35,6 +35,8 @@ from tests.support.deployment import one_by_one
 P = TypeVar("P", bound="Processes")
 SIZES = 60, 40, 30, 50
 MOST_SECONDS = 400.0
+ALLOWED = "--allow", "counts", "--allow", "pixels"
+"""What owners must allow for the systems of the tests."""
 """What anything here may take, also where other work fills the machine."""
 _MARK = "CCFCPP_TEST_PLACE"
 """In the environment of every process of a place, and of all that they start."""
@@ -177,7 +179,7 @@ class Place(Processes):
             *("--key", self.keys / "clients" / f"{name}.key", "--authority", self.keys / "ca.crt"),
             *("--server", f"127.0.0.1:{self.port}", "--data", self.images(name)),
         )
-        return self.start(name, *module, "join", *files, "--allow", "counts", *words)
+        return self.start(name, *module, "join", *files, *ALLOWED, *words)
 
     def kill_gate(self) -> bool:
         """End the server's gate at once; whether there was one."""
