@@ -204,7 +204,7 @@ def stopping_after(rounds: int) -> Callable[..., object]:
     left = iter([False] * (rounds - 1))
 
     @contextmanager
-    def interruption(announce: Callable[[], None]) -> Iterator[Callable[[], bool]]:
+    def interruption(*_: object) -> Iterator[Callable[[], bool]]:
         yield lambda: next(left, True)
 
     return interruption

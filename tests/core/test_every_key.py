@@ -32,7 +32,7 @@ _CLUSTERING: Tree = {
     "centroids": {"restarts": 1, "iterations": 1, "refine_steps": 1},
     "pixels": {"normalise": False},
     "fuzzy": {"restarts": 1, "m": 1.3, "iterations": 5},
-    "ffcm": {"rounds": 2},
+    "ffcm": {"rounds": 3},
     "feddp": {"rounds": 2, "points": 20},
     "means": {"rounds": 3},
     "mixture": {"rounds": 3},

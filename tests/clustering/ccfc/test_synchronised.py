@@ -208,7 +208,8 @@ def test_clients_in_processes_of_their_own_make_the_same_steps(
     config, availability = small_config(*settings), Availability(dropout_rate=0.2)
     alone = last_state(config, skewed_clients(p), OneByOne(config, skewed_clients(p)), availability)
     clients = skewed_clients(p)
-    assert_close(alone, last_state(config, clients, together(config, clients), availability))
+    side_by_side = together(config, clients, varies=True)
+    assert_close(alone, last_state(config, clients, side_by_side, availability))
 
 
 @pytest.mark.usefixtures("double_precision")
@@ -218,7 +219,7 @@ def test_clients_that_seldom_have_a_turn_are_no_exception() -> None:
                           "training.pretrain_rounds=1")  # fmt: skip
     first, second = (skewed_clients(0.0, clients=12, images=200) for _ in range(2))
     alone = last_state(config, first, OneByOne(config, first))
-    assert_close(alone, last_state(config, second, together(config, second)))
+    assert_close(alone, last_state(config, second, together(config, second, varies=True)))
 
 
 def test_the_server_keeps_the_moments_and_they_start_anew_with_a_phase() -> None:
