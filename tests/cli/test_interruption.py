@@ -19,7 +19,8 @@ from tests.support.forks import Fork
 
 ROUNDS = 15
 _SOMETIMES_ABSENT = ("--dropout-rate", "0.2")
-_SCAN = (*TINY_SCAN, *assigned(f"scan.steps={3 * ROUNDS}"), *_SOMETIMES_ABSENT)
+_FEW = assigned("data.images=300")
+_SCAN = (*TINY_SCAN, *_FEW, *assigned(f"scan.steps={3 * ROUNDS}"), *_SOMETIMES_ABSENT)
 SETTINGS = {
     "ccfc++": (*TINY, "--rounds", "12", "--pretrain-rounds", "3", *_SOMETIMES_ABSENT),
     "fed-scan": _SCAN,

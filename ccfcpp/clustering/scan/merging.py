@@ -48,6 +48,9 @@ from torch.nn import functional as F
 
 _STARTS = 30
 
+_MOST_NUMBERS = 2**22
+"""Of the memberships of all starts that are moved side by side, for memory."""
+
 _LEAST_GAIN = 1e-9
 """Of a move, so that rounding errors move nothing for ever."""
 
@@ -76,7 +79,9 @@ def merged(transitions: Tensor, clusters: int, generator: torch.Generator | None
     joint = joint_distribution(transitions)
     starts = [] if generator is None else _random_starts(joint.shape[-1], clusters, generator)
     starts.append(agglomerated(joint)[clusters - 1])
-    found = [_moved(joint, start, clusters) for start in starts]
+    together = max(1, _MOST_NUMBERS // (joint.shape[-1] * clusters))
+    parts = torch.stack(starts).split(together)
+    found = [groups for part in parts for groups in _moved(joint, part, clusters)]
     return _numbered(max(found, key=lambda groups: mutual_information(joint, groups, clusters)))
 
 
@@ -158,31 +163,42 @@ def mutual_information(joint: Tensor, groups: Tensor, clusters: int) -> float:
     return float(_x_log_x(grouped).sum() - 2 * _x_log_x(grouped.sum(dim=-1)).sum())
 
 
-def _moved(joint: Tensor, groups: Tensor, clusters: int) -> Tensor:
-    """The groups after moves of single over-clusters, until none makes I grow."""
-    groups = groups.clone()
-    last_move = 0
-    tried = 0
-    while tried - last_move < len(groups):
-        own = tried % len(groups)
-        tried += 1
-        gains = _information_with(joint, groups, own, clusters)
-        best = int(gains.argmax())
-        if gains[best] > gains[groups[own]] + _LEAST_GAIN:
-            groups[own] = best
-            last_move = tried
+def _moved(joint: Tensor, starts: Tensor, clusters: int) -> Tensor:
+    """The groups after moves of single over-clusters, until none makes I grow: (starts, m)."""
+    groups, over = starts.clone(), starts.shape[1]
+    tried = torch.zeros(len(groups), dtype=torch.int64)  # Since the last move of each start.
+    own = 0
+    while len(going := (tried < over).nonzero().flatten()):
+        gains = _information_with(joint, groups[going], own, clusters)
+        most, best = gains.max(dim=1)
+        now = groups[going, own]
+        grows = most > gains.gather(1, now.unsqueeze(1)).squeeze(1) + _LEAST_GAIN
+        groups[going, own] = torch.where(grows, best, now)
+        tried[going] = torch.where(grows, 0, tried[going] + 1)
+        own = (own + 1) % over
     return groups
 
 
 def _information_with(joint: Tensor, groups: Tensor, own: int, clusters: int) -> Tensor:
-    """What is to grow, but for a constant, with one over-cluster in each of the clusters: (k,)."""
+    """What is to grow, but for a constant, with one over-cluster in each of the clusters.
+
+    Args:
+        joint: J of each kind, (kinds, m, m).
+        groups: The clusters so far, from several starts, (starts, m).
+        own: The over-cluster.
+        clusters: k.
+
+    Returns:
+        float64 of shape (starts, k).
+    """
     member = F.one_hot(groups, clusters).double()
-    member[own] = 0
-    others = member.T @ joint @ member
-    to_others = joint[:, own] @ member
+    member[:, own] = 0
+    others = member.mT @ (joint.unsqueeze(1) @ member)
+    to_others = torch.einsum("jm,smk->jsk", joint[:, own], member)
     shares = others.sum(dim=-1) + to_others
-    grown = _x_log_x(shares + joint[:, own].sum(dim=-1, keepdim=True)) - _x_log_x(shares)
-    itself = joint[:, own, own].unsqueeze(-1)
+    row, itself = joint[:, own].sum(dim=-1), joint[:, own, own]
+    grown = _x_log_x(shares + row[:, None, None]) - _x_log_x(shares)
+    itself = itself[:, None, None]
     return (_gain_of_rows(others, to_others, itself) - 2 * grown).sum(dim=0)
 
 
