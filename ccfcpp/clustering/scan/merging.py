@@ -80,7 +80,7 @@ def merged(transitions: Tensor, clusters: int, generator: torch.Generator | None
     starts = [] if generator is None else _random_starts(joint.shape[-1], clusters, generator)
     starts.append(agglomerated(joint)[clusters - 1])
     together = max(1, _MOST_NUMBERS // (joint.shape[-1] * clusters))
-    parts = torch.stack(starts).split(together)
+    parts = torch.split(torch.stack(starts), together)
     found = [groups for part in parts for groups in _moved(joint, part, clusters)]
     return _numbered(max(found, key=lambda groups: mutual_information(joint, groups, clusters)))
 
