@@ -44,13 +44,16 @@ STAGES: dict[str, tuple[str, Tree]] = {
 SLOW = {"ccfc++ 3", "ccfc++ 4", "ccfc++ 5", "ccfc++ 6", "ccfc++, multi-krum", "fed-scan 0"}
 SLOW |= {"fed-scan, bound", "fed-scan, private"}
 """They take half of the time: the suite draws fewer examples of them."""
+BY_CELLS = {"fed-km 0", "fed-fcm 0", "fed-em 0"}
+"""How many numbers a client of theirs sends depends on what has come from all clients before."""
 
 
 def _targets() -> dict[str, Callable[[Path], Target]]:
     found: dict[str, Callable[[Path], Target]] = {}
 
     def add(name: str, config: Callable[[], MethodConfig], sizes: tuple[int, ...]) -> None:
-        found[name] = lambda folder: Target(config(), labelled_clients(*sizes), folder)
+        lives = name in BY_CELLS
+        found[name] = lambda folder: Target(config(), labelled_clients(*sizes), folder, lives)
 
     few = {"steps": 2, "steps_per_round": 1, "mine_every": 2, "overclustering": 2}
     shared: Tree = {"device": "cpu", "clusters": 3, "scan": few}

@@ -25,7 +25,7 @@ class MixtureConfig(Section):
     regularisation: Weight = 1e-6
     """Added to the diagonal of each covariance."""
     rounds: Positive = 100
-    """At most. The first one finds means to start from; in the second one points count for the
-    nearest mean; the others are steps of expectation maximisation."""
+    """At most: steps of expectation maximisation. The first round also finds means to start from,
+    and covariances of the points that are nearest to them."""
     tolerance: Annotated[Weight, *_ALL_THERE] = 1e-3
     """The run ends where the mean log-likelihood grows by less than this."""

@@ -208,6 +208,10 @@ class Maximisation(ServerWork[Mixture, Mixture, MixtureSums]):
     config: MixtureConfig
     exchange = EM
 
+    def is_due(self, state: Mixture) -> bool:
+        """Whether there are means."""
+        return state.centroids is not None
+
     def broadcast(self, state: Mixture) -> Mixture:
         """The mixture so far."""
         required_centroids(state.centroids)
@@ -253,6 +257,10 @@ class GaussianMixtures(StartedBySums[Mixture]):
     def initial_state(self, randomness: Randomness) -> Mixture:
         """A mixture of which nothing is known."""
         return Mixture()
+
+    def start(self) -> Sequence[AnyServerWork]:
+        """Means; covariances of the points that are nearest to them; and a first step."""
+        return [*super().start(), *self.steps(), *self.steps()]
 
     def steps(self) -> Sequence[AnyServerWork]:
         """A step in each round."""

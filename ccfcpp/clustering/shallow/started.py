@@ -20,13 +20,14 @@ class StartedBySums(PixelClustering[Known]):
 
     def exchanges(self, number: int, state: Known) -> Sequence[AnyServerWork]:
         """Steps, or what finds the first centroids."""
-        return self._start() if state.centroids is None else self.steps()
+        return self.start() if state.centroids is None else self.steps()
 
     def plan(self, state: Known) -> list[Sequence[AnyServerWork]]:
         """Steps in each round; before them the start, where there are no centroids."""
-        start = [self._start()] if state.centroids is None else []
+        start = [self.start()] if state.centroids is None else []
         return [*start, *([self.steps()] * (self.rounds - len(start)))]
 
-    def _start(self) -> Sequence[AnyServerWork]:
+    def start(self) -> Sequence[AnyServerWork]:
+        """The server's work until there are centroids."""
         problem = self.problem
         return start_works(problem.clusters, self.rule.dimensions, problem.samples)
