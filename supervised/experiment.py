@@ -145,7 +145,7 @@ class ClassificationExperiment(Experiment[ServerState]):
         return self.evaluator(model, tested.images)
 
     def results(
-        self, state: ServerState, memories: ClientMemories, local: LocalSpectra
+        self, state: ServerState, memories: ClientMemories, local: LocalSpectra, told: None
     ) -> tuple[Summary, Arrays]:
         """Accuracies, predictions, and spectra of the representations of test images.
 

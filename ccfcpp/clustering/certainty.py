@@ -6,6 +6,8 @@ from typing import Any
 from torch import Tensor
 
 from ccfcpp.clustering.algorithm import ClusteringAlgorithm
+from ccfcpp.clustering.judging import points_of
+from ccfcpp.clustering.typical import Typical
 from ccfcpp.core.metrics import distances
 from ccfcpp.engine.client import Client
 
@@ -19,7 +21,11 @@ def columns_of(found: Mapping[str, Tensor]) -> dict[str, list[object]]:
 
 
 def certainty(
-    algorithm: ClusteringAlgorithm[Any], known: Any, holder: Client, clusters: Tensor
+    algorithm: ClusteringAlgorithm[Any],
+    known: Any,
+    holder: Client,
+    clusters: Tensor,
+    typical: Typical | None = None,
 ) -> dict[str, Tensor]:
     """Return what a system says of the assignment of a holder's images.
 
@@ -28,10 +34,12 @@ def certainty(
         known: The server's state, or what clients receive of it in the end.
         holder: Holds the images.
         clusters: The cluster of each image, int64 of shape (samples,).
+        typical: Where the images of the run lie, if that is known.
 
     Returns:
-        Floats of shape (samples,) on the CPU: ``probability`` of the cluster, and ``distance`` to
-        its centre, Euclidean or in degrees; each only where the system has it.
+        Floats of shape (samples,) on the CPU, each only where the system has it: ``probability`` of
+        the cluster; ``distance`` to its centre, Euclidean or in degrees; and ``outlier``, how far
+        the image is from its cluster in units of what is usual (``Typical.distances``).
     """
     found = {}
     probabilities = algorithm.probabilities(known, holder)
@@ -44,4 +52,8 @@ def certainty(
         own = clusters.to(points.device)
         apart = distances(points, own, centres.to(points.device), algorithm.by_angle)
         found["distance"] = apart.to(points.dtype).cpu()
+    if typical is not None:
+        points = points_of(algorithm, known, holder)
+        assert points is not None
+        found["outlier"] = typical.distances(points, clusters.to(points.device)).cpu()
     return found

@@ -18,12 +18,14 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ccfcpp.clustering.algorithm import Problem
+from ccfcpp.clustering.judging import typical_of
 from ccfcpp.clustering.kmeans.centroids import required_centroids
 from ccfcpp.clustering.methods import METHODS
 from ccfcpp.clustering.model import Model, ModelFacts, load_model
 from ccfcpp.clustering.own_images import settings_for
 from ccfcpp.clustering.running import CLUSTERING
 from ccfcpp.clustering.setup import AnyData
+from ccfcpp.clustering.typical import saved, split
 from ccfcpp.clustering.vectors.prepared import made
 from ccfcpp.core.config_layers import dump_yaml
 from ccfcpp.core.errors import UsageError
@@ -132,10 +134,11 @@ class FederatedClustering(
         suited = settings_for(len(data), data.values.shape[1:], method)
         experiment = self._experiment(CLUSTERING, data, clients, fixed, suited, source)
         state, self.n_iter_ = experiment.trained()
+        told, _ = experiment.ended(experiment.federation(), state, self.n_iter_)
         algorithm = experiment.algorithm
         centres = required_centroids(algorithm.centres(state))
         self._problem = experiment.problem
-        self._tensors = pack(algorithm.delivery(state))
+        self._tensors = saved(pack(algorithm.delivery(state)), typical_of(told))
         self.cluster_centers_ = centres.cpu().numpy()
         self.n_clusters_ = self._n_features_out = len(centres)
         self.labels_ = self._model.assign(data.values).numpy()
@@ -197,6 +200,25 @@ class FederatedClustering(
         """
         return -float(np.square(self.transform(X).min(axis=1)).sum())
 
+    def outlier_factor(self, X: Samples) -> NDArray[np.floating]:  # noqa: N803
+        """How far each sample is from its cluster, of shape (n,), in units of what is usual.
+
+        It is the Mahalanobis distance from the cluster's mean, with one covariance for all clusters
+        (``ccfcpp.clustering.typical``), over its root mean square among the samples of ``fit``.
+
+        Raises:
+            UsageError: The samples differ in shape from those of ``fit``, or nothing is known of
+                where these lie: with differential privacy, with points of more than 1,024
+                dimensions, or where all samples of a cluster are the same.
+            NotFittedError: There was no ``fit``.
+        """
+        check_is_fitted(self)
+        found = self._model.examine(self._data(X).values)
+        if "outlier" not in found:
+            raise UsageError("this model does not know what is usual: see outlier_factor's help")
+        factors: NDArray[np.floating] = found["outlier"].numpy()
+        return factors
+
     def save(self, path: str | Path) -> None:
         """Save a fitted model in a new folder, which ``ccfcpp predict`` takes, too.
 
@@ -246,7 +268,8 @@ class FederatedClustering(
                 f"{place} holds no saved FederatedClustering ({error}): give a folder of save()"
             ) from error
         model = load_model(place, estimator.device)
-        estimator._problem, estimator._tensors = model.problem, pack(model.delivery)
+        estimator._problem = model.problem
+        estimator._tensors = saved(pack(model.delivery), model.typical)
         estimator.labels_, estimator.cluster_centers_ = labels.numpy(), centres.numpy()
         estimator.n_clusters_ = estimator._n_features_out = len(centres)
         if model.problem.has_vectors:
@@ -259,7 +282,9 @@ class FederatedClustering(
     def _model(self) -> Model:
         # Made anew: an algorithm may hold what it made of samples, and a fitted model must not.
         algorithm = made(self._problem)
-        return Model(self._problem, algorithm, unpack(algorithm.delivery_type, self._tensors))
+        tensors, typical = split(self._tensors)
+        delivery = unpack(algorithm.delivery_type, tensors)
+        return Model(self._problem, algorithm, delivery, typical=typical)
 
     def _data(self, X: Samples, reset: bool = False) -> AnyData:  # noqa: N803
         """Check samples; those of a fitted model must be of its shape."""

@@ -12,10 +12,11 @@ from torch import Tensor
 from ccfcpp.clustering.algorithm import ClusteringAlgorithm, Problem
 from ccfcpp.clustering.certainty import certainty, columns_of
 from ccfcpp.clustering.config import ClusterConfig
-from ccfcpp.clustering.judging import Judging
+from ccfcpp.clustering.judging import Judged, Judging, typical_of
 from ccfcpp.clustering.methods import METHODS
 from ccfcpp.clustering.model import ModelFacts
 from ccfcpp.clustering.setup import AnyData, load_data, number_of_clusters, partition
+from ccfcpp.clustering.typical import Typical, saved
 from ccfcpp.clustering.vectors.prepared import made
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.metrics import clustering_scores, effective_rank, spectrum
@@ -131,10 +132,10 @@ class ClusteringExperiment(Experiment[Any]):
         return clusters
 
     def results(
-        self, state: Any, memories: ClientMemories, local: LocalSpectra
+        self, state: Any, memories: ClientMemories, local: LocalSpectra, told: Judged | None
     ) -> tuple[dict[str, Any], Arrays]:
         """The cluster of every image, scores where there are labels, and spectra of models."""
-        clusters = self.assignments(state)
+        clusters, typical = self.assignments(state), typical_of(told)
         owners = torch.full((len(self.data),), -1)
         for number, part in enumerate(self.parts):
             owners[part] = number
@@ -142,7 +143,7 @@ class ClusteringExperiment(Experiment[Any]):
             "name": np.array(self.data.called),
             "client": owners,
             "cluster": clusters,
-            **self._certainty(state, clusters),
+            **self._certainty(state, clusters, typical),
         }
         if self.data.labels is not None:
             assignments["class"] = self.data.labels
@@ -153,7 +154,7 @@ class ClusteringExperiment(Experiment[Any]):
             "scores_connected": self._scores_over(self._held_by(connected), clusters),
             "scores_absent": self._scores_over(self._held_by(self.absent), clusters),
             **sizes(owners, clusters, len(self.parts), self.clusters),
-            "bytes_delivered": size(pack(self.algorithm.delivery(state))),
+            "bytes_delivered": size(saved(pack(self.algorithm.delivery(state)), typical)),
             **self.algorithm.found(state),
         }
         arrays: dict[str, Mapping[str, Tensor | NDArray[np.str_]]] = {"assignments": assignments}
@@ -163,13 +164,20 @@ class ClusteringExperiment(Experiment[Any]):
             summary |= describe_spectra(spectra)
         return summary, arrays
 
-    def _certainty(self, state: Any, clusters: Tensor) -> dict[str, Tensor]:
+    def saved(self, state: Any, told: Judged | None) -> Mapping[str, Tensor]:
+        """The server's state, and where the run's images lie."""
+        return saved(pack(state), typical_of(told))
+
+    def _certainty(
+        self, state: Any, clusters: Tensor, typical: Typical | None
+    ) -> dict[str, Tensor]:
         """How sure the cluster of every image is, floats of shape (samples,) by name."""
         parts = [(self.parts[client.id], client) for client in self.clients]
         parts += [(self.unheld, self.rest)] if len(self.rest) else []
         found: dict[str, Tensor] = {}
         for part, holder in parts:
-            for name, own in certainty(self.algorithm, state, holder, clusters[part]).items():
+            known = certainty(self.algorithm, state, holder, clusters[part], typical)
+            for name, own in known.items():
                 found.setdefault(name, own.new_empty(len(self.data)))[part] = own
         return found
 

@@ -2,11 +2,13 @@
 
 After the last round there are two exchanges. In the first, clients add up the points of each
 cluster, as in a step of Lloyd's k-means, which gives the clusters' means. In the second, they add
-up each point's distance from the mean of its cluster, and its simplified silhouette. Points are
-what the system clusters: latents, or pixels; of unit length where images are assigned by angle.
+up each point's distance from the mean of its cluster, its simplified silhouette, and the products
+of its offset's coordinates, of which the server makes what is typical of the clusters
+(``ccfcpp.clustering.typical``). Points are what the system clusters: latents, or pixels; of unit
+length where images are assigned by angle.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, make_dataclass, replace
 from typing import Any
 
@@ -16,8 +18,9 @@ from torch.nn import functional as F
 
 from ccfcpp.clustering.algorithm import ClusteringAlgorithm
 from ccfcpp.clustering.judged import MEASURES
-from ccfcpp.clustering.kmeans.centroids import PARTS, ClusterSums
+from ccfcpp.clustering.kmeans.centroids import PARTS, ClusterSums, cluster_sums
 from ccfcpp.clustering.kmeans.lloyd import SumMembers
+from ccfcpp.clustering.typical import MOST_DIMENSIONS, Typical
 from ccfcpp.core.metrics import davies_bouldin, simplified_silhouettes
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.algorithm import Crew, Epilogue
@@ -29,13 +32,33 @@ from ccfcpp.engine.exchange import (
     Exchange,
     Figures,
     ServerWork,
+    SummedWork,
+    Task,
 )
-from ccfcpp.engine.parts import Form, form_of
+from ccfcpp.engine.parts import Form, Sum, form_of
 from ccfcpp.engine.payload import added_up, check_counts, pack
 
 _POINTS_AT_A_TIME = 4096
 _MEASURES = 2
 """Distance from the own mean, and silhouette."""
+
+
+@dataclass(frozen=True)
+class Spreads(ClusterSums):
+    """Sums over each cluster of distances and silhouettes, and one over all points.
+
+    Attributes:
+        scatter: Σ (z − μ)(z − μ)ᵀ, float64 of shape (d, d); (0, 0) where d is large.
+    """
+
+    scatter: Tensor
+
+    @staticmethod
+    def none(clusters: int, dimensions: int) -> "Spreads":
+        """Sums over nothing."""
+        width = dimensions if dimensions <= MOST_DIMENSIONS else 0
+        zeros = ClusterSums.zeros(clusters, _MEASURES)
+        return Spreads(zeros.sums, zeros.counts, torch.zeros(width, width, dtype=torch.float64))
 
 
 @dataclass(frozen=True)
@@ -46,13 +69,13 @@ class Judged:
         model: What clients assign their images by.
         dimensions: Of the points.
         members: Sums and numbers of each cluster's points; None before the first exchange.
-        spreads: Sums over each cluster of distances and silhouettes; None before the second one.
+        spreads: Sums of distances, silhouettes and offsets; None before the second one.
     """
 
     model: Any
     dimensions: int
     members: ClusterSums | None = None
-    spreads: ClusterSums | None = None
+    spreads: Spreads | None = None
 
 
 class Judging(Epilogue):
@@ -71,8 +94,8 @@ class Judging(Epilogue):
             "Question", [("model", model), ("members", ClusterSums)], frozen=True
         )
         self.of_members = Exchange("members", model, ClusterSums, PARTS)
-        self.of_spreads: Exchange[Any, ClusterSums] = Exchange(
-            "spreads", self.question, ClusterSums, PARTS, follows=True
+        self.of_spreads: Exchange[Any, Spreads] = Exchange(
+            "spreads", self.question, Spreads, {**PARTS, "scatter": Sum()}, follows=True
         )
 
     def begin(self, state: Any) -> Judged | None:
@@ -84,13 +107,14 @@ class Judging(Epilogue):
 
     def works(self, known: Judged) -> list[AnyServerWork]:
         """Sums of the members, and then of what they are to their means."""
-        members = Adding(self.of_members, "members", self.clusters, known.dimensions)
-        return [members, Adding(self.of_spreads, "spreads", self.clusters, _MEASURES)]
+        k, d = self.clusters, known.dimensions
+        members = Adding(self.of_members, "members", ClusterSums.zeros(k, d))
+        return [members, Adding(self.of_spreads, "spreads", Spreads.none(k, d))]
 
     def client_works(self, crew: Crew) -> Mapping[str, AnyClientWork]:
         """The sums that clients send."""
         members = SumMembers(self.of_members, self._points, crew)
-        spreads = SumMembers(self.of_spreads, self._measures, crew)
+        spreads = SumSpreads(self.of_spreads, self.spreads, crew)
         return ClientSide.of(members, spreads).works
 
     def describe(self, known: Judged | None) -> dict[str, object]:
@@ -110,28 +134,65 @@ class Judging(Epilogue):
         }
 
     def _points(self, message: Any, client: Client) -> tuple[Tensor, Tensor, int]:
-        points = self.algorithm.represent(message, client)
+        points = points_of(self.algorithm, message, client)
         assert points is not None
-        if self.algorithm.by_angle:
-            points = F.normalize(points.double(), dim=1)
         return points, self.algorithm.assign_delivered(message, client), self.clusters
 
-    def _measures(self, message: Any, client: Client) -> tuple[Tensor, Tensor, int]:
-        """Each image's distance from its cluster's mean, and its silhouette: (samples, 2)."""
-        points, clusters, _ = self._points(message.model, client)
+    def spreads(self, message: Any, client: Client, least: int) -> Spreads:
+        """What a client's points are to the means of their clusters; too small clusters add 0."""
+        points, clusters, k = self._points(message.model, client)
         means = _means(message.members).to(points.device)
         sizes = message.members.counts.to(points.device)
+        told = clusters.bincount(minlength=k)[clusters] >= least
+        scatter = Spreads.none(k, points.shape[1]).scatter.to(points.device)
         found = []
-        pairs = zip(
-            torch.split(points, _POINTS_AT_A_TIME),
-            torch.split(clusters, _POINTS_AT_A_TIME),
-            strict=True,
-        )
-        for part, own in pairs:
-            apart = torch.cdist(part.double(), means, compute_mode="donot_use_mm_for_euclid_dist")
+        for part in torch.split(torch.arange(len(points)).to(points.device), _POINTS_AT_A_TIME):
+            own, there = clusters[part], points[part].double()
+            apart = torch.cdist(there, means, compute_mode="donot_use_mm_for_euclid_dist")
             near = apart.gather(1, own[:, None])[:, 0]
             found.append(torch.stack([near, simplified_silhouettes(apart, own, sizes)], dim=1))
-        return torch.cat(found), clusters, self.clusters
+            if len(scatter):
+                offsets = (there - means[own])[told[part]]
+                scatter += offsets.T @ offsets
+        total = cluster_sums(torch.cat(found), clusters, k, self.of_spreads, None, least)
+        return Spreads(total.sums, total.counts, scatter)
+
+
+@dataclass(frozen=True)
+class SumSpreads(SummedWork[Any, Spreads]):
+    """Clients sum up what their points are to the means of the clusters.
+
+    Attributes:
+        exchange: In which the sums are sent.
+        spreads: From what came down, a client, and the fewest images over which it sends a sum.
+        crew: Says how many these are.
+    """
+
+    exchange: Exchange[Any, Spreads]
+    spreads: Callable[[Any, Client, int], Spreads]
+    crew: Crew
+
+    def local_sum(
+        self, task: Task, message: Any, clients: Sequence[Client], randomness: Randomness
+    ) -> Spreads:
+        """Sum up over the clients."""
+        return added_up(self.spreads(message, each, self.crew.least) for each in clients)
+
+
+def typical_of(told: Judged | None) -> Typical | None:
+    """Where the points of a run lie; None where nobody has told, or they have too many d."""
+    if told is None or told.members is None or told.spreads is None:
+        return None
+    scatter, count = told.spreads.scatter, float(told.spreads.counts.sum())
+    return Typical.of(_means(told.members), scatter, count) if len(scatter) else None
+
+
+def points_of(algorithm: ClusteringAlgorithm[Any], known: Any, holder: Client) -> Tensor | None:
+    """What a system clusters of a holder's samples, of shape (samples, d); None where unknown."""
+    points = algorithm.represent(known, holder)
+    if points is None or not algorithm.by_angle:
+        return points
+    return F.normalize(points.double(), dim=1)
 
 
 def _means(members: ClusterSums) -> Tensor:
@@ -145,14 +206,12 @@ class Adding(ServerWork[Judged, Any, ClusterSums]):
     Attributes:
         exchange: In which the sums are sent.
         part: Which part of what is known they become.
-        clusters: Number of clusters k.
-        width: Numbers in the sum of a cluster.
+        nothing: Sums over nothing.
     """
 
-    exchange: Exchange[Any, ClusterSums]
+    exchange: Exchange[Any, Any]
     part: str
-    clusters: int
-    width: int
+    nothing: ClusterSums
 
     def broadcast(self, state: Judged) -> Any:
         """The model, and with it what is known of the clusters' members."""
@@ -161,8 +220,8 @@ class Adding(ServerWork[Judged, Any, ClusterSums]):
         return self.exchange.message(state.model, state.members)
 
     def form(self, message: Any) -> Form:
-        """A sum and a number for each cluster."""
-        return form_of(pack(ClusterSums.zeros(self.clusters, self.width)))
+        """A sum and a number for each cluster, and for all."""
+        return form_of(pack(self.nothing))
 
     def check(self, message: Any, update: ClusterSums, senders: Sequence[Member]) -> None:
         """Refuse numbers of images that clients do not hold."""

@@ -19,6 +19,7 @@ from ccfcpp.clustering.algorithm import ClusteringAlgorithm, Problem
 from ccfcpp.clustering.certainty import certainty
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.methods import METHODS
+from ccfcpp.clustering.typical import Typical, split
 from ccfcpp.clustering.vectors.prepared import made
 from ccfcpp.core.config import Positive, Section, VectorsConfig
 from ccfcpp.core.config_layers import merge, read_yaml, validate
@@ -85,12 +86,14 @@ class Model:
         algorithm: The system.
         delivery: What clients receive in the end.
         columns: Names of a vector's columns, if they have any.
+        typical: Where the images of the run lie; None where nobody has told.
     """
 
     problem: Problem
     algorithm: ClusteringAlgorithm[Any]
     delivery: Any
     columns: tuple[str, ...] = ()
+    typical: Typical | None = None
 
     @property
     def image_shape(self) -> tuple[int, ...]:
@@ -119,15 +122,16 @@ class Model:
             images: As for ``assign``.
 
         Returns:
-            On the CPU and of shape (images,): int64 ``cluster``; and where the system has them the
-            ``probability`` of the cluster, and the ``distance`` to its centre, Euclidean or in
-            degrees.
+            On the CPU and of shape (images,): int64 ``cluster``; and where they are known the
+            ``probability`` of the cluster, the ``distance`` to its centre, Euclidean or in degrees,
+            and ``outlier``: how far the image is from its cluster, where 1 is usual.
 
         Raises:
             UsageError: The images are of another type or shape.
         """
         holder, clusters = self._assigned(images)
-        return {"cluster": clusters} | certainty(self.algorithm, self.delivery, holder, clusters)
+        sure = certainty(self.algorithm, self.delivery, holder, clusters, self.typical)
+        return {"cluster": clusters} | sure
 
     def probabilities(self, images: Samples) -> Tensor | None:
         """The probability of each cluster for each image, of shape (images, k) on the CPU.
@@ -184,12 +188,13 @@ def load_model(path: str | Path, device: str = "auto") -> Model:
         )
     where = choose_device(device)
     tensors, header = _read(path, where)
+    rest, typical = _typical(path, tensors)
     config = _config(path, where)
     facts = _facts(path, config, header)
     fewest = config.fewest_clusters
     problem = Problem(config, facts.image_shape, facts.clusters, where, fewest=fewest)
     algorithm = made(problem)
-    model = Model(problem, algorithm, _delivery(path, algorithm, tensors), facts.columns)
+    model = Model(problem, algorithm, _delivery(path, algorithm, rest), facts.columns, typical)
     _try_out(path, model)
     return model
 
@@ -242,6 +247,13 @@ def _facts(path: Path, config: ClusterConfig, header: dict[str, str]) -> ModelFa
     data, size = DATASETS[config.dataset], config.data.image_size
     shape = data.shape if size is None else (data.shape[0], size, size)
     return ModelFacts(clusters=int(config.clusters or data.classes), image_shape=shape)
+
+
+def _typical(path: Path, tensors: dict[str, Tensor]) -> tuple[dict[str, Tensor], Typical | None]:
+    try:
+        return split(tensors)
+    except PayloadError as error:
+        raise _misfit(path, error) from error
 
 
 def _delivery(path: Path, algorithm: ClusteringAlgorithm[Any], tensors: dict[str, Tensor]) -> Any:

@@ -23,6 +23,7 @@ from ccfcpp.engine.client import Client, Member
 from ccfcpp.engine.exchange import AnyExchange, ClientSide, State
 from ccfcpp.engine.federation import Federation, LocalModelObserver, RoundReport
 from ccfcpp.engine.memories import ClientMemories, memory_budget
+from ccfcpp.engine.payload import pack
 from ccfcpp.engine.transport import InProcess, Transport
 from ccfcpp.hostility.config import AttackConfig, DefenceConfig
 from ccfcpp.hostility.hostility import Hostility
@@ -121,9 +122,12 @@ class Experiment(ABC, Generic[State]):
 
     @abstractmethod
     def results(
-        self, state: State, memories: ClientMemories, local: LocalSpectra
+        self, state: State, memories: ClientMemories, local: LocalSpectra, told: Any
     ) -> tuple[Summary, Arrays]:
-        """Return the last state's part of the summary, and arrays to save."""
+        """Return the last state's part of the summary, and arrays to save.
+
+        ``told`` is what the epilogue has told; None where there is none.
+        """
 
     @abstractmethod
     def local_representations(self, client: int, model: ModelState) -> Tensor | None:
@@ -158,6 +162,10 @@ class Experiment(ABC, Generic[State]):
     def epilogue(self) -> Epilogue | None:
         """Exchanges after the last round, if any."""
         return None
+
+    def saved(self, state: State, told: Any) -> Mapping[str, Tensor]:
+        """Return the tensors of the model's file."""
+        return pack(state)
 
     def model_facts(self) -> dict[str, str]:
         """Return what using the model needs beside the configuration, for its file's header."""
@@ -213,10 +221,9 @@ class Experiment(ABC, Generic[State]):
                     store.commit(report.round, state, vars(history))
                 if stopping and not over:
                     raise StoppedError
-        result, arrays = self.results(state, memories, local)
-        summary = self.describe() | history.describe(self.members) | result
-        if self.epilogue is not None:
-            summary = self._ended(self.epilogue, federation, state, history.rounds) | summary
+        told, ended = self.ended(federation, state, history.rounds)
+        result, arrays = self.results(state, memories, local, told)
+        summary = ended | self.describe() | history.describe(self.members) | result
         if self.cohort is not None:
             summary["cohort"] = self.cohort
         if self.protection is not None:
@@ -225,22 +232,26 @@ class Experiment(ABC, Generic[State]):
         summary["out"] = str(folder.path)
         for name, rows in self.tables(arrays).items():
             folder.write_table(name, rows)
-        folder.write_results(summary, state, arrays, self.pictures(state), self.model_facts())
+        model = self.saved(state, told)
+        folder.write_results(summary, model, arrays, self.pictures(state), self.model_facts())
         return summary
 
-    def _ended(
-        self,
-        epilogue: Epilogue,
-        federation: Federation[State, Transport],
-        state: State,
-        number: int,
-    ) -> Summary:
-        """Run the exchanges after the last round; their bytes are no part of the rounds'."""
+    def ended(
+        self, federation: Federation[State, Transport], state: State, number: int
+    ) -> tuple[Any, Summary]:
+        """Run the exchanges after the last round; their bytes are no part of the rounds'.
+
+        Returns:
+            What they have told, and what the summary says of it.
+        """
+        epilogue = self.epilogue
+        if epilogue is None:
+            return None, {}
         known = epilogue.begin(state)
         if known is None:
-            return epilogue.describe(None)
+            return None, epilogue.describe(None)
         known, report = federation.run_works(epilogue.works(known), known, number)
-        return epilogue.describe(known) | {
+        return known, epilogue.describe(known) | {
             "epilogue": {
                 "clients": len(report.clients),
                 "bytes_down": report.bytes_down,

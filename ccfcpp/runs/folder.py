@@ -16,7 +16,6 @@ from ccfcpp.core.config_layers import flatten, read_yaml
 from ccfcpp.core.files import make_durable, save_tensors, write_whole
 from ccfcpp.engine.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from ccfcpp.engine.exchange import State
-from ccfcpp.engine.payload import pack
 from ccfcpp.runs.paths import RunPaths, damaged, row_of
 from ccfcpp.runs.sheets import as_png
 from ccfcpp.runs.tracking import NONE, Line, tracker
@@ -98,16 +97,16 @@ class RunFolder(RunPaths):
     def write_results(
         self,
         summary: dict[str, object],
-        state: object,
+        model: Mapping[str, Tensor],
         arrays: Mapping[str, Mapping[str, Tensor | NDArray[np.str_]]],
         pictures: Mapping[str, Tensor],
         model_facts: dict[str, str],
     ) -> None:
-        """Write the server's state, arrays by file and name, pictures, and last the summary.
+        """Write the model, arrays by file and name, pictures, and last the summary.
 
-        Pictures are uint8 of shape (height, width, 3); ``model_facts`` are the state's header.
+        Pictures are uint8 of shape (height, width, 3); ``model_facts`` are the model's header.
         """
-        save_tensors(self.model, pack(state), model_facts)
+        save_tensors(self.model, model, model_facts)
         for file, named in arrays.items():
             buffer = io.BytesIO()
             content = {

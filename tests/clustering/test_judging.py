@@ -39,9 +39,9 @@ class Lying:
         return client.images[:, 0].long()
 
 
-def judged(points: Tensor, clusters: Tensor, owners: Tensor, k: int) -> dict[str, object]:
-    """What is found where each client sends sums of its own points."""
-    judging = Judging(Lying(), k)  # type: ignore[arg-type]
+def judged(points: Tensor, clusters: Tensor, owners: Tensor, k: int) -> Judged:
+    """What is told where each client sends sums of its own points."""
+    judging = judging_of(k)
     images = torch.cat([clusters[:, None], points], dim=1).to(torch.uint8)
     clients = [Client(int(n), "", images[owners == n]) for n in torch.unique(owners)]
     works = judging.client_works(Crew.of(clients))
@@ -53,7 +53,11 @@ def judged(points: Tensor, clusters: Tensor, owners: Tensor, k: int) -> dict[str
         for update, client in zip(updates, clients, strict=True):
             work.check(message, update, [client.member])
         known, _ = work.aggregate(known, updates, Randomness(0, 0))
-    return judging.describe(known)
+    return known
+
+
+def judging_of(k: int) -> Judging:
+    return Judging(Lying(), k)  # type: ignore[arg-type]
 
 
 def slow_silhouette(points: Tensor, clusters: Tensor) -> float:
@@ -79,7 +83,7 @@ POINT = st.tuples(
 def test_pooled_sums_give_the_measures_of_all_points(drawn: list[tuple[int, ...]]) -> None:
     rows = torch.tensor(drawn)
     owners, clusters, points = rows[:, 0], rows[:, 1], rows[:, 2:]
-    found = judged(points, clusters, owners, 6)
+    found = judging_of(6).describe(judged(points, clusters, owners, 6))
     there = len(torch.unique(clusters))
     assert found.pop("cluster_sizes") == clusters.bincount(minlength=6).tolist()
     if there == 1:
@@ -116,9 +120,9 @@ def test_a_run_is_judged_by_what_it_clusters(method: str, tmp_path: Path) -> Non
     assert of_clients.tolist() == found.bincount(minlength=len(of_clients)).tolist()
     told = summary["epilogue"]
     assert told["clients"] == summary["connected"]
-    # Each client sends k sums and counts of float64, twice.
+    # Each client sends k sums and counts of float64, twice, and products of all dimensions.
     k, width = len(summary["cluster_sizes"]), points.shape[1]
-    assert told["bytes_up"] == 8 * summary["connected"] * k * (width + 1 + 2 + 1)
+    assert told["bytes_up"] == 8 * summary["connected"] * (k * (width + 1 + 2 + 1) + width**2)
     assert told["bytes_down"] > 0
 
 

@@ -39,7 +39,7 @@ class Poll(Experiment[Mean]):
         return {"first": float(state.value[0])} if number % 3 == 2 else {}
 
     def results(
-        self, state: Mean, memories: ClientMemories, local: LocalSpectra
+        self, state: Mean, memories: ClientMemories, local: LocalSpectra, told: None
     ) -> tuple[dict[str, Any], Arrays]:
         votes = {client.id: memories.take(client.id).get("votes") for client in self.clients}
         known = {str(n): int(v) for n, v in votes.items() if v is not None}

@@ -14,6 +14,7 @@ from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.judging import Judging
 from ccfcpp.clustering.model import ModelFacts
 from ccfcpp.clustering.setup import AnyData
+from ccfcpp.clustering.typical import saved
 from ccfcpp.clustering.vectors.prepared import made
 from ccfcpp.core.config import DataConfig, MethodConfig
 from ccfcpp.core.config_layers import dump_yaml, validate, validated
@@ -132,7 +133,7 @@ class ClientRun(ABC, Generic[Model]):
         return torch.tensor([places[name] for name in self.data.classes])[labels]
 
 
-class ClusteringRun(ClientRun[object]):
+class ClusteringRun(ClientRun[Any]):
     """A client of a clustering system. All of its images are for training and for testing."""
 
     config: ClusterConfig
@@ -159,22 +160,21 @@ class ClusteringRun(ClientRun[object]):
             return {}
         return Judging(self.algorithm, self.spec.clusters).client_works(crew)
 
-    def assign(self, model: object, client: Client) -> Tensor:
+    def assign(self, model: Any, client: Client) -> Tensor:
         """Return the cluster of each image."""
-        return self.algorithm.assign_delivered(model, client)
+        return self.algorithm.assign_delivered(model.model, client)
 
-    def table(self, model: object, client: Client, found: Tensor) -> list[dict[str, object]]:
+    def table(self, model: Any, client: Client, found: Tensor) -> list[dict[str, object]]:
         """Return the cluster of each image, by its file, and how sure it is."""
-        sure = certainty(self.algorithm, model, client, found)
+        sure = certainty(self.algorithm, model.model, client, found, model.typical)
         return rows_of({self.data.key: self.data.called, **columns_of({"cluster": found} | sure)})
 
-    def save_model(self, model: object, folder: Path) -> None:
+    def save_model(self, model: Any, folder: Path) -> None:
         """Save the model for ``ccfcpp predict``."""
         paths = RunPaths(folder)
         write_whole(paths.config, dump_yaml(self.config).encode())
-        save_tensors(
-            paths.model, pack(model), ModelFacts.of(self.problem, self.spec.columns).header
-        )
+        tensors = saved(pack(model.model), model.typical)
+        save_tensors(paths.model, tensors, ModelFacts.of(self.problem, self.spec.columns).header)
 
     @property
     def test_classes(self) -> Tensor | None:

@@ -12,9 +12,10 @@ from torch import Tensor
 
 from ccfcpp.clustering.algorithm import ClusteringAlgorithm
 from ccfcpp.clustering.config import ClusterConfig
-from ccfcpp.clustering.judging import Judging
+from ccfcpp.clustering.judging import Judged, Judging, typical_of
 from ccfcpp.clustering.methods import METHODS
 from ccfcpp.clustering.model import ModelFacts
+from ccfcpp.clustering.typical import saved
 from ccfcpp.clustering.vectors.prepared import made
 from ccfcpp.core.config import MethodConfig
 from ccfcpp.core.errors import UsageError
@@ -103,8 +104,13 @@ class DeployedExperiment(Experiment[Any]):
         """Build the algorithm of the run."""
 
     @abstractmethod
-    def sent_to_count(self, state: object) -> object:
-        """Return what clients need of a state in order to count."""
+    def sent_to_count(self, state: object, told: Any = None) -> object:
+        """Return what clients need of a state in order to count.
+
+        Args:
+            state: The server's.
+            told: What the exchanges after the last round have told, if any.
+        """
 
     @abstractmethod
     def scores_of(self, table: Tensor) -> Scores:
@@ -123,6 +129,11 @@ class DeployedExperiment(Experiment[Any]):
         """Run all rounds, or those that are left, and give the model to the clients."""
         self._should_stop = should_stop
         return super().run(folder, observe, should_stop)
+
+    def ended(self, federation: Any, state: Any, number: int) -> tuple[Any, Summary]:
+        """Run the exchanges after the last round; clients that have all left are not waited for."""
+        self.deployed.patience = self.deployed.timeouts.linger
+        return super().ended(federation, state, number)
 
     @property
     def members(self) -> list[Member]:
@@ -152,23 +163,23 @@ class DeployedExperiment(Experiment[Any]):
         due = (number + 1) % getattr(self.config, "evaluate_every", 1) == 0
         if not due or not self.spec.classes or not self.knows_groups(state):
             return {}
-        table = sum_of(self.counts(number, state))
+        table = sum_of(self.counts(number, self.sent_to_count(state)))
         return {} if table is None else self.scores_of(table)
 
-    def counts(self, number: int, state: object) -> dict[int, Tensor]:
+    def counts(self, number: int, message: object) -> dict[int, Tensor]:
         """Return the clients' tables of counts, by their number.
 
         Clients that do not tell or cannot be reached are left out. Each client keeps the assignment
         of every one of its images to itself.
         """
-        return self._counts(number, state, self._members)[0]
+        return self._counts(number, message, self._members)[0]
 
     def _counts(
-        self, number: int, state: object, members: Sequence[Member]
+        self, number: int, message: object, members: Sequence[Member]
     ) -> tuple[dict[int, Tensor], dict[int, RefusedUpdateError]]:
         """Return some clients' tables, and why there is no answer, by the client's number."""
         task = Task(self.system, COUNTS, number, _AFTER_THE_ROUND)
-        message, members = self.sent_to_count(state), by_size(members)
+        members = by_size(members)
         held = {member.id: member.samples for member in members}
         found, missing = {}, {}
         for reply in self.deployed.deliver(task, message, members):
@@ -181,8 +192,10 @@ class DeployedExperiment(Experiment[Any]):
                 missing[reply.client] = reply.update
         return found, missing
 
-    def _handed_out(self, state: object) -> tuple[dict[int, Tensor], dict[int, RefusedUpdateError]]:
-        """Give every client the last state, also to those that come while the server lingers."""
+    def _handed_out(
+        self, message: object
+    ) -> tuple[dict[int, Tensor], dict[int, RefusedUpdateError]]:
+        """Give every client the last model, also to those that come while the server lingers."""
         deployed, waiting = self.deployed, self._members
         until = time.monotonic() + deployed.timeouts.linger
         found: dict[int, Tensor] = {}
@@ -191,7 +204,7 @@ class DeployedExperiment(Experiment[Any]):
         while True:
             left = max(0.0, until - time.monotonic())
             deployed.patience = min(left, _LOOK)
-            tables, reasons = self._counts(self.algorithm.rounds, state, waiting)
+            tables, reasons = self._counts(self.algorithm.rounds, message, waiting)
             asked = {member.id for member in waiting}
             found |= tables
             missing = {n: why for n, why in missing.items() if n not in asked} | reasons
@@ -213,23 +226,23 @@ class DeployedExperiment(Experiment[Any]):
         )
 
     def results(
-        self, state: object, memories: ClientMemories, local: LocalSpectra
+        self, state: object, memories: ClientMemories, local: LocalSpectra, told: Any
     ) -> tuple[dict[str, object], Arrays]:
         """Return scores over the clients that tell, and their tables."""
-        found, missing = self._handed_out(state)
+        found, missing = self._handed_out(self.sent_to_count(state, told))
         table = sum_of(found)
         arrays = {}
         if found:
             numbers, tables = zip(*sorted(found.items()), strict=True)
             arrays["counts"] = {"client": torch.tensor(numbers), "table": torch.stack(tables)}
         scores = self.no_scores if table is None else self.scores_of(table)
-        told = {
+        got = {
             "counted_clients": [m.name for m in self._members if m.id in found],
             "without_model": {m.name: str(missing[m.id]) for m in self._members if m.id in missing},
         }
-        return {**self.no_scores, **scores, **told, **self.last_facts(state)}, arrays
+        return {**self.no_scores, **scores, **got, **self.last_facts(state, told)}, arrays
 
-    def last_facts(self, state: object) -> dict[str, object]:
+    def last_facts(self, state: object, told: Any) -> dict[str, object]:
         """Return other entries of the summary about the last state."""
         return {}
 
@@ -285,9 +298,14 @@ class DeployedClustering(DeployedExperiment):
         """Return whether there are clusters yet."""
         return self.algorithm.knows_clusters(state)
 
-    def sent_to_count(self, state: object) -> object:
+    def sent_to_count(self, state: object, told: Judged | None = None) -> object:
         """Return what any client receives at the end."""
-        return self.algorithm.delivery(state)
+        message = counts_exchange(self.algorithm).message
+        return message(self.algorithm.delivery(state), typical_of(told))
+
+    def saved(self, state: object, told: Judged | None) -> Mapping[str, Tensor]:
+        """Return the server's state, and where the clients' images lie."""
+        return saved(pack(state), typical_of(told))
 
     def scores_of(self, table: Tensor) -> Scores:
         """Return the scores of a clustering, equal to those over the images themselves."""
@@ -297,12 +315,12 @@ class DeployedClustering(DeployedExperiment):
             np.repeat(classes.numpy(), times), np.repeat(clusters.numpy(), times)
         )
 
-    def last_facts(self, state: object) -> dict[str, object]:
+    def last_facts(self, state: object, told: Any) -> dict[str, object]:
         """Return the size of what a client receives to assign its images, and what was found."""
         return {
             "scores_connected": None,
             "scores_absent": None,
-            "bytes_delivered": size(pack(self.algorithm.delivery(state))),
+            "bytes_delivered": size(pack(self.sent_to_count(state, told))),
             **self.algorithm.found(state),
         }
 
@@ -327,7 +345,7 @@ class DeployedClassification(DeployedExperiment):
         """Build the method of classification."""
         self.algorithm = classification(self.config, self.spec, self.device)
 
-    def sent_to_count(self, state: object) -> object:
+    def sent_to_count(self, state: object, told: None = None) -> object:
         """Return the whole state: the global model and the server's part of the method."""
         return state
 

@@ -1,0 +1,94 @@
+"""How far samples lie from what a run has seen: the Mahalanobis distance from their cluster.
+
+Source: Lee, Lee, Lee and Shin, *A Simple Unified Framework for Detecting Out-of-Distribution
+Samples and Adversarial Attacks* (NeurIPS 2018, arXiv 1807.03888), Eqs. (1) and (2): one covariance
+for all clusters, about their means. It is a pooled sum over all clients.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, make_dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ccfcpp.engine.parts import SEPARATOR
+from ccfcpp.engine.payload import pack, unpack
+
+MOST_DIMENSIONS = 1024
+"""Of points whose covariance is pooled: 8 MB of float64."""
+_TYPICAL = "typical"
+
+
+@dataclass(frozen=True)
+class Typical:
+    """Where the samples of a run lie.
+
+    Attributes:
+        means: Of the clusters, float64 of shape (k, d).
+        whitener: float32 of shape (d, d). A sample's offset from its cluster's mean times this has
+            length 1 in the root mean square over the run's samples.
+    """
+
+    means: Tensor
+    whitener: Tensor
+
+    @staticmethod
+    def of(means: Tensor, scatter: Tensor, count: float) -> "Typical | None":
+        """From sums over all samples; None where they do not differ from their clusters' means.
+
+        The covariance is shrunk towards a sphere as if d more samples had been seen that lie on it,
+        so that few samples in many dimensions give no directions without any variance.
+
+        Args:
+            means: Of the clusters, float64 of shape (k, d).
+            scatter: Σ (z − μ)(z − μ)ᵀ over samples z, about the mean μ of the cluster of each, of
+                shape (d, d).
+            count: Number of samples.
+        """
+        d = len(scatter)
+        values, directions = torch.linalg.eigh((scatter + scatter.T) / (2 * max(1.0, count)))
+        values = values.clamp(min=0)
+        if not bool(values.mean() > 0):
+            return None
+        shrunk = (count * values + d * values.mean()) / (count + d)
+        usual = (values / shrunk).sum()
+        return Typical(means, (directions.T / (shrunk * usual).sqrt().unsqueeze(1)).float())
+
+    def distances(self, points: Tensor, clusters: Tensor) -> Tensor:
+        """How far each point is from its cluster; in the root mean square over the run's it is 1.
+
+        Args:
+            points: Of shape (samples, d).
+            clusters: int64 of shape (samples,).
+
+        Returns:
+            float64 of shape (samples,).
+        """
+        offsets = points.double() - self.means.to(points.device)[clusters]
+        whitened = offsets @ self.whitener.to(offsets).T
+        return torch.linalg.vector_norm(whitened, dim=1)
+
+
+def final(delivery: type[object]) -> Any:
+    """The dataclass of what clients receive in the end: a ``model``, and what is ``typical``."""
+    fields = [("model", delivery), (_TYPICAL, Typical | None)]
+    return make_dataclass("Final", fields, frozen=True)
+
+
+def saved(model: Mapping[str, Tensor], typical: Typical | None) -> dict[str, Tensor]:
+    """The tensors of a model's file."""
+    known = {} if typical is None else pack(typical)
+    return dict(model) | {f"{_TYPICAL}{SEPARATOR}{name}": each for name, each in known.items()}
+
+
+def split(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], Typical | None]:
+    """The model's tensors of a file, and what is typical where the file says so.
+
+    Raises:
+        PayloadError: Something else is there under that name.
+    """
+    prefix = _TYPICAL + SEPARATOR
+    own = {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
+    rest = {name: t for name, t in tensors.items() if not name.startswith(prefix)}
+    return rest, unpack(Typical, own) if own else None
