@@ -67,7 +67,7 @@ class Typical:
         """
         offsets = points.double() - self.means.to(points.device)[clusters]
         whitened = offsets @ self.whitener.to(offsets).T
-        return torch.linalg.vector_norm(whitened, dim=1)
+        return whitened.square().sum(dim=1).sqrt()
 
 
 def final(delivery: type[object]) -> Any:

@@ -62,6 +62,7 @@ def test_a_client_adds_nothing_of_a_cluster_of_which_it_holds_too_few() -> None:
     work = judging.client_works(Crew(4, 1, least=2))["spreads"]
     message = judging.question(None, known.members)
     (told,) = work.local_updates(Task("t", "spreads", 0, 0), message, [client], Randomness(0, 0))
+    assert isinstance(told, Spreads)
     assert told.counts.tolist() == [3, 0]
     offsets = points[:3].double() / 8
     offsets -= offsets.mean(dim=0)

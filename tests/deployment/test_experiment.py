@@ -364,7 +364,7 @@ def test_photos_of_any_size_and_colour_meet_as_in_one_process(tmp_path: Path) ->
         with (state / "clusters.csv").open(newline="") as file:
             rows = list(csv.DictReader(file))
         assert [row["file"] for row in rows] == [f"photo {n}.png" for n in range(8)]
-        assert rows[0].keys() == {"file", "cluster", "probability", "distance"}
+        assert rows[0].keys() == {"file", "cluster", "probability", "distance", "outlier"}
         found = np.load(state / "found.npz")["found"].tolist()
         assert [int(row["cluster"]) for row in rows] == found
         assert all(0 <= float(row["probability"]) <= 1 for row in rows)
