@@ -53,7 +53,8 @@ class EncoderName:
             return EncoderName(by_suffix, text)
         elif "/" in text or text == ".":
             return EncoderName("sentence-transformers", text)
-        near = difflib.get_close_matches(family, _BY_NAME, n=1) if colon else []
+        misspelt = colon and family not in _BY_NAME
+        near = difflib.get_close_matches(family, _BY_NAME, n=1) if misspelt else []
         hint = f"did you mean {near[0]}:{rest}? It" if near else "it"
         raise UsageError(f"encoder {text!r} is refused: {hint} should be {FORMS}")
 

@@ -116,7 +116,7 @@ def embed_texts(texts: Sequence[str], encoder: Encoder) -> Tensor:
     return _whole(encoder, [hashlib.sha256(text.encode()).hexdigest() for text in texts], texts)
 
 
-def _whole(encoder: Encoder, keys: Sequence[str], samples: Sequence[Any]) -> Tensor:
+def _whole(encoder: Encoder, keys: Sequence[str], samples: Any) -> Tensor:
     """Embed samples that are all there."""
     vectors, _ = encoder.embedded(keys, lambda i: samples[i])
     return torch.from_numpy(vectors)

@@ -249,7 +249,8 @@ def _read_csv(path: Path, roles: Roles) -> Table:
     return Table(
         numbers,
         tuple(names[place] for place in places) if has_names or roles.named else (),
-        *(None if name is None else _names(named[name]) for name in (roles.label, roles.client)),
+        None if roles.label is None else _names(named[roles.label]),
+        None if roles.client is None else _names(named[roles.client]),
     )
 
 
@@ -364,14 +365,12 @@ def _read_parquet(path: Path, roles: Roles) -> Table:
         raise UsageError(f"{path} is no Parquet file ({error})") from error
     names = list(map(str, found.column_names))
     kept = [names[place] for place in _places(path, roles, names, True)]
-    return Table(
-        np.column_stack([_parquet_numbers(path, name, found[name]) for name in kept]),
-        tuple(kept),
-        *(
-            None if name is None else _names(np.asarray(found[name].to_pylist()))
-            for name in (roles.label, roles.client)
-        ),
+    labels, clients = (
+        None if name is None else _names(np.asarray(found[name].to_pylist()))
+        for name in (roles.label, roles.client)
     )
+    numbers = np.column_stack([_parquet_numbers(path, name, found[name]) for name in kept])
+    return Table(numbers, tuple(kept), labels, clients)
 
 
 def _parquet_numbers(path: Path, name: str, column: object) -> _Array:

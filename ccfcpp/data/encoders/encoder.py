@@ -92,8 +92,8 @@ class Encoder:
             shelf.keep(found, kept)
         bad = {keys[i]: why for i, why in reasons.items()}
         reasons = {i: bad[key] for i, key in enumerate(keys) if key in bad}
-        rows = [found[key] for key in keys if key not in bad]
-        return np.stack(rows) if rows else np.empty((0, 1), np.float32), reasons
+        made = [found[key] for key in keys if key not in bad]
+        return np.stack(made) if made else np.empty((0, 1), np.float32), reasons
 
     def _checked(self, vectors: NDArray[np.floating]) -> Vectors:
         # Networks without a head may leave a map of one pixel.

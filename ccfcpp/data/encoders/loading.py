@@ -19,7 +19,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from PIL import Image
-from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
@@ -156,7 +155,7 @@ def _of_torchscript(name: EncoderName, device: torch.device) -> Encoder:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # PyTorch would rather export
-            module = torch.jit.load(name.name, map_location=device)
+            module = torch.jit.load(name.name, map_location=device)  # type: ignore[no-untyped-call]
     except (RuntimeError, ValueError) as error:
         raise UsageError(
             f"{name.name} is no TorchScript program: of a file of weights give the architecture, "
@@ -198,7 +197,7 @@ def _usual(height: int, width: int) -> Transform:
     """What networks that were trained on ImageNet are given, as a rule."""
     from torchvision.transforms import v2
 
-    return v2.Compose(
+    usual: Transform = v2.Compose(
         [
             v2.Resize(round(max(height, width) * 8 / 7), antialias=True),
             v2.CenterCrop((height, width)),
@@ -207,6 +206,7 @@ def _usual(height: int, width: int) -> Transform:
             v2.Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
         ]
     )
+    return usual
 
 
 def _saying_shape(
@@ -287,10 +287,10 @@ def _read_weights(name: EncoderName) -> Mapping[str, Tensor]:
     try:
         if path.suffix.lower() == ".safetensors":
             return load_file(path)
-        state = torch.load(path, map_location="cpu", weights_only=True)
-    except (SafetensorError, OSError, RuntimeError, ValueError, EOFError, ImportError) as error:
-        raise _no_weights(path) from error
-    except Exception as error:  # of pickle
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of programs, which it refuses
+            state = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # each damage and each refusal has one of its own
         raise _no_weights(path) from error
     if not isinstance(state, dict) or not all(isinstance(each, Tensor) for each in state.values()):
         raise _no_weights(path)
