@@ -69,7 +69,9 @@ class ClusterDataConfig(DataConfig):
     imbalance: Annotated[float, Field(ge=1, allow_inf_nan=False)] = 1.0
     """Of these, use so many that the largest class has this many times the images of the smallest:
     sizes fall geometrically from class to class. 1: all. Drawn as ``images`` are."""
-    encoder: Annotated[str | None, AfterValidator(_encoder)] = None
+    encoder: Annotated[
+        str | None, AfterValidator(_encoder), Affects("what makes vectors of images or texts")
+    ] = None
     """A pre-trained encoder, which makes vectors of photos or texts where they lie: a name of
     torchvision, timm or sentence-transformers, or a file. From there on the data are vectors."""
     encoder_hash: Annotated[

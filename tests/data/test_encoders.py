@@ -20,7 +20,15 @@ from ccfcpp.data.encoders.encoder import Encoder, content_hash
 from ccfcpp.data.encoders.loading import load_encoder
 from ccfcpp.data.images import ImageData
 from ccfcpp.data.texts import read_texts
-from tests.support.encoders import NETWORK, Small, encoder_of, network, weights_file, write_photos
+from tests.support.encoders import (
+    NETWORK,
+    Small,
+    encoder_of,
+    network,
+    save_program,
+    weights_file,
+    write_photos,
+)
 from tests.support.federation import CPU
 
 Cache = Callable[[], None]
@@ -46,7 +54,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     weights_file(folder)
     weights_file(folder, 1)
     weights_file(folder, 0, "pth")
-    torch.jit.trace(Small(), torch.zeros(2, 3, 8, 8)).save(str(folder / "small.pt"))
+    save_program(Small(), folder / "small.pt")
     return folder
 
 
@@ -57,7 +65,7 @@ def loaded(files: Path, name: str = "weights-0.safetensors") -> Encoder:
 def by_hand(folder: Path) -> dict[str, np.ndarray[Any, Any]]:
     """What a loop with torchvision's own transforms and network gives, one photo at a time."""
     module = network()
-    module.classifier[3] = nn.Identity()  # type: ignore[index,operator]
+    module.set_submodule("classifier.3", nn.Identity())
     transform = models.get_model_weights(NETWORK)["DEFAULT"].transforms()
     found = {}
     for path in sorted(folder.rglob("*.png")):
@@ -137,8 +145,12 @@ def test_an_interruption_keeps_what_is_done(
     with pytest.raises(KeyboardInterrupt):
         read_encoded(str(files / "photos"), replace(encoder, batch=stopping))
     asked: list[int] = []
-    going_on = replace(encoder, batch=lambda own: asked.append(len(own)) or encoder.batch(own))
-    read_encoded(str(files / "photos"), going_on)
+
+    def counting(pictures: Any) -> Any:
+        asked.append(len(pictures))
+        return encoder.batch(pictures)
+
+    read_encoded(str(files / "photos"), replace(encoder, batch=counting))
     assert sum(asked) == 36 - 8
 
 
@@ -318,7 +330,7 @@ def test_without_a_way_to_the_weights_one_line_says_what_to_do(
 def test_a_program_that_gives_no_vectors_is_refused(
     files: Path, fresh: Cache, tmp_path: Path
 ) -> None:
-    torch.jit.trace(nn.Identity(), torch.zeros(2, 3, 8, 8)).save(str(tmp_path / "same.pt"))
+    save_program(nn.Identity(), tmp_path / "same.pt")
     with pytest.raises(UsageError, match="no vector: give one that ends with pooling"):
         read_encoded(str(files / "photos"), load_encoder(str(tmp_path / "same.pt"), CPU))
 

@@ -1,5 +1,6 @@
 """Encoders with seeded weights, in files as users have them, and photos for them."""
 
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +19,16 @@ def network(seed: int = 0) -> nn.Module:
     """A network of torchvision with first weights."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return models.get_model(NETWORK, weights=None).eval()
+        module: nn.Module = models.get_model(NETWORK, weights=None)
+    return module.eval()
+
+
+def save_program(module: nn.Module, path: Path) -> None:
+    """Save a module as TorchScript."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # PyTorch would rather export
+        traced = torch.jit.trace(module, torch.zeros(2, 3, 8, 8))  # type: ignore[no-untyped-call]
+        traced.save(str(path))
 
 
 def weights_file(folder: Path, seed: int = 0, kind: str = "safetensors") -> Path:
