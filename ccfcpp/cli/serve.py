@@ -176,7 +176,7 @@ def fitted(opening: Opening[M], spec: RunSpec) -> Opening[M]:
     """The run with settings that its clients' images ask for, under those that the user gave."""
     if spec.command != "cluster" or opening.goes_on:
         return opening
-    found = as_tree({"data.encoder_hash": spec.config["data"].get("encoder_hash")})
+    found = as_tree({"data.encoder_hash": spec.config.get("data", {}).get("encoder_hash")})
     if opening.config.dataset in DATASETS and not found:
         return opening
     suited = merge(settings_over_a_network(spec.samples, spec.image_shape), found)
