@@ -35,7 +35,6 @@ Picture = NDArray[np.uint8]
 Transform = Callable[[Image.Image], Tensor]
 
 
-@functools.lru_cache(maxsize=2)
 def load_encoder(text: str, device: torch.device) -> Encoder:
     """Load an encoder by the name that its user gave.
 
@@ -44,6 +43,13 @@ def load_encoder(text: str, device: torch.device) -> Encoder:
             is not installed.
     """
     name = EncoderName.parse(text)
+    path = Path(name.file or name.name).expanduser().absolute()
+    # The last ones are kept, as long as their files stay the same.
+    return _loaded(name, device, (path, path.stat().st_mtime_ns) if path.exists() else None)
+
+
+@functools.lru_cache(maxsize=2)
+def _loaded(name: EncoderName, device: torch.device, file: object) -> Encoder:
     return _FAMILIES[name.family](name, device)
 
 
