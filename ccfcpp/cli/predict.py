@@ -144,6 +144,11 @@ def _vectors(place: Path, model: Model, skip: str | None, encoder: str | None) -
     name = data.encoder_name
     embeds_texts = name is not None and name.takes == "texts" and hold_texts(place)
     if kind_of(str(place)) != "vectors" or embeds_texts:
+        if name is not None and name.family == "torchscript" and encoder is None:
+            raise UsageError(
+                f"the run's encoder is the program {name.name}: give it by --encoder, if you trust "
+                "it"
+            )
         if data.encoder is not None:
             text = VectorsConfig(text_column=config.vectors.text_column)
             update = {"dataset": str(place.absolute()), "data": data, "vectors": text}

@@ -37,13 +37,18 @@ def test_a_run_on_photos_remembers_its_encoder(here: Path) -> None:
     assert (summary["unit"], summary["samples"], summary["clients"]) == ("vector", 36, 3)
     assert summary["nmi"] == 1
     assert "vectors are those of small.pt, content hash" in shown.stderr
-    succeeded("predict", "run", "photos", "--out", "new.csv")
+    # A program runs only where its user names it.
+    unnamed = ccfcpp("predict", "run", "photos", "--out", "new.csv")
+    assert "is the program small.pt: give it by --encoder, if you trust it" in (
+        " ".join(unnamed.stderr.split())
+    )
+    succeeded("predict", "run", "photos", "--out", "new.csv", "--encoder", "small.pt")
     with (here / "new.csv").open() as file, (here / "run" / "clusters.csv").open() as known:
         found, wanted = ({row["file"]: row["cluster"] for row in csv.DictReader(f)}
                          for f in (file, known))  # fmt: skip
     assert found == wanted
     (here / "small.pt").replace(here / "moved.pt")
-    moved = ccfcpp("predict", "run", "photos", "--out", "a.csv")
+    moved = ccfcpp("predict", "run", "photos", "--out", "a.csv", "--encoder", "small.pt")
     assert "there is no file small.pt" in moved.stderr
     succeeded("predict", "run", "photos", "--out", "b.csv", "--encoder", "moved.pt")
     other = ccfcpp("predict", "run", "photos", "--out", "c.csv", "--encoder", "other.pt")
@@ -71,6 +76,11 @@ def test_embedded_files_are_a_data_set(here: Path) -> None:
     ]
     assert names[0] == names[1]
     assert names[0][0] == "east/blue/0.png"
+    # Vectors with names and without photos are shown by their names.
+    succeeded("report", "run-one.npz")
+    nearest = (here / "run-one.npz" / "figures" / "nearest.csv").read_text()
+    assert "east/blue/" in nearest
+    assert (here / "run-one.npz" / "figures" / "nearest.png").is_file()
     needs = ccfcpp("predict", "run-one.npz", "photos", "--out", "x.csv")
     assert "the run was on vectors of an encoder, and photos holds none: give --encoder" in (
         " ".join(needs.stderr.split())

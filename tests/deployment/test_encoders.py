@@ -10,7 +10,7 @@ from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.experiment import ClusteringExperiment
 from ccfcpp.clustering.running import CLUSTERING
 from ccfcpp.core.config import MethodConfig
-from ccfcpp.core.config_layers import merge, validate
+from ccfcpp.core.config_layers import merge, read_yaml, validate
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.sending import KINDS
 from ccfcpp.data.vectors import VectorData
@@ -91,6 +91,8 @@ def test_three_clients_are_the_same_as_one_process(
     # A client has the model, the names of its photos, and pictures of them, to look at.
     own = tmp_path / "clients" / "east"
     assert (own / "model.safetensors").is_file()
+    # No name from the server is kept, by which something could be loaded later.
+    assert read_yaml(own / "config.yaml")["data"]["encoder"] is None
     assert (own / "clusters.csv").read_text().startswith("file,cluster")
     assert "blue/0.png" in (own / "clusters.csv").read_text()
     assert (own / "pictures.npz").is_file()

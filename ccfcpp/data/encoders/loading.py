@@ -244,13 +244,7 @@ def _of_sentences(name: EncoderName, device: torch.device) -> Encoder:
             model_kwargs={"use_safetensors": True},
         )
     except Exception as error:  # its hub has errors of its own
-        if place.is_dir() or "/" in name.name.replace("sentence-transformers/", ""):
-            reason = " ".join(str(error).split())[:200]
-            raise UsageError(
-                f"{name.name} is no folder of a sentence-transformers model with safetensors, and "
-                f"cannot be had from huggingface.co ({reason}): give the folder of one"
-            ) from error
-        _not_there(name, "huggingface.co", error)
+        _not_there(name, f"{place}, or from huggingface.co", error)
     facts = [repr(model), sorted(model.tokenizer.get_vocab().items())]
 
     def batch(texts: Sequence[str]) -> NDArray[np.floating]:

@@ -177,9 +177,11 @@ class ClusteringRun(ClientRun[object]):
         return rows_of({self.data.key: self.data.called, **columns_of({"cluster": found} | sure)})
 
     def save_model(self, model: object, folder: Path) -> None:
-        """Save the model for ``ccfcpp predict``."""
+        """Save the model for ``ccfcpp predict``, without the server's name of an encoder."""
         paths = RunPaths(folder)
-        write_whole(paths.config, dump_yaml(self.config).encode())
+        data = self.config.data.model_copy(update={"encoder": None})
+        config = self.config.model_copy(update={"data": data})
+        write_whole(paths.config, dump_yaml(config).encode())
         save_tensors(
             paths.model, pack(model), ModelFacts.of(self.problem, self.spec.columns).header
         )
