@@ -294,7 +294,8 @@ class EmbeddingTold:
         self._told = seconds if done < of else -math.inf
         left = f"{time_in_words(whole - seconds)} left" if done < of else "kept for other runs"
         line = f"embedding by {encoder}: {done:,} of {of:,}, {left}"
-        self._console.print(line.ljust(79), end="\r" if live and done < of else "\n")
+        text = line.ljust(79) if live else line
+        self._console.print(text, end="\r" if live and done < of else "\n")
 
 
 _SOON = 5.0

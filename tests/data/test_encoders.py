@@ -1,5 +1,6 @@
 """Encoders: what they make of photos and texts, what they keep, and what is refused."""
 
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -325,6 +326,12 @@ def test_without_a_way_to_the_weights_one_line_says_what_to_do(
         load_encoder(f"torchvision:{NETWORK}", CPU)
     assert "cannot be had from download.pytorch.org" in str(refused.value)
     assert f"torchvision:{NETWORK}@FILE.safetensors" in str(refused.value)
+
+
+def test_an_extra_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "timm", None)
+    with pytest.raises(UsageError, match=r"needs timm.*pip install 'ccfcpp\[encoders\]'"):
+        load_encoder("timm:resnet18", CPU)
 
 
 def test_a_program_that_gives_no_vectors_is_refused(

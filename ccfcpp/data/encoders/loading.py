@@ -9,6 +9,7 @@ import difflib
 import functools
 import hashlib
 import importlib
+import logging
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -236,6 +237,8 @@ def _saying_shape(
 def _of_sentences(name: EncoderName, device: torch.device) -> Encoder:
     library = _required("sentence_transformers", name)
     place = Path(name.name).expanduser()
+    if name.name.startswith((".", "/", "~")) and not place.is_dir():
+        raise UsageError(f"there is no folder {name.name}: give an encoder that is there")
     try:
         model = library.SentenceTransformer(
             str(place) if place.is_dir() else name.name,
@@ -244,7 +247,7 @@ def _of_sentences(name: EncoderName, device: torch.device) -> Encoder:
             model_kwargs={"use_safetensors": True},
         )
     except Exception as error:  # its hub has errors of its own
-        _not_there(name, f"{place}, or from huggingface.co", error)
+        _not_there(name, "huggingface.co", error)
     facts = [repr(model), sorted(model.tokenizer.get_vocab().items())]
 
     def batch(texts: Sequence[str]) -> NDArray[np.floating]:
@@ -305,6 +308,9 @@ def _no_weights(path: Path) -> UsageError:
 
 
 def _required(package: str, name: EncoderName) -> Any:
+    # The hub tells each of its attempts; what came of them is said in one line.
+    for logger in ("huggingface_hub", "sentence_transformers", "transformers"):
+        logging.getLogger(logger).setLevel(logging.CRITICAL)
     try:
         return importlib.import_module(package)
     except ImportError as error:
