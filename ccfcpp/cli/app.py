@@ -14,6 +14,7 @@ from ccfcpp.cli.classify import classify
 from ccfcpp.cli.cluster import cluster
 from ccfcpp.cli.compare import compare
 from ccfcpp.cli.datasets import datasets
+from ccfcpp.cli.embed import embed
 from ccfcpp.cli.flags import Command, showing_defaults
 from ccfcpp.cli.inspect import inspect
 from ccfcpp.cli.join import join
@@ -131,6 +132,7 @@ def _add(command: Command, kind: type[RunConfig] = ClusterConfig, base: Tree | N
 _add(datasets)
 app.command("presets")(list_presets)
 _add(inspect)
+_add(embed)
 _add(cluster)
 app.command()(predict)
 app.command()(leakage)

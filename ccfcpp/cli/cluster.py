@@ -85,7 +85,13 @@ def _found(experiment: ClusteringExperiment) -> dict[str, object]:
 def _notes(config: ClusterConfig) -> list[str]:
     by_images = config.dataset not in DATASETS and config.method in ("fed-scan", "fed-em")
     sought = [f"the number of clusters is to be found: clusters {config.clusters}"]
-    return ([in_words(config)] if by_images else []) + (sought if config.fewest_clusters else [])
+    name, found = config.data.encoder_name, config.data.encoder_hash or ""
+    encoder = [f"vectors are those of {name.called}, content hash {found[:12]}"] if name else []
+    return [
+        *encoder,
+        *([in_words(config)] if by_images else []),
+        *(sought if config.fewest_clusters else []),
+    ]
 
 
 def _title(summary: Summary) -> str:

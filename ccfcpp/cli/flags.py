@@ -101,6 +101,9 @@ LABEL_PARTITION = replace(PARTITION, help="iid, or domain (each folder is a clie
 INSPECTED_PARTITION = Flag(
     "partition.kind", "folders, where each folder is a client.", "KIND", "partition", default="none"
 )
+EMBEDDED_PARTITION = replace(
+    INSPECTED_PARTITION, help="folders, where each folder, or file of texts, is a client."
+)
 SKEW = Flag("partition.p", _SKEW, "P")
 SKEWS = Flag(
     "partition.p", "Degrees of skew.", "P,Q,…", default=",".join(f"{p:g}" for p in ALL_SKEWS)
@@ -161,6 +164,13 @@ VECTORS = _titled(
         default="standard",
     ),
     Flag("vectors.components", "Project on D pooled principal components.", "D"),
+    Flag(
+        "data.encoder",
+        "Pre-trained encoder that makes vectors of photos or texts: torchvision:NAME or timm:NAME, "
+        "maybe @FILE.safetensors; sentence-transformers:NAME or its folder; FILE.onnx or .pt.",
+        "NAME|FILE",
+    ),
+    Flag("vectors.text_column", "Column with texts, for an encoder of texts.", "NAME"),
 )
 HOSTILITY = _titled(
     "Hostile clients",
@@ -203,7 +213,9 @@ MACHINE = DEVICE, _, DATA_ROOT = _titled(
 )
 
 
-CLIENT_COLUMN = VECTORS[1]
+CLIENT_COLUMN, ENCODER = VECTORS[1], VECTORS[5]
+COLUMNS = (*VECTORS[:2], VECTORS[6])
+"""What columns of a table are: of classes, clients and texts."""
 
 
 def give_parameters(command: Command, own: Iterable[inspect.Parameter]) -> None:

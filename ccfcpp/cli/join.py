@@ -11,8 +11,10 @@ import typer
 from ccfcpp.cli.options import grouped
 from ccfcpp.cli.place import address, require_flower
 from ccfcpp.cli.telling import Telling
-from ccfcpp.cli.terminal import progress_console
+from ccfcpp.cli.terminal import EmbeddingTold, progress_console
+from ccfcpp.core.encoders import EncoderName
 from ccfcpp.core.errors import UsageError
+from ccfcpp.core.pace import watch_embedding
 from ccfcpp.core.sending import ALWAYS, KINDS
 from ccfcpp.deployment.keys.local import FOLDER, HOST, PORT, free_key, require_this_machine
 
@@ -26,7 +28,9 @@ _OPTIONAL = [kind for kind in KINDS if kind not in ALWAYS]
 class Terms:
     """How a client takes part, as the help of each option says."""
 
-    data: Annotated[str, typer.Option(help="Image folder, archive of one, or .npz file.")]
+    data: Annotated[
+        str, typer.Option(help="Image folder, archive of one, .npz file, or file of vectors.")
+    ]
     server: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="The server's gate.")] = (
         None
     )
@@ -106,6 +110,14 @@ class Terms:
             help="Share of the files that may be unreadable, such as 5%; the run's otherwise.",
         ),
     ] = None
+    encoder: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME|FILE",
+            help="Pre-trained encoder that makes vectors of the data here, as ccfcpp cluster takes "
+            "it. No server can make a client load one.",
+        ),
+    ] = None
     state: Annotated[
         Path | None, typer.Option(help="Folder of what the client remembers; KEY.state otherwise.")
     ] = None
@@ -161,6 +173,8 @@ def join(terms: Terms) -> None:
     if not Path(terms.data).exists():
         raise UsageError(f"there are no images at {terms.data}: give another --data")
     require_flower()
+    if terms.encoder is not None:
+        EncoderName.parse(terms.encoder)
     terms.rules(terms.key or FOLDER)  # they are refused before a key is looked for
     with free_key(terms.key or FOLDER) if insecure else nullcontext(terms.key) as own:
         assert own is not None  # checked above
@@ -185,9 +199,10 @@ def _take_part(terms: Terms, server: str, key: Path, authority: Path) -> None:
 
     private = read_key(key)
     use_processors()
+    watch_embedding(EmbeddingTold(telling.console))
     place.mkdir(mode=0o700, parents=True, exist_ok=True)
     worker = Worker(
-        lambda spec: load_for(spec, terms.data, terms.skip),
+        lambda spec: load_for(spec, terms.data, terms.skip, terms.encoder),
         place,
         rules,
         choose_device("auto"),

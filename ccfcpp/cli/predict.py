@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ccfcpp.cli.options import AsJson
-from ccfcpp.cli.terminal import progress_console
+from ccfcpp.cli.terminal import prepare, progress_console
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.units import counted
 
@@ -44,6 +44,13 @@ def predict(
             help="Share of the files that may be unreadable, such as 5%; the run's otherwise.",
         ),
     ] = None,
+    encoder: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME|FILE",
+            help="Where this machine has the run's encoder; the run's name for it otherwise.",
+        ),
+    ] = None,
     device: Annotated[str, typer.Option(metavar="NAME", help="auto, cpu or cuda.")] = "auto",
     json_output: AsJson = False,
 ) -> None:
@@ -54,7 +61,8 @@ def predict(
     in which they may lie at any depth, an archive of one, or an .npz file. They
     are resized to the size of the run's images. Vectors come from a file or
     folder as for ccfcpp cluster; of a table that names its columns, those of
-    the run are taken. The CSV file has the cluster of each, its probability and
+    the run are taken. Of a run with an encoder, photos or texts go through the
+    same one. The CSV file has the cluster of each, its probability and
     the distance to its centre where the system has them. Files that cannot be
     read are listed in OUT-skipped.csv.
     """
@@ -68,18 +76,21 @@ def predict(
     from ccfcpp.clustering.model import load_model
     from ccfcpp.core.files import write_whole
     from ccfcpp.core.tables import csv_bytes, rows_of
-    from ccfcpp.data import ImageData
     from ccfcpp.data.reading import in_words
-    from ccfcpp.runs.environment import use_processors
 
-    use_processors()
+    prepare()
     console = progress_console()
     loaded = load_model(model, device)
     console.print(f"reading {photos} …")
-    read = (_vectors if loaded.problem.has_vectors else _photos)(photos, loaded, skip)
-    if isinstance(read, ImageData):
-        for line in in_words(read, skipped.name):
-            console.print(line)
+    read: ImageData | VectorData
+    if loaded.problem.has_vectors:
+        read = _vectors(photos, loaded, skip, encoder)
+    elif encoder is not None:
+        raise UsageError("--encoder has no effect: the run was on images; leave it out")
+    else:
+        read = _photos(photos, loaded, skip)
+    for line in in_words(read, skipped.name):
+        console.print(line)
     console.print(f"assigning {counted(len(read), read.unit)} …")
     examined = loaded.examine(read.values)
     found: list[int] = examined["cluster"].tolist()
@@ -116,15 +127,46 @@ def _photos(place: Path, model: Model, skip: str | None) -> ImageData:
     return read_photos(place, Options(None, shape, then.window, then.max_pixels, then.skip))
 
 
-def _vectors(place: Path, model: Model, skip: str | None) -> VectorData:
-    """Read vectors, with the columns of the run."""
+def _vectors(place: Path, model: Model, skip: str | None, encoder: str | None) -> VectorData:
+    """Read vectors, with the columns of the run, or make them by its encoder."""
+    from ccfcpp.clustering.config import ClusterConfig, ClusterDataConfig
+    from ccfcpp.clustering.setup import check_encoder, encoded
     from ccfcpp.core.config import VectorsConfig
+    from ccfcpp.core.config_layers import validated
+    from ccfcpp.core.kinds import kind_of
     from ccfcpp.data.tables import read_rows
+    from ccfcpp.data.texts import hold_texts
 
+    config = model.problem.config
+    assert isinstance(config, ClusterConfig)
+    then = config.data.model_dump() | ({} if encoder is None else {"encoder": encoder})
+    data = validated(ClusterDataConfig, then if skip is None else then | {"skip": skip})
+    name = data.encoder_name
+    embeds_texts = name is not None and name.takes == "texts" and hold_texts(place)
+    if kind_of(str(place)) != "vectors" or embeds_texts:
+        if name is not None and name.family == "torchscript" and encoder is None:
+            raise UsageError(
+                f"the run's encoder is the program {name.name}: give it by --encoder, if you trust "
+                "it"
+            )
+        if data.encoder is not None:
+            text = VectorsConfig(text_column=config.vectors.text_column)
+            update = {"dataset": str(place.absolute()), "data": data, "vectors": text}
+            device = model.problem.device
+            return encoded(config.model_copy(update=update), data.encoder, device, flat=True)
+        if data.encoder_hash is not None:
+            raise UsageError(
+                f"the run was on vectors of an encoder, and {place} holds none: give --encoder, "
+                "the one by which they were made"
+            )
     if skip is not None:
         raise UsageError("--skip has no effect on vectors: leave it out")
-    missing = model.problem.config.section(VectorsConfig).missing
-    return read_rows(place, model.image_shape[0], model.columns, missing)
+    if encoder is not None:
+        raise UsageError(f"--encoder has no effect on {place}, which holds vectors: leave it out")
+    rows = read_rows(place, model.image_shape[0], model.columns, config.vectors.missing)
+    if rows.encoder:
+        check_encoder(config, rows.encoder)
+    return rows
 
 
 def _check_out(out: Path) -> None:

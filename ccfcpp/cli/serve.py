@@ -18,11 +18,13 @@ from ccfcpp.clustering.judged import judged_rows
 from ccfcpp.clustering.own_images import settings_over_a_network
 from ccfcpp.clustering.running import CLUSTERING
 from ccfcpp.core.config import Tree
+from ccfcpp.core.config_layers import merge
 from ccfcpp.core.units import counted, named
 from ccfcpp.data.registry import DATASETS
 from ccfcpp.deployment.keys.local import make_local_keys
 from ccfcpp.privacy.config import PrivacyConfig
 from ccfcpp.privacy.trust import trust_rows
+from ccfcpp.runs.given import as_tree
 from ccfcpp.runs.paths import RunPaths
 from supervised.running import CLASSIFICATION
 
@@ -42,6 +44,7 @@ _FLAGS = (
     flags.ANY_METHOD,
     flags.CLUSTERS,
     flags.ROUNDS,
+    flags.ENCODER,
     *flags.IMAGES,
     *flags.PRIVACY,
     flags.SEED,
@@ -171,9 +174,12 @@ def _gathered(
 
 def fitted(opening: Opening[M], spec: RunSpec) -> Opening[M]:
     """The run with settings that its clients' images ask for, under those that the user gave."""
-    if spec.command != "cluster" or opening.goes_on or opening.config.dataset in DATASETS:
+    if spec.command != "cluster" or opening.goes_on:
         return opening
-    suited = settings_over_a_network(spec.samples, spec.image_shape)
+    found = as_tree({"data.encoder_hash": spec.config.get("data", {}).get("encoder_hash")})
+    if opening.config.dataset in DATASETS and not found:
+        return opening
+    suited = merge(settings_over_a_network(spec.samples, spec.image_shape), found)
     pipeline: AnyPipeline = CLUSTERING
     return pipeline.fitted(opening, suited)
 

@@ -114,7 +114,6 @@ class Shown(Generic[M, E]):
         begun = "going on with " if opening.goes_on else ""
         console.print(f"{begun}{self.heading(opening.config)}: {opening.path}")
 
-        from ccfcpp.data import ImageData
         from ccfcpp.data.reading import in_words
 
         terminal.prepare()
@@ -126,8 +125,7 @@ class Shown(Generic[M, E]):
             found = self.found(experiment)
             lines.append(chosen_by_default(flags, given.layers, opening.config, found))
             lines += self.notes(opening.config)
-        if isinstance(experiment.data, ImageData):
-            lines += in_words(experiment.data)
+        lines += in_words(experiment.data)
         kind = values_of(opening.config)["partition.kind"]
         if experiment.data.owners is not None and kind not in BY_FOLDER:
             lines.append(f"clients of {opening.config.dataset} are not used: see --partition")

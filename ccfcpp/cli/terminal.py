@@ -1,5 +1,6 @@
 """What commands share: running an experiment under a progress bar, and printing."""
 
+import math
 import os
 import re
 import shlex
@@ -17,8 +18,8 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from ccfcpp.core.errors import StoppedError, UsageError
-from ccfcpp.core.pace import followed
-from ccfcpp.core.units import bytes_in_words, traffic_titles
+from ccfcpp.core.pace import followed, watch_embedding
+from ccfcpp.core.units import bytes_in_words, time_in_words, traffic_titles
 
 if TYPE_CHECKING:
     from ccfcpp.cli.attendance import Attendance
@@ -271,6 +272,34 @@ def prepare() -> None:
 
     keep_freed_memory()
     use_processors()
+    watch_embedding(EmbeddingTold(progress_console()))
+
+
+class EmbeddingTold:
+    """Tells how far an encoder is, and how long it still takes.
+
+    A terminal shows it in a line that is rewritten; elsewhere there is a line at first, and one a
+    minute. What takes a few seconds is not told.
+    """
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._told = -math.inf
+
+    def __call__(self, encoder: str, done: int, of: int, seconds: float) -> None:
+        """Take samples that are embedded, all of them, and the seconds so far."""
+        whole, live = seconds * of / done, self._console.is_terminal
+        if whole < _SOON or (done < of and seconds - self._told < (1 if live else 60)):
+            return
+        self._told = seconds if done < of else -math.inf
+        left = f"{time_in_words(whole - seconds)} left" if done < of else "kept for other runs"
+        line = f"embedding by {encoder}: {done:,} of {of:,}, {left}"
+        text = line.ljust(79) if live else line
+        self._console.print(text, end="\r" if live and done < of else "\n")
+
+
+_SOON = 5.0
+"""Seconds of embedding that are not worth a line."""
 
 
 def traffic_rows(summary: "Summary") -> dict[str, str]:

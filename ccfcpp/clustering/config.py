@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, Literal, Self
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from ccfcpp.clustering.methods import METHODS
 from ccfcpp.core.conditions import Affects, When
@@ -18,7 +18,9 @@ from ccfcpp.core.config import (
     Share,
     VectorsConfig,
 )
+from ccfcpp.core.encoders import EncoderName
 from ccfcpp.core.errors import UsageError
+from ccfcpp.core.kinds import DataKind, kind_through
 from ccfcpp.hostility.config import AttackConfig, DefenceConfig
 from ccfcpp.privacy.config import PrivacyConfig
 
@@ -49,6 +51,16 @@ def _clusters(value: object) -> object:
     )
 
 
+def _encoder(value: str | None) -> str | None:
+    """The name of an encoder, which need not be on this machine."""
+    if value is not None:
+        try:
+            EncoderName.parse(value)
+        except UsageError as error:
+            raise ValueError(str(error)) from None
+    return value
+
+
 class ClusterDataConfig(DataConfig):
     """Where the images come from, and how many of them are used."""
 
@@ -57,6 +69,20 @@ class ClusterDataConfig(DataConfig):
     imbalance: Annotated[float, Field(ge=1, allow_inf_nan=False)] = 1.0
     """Of these, use so many that the largest class has this many times the images of the smallest:
     sizes fall geometrically from class to class. 1: all. Drawn as ``images`` are."""
+    encoder: Annotated[
+        str | None, AfterValidator(_encoder), Affects("what makes vectors of images or texts")
+    ] = None
+    """A pre-trained encoder, which makes vectors of photos or texts where they lie: a name of
+    torchvision, timm or sentence-transformers, or a file. From there on the data are vectors."""
+    encoder_hash: Annotated[
+        str | None, Field(pattern="^[0-9a-f]{64}$"), Affects("which encoder is refused")
+    ] = None
+    """The encoder's content hash; a run remembers it, and refuses another encoder."""
+
+    @property
+    def encoder_name(self) -> EncoderName | None:
+        """The encoder's name; None without one."""
+        return None if self.encoder is None else EncoderName.parse(self.encoder)
 
 
 class PartitionConfig(Section):
@@ -117,6 +143,11 @@ class ClusterConfig(MethodConfig):
     privacy: PrivacyConfig = PrivacyConfig()
     attack: AttackConfig = AttackConfig()
     defence: DefenceConfig = DefenceConfig()
+
+    @property
+    def data_kind(self) -> DataKind | None:
+        """What the run clusters; None where it cannot be told."""
+        return kind_through(self.dataset, self.data.encoder)
 
     @property
     def fewest_clusters(self) -> int:

@@ -18,21 +18,23 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ccfcpp.clustering.algorithm import Problem
+from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.judging import typical_of
 from ccfcpp.clustering.kmeans.centroids import required_centroids
 from ccfcpp.clustering.methods import METHODS
 from ccfcpp.clustering.model import Model, ModelFacts, load_model
 from ccfcpp.clustering.own_images import settings_for
 from ccfcpp.clustering.running import CLUSTERING
-from ccfcpp.clustering.setup import AnyData
+from ccfcpp.clustering.setup import AnyData, check_encoder
 from ccfcpp.clustering.typical import saved, split
 from ccfcpp.clustering.vectors.prepared import made
-from ccfcpp.core.config_layers import dump_yaml
+from ccfcpp.core.config_layers import dump_yaml, merge
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.files import save_tensors, write_whole
 from ccfcpp.data.npz import from_arrays
-from ccfcpp.data.vectors import vectors_from
+from ccfcpp.data.vectors import VectorData, vectors_from
 from ccfcpp.engine.payload import pack, unpack
+from ccfcpp.runs.environment import choose_device
 from ccfcpp.runs.estimator import AUTO, FederatedEstimator, Names
 from ccfcpp.runs.given import as_tree
 from ccfcpp.runs.paths import RunPaths
@@ -63,7 +65,7 @@ class FederatedClustering(
 
     X is uint8 images of shape (n, h, w), (n, h, w, c) or (n, c, h, w) with c 1 or 3; or vectors of
     shape (n, d): an array of numbers, a scipy sparse matrix, which becomes dense, or a pandas data
-    frame.
+    frame. With an encoder of texts it is a list of strings.
 
     Args:
         n_clusters: Number of clusters k; ``auto`` or a range such as ``5-30`` where nobody knows
@@ -74,6 +76,8 @@ class FederatedClustering(
         random_state: Seed of all random numbers; a generator draws one, and None a new one for
             each fit.
         device: ``auto``, ``cpu`` or ``cuda``.
+        encoder: A pre-trained encoder that makes vectors of images or texts, as ``ccfcpp cluster
+            --encoder`` takes it, such as ``torchvision:resnet50``; None without one.
         settings: Other sections of the configuration, as a nested mapping such as
             ``{"scan": {"steps": 60}}`` or ``{"vectors": {"scale": "none"}}``, over what follows
             from the data, as for ``ccfcpp cluster`` on a user's own.
@@ -103,10 +107,12 @@ class FederatedClustering(
         method: str = AUTO,
         random_state: int | np.random.RandomState | None = 0,
         device: str = "auto",
+        encoder: str | None = None,
         settings: Mapping[str, object] | None = None,
     ) -> None:
         super().__init__(method=method, random_state=random_state, device=device, settings=settings)
         self.n_clusters = n_clusters
+        self.encoder = encoder
 
     def fit(
         self,
@@ -132,6 +138,9 @@ class FederatedClustering(
         fixed = {"clusters": clusters, "partition": {"kind": "folders"}}
         method = _FOR_VECTORS if self.method == AUTO else self.method
         suited = settings_for(len(data), data.values.shape[1:], method)
+        if isinstance(data, VectorData) and data.encoder:
+            made_by = {"encoder": self.encoder, "encoder_hash": data.encoder}
+            suited = merge(suited, {"data": made_by})
         experiment = self._experiment(CLUSTERING, data, clients, fixed, suited, source)
         state, self.n_iter_ = experiment.trained()
         told, _ = experiment.ended(experiment.federation(), state, self.n_iter_)
@@ -288,6 +297,8 @@ class FederatedClustering(
 
     def _data(self, X: Samples, reset: bool = False) -> AnyData:  # noqa: N803
         """Check samples; those of a fitted model must be of its shape."""
+        if self.encoder is not None:
+            return self._embedded(X, self.encoder, reset)
         if not sparse.issparse(X) and not hasattr(X, "columns"):
             X = X if hasattr(X, "dtype") else np.asarray(X)  # noqa: N806
             if np.ndim(X) > 2:
@@ -305,6 +316,23 @@ class FederatedClustering(
         )
         dense = array.toarray() if sparse.issparse(array) else array
         return vectors_from("vectors", dense, "X", missing="mean" if fills else "refuse")
+
+    def _embedded(self, X: Samples, encoder: str, reset: bool) -> VectorData:  # noqa: N803
+        """Make vectors of images or texts, for a fitted model by the encoder of its vectors."""
+        from ccfcpp.data.encoded import embed_images, embed_texts
+        from ccfcpp.data.encoders.loading import load_encoder
+
+        loaded = load_encoder(encoder, choose_device(self.device))
+        if not reset:
+            config = self._problem.config
+            assert isinstance(config, ClusterConfig)
+            check_encoder(config, loaded.hash)
+        if loaded.name.takes == "images":
+            return embed_images(from_arrays("images", np.asarray(X), None, "X"), loaded)
+        texts = [text for text in X if isinstance(text, str)]
+        if not texts or len(texts) < len(X):
+            raise UsageError(f"{loaded.name.called} takes texts: give X as a list of strings")
+        return VectorData("texts", embed_texts(texts, loaded), encoder=loaded.hash)
 
     def _checked_images(self, images: NDArray[Any], reset: bool) -> AnyData:
         if reset:

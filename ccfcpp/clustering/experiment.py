@@ -22,7 +22,7 @@ from ccfcpp.core.errors import UsageError
 from ccfcpp.core.metrics import clustering_scores, effective_rank, spectrum
 from ccfcpp.core.randomness import SERVER, Randomness
 from ccfcpp.core.tables import rows_of
-from ccfcpp.data.images import random_part, rows
+from ccfcpp.data.images import ImageData, random_part, rows
 from ccfcpp.engine.client import Client
 from ccfcpp.engine.memories import ClientMemories
 from ccfcpp.engine.payload import pack, size
@@ -229,6 +229,7 @@ class ClusteringExperiment(Experiment[Any]):
             None if centres is None else centres.cpu(),
             self.algorithm.by_angle,
             self.data.names,
+            None if isinstance(self.data, ImageData) else self.data.pictures,
         )
 
     @cached_property

@@ -11,7 +11,6 @@ from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.scan.config import ScanConfig
 from ccfcpp.core.config import Tree
 from ccfcpp.core.config_layers import merge
-from ccfcpp.core.kinds import kind_of
 
 _FEW, _MANY = 2000, 20_000
 _STEPS_OVER_A_NETWORK = 60
@@ -87,7 +86,7 @@ def settings_over_a_network(count: int, shape: Sequence[int]) -> Tree:
 def in_words(config: ClusterConfig) -> str:
     """What followed from the images."""
     scan = config.section(ScanConfig)
-    if kind_of(config.dataset) == "vectors":
+    if config.data_kind == "vectors":
         if config.method == "fed-em":
             components = config.vectors.components
             return f"principal components: {components}" if components else ""

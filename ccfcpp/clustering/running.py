@@ -29,12 +29,15 @@ def _rounds(config: ClusterConfig) -> tuple[str, str]:
 
 
 def _suited(config: ClusterConfig) -> tuple[AnyData, Tree] | None:
-    if config.dataset in DATASETS:
+    if config.dataset in DATASETS and config.data.encoder is None:
         return None
     from ccfcpp.clustering.setup import load_data
+    from ccfcpp.data.vectors import VectorData
 
     data = load_data(config)
     settings = settings_for(len(data), data.values.shape[1:], config.method)
+    if isinstance(data, VectorData) and data.encoder:
+        settings = merge(settings, {"data": {"encoder_hash": data.encoder}})
     if data.unit == "vector" and data.owners is not None:
         # Files, or a column, say which client holds a row.
         settings = merge(settings, {"partition": {"kind": "folders"}})
@@ -42,11 +45,11 @@ def _suited(config: ClusterConfig) -> tuple[AnyData, Tree] | None:
 
 
 def _guesses(config: ClusterConfig) -> list[Tree]:
-    if config.dataset in DATASETS:
+    if config.dataset in DATASETS and config.data.encoder is None:
         return []
-    from ccfcpp.clustering.setup import is_vectors
+    from ccfcpp.clustering.setup import has_vectors
 
-    if is_vectors(config.dataset):
+    if has_vectors(config):
         held: Tree = {"partition": {"kind": "folders"}}
         found = [settings_for(count, (64,), config.method) for count in (100, 10_000)]
         return [*found, *(merge(each, held) for each in found)]

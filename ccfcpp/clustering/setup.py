@@ -7,7 +7,6 @@ from torch import Tensor
 
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.core.errors import UsageError
-from ccfcpp.core.kinds import kind_of
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.data import ImageData, load
 from ccfcpp.data.images import random_part
@@ -19,9 +18,11 @@ from ccfcpp.data.partition import (
     owner_partition,
     skewed_partition,
 )
+from ccfcpp.data.reading import Options
 from ccfcpp.data.registry import DATASETS
 from ccfcpp.data.tables import read_vectors
 from ccfcpp.data.vectors import VectorData
+from ccfcpp.runs.environment import choose_device
 
 # Drawn by a seed of its own, so that runs with different seeds see the same images.
 _PART = Randomness(0)
@@ -62,12 +63,12 @@ def left_out(config: ClusterConfig) -> AnyData | None:
 
 def _all_images(config: ClusterConfig) -> AnyData:
     vectors = config.vectors
-    if is_vectors(config.dataset):
-        if config.data.image_size is not None:
-            raise UsageError(
-                f"data.image_size has no effect on {config.dataset}, which holds vectors: leave it "
-                "out"
-            )
+    if has_vectors(config) and config.data.image_size is not None:
+        what = "which holds vectors" if config.data.encoder is None else "which is embedded"
+        raise UsageError(f"data.image_size has no effect on {config.dataset}, {what}: leave it out")
+    if config.data.encoder is not None:
+        return encoded(config, config.data.encoder, choose_device(config.device))
+    if has_vectors(config):
         return read_vectors(
             Path(config.dataset).expanduser(),
             label_column=vectors.label_column,
@@ -83,9 +84,67 @@ def _all_images(config: ClusterConfig) -> AnyData:
     )
 
 
-def is_vectors(dataset: str) -> bool:
-    """Whether a data set, by its name or path, holds vectors."""
-    return dataset not in DATASETS and kind_of(dataset) == "vectors"
+def has_vectors(config: ClusterConfig) -> bool:
+    """Whether a run is on vectors, as far as its names and paths tell."""
+    named = config.dataset in DATASETS and config.data.encoder is None
+    return not named and config.data_kind == "vectors"
+
+
+def encoded(
+    config: ClusterConfig, encoder: str, device: torch.device, flat: bool = False
+) -> VectorData:
+    """The photos or texts of a configuration as vectors, made by an encoder.
+
+    Args:
+        config: Its ``dataset`` says where they lie.
+        encoder: The name of one that its user gives, which is loaded.
+        device: Where it runs.
+        flat: Whether folders tell nothing, neither classes nor clients.
+
+    Raises:
+        UsageError: It cannot be loaded or is another one than the run's, or does not take the data.
+    """
+    from ccfcpp.data.encoded import Columns, read_encoded
+    from ccfcpp.data.encoders.loading import load_encoder
+
+    loaded = load_encoder(encoder, device)
+    check_encoder(config, loaded.hash)
+    by_folder, vectors, data = config.partition.kind == "folders", config.vectors, config.data
+    named = [name for name in (vectors.label_column, vectors.client_column) if name is not None]
+    if loaded.name.takes == "images" and named:
+        raise UsageError(
+            f"column {named[0]!r} has no effect on images, which have none: leave it out"
+        )
+    return read_encoded(
+        config.dataset,
+        loaded,
+        data_root=Path(data.root) if data.root else None,
+        folders_are_clients=by_folder,
+        how=Options(window=data.window, max_pixels=data.max_pixels, skip=data.skip),
+        columns=Columns(
+            vectors.text_column, vectors.label_column, vectors.client_column if by_folder else None
+        ),
+        flat=flat,
+    )
+
+
+def check_encoder(config: ClusterConfig, found: str) -> None:
+    """Check that vectors come from the encoder with which a run began.
+
+    Raises:
+        UsageError: They come from another one, or from none.
+    """
+    name, wanted = config.data.encoder, config.data.encoder_hash
+    if not found and (name or wanted):
+        raise UsageError(
+            f"the run is on vectors of {name or 'an encoder'}, and these do not say which encoder "
+            "made them: give the photos or texts with --encoder, or embed them by ccfcpp embed"
+        )
+    if wanted is not None and found != wanted:
+        raise UsageError(
+            f"the encoder has the content hash {found[:12]}…, and that of the run is "
+            f"{wanted[:12]}…: give the same network with the same weights"
+        )
 
 
 def _part(config: ClusterConfig, data: AnyData) -> Tensor:

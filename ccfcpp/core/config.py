@@ -97,6 +97,10 @@ class VectorsConfig(Section):
     """Name of the column with classes, which serve scores and simulated partitions alone."""
     client_column: Annotated[str | None, On("vectors"), When("partition.kind", "folders")] = None
     """Name of the column that says which client holds a row, for ``partition.kind = folders``."""
+    text_column: Annotated[
+        str, Unless("data.encoder", None), Affects("which column of a table is embedded")
+    ] = "text"
+    """Name of the column with texts, for an encoder of texts."""
     missing: Annotated[Literal["refuse", "mean"], On("vectors")] = "refuse"
     """``mean``: a missing value becomes the mean of its column over all clients."""
     scale: Annotated[Literal["none", "standard", "unit"], On("vectors")] = "none"

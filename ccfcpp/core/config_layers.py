@@ -15,7 +15,7 @@ from pydantic import BaseModel, ValidationError
 
 from ccfcpp.core.config import RunConfig, Tree
 from ccfcpp.core.errors import UsageError
-from ccfcpp.core.kinds import kind_of
+from ccfcpp.core.kinds import kind_through
 from ccfcpp.core.presets import find_preset, preset_file, variants
 
 C = TypeVar("C", bound=RunConfig)
@@ -53,10 +53,12 @@ def resolve(kind: type[C], presets: str, *layers: Tree) -> C:
 def presets_below(presets: str, given: Mapping[str, object]) -> list[Tree]:
     """Return the presets on which settings lie: of their data set, and the one that they name."""
     dataset = str(given.get("dataset", "digits"))
-    below = [preset(presets, dataset)]
+    section = given.get("data")
+    encoder = section.get("encoder") if isinstance(section, Mapping) else None
+    below = [preset(presets, dataset, encoder)]
     named = str(given.get("preset", DEFAULT_PRESET))
     if named in variants(presets):
-        below.append(preset(f"{presets}/{named}", dataset))
+        below.append(preset(f"{presets}/{named}", dataset, encoder))
     return below
 
 
@@ -66,12 +68,15 @@ def stack(kind: type[RunConfig], *layers: Tree) -> Tree:
     return functools.reduce(merge, both, {})
 
 
-def preset(presets: str, dataset: str) -> Tree:
-    """Return the preset of a data set; for a path, the one for a user's own images or vectors."""
+def preset(presets: str, dataset: str, encoder: object = None) -> Tree:
+    """Return the preset of a data set; for a path, the one for a user's own images or vectors.
+
+    With an encoder it is that for vectors.
+    """
     named = preset_file(f"{presets}/{dataset}")
-    if "/" not in dataset and named.is_file():
+    if "/" not in dataset and named.is_file() and not encoder:
         return read_yaml(named)
-    own = preset_file(f"{presets}/{kind_of(dataset) or 'images'}")
+    own = preset_file(f"{presets}/{kind_through(dataset, encoder) or 'images'}")
     # Nothing is published of vectors, and they are not classified.
     found = read_yaml(own) if own.is_file() else {}
     return found | {"dataset": dataset}

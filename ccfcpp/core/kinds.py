@@ -40,6 +40,11 @@ def kind_of(source: str) -> DataKind | None:
     return "images" if _NAME.fullmatch(source) else None
 
 
+def kind_through(source: str, encoder: object) -> DataKind | None:
+    """Return what a run on a path sees: vectors where an encoder makes them."""
+    return "vectors" if encoder else kind_of(source)
+
+
 def table_files(folder: Path) -> list[Path]:
     """Return the files of vectors in a folder, in the plain order of their names."""
     return sorted(

@@ -99,3 +99,19 @@ def tell_images(count: int, epochs: int) -> None:
         raise StoppedError
     if pace := _current.get():
         pace.images(count, epochs)
+
+
+Watch = Callable[[str, int, int, float], None]
+"""Called with an encoder, the samples that are embedded, all of them, and the seconds so far."""
+_watch: ContextVar[Watch | None] = ContextVar("watch", default=None)
+
+
+def watch_embedding(watch: Watch) -> None:
+    """Report the embedding of samples from now on, in this context."""
+    _watch.set(watch)
+
+
+def tell_embedded(encoder: str, done: int, of: int, seconds: float) -> None:
+    """Report samples that an encoder has turned into vectors."""
+    if watch := _watch.get():
+        watch(encoder, done, of, seconds)

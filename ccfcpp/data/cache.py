@@ -12,6 +12,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,10 +47,10 @@ def cached(
         decode: Returns the arrays by name; none may have dtype object.
     """
     entry = cache_folder() / _key(files, options)
-    arrays = _read(entry, names)
+    arrays = read_entry(entry, names)
     if arrays is None:
         arrays = decode()
-        _write(entry, arrays)
+        write_entry(entry, arrays)
     return arrays
 
 
@@ -62,9 +63,11 @@ def _key(files: Iterable[Path], options: str) -> str:
     return digest.hexdigest()[:32]
 
 
-def _read(entry: Path, names: tuple[str, ...]) -> Arrays | None:
+def read_entry(entry: Path, names: tuple[str, ...], *, mapped: bool = False) -> Arrays | None:
+    """Return the arrays of an entry, mapped into memory or read; None where it cannot be read."""
+    mode: Literal["r"] | None = "r" if mapped else None
     try:
-        return {name: np.load(entry / f"{name}.npy", allow_pickle=False) for name in names}
+        return {name: np.load(entry / f"{name}.npy", mode, allow_pickle=False) for name in names}
     except FileNotFoundError:
         return None
     except (OSError, EOFError, ValueError) as error:
@@ -72,7 +75,8 @@ def _read(entry: Path, names: tuple[str, ...]) -> Arrays | None:
         return None
 
 
-def _write(entry: Path, arrays: Arrays) -> None:
+def write_entry(entry: Path, arrays: Arrays) -> None:
+    """Write an entry, all of it or none; without a cache that can be written do nothing."""
     try:
         entry.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=entry.parent, prefix=".new-") as temporary:

@@ -19,6 +19,7 @@ of names ("10" before "2"), train before test. Hidden files are ignored.
 
 import json
 from collections.abc import Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -42,6 +43,7 @@ from ccfcpp.data.reading import (
     read_files,
     sizes_of,
 )
+from ccfcpp.data.vectors import VectorData
 from ccfcpp.data.walk import Walk, walk
 
 _SPLITS = ("train", "test")
@@ -78,9 +80,23 @@ def read_images(
     folders_are_clients: bool = False,
     classes: Sequence[str] | None = None,
 ) -> ImageData:
+    """Read images as `read_folder` does, without an encoder."""
+    data = read_folder(path, how=how, folders_are_clients=folders_are_clients, classes=classes)
+    assert isinstance(data, ImageData)
+    return data
+
+
+def read_folder(
+    path: Path,
+    *,
+    how: Options = Options(),  # noqa: B008 - it cannot change
+    folders_are_clients: bool = False,
+    classes: Sequence[str] | None = None,
+) -> ImageData | VectorData:
     """Read a folder of images, or an archive of one, laid out as described above.
 
-    Files are decoded once, as by `read_files`, and then cached.
+    Files are decoded once, as by `read_files`, and then cached. An encoder, which keeps vectors
+    itself, makes vectors of them.
 
     Args:
         path: The folder or the archive.
@@ -89,10 +105,10 @@ def read_images(
         classes: The names of the only classes to read; None reads all.
 
     Returns:
-        The images with the names of their files, with `owners` exactly if `folders_are_clients`,
-        and with `test` exactly if there is a folder or a list of test images. A client that has
-        neither beside one that has them holds training images. One that has no image of the
-        `classes` is no owner.
+        The images, or vectors, with the names of their files, with `owners` exactly if
+        `folders_are_clients`, and with `test` exactly if there is a folder or a list of test
+        images. A client that has neither beside one that has them holds training images. One that
+        has no image of the `classes` is no owner.
 
     Raises:
         UsageError: If the layout is mixed or empty, the archive is broken, or too many files
@@ -104,13 +120,13 @@ def read_images(
             found = walk(tree)
             layout = _laid_out(found, folders_are_clients, chosen)
             paths = [file.path for file in layout.files]
-            arrays = cached(
-                paths, f"folder {how.key}", ("images", "files"), lambda: _decoded(found, paths, how)
-            )
+            decode = partial(_decoded, found, paths, how)
+            kept = ("images", "files")
+            arrays = decode() if how.encoder else cached(paths, f"folder {how.key}", kept, decode)
             arrays |= _facts(found, layout)
         return _image_data(path, path.resolve().name, arrays, how.skip)
 
-    def decode() -> Arrays:
+    def decode_all() -> Arrays:
         with archives.opened(path, _READ, looks_like_image) as tree:
             found = walk(tree)
             layout = _laid_out(found, folders_are_clients, chosen)
@@ -120,7 +136,7 @@ def read_images(
     # An archive takes long to look through: the cache holds what its layout tells, too.
     options = json.dumps(["archive", how.key, folders_are_clients, chosen])
     names = ("images", "files", "others", "empty", *_LAYOUT)
-    arrays = cached([path], options, names, decode)
+    arrays = decode_all() if how.encoder else cached([path], options, names, decode_all)
     return _image_data(path, archives.without_suffix(path), arrays, how.skip)
 
 
@@ -295,7 +311,7 @@ def _indices(names: Iterable[str | None]) -> tuple[NDArray[np.str_], NDArray[np.
     return distinct, indices.astype(np.int64)
 
 
-def _image_data(path: Path, name: str, arrays: Arrays, skip: float) -> ImageData:
+def _image_data(path: Path, name: str, arrays: Arrays, skip: float) -> ImageData | VectorData:
     files, others = from_text(arrays["files"]), from_text(arrays["others"])
     check_share(files, skip, path)
     read = np.array([not file.reason for file in files])
@@ -305,17 +321,13 @@ def _image_data(path: Path, name: str, arrays: Arrays, skip: float) -> ImageData
 
     labels, classes = _without_unused(tensor("labels"), arrays["classes"])
     owners, owner_names = _without_unused(tensor("owners"), arrays["owner_names"])
-    return ImageData(
-        name,
-        torch.from_numpy(arrays["images"]),
-        labels,
-        classes,
-        owners,
-        owner_names,
-        tensor("test"),
-        tuple(file.name for file in files if not file.reason),
-        Reading((*files, *others), sizes_of(files), tuple(json.loads(str(arrays["empty"])))),
-    )
+    values = torch.from_numpy(arrays["images"])
+    names = tuple(file.name for file in files if not file.reason)
+    reading = Reading((*files, *others), sizes_of(files), tuple(json.loads(str(arrays["empty"]))))
+    facts = (name, values, labels, classes, owners, owner_names)
+    if values.ndim == 2:
+        return VectorData(*facts, names=names, reading=reading)
+    return ImageData(*facts, tensor("test"), names, reading)
 
 
 def _without_unused(

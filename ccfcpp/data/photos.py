@@ -1,9 +1,11 @@
-"""Images for a model: of its shape, with names, without classes or clients."""
+"""Images for a model: of its shape, or embedded, with names, without classes or clients."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from ccfcpp.core.errors import UsageError
 from ccfcpp.data import archives
@@ -12,7 +14,11 @@ from ccfcpp.data.decoding import SUFFIXES, UNREAD, looks_like_image
 from ccfcpp.data.images import ImageData, fit
 from ccfcpp.data.npz import read_npz
 from ccfcpp.data.reading import Options, Reading, check_share, no_images, read_files, sizes_of
+from ccfcpp.data.vectors import VectorData
 from ccfcpp.data.walk import walk
+
+_SMALL = 64
+"""Pixels a side of a small image."""
 
 
 def read_photos(path: Path, how: Options) -> ImageData:
@@ -28,9 +34,35 @@ def read_photos(path: Path, how: Options) -> ImageData:
             is grey.
     """
     assert how.shape is not None
+    images = _read(path, how)
+    assert isinstance(images, ImageData)
+    return images
+
+
+def embed_photos(path: Path, how: Options) -> VectorData:
+    """Read the same with an encoder, which makes vectors of images of any size."""
+    vectors = _read(path, how)
+    assert isinstance(vectors, VectorData)
+    return vectors
+
+
+def thumbnails(path: Path, how: Options, names: Sequence[str]) -> Mapping[str, Tensor]:
+    """Return small images of files of a folder or an archive, by their names."""
+    with archives.opened(path, (*SUFFIXES, *UNREAD), looks_like_image) as tree:
+        found = walk(tree)
+        by_name = {found.name(file): file for file in found.below(tree.root)}
+        there = [name for name in names if name in by_name]
+        small = replace(how, shape=(3, _SMALL, _SMALL), encoder=None)
+        images, files = read_files([by_name[name] for name in there], there, tree.source, small)
+    read = (file.name for file in files if not file.reason)
+    return dict(zip(read, torch.from_numpy(images), strict=True))
+
+
+def _read(path: Path, how: Options) -> ImageData | VectorData:
     try:
         if path.is_file() and path.suffix.lower() == ".npz":
             images = read_npz(path)
+            assert how.shape is not None
             if images.images.shape[1] > how.shape[0]:
                 raise UsageError(
                     f"the images of {path} are in colour, and the model is for grey ones: make "
@@ -49,7 +81,7 @@ def read_photos(path: Path, how: Options) -> ImageData:
     raise UsageError(f"there is no {path}: give a folder of images, an archive of one, or an .npz")
 
 
-def _of_files(path: Path, how: Options) -> ImageData:
+def _of_files(path: Path, how: Options) -> ImageData | VectorData:
     with archives.opened(path, (*SUFFIXES, *UNREAD), looks_like_image) as tree:
         found = walk(tree)
         paths = list(found.below(tree.root))
@@ -58,4 +90,7 @@ def _of_files(path: Path, how: Options) -> ImageData:
     names = tuple(file.name for file in files if not file.reason)
     others = no_images(found.name(path) for paths in found.others.values() for path in paths)
     reading = Reading((*files, *others), sizes_of(files))
-    return ImageData(path.name, torch.from_numpy(images), None, (), names=names, reading=reading)
+    values = torch.from_numpy(images)
+    if how.encoder is not None:
+        return VectorData(path.name, values, names=names, reading=reading)
+    return ImageData(path.name, values, None, (), names=names, reading=reading)

@@ -1,12 +1,14 @@
 """Many image files as one array; what cannot be read is left out, up to a share, and listed."""
 
+import hashlib
 import json
 import math
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
+from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,7 +31,7 @@ from ccfcpp.data.decoding import (
 from ccfcpp.data.sizes import Shape, Sizes, settled
 
 if TYPE_CHECKING:
-    from ccfcpp.data.images import ImageData
+    from ccfcpp.data.images import Samples
 
 SKIP = 0.01
 """Share of the files that may be unreadable, where the user gives no other one. An image that a
@@ -37,6 +39,16 @@ copy has cut short is usual among hundreds. More of them mean something else: an
 installed, another kind of images, a failing disk."""
 _MOST_NAMED, _MOST_SAID = 20, 5
 """Files that a refusal names, and those that a note does."""
+
+
+class Embeds(Protocol):
+    """What makes vectors of images."""
+
+    def embedded(
+        self, keys: Sequence[str], get: Callable[[int], Any]
+    ) -> tuple[NDArray[np.float32], dict[int, str]]:
+        """Return a vector for each key of an image, and why some have none."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -49,6 +61,7 @@ class Options:
         window: The values that become 0 and 255, in images of more than 8 bits.
         max_pixels: The most pixels of a file's image.
         skip: Share of the files that may be unreadable; above 0 it is one file at least.
+        encoder: Makes vectors of images, of any size; None keeps the images.
     """
 
     image_size: int | None = None
@@ -56,6 +69,7 @@ class Options:
     window: Window | None = None
     max_pixels: int = MOST_PIXELS
     skip: float = SKIP
+    encoder: "Embeds | None" = None
 
     @property
     def key(self) -> str:
@@ -117,16 +131,17 @@ class Read(NamedTuple):
     """Images, and the files of which they are made.
 
     Attributes:
-        images: uint8 `(files that are read, channels, height, width)`.
+        images: uint8 `(files that are read, channels, height, width)`; of an encoder float32
+            `(files that are read, d)`.
         files: What is known of each file that should be read.
     """
 
-    images: NDArray[np.uint8]
+    images: NDArray[Any]
     files: list[FileFacts]
 
 
 def read_files(files: Sequence[Path], names: Sequence[str], source: Source, how: Options) -> Read:
-    """Decode images to one array; a file that cannot be read is left out.
+    """Decode images to one array, or embed them; a file that cannot be read is left out.
 
     Args:
         files: The files.
@@ -140,6 +155,8 @@ def read_files(files: Sequence[Path], names: Sequence[str], source: Source, how:
     from ccfcpp.data.images import fit
 
     found = [_examined(*each, source, how) for each in zip(files, names, strict=True)]
+    if how.encoder is not None:
+        return _embedded(files, found, source, how, how.encoder)
     while True:
         kept = [i for i, file in enumerate(found) if not file.reason]
         if not kept:
@@ -156,6 +173,30 @@ def read_files(files: Sequence[Path], names: Sequence[str], source: Source, how:
         # A file that is damaged inside has had a say in the shape until it was decoded.
         if read.all() or (read.any() and how.shape_of(sizes_of(found)) == shape):
             return Read(images[read], found)
+
+
+def _embedded(
+    files: Sequence[Path],
+    found: list[FileFacts],
+    source: Source,
+    how: Options,
+    encoder: Embeds,
+) -> Read:
+    kept = [i for i, file in enumerate(found) if not file.reason]
+    keys = [_digest(source(files[i]), how.window) for i in kept]
+    rows, reasons = encoder.embedded(
+        keys, lambda row: read_pixels(files[kept[row]], source, how.window)
+    )
+    for row, reason in reasons.items():
+        found[kept[row]] = replace(found[kept[row]], reason=reason)
+    return Read(rows, found)
+
+
+def _digest(encoded: Path | BytesIO, window: Window | None) -> str:
+    """Return a digest of a file's content and of how its values are mapped."""
+    digest = hashlib.sha256(json.dumps(window and tuple(window)).encode())
+    digest.update(encoded.read_bytes() if isinstance(encoded, Path) else encoded.getbuffer())
+    return digest.hexdigest()
 
 
 def read_whole(files: Sequence[Path], source: Source, shape: Shape) -> NDArray[np.uint8]:
@@ -251,22 +292,27 @@ def _listed(files: Sequence[FileFacts]) -> str:
     return f"{named}; and {len(files) - _MOST_NAMED} more, all of which {file.name} lists"
 
 
-def in_words(data: "ImageData", listed: str = "skipped.csv") -> list[str]:
+def in_words(data: "Samples", listed: str = "skipped.csv") -> list[str]:
     """Say what became of a user's files, a line each: the size, and what was left out.
 
     Args:
-        data: The images.
+        data: The images, or vectors of images.
         listed: The file in which the files that were left out are listed.
     """
-    lines, reading, (height, width) = [], data.reading, data.images.shape[2:]
-    found = [(w, h) for h, w, _ in data.sizes.common]
-    if set(found) != {(width, height)}:
-        least, most = min(found, key=math.prod), max(found, key=math.prod)
-        sizes = "x".join(map(str, least))
-        sizes += "" if least == most else f" to {'x'.join(map(str, most))}"
-        lines.append(
-            f"images of {sizes} pixels become {width}x{height}; data.image_size sets another size"
-        )
+    from ccfcpp.data.images import ImageData
+
+    lines, reading = list[str](), data.reading
+    if isinstance(data, ImageData):
+        height, width = data.images.shape[2:]
+        found = [(w, h) for h, w, _ in data.sizes.common]
+        if set(found) != {(width, height)}:
+            least, most = min(found, key=math.prod), max(found, key=math.prod)
+            sizes = "x".join(map(str, least))
+            sizes += "" if least == most else f" to {'x'.join(map(str, most))}"
+            lines.append(
+                f"images of {sizes} pixels become {width}x{height}; data.image_size sets another "
+                "size"
+            )
     if reading is not None and reading.skipped:
         named = ", ".join(shown(file.name) for file in reading.skipped[:_MOST_SAID])
         more = len(reading.skipped) - _MOST_SAID

@@ -1,6 +1,7 @@
 """Vectors from files: `.npy`, `.npz`, `.csv`, `.parquet`, or a folder with a file for each client.
 
-An `.npz` has `vectors` (or `x`) and optionally `labels` (or `y`), `clients` and `columns`. A first
+An `.npz` has `vectors` (or `x`) and optionally `labels` (or `y`), `clients`, `columns`, and as
+`ccfcpp embed` writes it `names` of the rows and `encoder`, a content hash. A first
 line of a CSV file that is no line of numbers names the columns. Columns without a name are called
 by their number, from 0. In a folder files are taken in the plain order of their names; a client is
 called as its file without the suffix, and columns with names may stand in another order in each.
@@ -38,12 +39,16 @@ class Table:
         columns: Names of the d columns; empty if they have none.
         labels: Of shape `(n,)`; None without labels.
         clients: Likewise.
+        names: Names of the rows, of shape `(n,)`; None without names.
+        encoder: Content hash of what made the vectors; empty where it is not known.
     """
 
     numbers: _Array
     columns: tuple[str, ...] = ()
     labels: _Array | None = None
     clients: _Array | None = None
+    names: _Array | None = None
+    encoder: str = ""
 
 
 @dataclass(frozen=True)
@@ -97,7 +102,7 @@ def read_vectors(
         table = (_read_folder if path.is_dir() else _read)(path, roles)
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error}") from error
-    return vectors_from(
+    data = vectors_from(
         path.resolve().name if path.is_dir() else path.stem,
         table.numbers,
         str(path),
@@ -106,6 +111,12 @@ def read_vectors(
         clients=table.clients,
         missing=missing,
     )
+    if table.names is None:
+        return replace(data, encoder=table.encoder)
+    if table.names.shape != (len(data),):
+        raise UsageError(f"{path}: {table.names.size} names for {len(data)} vectors: name each")
+    names = tuple(map(str, table.names))
+    return replace(data, encoder=table.encoder, names=names, named_by="name")
 
 
 def read_rows(path: Path, d: int, columns: Sequence[str], missing: Missing) -> VectorData:
@@ -161,7 +172,14 @@ def _read_npz(path: Path, roles: Roles) -> Table:
     columns = tuple(str(name) for name in held.get("columns", np.array([], str)))
     if columns and (numbers.ndim != 2 or len(columns) != numbers.shape[1]):
         raise UsageError(f"{path}: {len(columns)} columns are named for {numbers.shape}: name each")
-    table = Table(numbers, columns, held.get("labels", held.get("y")), held.get("clients"))
+    table = Table(
+        numbers,
+        columns,
+        held.get("labels", held.get("y")),
+        held.get("clients"),
+        held.get("names"),
+        str(held.get("encoder", "")),
+    )
     return _split(path, table, roles)
 
 
@@ -174,11 +192,12 @@ def _split(path: Path, table: Table, roles: Roles) -> Table:
     if kept == list(range(len(names))):
         return table
     taken = {name: table.numbers[:, names.index(name)] for name in roles.named}
-    return Table(
-        table.numbers[:, kept],
-        tuple(names[place] for place in kept),
-        table.labels if roles.label is None else _names(taken[roles.label]),
-        table.clients if roles.client is None else _names(taken[roles.client]),
+    return replace(
+        table,
+        numbers=table.numbers[:, kept],
+        columns=tuple(names[place] for place in kept),
+        labels=table.labels if roles.label is None else _names(taken[roles.label]),
+        clients=table.clients if roles.client is None else _names(taken[roles.client]),
     )
 
 
@@ -230,7 +249,8 @@ def _read_csv(path: Path, roles: Roles) -> Table:
     return Table(
         numbers,
         tuple(names[place] for place in places) if has_names or roles.named else (),
-        *(None if name is None else _names(named[name]) for name in (roles.label, roles.client)),
+        None if roles.label is None else _names(named[roles.label]),
+        None if roles.client is None else _names(named[roles.client]),
     )
 
 
@@ -345,14 +365,12 @@ def _read_parquet(path: Path, roles: Roles) -> Table:
         raise UsageError(f"{path} is no Parquet file ({error})") from error
     names = list(map(str, found.column_names))
     kept = [names[place] for place in _places(path, roles, names, True)]
-    return Table(
-        np.column_stack([_parquet_numbers(path, name, found[name]) for name in kept]),
-        tuple(kept),
-        *(
-            None if name is None else _names(np.asarray(found[name].to_pylist()))
-            for name in (roles.label, roles.client)
-        ),
+    labels, clients = (
+        None if name is None else _names(np.asarray(found[name].to_pylist()))
+        for name in (roles.label, roles.client)
     )
+    numbers = np.column_stack([_parquet_numbers(path, name, found[name]) for name in kept])
+    return Table(numbers, tuple(kept), labels, clients)
 
 
 def _parquet_numbers(path: Path, name: str, column: object) -> _Array:
@@ -388,12 +406,19 @@ def _read_folder(folder: Path, roles: Roles) -> Table:
         without = next(f for f, table in zip(files, tables, strict=True) if table.labels is None)
         raise UsageError(f"{without} has no labels, and other files have: give all, or none")
     numbers = [table.numbers for table in tables]
+    if len({table.encoder for table in tables}) > 1:
+        raise UsageError(
+            f"the files of {folder} hold vectors of several encoders: embed them again by one"
+        )
+    names = [table.names for table in tables if table.names is not None]
     return Table(
         # A single file may be mapped: it is not copied.
         np.concatenate(numbers) if len(tables) > 1 else numbers[0],
         tables[0].columns,
         np.concatenate(labels) if labels else None,
         np.repeat(np.array(stems), list(map(len, numbers))),
+        np.concatenate(names) if len(names) == len(tables) else None,
+        tables[0].encoder,
     )
 
 

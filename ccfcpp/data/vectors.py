@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import torch
@@ -14,6 +15,11 @@ from ccfcpp.core.errors import UsageError
 from ccfcpp.data.images import Samples, check_facts
 from ccfcpp.data.npz import index_names
 
+if TYPE_CHECKING:
+    from ccfcpp.data.reading import Reading
+
+Pictures = Callable[[Sequence[str]], Mapping[str, Tensor]]
+"""Returns small images, uint8 `(channels, height, width)`, of some samples by their names."""
 Missing = Literal["refuse", "mean"]
 _NUMBERS_AT_A_TIME = 1 << 22
 
@@ -27,6 +33,9 @@ class VectorData(Samples):
             here is that of `Samples`.
         test: None: no vectors are set apart for testing.
         columns: Names of the d columns; empty if they have none.
+        encoder: Content hash of the encoder that made the vectors; empty where none did.
+        named_by: What the names are: of a `row`, a `file` or a `text`.
+        pictures: Of vectors of photos, what shows some of these; None of others.
 
     Raises:
         ValueError: If a dtype, a shape or an index does not agree with the above.
@@ -41,6 +50,10 @@ class VectorData(Samples):
     test: Tensor | None = None
     names: tuple[str, ...] = ()
     columns: tuple[str, ...] = ()
+    reading: Reading | None = None
+    encoder: str = ""
+    named_by: str = "row"
+    pictures: Pictures | None = None
 
     def __post_init__(self) -> None:
         if self.vectors.dtype not in (torch.float32, torch.float64) or self.vectors.ndim != 2:
@@ -61,6 +74,11 @@ class VectorData(Samples):
     def unit(self) -> str:
         """What a sample is."""
         return "vector"
+
+    @property
+    def key(self) -> str:
+        """What the column of a table that says what samples are called is called itself."""
+        return self.named_by
 
 
 def vectors_from(

@@ -14,10 +14,11 @@ from ccfcpp.pages.classes import cluster_order
 from ccfcpp.pages.drawing import WIDTH, Drawn, plate, short
 from ccfcpp.pages.examination import Run
 from ccfcpp.pages.numbers import CannotDrawError, extremes
+from ccfcpp.runs.experiment import Snapshot
 from ccfcpp.runs.sheets import sheet, shrunk
 
 _EACH, _MOST_CLUSTERS = 8, 40
-_INCHES_A_LETTER = 0.088
+_INCHES_A_LETTER, _INCHES_A_LINE, _LETTERS = 0.088, 0.15, 80
 _LARGEST = 64
 """Largest height and width of an image in a figure, in pixels."""
 
@@ -33,8 +34,8 @@ _CAPTIONS = {
 def _drawn(run: Run, name: str) -> Drawn:
     if not run.clusters_images:
         raise CannotDrawError("a classifier has no centroids")
-    if run.seen.images.ndim != 4:
-        raise CannotDrawError("vectors are no pictures")
+    if run.seen.images.ndim != 4 and not run.seen.names and run.seen.pictures is None:
+        raise CannotDrawError("the vectors have neither pictures nor names")
     far = name == "farthest"
     found, centroids = run.found, run.seen.centroids
     assert centroids is not None  # Without centroids no cluster is known.
@@ -63,15 +64,30 @@ def _drawn(run: Run, name: str) -> Drawn:
         for cluster, index in shown.items()
         if names
     }
-    return Drawn(name, title, caption, _figure(run, shown), rows, listed)
+    small = _small(run.seen, shown)
+    figure = _figure(run, shown, small) if small else _named(run, shown)
+    return Drawn(name, title, caption, figure, rows, listed)
 
 
 nearest = partial(_drawn, name="nearest")
 farthest = partial(_drawn, name="farthest")
 
 
-def _figure(run: Run, shown: dict[int, Tensor]) -> Figure:
-    picture = _picture(_small(run.seen.images, shown), shown)
+def _named(run: Run, shown: dict[int, Tensor]) -> Figure:
+    """List samples without pictures, by their names."""
+    lines = [(_row_name(run, cluster).replace("\n", ", "), "bold") for cluster in shown]
+    members = [[(run.seen.names[i], "normal") for i in index.tolist()] for index in shown.values()]
+    lines = [each for line, own in zip(lines, members, strict=True) for each in (line, *own)]
+    with plate(_INCHES_A_LINE * (len(lines) + 1)) as (figure, axes):
+        axes.set(ylim=(len(lines), -1), xticks=[], yticks=[])
+        for number, (line, weight) in enumerate(lines):
+            text = short(line, _LETTERS).replace("$", r"\$")  # which would begin a formula
+            axes.text(0, number, text, weight=weight, va="center", fontsize=8)
+    return figure
+
+
+def _figure(run: Run, shown: dict[int, Tensor], small: dict[int, Tensor]) -> Figure:
+    picture = _picture(small, shown)
     down, across, _ = picture.shape
     names = [_row_name(run, cluster) for cluster in shown]
     margin = _INCHES_A_LETTER * max(len(line) for name in names for line in name.splitlines())
@@ -98,16 +114,30 @@ def _picture(images: dict[int, Tensor], shown: dict[int, Tensor]) -> NDArray[np.
         for index in shown.values()
         for column in range(_EACH)
     ]
-    cells = [blank if number is None else images[number] for number in numbers]
-    empty = [blank if number is None else torch.zeros_like(blank) for number in numbers]
+    there = [number if number in images else None for number in numbers]
+    cells = [blank if number is None else images[number] for number in there]
+    empty = [blank if number is None else torch.zeros_like(blank) for number in there]
     opaque = 255 - sheet(torch.stack(empty), _EACH)[..., :1]
     return torch.cat([sheet(torch.stack(cells), _EACH), opaque], dim=2).numpy()
 
 
-def _small(images: Tensor, shown: dict[int, Tensor]) -> dict[int, Tensor]:
-    """Scale the images that are shown to the size of a figure; they are returned by number."""
+def _small(seen: Snapshot, shown: dict[int, Tensor]) -> dict[int, Tensor]:
+    """Return the images that are shown, in the size of a figure, by number; none of vectors."""
     index = torch.cat(list(shown.values()))
-    return dict(zip(index.tolist(), shrunk(images[index], _LARGEST), strict=True))
+    if seen.images.ndim == 4:
+        return dict(zip(index.tolist(), shrunk(seen.images[index], _LARGEST), strict=True))
+    if seen.pictures is None:
+        return {}
+    # Images in memory are called by their numbers.
+    called = {
+        number: seen.names[number] if seen.names else str(number) for number in index.tolist()
+    }
+    found = seen.pictures([*called.values()])
+    return {
+        number: shrunk(found[name][None], _LARGEST)[0]
+        for number, name in called.items()
+        if name in found
+    }
 
 
 def _row_name(run: Run, cluster: int) -> str:

@@ -12,7 +12,7 @@ from ccfcpp.clustering.methods import METHODS, check_takes
 from ccfcpp.core.config import Tree
 from ccfcpp.core.config_layers import flatten, resolve
 from ccfcpp.core.errors import UsageError
-from ccfcpp.core.kinds import kind_of
+from ccfcpp.core.kinds import DataKind
 from ccfcpp.data.registry import DATASETS
 from ccfcpp.runs.given import Given, as_tree, take_lists
 from ccfcpp.runs.paths import Json, RunPaths, new_path, required_out
@@ -143,7 +143,9 @@ def _order(given: Given, axes: Grid, seeds: int, say: Callable[[str], None]) -> 
             single[key] = [values.pop(key)]
     grid: dict[str, Sequence[object]] = {"method": list(METHODS), **single, **axes}
     config = resolve(ClusterConfig, "cluster", *given.files, as_tree(values))
-    grid["method"] = _that_take(config.dataset, [str(name) for name in grid["method"]], say)
+    named = config.dataset in DATASETS and config.data.encoder is None
+    data_kind = "images" if named else config.data_kind or "images"
+    grid["method"] = _that_take(data_kind, config.dataset, [*map(str, grid["method"])], say)
     kind = config.partition.kind
     if kind == "skew":
         grid = {"method": grid.pop("method"), "partition.p": ALL_SKEWS, **grid}
@@ -152,9 +154,10 @@ def _order(given: Given, axes: Grid, seeds: int, say: Callable[[str], None]) -> 
     return Order(given.files, as_tree(values), [grid], seeds)
 
 
-def _that_take(dataset: str, methods: Sequence[str], say: Callable[[str], None]) -> list[str]:
+def _that_take(
+    kind: DataKind, dataset: str, methods: Sequence[str], say: Callable[[str], None]
+) -> list[str]:
     """Return the methods that cluster the data; those that are left out are named in one line."""
-    kind = "images" if dataset in DATASETS else kind_of(dataset) or "images"
     # An unknown name is refused with the nearest known one where the runs are planned.
     chosen = [name for name in methods if name not in METHODS or kind in METHODS[name].takes]
     if not chosen:

@@ -16,6 +16,7 @@ from ccfcpp.core.errors import StoppedError
 from ccfcpp.core.profiling import section
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.data.images import Samples
+from ccfcpp.data.vectors import Pictures
 from ccfcpp.engine.algorithm import Algorithm, Crew, Epilogue
 from ccfcpp.engine.availability import Availability
 from ccfcpp.engine.checkpoint import load_checkpoint
@@ -62,6 +63,7 @@ class Snapshot:
         by_angle: Whether images belong to the centroid of the nearest direction, whatever its
             length; else to the nearest one.
         names: Name of each image's file; empty where images have none.
+        pictures: Of vectors of photos, what shows some of these by their names; None of others.
     """
 
     images: Tensor
@@ -72,6 +74,7 @@ class Snapshot:
     centroids: Tensor | None = None
     by_angle: bool = False
     names: tuple[str, ...] = ()
+    pictures: Pictures | None = None
 
 
 class Experiment(ABC, Generic[State]):

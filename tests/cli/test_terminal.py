@@ -8,7 +8,14 @@ from rich.console import Console
 
 from ccfcpp.cli import cluster
 from ccfcpp.cli.options import Asked
-from ccfcpp.cli.terminal import print_rows, resumable, resume_command, usage_errors
+from ccfcpp.cli.terminal import (
+    EmbeddingTold,
+    print_rows,
+    progress_console,
+    resumable,
+    resume_command,
+    usage_errors,
+)
 from ccfcpp.core.errors import StoppedError, UsageError
 from ccfcpp.runs.given import as_tree
 
@@ -75,3 +82,16 @@ def test_names_of_columns_are_broken_and_not_cut(
     assert max(map(len, shown.splitlines())) <= 60
     for word in ("partition", "classes", "effective", "accuracy"):
         assert word in shown
+
+
+def test_the_time_of_embedding_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    """Once in the beginning and once in the end, where it is no terminal; not what is quick."""
+    told = EmbeddingTold(progress_console())
+    for done in (50, 100):
+        told("quick", done, 100, done / 50)
+    for done in range(100, 1100, 100):
+        told("slow", done, 1000, done / 50)
+    assert capsys.readouterr().err.splitlines() == [
+        "embedding by slow: 100 of 1,000, about 18 seconds left",
+        "embedding by slow: 1,000 of 1,000, kept for other runs",
+    ]

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.files import write_whole
+from ccfcpp.data.vectors import Pictures
 from ccfcpp.runs.paths import RunPaths
 from ccfcpp.runs.sheets import shrunk
 
@@ -27,7 +28,13 @@ Chosen = dict[int, list[int]]
 """Numbers of rows, by the cluster."""
 
 
-def save_found(folder: Path, found: Tensor, rows: Sequence[Row], images: Tensor) -> None:
+def save_found(
+    folder: Path,
+    found: Tensor,
+    rows: Sequence[Row],
+    images: Tensor,
+    pictures: Pictures | None = None,
+) -> None:
     """Save what was found, a table of it, and pictures of the images that its page shows.
 
     Args:
@@ -35,6 +42,7 @@ def save_found(folder: Path, found: Tensor, rows: Sequence[Row], images: Tensor)
         found: The cluster or the predicted class of each image, int64 of shape (images,).
         rows: The cluster of each image and how sure it is, with its file; empty for none.
         images: uint8 of shape (images, channels, height, width), or vectors.
+        pictures: Of vectors of photos, what shows some of these by their names.
     """
     folder.mkdir(parents=True, exist_ok=True)
     _save(folder / _FOUND, found=found)
@@ -43,10 +51,20 @@ def save_found(folder: Path, found: Tensor, rows: Sequence[Row], images: Tensor)
     if not rows:
         return
     RunPaths(folder).write_table("clusters", rows)
-    if images.ndim == 4:
-        ends = (*typical(rows).values(), *unsure(rows).values())
-        index = torch.tensor(sorted({number for chosen in ends for number in chosen}))
-        _save(folder / _PICTURES, index=index, images=shrunk(images[index].cpu(), _LARGEST))
+    ends = (*typical(rows).values(), *unsure(rows).values())
+    index = sorted({number for chosen in ends for number in chosen})
+    if images.ndim != 4 and pictures is not None:
+        called = {number: str(next(iter(rows[number].values()))) for number in index}
+        small = pictures([*called.values()])
+        index = [number for number in index if called[number] in small]
+        if not index:
+            return
+        shown = torch.stack([small[called[number]] for number in index])
+    elif images.ndim == 4:
+        shown = images[torch.tensor(index)].cpu()
+    else:
+        return
+    _save(folder / _PICTURES, index=torch.tensor(index), images=shrunk(shown, _LARGEST))
 
 
 def _save(path: Path, **arrays: Tensor) -> None:

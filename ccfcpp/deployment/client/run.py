@@ -13,11 +13,12 @@ from ccfcpp.clustering.certainty import certainty, columns_of
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.judging import Judging
 from ccfcpp.clustering.model import ModelFacts
-from ccfcpp.clustering.setup import AnyData
+from ccfcpp.clustering.setup import AnyData, check_encoder, encoded
 from ccfcpp.clustering.typical import saved
 from ccfcpp.clustering.vectors.prepared import made
-from ccfcpp.core.config import DataConfig, MethodConfig
-from ccfcpp.core.config_layers import dump_yaml, validate, validated
+from ccfcpp.core.config import DataConfig, MethodConfig, Tree
+from ccfcpp.core.config_layers import dump_yaml, merge, validate, validated
+from ccfcpp.core.encoders import EncoderName
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.files import save_tensors, write_whole
 from ccfcpp.core.kinds import kind_of
@@ -25,6 +26,7 @@ from ccfcpp.core.randomness import Randomness
 from ccfcpp.core.tables import rows_of
 from ccfcpp.data import ImageData, load
 from ccfcpp.data.tables import read_vectors
+from ccfcpp.data.vectors import VectorData
 from ccfcpp.deployment.link.algorithms import (
     COUNTS,
     Counts,
@@ -35,12 +37,13 @@ from ccfcpp.deployment.link.algorithms import (
 from ccfcpp.deployment.link.run_spec import RunSpec
 from ccfcpp.engine.algorithm import Crew
 from ccfcpp.engine.client import Client
-from ccfcpp.engine.exchange import AnyClientWork, ClientWork, Task
+from ccfcpp.engine.exchange import AnyClientWork, ClientWork, RefusedUpdateError, Task
 from ccfcpp.engine.payload import pack
 from ccfcpp.privacy.config import PrivacyConfig
 from ccfcpp.privacy.noise.images import bounding_of
 from ccfcpp.privacy.sums.client import works_in_sums
 from ccfcpp.privacy.sums.identity import Guard
+from ccfcpp.runs.environment import choose_device
 from ccfcpp.runs.paths import RunPaths
 from supervised.algorithm import FederatedClassification
 from supervised.config import ClassifyConfig
@@ -142,6 +145,11 @@ class ClusteringRun(ClientRun[Any]):
     def __init__(self, spec: RunSpec, data: AnyData, device: torch.device) -> None:
         super().__init__(spec, data, device)
         self.config = validate(ClusterConfig, spec.config)
+        if isinstance(data, VectorData):
+            try:
+                check_encoder(self.config, data.encoder)
+            except UsageError as error:
+                raise RefusedUpdateError(str(error)) from error
         self.images = data.values
 
     def prepare(self) -> None:
@@ -170,9 +178,11 @@ class ClusteringRun(ClientRun[Any]):
         return rows_of({self.data.key: self.data.called, **columns_of({"cluster": found} | sure)})
 
     def save_model(self, model: Any, folder: Path) -> None:
-        """Save the model for ``ccfcpp predict``."""
+        """Save the model for ``ccfcpp predict``, without the server's name of an encoder."""
         paths = RunPaths(folder)
-        write_whole(paths.config, dump_yaml(self.config).encode())
+        data = self.config.data.model_copy(update={"encoder": None})
+        config = self.config.model_copy(update={"data": data})
+        write_whole(paths.config, dump_yaml(config).encode())
         tensors = saved(pack(model.model), model.typical)
         save_tensors(paths.model, tensors, ModelFacts.of(self.problem, self.spec.columns).header)
 
@@ -249,7 +259,9 @@ def make_client_run(spec: RunSpec, data: AnyData, device: torch.device) -> Clien
     return ClassificationRun(spec, data, device)
 
 
-def load_for(spec: RunSpec, place: str, skip: float | str | None = None) -> AnyData:
+def load_for(
+    spec: RunSpec, place: str, skip: float | str | None = None, encoder: str | None = None
+) -> AnyData:
     """Load a client's own images, in the shape that the run asks for, or its vectors.
 
     Args:
@@ -257,17 +269,25 @@ def load_for(spec: RunSpec, place: str, skip: float | str | None = None) -> AnyD
             have the one that follows from them.
         place: An image folder, an archive of one, an ``.npz`` file, or a file of vectors.
         skip: Share of the files that may be unreadable; that of the run where it is None.
+        encoder: What makes vectors of images or texts, by the name that the owner gives. The run
+            may say which one all clients have, and never makes a client load one.
 
     Raises:
         UsageError: They cannot be read.
     """
     if not Path(place).exists():
         raise UsageError(f"there are no images at {place}: give another --data")
+    if encoder is not None:
+        return _encoded_for(spec, place, skip, encoder)
     if spec.command == "cluster" and kind_of(place) == "vectors":
         vectors = validate(ClusterConfig, spec.config).vectors
         return read_vectors(Path(place), label_column=vectors.label_column, missing=vectors.missing)
     section = spec.config.get("data")
     known = section.items() if isinstance(section, dict) else ()
+    if wanted := dict(known).get("encoder"):
+        raise UsageError(
+            f"the run is on vectors of {wanted}, and {place} holds none: give --encoder"
+        )
     settings = {key: value for key, value in known if key in DataConfig.model_fields}
     if skip is not None:
         settings["skip"] = skip
@@ -276,3 +296,21 @@ def load_for(spec: RunSpec, place: str, skip: float | str | None = None) -> AnyD
     if len(shape) == 1:
         raise UsageError(f"the run is on vectors, and {place} holds images: give another --data")
     return load(place, **reading, shape=(shape[0], shape[1], shape[2]) if shape else None)
+
+
+def _encoded_for(spec: RunSpec, place: str, skip: float | str | None, encoder: str) -> AnyData:
+    if spec.command != "cluster":
+        raise UsageError("vectors of an encoder are not classified: leave --encoder out")
+    config, own = validate(ClusterConfig, spec.config), EncoderName.parse(encoder)
+    wanted = config.data.encoder_name
+    if wanted is not None and not own.may_be(wanted):
+        raise UsageError(
+            f"the run is on vectors of {wanted.called}, and --encoder is {own.called}: give the "
+            "same one"
+        )
+    # Whether its content is the run's, the run says itself, so that the server hears of it.
+    changes: Tree = {"dataset": place, "data": {"encoder": encoder, "encoder_hash": None}}
+    if skip is not None:
+        changes["data"]["skip"] = skip
+    config = validate(ClusterConfig, merge(spec.config, changes))
+    return encoded(config, encoder, choose_device("auto"))

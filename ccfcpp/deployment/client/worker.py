@@ -175,6 +175,7 @@ class Worker:
             sizes=data.sizes if isinstance(data, ImageData) else None,
             length=0 if isinstance(data, ImageData) else data.vectors.shape[1],
             columns=() if isinstance(data, ImageData) else data.columns,
+            encoder="" if isinstance(data, ImageData) else data.encoder,
             skipped=data.skipped or 0,
             classes=run.data.classes if named else (),
             counts=tells and run.data.labels is not None,
@@ -193,7 +194,8 @@ class Worker:
         if request.exchange == COUNTS:
             found = active.client.scratch.pop(FOUND)
             rows = active.run.table(message, active.client, found)
-            save_found(self.folder, found, rows, active.run.images)
+            pictures = getattr(active.run.data, "pictures", None)
+            save_found(self.folder, found, rows, active.run.images, pictures)
             active.run.save_model(message, self.folder)
             if request.round >= active.run.algorithm.rounds:
                 self.say(self._done(request.spec))
@@ -271,7 +273,7 @@ class Worker:
             self.folder.mkdir(parents=True, exist_ok=True)
             RunPaths(self.folder).write_table("skipped", data.reading.rows)
         # Before there is a shape, others' images have had no say in it.
-        if spec.image_shape and isinstance(data, ImageData):
+        if spec.image_shape:
             for line in in_words(data, str(self.folder / "skipped.csv")):
                 self.say(line)
         return data

@@ -90,6 +90,7 @@ class Facts(Section):
             if it holds vectors.
         length: The length of its vectors; 0 if it holds images.
         columns: Names of a vector's columns, if they have any.
+        encoder: Content hash of the encoder that made its vectors; empty where it names none.
         skipped: Number of files that it leaves out, since they cannot be read or are no images.
         classes: Names of its classes, if it has labels and may name them.
         counts: Whether it will tell how many images of each class are in which cluster.
@@ -99,6 +100,7 @@ class Facts(Section):
     sizes: Sizes | None = None
     length: Size = 0
     columns: ClassNames = ()
+    encoder: Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")] = ""
     skipped: Size = 0
     classes: ClassNames = ()
     counts: bool = False

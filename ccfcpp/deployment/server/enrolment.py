@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, cast
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.methods import METHODS
 from ccfcpp.core.config import DataConfig, MethodConfig, Tree
+from ccfcpp.core.config_layers import merge
+from ccfcpp.core.encoders import EncoderName
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.files import write_whole
 from ccfcpp.data.sizes import settled
@@ -217,6 +219,9 @@ def first_spec(command: str, config: Tree) -> RunSpec:
     for section, place in _PLACES:
         if section in sent:
             sent[section] = {key: value for key, value in sent[section].items() if key != place}
+    if encoder := sent.get("data", {}).get("encoder"):
+        # Clients load their own, by whatever path it has there.
+        sent["data"] = {**sent["data"], "encoder": EncoderName.parse(encoder).called}
     return RunSpec.model_validate({"command": command, "config": sent})
 
 
@@ -282,6 +287,9 @@ def _full_spec(spec: RunSpec, facts: Iterable[Facts], config: MethodConfig) -> R
         "samples": samples,
         "clients": len(known),
     }
+    if known[0].encoder:
+        found = {"data": {"encoder_hash": known[0].encoder}}
+        completed["config"] = merge(spec.config, found)
     return spec.model_copy(update=completed)
 
 

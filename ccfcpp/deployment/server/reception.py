@@ -81,6 +81,11 @@ class Reception:
         first = next(iter(self.found.values()), facts)
         if facts.unit != first.unit:
             raise MessageError(f"it holds {facts.unit}s, and the others hold {first.unit}s")
+        if facts.encoder != first.encoder:
+            raise MessageError(
+                f"its vectors are of {_encoder(facts)}, and those of the others of "
+                f"{_encoder(first)}: all need the same"
+            )
         if facts.length != first.length:
             raise MessageError(
                 f"its vectors have {facts.length} columns, and those of the others {first.length}"
@@ -102,6 +107,10 @@ class Reception:
             f"{len(self.refused)} of {len(self.names)} clients cannot take part, and the run needs "
             f"{wanted}: see their reasons above"
         )
+
+
+def _encoder(facts: Facts) -> str:
+    return f"an encoder with content hash {facts.encoder[:12]}…" if facts.encoder else "no encoder"
 
 
 def _facts(request: Request, packet: Packet) -> Facts:

@@ -1,0 +1,128 @@
+"""The command ``ccfcpp embed``."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ccfcpp.cli import flags, terminal
+from ccfcpp.cli.options import AsJson, Settings
+from ccfcpp.clustering.config import ClusterConfig
+from ccfcpp.core.config_layers import merge, parse_assignments, validate
+from ccfcpp.core.errors import UsageError
+from ccfcpp.core.units import counted
+from ccfcpp.runs.given import as_tree
+
+if TYPE_CHECKING:
+    from ccfcpp.data.vectors import VectorData
+
+_FLAGS = (
+    flags.ENCODER,
+    flags.EMBEDDED_PARTITION,
+    *flags.COLUMNS,
+    *flags.IMAGES,
+    flags.DEVICE,
+    flags.DATA_ROOT,
+)
+
+
+@flags.keyed(*_FLAGS)
+def embed(
+    named: flags.Named,
+    data: Annotated[
+        str,
+        typer.Argument(
+            metavar="DATA",
+            help="Images as ccfcpp cluster takes them; or texts: a .csv file, a .txt file with a "
+            "text in each line, or a folder of these.",
+        ),
+    ],
+    out: Annotated[
+        Path,
+        typer.Option(
+            metavar="FILE|FOLDER",
+            help="New .npz file; or new folder, with a file for each client.",
+        ),
+    ],
+    settings: Settings = None,
+    json_output: AsJson = False,
+) -> None:
+    """Turn photos or texts into vectors by a pre-trained encoder.
+
+    The .npz file has vectors, float32 (n, d), names, and where the data tell
+    them labels and clients: ccfcpp cluster --dataset takes it. Where each folder
+    or file is a client (--partition folders) and OUT is a folder, each client
+    gets a file. What was embedded before, by the same encoder, is not embedded
+    again.
+    """
+    if named[flags.ENCODER.key] is None:
+        raise UsageError("--encoder is missing: give one, such as torchvision:resnet50")
+    if out.exists():
+        raise UsageError(f"{out} is there already: give another --out")
+    flags.name_partition(named)
+    tree = merge(as_tree(named | {"dataset": data}), parse_assignments(settings or []))
+    config = validate(ClusterConfig, tree)
+    is_file = out.suffix.lower() == ".npz"
+    if not is_file and config.partition.kind != "folders":
+        raise UsageError(
+            f"--out {out} is no .npz file, and a folder has a file for each client: give one, or "
+            "--partition folders"
+        )
+
+    from ccfcpp.clustering.setup import load_data
+    from ccfcpp.data.reading import in_words
+    from ccfcpp.data.vectors import VectorData
+
+    terminal.prepare()
+    found = load_data(config)
+    assert isinstance(found, VectorData)
+    skipped = out.with_name(f"{out.stem}-skipped.csv")
+    for line in in_words(found, skipped.name):
+        terminal.progress_console().print(line)
+    _save(found, out, skipped, is_file)
+    n, d = found.vectors.shape
+    if json_output:
+        told = {"out": str(out), "vectors": n, "length": d, "encoder": found.encoder}
+        typer.echo(json.dumps(told | {"skipped": found.skipped or 0}))
+    else:
+        typer.echo(f"{out}: {counted(n, 'vector')} of {counted(d, 'number')}")
+
+
+def _save(found: VectorData, out: Path, skipped: Path, is_file: bool) -> None:
+    from ccfcpp.core.files import write_whole
+    from ccfcpp.core.tables import csv_bytes
+
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        if is_file:
+            write_whole(out, _npz(found))
+        else:
+            out.mkdir()
+            assert found.owners is not None  # or else the data are refused
+            for number, name in enumerate(found.owner_names):
+                own = found.selected(found.owners == number)
+                write_whole(out / f"{name}.npz", _npz(own, clients=False))
+        if found.reading is not None and found.skipped:
+            write_whole(skipped, csv_bytes(found.reading.rows))
+    except OSError as error:
+        raise UsageError(
+            f"{out} cannot be written ({error.strerror}): give another --out"
+        ) from error
+
+
+def _npz(data: VectorData, clients: bool = True) -> bytes:
+    """Return a file that ``--dataset`` takes."""
+    import numpy as np
+
+    arrays = {"vectors": data.vectors.numpy(), "names": np.array(data.called)}
+    if data.labels is not None:
+        arrays["labels"] = np.array(data.classes)[data.labels]
+    if data.owners is not None and clients:
+        arrays["clients"] = np.array(data.owner_names)[data.owners]
+    buffer = io.BytesIO()
+    np.savez(buffer, encoder=np.array(data.encoder), **arrays)  # type: ignore[arg-type]
+    return buffer.getvalue()

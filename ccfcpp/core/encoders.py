@@ -1,0 +1,78 @@
+"""Names of pre-trained encoders, as a user types them; nothing is loaded here."""
+
+import difflib
+from dataclasses import dataclass
+from pathlib import PurePath
+from typing import Literal
+
+from ccfcpp.core.errors import UsageError
+
+Family = Literal["torchvision", "timm", "sentence-transformers", "onnx", "torchscript"]
+FORMS = (
+    "torchvision:NAME[:WEIGHTS], timm:NAME, either with @FILE.safetensors for weights that you "
+    "have, sentence-transformers:NAME or the folder of such a model, FILE.onnx, or FILE.pt (a "
+    "TorchScript program)"
+)
+_BY_NAME: tuple[Family, ...] = ("torchvision", "timm", "sentence-transformers")
+_BY_SUFFIX: dict[str, Family] = {".onnx": "onnx", ".pt": "torchscript", ".ts": "torchscript"}
+
+
+@dataclass(frozen=True)
+class EncoderName:
+    """What a user calls an encoder.
+
+    Attributes:
+        family: The library, or the kind of file, that has it.
+        name: Of a library its architecture or model; otherwise the file or folder.
+        weights: Which of the published weights; empty for the library's default.
+        file: A file of weights in the place of published ones; empty without one.
+    """
+
+    family: Family
+    name: str
+    weights: str = ""
+    file: str = ""
+
+    @staticmethod
+    def parse(text: str) -> "EncoderName":
+        """Read a name.
+
+        Raises:
+            UsageError: It has none of the known forms.
+        """
+        family, colon, rest = text.partition(":")
+        if colon and family in _BY_NAME and rest:
+            known: Family = next(name for name in _BY_NAME if name == family)
+            if known == "sentence-transformers":
+                return EncoderName(known, rest)
+            named, _, file = rest.partition("@")
+            name, _, weights = named.partition(":") if known == "torchvision" else (named, "", "")
+            if name and (file or not rest.endswith("@")):
+                return EncoderName(known, name, weights, file)
+        elif by_suffix := _BY_SUFFIX.get(PurePath(text).suffix.lower()):
+            return EncoderName(by_suffix, text)
+        elif "/" in text or text == ".":
+            return EncoderName("sentence-transformers", text)
+        misspelt = colon and family not in _BY_NAME
+        near = difflib.get_close_matches(family, _BY_NAME, n=1) if misspelt else []
+        hint = f"did you mean {near[0]}:{rest}? It" if near else "it"
+        raise UsageError(f"encoder {text!r} is refused: {hint} should be {FORMS}")
+
+    @property
+    def takes(self) -> Literal["images", "texts"]:
+        """What it turns into vectors."""
+        return "texts" if self.family == "sentence-transformers" else "images"
+
+    @property
+    def called(self) -> str:
+        """Its name without folders of this machine, under which others may have it, too."""
+        if self.family in ("torchvision", "timm"):
+            return ":".join(filter(None, (self.family, self.name, self.weights)))
+        last = PurePath(self.name).name
+        return f"{self.family}:{last}" if self.family == "sentence-transformers" else last
+
+    def may_be(self, other: "EncoderName") -> bool:
+        """Whether two names may stand for one encoder; equal content is known by its hash alone."""
+        both = (self.family, self.name), (other.family, other.name)
+        named = all(family in ("torchvision", "timm") for family, _ in both)
+        return both[0] == both[1] if named else self.takes == other.takes

@@ -1,0 +1,1 @@
+"""Pre-trained encoders, which turn photos and texts into vectors at the client that holds them."""

@@ -1,0 +1,331 @@
+"""Loading of encoders: networks of torchvision and timm, files of programs, models of sentences.
+
+Weights are read from safetensors, or by PyTorch's reader that refuses all but tensors. An ONNX file
+is a graph, which onnxruntime evaluates. A TorchScript file is a program: it runs as one, so only
+the owner of a machine names it. No name that comes from a server is loaded.
+"""
+
+import difflib
+import functools
+import hashlib
+import importlib
+import logging
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+from urllib.parse import urlsplit
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from ccfcpp.core.encoders import EncoderName
+from ccfcpp.core.errors import UsageError
+from ccfcpp.data.encoders.encoder import Encoder, content_hash
+
+_BATCH, _TEXTS = 32, 512
+"""Samples at a time; texts are sorted by length among themselves, and go on in batches of 32."""
+_SIDE = 224
+"""Pixels a side where a file does not say what it takes, as most networks do."""
+
+Picture = NDArray[np.uint8]
+Transform = Callable[[Image.Image], Tensor]
+
+
+def load_encoder(text: str, device: torch.device) -> Encoder:
+    """Load an encoder by the name that its user gave.
+
+    Raises:
+        UsageError: There is none of that name, its weights cannot be had or do not fit, or an extra
+            is not installed.
+    """
+    name = EncoderName.parse(text)
+    path = Path(name.file or name.name).expanduser().absolute()
+    # The last ones are kept, as long as their files stay the same.
+    return _loaded(name, device, (path, path.stat().st_mtime_ns) if path.exists() else None)
+
+
+@functools.lru_cache(maxsize=2)
+def _loaded(name: EncoderName, device: torch.device, file: object) -> Encoder:
+    return _FAMILIES[name.family](name, device)
+
+
+def _of_torchvision(name: EncoderName, device: torch.device) -> Encoder:
+    from torchvision import models
+
+    _check_known(name, models.list_models(module=models))
+    published = models.get_model_weights(name.name)
+    if name.weights and name.weights not in published.__members__:
+        known = ", ".join(each for each in published.__members__ if each != "DEFAULT")
+        raise UsageError(
+            f"encoder {name.called} is not known: torchvision has {known} for {name.name}"
+        )
+    weights = published[name.weights or "DEFAULT"]
+    with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of slow first weights, which are replaced
+        module = models.get_model(name.name, weights=None)
+    if hasattr(module, "transform_input"):
+        module.transform_input = True  # as with published weights
+    if name.file:
+        state = _read_weights(name)
+    else:
+        try:
+            state = weights.get_state_dict(progress=False, check_hash=True, weights_only=True)
+        except (OSError, RuntimeError) as error:
+            _not_there(name, urlsplit(weights.url).hostname or "", error)
+    layers = {at: each for at, each in module.named_modules() if isinstance(each, _LAYERS)}
+    head = next(reversed(layers))
+    module.set_submodule(head, nn.Identity())
+    return _of_network(name, module, state, (head,), weights.transforms(), device)
+
+
+_LAYERS = (nn.Linear, nn.Conv2d)
+"""The last of these in a network gives the classes."""
+
+
+def _of_timm(name: EncoderName, device: torch.device) -> Encoder:
+    timm = _required("timm", name)
+    _check_known(name, timm.list_models(), name.name.partition(".")[0])
+    try:
+        with torch.random.fork_rng(devices=[]):
+            module = timm.create_model(name.name, pretrained=not name.file, num_classes=0)
+    except Exception as error:  # its hub has errors of its own
+        _not_there(name, "huggingface.co", error)
+    heads = module.pretrained_cfg.get("classifier") or ()
+    state = _read_weights(name) if name.file else module.state_dict()
+    config = timm.data.resolve_model_data_config(module)
+    transform = timm.data.create_transform(**config, is_training=False)
+    return _of_network(
+        name, module, state, (heads,) if isinstance(heads, str) else heads, transform, device
+    )
+
+
+def _of_network(
+    name: EncoderName,
+    module: nn.Module,
+    state: Mapping[str, Tensor],
+    heads: Sequence[str],
+    transform: Transform,
+    device: torch.device,
+) -> Encoder:
+    """Give a network without a head its weights."""
+    kept = {
+        key: value
+        for key, value in state.items()
+        if not any(key.startswith(f"{head}.") for head in heads)
+    }
+    try:
+        module.load_state_dict(kept)
+    except RuntimeError as error:
+        reason = " ".join(str(error).split())[:200]
+        raise UsageError(
+            f"{name.file} does not hold the weights of {name.called} ({reason}): give those of "
+            "this architecture"
+        ) from error
+    found = content_hash([name.family, name.name, repr(transform)], module.state_dict())
+    return Encoder(name, found, _BATCH, _run(module, transform, device))
+
+
+def _run(
+    module: nn.Module, transform: Transform, device: torch.device
+) -> Callable[[Sequence[Picture]], NDArray[np.floating]]:
+    module.to(device).eval()
+
+    def batch(pictures: Sequence[Picture]) -> NDArray[np.floating]:
+        with torch.inference_mode():
+            vectors = module(_stacked(pictures, transform, _BATCH).to(device))
+        return np.asarray(vectors[: len(pictures)].float().cpu().numpy())
+
+    return batch
+
+
+def _stacked(pictures: Sequence[Picture], transform: Transform, size: int) -> Tensor:
+    """Prepare pictures, `(size, 3, h, w)`; the last one again where there are fewer.
+
+    A vector follows from its picture alone, to the last bit, only in batches of one size.
+    """
+    tensors = [transform(_as_pil(picture)) for picture in pictures]
+    return torch.stack(tensors + [tensors[-1]] * (size - len(tensors)))
+
+
+def _as_pil(picture: Picture) -> Image.Image:
+    grey = picture.shape[0] == 1
+    return Image.fromarray(picture[0] if grey else picture.transpose(1, 2, 0)).convert("RGB")
+
+
+def _of_torchscript(name: EncoderName, device: torch.device) -> Encoder:
+    _check_file(name)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # PyTorch would rather export
+            module = torch.jit.load(name.name, map_location=device)  # type: ignore[no-untyped-call]
+    except (RuntimeError, ValueError) as error:
+        raise UsageError(
+            f"{name.name} is no TorchScript program: of a file of weights give the architecture, "
+            f"too, such as torchvision:resnet50@{name.name}"
+        ) from error
+    transform = _usual(_SIDE, _SIDE)
+    found = content_hash([name.family, _digest(name.name), repr(transform)])
+    return Encoder(name, found, _BATCH, _saying_shape(name, _run(module, transform, device)))
+
+
+def _of_onnx(name: EncoderName, device: torch.device) -> Encoder:
+    _check_file(name)
+    runtime = _required("onnxruntime", name)
+    options = runtime.SessionOptions()
+    options.intra_op_num_threads = torch.get_num_threads()
+    try:
+        session = runtime.InferenceSession(name.name, options, ["CPUExecutionProvider"])
+    except Exception as error:  # it raises its own, one for each kind of damage
+        raise UsageError(f"{name.name} is no ONNX file that runs: export it again") from error
+    (given, *others), (first, *_) = session.get_inputs(), session.get_outputs()
+    shape = list(given.shape)
+    if others or len(shape) != 4 or shape[1] not in (3, "3"):
+        raise UsageError(
+            f"{name.name} takes {shape} and not colour images (n, 3, height, width): give one that "
+            "does"
+        )
+    size, _, height, width = (n if isinstance(n, int) else None for n in shape)
+    transform = _usual(height or _SIDE, width or _SIDE)
+
+    def batch(pictures: Sequence[Picture]) -> NDArray[np.floating]:
+        tensors = _stacked(pictures, transform, size or _BATCH).numpy()
+        return np.asarray(session.run([first.name], {given.name: tensors})[0][: len(pictures)])
+
+    found = content_hash([name.family, _digest(name.name), repr(transform)])
+    return Encoder(name, found, size or _BATCH, _saying_shape(name, batch))
+
+
+def _usual(height: int, width: int) -> Transform:
+    """What networks that were trained on ImageNet are given, as a rule."""
+    from torchvision.transforms import v2
+
+    usual: Transform = v2.Compose(
+        [
+            v2.Resize(round(max(height, width) * 8 / 7), antialias=True),
+            v2.CenterCrop((height, width)),
+            v2.PILToTensor(),
+            v2.ToDtype(torch.float32, scale=True),
+            v2.Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
+        ]
+    )
+    return usual
+
+
+def _saying_shape(
+    name: EncoderName, batch: Callable[[Sequence[Picture]], NDArray[np.floating]]
+) -> Callable[[Sequence[Picture]], NDArray[np.floating]]:
+    """Say in one line where a program does not take what it is given."""
+
+    def checked(pictures: Sequence[Picture]) -> NDArray[np.floating]:
+        try:
+            return batch(pictures)
+        except Exception as error:
+            reason = " ".join(str(error).split())[-200:]
+            raise UsageError(
+                f"{name.name} does not turn images (n, 3, height, width) into vectors ({reason}): "
+                "give a program that takes float32 images normalised as ImageNet's"
+            ) from error
+
+    return checked
+
+
+def _of_sentences(name: EncoderName, device: torch.device) -> Encoder:
+    library = _required("sentence_transformers", name)
+    place = Path(name.name).expanduser()
+    if name.name.startswith((".", "/", "~")) and not place.is_dir():
+        raise UsageError(f"there is no folder {name.name}: give an encoder that is there")
+    try:
+        model = library.SentenceTransformer(
+            str(place) if place.is_dir() else name.name,
+            device=str(device),
+            trust_remote_code=False,
+            model_kwargs={"use_safetensors": True},
+        )
+    except Exception as error:  # its hub has errors of its own
+        _not_there(name, "huggingface.co", error)
+    facts = [repr(model), sorted(model.tokenizer.get_vocab().items())]
+
+    def batch(texts: Sequence[str]) -> NDArray[np.floating]:
+        return np.asarray(model.encode(list(texts), batch_size=_BATCH, show_progress_bar=False))
+
+    return Encoder(name, content_hash(facts, model.state_dict()), _TEXTS, batch)
+
+
+_FAMILIES: dict[str, Callable[[EncoderName, torch.device], Encoder]] = {
+    "torchvision": _of_torchvision,
+    "timm": _of_timm,
+    "torchscript": _of_torchscript,
+    "onnx": _of_onnx,
+    "sentence-transformers": _of_sentences,
+}
+
+
+def _check_known(name: EncoderName, known: Sequence[str], given: str = "") -> None:
+    if (given or name.name) not in known:
+        near = difflib.get_close_matches(given or name.name, known, n=3)
+        hint = f"did you mean {' or '.join(near)}?" if near else f"it has {', '.join(known[:8])}, …"
+        raise UsageError(f"{name.family} has no model {given or name.name!r}: {hint}")
+
+
+def _check_file(name: EncoderName) -> None:
+    if not Path(name.name).is_file():
+        raise UsageError(f"there is no file {name.name}: give an encoder that is there")
+
+
+def _digest(path: str) -> str:
+    with Path(path).open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _read_weights(name: EncoderName) -> Mapping[str, Tensor]:
+    """Read a file of weights in which nothing can be run."""
+    path = Path(name.file).expanduser()
+    if not path.is_file():
+        raise UsageError(f"there is no file of weights {path}: give one that is there")
+    try:
+        if path.suffix.lower() == ".safetensors":
+            return load_file(path)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of programs, which it refuses
+            state = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # each damage and each refusal has one of its own
+        raise _no_weights(path) from error
+    if not isinstance(state, dict) or not all(isinstance(each, Tensor) for each in state.values()):
+        raise _no_weights(path)
+    return state
+
+
+def _no_weights(path: Path) -> UsageError:
+    return UsageError(
+        f"{path} holds no weights as .safetensors, or as .pth with tensors by name alone: save "
+        "them as safetensors"
+    )
+
+
+def _required(package: str, name: EncoderName) -> Any:
+    # The hub tells each of its attempts; what came of them is said in one line.
+    for logger in ("huggingface_hub", "sentence_transformers", "transformers"):
+        logging.getLogger(logger).setLevel(logging.CRITICAL)
+    try:
+        return importlib.import_module(package)
+    except ImportError as error:
+        raise UsageError(
+            f"encoder {name.called} needs {package.replace('_', '-')}, which is not installed: pip "
+            "install 'ccfcpp[encoders]'"
+        ) from error
+
+
+def _not_there(name: EncoderName, host: str, error: Exception) -> NoReturn:
+    reason = " ".join(str(error).split())[:120]
+    instead = (
+        "the folder of the model" if name.takes == "texts" else f"{name.called}@FILE.safetensors"
+    )
+    raise UsageError(
+        f"the weights of {name.called} cannot be had from {host} ({reason}): connect this machine, "
+        f"or bring a file of them here and give {instead}"
+    ) from error

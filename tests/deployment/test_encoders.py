@@ -1,0 +1,146 @@
+"""Photos through an encoder on other machines: the same bits as in one process; other encoders."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ccfcpp.cli.serve import fitted
+from ccfcpp.clustering.config import ClusterConfig
+from ccfcpp.clustering.experiment import ClusteringExperiment
+from ccfcpp.clustering.running import CLUSTERING
+from ccfcpp.core.config import MethodConfig
+from ccfcpp.core.config_layers import merge, read_yaml, validate
+from ccfcpp.core.errors import UsageError
+from ccfcpp.core.sending import KINDS
+from ccfcpp.data.vectors import VectorData
+from ccfcpp.deployment.client.rules import Rules
+from ccfcpp.deployment.client.run import load_for
+from ccfcpp.deployment.client.worker import Worker
+from ccfcpp.deployment.link.news import LEFT_OUT
+from ccfcpp.deployment.link.run_spec import RunSpec
+from ccfcpp.deployment.server.enrolment import enrol, first_spec
+from ccfcpp.runs.folder import RunFolder
+from ccfcpp.runs.given import Given
+from ccfcpp.runs.pipeline import Opening
+from tests.support.deployment import AT_ONCE, Grid
+from tests.support.encoders import NETWORK, encoder_of, weights_file, write_photos
+
+ASKED = {"method": "fed-km", "clusters": 3, "seed": 2, "vectors.scale": "none", "device": "cpu"}
+
+
+@pytest.fixture
+def photos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("CCFCPP_CACHE", str(tmp_path / "cache"))
+    for seed in (0, 1):
+        weights_file(tmp_path, seed)
+    write_photos(tmp_path / "photos")
+    return tmp_path / "photos"
+
+
+def opening(**more: object) -> Opening[ClusterConfig]:
+    """A run whose server names the encoder, and has no weights of it."""
+    asked = ASKED | {"dataset": "the clients' own images", "data.encoder": f"torchvision:{NETWORK}"}
+    return CLUSTERING.open(Given.of(asked | more), Path("runs/none"), deployed=True)
+
+
+def grid_of(photos: Path, others: dict[str, str | None] | None = None) -> Grid:
+    """A worker for each client, whose owner says which encoder it has; some have another."""
+    usual = encoder_of(photos.parent / "weights-0.safetensors")
+    names = dict.fromkeys(("east", "north", "west"), usual) | (others or {})
+
+    def load(client: str, encoder: str | None) -> Any:
+        return lambda spec: load_for(spec, str(photos / client), None, encoder)
+
+    place = photos.parent / "clients"
+    rules = Rules(allow=KINDS, smallest_count=0)
+    say = print
+    return Grid(
+        {name: Worker(load(name, own), place / name, rules, say=say) for name, own in names.items()}
+    )
+
+
+def test_three_clients_are_the_same_as_one_process(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, grid = opening(), grid_of(photos)
+    told: list[str] = []
+    enrolment = enrol(
+        grid, begun.config, "cluster", ["east", "north", "west"], None, AT_ONCE,
+        lambda name, what: told.append(f"{name}: {what}"),
+    )  # fmt: skip
+    begun = fitted(begun, enrolment.spec)
+    enrolment = enrolment.with_config(begun.config)
+    folder = RunFolder.create(tmp_path / "deployed", begun.config)
+    there = enrolment.experiment(begun.config, grid, AT_ONCE)
+    there.run(folder)
+    assert told == ["east: 12 vectors", "north: 12 vectors", "west: 12 vectors"]
+
+    # One process embeds everything again, in other batches.
+    monkeypatch.setenv("CCFCPP_CACHE", str(tmp_path / "another cache"))
+    encoder = encoder_of(tmp_path / "weights-0.safetensors")
+    alone = {"dataset": str(photos), "partition": {"kind": "folders"}, "data": {"encoder": encoder}}
+    here = ClusteringExperiment(
+        validate(ClusterConfig, merge(begun.config.model_dump(mode="json"), alone))
+    )
+    assert here.config.data.encoder_hash == begun.config.data.encoder_hash is not None
+    here.run(RunFolder.create(tmp_path / "alone", here.config))
+    files = [tmp_path / name / "model.safetensors" for name in ("deployed", "alone")]
+    assert tensors_of(files[0]) == tensors_of(files[1])
+
+    # A client has the model, the names of its photos, and pictures of them, to look at.
+    own = tmp_path / "clients" / "east"
+    assert (own / "model.safetensors").is_file()
+    # No name from the server is kept, by which something could be loaded later.
+    assert read_yaml(own / "config.yaml")["data"]["encoder"] is None
+    assert (own / "clusters.csv").read_text().startswith("file,cluster")
+    assert "blue/0.png" in (own / "clusters.csv").read_text()
+    assert (own / "pictures.npz").is_file()
+
+
+def tensors_of(path: Path) -> dict[str, list[Any]]:
+    from safetensors.torch import load_file
+
+    return {name: tensor.tolist() for name, tensor in load_file(path).items()}
+
+
+def enrolled(config: MethodConfig, grid: Grid) -> list[str]:
+    """Who is left out, and why."""
+    told: list[str] = []
+    enrol(
+        grid, config, "cluster", list(grid.workers), len(grid.workers) - 1, AT_ONCE,
+        lambda name, what: told.append(f"{name}: {what}"),
+    )  # fmt: skip
+    return [line for line in told if LEFT_OUT in line]
+
+
+def test_a_client_with_another_encoder_is_left_out_in_one_line(photos: Path) -> None:
+    other = encoder_of(photos.parent / "weights-1.safetensors")
+    (line,) = enrolled(opening().config, grid_of(photos, {"north": other}))
+    assert line.startswith(f"north: {LEFT_OUT}: its vectors are of an encoder with content hash")
+    assert line.endswith("all need the same")
+
+
+def test_a_server_that_knows_the_content_is_refused_by_other_clients(photos: Path) -> None:
+    spec = first_spec("cluster", opening().config.model_dump(mode="json"))
+    usual = encoder_of(photos.parent / "weights-0.safetensors")
+    first = load_for(spec, str(photos / "east"), None, usual)
+    assert isinstance(first, VectorData)
+    config = opening(**{"data.encoder_hash": first.encoder}).config
+    other = encoder_of(photos.parent / "weights-1.safetensors")
+    (line,) = enrolled(config, grid_of(photos, {"north": other}))
+    assert "and that of the run is" in line
+
+
+def test_no_server_makes_a_client_load_an_encoder(photos: Path) -> None:
+    spec = first_spec("cluster", opening().config.model_dump(mode="json"))
+    with pytest.raises(UsageError, match=r"the run is on vectors of torchvision.*give --encoder"):
+        load_for(spec, str(photos / "east"))
+    with pytest.raises(UsageError, match="and --encoder is torchvision:resnet18: give the same"):
+        load_for(spec, str(photos / "east"), None, "torchvision:resnet18")
+
+
+def test_paths_of_the_server_do_not_travel() -> None:
+    config = opening(**{"data.encoder": "torchvision:resnet18@/srv/secret.safetensors"}).config
+    spec: RunSpec = first_spec("cluster", config.model_dump(mode="json"))
+    assert spec.config["data"]["encoder"] == "torchvision:resnet18"
