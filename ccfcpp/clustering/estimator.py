@@ -75,6 +75,7 @@ class FederatedClustering(
         settings: Other sections of the configuration, as a nested mapping such as
             ``{"scan": {"steps": 60}}`` or ``{"vectors": {"scale": "none"}}``, over what follows
             from the data, as for ``ccfcpp cluster`` on a user's own.
+        verbose: Whether ``fit`` prints a line for each round.
 
     Attributes:
         n_clusters_: Number of clusters, as given or found.
@@ -102,8 +103,15 @@ class FederatedClustering(
         random_state: int | np.random.RandomState | None = 0,
         device: str = "auto",
         settings: Mapping[str, object] | None = None,
+        verbose: bool = False,
     ) -> None:
-        super().__init__(method=method, random_state=random_state, device=device, settings=settings)
+        super().__init__(
+            method=method,
+            random_state=random_state,
+            device=device,
+            settings=settings,
+            verbose=verbose,
+        )
         self.n_clusters = n_clusters
 
     def fit(
@@ -131,7 +139,7 @@ class FederatedClustering(
         method = _FOR_VECTORS if self.method == AUTO else self.method
         suited = settings_for(len(data), data.values.shape[1:], method)
         experiment = self._experiment(CLUSTERING, data, clients, fixed, suited, source)
-        state, self.n_iter_ = experiment.trained()
+        state, self.n_iter_ = experiment.trained(self.verbose)
         algorithm = experiment.algorithm
         centres = required_centroids(algorithm.centres(state))
         self._problem = experiment.problem

@@ -248,11 +248,18 @@ class Experiment(ABC, Generic[State]):
             }
         }
 
-    def trained(self) -> tuple[State, int]:
-        """Run all rounds in memory, and return the last state and the number of rounds."""
+    def trained(self, verbose: bool = False) -> tuple[State, int]:
+        """Run all rounds in memory, and return the last state and the number of rounds.
+
+        Args:
+            verbose: Whether to print a line for each round.
+        """
         state, rounds = self._initial_state, 0
         for after, report in self.federation().run(state):
             state, rounds = after, report.round + 1
+            if verbose:
+                loss = f"loss {report.figures['loss']:+.4f}, " * ("loss" in report.figures)
+                print(f"round {rounds}/{self.algorithm.rounds}: {loss}{report.seconds:.1f} s")
         return state, rounds
 
     def last_snapshot(self, folder: RunFolder) -> Snapshot | None:
