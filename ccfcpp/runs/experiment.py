@@ -216,7 +216,7 @@ class Experiment(ABC, Generic[State]):
         result, arrays = self.results(state, memories, local)
         summary = self.describe() | history.describe(self.members) | result
         if self.epilogue is not None:
-            summary = self._ended(self.epilogue, federation, state, history.rounds) | summary
+            summary = self._ended(self.epilogue, federation, state) | summary
         if self.cohort is not None:
             summary["cohort"] = self.cohort
         if self.protection is not None:
@@ -229,17 +229,13 @@ class Experiment(ABC, Generic[State]):
         return summary
 
     def _ended(
-        self,
-        epilogue: Epilogue,
-        federation: Federation[State, Transport],
-        state: State,
-        number: int,
+        self, epilogue: Epilogue, federation: Federation[State, Transport], state: State
     ) -> Summary:
         """Run the exchanges after the last round; their bytes are no part of the rounds'."""
         known = epilogue.begin(state)
         if known is None:
             return epilogue.describe(None)
-        known, report = federation.run_works(epilogue.works(known), known, number)
+        known, report = federation.run_works(epilogue.works(known), known, self.algorithm.rounds)
         return epilogue.describe(known) | {
             "epilogue": {
                 "clients": len(report.clients),
