@@ -33,6 +33,7 @@ class FederatedClassifier(ClassifierMixin, FederatedEstimator):  # type: ignore[
         device: ``auto``, ``cpu`` or ``cuda``.
         settings: Other sections of the configuration, as a nested mapping such as
             ``{"training": {"rounds": 5}, "decorrelation": {"kind": "none"}}``.
+        verbose: Whether ``fit`` prints a line for each round.
 
     Attributes:
         classes_: The distinct labels, sorted.
@@ -46,8 +47,15 @@ class FederatedClassifier(ClassifierMixin, FederatedEstimator):  # type: ignore[
         random_state: int = 0,
         device: str = "auto",
         settings: Mapping[str, object] | None = None,
+        verbose: bool = False,
     ) -> None:
-        super().__init__(method=method, random_state=random_state, device=device, settings=settings)
+        super().__init__(
+            method=method,
+            random_state=random_state,
+            device=device,
+            settings=settings,
+            verbose=verbose,
+        )
 
     def fit(
         self,
@@ -69,7 +77,7 @@ class FederatedClassifier(ClassifierMixin, FederatedEstimator):  # type: ignore[
         data = from_arrays("images", np.asarray(X), np.asarray(y), "X")
         pipeline = replace(CLASSIFICATION, make=_trained_on_all)
         experiment = self._experiment(pipeline, data, clients, {"partition": {"kind": "domain"}})
-        state, self.n_iter_ = experiment.trained()
+        state, self.n_iter_ = experiment.trained(self.verbose)
         self.classes_ = np.unique(y)
         self._config, self._model = experiment.config, state.model
         self._shape = tuple(data.images.shape[1:])

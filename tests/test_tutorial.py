@@ -2,6 +2,7 @@
 
 import contextlib
 import csv
+import json
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -49,8 +50,22 @@ def test_its_photos_are_clustered_by_what_they_show(reader: Reader) -> None:
 
 
 def test_its_page_has_the_photos_nearest_to_each_cluster(reader: Reader) -> None:
-    page = (reader.place / "runs" / "first" / "report.html").read_text()
+    page = (reader.place / "runs" / "k3" / "report.html").read_text()
     assert 'id="figure-nearest"' in page
+
+
+def test_its_number_of_clusters_is_the_largest_stable_one(reader: Reader) -> None:
+    runs = reader.place / "runs"
+    found = {k: json.loads((runs / f"k{k}" / "summary.json").read_text()) for k in (2, 3, 4)}
+    assert [k for k, own in found.items() if own["stability"] >= 0.8] == [2, 3]
+    page = (runs / "compared" / "report.html").read_text()
+    assert 'id="figure-stability-between-halves-by-k"' in page
+
+
+def test_its_run_says_what_predict_says(reader: Reader) -> None:
+    assert clusters(reader.place / "runs" / "k3" / "clusters.csv") == clusters(
+        reader.place / "photos.csv"
+    )
 
 
 def test_its_models_agree_on_new_photos(reader: Reader) -> None:

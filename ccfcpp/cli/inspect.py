@@ -5,81 +5,101 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Annotated
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
 from ccfcpp.cli import flags
 from ccfcpp.cli.options import AsJson, Settings
-from ccfcpp.core.config import DataConfig, Tree
-from ccfcpp.core.config_layers import merge, parse_assignments, validated
+from ccfcpp.clustering.config import ClusterConfig
+from ccfcpp.core.config import DataConfig, Section, Tree, VectorsConfig
+from ccfcpp.core.config_layers import flatten, merge, parse_assignments, resolve, validated
 from ccfcpp.core.errors import UsageError
+from ccfcpp.core.kinds import kind_of
 from ccfcpp.core.units import counted, shown
 from ccfcpp.runs.given import as_tree
 
 if TYPE_CHECKING:
     from ccfcpp.data import ImageData
 
+S = TypeVar("S", bound=Section)
 _MOST_LISTED = 20
 
 
-@flags.keyed(flags.INSPECTED_PARTITION, *flags.IMAGES)
+@flags.keyed(flags.INSPECTED_PARTITION, *flags.IMAGES, *flags.VECTORS)
 def inspect(
     named: flags.Named,
-    photos: Annotated[
+    path: Annotated[
         str,
-        typer.Argument(metavar="PHOTOS", help="A folder of images, an archive of one, or an .npz."),
+        typer.Argument(
+            metavar="PATH",
+            help="A folder of images, an archive of one, an .npz; or a table, or a folder of them.",
+        ),
     ],
     settings: Settings = None,
     json_output: AsJson = False,
 ) -> None:
-    """Look at images as a run would, without running: what is there, and what would be skipped.
+    """Look at images or tables as a run would, without running: what is there, what is skipped.
 
     Nothing is trained or sent. It reads every file, and says which kinds, sizes
     and depths there are, in which size they would meet, which classes and clients
-    the folders make, and what would be left out and why. At a client of a
-    deployment it says this of the client's own images.
+    the folders make, and what would be left out and why. Of a table it says which
+    columns there are, which values are missing and how columns are scaled. At a
+    client of a deployment it says this of the client's own data.
     """
-    from ccfcpp.data import load
-    from ccfcpp.data.reading import check_share
-
     tree = merge(as_tree(named), parse_assignments(settings or []))
-    config = _data_config(tree)
-    clients = tree.get("partition", {}).get("kind") in flags.BY_FOLDER
-    # What a run would refuse is named below, after all that was found.
-    data = load(photos, folders_are_clients=clients, **config.reading | {"skip": 1.0})
-    found = _found(data)
-    refusal = ""
-    if data.reading is not None:
-        try:
-            check_share(data.reading.files, config.skip, photos)
-        except UsageError as error:
-            refusal = str(error)
-    if json_output:
-        typer.echo(json.dumps({"path": photos, **found, "refused": refusal or None}))
+    if kind_of(path) == "vectors":
+        from ccfcpp.cli import inspect_vectors
+
+        _section(tree, "vectors", VectorsConfig)
+        asked = {"dataset": path, "vectors": tree.get("vectors", {})}
+        config = resolve(ClusterConfig, "cluster", asked)
+        vectors, refusal = inspect_vectors.look_at(path, config.vectors)
+        found = inspect_vectors.found_in(vectors, config)
+        show = partial(inspect_vectors.tell, path, found)
     else:
-        _print(photos, data, found)
+        data, refusal = _look_at(path, tree)
+        found = _found(data)
+        show = partial(_print, path, data, found)
+    if json_output:
+        typer.echo(json.dumps({"path": path, **found, "refused": refusal or None}))
+    else:
+        show()
     if refusal:
         raise UsageError(refusal)
 
 
-def _data_config(tree: Tree) -> DataConfig:
+def _look_at(path: str, tree: Tree) -> tuple[ImageData, str]:
+    """Read images, and say what a run would refuse; empty where nothing."""
+    from ccfcpp.data import load
+    from ccfcpp.data.reading import check_share
+
+    config = _section(tree, "data", DataConfig)
+    clients = tree.get("partition", {}).get("kind") in flags.BY_FOLDER
+    data = load(path, folders_are_clients=clients, **config.reading | {"skip": 1.0})
+    try:
+        if data.reading is not None:
+            check_share(data.reading.files, config.skip, path)
+    except UsageError as error:
+        return data, str(error)
+    return data, ""
+
+
+def _section(tree: Tree, name: str, kind: type[S]) -> S:
     """The settings that concern reading.
 
     Raises:
         UsageError: There are others.
     """
-    data = tree.get("data", {})
-    other = sorted(
-        {key for key in tree if key not in ("data", "partition")}
-        | {f"data.{key}" for key in data if key not in DataConfig.model_fields}
-    )
-    if other:
+    what = "images" if name == "data" else name
+    keys = [f"{name}.{key}" for key in kind.model_fields]
+    given = {key for key, _ in flatten(tree) if key != "partition.kind"}
+    if other := sorted(given.difference(keys)):
         raise UsageError(
-            f"{other[0]} is nothing that concerns reading: give data.image_size, data.window, "
-            "data.skip or data.max_pixels"
+            f"{other[0]} does not concern the reading of {what}: give one of {', '.join(keys)}"
         )
-    return validated(DataConfig, data)
+    return validated(kind, tree.get(name, {}))
 
 
 def _found(data: ImageData) -> dict[str, object]:

@@ -81,6 +81,7 @@ class FederatedClustering(
         settings: Other sections of the configuration, as a nested mapping such as
             ``{"scan": {"steps": 60}}`` or ``{"vectors": {"scale": "none"}}``, over what follows
             from the data, as for ``ccfcpp cluster`` on a user's own.
+        verbose: Whether ``fit`` prints a line for each round.
 
     Attributes:
         n_clusters_: Number of clusters, as given or found.
@@ -109,8 +110,15 @@ class FederatedClustering(
         device: str = "auto",
         encoder: str | None = None,
         settings: Mapping[str, object] | None = None,
+        verbose: bool = False,
     ) -> None:
-        super().__init__(method=method, random_state=random_state, device=device, settings=settings)
+        super().__init__(
+            method=method,
+            random_state=random_state,
+            device=device,
+            settings=settings,
+            verbose=verbose,
+        )
         self.n_clusters = n_clusters
         self.encoder = encoder
 
@@ -142,8 +150,8 @@ class FederatedClustering(
             made_by = {"encoder": self.encoder, "encoder_hash": data.encoder}
             suited = merge(suited, {"data": made_by})
         experiment = self._experiment(CLUSTERING, data, clients, fixed, suited, source)
-        state, self.n_iter_ = experiment.trained()
-        told, _ = experiment.ended(experiment.federation(), state, self.n_iter_)
+        state, self.n_iter_ = experiment.trained(self.verbose)
+        told, _ = experiment.ended(experiment.federation(), state)
         algorithm = experiment.algorithm
         centres = required_centroids(algorithm.centres(state))
         self._problem = experiment.problem

@@ -6,9 +6,11 @@ from typing import Any
 MEASURES = {
     "silhouette": ("simplified silhouette", "from \N{MINUS SIGN}1 to 1, which is best"),
     "davies_bouldin": ("Davies-Bouldin", "0 is best"),
+    "stability": ("stability between halves", "1 is best, 0.8 and more is good"),
 }
 """Title and range by key of the summary."""
 NOT_JUDGED = "left out: under differential privacy each sum would cost a part of the budget"
+_NONE = "none: too few images or clusters"
 _MOST_SIZES = 12
 
 
@@ -24,7 +26,7 @@ def judged_rows(summary: Mapping[str, Any]) -> dict[str, str]:
     for key, (title, span) in MEASURES.items():
         if key in summary:
             value = summary[key]
-            rows[title] = "none: there is one cluster" if value is None else f"{value:.4f} ({span})"
+            rows[title] = _NONE if value is None else f"{value:.4f} ({span})"
     return rows
 
 

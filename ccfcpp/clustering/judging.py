@@ -1,10 +1,11 @@
 """How good a clustering is, without labels: from sums over all clients' images alone.
 
-After the last round there are two exchanges. In the first, clients add up the points of each
+After the last round there are some exchanges. In the first, clients add up the points of each
 cluster, as in a step of Lloyd's k-means, which gives the clusters' means. In the second, they add
 up each point's distance from the mean of its cluster, its simplified silhouette, and the products
 of its offset's coordinates, of which the server makes what is typical of the clusters
-(``ccfcpp.clustering.typical``). Points are what the system clusters: latents, or pixels; of unit
+(``ccfcpp.clustering.typical``). The others ask whether halves of the images have the same clusters
+(``ccfcpp.clustering.halves``). Points are what the system clusters: latents, or pixels; of unit
 length where images are assigned by angle.
 """
 
@@ -17,6 +18,14 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ccfcpp.clustering.algorithm import ClusteringAlgorithm
+from ccfcpp.clustering.halves import (
+    MOVES,
+    CompareHalves,
+    MoveHalves,
+    SumHalves,
+    first_cells,
+    own_and_other,
+)
 from ccfcpp.clustering.judged import MEASURES
 from ccfcpp.clustering.kmeans.centroids import PARTS, ClusterSums, cluster_sums
 from ccfcpp.clustering.kmeans.lloyd import SumMembers
@@ -70,16 +79,35 @@ class Judged:
         dimensions: Of the points.
         members: Sums and numbers of each cluster's points; None before the first exchange.
         spreads: Sums of distances, silhouettes and offsets; None before the second one.
+        halves: Cells, and then centroids, of both halves, (2, m, d); None where there are none.
+        stability: How well either half predicts the other's clusters; None where it is not known.
     """
 
     model: Any
     dimensions: int
     members: ClusterSums | None = None
     spreads: Spreads | None = None
+    halves: Tensor | None = None
+    stability: float | None = None
+
+    @property
+    def clusters(self) -> tuple[Tensor, Tensor, Tensor, Tensor] | None:
+        """Of clusters with images: means, numbers, and mean distances and silhouettes.
+
+        None where there are fewer than two.
+        """
+        if self.members is None or self.spreads is None:
+            return None
+        there = (self.members.counts > 0) & (self.spreads.counts > 0)
+        if int(there.sum()) <= 1:
+            return None
+        counts = self.spreads.counts[there]
+        distances, silhouettes = self.spreads.sums[there].T / counts
+        return _means(self.members)[there], counts, distances, silhouettes
 
 
 class Judging(Epilogue):
-    """The two exchanges by which a clustering is judged.
+    """The exchanges by which a clustering is judged.
 
     Args:
         algorithm: The system whose clustering it is.
@@ -94,8 +122,12 @@ class Judging(Epilogue):
             "Question", [("model", model), ("members", ClusterSums)], frozen=True
         )
         self.of_members = Exchange("members", model, ClusterSums, PARTS)
+        both: Any = make_dataclass("Halves", [("model", model), ("halves", Tensor)], frozen=True)
         self.of_spreads: Exchange[Any, Spreads] = Exchange(
             "spreads", self.question, Spreads, {**PARTS, "scatter": Sum()}, follows=True
+        )
+        self.of_cells, self.of_halves = (
+            Exchange(name, both, ClusterSums, PARTS, follows=True) for name in ("cells", "halves")
         )
 
     def begin(self, state: Any) -> Judged | None:
@@ -106,16 +138,22 @@ class Judging(Epilogue):
         return Judged(self.algorithm.delivery(state), centres.shape[1])
 
     def works(self, known: Judged) -> list[AnyServerWork]:
-        """Sums of the members, and then of what they are to their means."""
+        """Sums of the members, of what they are to their means, and over halves of them."""
         k, d = self.clusters, known.dimensions
-        members = Adding(self.of_members, "members", ClusterSums.zeros(k, d))
-        return [members, Adding(self.of_spreads, "spreads", Spreads.none(k, d))]
+        return [
+            Adding(self.of_members, "members", ClusterSums.zeros(k, d)),
+            Spreading(self.of_spreads, "spreads", Spreads.none(k, d)),
+            *(MoveHalves(self.of_cells, ends=left == 0) for left in reversed(range(MOVES))),
+            CompareHalves(self.of_halves),
+        ]
 
     def client_works(self, crew: Crew) -> Mapping[str, AnyClientWork]:
         """The sums that clients send."""
         members = SumMembers(self.of_members, self._points, crew)
         spreads = SumSpreads(self.of_spreads, self.spreads, crew)
-        return ClientSide.of(members, spreads).works
+        cells = SumHalves(self.of_cells, self._cells, crew)
+        halves = SumHalves(self.of_halves, self._halves, crew)
+        return ClientSide.of(members, spreads, cells, halves).works
 
     def describe(self, known: Judged | None) -> dict[str, object]:
         """The measures, which are None where fewer than two clusters have images, and sizes."""
@@ -123,20 +161,38 @@ class Judging(Epilogue):
         if known is None or known.members is None or known.spreads is None:
             return found
         found["cluster_sizes"] = known.members.counts.round().int().tolist()
-        there = (known.members.counts > 0) & (known.spreads.counts > 0)
-        if int(there.sum()) <= 1:
+        if known.clusters is None:
             return found
-        counts = known.spreads.counts[there]
-        distances, silhouettes = known.spreads.sums[there].T
+        means, counts, distances, silhouettes = known.clusters
         return found | {
-            "silhouette": float(silhouettes.sum() / counts.sum()),
-            "davies_bouldin": davies_bouldin(_means(known.members)[there], distances / counts),
+            "silhouette": float((counts * silhouettes).sum() / counts.sum()),
+            "davies_bouldin": davies_bouldin(means, distances),
+            "stability": known.stability,
         }
 
     def _points(self, message: Any, client: Client) -> tuple[Tensor, Tensor, int]:
         points = points_of(self.algorithm, message, client)
         assert points is not None
         return points, self.algorithm.assign_delivered(message, client), self.clusters
+
+    def _cells(self, message: Any, client: Client, half: Tensor) -> tuple[Tensor, Tensor, int]:
+        """Points, and the cell of each among those of its half."""
+        points, own, _ = self._by_halves(message, client, half)
+        return points, own, 2 * message.halves.shape[1]
+
+    def _halves(self, message: Any, client: Client, half: Tensor) -> tuple[Tensor, Tensor, int]:
+        """How images are assigned by the other half, ones of shape (samples, k), and by theirs."""
+        _, own, other = self._by_halves(message, client, half)
+        k = message.halves.shape[1]
+        return F.one_hot(other, k), own, 2 * k
+
+    def _by_halves(
+        self, message: Any, client: Client, half: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Points, the number of the nearest centre of their own half, and that of the other's."""
+        points, _, _ = self._points(message.model, client)
+        own, other = own_and_other(points.double(), half, message.halves.to(points.device))
+        return points, half * message.halves.shape[1] + own, other
 
     def spreads(self, message: Any, client: Client, least: int) -> Spreads:
         """What a client's points are to the means of their clusters; too small clusters add 0."""
@@ -233,3 +289,18 @@ class Adding(ServerWork[Judged, Any, ClusterSums]):
         """The sums over all clients."""
         found: Any = {self.part: added_up(updates)}
         return replace(state, **found), {}
+
+
+class Spreading(Adding):
+    """The server's half of the second exchange, after which halves of the images are looked at."""
+
+    def aggregate(
+        self, state: Judged, updates: Iterable[ClusterSums], randomness: Randomness
+    ) -> tuple[Judged, Figures]:
+        """The sums over all clients, and cells around the clusters' means."""
+        known, figures = super().aggregate(state, updates, randomness)
+        if known.clusters is None:
+            return known, figures
+        means, _, distances, _ = known.clusters
+        cells = first_cells(means, distances, randomness.generator("cells of halves"))
+        return replace(known, halves=cells), figures

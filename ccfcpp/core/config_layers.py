@@ -21,8 +21,13 @@ from ccfcpp.core.presets import find_preset, preset_file, variants
 C = TypeVar("C", bound=RunConfig)
 B = TypeVar("B", bound=BaseModel)
 DEFAULT_PRESET = "default"
+_NEITHER = "file and no preset"
 # PyYAML lets the errors of dates that do not exist and of deep nesting through.
 _YAML_ERRORS = (yaml.YAMLError, ValueError, RecursionError)
+
+
+class Shipped(Tree):
+    """The content of a preset of the library, which may hold what does not count in a run."""
 
 
 class _Loader(yaml.SafeLoader):
@@ -94,7 +99,7 @@ def read_configs(given: Iterable[Path], groups: Sequence[str] = ()) -> list[Tree
         # A folder is no such file: it may have the name of a data set.
         read_yaml(path)
         if path.exists() and not path.is_dir()
-        else read_yaml(preset_file(find_preset(path.as_posix(), groups, "file and no preset")))
+        else Shipped(read_yaml(preset_file(find_preset(path.as_posix(), groups, _NEITHER))))
         for path in given
     ]
 

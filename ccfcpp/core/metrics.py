@@ -202,3 +202,22 @@ def davies_bouldin(means: Tensor, spreads: Tensor) -> float:
         return 0.0
     pairs = (spreads[:, None] + spreads) / apart.masked_fill(apart == 0, torch.inf)
     return float(pairs.amax(dim=1).mean())
+
+
+def prediction_strength(table: Tensor) -> float | None:
+    """Compute how well another clustering predicts which points are together; 1 is best.
+
+    Source: Tibshirani and Walther 2005, *Cluster Validation by Prediction Strength*, Eq. (2.1):
+    the share of a cluster's pairs of points that the other clustering has together, too, in the
+    cluster where it is smallest. They take the largest k for which it is 0.8 or more.
+
+    Args:
+        table: Number of points by cluster (row) and by cluster of the other one, shape (k, m).
+
+    Returns:
+        From 0 to 1; None where no cluster has two points.
+    """
+    sizes = table.sum(dim=1)
+    pairs, together = sizes * (sizes - 1), (table * (table - 1)).sum(dim=1)
+    there = sizes > 1.5  # of sums that may be rounded
+    return float((together[there] / pairs[there]).min().clamp(0, 1)) if bool(there.any()) else None

@@ -13,7 +13,7 @@ from pydantic.fields import FieldInfo
 
 from ccfcpp.core.conditions import Condition, Either, Unless, When, in_file
 from ccfcpp.core.config import MethodConfig, Section, Tree
-from ccfcpp.core.config_layers import presets_below, stack, validate
+from ccfcpp.core.config_layers import Shipped, presets_below, stack, validate
 from ccfcpp.core.errors import UsageError
 
 _CONDITIONS = (When, Unless, Either)
@@ -30,7 +30,8 @@ def refuse_idle(
 
     A single value is refused wherever it does not count. A file's value is refused only where it
     also differs from the value without it. A layer with every section is a whole configuration,
-    such as the ``config.yaml`` of a run; it may hold what does not count.
+    such as the ``config.yaml`` of a run; that and a preset of the library may hold what does not
+    count.
 
     Args:
         configs: The configurations of all runs that follow from the layers.
@@ -116,9 +117,9 @@ def _belongs(key: str, part: str) -> bool:
 
 
 def _given(kind: type[MethodConfig], layers: Iterable[Tree]) -> list[str]:
-    """Return the keys that layers hold, but for those of layers that hold every section."""
+    """Return the keys that layers hold, but for those of presets and of whole configurations."""
     every = {key.partition(".")[0] for key in declared(kind) if "." in key}
-    parts = [layer for layer in layers if not every <= layer.keys()]
+    parts = [own for own in layers if not (isinstance(own, Shipped) or every <= own.keys())]
     return [key for key in declared(kind) if any(_holds(layer, key) for layer in parts)]
 
 

@@ -42,7 +42,8 @@ def draw_judged(gathered: Gathered[Measured]) -> list[Drawn]:
     """
     if len({run.groups_asked for run, _ in gathered}) == 1:
         return []
-    return [_by_number(gathered, key) for key in MEASURES]
+    known = {key for _, found in gathered for key in found}
+    return [_by_number(gathered, key) for key in MEASURES if key in known]
 
 
 def _by_number(gathered: Gathered[Measured], key: str) -> Drawn:

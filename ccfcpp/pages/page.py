@@ -1,11 +1,13 @@
 """HTML page of figures and facts."""
 
+import base64
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
+from ccfcpp.core.tables import csv_bytes
 from ccfcpp.pages import facts
 from ccfcpp.pages.contents import Contents
 from ccfcpp.pages.drawing import Drawn
@@ -13,6 +15,8 @@ from ccfcpp.pages.examination import Run
 from ccfcpp.pages.runs import slug
 from ccfcpp.pages.writing import for_page
 
+_MOST_EMBEDDED = 100_000
+"""Bytes of the numbers of a figure that a page has in itself."""
 TEMPLATES = Environment(
     loader=FileSystemLoader(Path(__file__).parent),
     autoescape=True,
@@ -77,6 +81,15 @@ def _inlined(drawn: Drawn, svg: str) -> dict[str, object]:
         "title": drawn.title,
         "caption": drawn.caption,
         "listed": drawn.listed,
+        "numbers": _numbers(drawn),
         # Matplotlib has escaped the texts inside.
         "svg": Markup(for_page(svg, drawn.name, str(escape(drawn.title)))),  # noqa: S704
     }
+
+
+def _numbers(drawn: Drawn) -> str:
+    """Where the page has a figure's numbers: in itself, or many of them in a file beside it."""
+    content = csv_bytes(drawn.rows)
+    if len(content) > _MOST_EMBEDDED:
+        return f"figures/{drawn.name}.csv"
+    return f"data:text/csv;base64,{base64.b64encode(content).decode()}"

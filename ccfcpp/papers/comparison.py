@@ -26,7 +26,11 @@ from ccfcpp.runs.tables import (
 
 SCORES = {"nmi": "NMI", "kappa": "Kappa", "ari": "ARI", "accuracy": "accuracy"}
 """Against the classes, where the images have labels."""
-JUDGED = {"silhouette": "silhouette", "davies_bouldin": "Davies-Bouldin"}
+JUDGED = {
+    "silhouette": "silhouette",
+    "davies_bouldin": "Davies-Bouldin",
+    "stability": "stability between halves",
+}
 """Without labels; of Davies-Bouldin less is better."""
 _LESS_IS_BETTER = ("davies_bouldin",)
 _PUBLISHED = ("nmi", "kappa")

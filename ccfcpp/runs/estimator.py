@@ -33,6 +33,7 @@ class FederatedEstimator(BaseEstimator):  # type: ignore[misc] # no types there
             each fit.
         device: ``auto``, ``cpu`` or ``cuda``.
         settings: Other sections of the configuration, as a nested mapping.
+        verbose: Whether ``fit`` prints a line for each round.
     """
 
     def __init__(
@@ -42,11 +43,13 @@ class FederatedEstimator(BaseEstimator):  # type: ignore[misc] # no types there
         random_state: int | np.random.RandomState | None = 0,
         device: str = "auto",
         settings: Mapping[str, object] | None = None,
+        verbose: bool = False,
     ) -> None:
         self.method = method
         self.random_state = random_state
         self.device = device
         self.settings = settings
+        self.verbose = verbose
 
     def _images(self, array: NDArray[np.uint8], shape: tuple[int, ...]) -> ImageData:
         """Check that images have the shape for which a model was made, and return them."""

@@ -224,7 +224,7 @@ class Experiment(ABC, Generic[State]):
                     store.commit(report.round, state, vars(history))
                 if stopping and not over:
                     raise StoppedError
-        told, ended = self.ended(federation, state, history.rounds)
+        told, ended = self.ended(federation, state)
         result, arrays = self.results(state, memories, local, told)
         summary = ended | self.describe() | history.describe(self.members) | result
         if self.cohort is not None:
@@ -239,9 +239,7 @@ class Experiment(ABC, Generic[State]):
         folder.write_results(summary, model, arrays, self.pictures(state), self.model_facts())
         return summary
 
-    def ended(
-        self, federation: Federation[State, Transport], state: State, number: int
-    ) -> tuple[Any, Summary]:
+    def ended(self, federation: Federation[State, Transport], state: State) -> tuple[Any, Summary]:
         """Run the exchanges after the last round; their bytes are no part of the rounds'.
 
         Returns:
@@ -253,7 +251,7 @@ class Experiment(ABC, Generic[State]):
         known = epilogue.begin(state)
         if known is None:
             return None, epilogue.describe(None)
-        known, report = federation.run_works(epilogue.works(known), known, number)
+        known, report = federation.run_works(epilogue.works(known), known, self.algorithm.rounds)
         return known, epilogue.describe(known) | {
             "epilogue": {
                 "clients": len(report.clients),
@@ -262,11 +260,18 @@ class Experiment(ABC, Generic[State]):
             }
         }
 
-    def trained(self) -> tuple[State, int]:
-        """Run all rounds in memory, and return the last state and the number of rounds."""
+    def trained(self, verbose: bool = False) -> tuple[State, int]:
+        """Run all rounds in memory, and return the last state and the number of rounds.
+
+        Args:
+            verbose: Whether to print a line for each round.
+        """
         state, rounds = self._initial_state, 0
         for after, report in self.federation().run(state):
             state, rounds = after, report.round + 1
+            if verbose:
+                loss = f"loss {report.figures['loss']:+.4f}, " * ("loss" in report.figures)
+                print(f"round {rounds}/{self.algorithm.rounds}: {loss}{report.seconds:.1f} s")
         return state, rounds
 
     def last_snapshot(self, folder: RunFolder) -> Snapshot | None:

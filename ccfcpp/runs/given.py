@@ -24,7 +24,10 @@ def as_tree(values: Mapping[str, object]) -> Tree:
 
 def without_grids(layers: Sequence[Tree]) -> list[Tree]:
     """Return layers of settings without their grids."""
-    return [{key: value for key, value in layer.items() if key != "grid"} for layer in layers]
+    return [
+        type(layer)({key: value for key, value in layer.items() if key != "grid"})
+        for layer in layers
+    ]
 
 
 @dataclass(frozen=True)

@@ -70,7 +70,7 @@ def test_inspect_shows_everything_and_refuses_as_a_run_would(photos: Path) -> No
     for flags, complaint in (
         (("--window", "5"), "--window 5 is refused: it should be the values that become black"),
         (("--skip", "many"), "--skip many is refused: it should be a share, such as 5%"),
-        (("--set", "scan.steps=3"), "scan is nothing that concerns reading"),
+        (("--set", "scan.steps=3"), "scan.steps does not concern the reading of images"),
         (("--set", "data.image_size=0"), "image_size = 0 is refused"),
     ):
         result = ccfcpp("inspect", photos, *flags)
@@ -139,3 +139,46 @@ def test_clients_of_an_npz_count(tmp_path: Path) -> None:
     out = ("--out", tmp_path / "other")
     result = succeeded("cluster", "--dataset", tmp_path / "mine.npz", *others, *out)
     assert "mine.npz are not used: see --partition" in result.stderr
+
+
+def test_inspect_describes_tables(tmp_path: Path) -> None:
+    table = tmp_path / "table.csv"
+    lines = ["a,b,c,d,kind,site", "1,0.5,7,0,x,north", "2,,7,1,y,south", "4,2.5,7,1,y,south"]
+    table.write_text("\n".join(lines) + "\n")
+    roles = ("--label-column", "kind", "--client-column", "site")
+    result = ccfcpp("inspect", table, *roles, "--json")
+    told = json.loads(result.stdout)
+    assert result.code == 2
+    assert "column 'b' holds nan in row 2" in told["refused"]
+    assert [own["kind"] for own in told["columns"].values()] == [
+        *("whole numbers", "two values", "constant", "two values")
+    ]
+    assert told["columns"]["b"] == {
+        **{"kind": "two values", "missing": 1, "smallest": 0.5, "mean": 1.5, "largest": 2.5},
+        "deviation": 1.0,
+    }
+    assert told["classes"] == {"x": 1, "y": 2}
+    assert told["clients"] == {"north": 1, "south": 2}
+    assert told["scale"] == "standard"
+    shown = succeeded("inspect", table, *roles, "--missing", "mean", "--scale", "unit").stdout
+    for words in ("1 value in b", "c: it tells nothing apart", "unit: each row to length 1"):
+        assert words in shown
+    assert "--window does not concern the reading of vectors" in (
+        ccfcpp("inspect", table, "--window", "0,9").stderr
+    )
+
+
+def test_inspect_describes_a_folder_of_embeddings(tmp_path: Path) -> None:
+    folder = tmp_path / "embeddings"
+    folder.mkdir()
+    rows = np.random.default_rng(0).normal(size=(30, 64)).astype(np.float32)
+    for client, own in {"oslo": rows[:10], "rome": rows[10:]}.items():
+        np.save(folder / f"{client}.npy", own)
+    told = json.loads(succeeded("inspect", folder, "--json").stdout)
+    assert (told["rows"], len(told["columns"]), told["refused"]) == (30, 64, None)
+    assert told["clients"] == {"oslo": 10, "rome": 20}
+    # As a run of Fed-EM has them of long vectors.
+    assert told["components"] == 20
+    lengths = np.linalg.norm(rows.astype(np.float64), axis=1)
+    assert (told["shortest"], told["longest"]) == pytest.approx((lengths.min(), lengths.max()))
+    assert "and 44 more" in succeeded("inspect", folder).stdout

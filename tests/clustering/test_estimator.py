@@ -52,6 +52,14 @@ def test_it_follows_scikit_learns_conventions() -> None:
     assert np.array_equal(first, again)
 
 
+def test_it_tells_each_round_where_that_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    small().fit(IMAGES, clients=CLIENTS)
+    assert capsys.readouterr().out == ""
+    small().set_params(verbose=True).fit(IMAGES, clients=CLIENTS)
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.partition(": loss ")[0] for line in lines] == ["round 1/2", "round 2/2"]
+
+
 def test_names_of_the_clients_matter_by_their_order_only() -> None:
     numbers = np.array([0, 1, 2]).repeat(40)
     named, numbered = (small().fit(IMAGES, clients=c).labels_ for c in (CLIENTS, numbers))

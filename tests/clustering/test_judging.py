@@ -1,7 +1,9 @@
 """A clustering without labels: from pooled sums, and as the definitions have it."""
 
+import itertools
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,12 +11,15 @@ import torch
 from hypothesis import given
 from hypothesis import settings as with_settings
 from hypothesis import strategies as st
+from sklearn.cluster import KMeans
+from sklearn.datasets import make_blobs
 from sklearn.metrics import davies_bouldin_score
 from torch import Tensor
 from torch.nn import functional as F
 
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.experiment import ClusteringExperiment, sizes
+from ccfcpp.clustering.halves import first_cells
 from ccfcpp.clustering.judged import NOT_JUDGED, judged_rows
 from ccfcpp.clustering.judging import Judged, Judging
 from ccfcpp.core.config_layers import resolve
@@ -39,14 +44,21 @@ class Lying:
         return client.images[:, 0].long()
 
 
+def found_of(points: Tensor, clusters: Tensor, owners: Tensor, k: int) -> dict[str, Any]:
+    """The measures."""
+    return judging_of(k).describe(judged(points, clusters, owners, k))
+
+
 def judged(points: Tensor, clusters: Tensor, owners: Tensor, k: int) -> Judged:
     """What is told where each client sends sums of its own points."""
     judging = judging_of(k)
-    images = torch.cat([clusters[:, None], points], dim=1).to(torch.uint8)
+    images = torch.cat([clusters[:, None], points], dim=1).double()
     clients = [Client(int(n), "", images[owners == n]) for n in torch.unique(owners)]
     works = judging.client_works(Crew.of(clients))
     known = Judged(None, points.shape[1])
     for work in judging.works(known):
+        if not work.is_due(known):
+            continue
         message = work.broadcast(known)
         task = Task("test", work.exchange.name, 0, 0)
         updates = works[work.exchange.name].local_updates(task, message, clients, Randomness(0, 0))
@@ -83,17 +95,99 @@ POINT = st.tuples(
 def test_pooled_sums_give_the_measures_of_all_points(drawn: list[tuple[int, ...]]) -> None:
     rows = torch.tensor(drawn)
     owners, clusters, points = rows[:, 0], rows[:, 1], rows[:, 2:]
-    found = judging_of(6).describe(judged(points, clusters, owners, 6))
+    found = found_of(points, clusters, owners, 6)
     there = len(torch.unique(clusters))
+    stability = found.pop("stability")
+    assert stability is None or 0 <= stability <= 1
     assert found.pop("cluster_sizes") == clusters.bincount(minlength=6).tolist()
     if there == 1:
-        assert found == {"silhouette": None, "davies_bouldin": None}
+        assert (found, stability) == ({"silhouette": None, "davies_bouldin": None}, None)
         return
     scaled = points.double() / 8
     assert found["silhouette"] == pytest.approx(slow_silhouette(scaled, clusters), abs=1e-9)
     if there < len(points):  # scikit-learn's own bound
         expected = davies_bouldin_score(scaled.numpy(), clusters.numpy())
         assert found["davies_bouldin"] == pytest.approx(expected, abs=1e-9)
+
+
+def slow_stability(points: Tensor, clusters: Tensor, owners: Tensor) -> float | None:
+    """k-means of either half's codebook in one place, and all pairs of a cluster counted."""
+    source = Randomness(0, 0)
+    half = torch.empty(len(points), dtype=torch.int64)
+    for owner in torch.unique(owners).tolist():
+        generator = source.of_client(owner).generator("halves")
+        held = owners == owner
+        half[held] = torch.randperm(int(held.sum()), generator=generator) % 2
+    members = [points[clusters == name] for name in torch.unique(clusters)]
+    means = torch.stack([own.mean(dim=0) for own in members])
+    apart = [(own - m).norm(dim=1).mean() for own, m in zip(members, means, strict=True)]
+    cells = first_cells(means, torch.stack(apart), source.generator("cells of halves"))
+    centroids = []
+    for number in (0, 1):
+        own, codebook = points[half == number], cells[number]
+        for _ in range(3):
+            near = torch.tensor([int((p - codebook).norm(dim=1).argmin()) for p in own])
+            codebook = torch.stack(
+                [
+                    own[near == n].mean(dim=0) if (near == n).any() else cell
+                    for n, cell in enumerate(codebook)
+                ]
+            )
+        counts = near.bincount(minlength=len(codebook))
+        if int((counts > 0).sum()) < len(means):
+            return None
+        chosen, seed = counts > 0, source.integer(f"centroids of half {number}")
+        if int(chosen.sum()) == len(means):
+            centroids.append(codebook[chosen])
+            continue
+        found = KMeans(len(means), n_init=10, random_state=seed % 2**32)
+        found.fit(codebook[chosen].numpy(), sample_weight=counts[chosen].double().numpy())
+        centroids.append(torch.from_numpy(found.cluster_centers_))
+    by = [[int((p - own).norm(dim=1).argmin()) for p in points] for own in centroids]
+    strengths: list[float] = []
+    for number in (0, 1):
+        inside = (half == number).nonzero().flatten().tolist()
+        shares = {}
+        for name in {by[number][n] for n in inside}:
+            pairs = itertools.combinations([n for n in inside if by[number][n] == name], 2)
+            together = [by[1 - number][a] == by[1 - number][b] for a, b in pairs]
+            if together:
+                shares[name] = sum(together) / len(together)
+        if not shares:
+            return None
+        strengths.append(min(shares.values()))
+    return sum(strengths) / 2
+
+
+@with_settings(deadline=None, max_examples=30)
+@given(st.integers(0, 10**6), st.integers(4, 60), st.integers(1, 3), st.integers(2, 5))
+def test_halves_are_compared_as_in_one_place(seed: int, n: int, clients: int, k: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    clusters = torch.randint(k, (n,), generator=generator)
+    centres = 6 * torch.randn(k, 3, generator=generator, dtype=torch.float64)
+    points = centres[clusters] + torch.randn(n, 3, generator=generator, dtype=torch.float64)
+    owners = torch.randint(clients, (n,), generator=generator)
+    found = found_of(8 * points, clusters, owners, k)["stability"]
+    if len(torch.unique(clusters)) == 1:
+        assert found is None
+        return
+    expected = slow_stability(points, clusters, owners)
+    assert found == (None if expected is None else pytest.approx(expected, abs=1e-9))
+
+
+@pytest.mark.parametrize("true", [3, 4])
+def test_the_number_of_clusters_that_there_are_is_the_largest_stable_one(true: int) -> None:
+    """On blobs, for numbers of clusters around the true one; in many dimensions, too."""
+    for dimensions in (4, 64):
+        points, _ = make_blobs(600, dimensions, centers=true, cluster_std=1.5, random_state=true)
+        strengths = {}
+        for k in (true, true + 1, true + 2):
+            clusters = KMeans(k, n_init=5, random_state=0).fit(points).labels_
+            owners = torch.arange(600) % 3
+            found = found_of(torch.tensor(points), torch.tensor(clusters), owners, k)
+            strengths[k] = found["stability"]
+        assert strengths[true] == pytest.approx(1, abs=0.02)
+        assert all(own < 0.8 for k, own in strengths.items() if k > true), strengths
 
 
 @pytest.mark.parametrize("method", ["k-fed", "km", "fed-scan", "ccfc++"])
@@ -120,9 +214,15 @@ def test_a_run_is_judged_by_what_it_clusters(method: str, tmp_path: Path) -> Non
     assert of_clients.tolist() == found.bincount(minlength=len(of_clients)).tolist()
     told = summary["epilogue"]
     assert told["clients"] == summary["connected"]
-    # Each client sends k sums and counts of float64, twice, and products of all dimensions.
+    # Each client sends k sums and counts of float64, twice; products of all dimensions; of 2k cells
+    # of either half, three times; and the table of both halves.
     k, width = len(summary["cluster_sizes"]), points.shape[1]
-    assert told["bytes_up"] == 8 * summary["connected"] * (k * (width + 1 + 2 + 1) + width**2)
+    there = sum(size > 0 for size in found.bincount(minlength=k).tolist())
+    numbers = (
+        k * (width + 1 + 2 + 1) + width**2 + 3 * 4 * there * (width + 1) + 2 * there * (there + 1)
+    )
+    assert told["bytes_up"] == 8 * summary["connected"] * numbers
+    assert 0 < summary["stability"] <= 1
     assert told["bytes_down"] > 0
 
 
@@ -133,6 +233,7 @@ def test_secure_sums_hide_the_clients_and_noise_leaves_the_measures_out(tmp_path
     succeeded("cluster", *few, "--secure-sums", "--out", secure)
     first, second = (json.loads((p / "summary.json").read_text()) for p in (plain, secure))
     assert second["silhouette"] == pytest.approx(first["silhouette"], abs=1e-3)
+    assert second["stability"] == pytest.approx(first["stability"], abs=1e-3)
     assert second["epilogue"]["bytes_up"] > first["epilogue"]["bytes_up"]
 
 

@@ -1,6 +1,7 @@
 """What a user gives and what has no effect is refused in one line."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Annotated
 
@@ -11,7 +12,13 @@ from ccfcpp.clustering.methods import METHODS
 from ccfcpp.core import config
 from ccfcpp.core.conditions import Either, Unless, When
 from ccfcpp.core.config import Positive, Section, Tree, fits_always
-from ccfcpp.core.config_layers import merge, parse_assignments, read_yaml, resolve
+from ccfcpp.core.config_layers import (
+    merge,
+    parse_assignments,
+    read_configs,
+    read_yaml,
+    resolve,
+)
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.presets import preset_file, preset_names
 from ccfcpp.core.relevance import refuse_idle
@@ -104,6 +111,14 @@ def test_what_a_preset_has_is_no_fault_of_a_file() -> None:
     checked(["km"], {"training": {"rounds": 2}})
     said = complaint(["km"], {"training": {"rounds": 30}})
     assert "training.rounds = 30 has no effect on km" in said
+
+
+@pytest.mark.parametrize("method", ["fed-km", "k-fed", "ccfc++"])
+def test_what_a_named_preset_has_for_other_systems_is_no_fault(method: str) -> None:
+    (named,) = read_configs([Path("cluster/vectors")])
+    checked([method], named)
+    # The same in a file of the user's is.
+    assert "has no effect" in complaint([method], dict(named))
 
 
 def test_a_single_value_may_switch_off_what_a_file_switches_on() -> None:

@@ -89,7 +89,7 @@ def test_after_the_last_round_results_are_collected() -> None:
     with followed(progress.pace):
         tell_round(3)
         tell_exchanges(2, 2)
-        assert str(progress.news) == "all 4 rounds are over; the results are collected"
+        assert str(progress.news) == "the rounds are over; the results are collected"
         tell_round(4)  # an epilogue's
         assert progress.news.phase == "ending"
 

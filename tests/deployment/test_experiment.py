@@ -11,6 +11,9 @@ import numpy as np
 import pytest
 import torch
 
+from ccfcpp.clustering.exact.config import MeansConfig
+from ccfcpp.clustering.experiment import ClusteringExperiment
+from ccfcpp.clustering.judged import MEASURES
 from ccfcpp.clustering.model import load_model
 from ccfcpp.core.config import MethodConfig
 from ccfcpp.core.errors import UsageError
@@ -20,6 +23,7 @@ from ccfcpp.data import ImageData, load
 from ccfcpp.deployment.client.rules import Rules
 from ccfcpp.deployment.client.run import load_for
 from ccfcpp.deployment.client.worker import Worker
+from ccfcpp.deployment.link.messages import Request
 from ccfcpp.deployment.link.packet import Undelivered
 from ccfcpp.deployment.link.run_spec import RunSpec
 from ccfcpp.deployment.server.enrolment import Enrolment, enrol, first_spec
@@ -80,6 +84,37 @@ def test_scores_from_counts_are_those_from_the_images(method: str, tmp_path: Pat
     saved = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert saved["nmi"] == summary["nmi"]
     assert not (tmp_path / "run" / "assignments.npz").exists()
+
+
+@pytest.mark.parametrize("sums", [False, True])
+def test_a_clustering_is_judged_as_in_one_process(sums: bool, tmp_path: Path) -> None:
+    clients = labelled_clients(50, 40, 30)
+    config = tiny(
+        "fed-km",
+        {"clusters": 3, "device": "cpu", "partition": {"kind": "folders"}},
+        {"privacy": {"secure_sums": sums}, "means": {"rounds": 60}},
+    )
+    grid = grid_of(clients, tmp_path)
+    deployed = run(experiment_on(grid, config), tmp_path / "deployed")
+    data = ImageData(
+        "all",
+        torch.cat([client.images for client in clients]),
+        labels=None,
+        classes=(),
+        owners=torch.cat([torch.full((len(own),), own.id) for own in clients]),
+        owner_names=tuple(client.name for client in clients),
+    )
+    alone = ClusteringExperiment(config, data)
+    expected = alone.run(RunFolder.create(tmp_path / "alone", config))
+    for key in MEASURES:
+        assert deployed[key] is not None
+        assert deployed[key] == pytest.approx(expected[key], rel=1e-4)
+    assert deployed["epilogue"]["clients"] == 3
+    # Where a run converges before its last round, this is no further round for a client.
+    most = config.section(MeansConfig).rounds
+    assert deployed["rounds"] < most
+    asked = {Request.model_validate_json(packet.header).round for _, packet in grid.requests}
+    assert {number for number in asked if number >= deployed["rounds"]} == {most}
 
 
 @pytest.mark.parametrize("method", ["ffcm-km", "ccfc"])

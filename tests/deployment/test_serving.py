@@ -153,6 +153,11 @@ def test_settings_without_effect_are_refused(
     ("arguments", "complaint"),
     [
         ([], "clusters is not given: give --clusters"),
+        # What a preset has for other systems is no fault of its user.
+        *(
+            (["--config", "cluster/vectors", "--method", method], "clusters is not given: give")
+            for method in ("fed-km", "fed-em", "fed-scan")
+        ),
         (["--clusters", 3, "--secure-sums", "--method", "k-fed"], "--secure-sums: in k-fed's"),
         (["--clusters", 3, "--set", "defence.rule=multi-krum"], "defence.rule"),
         (["--clusters", 3, "--clients", 9], "--clients 9 is more than the 2 clients of the roster"),

@@ -6,8 +6,6 @@ It takes minutes, and is asked for with ``CCFCPP_PROCESSES=1``.
 import csv
 import os
 import shlex
-import shutil
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,8 +20,7 @@ from tests.support.command import assigned
 pytest.importorskip("flwr")
 
 from tests.support.processes import (
-    MOST_SECONDS,
-    Processes,
+    Machines,
     assert_same,
     bounded,
     in_one_process,
@@ -40,32 +37,6 @@ EACH = 25
 """Photos of a digit at a clinic."""
 FEW = assigned("scan.steps=4", "scan.exact_steps=2", "scan.mine_every=2", "device=cpu")
 """The README's 60 steps would take minutes."""
-
-
-class Machines(Processes):
-    """A folder for each machine, of which only the files are copied that owners hand over."""
-
-    def images(self, name: str) -> Path:
-        return self.folder / name / "photos"
-
-    def run(self, machine: str, command: str, *more: object) -> None:
-        """A command that ends by itself."""
-        process = self.begin(machine, command, *more)
-        assert process.wait(MOST_SECONDS) == 0, self.said(machine)
-
-    def begin(
-        self, machine: str, command: str, *more: object, name: str = ""
-    ) -> subprocess.Popen[bytes]:
-        """A command of the README, on a machine."""
-        program, *words = shlex.split(command)
-        assert program == "ccfcpp"
-        return self.start(name or machine, program, *words, *more, at=self.folder / machine)
-
-    def hand_over(self, source: str, target: str) -> None:
-        """Copy a file from one machine to another."""
-        place = self.folder / target
-        place.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(self.folder / source, place)
 
 
 def commands() -> list[str]:

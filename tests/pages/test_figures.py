@@ -376,7 +376,8 @@ def test_runs_with_different_k_are_lines_over_k(tmp_path: Path) -> None:
         runs.append(examine(tmp_path / str(k)))
     found = {figure.name: figure for figure in contents(labelled(runs)).figures}
     for key, name in (
-        ("silhouette", "simplified-silhouette-by-k"), ("davies_bouldin", "davies-bouldin-by-k")
+        ("silhouette", "simplified-silhouette-by-k"), ("davies_bouldin", "davies-bouldin-by-k"),
+        ("stability", "stability-between-halves-by-k"),
     ):  # fmt: skip
         (line,) = found[name].figure.axes[0].lines
         assert np.asarray(line.get_xdata()).tolist() == [2, 3, 4]

@@ -1,5 +1,6 @@
 """The HTML page as a file and in a browser."""
 
+import base64
 import json
 import re
 from collections.abc import Callable
@@ -7,10 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from matplotlib.figure import Figure
 
 from ccfcpp.pages.contents import contents
+from ccfcpp.pages.drawing import Drawn
 from ccfcpp.pages.examination import examine
-from ccfcpp.pages.page import page
+from ccfcpp.pages.page import _numbers, page
 from ccfcpp.runs.paths import RunPaths
 from tests.support.browser import BROWSER, laid_out
 from tests.support.reports import report
@@ -75,8 +78,22 @@ def test_the_page_needs_nothing_else_and_runs_nothing(reported: Path) -> None:
     addresses = set(re.findall(r"https?://[^\s\"'<>)]*", shown))
     assert addresses <= {"http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"}
     links = set(re.findall(r'(?:href|src)="([^"#][^"]*)"', shown))
-    assert all(link.startswith("data:image/png") or (reported / link).is_file() for link in links)
-    assert {f"figures/{name}.csv" for name in FIGURES} <= links
+    inside = ("data:image/png", "data:text/csv;base64,")
+    assert all(link.startswith(inside) or (reported / link).is_file() for link in links)
+
+
+def test_the_page_has_its_numbers_in_itself(reported: Path) -> None:
+    shown = (reported / "report.html").read_text()
+    found = dict(re.findall(r'href="data:text/csv;base64,([^"]*)" download="([^"]*)"', shown))
+    numbers = {name: base64.b64decode(content) for content, name in found.items()}
+    assert numbers.keys() == {f"{name}.csv" for name in FIGURES}
+    for name, content in numbers.items():
+        assert (reported / "figures" / name).read_bytes() == content
+
+
+def test_many_numbers_stay_in_a_file_beside_the_page() -> None:
+    rows: list[dict[str, object]] = [{"x": number} for number in range(50_000)]
+    assert _numbers(Drawn("many", "", "", Figure(), rows)) == "figures/many.csv"
 
 
 def test_figures_on_the_page_take_its_inks_and_keep_their_parts_apart(reported: Path) -> None:
@@ -167,6 +184,6 @@ def test_several_runs_stand_side_by_side(side_by_side: Path) -> None:
                  "Confusion matrix after matching: CCFC++", "Confusion matrix after matching: CCFC",
                  "Scores by round: NMI"):  # fmt: skip
         assert part in shown
-    links = re.findall(r'href="figures/([^"]+).csv"', shown)
+    links = re.findall(r'download="([^"]+).csv"', shown)
     assert len(set(links)) == len(links)
     assert {"confusion-1", "confusion-2", "spectra", "scores-nmi"} <= set(links)

@@ -318,6 +318,24 @@ def test_every_tensor_of_every_update_goes_through_the_mechanism(
     assert watched.seen == kinds
 
 
+@needs_accountant
+@pytest.mark.parametrize(("clients", "epsilon", "drowned"), [(3, 1.0, True), (60, 100.0, False)])
+def test_a_run_says_where_noise_drowns_all_clients(
+    clients: int, epsilon: float, drowned: bool
+) -> None:
+    private: Tree = {
+        "clusters": 3,
+        "partition": {"kind": "iid", "clients": clients},
+        "privacy": {"level": "client", "epsilon": epsilon},
+    }
+    protection = ClusteringExperiment(tiny("feddp-kmeans", private)).protection
+    assert protection is not None
+    assert isinstance(protection.mechanism, ClientLevel)
+    said = " ".join(protection.header())
+    assert ("as much noise as all clients of a round can send together" in said) == drowned
+    assert (protection.mechanism.budget.noise >= clients) == drowned
+
+
 def test_a_mean_with_noise_has_a_fixed_divisor_and_no_losses() -> None:
     """Of local steps the change of the model alone goes up, whoever takes part."""
     from ccfcpp.clustering.ccfc.messages import CCFCState, TrainingUpdate, training_exchange

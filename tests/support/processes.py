@@ -2,6 +2,8 @@
 
 import json
 import os
+import shlex
+import shutil
 import signal
 import socket
 import subprocess
@@ -133,6 +135,36 @@ class Processes:
         path = self.folder / f"{name}.log"
         path.touch()
         return path
+
+
+class Machines(Processes):
+    """A folder for each machine, of which only the files are copied that owners hand over."""
+
+    def images(self, name: str) -> Path:
+        """A client's photos."""
+        return self.folder / name / "photos"
+
+    def run(self, machine: str, command: str, *more: object) -> None:
+        """A command that ends by itself."""
+        process = self.begin(machine, command, *more)
+        assert process.wait(MOST_SECONDS) == 0, self.said(machine)
+
+    def begin(
+        self, machine: str, command: str, *more: object, name: str = ""
+    ) -> subprocess.Popen[bytes]:
+        """A command, as a page shows it, on a machine."""
+        program, *words = shlex.split(command)
+        assert program == "ccfcpp"
+        secret = self.folder / machine / "passphrase"
+        own = {"CCFCPP_PASSPHRASE_FILE": str(secret)} if secret.exists() else {}
+        at = self.folder / machine
+        return self.start(name or machine, program, *words, *more, at=at, environment=own)
+
+    def hand_over(self, source: str, target: str) -> None:
+        """Copy a file from one machine to another."""
+        place = self.folder / target
+        place.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(self.folder / source, place)
 
 
 class Place(Processes):

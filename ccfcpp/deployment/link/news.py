@@ -60,6 +60,6 @@ class News(Section):
         if self.phase == "waiting":
             return f"waiting for clients: {self.there} of {self.wanted} are there"
         if self.phase == "ending":
-            return f"all {self.rounds} rounds are over; the results are collected"
+            return "the rounds are over; the results are collected"
         left = "" if self.left is None else f", {time_in_words(self.left)} left"
         return f"training round {self.round + 1} of {self.rounds}{left}"

@@ -130,10 +130,10 @@ class DeployedExperiment(Experiment[Any]):
         self._should_stop = should_stop
         return super().run(folder, observe, should_stop)
 
-    def ended(self, federation: Any, state: Any, number: int) -> tuple[Any, Summary]:
+    def ended(self, federation: Any, state: Any) -> tuple[Any, Summary]:
         """Run the exchanges after the last round; clients that have all left are not waited for."""
         self.deployed.patience = self.deployed.timeouts.linger
-        return super().ended(federation, state, number)
+        return super().ended(federation, state)
 
     @property
     def members(self) -> list[Member]:

@@ -191,6 +191,17 @@ class ClientLevel(Level):
         _check_no_round_fails(config, sampled * (1 - dropout), clients, len(rounds))
         super().__init__(config, rounds, randomness)
 
+    def header(self) -> str:
+        """What a run says before its first round; also where noise drowns what clients send."""
+        line, times = super().header(), self.budget.noise / self.contributors
+        if times >= 1:
+            line += (
+                f"; each number gets {times:.1f} times as much noise as all clients of a round can "
+                "send together: the result will hardly depend on the images. Take more clients, or "
+                "a larger epsilon"
+            )
+        return line
+
     def releases(self, works: Works) -> list[Release]:
         """All sums of a round are over one sample of clients.
 

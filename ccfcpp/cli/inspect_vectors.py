@@ -1,0 +1,137 @@
+"""What ``ccfcpp inspect`` says of vectors: rows of tables, and embeddings."""
+
+from __future__ import annotations
+
+from collections import Counter
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from ccfcpp.core.config import VectorsConfig
+from ccfcpp.core.errors import UsageError
+from ccfcpp.core.units import counted, named, shown
+
+if TYPE_CHECKING:
+    from ccfcpp.clustering.config import ClusterConfig
+    from ccfcpp.data.vectors import VectorData
+
+_MOST_LISTED = 20
+_SCALES = {
+    "none": "none: columns stay as they are",
+    "standard": "standard: each column to mean 0 and variance 1 over all clients",
+    "unit": "unit: each row to length 1",
+}
+
+
+def look_at(path: str, config: VectorsConfig) -> tuple[VectorData, str]:
+    """Read vectors as a run does, but for missing values, which need not be refused yet.
+
+    Returns:
+        The vectors, NaN where a value is missing, and what a run would refuse; empty where nothing.
+
+    Raises:
+        UsageError: They cannot be read.
+    """
+    from ccfcpp.data.tables import read_vectors
+
+    read = partial(
+        read_vectors,
+        Path(path).expanduser(),
+        label_column=config.label_column,
+        client_column=config.client_column,
+    )
+    data = read(missing="mean")
+    if config.missing == "refuse" and bool(data.vectors.isnan().any()):
+        try:
+            read()
+        except UsageError as error:
+            return data, str(error)
+    return data, ""
+
+
+def found_in(data: VectorData, config: ClusterConfig) -> dict[str, Any]:
+    """What is there, as JSON has it: for each column its kind, and its values over all clients."""
+    import numpy as np
+
+    from ccfcpp.clustering.own_images import settings_for
+
+    vectors = data.vectors.double().numpy()
+    names = data.columns or tuple(map(str, range(vectors.shape[1])))
+    labels = Counter([] if data.labels is None else data.labels.tolist())
+    owners = Counter([] if data.owners is None else data.owners.tolist())
+    suited = settings_for(len(data), vectors.shape[1:], config.method).get("vectors", {})
+    lengths = np.sqrt(np.nansum(vectors**2, axis=1))
+    return {
+        "rows": len(data),
+        "columns": {name: _column(vectors[:, n]) for n, name in enumerate(names)},
+        "shortest": float(lengths.min()),
+        "longest": float(lengths.max()),
+        "scale": config.vectors.scale,
+        "components": config.vectors.components or suited.get("components"),
+        "classes": {name: labels[i] for i, name in enumerate(data.classes)},
+        "clients": {name: owners[i] for i, name in enumerate(data.owner_names)},
+    }
+
+
+def _column(values: Any) -> dict[str, Any]:
+    """Kind of a column's values, how many are missing, and their spread; values (rows,)."""
+    import numpy as np
+
+    there = values[~np.isnan(values)]
+    facts: dict[str, Any] = {"kind": "missing", "missing": len(values) - len(there)}
+    if len(there) == 0:
+        return facts
+    smallest, largest = there.min(), there.max()
+    if smallest == largest:
+        facts["kind"] = "constant"
+    elif bool(((there == smallest) | (there == largest)).all()):
+        facts["kind"] = "two values"
+    else:
+        facts["kind"] = "whole numbers" if bool((there == np.rint(there)).all()) else "decimals"
+    spread = {"smallest": smallest, "mean": there.mean(), "largest": largest}
+    spread["deviation"] = there.std()
+    return facts | {name: float(value) for name, value in spread.items()}
+
+
+def tell(path: str, found: dict[str, Any]) -> None:
+    """Print it: first what all columns have in common, then each column."""
+    from ccfcpp.cli.terminal import print_facts, print_rows
+
+    columns = found["columns"]
+    missing = {name: own["missing"] for name, own in columns.items() if own["missing"]}
+    constant = [name for name, own in columns.items() if own["kind"] == "constant"]
+    kinds = Counter(own["kind"] for own in columns.values()).most_common()
+    rows = {
+        "rows": f"{found['rows']:,}",
+        "columns": f"{len(columns):,}",
+        "kinds": ", ".join(f"{kind} ({count})" for kind, count in kinds),
+        "missing": f"{counted(sum(missing.values()), 'value')} in {named([*missing])}"
+        if missing
+        else "0 values",
+        "constant": named(constant) + ": it tells nothing apart" if constant else "no column",
+        "lengths of rows": f"{found['shortest']:.4g} to {found['longest']:.4g}",
+        "scale": _SCALES[found["scale"]],
+        "components": f"the first {found['components']} principal ones, of what is scaled"
+        if found["components"]
+        else "",
+        "classes": _counts(found["classes"]) or "none: no --label-column",
+        "clients": _counts(found["clients"]) or "one, without --client-column",
+    }
+    print_facts(path, {name: text for name, text in rows.items() if text})
+    shown_rows = [{"column": shown(name)} | _in_words(own) for name, own in columns.items()]
+    print_rows("Columns", shown_rows[:_MOST_LISTED])
+    if len(columns) > _MOST_LISTED:
+        typer.echo(f"and {len(columns) - _MOST_LISTED} more: --json lists all")
+
+
+def _counts(counts: dict[str, int]) -> str:
+    return named([f"{shown(name)} ({count})" for name, count in counts.items()]) if counts else ""
+
+
+def _in_words(column: dict[str, Any]) -> dict[str, str]:
+    return {
+        name: f"{value:.4g}" if isinstance(value, float) else str(value)
+        for name, value in column.items()
+    }
