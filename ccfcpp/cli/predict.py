@@ -51,6 +51,13 @@ def predict(
             help="Where this machine has the run's encoder; the run's name for it otherwise.",
         ),
     ] = None,
+    min_confidence: Annotated[
+        float | None,
+        typer.Option(
+            metavar="SHARE",
+            help="Give no cluster where its probability is lower, such as 0.8.",
+        ),
+    ] = None,
     device: Annotated[str, typer.Option(metavar="NAME", help="auto, cpu or cuda.")] = "auto",
     json_output: AsJson = False,
 ) -> None:
@@ -62,15 +69,18 @@ def predict(
     are resized to the size of the run's images. Vectors come from a file or
     folder as for ccfcpp cluster; of a table that names its columns, those of
     the run are taken. Of a run with an encoder, photos or texts go through the
-    same one. The CSV file has the cluster of each, its probability and
-    the distance to its centre where the system has them. Files that cannot be
-    read are listed in OUT-skipped.csv.
+    same one. The CSV file has the cluster of each, its probability, the
+    distance to its centre, and as outlier how far it is from all that the run
+    has seen: 1 is usual, and 2 is far. Where the run does not know one of these
+    it is left out. Files that cannot be read are listed in OUT-skipped.csv.
     """
     skipped = out.with_name(f"{out.stem}-skipped.csv")
     _check_out(out)
     _check_out(skipped)
     if device not in _DEVICES:
         raise UsageError(f"--device {device} is refused: it should be one of {', '.join(_DEVICES)}")
+    if min_confidence is not None and not 0 <= min_confidence <= 1:
+        raise UsageError(f"--min-confidence {min_confidence} is refused: give a number from 0 to 1")
 
     from ccfcpp.clustering.certainty import columns_of
     from ccfcpp.clustering.model import load_model
@@ -93,9 +103,19 @@ def predict(
         console.print(line)
     console.print(f"assigning {counted(len(read), read.unit)} …")
     examined = loaded.examine(read.values)
+    columns = {read.key: read.called, **columns_of(examined)}
     found: list[int] = examined["cluster"].tolist()
+    if min_confidence is not None:
+        if "probability" not in examined:
+            raise UsageError(
+                f"--min-confidence {min_confidence} is refused: the run has no probabilities; "
+                "leave it out"
+            )
+        sure = (examined["probability"] >= min_confidence).tolist()
+        columns["cluster"] = [own if s else "" for own, s in zip(found, sure, strict=True)]
+        found = [own for own, s in zip(found, sure, strict=True) if s]
     try:
-        write_whole(out, csv_bytes(rows_of({read.key: read.called, **columns_of(examined)})))
+        write_whole(out, csv_bytes(rows_of(columns)))
         if read.reading is not None and read.skipped:
             write_whole(skipped, csv_bytes(read.reading.rows))
     except OSError as error:
@@ -104,12 +124,16 @@ def predict(
         ) from error
     if json_output:
         sizes = {str(cluster): size for cluster, size in sorted(Counter(found).items())}
-        told: dict[str, object] = {"out": str(out), f"{read.unit}s": len(found)}
+        told: dict[str, object] = {"out": str(out), f"{read.unit}s": len(read)}
+        if min_confidence is not None:
+            told["unsure"] = len(read) - len(found)
         if read.unit == "image":
             told["skipped"] = read.skipped or 0
         typer.echo(json.dumps(told | {"sizes": sizes}))
     else:
-        typer.echo(f"{out}: {counted(len(found), read.unit)} in {len(set(found))} clusters")
+        line = f"{out}: {counted(len(found), read.unit)} in {len(set(found))} clusters"
+        unsure = len(read) - len(found)
+        typer.echo(line if not unsure else f"{line}, and {unsure:,} without one")
 
 
 def _photos(place: Path, model: Model, skip: str | None) -> ImageData:

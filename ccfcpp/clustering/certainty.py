@@ -37,12 +37,16 @@ def certainty(
         typical: Where the images of the run lie, if that is known.
 
     Returns:
-        Floats of shape (samples,) on the CPU, each only where the system has it: ``probability`` of
-        the cluster; ``distance`` to its centre, Euclidean or in degrees; and ``outlier``, how far
-        the image is from its cluster in units of what is usual (``Typical.distances``).
+        Floats of shape (samples,) on the CPU, each only where it is known: ``probability`` of the
+        cluster, by the system or else by ``Typical.probabilities``; ``distance`` to its centre,
+        Euclidean or in degrees; and ``outlier``, how far the image is from its cluster in units of
+        what is usual (``Typical.distances``).
     """
     found = {}
     probabilities = algorithm.probabilities(known, holder)
+    placed = None if typical is None else points_of(algorithm, known, holder)
+    if probabilities is None and typical is not None and placed is not None:
+        probabilities = typical.probabilities(placed)
     if probabilities is not None:
         own = clusters.to(probabilities.device)
         found["probability"] = probabilities.gather(1, own[:, None]).squeeze(1).cpu()
@@ -52,8 +56,6 @@ def certainty(
         own = clusters.to(points.device)
         apart = distances(points, own, centres.to(points.device), algorithm.by_angle)
         found["distance"] = apart.to(points.dtype).cpu()
-    if typical is not None:
-        points = points_of(algorithm, known, holder)
-        assert points is not None
-        found["outlier"] = typical.distances(points, clusters.to(points.device)).cpu()
+    if typical is not None and placed is not None:
+        found["outlier"] = typical.distances(placed, clusters.to(placed.device)).cpu()
     return found

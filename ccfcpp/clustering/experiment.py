@@ -19,7 +19,13 @@ from ccfcpp.clustering.setup import AnyData, load_data, number_of_clusters, part
 from ccfcpp.clustering.typical import Typical, saved
 from ccfcpp.clustering.vectors.prepared import made
 from ccfcpp.core.errors import UsageError
-from ccfcpp.core.metrics import clustering_scores, effective_rank, spectrum
+from ccfcpp.core.metrics import (
+    calibration,
+    clustering_scores,
+    effective_rank,
+    match_clusters,
+    spectrum,
+)
 from ccfcpp.core.randomness import SERVER, Randomness
 from ccfcpp.core.tables import rows_of
 from ccfcpp.data.images import ImageData, random_part, rows
@@ -145,6 +151,7 @@ class ClusteringExperiment(Experiment[Any]):
             "cluster": clusters,
             **self._certainty(state, clusters, typical),
         }
+        sure = assignments.get("probability")
         if self.data.labels is not None:
             assignments["class"] = self.data.labels
         connected = [client.id for client in self.clients]
@@ -158,6 +165,10 @@ class ClusteringExperiment(Experiment[Any]):
             **self.algorithm.found(state),
         }
         arrays: dict[str, Mapping[str, Tensor | NDArray[np.str_]]] = {"assignments": assignments}
+        if self.data.labels is not None and isinstance(sure, Tensor):
+            classes = self.data.labels.cpu().numpy()
+            right = torch.from_numpy(match_clusters(classes, clusters.numpy()) == classes)
+            summary["calibration_error"] = calibration(sure, right)[1]
         if (values := self._spectrum(state)) is not None:
             spectra = local.arrays(values)
             arrays["spectra"] = spectra

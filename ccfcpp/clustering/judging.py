@@ -239,8 +239,8 @@ def typical_of(told: Judged | None) -> Typical | None:
     """Where the points of a run lie; None where nobody has told, or they have too many d."""
     if told is None or told.members is None or told.spreads is None:
         return None
-    scatter, count = told.spreads.scatter, float(told.spreads.counts.sum())
-    return Typical.of(_means(told.members), scatter, count) if len(scatter) else None
+    counts, scatter = told.spreads.counts, told.spreads.scatter
+    return Typical.of(_means(told.members), counts, scatter) if len(scatter) else None
 
 
 def points_of(algorithm: ClusteringAlgorithm[Any], known: Any, holder: Client) -> Tensor | None:

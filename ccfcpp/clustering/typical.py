@@ -26,15 +26,17 @@ class Typical:
 
     Attributes:
         means: Of the clusters, float64 of shape (k, d).
+        counts: Samples of each cluster, float64 of shape (k,); one without any has no mean.
         whitener: float32 of shape (d, d). A sample's offset from its cluster's mean times this has
             length 1 in the root mean square over the run's samples.
     """
 
     means: Tensor
+    counts: Tensor
     whitener: Tensor
 
     @staticmethod
-    def of(means: Tensor, scatter: Tensor, count: float) -> "Typical | None":
+    def of(means: Tensor, counts: Tensor, scatter: Tensor) -> "Typical | None":
         """From sums over all samples; None where they do not differ from their clusters' means.
 
         The covariance is shrunk towards a sphere as if d more samples had been seen that lie on it,
@@ -42,18 +44,19 @@ class Typical:
 
         Args:
             means: Of the clusters, float64 of shape (k, d).
+            counts: Samples of each cluster, float64 of shape (k,).
             scatter: Σ (z − μ)(z − μ)ᵀ over samples z, about the mean μ of the cluster of each, of
                 shape (d, d).
-            count: Number of samples.
         """
-        d = len(scatter)
+        d, count = len(scatter), float(counts.sum())
         values, directions = torch.linalg.eigh((scatter + scatter.T) / (2 * max(1.0, count)))
         values = values.clamp(min=0)
         if not bool(values.mean() > 0):
             return None
         shrunk = (count * values + d * values.mean()) / (count + d)
         usual = (values / shrunk).sum()
-        return Typical(means, (directions.T / (shrunk * usual).sqrt().unsqueeze(1)).float())
+        whitener = directions.T / (shrunk * usual).sqrt().unsqueeze(1)
+        return Typical(means, counts, whitener.float())
 
     def distances(self, points: Tensor, clusters: Tensor) -> Tensor:
         """How far each point is from its cluster; in the root mean square over the run's it is 1.
@@ -68,6 +71,25 @@ class Typical:
         offsets = points.double() - self.means.to(points.device)[clusters]
         whitened = offsets @ self.whitener.to(offsets).T
         return whitened.square().sum(dim=1).sqrt()
+
+    def probabilities(self, points: Tensor) -> Tensor:
+        """The posterior of each cluster, where a system has no probabilities of its own.
+
+        It is that of a Gaussian mixture with one covariance and equal weights, at the temperature
+        √d: log p = −m² √d / 2 + c, with m of ``distances``. At temperature 1 it would be
+        −m² d / 2 + c, which takes the dimensions for independent and is nearly always sure.
+
+        Args:
+            points: Of shape (samples, d).
+
+        Returns:
+            float64 of shape (samples, k), whose rows sum to 1.
+        """
+        whitener = self.whitener.to(points.device).double()
+        means = self.means.to(points.device) @ whitener.T
+        apart = torch.cdist(points.double() @ whitener.T, means)
+        apart = apart.masked_fill(self.counts.to(points.device) == 0, torch.inf)
+        return torch.softmax(-apart.square() * points.shape[1] ** 0.5 / 2, dim=1)
 
 
 def final(delivery: type[object]) -> Any:

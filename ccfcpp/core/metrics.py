@@ -140,6 +140,29 @@ def effective_rank(singular_values: Tensor) -> float:
     return float(torch.special.entr(singular_values / total).sum().exp()) if total else 0.0
 
 
+def calibration(probabilities: Tensor, right: Tensor, parts: int = 10) -> tuple[Tensor, float]:
+    """Compare how sure assignments are with how many of them are right.
+
+    Source: Nguyen and O'Connor 2015, *Posterior calibration and exploratory analysis for natural
+    language processing models*: the error over parts that hold equally many samples.
+
+    Args:
+        probabilities: Of shape (samples,), one sample at least.
+        right: Whether each is right, bool of shape (samples,).
+        parts: Number of parts, from the least sure to the surest.
+
+    Returns:
+        The mean probability, the share that is right, and the number of samples of each part,
+        float64 of shape (at most parts, 3); and the mean of |probability − share| over samples.
+    """
+    order = torch.argsort(probabilities, stable=True)
+    told = torch.stack([probabilities[order].double(), right[order].double()], dim=1)
+    chunks = [part for part in torch.tensor_split(told, parts) if len(part)]
+    rows = torch.stack([torch.cat([c.mean(dim=0), c.new_tensor([len(c)])]) for c in chunks])
+    apart = (rows[:, 0] - rows[:, 1]).abs()
+    return rows, float((apart * rows[:, 2]).sum() / len(told))
+
+
 def distances(points: Tensor, found: Tensor, centroids: Tensor, by_angle: bool) -> Tensor:
     """Distance of each point from the centroid of its cluster, of shape (points,).
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Generic, Protocol
 
-from ccfcpp.pages import classes, clusters, pictures, representations, rounds, spectra
+from ccfcpp.pages import certainty, classes, clusters, pictures, representations, rounds, spectra
 from ccfcpp.pages.drawing import Drawn, LeftOut
 from ccfcpp.pages.examination import Run
 from ccfcpp.pages.numbers import CannotDrawError
@@ -83,6 +83,8 @@ _SECTIONS: dict[str, tuple[Entry, ...]] = {
     "Classes": (
         Single("Confusion matrix", classes.confusion),
         Single("Clients and classes", classes.holdings),
+        Single("Confidence and errors", certainty.confidence),
+        Single("Outliers and errors", certainty.outliers),
     ),
     "Images": (
         Single("Nearest to the centroids", pictures.nearest),

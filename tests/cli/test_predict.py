@@ -71,6 +71,26 @@ def test_a_runs_own_images_are_assigned_as_the_run_has_them(
     assert result.stdout == f"{out}: 1,797 images in {len(set(expected.tolist()))} clusters\n"
 
 
+def test_who_is_not_sure_gets_no_cluster(tmp_path: Path, digits: Path, k_fed: Path) -> None:
+    every, some = tmp_path / "every.csv", tmp_path / "some.csv"
+    succeeded("predict", k_fed, digits, "--out", every)
+    result = succeeded("predict", k_fed, digits, "--out", some, "--min-confidence", 0.9, "--json")
+    with every.open(newline="") as first, some.open(newline="") as second:
+        pairs = list(zip(csv.DictReader(first), csv.DictReader(second), strict=True))
+    unsure = 0
+    for one, other in pairs:
+        sure = float(one["probability"]) >= 0.9
+        unsure += not sure
+        assert other == one | ({} if sure else {"cluster": ""})
+    assert 0 < unsure < len(pairs)
+    told = json.loads(result.stdout)
+    assert (told["images"], told["unsure"]) == (300, unsure)
+    assert sum(told["sizes"].values()) == 300 - unsure
+    refused = ccfcpp("predict", k_fed, digits, "--out", tmp_path / "c", "--min-confidence", 2)
+    assert refused.code == 2
+    assert "--min-confidence 2.0 is refused: give a number from 0 to 1" in refused.stderr
+
+
 def test_files_have_their_names_below_the_folder(tmp_path: Path, digits: Path, k_fed: Path) -> None:
     images = np.load(digits)["x"][:, 0]
     for number, image in enumerate(images[:20]):

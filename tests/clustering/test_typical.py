@@ -53,6 +53,21 @@ def test_pooled_sums_give_the_distances_of_the_definition(drawn: list[tuple[int,
     assert float((found**2).mean()) == pytest.approx(1)
 
 
+def test_probabilities_are_those_of_a_mixture_with_one_covariance_at_a_temperature() -> None:
+    generator = torch.Generator().manual_seed(0)
+    points = torch.randn(60, 4, generator=generator, dtype=torch.float64)
+    clusters = torch.arange(60) % 2
+    points[:, 0] += 3 * clusters
+    typical = typical_of(judged(8 * points, clusters, torch.arange(60) % 3, 3))
+    assert typical is not None
+    found = typical.probabilities(points)
+    # Of two clusters; the third one is empty.
+    own = [typical.distances(points, torch.full((60,), c)) for c in (0, 1)]
+    expected = torch.stack([torch.exp(-(m**2) * 4**0.5 / 2) for m in own], dim=1)
+    torch.testing.assert_close(found[:, :2], expected / expected.sum(dim=1, keepdim=True))
+    assert not found[:, 2].any()
+
+
 def test_a_client_adds_nothing_of_a_cluster_of_which_it_holds_too_few() -> None:
     """Three images in cluster 0, one in cluster 1, where a sum is over two at least."""
     points = torch.tensor([[0, 8], [8, 0], [0, 0], [8, 8]])
@@ -75,7 +90,7 @@ def test_points_of_very_many_dimensions_are_not_multiplied() -> None:
 
 
 def test_a_file_keeps_what_is_typical_beside_the_model() -> None:
-    typical = Typical(torch.zeros(2, 3).double(), torch.eye(3))
+    typical = Typical(torch.zeros(2, 3).double(), torch.ones(2).double(), torch.eye(3))
     model = {"weight": torch.ones(2), "typically": torch.zeros(1)}
     rest, again = split(saved(model, typical))
     assert rest.keys() == model.keys()
@@ -96,16 +111,18 @@ def test_a_run_tells_which_images_are_far_from_all_that_it_has_seen(
     arrays = np.load(run / "assignments.npz")
     held = arrays["client"] >= 0
     assert float(np.mean(arrays["outlier"][held] ** 2)) == pytest.approx(1, rel=1e-3)
-    assert "outlier" in (run / "clusters.csv").read_text().splitlines()[0].split(",")
+    columns = (run / "clusters.csv").read_text().splitlines()[0].split(",")
+    assert {"probability", "distance", "outlier"} < set(columns)
+    summary = json.loads((run / "summary.json").read_text())
+    assert 0 <= summary["calibration_error"] < 0.5
     model = load_model(run)
     generator = torch.Generator().manual_seed(0)
     noise = torch.randint(0, 256, (100, 1, 8, 8), generator=generator, dtype=torch.uint8)
     far = model.examine(noise)["outlier"].numpy()
     truth = np.r_[np.zeros(held.sum()), np.ones(100)]
     assert roc_auc_score(truth, np.r_[arrays["outlier"][held], far]) > 0.9
-    delivered = json.loads((run / "summary.json").read_text())["bytes_delivered"]
     d = model.typical.whitener.shape[0] if model.typical else 0
-    assert delivered > 4 * d * d > 0
+    assert summary["bytes_delivered"] > 4 * d * d > 0
 
 
 def test_the_estimator_tells_how_far_samples_are_also_once_it_is_loaded(tmp_path: Path) -> None:

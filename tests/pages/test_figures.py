@@ -248,6 +248,7 @@ def test_classifiers_have_no_centroids(classifier_run: Path) -> None:
     assert {each.title for each in found.left_out} == {
         "Effective rank by round", "Nearest to the centroids", "Farthest from the centroids",
         "Quality by the number of clusters", "Clients and clusters",
+        "Confidence and errors", "Outliers and errors",
     }  # fmt: skip
     confusion = next(figure for figure in found.figures if figure.name == "confusion")
     assert "predicted class" in confusion.rows[0]

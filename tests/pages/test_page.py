@@ -24,7 +24,7 @@ needs_browser = pytest.mark.skipif(
 FIGURES = {
     "scores", "loss", "bytes", "participation", "confusion", "client-classes", "nearest",
     "farthest", "tsne-clusters", "tsne-classes", "covariance", "correlations", "spectra",
-    "effective-rank", "gap", "rank", "client-clusters",
+    "effective-rank", "gap", "rank", "client-clusters", "confidence", "outliers",
 }  # fmt: skip
 
 
@@ -133,6 +133,7 @@ def test_unlabelled_images_have_no_figures_of_classes(unlabelled_run: Path, tmp_
     left_out = {each["figure"] for each in found["left_out"] if "no labels" in each["reason"]}
     assert left_out == {
         "Scores by round", "Confusion matrix", "Clients and classes", "t-SNE by class",
+        "Confidence and errors", "Outliers and errors",
     }  # fmt: skip
     assert {"nearest", "farthest", "tsne-clusters", "covariance"} <= set(found["figures"])
     shown = (tmp_path / "out" / "report.html").read_text()
@@ -146,9 +147,11 @@ def test_unlabelled_images_have_no_figures_of_classes(unlabelled_run: Path, tmp_
 def test_an_interrupted_run_shows_its_last_checkpoint(interrupted: Callable[[int], Path]) -> None:
     run = examine(interrupted(3))
     found = contents([run])
-    assert {figure.name for figure in found.figures} == FIGURES - {"gap"}
+    assert {figure.name for figure in found.figures} == FIGURES - {"gap", "confidence", "outliers"}
     assert [each.title for each in found.left_out] == [
         "Quality by the number of clusters",
+        "Confidence and errors",
+        "Outliers and errors",
         "Gap between local and global spectra",
     ]
     svgs = {figure.name: "<svg>" for figure in found.figures}
