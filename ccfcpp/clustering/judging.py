@@ -44,10 +44,11 @@ from ccfcpp.engine.exchange import (
     SummedWork,
     Task,
 )
-from ccfcpp.engine.parts import Form, Sum, form_of
+from ccfcpp.engine.parts import Count, Form, Sum, form_of
 from ccfcpp.engine.payload import added_up, check_counts, pack
 
 _POINTS_AT_A_TIME = 4096
+_OF_SPREADS = {**PARTS, "scatter": Sum(count="scattered"), "scattered": Count()}
 _MEASURES = 2
 """Distance from the own mean, and silhouette."""
 
@@ -57,17 +58,21 @@ class Spreads(ClusterSums):
     """Sums over each cluster of distances and silhouettes, and one over all points.
 
     Attributes:
-        scatter: Σ (z − μ)(z − μ)ᵀ, float64 of shape (d, d); (0, 0) where d is large.
+        scatter: Σ (z − μ)(z − μ)ᵀ, float64 of shape (d, d); (0, 0) where d is large. A client of
+            fewer than d points adds none: products would tell in which directions these lie.
+        scattered: How many points are in it, float64 of shape ().
     """
 
     scatter: Tensor
+    scattered: Tensor
 
     @staticmethod
     def none(clusters: int, dimensions: int) -> "Spreads":
         """Sums over nothing."""
         width = dimensions if dimensions <= MOST_DIMENSIONS else 0
         zeros = ClusterSums.zeros(clusters, _MEASURES)
-        return Spreads(zeros.sums, zeros.counts, torch.zeros(width, width, dtype=torch.float64))
+        scatter = torch.zeros(width, width, dtype=torch.float64)
+        return Spreads(zeros.sums, zeros.counts, scatter, scatter.sum())
 
 
 @dataclass(frozen=True)
@@ -124,7 +129,7 @@ class Judging(Epilogue):
         self.of_members = Exchange("members", model, ClusterSums, PARTS)
         both: Any = make_dataclass("Halves", [("model", model), ("halves", Tensor)], frozen=True)
         self.of_spreads: Exchange[Any, Spreads] = Exchange(
-            "spreads", self.question, Spreads, {**PARTS, "scatter": Sum()}, follows=True
+            "spreads", self.question, Spreads, _OF_SPREADS, follows=True
         )
         self.of_cells, self.of_halves = (
             Exchange(name, both, ClusterSums, PARTS, follows=True) for name in ("cells", "halves")
@@ -200,6 +205,7 @@ class Judging(Epilogue):
         means = _means(message.members).to(points.device)
         sizes = message.members.counts.to(points.device)
         told = clusters.bincount(minlength=k)[clusters] >= least
+        told &= told.sum() >= points.shape[1]
         scatter = Spreads.none(k, points.shape[1]).scatter.to(points.device)
         found = []
         for part in torch.split(torch.arange(len(points)).to(points.device), _POINTS_AT_A_TIME):
@@ -211,7 +217,7 @@ class Judging(Epilogue):
                 offsets = (there - means[own])[told[part]]
                 scatter += offsets.T @ offsets
         total = cluster_sums(torch.cat(found), clusters, k, self.of_spreads, None, least)
-        return Spreads(total.sums, total.counts, scatter)
+        return Spreads(total.sums, total.counts, scatter, told.sum().double())
 
 
 @dataclass(frozen=True)
@@ -239,8 +245,10 @@ def typical_of(told: Judged | None) -> Typical | None:
     """Where the points of a run lie; None where nobody has told, or they have too many d."""
     if told is None or told.members is None or told.spreads is None:
         return None
-    counts, scatter = told.spreads.counts, told.spreads.scatter
-    return Typical.of(_means(told.members), counts, scatter) if len(scatter) else None
+    spreads, members = told.spreads, told.members
+    if not len(spreads.scatter):
+        return None
+    return Typical.of(_means(members), members.counts, spreads.scatter, float(spreads.scattered))
 
 
 def points_of(algorithm: ClusteringAlgorithm[Any], known: Any, holder: Client) -> Tensor | None:

@@ -36,8 +36,8 @@ class Typical:
     whitener: Tensor
 
     @staticmethod
-    def of(means: Tensor, counts: Tensor, scatter: Tensor) -> "Typical | None":
-        """From sums over all samples; None where they do not differ from their clusters' means.
+    def of(means: Tensor, counts: Tensor, scatter: Tensor, scattered: float) -> "Typical | None":
+        """From sums over samples; None where they do not differ from their clusters' means.
 
         The covariance is shrunk towards a sphere as if d more samples had been seen that lie on it,
         so that few samples in many dimensions give no directions without any variance.
@@ -47,13 +47,14 @@ class Typical:
             counts: Samples of each cluster, float64 of shape (k,).
             scatter: Σ (z − μ)(z − μ)ᵀ over samples z, about the mean μ of the cluster of each, of
                 shape (d, d).
+            scattered: Number of these samples.
         """
-        d, count = len(scatter), float(counts.sum())
-        values, directions = torch.linalg.eigh((scatter + scatter.T) / (2 * max(1.0, count)))
+        d = len(scatter)
+        values, directions = torch.linalg.eigh((scatter + scatter.T) / (2 * max(1.0, scattered)))
         values = values.clamp(min=0)
         if not bool(values.mean() > 0):
             return None
-        shrunk = (count * values + d * values.mean()) / (count + d)
+        shrunk = (scattered * values + d * values.mean()) / (scattered + d)
         usual = (values / shrunk).sum()
         whitener = directions.T / (shrunk * usual).sqrt().unsqueeze(1)
         return Typical(means, counts, whitener.float())
