@@ -162,7 +162,7 @@ def test_who_is_late_for_the_model_gets_it_while_the_server_lingers(
     experiment = experiment_on(grid, tiny("ffcm-km", {"clusters": 3, "device": "cpu"}))
     said: list[tuple[Sequence[str], float]] = []
     experiment._lingers = lambda names, seconds: said.append((names, seconds))
-    linger = 1000.0 if comes else 0.3
+    linger = 1000.0 if comes else 2.0
     experiment.deployed.timeouts = replace(AT_ONCE, linger=linger)
     grid.tampering[late] = lambda packet: Undelivered("its node is gone")
     waits = iter(range(10))
