@@ -219,7 +219,11 @@ def test_a_run_is_judged_by_what_it_clusters(method: str, tmp_path: Path) -> Non
     k, width = len(summary["cluster_sizes"]), points.shape[1]
     there = sum(size > 0 for size in found.bincount(minlength=k).tolist())
     numbers = (
-        k * (width + 1 + 2 + 1) + width**2 + 1 + 3 * 4 * there * (width + 1) + 2 * there * (there + 1)
+        k * (width + 1 + 2 + 1)
+        + width**2
+        + 1
+        + 3 * 4 * there * (width + 1)
+        + 2 * there * (there + 1)
     )
     assert told["bytes_up"] == 8 * summary["connected"] * numbers
     assert 0 < summary["stability"] <= 1

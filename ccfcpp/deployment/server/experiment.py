@@ -292,7 +292,7 @@ class DeployedClustering(DeployedExperiment):
 
     def model_facts(self) -> dict[str, str]:
         """Return the facts of the problem, for the header of the model's file."""
-        return ModelFacts.of(self.problem).header
+        return ModelFacts.of(self.problem, self.spec.columns).header
 
     def knows_groups(self, state: object) -> bool:
         """Return whether there are clusters yet."""

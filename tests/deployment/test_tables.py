@@ -1,0 +1,76 @@
+"""Tables on other machines: the same bits as in one process, and the clusters of new rows."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from sklearn.datasets import load_wine
+
+from ccfcpp.cli.serve import fitted
+from ccfcpp.clustering.config import ClusterConfig
+from ccfcpp.clustering.experiment import ClusteringExperiment
+from ccfcpp.clustering.running import CLUSTERING
+from ccfcpp.core.config_layers import merge, validate
+from ccfcpp.core.sending import KINDS
+from ccfcpp.deployment.client.rules import Rules
+from ccfcpp.deployment.client.run import load_for
+from ccfcpp.deployment.client.worker import Worker
+from ccfcpp.deployment.server.enrolment import enrol
+from ccfcpp.runs.folder import RunFolder
+from ccfcpp.runs.given import Given
+from tests.support.command import succeeded
+from tests.support.deployment import AT_ONCE, Grid
+
+FARMS = ("east", "north", "west")
+
+
+def write_tables(place: Path) -> None:
+    """A third of scikit-learn's wines for each farm, whose columns come in an order of its own."""
+    wine = load_wine()
+    names = wine.feature_names
+    place.mkdir()
+    for number, farm in enumerate(FARMS):
+        columns = [*range(number, len(names)), *range(number)]
+        write(place / f"{farm}.csv", [names[c] for c in columns], wine.data[number::3, columns])
+    write(place.parent / "new.csv", names, wine.data[::7])
+
+
+def write(path: Path, columns: Sequence[str], rows: NDArray[np.float64]) -> None:
+    lines = [",".join(columns), *(",".join(map(str, row)) for row in rows.tolist())]
+    path.write_text("\n".join(lines) + "\n")
+
+
+@pytest.mark.parametrize("method", ["fed-em", "fed-km"])
+def test_three_clients_with_tables_are_the_same_as_one_process(method: str, tmp_path: Path) -> None:
+    write_tables(tmp_path / "wines")
+
+    def worker(farm: str) -> Worker:
+        table = str(tmp_path / "wines" / f"{farm}.csv")
+        rules = Rules(allow=KINDS, smallest_count=0)
+        return Worker(lambda spec: load_for(spec, table), tmp_path / f"{farm}.state", rules)
+
+    asked = {"dataset": "the clients' own images", "method": method, "clusters": 3, "seed": 2}
+    given = Given.of(asked | {"device": "cpu"})
+    begun = CLUSTERING.open(given, Path("runs/none"), deployed=True)
+    grid = Grid({farm: worker(farm) for farm in FARMS})
+    enrolment = enrol(grid, begun.config, "cluster", list(FARMS), None, AT_ONCE)
+    begun = fitted(begun, enrolment.spec)
+    there = enrolment.with_config(begun.config).experiment(begun.config, grid, AT_ONCE)
+    there.run(RunFolder.create(tmp_path / "deployed", begun.config))
+
+    alone = {"dataset": str(tmp_path / "wines"), "partition": {"kind": "folders"}}
+    config = validate(ClusterConfig, merge(begun.config.model_dump(mode="json"), alone))
+    here = ClusteringExperiment(config)
+    here.run(RunFolder.create(tmp_path / "alone", config))
+
+    models = [tmp_path / name / "model.safetensors" for name in ("deployed", "alone")]
+    assert models[0].read_bytes() == models[1].read_bytes()
+    found = []
+    for number, place in enumerate(("alone", "deployed", *(f"{farm}.state" for farm in FARMS))):
+        out = tmp_path / f"clusters-{number}.csv"
+        succeeded("predict", tmp_path / place, tmp_path / "new.csv", "--out", out)
+        found.append(out.read_text())
+    assert found == [found[0]] * 5
+    assert len(found[0].splitlines()) == 1 + len(range(0, 178, 7))
