@@ -98,6 +98,12 @@ def test_compare_takes_systems_of_vectors(here: Path) -> None:
     shown = succeeded("compare", *given, "--methods", "k-fed,ccfc++,fed-km", "--out", "all")
     assert "left out, since they take no vectors: ccfc++" in shown.stderr
     assert "Fed-KM" in shown.stdout
+    # Each run remembers the encoder's content, and a file that has changed is refused.
+    save_program(Other(), here / "small.pt")
+    next((here / "all").rglob("*k-fed*/**/summary.json")).unlink()
+    changed = ccfcpp("compare", "--out", "all", "--resume", "--encoder", "small.pt")
+    assert changed.code
+    assert "the encoder has the content hash" in " ".join(changed.stderr.split())
 
 
 def test_named_data_sets_are_embedded(here: Path) -> None:
