@@ -59,6 +59,12 @@ class EncoderName:
         raise UsageError(f"encoder {text!r} is refused: {hint} should be {FORMS}")
 
     @property
+    def by_path(self) -> bool:
+        """Whether it names a file or a folder that must be there."""
+        is_file = bool(self.file) or self.family in ("onnx", "torchscript")
+        return is_file or self.name.startswith((".", "/", "~"))
+
+    @property
     def takes(self) -> Literal["images", "texts"]:
         """What it turns into vectors."""
         return "texts" if self.family == "sentence-transformers" else "images"
