@@ -38,10 +38,16 @@ def test_a_run_on_photos_remembers_its_encoder(here: Path) -> None:
     assert summary["nmi"] == 1
     assert "vectors are those of small.pt, content hash" in shown.stderr
     # A program runs only where its user names it.
-    unnamed = ccfcpp("predict", "run", "photos", "--out", "new.csv")
-    assert "is the program small.pt: give it by --encoder, if you trust it" in (
-        " ".join(unnamed.stderr.split())
-    )
+    for command in (
+        ("predict", "run", "photos", "--out", "new.csv"),
+        ("report", "run"),
+        ("cluster", "--out", "run", "--resume"),
+    ):
+        unnamed = ccfcpp(*command)
+        assert unnamed.code == 2
+        assert "is the program small.pt: give it by --encoder" in " ".join(unnamed.stderr.split())
+    succeeded("report", "run", "--encoder", "small.pt")
+    succeeded("cluster", "--out", "run", "--resume", "--encoder", "small.pt")
     succeeded("predict", "run", "photos", "--out", "new.csv", "--encoder", "small.pt")
     with (here / "new.csv").open() as file, (here / "run" / "clusters.csv").open() as known:
         found, wanted = ({row["file"]: row["cluster"] for row in csv.DictReader(f)}
@@ -101,6 +107,8 @@ def test_compare_takes_systems_of_vectors(here: Path) -> None:
     # Each run remembers the encoder's content, and a file that has changed is refused.
     save_program(Other(), here / "small.pt")
     next((here / "all").rglob("*k-fed*/**/summary.json")).unlink()
+    unnamed = ccfcpp("compare", "--out", "all", "--resume")
+    assert "is the program small.pt: give it by --encoder" in " ".join(unnamed.stderr.split())
     changed = ccfcpp("compare", "--out", "all", "--resume", "--encoder", "small.pt")
     assert changed.code
     assert "the encoder has the content hash" in " ".join(changed.stderr.split())

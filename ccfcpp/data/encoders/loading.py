@@ -331,6 +331,6 @@ def _not_there(name: EncoderName, host: str, error: Exception) -> NoReturn:
         "the folder of the model" if name.takes == "texts" else f"{name.called}@FILE.safetensors"
     )
     raise UsageError(
-        f"the weights of {name.called} cannot be had from {host} ({_line(error)[:120]}): connect this machine, "
-        f"or bring a file of them here and give {instead}"
+        f"the weights of {name.called} cannot be had from {host} ({_line(error)[:120]}): connect "
+        f"this machine, or bring a file of them here and give {instead}"
     ) from error
