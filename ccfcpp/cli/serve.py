@@ -193,9 +193,9 @@ def header(experiment: DeployedExperiment, seconds: float) -> str:
     exchanges = sum(map(len, algorithm.plan(algorithm.initial_state(experiment.randomness))))
     if experiment.privacy.secure_sums:
         exchanges *= EXCHANGES_OF_A_SUM
-    there = len(experiment.members)
+    there, samples = len(experiment.members), counted(spec.samples, spec.unit)
     return (
-        f"{spec.method} on {counted(spec.samples, spec.unit)} of {size_in_words(spec.image_shape)}; "
+        f"{spec.method} on {samples} of {size_in_words(spec.image_shape)}; "
         f"{counted(there, 'client')}; {counted(algorithm.rounds, 'round')} with about "
         f"{counted(exchanges, 'exchange')}: "
         f"{minutes(exchanges * seconds)} min on their way alone, {seconds:.1f} s each as a greeting"
