@@ -99,6 +99,21 @@ def test_embedded_files_are_a_data_set(here: Path) -> None:
     assert "hold vectors of several encoders" in mixed.stderr
 
 
+def test_no_client_of_a_table_names_a_file_elsewhere(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from ccfcpp.data.encoders import loading
+    from tests.data.test_encoders import TEXTS
+
+    monkeypatch.setattr(loading, "load_encoder", lambda name, device: TEXTS)
+    (here / "texts.csv").write_text("text,who\none,../../a\ntwo,b\n")
+    given = ("embed", "texts.csv", "--encoder", "sentence-transformers:none", "--out", "each")
+    refused = ccfcpp(*given, "--partition", "folders", "--client-column", "who")
+    assert refused.code == 2
+    assert "client '../../a' cannot be a file's name" in " ".join(refused.stderr.split())
+    assert not (here / "each").exists()
+
+
 def test_compare_takes_systems_of_vectors(here: Path) -> None:
     given = ("--dataset", "photos", "--encoder", "small.pt", "--partition", "folders")
     shown = succeeded("compare", *given, "--methods", "k-fed,ccfc++,fed-km", "--out", "all")
