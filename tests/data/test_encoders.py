@@ -16,7 +16,7 @@ from torchvision import models
 
 from ccfcpp.core.encoders import EncoderName
 from ccfcpp.core.errors import UsageError
-from ccfcpp.data.encoded import Columns, embed_images, read_encoded
+from ccfcpp.data.encoded import embed_images, read_encoded
 from ccfcpp.data.encoders import encoder as keeping
 from ccfcpp.data.encoders.encoder import Encoder, content_hash
 from ccfcpp.data.encoders.loading import load_encoder
@@ -259,7 +259,7 @@ def test_texts(fresh: Cache, tmp_path: Path) -> None:
     """A column of a table, lines of a file, and a file for each client, give the same."""
     table = tmp_path / "texts.csv"
     table.write_text('what,text,who\na,"three, or",x\nb,eleven,y\na,,x\na,three,y\n')
-    found = read_encoded(str(table), TEXTS, columns=Columns("text", "what", "who"))
+    found = read_encoded(str(table), TEXTS, label="what", client="who")
     assert found.vectors.tolist() == [[9, 2], [6, 3], [5, 2]]
     assert found.names == ("three, or", "eleven", "three")
     assert (found.classes, found.owner_names, found.key) == (("a", "b"), ("x", "y"), "text")
