@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -21,8 +21,6 @@ from ccfcpp.core.units import counted, counts_in_words, shown
 from ccfcpp.runs.given import as_tree
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from ccfcpp.data import ImageData
 
 S = TypeVar("S", bound=Section)
@@ -122,17 +120,11 @@ def _found(data: ImageData) -> dict[str, Any]:
         "width": width,
         "height": height,
         "channels": channels,
-        "classes": held(data.labels, data.classes),
-        "clients": held(data.owners, data.owner_names),
+        "classes": data.class_sizes,
+        "clients": data.client_sizes,
         "empty": [] if reading is None else list(reading.empty),
         "skipped": [] if reading is None else reading.rows,
     }
-
-
-def held(indices: Tensor | None, names: Sequence[str]) -> dict[str, int]:
-    """How many samples each class, or client, has."""
-    counts = Counter([] if indices is None else indices.tolist())
-    return {name: counts[number] for number, name in enumerate(names)}
 
 
 def _counts(values: Iterable[str]) -> dict[str, int]:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from ccfcpp.cli.inspect import held
 from ccfcpp.core.config import VectorsConfig
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.units import counted, counts_in_words, named, shown
@@ -66,8 +65,8 @@ def found_in(data: VectorData, config: ClusterConfig) -> dict[str, Any]:
         "longest": float(lengths.max()),
         "scale": config.vectors.scale,
         "components": config.vectors.components or suited.get("components"),
-        "classes": held(data.labels, data.classes),
-        "clients": held(data.owners, data.owner_names),
+        "classes": data.class_sizes,
+        "clients": data.client_sizes,
     }
 
 
