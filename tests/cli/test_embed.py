@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 import torch
 
+from ccfcpp import FederatedClustering
+from ccfcpp.core.errors import UsageError
 from tests.support.command import ccfcpp, succeeded
 from tests.support.encoders import Small, save_program, write_photos
 
@@ -164,3 +166,13 @@ def test_a_text_column_needs_an_encoder(here: Path) -> None:
     np.save("x.npy", np.random.default_rng(0).normal(size=(9, 2)))
     shown = ccfcpp("cluster", "--dataset", "x.npy", "--clusters", "3", "--text-column", "what")
     assert "--text-column what has no effect" in shown.stderr
+
+
+def test_a_saved_estimator_loads_a_program_only_where_it_is_named(here: Path) -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (12, 8, 8, 3)).astype(np.uint8)
+    estimator = FederatedClustering(3, method="k-fed", encoder="small.pt")
+    estimator.fit(pixels, clients=np.arange(12) % 2).save("model")
+    with pytest.raises(UsageError, match=r"is the program small.pt: give it by --encoder"):
+        FederatedClustering.load("model")
+    loaded = FederatedClustering.load("model", encoder="small.pt")
+    np.testing.assert_array_equal(loaded.predict(pixels), estimator.labels_)
