@@ -84,8 +84,10 @@ def compare(asked: Asked, seeds: Seeds = 1, jobs: Jobs = 1, baseline: Baseline =
             baseline,
             say=console.print,
         )
+    encoder = study.runs[0].config.data.encoder
+    resumption = terminal.resume_command("compare", study.path, encoder)
     with (
-        terminal.resumable(terminal.resume_command("compare", study.path), console) as should_stop,
+        terminal.resumable(resumption, console) as should_stop,
         watched(study, console, lambda: _scores(tabulated(study))[0], jobs) as look,
     ):
         run_in_processes(study, ClusteringExperiment, jobs, look, should_stop)

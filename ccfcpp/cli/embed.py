@@ -16,6 +16,7 @@ from ccfcpp.core.config_layers import merge, parse_assignments, validate
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.units import counted
 from ccfcpp.runs.given import as_tree
+from ccfcpp.runs.paths import writable
 
 if TYPE_CHECKING:
     from ccfcpp.data.vectors import VectorData
@@ -66,8 +67,7 @@ def embed(
     flags.name_partition(named)
     tree = merge(as_tree(named | {"dataset": data}), parse_assignments(settings or []))
     config = validate(ClusterConfig, tree)
-    is_file = out.suffix.lower() == ".npz"
-    if not is_file and config.partition.kind != "folders":
+    if out.suffix.lower() != ".npz" and config.partition.kind != "folders":
         raise UsageError(
             f"--out {out} is no .npz file, and a folder has a file for each client: give one, or "
             "--partition folders"
@@ -83,7 +83,7 @@ def embed(
     skipped = out.with_name(f"{out.stem}-skipped.csv")
     for line in in_words(found, skipped.name):
         terminal.progress_console().print(line)
-    _save(found, out, skipped, is_file)
+    _save(found, out, skipped)
     n, d = found.vectors.shape
     if json_output:
         told = {"out": str(out), "vectors": n, "length": d, "encoder": found.encoder}
@@ -92,26 +92,23 @@ def embed(
         typer.echo(f"{out}: {counted(n, 'vector')} of {counted(d, 'number')}")
 
 
-def _save(found: VectorData, out: Path, skipped: Path, is_file: bool) -> None:
+def _save(found: VectorData, out: Path, skipped: Path) -> None:
     from ccfcpp.core.files import write_whole
     from ccfcpp.core.tables import csv_bytes
 
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
+    is_file = out.suffix.lower() == ".npz"
+    # A column of a table may say anything.
+    if not is_file and (odd := [name for name in found.owner_names if Path(name).name != name]):
+        raise UsageError(f"client {odd[0]!r} cannot be a file's name: give an --out of .npz")
+    with writable(out.parent if is_file else out):
         if is_file:
             write_whole(out, _npz(found))
-        else:
-            out.mkdir()
-            assert found.owners is not None  # or else the data are refused
-            for number, name in enumerate(found.owner_names):
-                own = found.selected(found.owners == number)
-                write_whole(out / f"{name}.npz", _npz(own, clients=False))
+        for number, name in enumerate(found.owner_names if not is_file else ()):
+            assert found.owners is not None  # there are names
+            own = found.selected(found.owners == number)
+            write_whole(out / f"{name}.npz", _npz(own, clients=False))
         if found.reading is not None and found.skipped:
             write_whole(skipped, csv_bytes(found.reading.rows))
-    except OSError as error:
-        raise UsageError(
-            f"{out} cannot be written ({error.strerror}): give another --out"
-        ) from error
 
 
 def _npz(data: VectorData, clients: bool = True) -> bytes:

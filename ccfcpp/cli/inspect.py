@@ -6,7 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
@@ -17,7 +17,7 @@ from ccfcpp.core.config import DataConfig, Section, Tree, VectorsConfig
 from ccfcpp.core.config_layers import flatten, merge, parse_assignments, resolve, validated
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.kinds import kind_of
-from ccfcpp.core.units import counted, shown
+from ccfcpp.core.units import counted, counts_in_words, shown
 from ccfcpp.runs.given import as_tree
 
 if TYPE_CHECKING:
@@ -102,14 +102,12 @@ def _section(tree: Tree, name: str, kind: type[S]) -> S:
     return validated(kind, tree.get(name, {}))
 
 
-def _found(data: ImageData) -> dict[str, object]:
+def _found(data: ImageData) -> dict[str, Any]:
     """What is there, as JSON has it."""
     reading = data.reading
     files = [] if reading is None else reading.files
     headers = [file.header for file in files if file.header is not None and not file.reason]
     channels, height, width = data.images.shape[1:]
-    labels = Counter([] if data.labels is None else data.labels.tolist())
-    owners = Counter([] if data.owners is None else data.owners.tolist())
     return {
         "images": len(data),
         "files": len(files),
@@ -122,8 +120,8 @@ def _found(data: ImageData) -> dict[str, object]:
         "width": width,
         "height": height,
         "channels": channels,
-        "classes": {name: labels[i] for i, name in enumerate(data.classes)},
-        "clients": {name: owners[i] for i, name in enumerate(data.owner_names)},
+        "classes": data.class_sizes,
+        "clients": data.client_sizes,
         "empty": [] if reading is None else list(reading.empty),
         "skipped": [] if reading is None else reading.rows,
     }
@@ -133,23 +131,23 @@ def _counts(values: Iterable[str]) -> dict[str, int]:
     return dict(Counter(values).most_common())
 
 
-def _print(photos: str, data: ImageData, found: dict[str, object]) -> None:
+def _print(photos: str, data: ImageData, found: dict[str, Any]) -> None:
     from ccfcpp.cli.terminal import print_facts
 
     reading = data.reading
     skipped = [] if reading is None else reading.skipped
     rows = {
         "images": f"{len(data):,}",
-        "kinds": _listed(found["kinds"]),
-        "sizes": _listed(found["sizes"]),
-        "bits of a value": _listed(found["bits"]),
+        "kinds": counts_in_words(found["kinds"]),
+        "sizes": counts_in_words(found["sizes"]),
+        "bits of a value": counts_in_words(found["bits"]),
         "in colour": str(found["colour"]),
         "turned by EXIF": str(found["turned"]),
         "several frames": f"{found['several_frames']}, of which the first is taken",
         "meet at": f"{found['width']}x{found['height']} pixels, "
         + ("in colour" if found["channels"] == 3 else "grey"),
-        "classes": _listed(found["classes"]) or "none: images lie in no folders of classes",
-        "clients": _listed(found["clients"]) or "one, without --partition folders",
+        "classes": counts_in_words(found["classes"]) or "none: images lie in no folders of classes",
+        "clients": counts_in_words(found["clients"]) or "one, without --partition folders",
         "without an image": ", ".join(map(shown, reading.empty)) if reading else "",
         "left out": counted(len(skipped), "file"),
     }
@@ -158,11 +156,3 @@ def _print(photos: str, data: ImageData, found: dict[str, object]) -> None:
         typer.echo(f"left out: {shown(file.name)}: {file.reason}")
     if len(skipped) > _MOST_LISTED:
         typer.echo(f"and {len(skipped) - _MOST_LISTED} more: --json lists all")
-
-
-def _listed(counts: object) -> str:
-    """Return the most frequent values with how often they are there."""
-    assert isinstance(counts, dict)
-    named = ", ".join(f"{shown(name)} ({n})" for name, n in list(counts.items())[:_MOST_LISTED])
-    more = len(counts) - _MOST_LISTED
-    return named + (f", and {more} more" if more > 0 else "")

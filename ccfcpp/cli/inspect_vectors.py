@@ -11,7 +11,7 @@ import typer
 
 from ccfcpp.core.config import VectorsConfig
 from ccfcpp.core.errors import UsageError
-from ccfcpp.core.units import counted, named, shown
+from ccfcpp.core.units import counted, counts_in_words, named, shown
 
 if TYPE_CHECKING:
     from ccfcpp.clustering.config import ClusterConfig
@@ -42,13 +42,10 @@ def look_at(path: str, config: VectorsConfig) -> tuple[VectorData, str]:
         label_column=config.label_column,
         client_column=config.client_column,
     )
-    data = read(missing="mean")
-    if config.missing == "refuse" and bool(data.vectors.isnan().any()):
-        try:
-            read()
-        except UsageError as error:
-            return data, str(error)
-    return data, ""
+    try:
+        return read(missing=config.missing), ""
+    except UsageError as error:
+        return read(missing="mean"), str(error)
 
 
 def found_in(data: VectorData, config: ClusterConfig) -> dict[str, Any]:
@@ -59,8 +56,6 @@ def found_in(data: VectorData, config: ClusterConfig) -> dict[str, Any]:
 
     vectors = data.vectors.double().numpy()
     names = data.columns or tuple(map(str, range(vectors.shape[1])))
-    labels = Counter([] if data.labels is None else data.labels.tolist())
-    owners = Counter([] if data.owners is None else data.owners.tolist())
     suited = settings_for(len(data), vectors.shape[1:], config.method).get("vectors", {})
     lengths = np.sqrt(np.nansum(vectors**2, axis=1))
     return {
@@ -70,8 +65,8 @@ def found_in(data: VectorData, config: ClusterConfig) -> dict[str, Any]:
         "longest": float(lengths.max()),
         "scale": config.vectors.scale,
         "components": config.vectors.components or suited.get("components"),
-        "classes": {name: labels[i] for i, name in enumerate(data.classes)},
-        "clients": {name: owners[i] for i, name in enumerate(data.owner_names)},
+        "classes": data.class_sizes,
+        "clients": data.client_sizes,
     }
 
 
@@ -116,18 +111,14 @@ def tell(path: str, found: dict[str, Any]) -> None:
         "components": f"the first {found['components']} principal ones, of what is scaled"
         if found["components"]
         else "",
-        "classes": _counts(found["classes"]) or "none: no --label-column",
-        "clients": _counts(found["clients"]) or "one, without --client-column",
+        "classes": counts_in_words(found["classes"]) or "none: no --label-column",
+        "clients": counts_in_words(found["clients"]) or "one, without --client-column",
     }
     print_facts(path, {name: text for name, text in rows.items() if text})
     shown_rows = [{"column": shown(name)} | _in_words(own) for name, own in columns.items()]
     print_rows("Columns", shown_rows[:_MOST_LISTED])
     if len(columns) > _MOST_LISTED:
         typer.echo(f"and {len(columns) - _MOST_LISTED} more: --json lists all")
-
-
-def _counts(counts: dict[str, int]) -> str:
-    return named([f"{shown(name)} ({count})" for name, count in counts.items()]) if counts else ""
 
 
 def _in_words(column: dict[str, Any]) -> dict[str, str]:

@@ -11,6 +11,7 @@ import typer
 
 from ccfcpp.cli.options import AsJson
 from ccfcpp.cli.terminal import prepare, progress_console
+from ccfcpp.core.encoders import refuse_program
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.units import counted
 
@@ -168,11 +169,7 @@ def _vectors(place: Path, model: Model, skip: str | None, encoder: str | None) -
     name = data.encoder_name
     embeds_texts = name is not None and name.takes == "texts" and hold_texts(place)
     if kind_of(str(place)) != "vectors" or embeds_texts:
-        if name is not None and name.family == "torchscript" and encoder is None:
-            raise UsageError(
-                f"the run's encoder is the program {name.name}: give it by --encoder, if you trust "
-                "it"
-            )
+        refuse_program(data.encoder, [encoder])
         if data.encoder is not None:
             text = VectorsConfig(text_column=config.vectors.text_column)
             update = {"dataset": str(place.absolute()), "data": data, "vectors": text}

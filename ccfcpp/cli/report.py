@@ -14,7 +14,7 @@ from ccfcpp.cli.terminal import progress_console, usage_errors
 from ccfcpp.papers.reporting import write_report
 
 
-@flags.keyed(flags.DATA_ROOT)
+@flags.keyed(flags.DATA_ROOT, flags.ENCODER)
 def report(
     named: flags.Named,
     runs: Annotated[
@@ -41,7 +41,8 @@ def report(
 
     use_processors()
     with usage_errors():
-        page, drawn = write_report(runs, out, named["data.root"], progress_console().print)
+        moved = named["data.root"], named["data.encoder"]
+        page, drawn = write_report(runs, out, *moved, say=progress_console().print)
     if json_output:
         left_out = [{"figure": each.title, "reason": each.reason} for each in drawn.left_out]
         names = [figure.name for figure in drawn.figures]

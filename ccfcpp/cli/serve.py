@@ -190,13 +190,12 @@ def header(experiment: DeployedExperiment, seconds: float) -> str:
     from ccfcpp.privacy.sums.messages import EXCHANGES_OF_A_SUM
 
     spec, algorithm = experiment.spec, experiment.algorithm
-    unit = "vector" if len(spec.image_shape) == 1 else "image"
     exchanges = sum(map(len, algorithm.plan(algorithm.initial_state(experiment.randomness))))
     if experiment.privacy.secure_sums:
         exchanges *= EXCHANGES_OF_A_SUM
-    there = len(experiment.members)
+    there, samples = len(experiment.members), counted(spec.samples, spec.unit)
     return (
-        f"{spec.method} on {counted(spec.samples, unit)} of {size_in_words(spec.image_shape)}; "
+        f"{spec.method} on {samples} of {size_in_words(spec.image_shape)}; "
         f"{counted(there, 'client')}; {counted(algorithm.rounds, 'round')} with about "
         f"{counted(exchanges, 'exchange')}: "
         f"{minutes(exchanges * seconds)} min on their way alone, {seconds:.1f} s each as a greeting"
@@ -207,7 +206,7 @@ def _print_summary(summary: Summary) -> None:
     told, skipped = summary["counted_clients"], summary["skipped"]
     scores = terminal.score_rows(summary) if told else {}
     rows = {
-        "images": f"{summary['samples']:,}, with {summary['connected']} clients"
+        f"{summary['unit']}s": f"{summary['samples']:,}, with {summary['connected']} clients"
         + (f"; {counted(skipped, 'file')} left out" if skipped else ""),
         "leaves a client": ", ".join(summary["kinds"]),
         **scores,

@@ -126,12 +126,14 @@ class Shown(Generic[M, E]):
             lines.append(chosen_by_default(flags, given.layers, opening.config, found))
             lines += self.notes(opening.config)
         lines += in_words(experiment.data)
-        kind = values_of(opening.config)["partition.kind"]
-        if experiment.data.owners is not None and kind not in BY_FOLDER:
+        values = values_of(opening.config)
+        if experiment.data.owners is not None and values["partition.kind"] not in BY_FOLDER:
             lines.append(f"clients of {opening.config.dataset} are not used: see --partition")
         for line in filter(None, lines):
             console.print(line)
-        resumption = terminal.resume_command(pipeline.command, folder.path)
+        resumption = terminal.resume_command(
+            pipeline.command, folder.path, values.get("data.encoder")
+        )
         with (
             terminal.printed_profile() if profile else nullcontext(),
             terminal.resumable(resumption, checkpoint=folder.checkpoint) as should_stop,

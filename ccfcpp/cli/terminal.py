@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
+from ccfcpp.core.encoders import EncoderName
 from ccfcpp.core.errors import StoppedError, UsageError
 from ccfcpp.core.pace import followed, watch_embedding
 from ccfcpp.core.units import bytes_in_words, time_in_words, traffic_titles
@@ -192,9 +193,11 @@ def run_to_end(
         return experiment.run(folder, progress, should_stop)
 
 
-def resume_command(command: str, path: Path) -> str:
-    """What the user types to go on."""
-    return f"ccfcpp {command} --out {shlex.quote(str(path))} --resume"
+def resume_command(command: str, path: Path, encoder: object = None) -> str:
+    """What the user types to go on; programs are named again."""
+    line = f"ccfcpp {command} --out {shlex.quote(str(path))} --resume"
+    program = isinstance(encoder, str) and EncoderName.parse(encoder).is_program
+    return f"{line} --encoder {shlex.quote(str(encoder))}" if program else line
 
 
 def report_command(path: Path) -> str:

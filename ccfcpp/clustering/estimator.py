@@ -29,6 +29,7 @@ from ccfcpp.clustering.setup import AnyData, check_encoder
 from ccfcpp.clustering.typical import saved, split
 from ccfcpp.clustering.vectors.prepared import made
 from ccfcpp.core.config_layers import dump_yaml, merge
+from ccfcpp.core.encoders import refuse_program
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.files import save_tensors, write_whole
 from ccfcpp.data.npz import from_arrays
@@ -267,23 +268,31 @@ class FederatedClustering(
         save_tensors(paths.path / _FITTED, fitted, {_HEADER: told})
 
     @classmethod
-    def load(cls, path: str | Path) -> Self:
+    def load(cls, path: str | Path, encoder: str | None = None) -> Self:
         """Load what ``save`` has saved.
 
+        Args:
+            path: The folder.
+            encoder: Where this machine has the encoder; None where that is as in ``fit``.
+
         Raises:
-            UsageError: There is no such model, or it cannot be read.
+            UsageError: There is no such model, it cannot be read, or its encoder is a program,
+                which must be named here.
         """
         place = Path(path)
         try:
             with safe_open(place / _FITTED, framework="pt") as file:
                 told = json.loads(file.metadata()[_HEADER])
                 labels, centres = (file.get_tensor(name) for name in ("labels", "centres"))
-            estimator = cls(**told["parameters"])
-            estimator.n_iter_ = int(told["n_iter"])
+            parameters, iterations = dict(told["parameters"]), int(told["n_iter"])
+            known = parameters.get("encoder")
+            estimator = cls(**parameters | {"encoder": encoder or known})
+            estimator.n_iter_ = iterations
         except (SafetensorError, OSError, TypeError, LookupError, ValueError) as error:
             raise UsageError(
                 f"{place} holds no saved FederatedClustering ({error}): give a folder of save()"
             ) from error
+        refuse_program(estimator.encoder, [encoder])
         model = load_model(place, estimator.device)
         estimator._problem = model.problem
         estimator._tensors = saved(pack(model.delivery), model.typical)

@@ -6,25 +6,22 @@ images move a few times (``kmeans.start`` says why a codebook). Each image is th
 centroids of both halves, and the two clusterings are compared.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from ccfcpp.clustering.kmeans.blocks import assigned, blocks
-from ccfcpp.clustering.kmeans.centroids import ClusterSums, check_sums, cluster_sums
+from ccfcpp.clustering.kmeans.centroids import ClusterSums, check_sums
 from ccfcpp.clustering.kmeans.start import codebook_kmeans
 from ccfcpp.core.metrics import prediction_strength
 from ccfcpp.core.randomness import Randomness
-from ccfcpp.engine.algorithm import Crew
-from ccfcpp.engine.client import Client, Member
-from ccfcpp.engine.exchange import Exchange, Figures, ServerWork, SummedWork, Task
+from ccfcpp.engine.client import Member
+from ccfcpp.engine.exchange import Exchange, Figures, ServerWork
 from ccfcpp.engine.parts import Form, form_of
 from ccfcpp.engine.payload import added_up, pack
-
-Message = TypeVar("Message")
 
 MOVES = 3
 """Exchanges in which cells move."""
@@ -57,35 +54,6 @@ def own_and_other(points: Tensor, half: Tensor, centres: Tensor) -> tuple[Tensor
     found = torch.cat([torch.stack([assigned(p, own) for own in centres]) for p in parts], dim=1)
     both = found.gather(0, torch.stack([half, 1 - half]))
     return both[0], both[1]
-
-
-@dataclass(frozen=True)
-class SumHalves(SummedWork[Message, ClusterSums]):
-    """Clients sum up what is known of the images of either half, by cell or cluster.
-
-    Attributes:
-        exchange: In which the sums are sent.
-        members: From what came down, a client and the half of each image to points, the group of
-            each, and the number of groups, as for ``SumMembers``.
-        crew: What bounds an image's part, and the fewest images over which a sum is sent.
-    """
-
-    exchange: Exchange[Message, ClusterSums]
-    members: Callable[[Message, Client, Tensor], tuple[Tensor, Tensor, int]]
-    crew: Crew
-
-    def local_sum(
-        self, task: Task, message: Message, clients: Sequence[Client], randomness: Randomness
-    ) -> ClusterSums:
-        """Split each client's images, alike in each exchange of a round, and add up."""
-
-        def told(client: Client) -> ClusterSums:
-            generator = randomness.of_client(client.id).generator("halves")
-            half = torch.randperm(len(client), generator=generator) % 2
-            own = self.members(message, client, half.to(client.images.device))
-            return cluster_sums(*own, self.exchange, self.crew.bounding, self.crew.least)
-
-        return added_up(map(told, clients))
 
 
 @dataclass(frozen=True)

@@ -22,13 +22,11 @@ from ccfcpp.clustering.halves import (
     MOVES,
     CompareHalves,
     MoveHalves,
-    SumHalves,
     first_cells,
     own_and_other,
 )
 from ccfcpp.clustering.judged import MEASURES
 from ccfcpp.clustering.kmeans.centroids import PARTS, ClusterSums, cluster_sums
-from ccfcpp.clustering.kmeans.lloyd import SumMembers
 from ccfcpp.clustering.typical import MOST_DIMENSIONS, Typical
 from ccfcpp.core.metrics import davies_bouldin, simplified_silhouettes
 from ccfcpp.core.randomness import Randomness
@@ -154,11 +152,12 @@ class Judging(Epilogue):
 
     def client_works(self, crew: Crew) -> Mapping[str, AnyClientWork]:
         """The sums that clients send."""
-        members = SumMembers(self.of_members, self._points, crew)
-        spreads = SumSpreads(self.of_spreads, self.spreads, crew)
-        cells = SumHalves(self.of_cells, self._cells, crew)
-        halves = SumHalves(self.of_halves, self._halves, crew)
-        return ClientSide.of(members, spreads, cells, halves).works
+        return ClientSide.of(
+            Telling(self.of_members, self._members, crew),
+            Telling(self.of_spreads, self._spreads, crew),
+            Telling(self.of_cells, self._cells, crew),
+            Telling(self.of_halves, self._halves, crew),
+        ).works
 
     def describe(self, known: Judged | None) -> dict[str, object]:
         """The measures, which are None where fewer than two clusters have images, and sizes."""
@@ -175,33 +174,49 @@ class Judging(Epilogue):
             "stability": known.stability,
         }
 
-    def _points(self, message: Any, client: Client) -> tuple[Tensor, Tensor, int]:
-        points = points_of(self.algorithm, message, client)
+    def _points(self, model: Any, client: Client) -> Tensor:
+        points = points_of(self.algorithm, model, client)
         assert points is not None
-        return points, self.algorithm.assign_delivered(message, client), self.clusters
+        return points
 
-    def _cells(self, message: Any, client: Client, half: Tensor) -> tuple[Tensor, Tensor, int]:
-        """Points, and the cell of each among those of its half."""
-        points, own, _ = self._by_halves(message, client, half)
-        return points, own, 2 * message.halves.shape[1]
+    def _members(self, message: Any, client: Client, crew: Crew, own: Randomness) -> ClusterSums:
+        """Points, summed by their cluster."""
+        clusters = self.algorithm.assign_delivered(message, client)
+        points = self._points(message, client)
+        return cluster_sums(
+            points, clusters, self.clusters, self.of_members, crew.bounding, crew.least
+        )
 
-    def _halves(self, message: Any, client: Client, half: Tensor) -> tuple[Tensor, Tensor, int]:
-        """How images are assigned by the other half, ones of shape (samples, k), and by theirs."""
-        _, own, other = self._by_halves(message, client, half)
-        k = message.halves.shape[1]
-        return F.one_hot(other, k), own, 2 * k
+    def _cells(self, message: Any, client: Client, crew: Crew, own: Randomness) -> ClusterSums:
+        """Points, summed by their cell among those of their half."""
+        points, cells, _ = self._by_halves(message, client, own)
+        count = message.halves.shape[:2].numel()
+        return cluster_sums(points, cells, count, self.of_cells, crew.bounding, crew.least)
+
+    def _halves(self, message: Any, client: Client, crew: Crew, own: Randomness) -> ClusterSums:
+        """How images are assigned by the other half, summed by how they are by theirs."""
+        _, clusters, other = self._by_halves(message, client, own)
+        both, k, _ = message.halves.shape
+        by_other = F.one_hot(other, k)
+        return cluster_sums(by_other, clusters, both * k, self.of_halves, crew.bounding, crew.least)
 
     def _by_halves(
-        self, message: Any, client: Client, half: Tensor
+        self, message: Any, client: Client, own: Randomness
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Points, the number of the nearest centre of their own half, and that of the other's."""
-        points, _, _ = self._points(message.model, client)
-        own, other = own_and_other(points.double(), half, message.halves.to(points.device))
-        return points, half * message.halves.shape[1] + own, other
+        """Points, the number of the nearest centre of their own half, and that of the other's.
 
-    def spreads(self, message: Any, client: Client, least: int) -> Spreads:
-        """What a client's points are to the means of their clusters; too small clusters add 0."""
-        points, clusters, k = self._points(message.model, client)
+        A client's images are split alike in each exchange of a round.
+        """
+        points = self._points(message.model, client)
+        half = torch.randperm(len(client), generator=own.generator("halves")) % 2
+        half, centres = half.to(points.device), message.halves.to(points.device)
+        nearest, other = own_and_other(points.double(), half, centres)
+        return points, half * centres.shape[1] + nearest, other
+
+    def _spreads(self, message: Any, client: Client, crew: Crew, own: Randomness) -> Spreads:
+        """What points are to the means of their clusters; too small clusters add 0."""
+        points, k, least = self._points(message.model, client), self.clusters, crew.least
+        clusters = self.algorithm.assign_delivered(message.model, client)
         means = _means(message.members).to(points.device)
         sizes = message.members.counts.to(points.device)
         told = clusters.bincount(minlength=k)[clusters] >= least
@@ -209,36 +224,38 @@ class Judging(Epilogue):
         scatter = Spreads.none(k, points.shape[1]).scatter.to(points.device)
         found = []
         for part in torch.split(torch.arange(len(points)).to(points.device), _POINTS_AT_A_TIME):
-            own, there = clusters[part], points[part].double()
+            at, there = clusters[part], points[part].double()
             apart = torch.cdist(there, means, compute_mode="donot_use_mm_for_euclid_dist")
-            near = apart.gather(1, own[:, None])[:, 0]
-            found.append(torch.stack([near, simplified_silhouettes(apart, own, sizes)], dim=1))
+            near = apart.gather(1, at[:, None])[:, 0]
+            found.append(torch.stack([near, simplified_silhouettes(apart, at, sizes)], dim=1))
             if len(scatter):
-                offsets = (there - means[own])[told[part]]
+                offsets = (there - means[at])[told[part]]
                 scatter += offsets.T @ offsets
         total = cluster_sums(torch.cat(found), clusters, k, self.of_spreads, None, least)
         return Spreads(total.sums, total.counts, scatter, told.sum().double())
 
 
 @dataclass(frozen=True)
-class SumSpreads(SummedWork[Any, Spreads]):
-    """Clients sum up what their points are to the means of the clusters.
+class Telling(SummedWork[Any, ClusterSums]):
+    """Clients sum up what the server asks.
 
     Attributes:
         exchange: In which the sums are sent.
-        spreads: From what came down, a client, and the fewest images over which it sends a sum.
-        crew: Says how many these are.
+        told: From what came down, a client, the crew and the client's randomness to its sums.
+        crew: What bounds an image's part, and the fewest images over which a sum is sent.
     """
 
-    exchange: Exchange[Any, Spreads]
-    spreads: Callable[[Any, Client, int], Spreads]
+    exchange: Exchange[Any, Any]
+    told: Callable[[Any, Client, Crew, Randomness], ClusterSums]
     crew: Crew
 
     def local_sum(
         self, task: Task, message: Any, clients: Sequence[Client], randomness: Randomness
-    ) -> Spreads:
+    ) -> ClusterSums:
         """Sum up over the clients."""
-        return added_up(self.spreads(message, each, self.crew.least) for each in clients)
+        return added_up(
+            self.told(message, each, self.crew, randomness.of_client(each.id)) for each in clients
+        )
 
 
 def typical_of(told: Judged | None) -> Typical | None:

@@ -13,7 +13,7 @@ from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.experiment import ClusteringExperiment
 from ccfcpp.clustering.kmeans.server import nearest
 from ccfcpp.clustering.methods import METHODS
-from ccfcpp.clustering.setup import left_out
+from ccfcpp.clustering.setup import has_vectors, left_out
 from ccfcpp.core.config_layers import read_yaml
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.randomness import SERVER, Randomness
@@ -44,12 +44,13 @@ def leakage(path: Path) -> Leakage:
     """
     folder = RunFolder(path)
     _refuse_other(folder)
-    experiment = ClusteringExperiment(folder.saved_config(ClusterConfig))
-    if experiment.problem.has_vectors:
+    config = folder.saved_config(ClusterConfig)
+    if has_vectors(config):  # nothing is loaded before
         raise UsageError(
             f"the attacks move images by a pixel, and the run in {folder.path} is of vectors: give "
             "a run of images"
         )
+    experiment = ClusteringExperiment(config)
     kind = experiment.algorithm.state_type
     state = load_checkpoint(folder.checkpoint, kind, experiment.device).state
     found: Leakage = {

@@ -104,7 +104,7 @@ def encoded(
     Raises:
         UsageError: It cannot be loaded or is another one than the run's, or does not take the data.
     """
-    from ccfcpp.data.encoded import Columns, read_encoded
+    from ccfcpp.data.encoded import read_encoded
     from ccfcpp.data.encoders.loading import load_encoder
 
     loaded = load_encoder(encoder, device)
@@ -121,9 +121,9 @@ def encoded(
         data_root=Path(data.root) if data.root else None,
         folders_are_clients=by_folder,
         how=Options(window=data.window, max_pixels=data.max_pixels, skip=data.skip),
-        columns=Columns(
-            vectors.text_column, vectors.label_column, vectors.client_column if by_folder else None
-        ),
+        text=vectors.text_column,
+        label=vectors.label_column,
+        client=vectors.client_column if by_folder else None,
         flat=flat,
     )
 

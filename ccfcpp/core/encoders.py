@@ -1,6 +1,7 @@
 """Names of pre-trained encoders, as a user types them; nothing is loaded here."""
 
 import difflib
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Literal
@@ -59,6 +60,12 @@ class EncoderName:
         raise UsageError(f"encoder {text!r} is refused: {hint} should be {FORMS}")
 
     @property
+    def by_path(self) -> bool:
+        """Whether it names a file or a folder that must be there."""
+        is_file = bool(self.file) or self.family in ("onnx", "torchscript")
+        return is_file or self.name.startswith((".", "/", "~"))
+
+    @property
     def takes(self) -> Literal["images", "texts"]:
         """What it turns into vectors."""
         return "texts" if self.family == "sentence-transformers" else "images"
@@ -71,8 +78,26 @@ class EncoderName:
         last = PurePath(self.name).name
         return f"{self.family}:{last}" if self.family == "sentence-transformers" else last
 
+    @property
+    def is_program(self) -> bool:
+        """Whether it may do as it likes once it is loaded."""
+        return self.family == "torchscript"
+
     def may_be(self, other: "EncoderName") -> bool:
         """Whether two names may stand for one encoder; equal content is known by its hash alone."""
         both = (self.family, self.name), (other.family, other.name)
         named = all(family in ("torchvision", "timm") for family, _ in both)
         return both[0] == both[1] if named else self.takes == other.takes
+
+
+def refuse_program(saved: object, named: Collection[object]) -> None:
+    """Refuse an encoder that a run's folder names and its user does not, where it is a program.
+
+    Raises:
+        UsageError: It is one.
+    """
+    if isinstance(saved, str) and saved not in named and EncoderName.parse(saved).is_program:
+        raise UsageError(
+            f"the run's encoder is the program {saved}: give it by --encoder (encoder= in "
+            "Python), if you trust it"
+        )

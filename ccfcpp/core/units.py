@@ -1,6 +1,6 @@
 """Readable forms of counts, sizes and names."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 _MOST_NAMED = 20
 
@@ -32,6 +32,11 @@ def named(names: Sequence[str]) -> str:
     if len(names) > _MOST_NAMED:
         first, last = [*first, last], f"{len(names) - _MOST_NAMED} more"
     return f"{', '.join(first)} and {last}" if first else last
+
+
+def counts_in_words(counts: Mapping[str, int]) -> str:
+    """List names with how often each is there."""
+    return named([f"{shown(name)} ({count})" for name, count in counts.items()]) if counts else ""
 
 
 def shown(name: str) -> str:

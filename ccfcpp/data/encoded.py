@@ -3,7 +3,7 @@
 import hashlib
 import textwrap
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,15 +29,6 @@ _NAME_LETTERS = 100
 """Of a text as the name of its vector."""
 
 
-@dataclass(frozen=True)
-class Columns:
-    """Names of a table's columns: of texts, of classes and of clients."""
-
-    text: str = "text"
-    label: str | None = None
-    client: str | None = None
-
-
 def read_encoded(
     source: str,
     encoder: Encoder,
@@ -45,7 +36,9 @@ def read_encoded(
     data_root: Path | None = None,
     folders_are_clients: bool = False,
     how: Options = Options(),  # noqa: B008 - it cannot change
-    columns: Columns = Columns(),
+    text: str = "text",
+    label: str | None = None,
+    client: str | None = None,
     flat: bool = False,
 ) -> VectorData:
     """Read photos, or texts, and make vectors of them.
@@ -56,7 +49,9 @@ def read_encoded(
         data_root: Where named data sets lie.
         folders_are_clients: Whether each top-level folder is a client.
         how: How files are read; sizes do not count, since the encoder takes any.
-        columns: Of a table of texts.
+        text: Of a table its column of texts.
+        label: Of a table its column of classes.
+        client: Of a table its column that says which client holds a row.
         flat: Whether folders tell nothing, and files lie at any depth.
 
     Returns:
@@ -67,7 +62,7 @@ def read_encoded(
     """
     path = Path(source).expanduser()
     if encoder.name.takes == "texts":
-        data = _of_texts(path, encoder, columns)
+        data = _of_texts(path, encoder, text, label, client)
     elif source not in DATASETS and kind_of(source) == "vectors":
         raise UsageError(
             f"{source} holds vectors, and encoder {encoder.name.called} takes images: leave the "
@@ -133,8 +128,10 @@ def _in_memory(source: str, path: Path, data_root: Path | None) -> ImageData:
     return read_npz(path)
 
 
-def _of_texts(path: Path, encoder: Encoder, columns: Columns) -> VectorData:
-    found = read_texts(path, columns.text, columns.label, columns.client)
+def _of_texts(
+    path: Path, encoder: Encoder, text: str, label: str | None, client: str | None
+) -> VectorData:
+    found = read_texts(path, text, label, client)
     vectors = embed_texts(found.texts, encoder)
     data = vectors_from(
         path.stem, np.asarray(vectors), str(path), labels=found.labels, clients=found.clients

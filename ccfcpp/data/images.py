@@ -83,6 +83,16 @@ class Samples(ABC):
         """How many files could not be read, or were no images; None where there were no files."""
         return None if self.reading is None else len(self.reading.skipped)
 
+    @property
+    def class_sizes(self) -> dict[str, int]:
+        """Number of samples of each class."""
+        return _counted(self.labels, self.classes)
+
+    @property
+    def client_sizes(self) -> dict[str, int]:
+        """Number of samples of each client."""
+        return _counted(self.owners, self.owner_names)
+
     def selected(self, chosen: Tensor) -> Self:
         """Select samples by an index or a mask, with the same classes and clients."""
         called = self.called
@@ -91,6 +101,12 @@ class Samples(ABC):
         part: Any = replace(this, names=()).each(lambda tensor: tensor[chosen])
         kept: Self = replace(part, names=tuple(called[i] for i in index))
         return kept
+
+
+def _counted(indices: Tensor | None, names: Sequence[str]) -> dict[str, int]:
+    if indices is None:
+        return {}
+    return dict(zip(names, indices.bincount(minlength=len(names)).tolist(), strict=True))
 
 
 def rows(values: Tensor, index: Tensor) -> Tensor:

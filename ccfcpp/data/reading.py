@@ -278,7 +278,7 @@ def check_share(files: Sequence[FileFacts], share: float, where: Path | str) -> 
         rule = "none is left"
     raise UsageError(
         f"{len(failed)} of the {len(images)} images in {where} cannot be read, and {rule}: mend "
-        f"them, or give a larger share to skip, such as 5%. They are {_listed(failed)}"
+        f"them, or allow a larger share, such as --skip 5%. They are {_listed(failed)}"
     )
 
 

@@ -15,7 +15,8 @@ from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.experiment import ClusteringExperiment
 from ccfcpp.clustering.methods import METHODS
 from ccfcpp.core.config import MethodConfig, RunConfig
-from ccfcpp.core.config_layers import merge, read_yaml, validate
+from ccfcpp.core.config_layers import merge, read_yaml, validate, values_of
+from ccfcpp.core.encoders import refuse_program
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.metrics import covariance
 from ccfcpp.deployment.link.packet import Link
@@ -177,11 +178,11 @@ class Run(_Known):
         return numbers.embed(self.points, self.seen.by_angle)
 
 
-def examine(path: Path, data_root: str | None = None) -> Run:
+def examine(path: Path, data_root: str | None = None, encoder: str | None = None) -> Run:
     """Open the folder of a run without changing it.
 
     Its data sets are in ``data_root``, where this is neither the run's folder of them nor
-    ``$CCFCPP_DATA``.
+    ``$CCFCPP_DATA``. ``encoder`` is the name of the run's encoder on this machine.
 
     Raises:
         UsageError: It is not the folder of a run, or the run's images cannot be loaded.
@@ -189,7 +190,7 @@ def examine(path: Path, data_root: str | None = None) -> Run:
     folder = RunFolder(path)
     config = _config(folder)
     far = folder.deployment.exists()
-    known = _told(folder, config) if far else _opened(folder, config, data_root)
+    known = _told(folder, config) if far else _opened(folder, config, data_root, encoder)
     summary = folder.read_summary() if folder.summary.is_file() else None
     # Another machine may have made the run: the recorded setting counts, and so does the number of
     # clients trained side by side, which is known only where they were trained.
@@ -213,8 +214,11 @@ def examine(path: Path, data_root: str | None = None) -> Run:
     )
 
 
-def _opened(folder: RunFolder, config: MethodConfig, data_root: str | None) -> _Known:
-    experiment = _experiment(_here(config, data_root, _recorded_root(folder)))
+def _opened(
+    folder: RunFolder, config: MethodConfig, data_root: str | None, encoder: str | None
+) -> _Known:
+    refuse_program(values_of(config).get("data.encoder"), [encoder])
+    experiment = _experiment(_here(config, data_root, _recorded_root(folder), encoder))
     names = {client.id: client.name for client in experiment.clients}
     return _Known(
         experiment=experiment,
@@ -311,7 +315,9 @@ def _as_recorded(snapshot: Snapshot | None, folder: RunFolder) -> Snapshot | Non
     return replace(snapshot, found=recorded[: len(snapshot.images)])
 
 
-def _here(config: MethodConfig, data_root: str | None, recorded: str | None) -> MethodConfig:
+def _here(
+    config: MethodConfig, data_root: str | None, recorded: str | None, encoder: str | None = None
+) -> MethodConfig:
     """Adapt a configuration to this machine, which may lack a GPU or keep its data elsewhere.
 
     The folder of the data sets is the one that the user names, or that of the configuration, or the
@@ -322,6 +328,8 @@ def _here(config: MethodConfig, data_root: str | None, recorded: str | None) -> 
         changes["compute"] = {"precision": "float32"}
     values = config.model_dump(mode="json")
     changes["data"] = {"root": data_root or values["data"]["root"] or recorded}
+    if encoder and values["data"].get("encoder"):
+        changes["data"]["encoder"] = encoder
     return validate(type(config), merge(values, changes))
 
 

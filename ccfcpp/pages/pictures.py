@@ -14,8 +14,7 @@ from ccfcpp.pages.classes import cluster_order
 from ccfcpp.pages.drawing import WIDTH, Drawn, plate, short
 from ccfcpp.pages.examination import Run
 from ccfcpp.pages.numbers import CannotDrawError, extremes
-from ccfcpp.runs.experiment import Snapshot
-from ccfcpp.runs.sheets import sheet, shrunk
+from ccfcpp.runs.sheets import sheet, small_ones
 
 _EACH, _MOST_CLUSTERS = 8, 40
 _INCHES_A_LETTER, _INCHES_A_LINE, _LETTERS = 0.088, 0.15, 80
@@ -64,7 +63,10 @@ def _drawn(run: Run, name: str) -> Drawn:
         for cluster, index in shown.items()
         if names
     }
-    small = _small(run.seen, shown)
+    seen, numbers = run.seen, torch.cat(list(shown.values())).tolist()
+    # Images in memory are called by their numbers.
+    called = seen.names or tuple(map(str, range(len(seen.images))))
+    small = small_ones(numbers, seen.images, called, seen.pictures, _LARGEST)
     figure = _figure(run, shown, small) if small else _named(run, shown)
     return Drawn(name, title, caption, figure, rows, listed)
 
@@ -119,25 +121,6 @@ def _picture(images: dict[int, Tensor], shown: dict[int, Tensor]) -> NDArray[np.
     empty = [blank if number is None else torch.zeros_like(blank) for number in there]
     opaque = 255 - sheet(torch.stack(empty), _EACH)[..., :1]
     return torch.cat([sheet(torch.stack(cells), _EACH), opaque], dim=2).numpy()
-
-
-def _small(seen: Snapshot, shown: dict[int, Tensor]) -> dict[int, Tensor]:
-    """Return the images that are shown, in the size of a figure, by number; none of vectors."""
-    index = torch.cat(list(shown.values()))
-    if seen.images.ndim == 4:
-        return dict(zip(index.tolist(), shrunk(seen.images[index], _LARGEST), strict=True))
-    if seen.pictures is None:
-        return {}
-    # Images in memory are called by their numbers.
-    called = {
-        number: seen.names[number] if seen.names else str(number) for number in index.tolist()
-    }
-    found = seen.pictures([*called.values()])
-    return {
-        number: shrunk(found[name][None], _LARGEST)[0]
-        for number, name in called.items()
-        if name in found
-    }
 
 
 def _row_name(run: Run, cluster: int) -> str:

@@ -146,6 +146,12 @@ def _order(given: Given, axes: Grid, seeds: int, say: Callable[[str], None]) -> 
     named = config.dataset in DATASETS and config.data.encoder is None
     data_kind = "images" if named else config.data_kind or "images"
     grid["method"] = _that_take(data_kind, config.dataset, [*map(str, grid["method"])], say)
+    if (encoder := config.data.encoder) is not None and config.data.encoder_hash is None:
+        from ccfcpp.data.encoders.loading import load_encoder
+        from ccfcpp.runs.environment import choose_device
+
+        # Runs that follow, today or after --resume, refuse another one.
+        values["data.encoder_hash"] = load_encoder(encoder, choose_device(config.device)).hash
     kind = config.partition.kind
     if kind == "skew":
         grid = {"method": grid.pop("method"), "partition.p": ALL_SKEWS, **grid}

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 Say = Callable[[str], None]
 
 
-def report(*runs: str | Path, out: str | Path | None = None) -> Path:
+def report(*runs: str | Path, out: str | Path | None = None, encoder: str | None = None) -> Path:
     """Show a run, several side by side, or studies joined in one, on one HTML page.
 
     The state of a client of a federation is shown as a page for its owner.
@@ -26,6 +26,7 @@ def report(*runs: str | Path, out: str | Path | None = None) -> Path:
         runs: Folders of runs, or of studies, or the folder of one client's state.
         out: New folder of the report; that of the run or study where it is None, or a new one under
             ``reports/`` for several.
+        encoder: Where this machine has the runs' encoder; one that is a program must be named.
 
     Returns:
         The page, ``report.html``, with its figures beside it.
@@ -34,13 +35,14 @@ def report(*runs: str | Path, out: str | Path | None = None) -> Path:
         UsageError: A folder is neither, or the new folder holds something.
     """
     place = None if out is None else Path(out)
-    return write_report(list(map(Path, runs)), place)[0]
+    return write_report(list(map(Path, runs)), place, encoder=encoder)[0]
 
 
 def write_report(
     runs: Sequence[Path],
     out: Path | None = None,
     data_root: str | None = None,
+    encoder: str | None = None,
     say: Say = lambda line: None,
 ) -> tuple[Path, Contents]:
     """Write a report, and return its page and its figures.
@@ -49,6 +51,7 @@ def write_report(
         runs: Folders of runs, or of studies.
         out: New folder of the report; None as in ``report``.
         data_root: Folder of the data sets, where it is another than when the runs were made.
+        encoder: What made the vectors of the runs, where this machine has it; None: as they say.
         say: Called with what is going on.
 
     Raises:
@@ -69,11 +72,13 @@ def write_report(
     elif all(map(is_study, runs)):
         drawn = _write_studies(runs, folder)
     else:
-        drawn = _write_runs(runs, folder, data_root, say)
+        drawn = _write_runs(runs, folder, data_root, encoder, say)
     return folder / "report.html", drawn
 
 
-def _write_runs(runs: Sequence[Path], folder: Path, data_root: str | None, say: Say) -> Contents:
+def _write_runs(
+    runs: Sequence[Path], folder: Path, data_root: str | None, encoder: str | None, say: Say
+) -> Contents:
     from ccfcpp.pages.contents import contents
     from ccfcpp.pages.examination import examine
     from ccfcpp.pages.page import page
@@ -83,7 +88,7 @@ def _write_runs(runs: Sequence[Path], folder: Path, data_root: str | None, say: 
     for run in runs:
         _refuse_unbegun(run)
         say(f"reading {run} …")
-        examined.append(examine(run, data_root))
+        examined.append(examine(run, data_root, encoder))
     say("drawing …")
     shown = labelled(examined)
     drawn = contents(shown)

@@ -15,6 +15,7 @@ from ccfcpp.core.config_layers import (
     validate,
     values_of,
 )
+from ccfcpp.core.encoders import refuse_program
 from ccfcpp.core.errors import UsageError
 from ccfcpp.runs.given import Given, as_number, refuse_idle, without_grids
 from ccfcpp.runs.grids import Grid, Order, Planned, grids_of
@@ -48,6 +49,9 @@ def reopened(
     changes = dict(flatten(functools.reduce(merge, without_grids(given.layers), {})))
     machine = _tree({key: changes.pop(key) for key in MAY_CHANGE & changes.keys()})
     study = Study.reopen(path, kind, machine)
+    named = [changes.get("data.encoder"), *axes.get("data.encoder", ())]
+    for run in study.runs:
+        refuse_program(values_of(run.config).get("data.encoder"), named)
     order = study.order or Order()
     known = {key for grid in order.grids for key in grid}
     added: dict[str, list[object]] = {key: list(values) for key, values in axes.items()}

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from ccfcpp.core.config import MethodConfig, Tree
 from ccfcpp.core.config_layers import resolve, stack, validate, values_of
+from ccfcpp.core.encoders import refuse_program
 from ccfcpp.core.errors import UsageError
 from ccfcpp.runs.given import Given, refuse_idle
 from ccfcpp.runs.paths import RunPaths, new_path, required_out
@@ -130,6 +131,9 @@ class Pipeline(Generic[M, E]):
         if not deployed:
             paths.refuse_deployed()
         saved = paths.saved_config(self.kind)
+        if not deployed:
+            named = [layer.get("data", {}).get("encoder") for layer in given.layers]
+            refuse_program(values_of(saved).get("data.encoder"), named)
         if given.rounds is not None:
             given = given.under(*self._rounds(given, saved))
         layers = (saved.model_dump(mode="json"), *given.layers)

@@ -1,11 +1,14 @@
 """Sheets of small images."""
 
 import io
+from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor
+
+from ccfcpp.data.vectors import Pictures
 
 _GAP = 2
 _LEAST_WIDTH = 56
@@ -45,6 +48,32 @@ def shrunk(images: Tensor, largest: int) -> Tensor:
         return images
     size = [max(1, round(scale * side)) for side in images.shape[-2:]]
     return F.interpolate(images, size=size, mode="bilinear", antialias=True)
+
+
+def small_ones(
+    index: Sequence[int],
+    values: Tensor,
+    names: Sequence[str],
+    pictures: Pictures | None,
+    largest: int,
+) -> dict[int, Tensor]:
+    """Return small images of some samples by number; of vectors those that can be shown.
+
+    Args:
+        index: Numbers of the samples.
+        values: Images, uint8 of shape (samples, channels, height, width), or vectors.
+        names: What all samples are called.
+        pictures: Of vectors of photos, what shows some of these by their names.
+        largest: Most pixels a side.
+    """
+    if values.ndim == 4:
+        return dict(zip(index, shrunk(values[list(index)].cpu(), largest), strict=True))
+    found = pictures([names[number] for number in index]) if pictures else {}
+    return {
+        number: shrunk(found[names[number]][None], largest)[0]
+        for number in index
+        if names[number] in found
+    }
 
 
 def as_png(picture: Tensor) -> bytes:

@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 import torch
 
+from ccfcpp import FederatedClustering
+from ccfcpp.core.errors import UsageError
 from tests.support.command import ccfcpp, succeeded
 from tests.support.encoders import Small, save_program, write_photos
 
@@ -38,10 +40,16 @@ def test_a_run_on_photos_remembers_its_encoder(here: Path) -> None:
     assert summary["nmi"] == 1
     assert "vectors are those of small.pt, content hash" in shown.stderr
     # A program runs only where its user names it.
-    unnamed = ccfcpp("predict", "run", "photos", "--out", "new.csv")
-    assert "is the program small.pt: give it by --encoder, if you trust it" in (
-        " ".join(unnamed.stderr.split())
-    )
+    for command in (
+        ("predict", "run", "photos", "--out", "new.csv"),
+        ("report", "run"),
+        ("cluster", "--out", "run", "--resume"),
+    ):
+        unnamed = ccfcpp(*command)
+        assert unnamed.code == 2
+        assert "is the program small.pt: give it by --encoder" in " ".join(unnamed.stderr.split())
+    succeeded("report", "run", "--encoder", "small.pt")
+    succeeded("cluster", "--out", "run", "--resume", "--encoder", "small.pt")
     succeeded("predict", "run", "photos", "--out", "new.csv", "--encoder", "small.pt")
     with (here / "new.csv").open() as file, (here / "run" / "clusters.csv").open() as known:
         found, wanted = ({row["file"]: row["cluster"] for row in csv.DictReader(f)}
@@ -93,11 +101,34 @@ def test_embedded_files_are_a_data_set(here: Path) -> None:
     assert "hold vectors of several encoders" in mixed.stderr
 
 
+def test_no_client_of_a_table_names_a_file_elsewhere(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from ccfcpp.data.encoders import loading
+    from tests.data.test_encoders import TEXTS
+
+    monkeypatch.setattr(loading, "load_encoder", lambda name, device: TEXTS)
+    (here / "texts.csv").write_text("text,who\none,../../a\ntwo,b\n")
+    given = ("embed", "texts.csv", "--encoder", "sentence-transformers:none", "--out", "each")
+    refused = ccfcpp(*given, "--partition", "folders", "--client-column", "who")
+    assert refused.code == 2
+    assert "client '../../a' cannot be a file's name" in " ".join(refused.stderr.split())
+    assert not (here / "each").exists()
+
+
 def test_compare_takes_systems_of_vectors(here: Path) -> None:
     given = ("--dataset", "photos", "--encoder", "small.pt", "--partition", "folders")
     shown = succeeded("compare", *given, "--methods", "k-fed,ccfc++,fed-km", "--out", "all")
     assert "left out, since they take no vectors: ccfc++" in shown.stderr
     assert "Fed-KM" in shown.stdout
+    # Each run remembers the encoder's content, and a file that has changed is refused.
+    save_program(Other(), here / "small.pt")
+    next((here / "all").rglob("*k-fed*/**/summary.json")).unlink()
+    unnamed = ccfcpp("compare", "--out", "all", "--resume")
+    assert "is the program small.pt: give it by --encoder" in " ".join(unnamed.stderr.split())
+    changed = ccfcpp("compare", "--out", "all", "--resume", "--encoder", "small.pt")
+    assert changed.code
+    assert "the encoder has the content hash" in " ".join(changed.stderr.split())
 
 
 def test_named_data_sets_are_embedded(here: Path) -> None:
@@ -135,3 +166,13 @@ def test_a_text_column_needs_an_encoder(here: Path) -> None:
     np.save("x.npy", np.random.default_rng(0).normal(size=(9, 2)))
     shown = ccfcpp("cluster", "--dataset", "x.npy", "--clusters", "3", "--text-column", "what")
     assert "--text-column what has no effect" in shown.stderr
+
+
+def test_a_saved_estimator_loads_a_program_only_where_it_is_named(here: Path) -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (12, 8, 8, 3)).astype(np.uint8)
+    estimator = FederatedClustering(3, method="k-fed", encoder="small.pt")
+    estimator.fit(pixels, clients=np.arange(12) % 2).save("model")
+    with pytest.raises(UsageError, match=r"is the program small.pt: give it by --encoder"):
+        FederatedClustering.load("model")
+    loaded = FederatedClustering.load("model", encoder="small.pt")
+    np.testing.assert_array_equal(loaded.predict(pixels), estimator.labels_)

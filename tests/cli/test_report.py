@@ -42,7 +42,7 @@ def complaint(*arguments: object) -> str:
 
 def test_every_figure_has_its_files(reported: Path) -> None:
     names = {path.stem for path in (reported / "figures").iterdir()}
-    assert len(names) == 17
+    assert len(names) == 19
     for name in names:
         with Image.open(reported / "figures" / f"{name}.png") as picture:
             assert min(picture.size) > 200
@@ -79,7 +79,7 @@ def test_the_same_run_gives_the_same_files(reported: Path, tmp_path: Path) -> No
     out = tmp_path / "again"
     assert succeeded("report", reported, "--out", out).stdout == f"{out / 'report.html'}\n"
     files = [path for path in out.rglob("*") if path.is_file()]
-    assert len(files) == 3 * 17 + 1
+    assert len(files) == 3 * 19 + 1
     for path in files:
         assert path.read_bytes() == (reported / path.relative_to(out)).read_bytes(), path
 

@@ -44,6 +44,8 @@ def test_a_file_that_cannot_be_used_is_the_users_to_mend() -> None:
 
 def test_the_command_to_go_on_by_can_be_pasted() -> None:
     assert resume_command("cluster", Path("a b")) == "ccfcpp cluster --out 'a b' --resume"
+    assert resume_command("cluster", Path("a"), "b.pt").endswith("--resume --encoder b.pt")
+    assert resume_command("cluster", Path("a"), "b.onnx").endswith("--resume")
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Encoders: what they make of photos and texts, what they keep, and what is refused."""
 
+import json
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -15,7 +16,7 @@ from torchvision import models
 
 from ccfcpp.core.encoders import EncoderName
 from ccfcpp.core.errors import UsageError
-from ccfcpp.data.encoded import Columns, embed_images, read_encoded
+from ccfcpp.data.encoded import embed_images, read_encoded
 from ccfcpp.data.encoders import encoder as keeping
 from ccfcpp.data.encoders.encoder import Encoder, content_hash
 from ccfcpp.data.encoders.loading import load_encoder
@@ -208,6 +209,28 @@ def test_an_onnx_file(files: Path, fresh: Cache, tmp_path: Path) -> None:
     torch.testing.assert_close(found.vectors, program.vectors[:, :3])
 
 
+def test_weights_beside_an_onnx_file_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They could change, and the content hash would not."""
+    pytest.importorskip("onnxruntime")
+    onnx = pytest.importorskip("onnx")
+    monkeypatch.chdir(tmp_path)
+    images = onnx.helper.make_tensor_value_info("x", 1, ["n", 3, 8, 8])
+    vectors = onnx.helper.make_tensor_value_info("y", 1, ["n", 3, 8, 8])
+    weights = onnx.numpy_helper.from_array(np.ones((1, 3, 8, 8), np.float32), "w")
+    node = onnx.helper.make_node("Add", ["x", "w"], ["y"])
+    graph = onnx.helper.make_graph([node], "add", [images], [vectors], [weights])
+    opset = [onnx.helper.make_opsetid("", 13)]
+    model = onnx.helper.make_model(graph, opset_imports=opset, ir_version=8)
+    onnx.save(model, "inside.onnx")
+    load_encoder("inside.onnx", CPU)
+    beside = {"save_as_external_data": True, "location": "w.bin", "size_threshold": 0}
+    onnx.save(model, "beside.onnx", **beside)
+    with pytest.raises(UsageError, match="export it again, with its weights inside"):
+        load_encoder("beside.onnx", CPU)
+
+
 def test_a_network_of_timm(files: Path, fresh: Cache, tmp_path: Path) -> None:
     timm = pytest.importorskip("timm")
     from safetensors.torch import save_file
@@ -236,7 +259,7 @@ def test_texts(fresh: Cache, tmp_path: Path) -> None:
     """A column of a table, lines of a file, and a file for each client, give the same."""
     table = tmp_path / "texts.csv"
     table.write_text('what,text,who\na,"three, or",x\nb,eleven,y\na,,x\na,three,y\n')
-    found = read_encoded(str(table), TEXTS, columns=Columns("text", "what", "who"))
+    found = read_encoded(str(table), TEXTS, label="what", client="who")
     assert found.vectors.tolist() == [[9, 2], [6, 3], [5, 2]]
     assert found.names == ("three, or", "eleven", "three")
     assert (found.classes, found.owner_names, found.key) == (("a", "b"), ("x", "y"), "text")
@@ -271,6 +294,25 @@ def test_a_model_of_sentences_by_its_folder(fresh: Cache, tmp_path: Path) -> Non
     assert found.vectors.tolist() == [[4, 5, 6, 7], [6, 7, 8, 9]]
 
 
+def test_a_model_of_sentences_brings_no_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library = pytest.importorskip("sentence_transformers")
+    place, ran = tmp_path / "model", tmp_path / "ran"
+    place.mkdir()
+    modules = [{"idx": 0, "name": "0", "path": "", "type": "own.Own"}]
+    (place / "modules.json").write_text(json.dumps(modules))
+    (place / "config_sentence_transformers.json").write_text("{}")
+    (place / "own.py").write_text(f"open({str(ran)!r}, 'w').close()\nclass Own: pass\n")
+    with pytest.raises(UsageError, match="without code of its own"):
+        load_encoder(str(place), CPU)
+    assert not ran.exists()
+    monkeypatch.setattr(library, "__version__", "5.2.0")
+    (place / "another").touch()
+    with pytest.raises(UsageError, match="needs sentence-transformers 6 or later"):
+        load_encoder(str(place), CPU)
+
+
 REFUSED_NAMES = {
     "torchvison:resnet50": "did you mean torchvision:resnet50?",
     "resnet50": "it should be torchvision:NAME",
@@ -291,7 +333,7 @@ REFUSED: dict[str, str] = {
     "torchvision:resnet18@weights-0.safetensors": "does not hold the weights",
     f"torchvision:{NETWORK}@small.pt": "holds no weights",
     f"torchvision:{NETWORK}@pickled.pth": "holds no weights",
-    f"torchvision:{NETWORK}@none.safetensors": "there is no file of weights",
+    f"torchvision:{NETWORK}@none.safetensors": "there is no file",
     "weights-0.pt": "there is no file",
     "pickled.pt": "is no TorchScript program",
 }

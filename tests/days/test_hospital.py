@@ -124,7 +124,7 @@ def test_a_hospitals_day(machines: Machines) -> None:
     # What cannot be read is named before anything is sent; two files of a hundred are too many.
     inspect = machines.begin("clinic-1", "ccfcpp inspect photos", name="inspects")
     assert inspect.wait(100) == 2
-    for words in ("empty.jpg: it is empty", "notes.txt", "cut.png", "a larger share to skip"):
+    for words in ("empty.jpg: it is empty", "notes.txt", "cut.png", "such as --skip 5%"):
         assert words in machines.said("inspects")
     machines.run("clinic-1", "ccfcpp inspect photos --skip 10%")
 

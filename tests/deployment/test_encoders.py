@@ -144,3 +144,20 @@ def test_paths_of_the_server_do_not_travel() -> None:
     config = opening(**{"data.encoder": "torchvision:resnet18@/srv/secret.safetensors"}).config
     spec: RunSpec = first_spec("cluster", config.model_dump(mode="json"))
     assert spec.config["data"]["encoder"] == "torchvision:resnet18"
+
+
+def test_a_folder_called_as_a_data_set_is_a_folder(
+    photos: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing but it is read, and its folders are classes whatever the server says of clients."""
+    (photos / "east").rename(photos / "digits")
+    monkeypatch.chdir(photos)
+    usual = encoder_of(photos.parent / "weights-0.safetensors")
+    tree = merge(
+        opening().config.model_dump(mode="json"),
+        {"data": {"root": "/srv"}, "partition": {"kind": "folders"}},
+    )
+    spec = RunSpec.model_validate({"command": "cluster", "config": tree})
+    found = load_for(spec, "digits", None, usual)
+    assert len(found) == 12
+    assert (found.classes, found.owners) == (("blue", "green", "red"), None)

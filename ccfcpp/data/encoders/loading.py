@@ -10,6 +10,7 @@ import functools
 import hashlib
 import importlib
 import logging
+import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -29,11 +30,14 @@ from ccfcpp.data.encoders.encoder import Encoder, content_hash
 
 _BATCH, _TEXTS = 32, 512
 """Samples at a time; texts are sorted by length among themselves, and go on in batches of 32."""
+_SAFE_SENTENCES = 6
+"""The first version of sentence-transformers that runs no code of a model's folder."""
 _SIDE = 224
 """Pixels a side where a file does not say what it takes, as most networks do."""
 
 Picture = NDArray[np.uint8]
 Transform = Callable[[Image.Image], Tensor]
+Batch = Callable[[Sequence[Picture]], NDArray[np.floating]]
 
 
 def load_encoder(text: str, device: torch.device) -> Encoder:
@@ -44,9 +48,13 @@ def load_encoder(text: str, device: torch.device) -> Encoder:
             is not installed.
     """
     name = EncoderName.parse(text)
-    path = Path(name.file or name.name).expanduser().absolute()
+    path = Path(name.file or name.name).expanduser()
+    if name.by_path and not path.exists():
+        raise UsageError(f"there is no file {path}: give an encoder that is there")
     # The last ones are kept, as long as their files stay the same.
-    return _loaded(name, device, (path, path.stat().st_mtime_ns) if path.exists() else None)
+    inside = path.rglob("*") if name.family == "sentence-transformers" else ()
+    changed = [each.stat().st_mtime_ns for each in (path, *inside) if each.exists()]
+    return _loaded(name, device, (path.absolute(), max(changed, default=0)))
 
 
 @functools.lru_cache(maxsize=2)
@@ -121,18 +129,15 @@ def _of_network(
     try:
         module.load_state_dict(kept)
     except RuntimeError as error:
-        reason = " ".join(str(error).split())[:200]
         raise UsageError(
-            f"{name.file} does not hold the weights of {name.called} ({reason}): give those of "
-            "this architecture"
+            f"{name.file} does not hold the weights of {name.called} ({_line(error)[:200]}): "
+            "give those of this architecture"
         ) from error
     found = content_hash([name.family, name.name, repr(transform)], module.state_dict())
     return Encoder(name, found, _BATCH, _run(module, transform, device))
 
 
-def _run(
-    module: nn.Module, transform: Transform, device: torch.device
-) -> Callable[[Sequence[Picture]], NDArray[np.floating]]:
+def _run(module: nn.Module, transform: Transform, device: torch.device) -> Batch:
     module.to(device).eval()
 
     def batch(pictures: Sequence[Picture]) -> NDArray[np.floating]:
@@ -158,30 +163,35 @@ def _as_pil(picture: Picture) -> Image.Image:
 
 
 def _of_torchscript(name: EncoderName, device: torch.device) -> Encoder:
-    _check_file(name)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # PyTorch would rather export
-            module = torch.jit.load(name.name, map_location=device)  # type: ignore[no-untyped-call]
+            path = str(Path(name.name).expanduser())
+            module = torch.jit.load(path, map_location=device)  # type: ignore[no-untyped-call]
     except (RuntimeError, ValueError) as error:
         raise UsageError(
             f"{name.name} is no TorchScript program: of a file of weights give the architecture, "
             f"too, such as torchvision:resnet50@{name.name}"
         ) from error
     transform = _usual(_SIDE, _SIDE)
-    found = content_hash([name.family, _digest(name.name), repr(transform)])
-    return Encoder(name, found, _BATCH, _saying_shape(name, _run(module, transform, device)))
+    return _of_program(name, _BATCH, transform, _run(module, transform, device))
 
 
 def _of_onnx(name: EncoderName, device: torch.device) -> Encoder:
-    _check_file(name)
     runtime = _required("onnxruntime", name)
     options = runtime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
+    # Weights in files beside it would be no part of its content hash.
+    options.add_session_config_entry(
+        "session.model_external_initializers_file_folder_path", os.devnull
+    )
+    path = Path(name.name).expanduser()
     try:
-        session = runtime.InferenceSession(name.name, options, ["CPUExecutionProvider"])
+        session = runtime.InferenceSession(path, options, ["CPUExecutionProvider"])
     except Exception as error:  # it raises its own, one for each kind of damage
-        raise UsageError(f"{name.name} is no ONNX file that runs: export it again") from error
+        raise UsageError(
+            f"{name.name} is no ONNX file that runs: export it again, with its weights inside"
+        ) from error
     (given, *others), (first, *_) = session.get_inputs(), session.get_outputs()
     shape = list(given.shape)
     if others or len(shape) != 4 or shape[1] not in (3, "3"):
@@ -189,15 +199,14 @@ def _of_onnx(name: EncoderName, device: torch.device) -> Encoder:
             f"{name.name} takes {shape} and not colour images (n, 3, height, width): give one that "
             "does"
         )
-    size, _, height, width = (n if isinstance(n, int) else None for n in shape)
-    transform = _usual(height or _SIDE, width or _SIDE)
+    known, _, height, width = (n if isinstance(n, int) else None for n in shape)
+    size, transform = known or _BATCH, _usual(height or _SIDE, width or _SIDE)
 
     def batch(pictures: Sequence[Picture]) -> NDArray[np.floating]:
-        tensors = _stacked(pictures, transform, size or _BATCH).numpy()
+        tensors = _stacked(pictures, transform, size).numpy()
         return np.asarray(session.run([first.name], {given.name: tensors})[0][: len(pictures)])
 
-    found = content_hash([name.family, _digest(name.name), repr(transform)])
-    return Encoder(name, found, size or _BATCH, _saying_shape(name, batch))
+    return _of_program(name, size, transform, batch)
 
 
 def _usual(height: int, width: int) -> Transform:
@@ -216,29 +225,33 @@ def _usual(height: int, width: int) -> Transform:
     return usual
 
 
-def _saying_shape(
-    name: EncoderName, batch: Callable[[Sequence[Picture]], NDArray[np.floating]]
-) -> Callable[[Sequence[Picture]], NDArray[np.floating]]:
-    """Say in one line where a program does not take what it is given."""
+def _of_program(name: EncoderName, size: int, transform: Transform, batch: Batch) -> Encoder:
+    """An encoder of a file, which says in one line where it does not take what it is given."""
 
     def checked(pictures: Sequence[Picture]) -> NDArray[np.floating]:
         try:
             return batch(pictures)
         except Exception as error:
-            reason = " ".join(str(error).split())[-200:]
             raise UsageError(
-                f"{name.name} does not turn images (n, 3, height, width) into vectors ({reason}): "
-                "give a program that takes float32 images normalised as ImageNet's"
+                f"{name.name} does not turn images (n, 3, height, width) into vectors "
+                f"({_line(error)[-200:]}): give a program that takes float32 images normalised as "
+                "ImageNet's"
             ) from error
 
-    return checked
+    with Path(name.name).expanduser().open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    return Encoder(name, content_hash([name.family, digest, repr(transform)]), size, checked)
 
 
 def _of_sentences(name: EncoderName, device: torch.device) -> Encoder:
     library = _required("sentence_transformers", name)
+    if int(library.__version__.partition(".")[0]) < _SAFE_SENTENCES:
+        # Earlier ones run the code that a model's folder brings.
+        raise UsageError(
+            f"encoder {name.called} needs sentence-transformers {_SAFE_SENTENCES} or later, and "
+            f"{library.__version__} is installed: pip install 'ccfcpp[encoders]'"
+        )
     place = Path(name.name).expanduser()
-    if name.name.startswith((".", "/", "~")) and not place.is_dir():
-        raise UsageError(f"there is no folder {name.name}: give an encoder that is there")
     try:
         model = library.SentenceTransformer(
             str(place) if place.is_dir() else name.name,
@@ -247,6 +260,11 @@ def _of_sentences(name: EncoderName, device: torch.device) -> Encoder:
             model_kwargs={"use_safetensors": True},
         )
     except Exception as error:  # its hub has errors of its own
+        if place.is_dir():
+            raise UsageError(
+                f"{name.name} holds no model of sentences that can be loaded ({_line(error)[:200]})"
+                ": give one whose weights are .safetensors, without code of its own"
+            ) from error
         _not_there(name, "huggingface.co", error)
     facts = [repr(model), sorted(model.tokenizer.get_vocab().items())]
 
@@ -272,39 +290,27 @@ def _check_known(name: EncoderName, known: Sequence[str], given: str = "") -> No
         raise UsageError(f"{name.family} has no model {given or name.name!r}: {hint}")
 
 
-def _check_file(name: EncoderName) -> None:
-    if not Path(name.name).is_file():
-        raise UsageError(f"there is no file {name.name}: give an encoder that is there")
-
-
-def _digest(path: str) -> str:
-    with Path(path).open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
 def _read_weights(name: EncoderName) -> Mapping[str, Tensor]:
     """Read a file of weights in which nothing can be run."""
     path = Path(name.file).expanduser()
-    if not path.is_file():
-        raise UsageError(f"there is no file of weights {path}: give one that is there")
     try:
         if path.suffix.lower() == ".safetensors":
             return load_file(path)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of programs, which it refuses
-            state = torch.load(path, map_location="cpu", weights_only=True)
+            state: dict[str, Tensor] = torch.load(path, map_location="cpu", weights_only=True)
+        if not all(isinstance(each, Tensor) for each in state.values()):
+            raise TypeError("not all are tensors")
     except Exception as error:  # each damage and each refusal has one of its own
-        raise _no_weights(path) from error
-    if not isinstance(state, dict) or not all(isinstance(each, Tensor) for each in state.values()):
-        raise _no_weights(path)
+        raise UsageError(
+            f"{path} holds no weights as .safetensors, or as .pth with tensors by name alone: save "
+            "them as safetensors"
+        ) from error
     return state
 
 
-def _no_weights(path: Path) -> UsageError:
-    return UsageError(
-        f"{path} holds no weights as .safetensors, or as .pth with tensors by name alone: save "
-        "them as safetensors"
-    )
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split())
 
 
 def _required(package: str, name: EncoderName) -> Any:
@@ -321,11 +327,10 @@ def _required(package: str, name: EncoderName) -> Any:
 
 
 def _not_there(name: EncoderName, host: str, error: Exception) -> NoReturn:
-    reason = " ".join(str(error).split())[:120]
     instead = (
         "the folder of the model" if name.takes == "texts" else f"{name.called}@FILE.safetensors"
     )
     raise UsageError(
-        f"the weights of {name.called} cannot be had from {host} ({reason}): connect this machine, "
-        f"or bring a file of them here and give {instead}"
+        f"the weights of {name.called} cannot be had from {host} ({_line(error)[:120]}): connect "
+        f"this machine, or bring a file of them here and give {instead}"
     ) from error

@@ -14,7 +14,7 @@ from ccfcpp.core.errors import UsageError
 from ccfcpp.core.files import write_whole
 from ccfcpp.data.vectors import Pictures
 from ccfcpp.runs.paths import RunPaths
-from ccfcpp.runs.sheets import shrunk
+from ccfcpp.runs.sheets import small_ones
 
 EACH = 8
 """Images of a cluster that are shown at each end."""
@@ -53,18 +53,10 @@ def save_found(
     RunPaths(folder).write_table("clusters", rows)
     ends = (*typical(rows).values(), *unsure(rows).values())
     index = sorted({number for chosen in ends for number in chosen})
-    if images.ndim != 4 and pictures is not None:
-        called = {number: str(next(iter(rows[number].values()))) for number in index}
-        small = pictures([*called.values()])
-        index = [number for number in index if called[number] in small]
-        if not index:
-            return
-        shown = torch.stack([small[called[number]] for number in index])
-    elif images.ndim == 4:
-        shown = images[torch.tensor(index)].cpu()
-    else:
-        return
-    _save(folder / _PICTURES, index=torch.tensor(index), images=shrunk(shown, _LARGEST))
+    names = [str(next(iter(row.values()))) for row in rows]
+    if small := small_ones(index, images, names, pictures, _LARGEST):
+        shown = torch.stack(list(small.values()))
+        _save(folder / _PICTURES, index=torch.tensor(list(small)), images=shown)
 
 
 def _save(path: Path, **arrays: Tensor) -> None:

@@ -277,6 +277,8 @@ def load_for(
     """
     if not Path(place).exists():
         raise UsageError(f"there are no images at {place}: give another --data")
+    # A folder may have the name of a data set, which is another place.
+    place = str(Path(place).absolute())
     if encoder is not None:
         return _encoded_for(spec, place, skip, encoder)
     if spec.command == "cluster" and kind_of(place) == "vectors":
@@ -308,8 +310,10 @@ def _encoded_for(spec: RunSpec, place: str, skip: float | str | None, encoder: s
             f"the run is on vectors of {wanted.called}, and --encoder is {own.called}: give the "
             "same one"
         )
-    # Whether its content is the run's, the run says itself, so that the server hears of it.
+    # Whether its content is the run's, the run says itself, so that the server hears of it. All
+    # that lies here is one client's, whatever the server's partition is.
     changes: Tree = {"dataset": place, "data": {"encoder": encoder, "encoder_hash": None}}
+    changes["partition"] = {"kind": "iid"}
     if skip is not None:
         changes["data"]["skip"] = skip
     config = validate(ClusterConfig, merge(spec.config, changes))

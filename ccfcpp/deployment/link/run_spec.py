@@ -53,6 +53,11 @@ class RunSpec(Section):
         return str(self.config.get("method"))
 
     @property
+    def unit(self) -> str:
+        """What a sample is: ``image`` or ``vector``."""
+        return "vector" if len(self.image_shape) == 1 else "image"
+
+    @property
     def table_shape(self) -> tuple[int, int]:
         """Number of classes, and number of clusters or of predicted classes."""
         return len(self.classes), self.clusters or len(self.classes)

@@ -260,6 +260,7 @@ class DeployedExperiment(Experiment[Any]):
             "method": config.method,
             "dataset": "the clients' own images",
             "deployed": True,
+            "unit": self.spec.unit,
             "samples": self.spec.samples,
             "skipped": self._skipped,
             "held": sum(member.samples for member in self._members),
