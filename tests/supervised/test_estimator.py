@@ -41,6 +41,7 @@ def test_it_follows_scikit_learns_conventions() -> None:
         "random_state": 3,
         "device": "auto",
         "settings": SETTINGS,
+        "verbose": False,
     }
     first = model.fit(IMAGES, LABELS, clients=CLIENTS).predict(IMAGES)
     again = clone(model).fit(IMAGES[..., None], LABELS, clients=CLIENTS).predict(IMAGES)

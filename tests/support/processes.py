@@ -21,6 +21,7 @@ import yaml
 from safetensors.torch import load_file
 from torch import Tensor
 
+from ccfcpp.clustering.typical import split
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.deployment.client.rules import Rules
 from ccfcpp.deployment.client.run import load_for, make_client_run
@@ -262,7 +263,7 @@ def processes_with(folder: str) -> list[tuple[int, str]]:
 
 def tensors_of(run: Path) -> dict[str, Tensor]:
     """The state that a run has ended with."""
-    return load_file(run / "model.safetensors")
+    return split(load_file(run / "model.safetensors"))[0]
 
 
 def in_one_process(here: Processes) -> dict[str, Tensor]:
