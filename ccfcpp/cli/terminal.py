@@ -278,6 +278,10 @@ def prepare() -> None:
     watch_embedding(EmbeddingTold(progress_console()))
 
 
+_SOON = 5.0
+"""Seconds of embedding that are not worth a line."""
+
+
 class EmbeddingTold:
     """Tells how far an encoder is, and how long it still takes.
 
@@ -299,10 +303,6 @@ class EmbeddingTold:
         line = f"embedding by {encoder}: {done:,} of {of:,}, {left}"
         text = line.ljust(79) if live else line
         self._console.print(text, end="\r" if live and done < of else "\n")
-
-
-_SOON = 5.0
-"""Seconds of embedding that are not worth a line."""
 
 
 def traffic_rows(summary: "Summary") -> dict[str, str]:

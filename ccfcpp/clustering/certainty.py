@@ -6,10 +6,13 @@ from typing import Any
 from torch import Tensor
 
 from ccfcpp.clustering.algorithm import ClusteringAlgorithm
-from ccfcpp.clustering.judging import points_of
+from ccfcpp.clustering.judging import placed
 from ccfcpp.clustering.typical import Typical
 from ccfcpp.core.metrics import distances
 from ccfcpp.engine.client import Client
+
+_TOLD = ("probability", "distance", "outlier")
+"""What is told of an image, in the order of a table's columns."""
 
 
 def columns_of(found: Mapping[str, Tensor]) -> dict[str, list[object]]:
@@ -42,20 +45,22 @@ def certainty(
         Euclidean or in degrees; and ``outlier``, how far the image is from its cluster in units of
         what is usual (``Typical.distances``).
     """
-    found = {}
+    found = dict[str, Tensor]()
     probabilities = algorithm.probabilities(known, holder)
-    placed = None if typical is None else points_of(algorithm, known, holder)
-    if probabilities is None and typical is not None and placed is not None:
-        probabilities = typical.probabilities(placed)
+    centres = algorithm.centres(known) if hasattr(known, "centroids") else None
+    asked = centres is not None or typical is not None
+    points = algorithm.represent(known, holder) if asked else None
+    if points is not None:
+        own = clusters.to(points.device)
+        if centres is not None:
+            apart = distances(points, own, centres.to(points.device), algorithm.by_angle)
+            found["distance"] = apart.to(points.dtype)
+        if typical is not None:
+            where = placed(points, algorithm.by_angle)
+            found["outlier"] = typical.distances(where, own)
+            if probabilities is None:
+                probabilities = typical.probabilities(where)
     if probabilities is not None:
         own = clusters.to(probabilities.device)
-        found["probability"] = probabilities.gather(1, own[:, None]).squeeze(1).cpu()
-    centres = algorithm.centres(known) if hasattr(known, "centroids") else None
-    points = None if centres is None else algorithm.represent(known, holder)
-    if centres is not None and points is not None:
-        own = clusters.to(points.device)
-        apart = distances(points, own, centres.to(points.device), algorithm.by_angle)
-        found["distance"] = apart.to(points.dtype).cpu()
-    if typical is not None and placed is not None:
-        found["outlier"] = typical.distances(placed, clusters.to(placed.device)).cpu()
-    return found
+        found["probability"] = probabilities.gather(1, own[:, None]).squeeze(1)
+    return {name: found[name].cpu() for name in _TOLD if name in found}

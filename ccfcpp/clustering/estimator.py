@@ -19,7 +19,6 @@ from torch.nn import functional as F
 
 from ccfcpp.clustering.algorithm import Problem
 from ccfcpp.clustering.config import ClusterConfig
-from ccfcpp.clustering.judging import typical_of
 from ccfcpp.clustering.kmeans.centroids import required_centroids
 from ccfcpp.clustering.methods import METHODS
 from ccfcpp.clustering.model import Model, ModelFacts, load_model
@@ -156,7 +155,8 @@ class FederatedClustering(
         algorithm = experiment.algorithm
         centres = required_centroids(algorithm.centres(state))
         self._problem = experiment.problem
-        self._tensors = saved(pack(algorithm.delivery(state)), typical_of(told))
+        typical = told.typical if told else None
+        self._tensors = saved(pack(algorithm.delivery(state)), typical)
         self.cluster_centers_ = centres.cpu().numpy()
         self.n_clusters_ = self._n_features_out = len(centres)
         self.labels_ = self._model.assign(data.values).numpy()

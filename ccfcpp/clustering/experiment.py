@@ -12,7 +12,7 @@ from torch import Tensor
 from ccfcpp.clustering.algorithm import ClusteringAlgorithm, Problem
 from ccfcpp.clustering.certainty import certainty, columns_of
 from ccfcpp.clustering.config import ClusterConfig
-from ccfcpp.clustering.judging import Judged, Judging, typical_of
+from ccfcpp.clustering.judging import Judged, Judging
 from ccfcpp.clustering.methods import METHODS
 from ccfcpp.clustering.model import ModelFacts
 from ccfcpp.clustering.setup import AnyData, load_data, number_of_clusters, partition
@@ -141,7 +141,7 @@ class ClusteringExperiment(Experiment[Any]):
         self, state: Any, memories: ClientMemories, local: LocalSpectra, told: Judged | None
     ) -> tuple[dict[str, Any], Arrays]:
         """The cluster of every image, scores where there are labels, and spectra of models."""
-        clusters, typical = self.assignments(state), typical_of(told)
+        clusters, typical = self.assignments(state), told.typical if told else None
         owners = torch.full((len(self.data),), -1)
         for number, part in enumerate(self.parts):
             owners[part] = number
@@ -177,7 +177,7 @@ class ClusteringExperiment(Experiment[Any]):
 
     def saved(self, state: Any, told: Judged | None) -> Mapping[str, Tensor]:
         """The server's state, and where the run's images lie."""
-        return saved(pack(state), typical_of(told))
+        return saved(pack(state), told.typical if told else None)
 
     def _certainty(
         self, state: Any, clusters: Tensor, typical: Typical | None

@@ -11,6 +11,7 @@ length where images are assigned by angle.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, make_dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -108,6 +109,15 @@ class Judged:
         distances, silhouettes = self.spreads.sums[there].T / counts
         return _means(self.members)[there], counts, distances, silhouettes
 
+    @cached_property
+    def typical(self) -> Typical | None:
+        """Where the points lie; None before the exchanges, or where they have too many d."""
+        members, spreads = self.members, self.spreads
+        if members is None or spreads is None or not len(spreads.scatter):
+            return None
+        scattered = float(spreads.scattered)
+        return Typical.of(_means(members), members.counts, spreads.scatter, scattered)
+
 
 class Judging(Epilogue):
     """The exchanges by which a clustering is judged.
@@ -175,9 +185,9 @@ class Judging(Epilogue):
         }
 
     def _points(self, model: Any, client: Client) -> Tensor:
-        points = points_of(self.algorithm, model, client)
+        points = self.algorithm.represent(model, client)
         assert points is not None
-        return points
+        return placed(points, self.algorithm.by_angle)
 
     def _members(self, message: Any, client: Client, crew: Crew, own: Randomness) -> ClusterSums:
         """Points, summed by their cluster."""
@@ -258,22 +268,9 @@ class Telling(SummedWork[Any, ClusterSums]):
         )
 
 
-def typical_of(told: Judged | None) -> Typical | None:
-    """Where the points of a run lie; None where nobody has told, or they have too many d."""
-    if told is None or told.members is None or told.spreads is None:
-        return None
-    spreads, members = told.spreads, told.members
-    if not len(spreads.scatter):
-        return None
-    return Typical.of(_means(members), members.counts, spreads.scatter, float(spreads.scattered))
-
-
-def points_of(algorithm: ClusteringAlgorithm[Any], known: Any, holder: Client) -> Tensor | None:
-    """What a system clusters of a holder's samples, of shape (samples, d); None where unknown."""
-    points = algorithm.represent(known, holder)
-    if points is None or not algorithm.by_angle:
-        return points
-    return F.normalize(points.double(), dim=1)
+def placed(points: Tensor, by_angle: bool) -> Tensor:
+    """Points (samples, d) where a system judges them: of unit length if it assigns by angle."""
+    return F.normalize(points.double(), dim=1) if by_angle else points
 
 
 def _means(members: ClusterSums) -> Tensor:

@@ -13,7 +13,7 @@ from sklearn.metrics import roc_auc_score
 from torch import Tensor
 
 from ccfcpp import FederatedClustering, load_model
-from ccfcpp.clustering.judging import Spreads, typical_of
+from ccfcpp.clustering.judging import Judged, Spreads
 from ccfcpp.clustering.typical import MOST_DIMENSIONS, Typical, saved, split
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.randomness import Randomness
@@ -45,7 +45,7 @@ def slow_distances(points: Tensor, clusters: Tensor, told: Tensor) -> Tensor:
 def test_pooled_sums_give_the_distances_of_the_definition(drawn: list[tuple[int, ...]]) -> None:
     rows = torch.tensor(drawn)
     owners, clusters, points = rows[:, 0], rows[:, 1], rows[:, 2:]
-    typical = typical_of(judged(points, clusters, owners, 6))
+    typical = judged(points, clusters, owners, 6).typical
     scaled = points.double() / 8
     # A client of fewer points than dimensions tells nothing of them.
     told = owners.bincount()[owners] >= 3
@@ -65,7 +65,7 @@ def test_probabilities_are_those_of_a_mixture_with_one_covariance_at_a_temperatu
     points = torch.randn(60, 4, generator=generator, dtype=torch.float64)
     clusters = torch.arange(60) % 2
     points[:, 0] += 3 * clusters
-    typical = typical_of(judged(8 * points, clusters, torch.arange(60) % 3, 3))
+    typical = judged(8 * points, clusters, torch.arange(60) % 3, 3).typical
     assert typical is not None
     found = typical.probabilities(points)
     # Of two clusters; the third one is empty.
@@ -93,7 +93,7 @@ def test_a_client_adds_nothing_of_a_cluster_of_which_it_holds_too_few() -> None:
 
 def test_points_of_very_many_dimensions_are_not_multiplied() -> None:
     assert Spreads.none(3, MOST_DIMENSIONS + 1).scatter.shape == (0, 0)
-    assert typical_of(None) is None
+    assert Judged(None, 3).typical is None
 
 
 def test_a_file_keeps_what_is_typical_beside_the_model() -> None:

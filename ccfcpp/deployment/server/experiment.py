@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ccfcpp.clustering.algorithm import ClusteringAlgorithm
 from ccfcpp.clustering.config import ClusterConfig
-from ccfcpp.clustering.judging import Judged, Judging, typical_of
+from ccfcpp.clustering.judging import Judged, Judging
 from ccfcpp.clustering.methods import METHODS
 from ccfcpp.clustering.model import ModelFacts
 from ccfcpp.clustering.typical import saved
@@ -229,7 +229,8 @@ class DeployedExperiment(Experiment[Any]):
         self, state: object, memories: ClientMemories, local: LocalSpectra, told: Any
     ) -> tuple[dict[str, object], Arrays]:
         """Return scores over the clients that tell, and their tables."""
-        found, missing = self._handed_out(self.sent_to_count(state, told))
+        message = self.sent_to_count(state, told)
+        found, missing = self._handed_out(message)
         table = sum_of(found)
         arrays = {}
         if found:
@@ -240,9 +241,9 @@ class DeployedExperiment(Experiment[Any]):
             "counted_clients": [m.name for m in self._members if m.id in found],
             "without_model": {m.name: str(missing[m.id]) for m in self._members if m.id in missing},
         }
-        return {**self.no_scores, **scores, **got, **self.last_facts(state, told)}, arrays
+        return {**self.no_scores, **scores, **got, **self.last_facts(state, message)}, arrays
 
-    def last_facts(self, state: object, told: Any) -> dict[str, object]:
+    def last_facts(self, state: object, message: object) -> dict[str, object]:
         """Return other entries of the summary about the last state."""
         return {}
 
@@ -302,11 +303,11 @@ class DeployedClustering(DeployedExperiment):
     def sent_to_count(self, state: object, told: Judged | None = None) -> object:
         """Return what any client receives at the end."""
         message = counts_exchange(self.algorithm).message
-        return message(self.algorithm.delivery(state), typical_of(told))
+        return message(self.algorithm.delivery(state), told.typical if told else None)
 
     def saved(self, state: object, told: Judged | None) -> Mapping[str, Tensor]:
         """Return the server's state, and where the clients' images lie."""
-        return saved(pack(state), typical_of(told))
+        return saved(pack(state), told.typical if told else None)
 
     def scores_of(self, table: Tensor) -> Scores:
         """Return the scores of a clustering, equal to those over the images themselves."""
@@ -316,12 +317,12 @@ class DeployedClustering(DeployedExperiment):
             np.repeat(classes.numpy(), times), np.repeat(clusters.numpy(), times)
         )
 
-    def last_facts(self, state: object, told: Any) -> dict[str, object]:
+    def last_facts(self, state: object, message: object) -> dict[str, object]:
         """Return the size of what a client receives to assign its images, and what was found."""
         return {
             "scores_connected": None,
             "scores_absent": None,
-            "bytes_delivered": size(pack(self.sent_to_count(state, told))),
+            "bytes_delivered": size(pack(message)),
             **self.algorithm.found(state),
         }
 
