@@ -36,6 +36,18 @@ def test_no_module_lies_loose() -> None:
     assert loose == {"__init__.py", "__main__.py", "py.typed"}
 
 
+def test_nothing_that_was_made_is_in_the_repository() -> None:
+    listed = subprocess.run(
+        ["git", "ls-files"], cwd=REPOSITORY, capture_output=True, text=True, check=False
+    )
+    if listed.returncode:
+        pytest.skip("this copy of the project is not a clone")
+    top = {Path(name).parts[0] for name in listed.stdout.splitlines()}
+    folders = {".ci", "ccfcpp", "configs", "docs", "scripts", "supervised", "tests"}
+    files = {"CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "README.md", "pyproject.toml"}
+    assert top == folders | files | {".gitignore", ".pre-commit-config.yaml"}
+
+
 def imports_of(node: ast.AST) -> Iterator[str]:
     """The modules that are imported as a module is, but for what only types need."""
     for child in ast.iter_child_nodes(node):
