@@ -42,18 +42,20 @@ def first_cells(means: Tensor, spreads: Tensor, generator: torch.Generator) -> T
     return cells.flatten(1, 2)
 
 
-def own_and_other(points: Tensor, half: Tensor, centres: Tensor) -> tuple[Tensor, Tensor]:
-    """The nearest centre of each point among those of its own half, and of the other one.
+def nearest_of_half(points: Tensor, half: Tensor, centres: Tensor) -> Tensor:
+    """The nearest centre of each point among those of one half, int64 of shape (samples,).
 
     Args:
         points: Of shape (samples, d).
-        half: 0 or 1 for each, int64.
+        half: Among whose centres, 0 or 1 for each point, int64.
         centres: Of both halves, (2, m, d).
     """
-    parts = blocks(points, centres.shape[1])
-    found = torch.cat([torch.stack([assigned(p, own) for own in centres]) for p in parts], dim=1)
-    both = found.gather(0, torch.stack([half, 1 - half]))
-    return both[0], both[1]
+    found = torch.empty_like(half)
+    for number, own in enumerate(centres):
+        there = (half == number).nonzero().flatten()
+        for part in blocks(there, own.numel()):
+            found[part] = assigned(points[part].double(), own)
+    return found
 
 
 @dataclass(frozen=True)

@@ -24,9 +24,10 @@ from ccfcpp.clustering.halves import (
     CompareHalves,
     MoveHalves,
     first_cells,
-    own_and_other,
+    nearest_of_half,
 )
 from ccfcpp.clustering.judged import MEASURES
+from ccfcpp.clustering.kmeans.blocks import squared_distances
 from ccfcpp.clustering.kmeans.centroids import PARTS, ClusterSums, cluster_sums
 from ccfcpp.clustering.typical import MOST_DIMENSIONS, Typical
 from ccfcpp.core.metrics import davies_bouldin, simplified_silhouettes
@@ -199,29 +200,29 @@ class Judging(Epilogue):
 
     def _cells(self, message: Any, client: Client, crew: Crew, own: Randomness) -> ClusterSums:
         """Points, summed by their cell among those of their half."""
-        points, cells, _ = self._by_halves(message, client, own)
-        count = message.halves.shape[:2].numel()
+        points, half, centres = self._by_halves(message, client, own)
+        cells = half * centres.shape[1] + nearest_of_half(points, half, centres)
+        count = centres.shape[:2].numel()
         return cluster_sums(points, cells, count, self.of_cells, crew.bounding, crew.least)
 
     def _halves(self, message: Any, client: Client, crew: Crew, own: Randomness) -> ClusterSums:
         """How images are assigned by the other half, summed by how they are by theirs."""
-        _, clusters, other = self._by_halves(message, client, own)
-        both, k, _ = message.halves.shape
-        by_other = F.one_hot(other, k)
+        points, half, centres = self._by_halves(message, client, own)
+        both, k, _ = centres.shape
+        clusters = half * k + nearest_of_half(points, half, centres)
+        by_other = F.one_hot(nearest_of_half(points, 1 - half, centres), k)
         return cluster_sums(by_other, clusters, both * k, self.of_halves, crew.bounding, crew.least)
 
     def _by_halves(
         self, message: Any, client: Client, own: Randomness
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Points, the number of the nearest centre of their own half, and that of the other's.
+        """Points, the half of each, and the centres of both halves.
 
         A client's images are split alike in each exchange of a round.
         """
         points = self._points(message.model, client)
         half = torch.randperm(len(client), generator=own.generator("halves")) % 2
-        half, centres = half.to(points.device), message.halves.to(points.device)
-        nearest, other = own_and_other(points.double(), half, centres)
-        return points, half * centres.shape[1] + nearest, other
+        return points, half.to(points.device), message.halves.to(points.device)
 
     def _spreads(self, message: Any, client: Client, crew: Crew, own: Randomness) -> Spreads:
         """What points are to the means of their clusters; too small clusters add 0."""
@@ -235,7 +236,7 @@ class Judging(Epilogue):
         found = []
         for part in torch.split(torch.arange(len(points)).to(points.device), _POINTS_AT_A_TIME):
             at, there = clusters[part], points[part].double()
-            apart = torch.cdist(there, means, compute_mode="donot_use_mm_for_euclid_dist")
+            apart = squared_distances(there, means).sqrt()
             near = apart.gather(1, at[:, None])[:, 0]
             found.append(torch.stack([near, simplified_silhouettes(apart, at, sizes)], dim=1))
             if len(scatter):

@@ -16,10 +16,12 @@ def rows_of(columns: Mapping[str, Sequence[object]]) -> list[dict[str, object]]:
 def as_csv(rows: Sequence[Mapping[str, object]]) -> str:
     """Format rows as CSV, with a column for every key."""
     text = io.StringIO()
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    writer = csv.DictWriter(text, names, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows({name: _cell(value) for name, value in row.items()} for row in rows)
+    names = dict[str, None]()
+    for row in rows:
+        names.update(dict.fromkeys(row))
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(names)
+    writer.writerows([_cell(row.get(name, "")) for name in names] for row in rows)
     return text.getvalue()
 
 

@@ -5,9 +5,11 @@ A library's threads share a convolution badly: its gradient takes 0.7 of the tim
 """
 
 import contextvars
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections import deque
+from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from threading import Event
+from typing import TypeVar
 
 import torch
 
@@ -23,6 +25,59 @@ from ccfcpp.engine.exchange import (
     Task,
     Update,
 )
+
+Part = TypeVar("Part")
+Made = TypeVar("Made")
+
+_PARTS_OF_A_THREAD = 4
+"""That are in work at a time: what is made of all parts could fill the memory."""
+
+
+def mapped(
+    function: Callable[[Part], Made],
+    parts: Sequence[Part],
+    threads: int | None = None,
+    stop: Callable[[], None] = lambda: None,
+) -> Generator[Made]:
+    """What a function makes of each part, in their order, in several threads.
+
+    It is for work of which PyTorch's own threads would not share a large part. Parts see the
+    context variables of the caller.
+
+    Args:
+        function: Shares nothing that it changes.
+        parts: Any number.
+        threads: Among which PyTorch's are shared out; None: as many as these.
+        stop: Asks threads that still work to stop; called in the end, and after an interruption.
+    """
+    known = torch.get_num_threads()
+    at_once = min(threads or known, len(parts))
+    if at_once <= 1:
+        yield from map(function, parts)
+        return
+
+    def run(part: Part) -> tuple[Made, Profile]:
+        torch.set_num_threads(max(1, known // at_once))
+        with profiling() as profile:
+            return function(part), profile
+
+    def finished(each: Future[tuple[Made, Profile]]) -> Made:
+        made, profile = each.result()
+        add_profile(profile)
+        return made
+
+    with ThreadPoolExecutor(at_once) as pool:
+        begun = deque[Future[tuple[Made, Profile]]]()
+        try:
+            for part in parts:
+                begun.append(pool.submit(contextvars.copy_context().run, run, part))
+                if len(begun) == _PARTS_OF_A_THREAD * at_once:
+                    yield finished(begun.popleft())
+            while begun:
+                yield finished(begun.popleft())
+        finally:
+            stop()
+            torch.set_num_threads(known)  # Threads to come follow who set it last.
 
 
 def in_lanes(works: Sequence[ClientWork[Message, Update]]) -> ClientWork[Message, Update]:
@@ -49,26 +104,17 @@ class Lanes(ClientWork[Message, Update]):
         lanes = min(len(self.works), len(clients))
         if lanes == 1:
             return self.works[0].local_updates(task, message, clients, randomness)
-        threads, stop = torch.get_num_threads(), Event()
+        stop = Event()
 
         def run(
-            work: AnyClientWork, part: Sequence[Client]
-        ) -> tuple[Sequence[Update | RefusedUpdateError], Profile]:
-            torch.set_num_threads(max(1, threads // lanes))
-            with stoppable(stop), profiling() as profile:
-                return work.local_updates(task, message, part, randomness), profile
+            lane: tuple[AnyClientWork, Sequence[Client]],
+        ) -> Sequence[Update | RefusedUpdateError]:
+            work, part = lane
+            with stoppable(stop):
+                return work.local_updates(task, message, part, randomness)
 
-        with section("lanes"), ThreadPoolExecutor(lanes) as pool:
-            try:
-                begun = [
-                    pool.submit(contextvars.copy_context().run, run, work, clients[lane::lanes])
-                    for lane, work in enumerate(self.works[:lanes])
-                ]
-                done = [each.result() for each in begun]
-            finally:
-                stop.set()  # Else an interrupt waits for a whole cohort.
-                torch.set_num_threads(threads)  # Threads to come follow who set it last.
-        for _, profile in done:
-            add_profile(profile)
-        updates = [iter(own) for own, _ in done]
+        parts = [(work, clients[lane::lanes]) for lane, work in enumerate(self.works[:lanes])]
+        with section("lanes"):
+            done = list(mapped(run, parts, lanes, stop.set))
+        updates = [iter(own) for own in done]
         return [next(updates[index % lanes]) for index in range(len(clients))]

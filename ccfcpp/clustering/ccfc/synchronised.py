@@ -12,7 +12,6 @@ from functools import partial
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from ccfcpp.clustering.algorithm import Problem
 from ccfcpp.clustering.ccfc.centroids import CentroidRule
@@ -249,8 +248,7 @@ class Labelling(SummedWork[CCFCState, ClusterSizes]):
             seen = self.model.representations(message.model, message.version, client)
             labels = self.rule.assign(seen.latents, centroids)
             client.memory = {_LABELS: labels, _ROUND: torch.tensor(task.round)}
-            members = F.one_hot(labels, self.rule.clusters)
-            counts.append(cluster_counts(members, LABELS, self.bounding))
+            counts.append(cluster_counts(labels, self.rule.clusters, LABELS, self.bounding))
         return ClusterSizes(torch.stack(counts).sum(dim=0))
 
 

@@ -12,7 +12,6 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from ccfcpp.clustering.algorithm import Problem
 from ccfcpp.clustering.exact.config import MeansConfig
@@ -22,6 +21,7 @@ from ccfcpp.clustering.kmeans.centroids import (
     ClusterSums,
     check_sums,
     cluster_means,
+    cluster_sums,
     large_enough,
     required_centroids,
 )
@@ -77,15 +77,10 @@ class SumWeighted(SumBlocks[CentroidState, ClusterSums]):
     def block(self, message: CentroidState, images: Tensor) -> ClusterSums:
         """Weigh points, and add them up."""
         centroids, points = required_centroids(message.centroids), self.points(images)
-        clusters, weights, points = len(centroids), self.weights(points, centroids), points.double()
-        bounding = self.crew.bounding
-        if weights.ndim == 1 and bounding is None:
-            # A product with ones and zeros would take several times as long.
-            sums = points.new_zeros(clusters, points.shape[1]).index_add_(0, weights, points)
-            return ClusterSums(sums, torch.bincount(weights, minlength=clusters).double())
+        weights, bounding = self.weights(points, centroids), self.crew.bounding
         if weights.ndim == 1:
-            weights = F.one_hot(weights, clusters).double()
-        counts = weights
+            return cluster_sums(points, weights, len(centroids), MEANS, bounding, least=0)
+        points, counts = points.double(), weights
         if bounding is not None:
             points = bounding.rows(MEANS, "sums", points)
             counts = bounding.rows(MEANS, "counts", weights)

@@ -12,10 +12,11 @@ from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.algorithm import Crew
 from ccfcpp.engine.client import Client
 from ccfcpp.engine.exchange import Message, SummedWork, Task, Update
+from ccfcpp.engine.lanes import mapped
 from ccfcpp.engine.payload import added_up
 
-_NUMBERS_AT_A_TIME = 1 << 22
-"""32 MB in double precision; larger blocks are no faster."""
+_NUMBERS_AT_A_TIME = 1 << 20
+"""8 MB in double precision, which caches hold; larger blocks are slower."""
 
 
 def blocks(points: Tensor, width: int = 1) -> Iterable[Tensor]:
@@ -43,7 +44,7 @@ class SumBlocks(SummedWork[Message, Update]):
     ) -> Update:
         """Add up a block at a time, and leave out what a client may not tell."""
         with section(f"{self.exchange.name}: clients"):
-            return added_up(self._of(message, client.images) for client in clients)
+            return added_up(mapped(lambda each: self._of(message, each.images), clients))
 
     def _of(self, message: Message, images: Tensor) -> Update:
         parts = blocks(images, self.width(message, images[:1].numel()))
@@ -80,7 +81,10 @@ def assigned(points: Tensor, centroids: Tensor) -> Tensor:
     Distances are by one matrix product, in the points' precision.
     """
     x, c = offsets(points, centroids)
-    return torch.addmm(c.square().sum(dim=1), x, c.T, alpha=-2).argmin(dim=1)
+    scores = torch.addmm(c.square().sum(dim=1), x, c.T, alpha=-2)
+    if scores.device.type == "cpu":  # NumPy's argmin takes a quarter of the time.
+        return torch.from_numpy(scores.numpy().argmin(axis=1))
+    return scores.argmin(dim=1)
 
 
 def squared_distances(points: Tensor, centroids: Tensor) -> Tensor:

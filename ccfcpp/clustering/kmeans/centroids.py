@@ -6,7 +6,6 @@ from typing import TypeVar
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from ccfcpp.core.errors import FederationError
 from ccfcpp.engine.client import Member
@@ -78,6 +77,20 @@ PARTS: dict[str, Part] = {"sums": Sum(count="counts"), "counts": Count()}
 """What the parts of ``ClusterSums`` mean."""
 
 
+def sums_by(labels: Tensor, rows: Tensor, groups: int) -> Tensor:
+    """The sum of the rows of each label, float64 of shape (groups, d).
+
+    A product with ones and zeros would take several times as long.
+
+    Args:
+        labels: int64 of shape (samples,).
+        rows: Of shape (samples, d).
+        groups: Number of labels.
+    """
+    zeros = torch.zeros(groups, rows.shape[1], dtype=torch.float64, device=rows.device)
+    return zeros.index_add_(0, labels, rows.double())
+
+
 def cluster_sums(
     points: Tensor,
     labels: Tensor,
@@ -96,18 +109,20 @@ def cluster_sums(
         bounding: Bounds what each image adds; None: nothing is bounded.
         least: The fewest images over which a client sends a sum.
     """
-    members = F.one_hot(labels, clusters).double()
-    members = members * (members.sum(dim=0) >= least)
-    summed = points.double()
-    if bounding is not None:
-        summed = bounding.rows(exchange, "sums", summed)
-    return ClusterSums(members.T @ summed, cluster_counts(members, exchange, bounding))
+    enough = torch.bincount(labels, minlength=clusters) >= least
+    summed = points if bounding is None else bounding.rows(exchange, "sums", points.double())
+    sums = sums_by(labels, summed, clusters) * enough.unsqueeze(1)
+    return ClusterSums(sums, cluster_counts(labels, clusters, exchange, bounding) * enough)
 
 
-def cluster_counts(members: Tensor, exchange: AnyExchange, bounding: Bounding | None) -> Tensor:
-    """Number of each cluster's members, float64 of shape (k,), from ones of shape (samples, k)."""
-    rows = members.double()
-    return (rows if bounding is None else bounding.rows(exchange, "counts", rows)).sum(dim=0)
+def cluster_counts(
+    labels: Tensor, clusters: int, exchange: AnyExchange, bounding: Bounding | None
+) -> Tensor:
+    """Number of each cluster's members, float64 of shape (k,); labels as for ``cluster_sums``."""
+    if bounding is None:
+        return torch.bincount(labels, minlength=clusters).double()
+    ones = torch.ones(len(labels), 1, dtype=torch.float64, device=labels.device)
+    return sums_by(labels, bounding.rows(exchange, "counts", ones), clusters).flatten()
 
 
 def check_sums(update: ClusterSums, senders: Sequence[Member]) -> None:

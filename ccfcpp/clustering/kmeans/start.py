@@ -18,7 +18,14 @@ import torch
 from torch import Tensor
 
 from ccfcpp.clustering.kmeans.blocks import SumBlocks, assigned
-from ccfcpp.clustering.kmeans.centroids import PARTS, ClusterSums, check_sums, large_enough
+from ccfcpp.clustering.kmeans.centroids import (
+    PARTS,
+    ClusterSums,
+    check_sums,
+    cluster_sums,
+    large_enough,
+    sums_by,
+)
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.client import Member
 from ccfcpp.engine.exchange import Exchange, Figures, Images, ServerWork
@@ -90,17 +97,12 @@ class SumCells(SumBlocks[Cells, CellSums]):
         cells, points = message.cells, self.points(images)
         labels, points = assigned(points, cells), points.double()
         squares = (points - cells[labels]).square().sum(dim=1, keepdim=True)
-        ones = points.new_ones(len(points), 1)
-        if (bounding := self.crew.bounding) is not None:
-            points = bounding.rows(START, "sums", points)
-            ones = bounding.rows(START, "counts", ones)
+        bounding = self.crew.bounding
+        sums = cluster_sums(points, labels, len(cells), START, bounding, least=0)
+        if bounding is not None:
             squares = bounding.rows(START, "squares", squares)
-        zeros = _zeros(cells)
-        return CellSums(
-            zeros.sums.index_add(0, labels, points),
-            zeros.counts.index_add(0, labels, ones.flatten()),
-            zeros.squares.index_add(0, labels, squares.flatten()),
-        )
+        scatter = sums_by(labels, squares, len(cells)).flatten()
+        return CellSums(sums.sums, sums.counts, scatter)
 
     def told(self, total: CellSums, samples: int) -> CellSums:
         """Cells of enough points."""

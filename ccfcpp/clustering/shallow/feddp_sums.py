@@ -12,7 +12,6 @@ from typing import TypeVar
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from ccfcpp.clustering.kmeans.centroids import PARTS, ClusterSums, cluster_counts, cluster_sums
 from ccfcpp.clustering.kmeans.server import nearest
@@ -195,8 +194,8 @@ class CountNearest(SumOfImages[Compared, Weights]):
     def over_images(self, message: Compared, client: Client) -> Weights:
         """Count them."""
         labels = nearest(self.coordinates(message.frame, client), message.points)
-        members = F.one_hot(labels, len(message.points))
-        return Weights(cluster_counts(members, self.exchange, self.crew.bounding))
+        bounding = self.crew.bounding
+        return Weights(cluster_counts(labels, len(message.points), self.exchange, bounding))
 
 
 class AddMembers(SumOfImages[Centres, ClusterSums]):
