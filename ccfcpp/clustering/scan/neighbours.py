@@ -79,8 +79,17 @@ _SIMILARITIES = 1 << 24
 """Similarities that are held at a time: 64 MB."""
 
 
+_EXACT_UP_TO = 100_000
+"""Points of a client. Of more of them most are found: the work of all pairs is a square."""
+
+_PROBED = 32
+"""Of the lists into which an index puts points. docs/performance.md has what they miss."""
+
+
 def nearest_neighbours(points: Tensor, count: int) -> Tensor:
-    """The most similar other points of each point: exact, a block of points at a time.
+    """The most similar other points of each point, by the cosine.
+
+    The search is exact for up to 100,000 points, and by an index of faiss's for more of them.
 
     Args:
         points: Float tensor of shape (samples, dimensions).
@@ -90,17 +99,42 @@ def nearest_neighbours(points: Tensor, count: int) -> Tensor:
         int32 of shape (samples, at most ``count``): indices, fewer where there are fewer other
         points. A point that is alone is its own neighbour.
     """
-    samples = len(points)
-    if samples < 2:
-        return torch.zeros(samples, 1, dtype=torch.int32, device=points.device)
-    unit = F.normalize(points, dim=1)
+    if len(points) < 2:
+        return torch.zeros(len(points), 1, dtype=torch.int32, device=points.device)
+    unit, count = F.normalize(points, dim=1), min(count, len(points) - 1)
+    return (_exact if len(points) <= _EXACT_UP_TO else _indexed)(unit, count)
+
+
+def _exact(unit: Tensor, count: int) -> Tensor:
+    """By all similarities, a block of points at a time."""
     found = []
-    everyone = torch.arange(samples, device=points.device)
-    for block in torch.split(everyone, max(1, _SIMILARITIES // samples)):
+    everyone = torch.arange(len(unit), device=unit.device)
+    for block in torch.split(everyone, max(1, _SIMILARITIES // len(unit))):
         similarities = unit[block] @ unit.T
         similarities[everyone[: len(block)], block] = -torch.inf
-        found.append(similarities.topk(min(count, samples - 1), dim=1).indices.to(torch.int32))
+        found.append(similarities.topk(count, dim=1).indices.to(torch.int32))
     return torch.cat(found)
+
+
+def _indexed(unit: Tensor, count: int) -> Tensor:
+    """By an inverted file: of each point the lists are searched whose centroids are nearest."""
+    # Imported where it is needed, since the import is slow and many runs do without.
+    import faiss
+
+    faiss.omp_set_num_threads(torch.get_num_threads())
+    values = unit.detach().float().cpu().numpy()
+    width, lists = values.shape[1], round(4 * math.sqrt(len(values)))
+    quantizer = faiss.IndexFlatIP(width)
+    index = faiss.IndexIVFFlat(quantizer, width, lists, faiss.METRIC_INNER_PRODUCT)
+    index.cp.min_points_per_centroid, index.cp.max_points_per_centroid = 1, 50
+    index.train(values)
+    index.add(values)
+    index.nprobe = _PROBED
+    found = torch.from_numpy(index.search(values, count + 1)[1])
+    own = torch.arange(len(values)).unsqueeze(1)
+    found = torch.where(found < 0, own, found)  # Lists with too few points leave gaps.
+    others_first = (found == own).to(torch.uint8).argsort(dim=1, stable=True)
+    return found.gather(1, others_first)[:, :count].to(unit.device, torch.int32)
 
 
 def drawn_neighbours(

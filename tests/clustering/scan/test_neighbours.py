@@ -34,3 +34,24 @@ def test_blocks_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_one_that_is_alone_is_its_own_neighbour() -> None:
     assert nearest_neighbours(torch.ones(1, 3), 10).tolist() == [[0]]
+
+
+@pytest.mark.parametrize("spread", [0.2, 1.0], ids=["kinds apart", "one cloud"])
+def test_an_index_finds_almost_all_of_them(monkeypatch: pytest.MonkeyPatch, spread: float) -> None:
+    generator = torch.Generator().manual_seed(0)
+    kinds = torch.randn(20, 16, generator=generator)
+    points = kinds.repeat(150, 1) + spread * torch.randn(3000, 16, generator=generator)
+    exact = nearest_neighbours(points, 5)
+    monkeypatch.setattr(neighbours, "_EXACT_UP_TO", 1000)
+    found = nearest_neighbours(points, 5)
+    assert (found.dtype, found.shape) == (exact.dtype, exact.shape)
+    assert not bool((found == torch.arange(3000).unsqueeze(1)).any())
+    shared = (found.unsqueeze(2) == exact.unsqueeze(1)).any(dim=2).double().mean()
+    assert float(shared) > 0.97
+
+
+def test_an_index_of_points_that_are_all_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(neighbours, "_EXACT_UP_TO", 10)
+    found = nearest_neighbours(torch.ones(300, 4), 3)
+    assert found.shape == (300, 3)
+    assert 0 <= int(found.min()) <= int(found.max()) < 300
