@@ -137,9 +137,9 @@ def _found_rows(summary: Summary) -> Rows:
 
 
 def _tables(summary: Summary) -> dict[str, list[Rows]]:
-    rows = sizes_table(summary)
-    fits = rows and len(rows) <= _MOST_ROWS and len(rows[0]) <= _MOST_ROWS
-    return {"Images of each client in each cluster": rows} if fits else {}
+    sizes = summary.get("client_cluster_sizes", ())
+    fits = 0 < len(sizes) <= _MOST_ROWS and len(sizes[0]) < _MOST_ROWS
+    return {"Images of each client in each cluster": sizes_table(summary)} if fits else {}
 
 
 def _rounds(summary: Summary) -> str:

@@ -93,8 +93,7 @@ def embed(
 
 
 def _save(found: VectorData, out: Path, skipped: Path) -> None:
-    from ccfcpp.core.files import write_whole
-    from ccfcpp.core.tables import csv_bytes
+    from ccfcpp.core.files import write_table, write_whole
 
     is_file = out.suffix.lower() == ".npz"
     # A column of a table may say anything.
@@ -108,7 +107,7 @@ def _save(found: VectorData, out: Path, skipped: Path) -> None:
             own = found.selected(found.owners == number)
             write_whole(out / f"{name}.npz", _npz(own, clients=False))
         if found.reading is not None and found.skipped:
-            write_whole(skipped, csv_bytes(found.reading.rows))
+            write_table(skipped, found.reading.rows)
 
 
 def _npz(data: VectorData, clients: bool = True) -> bytes:

@@ -85,8 +85,8 @@ def predict(
 
     from ccfcpp.clustering.certainty import columns_of
     from ccfcpp.clustering.model import load_model
-    from ccfcpp.core.files import write_whole
-    from ccfcpp.core.tables import csv_bytes, rows_of
+    from ccfcpp.core.files import write_table
+    from ccfcpp.core.tables import Columns
     from ccfcpp.data.reading import in_words
 
     prepare()
@@ -116,9 +116,9 @@ def predict(
         columns["cluster"] = [own if s else "" for own, s in zip(found, sure, strict=True)]
         found = [own for own, s in zip(found, sure, strict=True) if s]
     try:
-        write_whole(out, csv_bytes(rows_of(columns)))
+        write_table(out, Columns(columns))
         if read.reading is not None and read.skipped:
-            write_whole(skipped, csv_bytes(read.reading.rows))
+            write_table(skipped, read.reading.rows)
     except OSError as error:
         raise UsageError(
             f"{out} cannot be written ({error.strerror}): give another --out"

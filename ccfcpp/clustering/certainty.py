@@ -1,8 +1,10 @@
 """How sure the assignment of an image to its cluster is, where a system tells."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from ccfcpp.clustering.algorithm import ClusteringAlgorithm
@@ -11,16 +13,30 @@ from ccfcpp.clustering.typical import Typical
 from ccfcpp.core.metrics import distances
 from ccfcpp.engine.client import Client
 
+_AT_A_TIME = 1 << 16
+
 _TOLD = ("probability", "distance", "outlier")
 """What is told of an image, in the order of a table's columns."""
 
 
-def columns_of(found: Mapping[str, Tensor]) -> dict[str, list[object]]:
-    """Return tensors of shape (samples,) as columns of a table, floats with six digits."""
-    return {
-        name: [float(f"{x:.6g}") for x in own.tolist()] if own.is_floating_point() else own.tolist()
-        for name, own in found.items()
-    }
+@dataclass(frozen=True)
+class Numbers:
+    """A tensor of shape (samples,) as a column of a table: Python's numbers, floats of six digits.
+
+    They are made as they are read: those of many samples at once would fill the memory.
+    """
+
+    values: Tensor
+
+    def __iter__(self) -> Iterator[float]:
+        for part in torch.split(self.values, _AT_A_TIME):
+            for number in part.tolist():
+                yield float(f"{number:.6g}") if isinstance(number, float) else number
+
+
+def columns_of(found: Mapping[str, Tensor]) -> dict[str, Iterable[object]]:
+    """Return tensors of shape (samples,) as columns of a table."""
+    return {name: Numbers(own) for name, own in found.items()}
 
 
 def certainty(

@@ -27,13 +27,13 @@ from ccfcpp.core.metrics import (
     spectrum,
 )
 from ccfcpp.core.randomness import SERVER, Randomness
-from ccfcpp.core.tables import rows_of
+from ccfcpp.core.tables import Columns, Rows
 from ccfcpp.data.images import ImageData, random_part, rows
 from ccfcpp.engine.client import Client
 from ccfcpp.engine.memories import ClientMemories
 from ccfcpp.engine.payload import pack, size
 from ccfcpp.models.state import ModelState
-from ccfcpp.runs.experiment import Arrays, Experiment, Scores, Snapshot, Table
+from ccfcpp.runs.experiment import Arrays, Experiment, Scores, Snapshot
 from ccfcpp.runs.local_spectra import LocalSpectra, describe_spectra
 
 _MOST_COMPARED = 10_000
@@ -146,7 +146,7 @@ class ClusteringExperiment(Experiment[Any]):
         for number, part in enumerate(self.parts):
             owners[part] = number
         assignments: dict[str, Tensor | NDArray[np.str_]] = {
-            "name": np.array(self.data.called),
+            "name": np.array(self._named),
             "client": owners,
             "cluster": clusters,
             **self._certainty(state, clusters, typical),
@@ -192,16 +192,21 @@ class ClusteringExperiment(Experiment[Any]):
                 found.setdefault(name, own.new_empty(len(self.data)))[part] = own
         return found
 
-    def tables(self, arrays: Arrays) -> Mapping[str, Table]:
+    def tables(self, arrays: Arrays) -> Mapping[str, Rows]:
         """The cluster of each image, by the names of files, clients and classes."""
         found = {n: each for n, each in arrays["assignments"].items() if isinstance(each, Tensor)}
         columns = columns_of(found)
         # -1 is the last of these.
         clients = [*map(self.client_name, range(len(self.parts))), ""]
-        columns["client"] = [clients[number] for number in found["client"].tolist()]
+        columns["client"] = [clients[number] for number in found["client"].numpy()]
         if "class" in found:
-            columns["class"] = [self.data.classes[label] for label in found["class"].tolist()]
-        return {"clusters": rows_of({self.data.key: self.data.called, **columns})}
+            columns["class"] = [self.data.classes[label] for label in found["class"].numpy()]
+        return {"clusters": Columns({self.data.key: self._named, **columns})}
+
+    @property
+    def _named(self) -> Sequence[str] | range:
+        """What each sample is called, or is numbered: strings of millions would take a gigabyte."""
+        return self.data.names or range(len(self.data))
 
     def _held_by(self, clients: Sequence[int]) -> Tensor:
         """Indices of the images of some clients."""

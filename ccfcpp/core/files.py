@@ -6,6 +6,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ccfcpp.core.tables import Rows, write_csv
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -15,8 +17,17 @@ TEMPORARY = ".*.tmp"
 
 def write_whole(path: Path, content: bytes) -> None:
     """Write a file atomically: a reader, or a crash, sees all of it or none of it."""
-    with _whole_file(path) as temporary:
+    with whole_file(path) as temporary:
         temporary.write_bytes(content)
+
+
+def write_table(path: Path, rows: Rows) -> None:
+    """Write rows to a CSV file in the same way; names of files in them may be any bytes."""
+    with (
+        whole_file(path) as temporary,
+        temporary.open("w", encoding="utf-8", errors="surrogateescape", newline="") as file,
+    ):
+        write_csv(file, rows)
 
 
 def save_tensors(
@@ -35,7 +46,7 @@ def save_tensors(
     from safetensors.torch import save_file
 
     contiguous = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    with _whole_file(path, durable) as temporary:
+    with whole_file(path, durable) as temporary:
         try:
             save_file(contiguous, temporary, metadata=header)
         except SafetensorError as error:  # For example, the disk is full.
@@ -59,7 +70,7 @@ def make_names_durable(folder: Path) -> None:
 
 
 @contextmanager
-def _whole_file(path: Path, durable: bool = True) -> Iterator[Path]:
+def whole_file(path: Path, durable: bool = True) -> Iterator[Path]:
     """Yield a temporary path; its file is moved to ``path`` at the end."""
     temporary = path.with_name(f".{path.name}.tmp")
     try:

@@ -2,30 +2,52 @@
 
 import csv
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TextIO
 
 _FORMULA = tuple("=+-@\t\r")
 """What a cell begins with that a spreadsheet would compute."""
 
 
-def rows_of(columns: Mapping[str, Sequence[object]]) -> list[dict[str, object]]:
-    """Return the rows of a table of columns of equal length."""
-    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+@dataclass(frozen=True)
+class Columns:
+    """The rows of a table that is held by columns, which can make their cells as they are read.
+
+    Attributes:
+        columns: Of equal length, by their names.
+    """
+
+    columns: Mapping[str, Iterable[object]]
+
+    def __iter__(self) -> Iterator[dict[str, object]]:
+        for row in zip(*self.columns.values(), strict=True):
+            yield dict(zip(self.columns, row, strict=True))
 
 
-def as_csv(rows: Sequence[Mapping[str, object]]) -> str:
+Rows = Sequence[Mapping[str, object]] | Columns
+
+
+def as_csv(rows: Rows) -> str:
     """Format rows as CSV, with a column for every key."""
     text = io.StringIO()
-    names = dict[str, None]()
-    for row in rows:
-        names.update(dict.fromkeys(row))
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(names)
-    writer.writerows([_cell(row.get(name, "")) for name in names] for row in rows)
+    write_csv(text, rows)
     return text.getvalue()
 
 
-def csv_bytes(rows: Sequence[Mapping[str, object]]) -> bytes:
+def write_csv(text: TextIO, rows: Rows) -> None:
+    """Write rows as CSV, with a column for every key."""
+    writer = csv.writer(text, lineterminator="\n")
+    if isinstance(rows, Columns):
+        writer.writerow(rows.columns)
+        writer.writerows(zip(*(map(_cell, own) for own in rows.columns.values()), strict=True))
+    else:
+        names = dict.fromkeys(name for row in rows for name in row)
+        writer.writerow(names)
+        writer.writerows([_cell(row.get(name, "")) for name in names] for row in rows)
+
+
+def csv_bytes(rows: Rows) -> bytes:
     """Return rows as the content of a CSV file; names of files in them may be any bytes."""
     return as_csv(rows).encode("utf-8", "surrogateescape")
 

@@ -5,8 +5,7 @@ import re
 import warnings
 from pathlib import Path
 
-from ccfcpp.core.files import write_whole
-from ccfcpp.core.tables import csv_bytes
+from ccfcpp.core.files import write_table, write_whole
 from ccfcpp.pages.drawing import Drawn, style
 from ccfcpp.pages.palette import INKS
 
@@ -18,7 +17,7 @@ def write_figure(folder: Path, drawn: Drawn, svg: str) -> None:
     """Write a figure's SVG of ``as_svg``, its PNG and its numbers, each file atomically."""
     write_whole(folder / f"{drawn.name}.svg", svg.encode())
     write_whole(folder / f"{drawn.name}.png", _saved(drawn, "png", _PNG_DPI))
-    write_whole(folder / f"{drawn.name}.csv", csv_bytes(drawn.rows))
+    write_table(folder / f"{drawn.name}.csv", drawn.rows)
 
 
 def as_svg(drawn: Drawn) -> str:

@@ -15,6 +15,7 @@ from ccfcpp.core.config import MethodConfig
 from ccfcpp.core.errors import StoppedError
 from ccfcpp.core.profiling import section
 from ccfcpp.core.randomness import Randomness
+from ccfcpp.core.tables import Rows
 from ccfcpp.data.images import Samples
 from ccfcpp.data.vectors import Pictures
 from ccfcpp.engine.algorithm import Algorithm, Crew, Epilogue
@@ -44,7 +45,6 @@ Scores = dict[str, float]
 Observer = Callable[[RoundReport, Scores], None]
 Arrays = Mapping[str, Mapping[str, Tensor | NDArray[np.str_]]]
 """Results by file and name."""
-Table = Sequence[Mapping[str, object]]
 """Rows of values by the columns' names."""
 
 
@@ -148,12 +148,12 @@ class Experiment(ABC, Generic[State]):
         """Return pictures of a state by name, each uint8 of shape (height, width, 3)."""
         return {}
 
-    def tables(self, arrays: Arrays) -> Mapping[str, Table]:
+    def tables(self, arrays: Arrays) -> Mapping[str, Rows]:
         """Return tables of the results by name, for people."""
         return {}
 
     @property
-    def skipped(self) -> Table:
+    def skipped(self) -> Rows:
         """The files that were left out, and why."""
         return self.data.reading.rows if self.data.reading else []
 

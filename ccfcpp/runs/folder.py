@@ -1,6 +1,5 @@
 """The content of a run's folder."""
 
-import io
 import json
 import zlib
 from collections.abc import Callable, Iterator, Mapping
@@ -13,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ccfcpp.core.config_layers import flatten, read_yaml
-from ccfcpp.core.files import make_durable, save_tensors, write_whole
+from ccfcpp.core.files import make_durable, save_tensors, whole_file, write_whole
 from ccfcpp.engine.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from ccfcpp.engine.exchange import State
 from ccfcpp.runs.paths import RunPaths, damaged, row_of
@@ -108,13 +107,13 @@ class RunFolder(RunPaths):
         """
         save_tensors(self.model, model, model_facts)
         for file, named in arrays.items():
-            buffer = io.BytesIO()
             content = {
                 name: each.cpu().numpy() if isinstance(each, Tensor) else each
                 for name, each in named.items()
             }
-            np.savez_compressed(buffer, **content)  # type: ignore[arg-type] # names are no options
-            write_whole(self.path / f"{file}.npz", buffer.getvalue())
+            # Into the file itself: that of millions of images fills the memory.
+            with whole_file(self.path / f"{file}.npz") as path, path.open("wb") as stream:
+                np.savez_compressed(stream, **content)  # type: ignore[arg-type] # no options
         for name, picture in pictures.items():
             self.figures.mkdir(exist_ok=True)
             write_whole(self.figures / f"{name}.png", as_png(picture))

@@ -2,7 +2,7 @@
 
 import itertools
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
@@ -11,8 +11,8 @@ from typing import Any, Self, TypeVar
 from ccfcpp.core.config import RunConfig
 from ccfcpp.core.config_layers import differing_keys, dump_yaml, read_yaml, validate, values_of
 from ccfcpp.core.errors import UsageError
-from ccfcpp.core.files import TEMPORARY, write_whole
-from ccfcpp.core.tables import csv_bytes
+from ccfcpp.core.files import TEMPORARY, write_table, write_whole
+from ccfcpp.core.tables import Rows
 
 C = TypeVar("C", bound=RunConfig)
 Json = dict[str, Any]
@@ -122,9 +122,9 @@ class RunPaths:
         """Return the results of attacks, if any; ``UsageError`` where the file is damaged."""
         return _object_in(self.leakage) if self.leakage.is_file() else {}
 
-    def write_table(self, name: str, rows: Sequence[Mapping[str, object]]) -> None:
+    def write_table(self, name: str, rows: Rows) -> None:
         """Write rows to the CSV file of a name."""
-        write_whole(self.path / f"{name}.csv", csv_bytes(rows))
+        write_table(self.path / f"{name}.csv", rows)
 
     def read_log(self) -> list[Json]:
         """Return a row for each logged round; a crash can leave anything in the last line."""

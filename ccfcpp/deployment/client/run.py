@@ -23,7 +23,7 @@ from ccfcpp.core.errors import UsageError
 from ccfcpp.core.files import save_tensors, write_whole
 from ccfcpp.core.kinds import kind_of
 from ccfcpp.core.randomness import Randomness
-from ccfcpp.core.tables import rows_of
+from ccfcpp.core.tables import Columns
 from ccfcpp.data import ImageData, load
 from ccfcpp.data.tables import read_vectors
 from ccfcpp.data.vectors import VectorData
@@ -175,7 +175,8 @@ class ClusteringRun(ClientRun[Any]):
     def table(self, model: Any, client: Client, found: Tensor) -> list[dict[str, object]]:
         """Return the cluster of each image, by its file, and how sure it is."""
         sure = certainty(self.algorithm, model.model, client, found, model.typical)
-        return rows_of({self.data.key: self.data.called, **columns_of({"cluster": found} | sure)})
+        columns = columns_of({"cluster": found} | sure)
+        return list(Columns({self.data.key: self.data.called, **columns}))
 
     def save_model(self, model: Any, folder: Path) -> None:
         """Save the model for ``ccfcpp predict``, without the server's name of an encoder."""

@@ -20,6 +20,7 @@ from ccfcpp.clustering.vectors.prepared import made
 from ccfcpp.core.config import MethodConfig
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.metrics import clustering_scores
+from ccfcpp.core.tables import Rows
 from ccfcpp.deployment.link.algorithms import (
     COUNTS,
     Counts,
@@ -35,7 +36,7 @@ from ccfcpp.engine.exchange import AbsentClientError, Exchange, RefusedUpdateErr
 from ccfcpp.engine.memories import ClientMemories
 from ccfcpp.engine.payload import pack, size
 from ccfcpp.models.state import ModelState
-from ccfcpp.runs.experiment import Arrays, Experiment, Observer, Scores, Snapshot, Table
+from ccfcpp.runs.experiment import Arrays, Experiment, Observer, Scores, Snapshot
 from ccfcpp.runs.folder import RunFolder
 from ccfcpp.runs.local_spectra import LocalSpectra
 from ccfcpp.runs.paths import Summary
@@ -141,7 +142,7 @@ class DeployedExperiment(Experiment[Any]):
         return self._members
 
     @property
-    def skipped(self) -> Table:
+    def skipped(self) -> Rows:
         """Return no rows: clients keep the names of their files to themselves."""
         return []
 
