@@ -94,7 +94,7 @@ RESHAPED: dict[str, Callable[[Tensor], Tensor]] = {
     "no row": lambda t: t[:0] if t.ndim else t.reshape(1)[:0],
     "a row less": lambda t: t[1:] if t.ndim else t,
     "a row twice": lambda t: torch.cat([t, t[:1]]) if t.ndim else t.reshape(1),
-    "many rows": lambda t: t[:1].expand(5000, *t.shape[1:]) if t.ndim else t,
+    "many rows": lambda t: t[:1].expand(5000, *t.shape[1:]) if t.ndim and len(t) else t,
     "turned": lambda t: t.transpose(0, -1) if t.ndim > 1 else t,
 }
 
