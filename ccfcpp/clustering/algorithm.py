@@ -40,6 +40,26 @@ class Problem:
         return len(self.image_shape) == 1
 
 
+def most_to_least(found: Tensor, fewest: int) -> list[int]:
+    """Numbers of clusters, the one with the most evidence first."""
+    return [fewest + place for place in found.argsort(descending=True, stable=True).tolist()]
+
+
+def found_number(evidence: Tensor, fewest: int, clusters: int) -> dict[str, object]:
+    """What a summary says of the number of clusters that was found.
+
+    Args:
+        evidence: How much speaks for each number that it may be.
+        fewest: The first of these.
+        clusters: The one that was found.
+    """
+    return {
+        "clusters": clusters,
+        "clusters_runner_up": most_to_least(evidence, fewest)[1],
+        "clusters_evidence": {str(k): each for k, each in enumerate(evidence.tolist(), fewest)},
+    }
+
+
 class ClusteringState(Protocol):
     """State of a clustering system's server: a dataclass with centroids."""
 

@@ -155,14 +155,15 @@ class ClusteringExperiment(Experiment[Any]):
         if self.data.labels is not None:
             assignments["class"] = self.data.labels
         connected = [client.id for client in self.clients]
+        found: dict[str, Any] = self.algorithm.found(state)
         unknown = dict.fromkeys(("nmi", "nmi_geometric", "kappa", "accuracy", "ari"))
         summary: dict[str, Any] = {
             **(self._scores_over(torch.arange(len(self.data)), clusters) or unknown),
             "scores_connected": self._scores_over(self._held_by(connected), clusters),
             "scores_absent": self._scores_over(self._held_by(self.absent), clusters),
-            **sizes(owners, clusters, len(self.parts), self.clusters),
+            **sizes(owners, clusters, len(self.parts), found.get("clusters", self.clusters)),
             "bytes_delivered": size(saved(pack(self.algorithm.delivery(state)), typical)),
-            **self.algorithm.found(state),
+            **found,
         }
         arrays: dict[str, Mapping[str, Tensor | NDArray[np.str_]]] = {"assignments": assignments}
         if self.data.labels is not None and isinstance(sure, Tensor):

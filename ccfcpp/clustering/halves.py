@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ccfcpp.clustering.kmeans.blocks import assigned, blocks
 from ccfcpp.clustering.kmeans.centroids import ClusterSums, check_sums
-from ccfcpp.clustering.kmeans.start import codebook_kmeans
+from ccfcpp.clustering.kmeans.codebook import codebook_kmeans
 from ccfcpp.core.metrics import prediction_strength
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.client import Member

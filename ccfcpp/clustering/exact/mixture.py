@@ -54,6 +54,7 @@ class Mixture:
             to the nearest mean.
         covariances: Of shape (k, d, d), or variances (k, d).
         cells: While a start is looked for: the codebook's cells (``kmeans.start``).
+        evidence: Where k is to be found: how much speaks for each number that it may be.
         bound: Mean log-likelihood in the last step; None before the second one.
         grown: By how much it grew.
     """
@@ -62,6 +63,7 @@ class Mixture:
     weights: Tensor | None = None
     covariances: Tensor | None = None
     cells: Tensor | None = None
+    evidence: Tensor | None = None
     bound: float | None = None
     grown: float | None = None
 

@@ -17,6 +17,7 @@ FED_KM = System(
     sections={"pixels": PixelsConfig, "means": MeansConfig},
     ignores=("pixels.assignment", "compute"),
     rounds="means.rounds",
+    counts=lambda config: True,
     takes=("images", "vectors"),
     summary="k-means whose steps are those of all samples in one place",
 )

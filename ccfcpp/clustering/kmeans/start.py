@@ -17,6 +17,7 @@ from typing import Any, Protocol, TypeVar
 import torch
 from torch import Tensor
 
+from ccfcpp.clustering.algorithm import Problem, most_to_least
 from ccfcpp.clustering.kmeans.blocks import SumBlocks, assigned
 from ccfcpp.clustering.kmeans.centroids import (
     PARTS,
@@ -26,6 +27,7 @@ from ccfcpp.clustering.kmeans.centroids import (
     large_enough,
     sums_by,
 )
+from ccfcpp.clustering.kmeans.codebook import Codebook, split
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.client import Member
 from ccfcpp.engine.exchange import Exchange, Figures, Images, ServerWork
@@ -34,8 +36,6 @@ from ccfcpp.engine.payload import added_up, pack
 
 _CELLS, _CELLS_OF_A_CLUSTER = 64, 4
 _POINTS_OF_A_CELL = 5
-_FEWEST_TO_SPLIT = 4
-_RESTARTS = 10
 
 
 class Starting(Protocol):
@@ -45,6 +45,8 @@ class Starting(Protocol):
     def centroids(self) -> Tensor | None: ...  # noqa: D102
     @property
     def cells(self) -> Tensor | None: ...  # noqa: D102
+    @property
+    def evidence(self) -> Tensor | None: ...  # noqa: D102
 
 
 S = TypeVar("S", bound=Starting)
@@ -119,7 +121,8 @@ class GrowCodebook(ServerWork[S, Cells, CellSums]):
     """The server's half: cells become the means of their points.
 
     Attributes:
-        clusters: k.
+        clusters: k; where it is to be found, the largest that it may be.
+        fewest: The least that it may be, where it is to be found; 0 where it is known.
         dimensions: d.
         most: Cells of the whole codebook.
         splits: Whether cells are split then.
@@ -127,6 +130,7 @@ class GrowCodebook(ServerWork[S, Cells, CellSums]):
     """
 
     clusters: int
+    fewest: int
     dimensions: int
     most: int
     splits: bool
@@ -162,15 +166,23 @@ class GrowCodebook(ServerWork[S, Cells, CellSums]):
             return state, {}
         counts, before = total.counts[held], self.broadcast(state).cells.to(total.sums)
         means = total.sums[held] / counts.unsqueeze(1)
+        moved = (means - before[held]).square().sum(dim=1)
+        book = Codebook(means, counts, (total.squares[held] - counts * moved).clamp(min=0))
         if self.ends:
-            centroids = codebook_kmeans(means, counts, self.clusters, randomness.integer("start"))
-            return _with(state, centroids=centroids, cells=None), {}
+            return self._ended(state, book, randomness.integer("start")), {}
         if self.splits:
-            moved = (means - before[held]).square().sum(dim=1)
-            scatter = (total.squares[held] - counts * moved).clamp(min=0)
             generator = randomness.generator(f"split {len(means)}")
-            means = split(means, counts, scatter, self.most, generator)
+            means = split(book, self.most, generator)
         return _with(state, cells=means), {}
+
+    def _ended(self, state: S, book: Codebook, seed: int) -> S:
+        """The centroids; and what speaks for each number of them, where it is to be found."""
+        if not self.fewest:
+            return _with(state, centroids=book.kmeans(self.clusters, seed), cells=None)
+        evidence = book.evidence(self.fewest, self.clusters, seed)
+        clusters = most_to_least(evidence, self.fewest)[0]
+        centroids = book.kmeans(clusters, seed)
+        return _with(state, centroids=centroids, cells=None, evidence=evidence)
 
 
 def _with(state: S, **changes: Tensor | None) -> S:
@@ -179,55 +191,13 @@ def _with(state: S, **changes: Tensor | None) -> S:
     return changed
 
 
-def split(
-    cells: Tensor, counts: Tensor, scatter: Tensor, most: int, generator: torch.Generator
-) -> Tensor:
-    """Split the cells with the largest scatter in two, up to a number of cells.
-
-    Args:
-        cells: Of shape (m, d).
-        counts: Points of each, (m,).
-        scatter: Σ ‖x − c‖² over the points of each, (m,).
-        most: Cells that there may be.
-        generator: Of the directions, on the CPU.
-    """
-    order = scatter.argsort(descending=True, stable=True)
-    order = order[(counts[order] >= _FEWEST_TO_SPLIT) & (scatter[order] > 0)]
-    order = order[: max(0, most - len(cells))]
-    deviation = (scatter[order] / counts[order] / cells.shape[1]).sqrt().unsqueeze(1)
-    drawn = torch.randn(len(order), cells.shape[1], generator=generator, dtype=torch.float64)
-    shift = 0.5 * deviation * drawn.to(cells)
-    whole = torch.ones(len(cells), dtype=torch.bool, device=cells.device)
-    whole[order] = False
-    return torch.cat([cells[whole], cells[order] - shift, cells[order] + shift])
-
-
-def codebook_kmeans(cells: Tensor, counts: Tensor, clusters: int, seed: int) -> Tensor:
-    """Centroids of a codebook, float64 of shape (at most k, d): the best of ten k-means.
-
-    Args:
-        cells: Of shape (m, d).
-        counts: The weight of each, (m,).
-        clusters: k.
-        seed: Of the draws.
-    """
-    if len(cells) <= clusters:
-        return cells
-    # Imported where it is needed, since scikit-learn takes most of a second. Unlike faiss, it draws
-    # k-means++ seeds by the points' weights.
-    from sklearn.cluster import KMeans
-
-    found = KMeans(clusters, n_init=_RESTARTS, random_state=seed % 2**32)
-    found.fit(cells.cpu().numpy(), sample_weight=counts.cpu().numpy())
-    return torch.from_numpy(found.cluster_centers_).to(cells)
-
-
-def start_works(clusters: int, dimensions: int, samples: int) -> list[GrowCodebook[Any]]:
+def start_works(problem: Problem, dimensions: int) -> list[GrowCodebook[Any]]:
     """The server's work until there are centroids: a mean, then two exchanges for each doubling."""
+    clusters, samples = problem.clusters, problem.samples
     most = min(max(_CELLS, _CELLS_OF_A_CLUSTER * clusters), samples // _POINTS_OF_A_CELL)
     most = max(most, 2 * clusters)
     last = 2 * math.ceil(math.log2(most))
     return [
-        GrowCodebook(clusters, dimensions, most, number % 2 == 0, number == last)
+        GrowCodebook(clusters, problem.fewest, dimensions, most, number % 2 == 0, number == last)
         for number in range(last + 1)
     ]

@@ -14,7 +14,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from ccfcpp.clustering.algorithm import ClusteringAlgorithm, Problem
+from ccfcpp.clustering.algorithm import ClusteringAlgorithm, Problem, found_number
 from ccfcpp.clustering.kmeans.lloyd import SumMembers
 from ccfcpp.clustering.scan.clients import Pairs, SumTransitions
 from ccfcpp.clustering.scan.config import (
@@ -23,7 +23,7 @@ from ccfcpp.clustering.scan.config import (
     ScanConfig,
     VectorViewsConfig,
 )
-from ccfcpp.clustering.scan.merging import FOLDS, OVERCLUSTERS, most_to_least
+from ccfcpp.clustering.scan.merging import FOLDS, OVERCLUSTERS
 from ccfcpp.clustering.scan.messages import (
     CENTRES,
     OF_NEIGHBOURS,
@@ -218,12 +218,7 @@ class FedScan(ClusteringAlgorithm[ScanState]):
         """The number of clusters, and what speaks for each, where it was to be found."""
         if state.groups is None or state.evidence is None:
             return {}
-        fewest, scores = self.problem.fewest, state.evidence.tolist()
-        return {
-            "clusters": int(state.groups.max()) + 1,
-            "clusters_runner_up": most_to_least(state.evidence, fewest)[1],
-            "clusters_evidence": {str(k): each for k, each in enumerate(scores, start=fewest)},
-        }
+        return found_number(state.evidence, self.problem.fewest, int(state.groups.max()) + 1)
 
 
 def _views(problem: Problem) -> AnyViews:

@@ -249,11 +249,6 @@ def worths(folds: Tensor, most: int) -> Tensor:
     return total.diff() * torch.arange(2, most + 1)
 
 
-def most_to_least(found: Tensor, fewest: int) -> list[int]:
-    """Numbers of clusters, the one with the most evidence first."""
-    return [fewest + place for place in found.argsort(descending=True, stable=True).tolist()]
-
-
 def _x_log_x(x: Tensor) -> Tensor:
     terms: Tensor = torch.special.xlogy(x, x)
     return terms

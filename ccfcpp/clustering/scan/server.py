@@ -6,8 +6,9 @@ from typing import Any, TypeVar
 
 import torch
 
+from ccfcpp.clustering.algorithm import most_to_least
 from ccfcpp.clustering.kmeans.centroids import ClusterSums, check_sums, cluster_means
-from ccfcpp.clustering.scan.merging import evidence, merged, most_to_least
+from ccfcpp.clustering.scan.merging import evidence, merged
 from ccfcpp.clustering.scan.messages import (
     CENTRES,
     TRANSITIONS,

@@ -3,6 +3,7 @@
 from abc import abstractmethod
 from collections.abc import Sequence
 
+from ccfcpp.clustering.algorithm import found_number
 from ccfcpp.clustering.kmeans.start import start_works
 from ccfcpp.clustering.shallow.pixels import Known, PixelClustering
 from ccfcpp.engine.exchange import AnyServerWork
@@ -29,5 +30,11 @@ class StartedBySums(PixelClustering[Known]):
 
     def start(self) -> Sequence[AnyServerWork]:
         """The server's work until there are centroids."""
-        problem = self.problem
-        return start_works(problem.clusters, self.rule.dimensions, problem.samples)
+        return start_works(self.problem, self.rule.dimensions)
+
+    def found(self, state: Known) -> dict[str, object]:
+        """The number of clusters, and what speaks for each, where it was to be found."""
+        evidence, centroids = getattr(state, "evidence", None), state.centroids
+        if evidence is None or centroids is None:
+            return {}
+        return found_number(evidence, self.problem.fewest, len(centroids))

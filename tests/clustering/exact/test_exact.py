@@ -16,7 +16,6 @@ from sklearn.mixture import GaussianMixture
 
 from ccfcpp.clustering.exact.mixture import Mixture, log_probabilities
 from ccfcpp.clustering.kmeans.fuzzy import fuzzy_c_means
-from ccfcpp.clustering.kmeans.start import codebook_kmeans, split
 from ccfcpp.clustering.shallow.pixels import CentroidState
 from ccfcpp.core.config import Tree
 from ccfcpp.engine.exchange import AbsentClientError
@@ -223,27 +222,3 @@ def test_fed_km_comes_close_to_the_best_of_ten_starts(tree: Tree) -> None:
     best = KMeans(6, n_init=10, random_state=0).fit(points)
     squares = ((points[:, None] - np.asarray(state.centroids)[None]) ** 2).sum(axis=2)
     assert squares.min(axis=1).sum() <= 1.001 * best.inertia_
-
-
-@given(seed=seeds, most=st.integers(1, 30))
-@some
-def test_a_split_keeps_the_mean_and_the_number_of_cells(seed: int, most: int) -> None:
-    source = torch.Generator().manual_seed(seed)
-    cells = torch.randn(8, 3, generator=source, dtype=torch.float64)
-    counts = torch.arange(8, dtype=torch.float64)
-    scatter = torch.rand(8, generator=source, dtype=torch.float64)
-    found = split(cells, counts, scatter, most, source)
-    splittable = int((counts >= 4).sum())
-    assert len(found) == 8 + min(splittable, max(0, most - 8))
-    whole = found[: 8 - (len(found) - 8)]
-    halves = found[len(whole) :]
-    centres = torch.cat([whole, halves.view(2, -1, 3).mean(dim=0)])
-    assert torch.allclose(centres.sum(dim=0), cells.sum(dim=0))
-
-
-def test_a_codebook_with_few_cells_is_the_start() -> None:
-    cells = torch.eye(3, dtype=torch.float64)
-    assert torch.equal(codebook_kmeans(cells, torch.ones(3), 5, 0), cells)
-    weights = torch.tensor([1.0, 1.0, 98.0], dtype=torch.float64)
-    (one,) = codebook_kmeans(cells, weights, 1, 0)
-    assert torch.allclose(one, torch.tensor([0.01, 0.01, 0.98], dtype=torch.float64))

@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from ccfcpp.clustering.algorithm import most_to_least
 from ccfcpp.clustering.scan.merging import (
     FOLDS,
     agglomerated,
     evidence,
     joint_distribution,
-    most_to_least,
     worths,
 )
 from tests.clustering.scan.test_merging import information, random_joints

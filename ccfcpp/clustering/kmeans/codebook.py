@@ -1,0 +1,97 @@
+"""A codebook of many points: its clusters, and how many there are."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ccfcpp.core.metrics import simplified_silhouettes
+
+_FEWEST_TO_SPLIT = 4
+_RESTARTS = 10
+
+
+@dataclass(frozen=True)
+class Codebook:
+    """Cells of points, each point in the cell that it is nearest to.
+
+    Attributes:
+        cells: Means of the cells' points, float64 of shape (m, d).
+        counts: Points of each, (m,).
+        scatter: Σ ‖x − c‖² over the points x of each cell c, (m,).
+    """
+
+    cells: Tensor
+    counts: Tensor
+    scatter: Tensor
+
+    def kmeans(self, clusters: int, seed: int) -> Tensor:
+        """Centroids, float64 of shape (at most ``clusters``, d): the best of ten k-means."""
+        return codebook_kmeans(self.cells, self.counts, clusters, seed)
+
+    def evidence(self, fewest: int, most: int, seed: int) -> Tensor:
+        """How well so many clusters are apart: the mean simplified silhouette of all points.
+
+        Of a point x of the cell c and a centroid μ only the root of the mean of ‖x − μ‖² over the
+        cell is known: that of ‖c − μ‖² + scatter / count.
+
+        Args:
+            fewest: The least number of clusters.
+            most: The largest.
+            seed: Of k-means.
+
+        Returns:
+            float64 of shape (most − fewest + 1,), from 0 to 1; 0 where there are too few cells.
+        """
+        found = torch.zeros(most - fewest + 1, dtype=torch.float64)
+        for clusters in range(fewest, min(most, len(self.cells)) + 1):
+            found[clusters - fewest] = self._silhouette(self.kmeans(clusters, seed))
+        return found
+
+    def _silhouette(self, centroids: Tensor) -> float:
+        spread = (self.scatter / self.counts).unsqueeze(1)
+        apart = (torch.cdist(self.cells, centroids).square() + spread).sqrt()
+        own = apart.argmin(dim=1)
+        sizes = self.counts.new_zeros(len(centroids)).index_add(0, own, self.counts)
+        silhouettes = simplified_silhouettes(apart, own, sizes)
+        return float((self.counts * silhouettes).sum() / self.counts.sum())
+
+
+def split(book: Codebook, most: int, generator: torch.Generator) -> Tensor:
+    """Split the cells with the largest scatter in two, up to a number of cells.
+
+    Args:
+        book: The cells.
+        most: Cells that there may be.
+        generator: Of the directions, on the CPU.
+    """
+    cells, counts, scatter = book.cells, book.counts, book.scatter
+    order = scatter.argsort(descending=True, stable=True)
+    order = order[(counts[order] >= _FEWEST_TO_SPLIT) & (scatter[order] > 0)]
+    order = order[: max(0, most - len(cells))]
+    deviation = (scatter[order] / counts[order] / cells.shape[1]).sqrt().unsqueeze(1)
+    drawn = torch.randn(len(order), cells.shape[1], generator=generator, dtype=torch.float64)
+    shift = 0.5 * deviation * drawn.to(cells)
+    whole = torch.ones(len(cells), dtype=torch.bool, device=cells.device)
+    whole[order] = False
+    return torch.cat([cells[whole], cells[order] - shift, cells[order] + shift])
+
+
+def codebook_kmeans(cells: Tensor, counts: Tensor, clusters: int, seed: int) -> Tensor:
+    """Centroids of a codebook, float64 of shape (at most k, d): the best of ten k-means.
+
+    Args:
+        cells: Of shape (m, d).
+        counts: The weight of each, (m,).
+        clusters: k.
+        seed: Of the draws.
+    """
+    if len(cells) <= clusters:
+        return cells
+    # Imported where it is needed, since scikit-learn takes most of a second. Unlike faiss, it draws
+    # k-means++ seeds by the points' weights.
+    from sklearn.cluster import KMeans
+
+    found = KMeans(clusters, n_init=_RESTARTS, random_state=seed % 2**32)
+    found.fit(cells.cpu().numpy(), sample_weight=counts.cpu().numpy())
+    return torch.from_numpy(found.cluster_centers_).to(cells)
