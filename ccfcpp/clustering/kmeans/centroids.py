@@ -6,6 +6,7 @@ from typing import TypeVar
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from ccfcpp.core.errors import FederationError
 from ccfcpp.engine.client import Member
@@ -80,14 +81,17 @@ PARTS: dict[str, Part] = {"sums": Sum(count="counts"), "counts": Count()}
 def sums_by(labels: Tensor, rows: Tensor, groups: int) -> Tensor:
     """The sum of the rows of each label, float64 of shape (groups, d).
 
-    A product with ones and zeros would take several times as long.
+    A product with ones and zeros takes several times as long on a processor. On a GPU it is fast, and
+    unlike an addition by index it gives the same bits each time.
 
     Args:
         labels: int64 of shape (samples,).
         rows: Of shape (samples, d).
         groups: Number of labels.
     """
-    zeros = torch.zeros(groups, rows.shape[1], dtype=torch.float64, device=rows.device)
+    if rows.is_cuda:
+        return F.one_hot(labels, groups).double().T @ rows.double()
+    zeros = torch.zeros(groups, rows.shape[1], dtype=torch.float64)
     return zeros.index_add_(0, labels, rows.double())
 
 
