@@ -81,8 +81,8 @@ PARTS: dict[str, Part] = {"sums": Sum(count="counts"), "counts": Count()}
 def sums_by(labels: Tensor, rows: Tensor, groups: int) -> Tensor:
     """The sum of the rows of each label, float64 of shape (groups, d).
 
-    A product with ones and zeros takes several times as long on a processor. On a GPU it is fast, and
-    unlike an addition by index it gives the same bits each time.
+    A product with ones and zeros takes several times as long on a processor. On a GPU it is fast,
+    and unlike an addition by index it gives the same bits each time.
 
     Args:
         labels: int64 of shape (samples,).
