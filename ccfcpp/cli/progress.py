@@ -3,7 +3,7 @@
 import statistics
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -53,6 +53,8 @@ class RunProgress:
         below: What a terminal shows below the bar.
         hint: What to say of a long run.
         names: Names of the clients, by their numbers.
+        exchanges: Those of each round. A round takes as long as it has exchanges, where no images
+            are counted.
         first_step: When the first step of a round was done, and which share it was.
         remarks: The last lines about clients that were absent or refused.
     """
@@ -64,6 +66,7 @@ class RunProgress:
     below: RenderableType | None = None
     hint: str = ""
     names: Mapping[int, str] = field(default_factory=dict)
+    exchanges: Sequence[int] = ()
     first_step: tuple[float, float] | None = None
     estimated: bool = False
     score: str = ""
@@ -123,7 +126,8 @@ class RunProgress:
         number, share = self.pace.round, self.pace.share
         if number >= self.rounds or (number + 1 == self.rounds and share >= 1):
             return News(phase="ending", rounds=self.rounds)
-        left = None if self._one is None else self._one * (self.rounds - number - share)
+        there = self._work(number, self.rounds) - share * self._work(number, number + 1)
+        left = None if self._one is None else self._one * there
         return News(phase="training", round=number, rounds=self.rounds, left=left)
 
     def _remark(self, line: str) -> None:
@@ -145,17 +149,24 @@ class RunProgress:
     def _estimate(self, one: float, number: int, source: str) -> None:
         """How long all of it takes, as soon as there is something to tell it from."""
         self.estimated = True
-        self._one = one
-        left = self.rounds - number
-        all_of_it = f"about {minutes(one * left)} min for {counted(left, 'round')}"
-        self.console.print(f"{all_of_it}, by {source}")
-        if one * left > _LONG and self.hint:
+        self._one = one / self._work(number, number + 1)
+        left = self._one * self._work(number, self.rounds)
+        rounds = counted(self.rounds - number, "round")
+        self.console.print(f"about {minutes(left)} min for {rounds}, by {source}")
+        if left > _LONG and self.hint:
             self.console.print(self.hint)
 
+    def _work(self, first: int, end: int) -> int:
+        """What takes time in the rounds from ``first`` on, before ``end``."""
+        if self.pace.counts_images or len(self.exchanges) < end:
+            return end - first
+        return max(1, sum(self.exchanges[first:end]))
+
     def _time_left(self, report: RoundReport) -> str:
-        recent = self.ends[-10:]
-        self._one = (recent[-1] - recent[0]) / (len(recent) - 1)
-        return f"{minutes((self.rounds - report.round - 1) * self._one)} left"
+        recent, done = self.ends[-10:], report.round + 1
+        self._one = (recent[-1] - recent[0]) / self._work(done - len(recent) + 1, done)
+        left = 0 if done == self.rounds else self._one * self._work(done, self.rounds)
+        return f"{minutes(left)} left"
 
 
 def shorter(experiment: "AnyExperiment", begun: bool = False) -> str:

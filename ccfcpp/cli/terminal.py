@@ -186,7 +186,8 @@ def run_to_end(
     hint = shorter(experiment, folder.checkpoint.exists())
     names = {member.id: member.name for member in experiment.members}
     rounds = experiment.algorithm.rounds
-    progress = RunProgress(console, rounds, headline, samples, attendance, hint, names)
+    exchanges = experiment.planned_exchanges
+    progress = RunProgress(console, rounds, headline, samples, attendance, hint, names, exchanges)
     if attendance is not None:
         attendance.progress = progress
     with progress, followed(progress.pace):

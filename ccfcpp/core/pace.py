@@ -16,6 +16,7 @@ class Pace:
     Attributes:
         round: Number of the round.
         share: Completed share of the round, from 0 to 1.
+        counts_images: Whether images have been counted.
     """
 
     def __init__(self, samples: int, moved: Callable[[], None]) -> None:
@@ -23,6 +24,7 @@ class Pace:
         self.moved = moved
         self.round = 0
         self.share = 0.0
+        self.counts_images = False
         self._shown = 0
         self._lock = Lock()
 
@@ -34,6 +36,7 @@ class Pace:
         """Count images shown to models; each image is shown ``epochs`` times in a round."""
         with self._lock:  # Clients may train in several threads.
             self._shown += count
+            self.counts_images = True
             self._reach(self._shown / (epochs * self.samples))
 
     def exchanges(self, done: int, of: int) -> None:

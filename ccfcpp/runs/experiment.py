@@ -260,6 +260,11 @@ class Experiment(ABC, Generic[State]):
             }
         }
 
+    @property
+    def planned_exchanges(self) -> list[int]:
+        """Number of exchanges in each round of the whole run."""
+        return [len(works) for works in self.algorithm.plan(self._initial_state)]
+
     def trained(self, verbose: bool = False) -> tuple[State, int]:
         """Run all rounds in memory, and return the last state and the number of rounds.
 

@@ -46,6 +46,25 @@ def test_a_resumed_run_counts_the_rounds_that_are_left(monkeypatch: pytest.Monke
     assert "for 3 rounds" in lines(monkeypatch, 9, 12, 60)[0]
 
 
+def test_a_round_of_many_exchanges_says_little_of_those_of_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr("ccfcpp.cli.progress.time.monotonic", lambda: now[0])
+    output, exchanges = io.StringIO(), [20, *[1] * 100]
+    console, headline = Console(file=output, width=100), ("nmi", "NMI")
+    progress = RunProgress(console, 101, headline, SAMPLES, exchanges=exchanges)
+    with progress, followed(progress.pace):
+        for number in range(3):
+            tell_round(number)
+            now[0] += 6 * exchanges[number]
+            progress(RoundReport(number, [0]), {})
+    said = output.getvalue().splitlines()
+    assert said[0] == "about 12:00 min for 101 rounds, by the first one's time"
+    assert said[1].endswith("10:00 left")
+    assert said[-1].endswith("9:48 left")
+
+
 def test_a_run_of_one_round_estimates_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not any("about" in line for line in lines(monkeypatch, 0, 1, 60))
 
