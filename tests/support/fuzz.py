@@ -90,7 +90,9 @@ def filled(tensor: Tensor, value: float, everywhere: bool) -> Tensor:
 
 RESHAPED: dict[str, Callable[[Tensor], Tensor]] = {
     "an axis more": lambda t: t.unsqueeze(0),
-    "no axis": lambda t: t.flatten()[:1].sum() if t.dtype.is_floating_point else t.flatten(),
+    "no axis": lambda t: (
+        t.flatten()[:1].double().sum().to(t.dtype) if t.dtype.is_floating_point else t.flatten()
+    ),
     "no row": lambda t: t[:0] if t.ndim else t.reshape(1)[:0],
     "a row less": lambda t: t[1:] if t.ndim else t,
     "a row twice": lambda t: torch.cat([t, t[:1]]) if t.ndim else t.reshape(1),
