@@ -33,6 +33,8 @@ class Profile:
             self.calls[name] = self.calls.get(name, 0) + 1
 
 
+_OUTSIDE = "other"
+
 _current: ContextVar[Profile | None] = ContextVar("profile", default=None)
 
 
@@ -48,9 +50,14 @@ def section(name: str) -> Iterator[None]:
 
 
 def add_profile(other: Profile) -> None:
-    """Add what another thread has measured: its seconds lie beside those of this one."""
+    """Add the sections that another thread has measured: their seconds lie beside those of this one.
+
+    Its time outside of sections is in the section of this thread that waits for it.
+    """
     if profile := _current.get():
         for name, seconds in other.seconds.items():
+            if name == _OUTSIDE:
+                continue
             profile.seconds[name] = profile.seconds.get(name, 0.0) + seconds
             profile.calls[name] = profile.calls.get(name, 0) + other.calls[name]
 
@@ -61,7 +68,7 @@ def profiling() -> Iterator[Profile]:
     profile = Profile()
     token = _current.set(profile)
     try:
-        with profile.measure("other"):
+        with profile.measure(_OUTSIDE):
             yield profile
     finally:
         _current.reset(token)
