@@ -129,7 +129,8 @@ def _found_rows(summary: Summary) -> Rows:
         return {}
     found = {int(k): value for k, value in summary["clusters_evidence"].items()}
     near = [k for k in found if abs(k - summary["clusters"]) <= _SHOWN_BESIDE]
-    bars = [f"{k:3} {'█' * round(_BAR * max(0, found[k]) / max(found.values()))}" for k in near]
+    most = max(found.values()) or 1.0  # Where nothing differs, nothing speaks for any number.
+    bars = [f"{k:3} {'█' * round(_BAR * max(0, found[k]) / most)}" for k in near]
     return {
         "found, runner-up": f"{summary['clusters']}, {summary['clusters_runner_up']}",
         "evidence": "\n".join(bars),

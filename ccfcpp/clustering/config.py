@@ -191,7 +191,7 @@ class ClusterConfig(MethodConfig):
         if self.fewest_clusters and not METHODS[self.method].counts(self):
             raise ValueError(
                 f"clusters = {self.clusters} is refused: {self.method} with these settings needs "
-                "the number of clusters; give it, or take method = fed-scan"
+                "the number of clusters; give it, or take method = fed-scan, or for vectors fed-em"
             )
         return self
 

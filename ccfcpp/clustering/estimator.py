@@ -69,7 +69,7 @@ class FederatedClustering(
 
     Args:
         n_clusters: Number of clusters k; ``auto`` or a range such as ``5-30`` where nobody knows
-            it, for Fed-SCAN and for CCFC++ after neighbours.
+            it, for Fed-SCAN, CCFC++ after neighbours, Fed-KM, Fed-FCM and Fed-EM.
         method: A system's name, as ``ccfcpp cluster --method`` takes it; ``auto``: Fed-SCAN for
             images, Fed-EM for vectors, of which it sees 20 principal components where they are
             longer than 32.

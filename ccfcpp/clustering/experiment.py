@@ -199,9 +199,9 @@ class ClusteringExperiment(Experiment[Any]):
         columns = columns_of(found)
         # -1 is the last of these.
         clients = [*map(self.client_name, range(len(self.parts))), ""]
-        columns["client"] = [clients[number] for number in found["client"].numpy()]
+        columns["client"] = [clients[number] for number in found["client"].cpu().numpy()]
         if "class" in found:
-            columns["class"] = [self.data.classes[label] for label in found["class"].numpy()]
+            columns["class"] = [self.data.classes[label] for label in found["class"].cpu().numpy()]
         return {"clusters": Columns({self.data.key: self._named, **columns})}
 
     @property

@@ -82,6 +82,7 @@ class Judged:
     Attributes:
         model: What clients assign their images by.
         dimensions: Of the points.
+        number: Of the clusters.
         members: Sums and numbers of each cluster's points; None before the first exchange.
         spreads: Sums of distances, silhouettes and offsets; None before the second one.
         halves: Cells, and then centroids, of both halves, (2, m, d); None where there are none.
@@ -90,6 +91,7 @@ class Judged:
 
     model: Any
     dimensions: int
+    number: int
     members: ClusterSums | None = None
     spreads: Spreads | None = None
     halves: Tensor | None = None
@@ -149,7 +151,8 @@ class Judging(Epilogue):
         centres = self.algorithm.centres(state) if self.algorithm.knows_clusters(state) else None
         if centres is None:
             return None
-        return Judged(self.algorithm.delivery(state), centres.shape[1])
+        number: Any = self.algorithm.found(state).get("clusters", self.clusters)
+        return Judged(self.algorithm.delivery(state), centres.shape[1], number)
 
     def works(self, known: Judged) -> list[AnyServerWork]:
         """Sums of the members, of what they are to their means, and over halves of them."""
@@ -175,7 +178,7 @@ class Judging(Epilogue):
         found: dict[str, object] = dict.fromkeys(MEASURES)
         if known is None or known.members is None or known.spreads is None:
             return found
-        found["cluster_sizes"] = known.members.counts.round().int().tolist()
+        found["cluster_sizes"] = known.members.counts[: known.number].round().int().tolist()
         if known.clusters is None:
             return found
         means, counts, distances, silhouettes = known.clusters
@@ -230,17 +233,20 @@ class Judging(Epilogue):
         clusters = self.algorithm.assign_delivered(message.model, client)
         means = _means(message.members).to(points.device)
         sizes = message.members.counts.to(points.device)
+        # Distances are exact around the mean of all rows: those of empty clusters must not move it.
+        there = sizes > 0
+        means = torch.where(there.unsqueeze(1), means, means[there].mean(dim=0))
         told = clusters.bincount(minlength=k)[clusters] >= least
         told &= told.sum() >= points.shape[1]
         scatter = Spreads.none(k, points.shape[1]).scatter.to(points.device)
         found = []
         for part in torch.split(torch.arange(len(points)).to(points.device), _POINTS_AT_A_TIME):
-            at, there = clusters[part], points[part].double()
-            apart = squared_distances(there, means).sqrt()
+            at, here = clusters[part], points[part].double()
+            apart = squared_distances(here, means).sqrt()
             near = apart.gather(1, at[:, None])[:, 0]
             found.append(torch.stack([near, simplified_silhouettes(apart, at, sizes)], dim=1))
             if len(scatter):
-                offsets = (there - means[at])[told[part]]
+                offsets = (here - means[at])[told[part]]
                 scatter += offsets.T @ offsets
         total = cluster_sums(torch.cat(found), clusters, k, self.of_spreads, None, least)
         return Spreads(total.sums, total.counts, scatter, told.sum().double())

@@ -50,7 +50,7 @@ def section(name: str) -> Iterator[None]:
 
 
 def add_profile(other: Profile) -> None:
-    """Add the sections that another thread has measured: their seconds lie beside those of this one.
+    """Add the sections that another thread has measured; their seconds lie beside this one's.
 
     Its time outside of sections is in the section of this thread that waits for it.
     """

@@ -77,6 +77,7 @@ def mapped(
                 yield finished(begun.popleft())
         finally:
             stop()
+            pool.shutdown(cancel_futures=True)
             torch.set_num_threads(known)  # Threads to come follow who set it last.
 
 

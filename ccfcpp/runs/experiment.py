@@ -45,7 +45,6 @@ Scores = dict[str, float]
 Observer = Callable[[RoundReport, Scores], None]
 Arrays = Mapping[str, Mapping[str, Tensor | NDArray[np.str_]]]
 """Results by file and name."""
-"""Rows of values by the columns' names."""
 
 
 @dataclass(frozen=True)

@@ -55,7 +55,7 @@ def judged(points: Tensor, clusters: Tensor, owners: Tensor, k: int) -> Judged:
     images = torch.cat([clusters[:, None], points], dim=1).double()
     clients = [Client(int(n), "", images[owners == n]) for n in torch.unique(owners)]
     works = judging.client_works(Crew.of(clients))
-    known = Judged(None, points.shape[1])
+    known = Judged(None, points.shape[1], k)
     for work in judging.works(known):
         if not work.is_due(known):
             continue

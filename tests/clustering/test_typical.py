@@ -93,7 +93,7 @@ def test_a_client_adds_nothing_of_a_cluster_of_which_it_holds_too_few() -> None:
 
 def test_points_of_very_many_dimensions_are_not_multiplied() -> None:
     assert Spreads.none(3, MOST_DIMENSIONS + 1).scatter.shape == (0, 0)
-    assert Judged(None, 3).typical is None
+    assert Judged(None, 3, 2).typical is None
 
 
 def test_a_file_keeps_what_is_typical_beside_the_model() -> None:

@@ -1,5 +1,6 @@
 """Tables on other machines: the same bits as in one process, and the clusters of new rows."""
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -42,8 +43,10 @@ def write(path: Path, columns: Sequence[str], rows: NDArray[np.float64]) -> None
     path.write_text("\n".join(lines) + "\n")
 
 
-@pytest.mark.parametrize("method", ["fed-em", "fed-km"])
-def test_three_clients_with_tables_are_the_same_as_one_process(method: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("method", "clusters"), [("fed-em", 3), ("fed-km", 3), ("fed-em", "auto")])
+def test_three_clients_with_tables_are_the_same_as_one_process(
+    method: str, clusters: int | str, tmp_path: Path
+) -> None:
     write_tables(tmp_path / "wines")
 
     def worker(farm: str) -> Worker:
@@ -51,8 +54,8 @@ def test_three_clients_with_tables_are_the_same_as_one_process(method: str, tmp_
         rules = Rules(allow=KINDS, smallest_count=0)
         return Worker(lambda spec: load_for(spec, table), tmp_path / f"{farm}.state", rules)
 
-    asked = {"dataset": "the clients' own images", "method": method, "clusters": 3, "seed": 2}
-    given = Given.of(asked | {"device": "cpu"})
+    asked = {"dataset": "the clients' own images", "method": method, "clusters": clusters}
+    given = Given.of(asked | {"device": "cpu", "seed": 2})
     begun = CLUSTERING.open(given, Path("runs/none"), deployed=True)
     grid = Grid({farm: worker(farm) for farm in FARMS})
     enrolment = enrol(grid, begun.config, "cluster", list(FARMS), None, AT_ONCE)
@@ -67,6 +70,9 @@ def test_three_clients_with_tables_are_the_same_as_one_process(method: str, tmp_
 
     models = [tmp_path / name / "model.safetensors" for name in ("deployed", "alone")]
     assert models[0].read_bytes() == models[1].read_bytes()
+    deployed, alone_too = (json.loads((m.parent / "summary.json").read_text()) for m in models)
+    assert deployed["cluster_sizes"] == alone_too["cluster_sizes"]
+    assert deployed["clusters"] == alone_too["clusters"] == len(deployed["cluster_sizes"])
     found = []
     for number, place in enumerate(("alone", "deployed", *(f"{farm}.state" for farm in FARMS))):
         out = tmp_path / f"clusters-{number}.csv"

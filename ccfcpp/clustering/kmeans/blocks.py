@@ -20,7 +20,7 @@ _NUMBERS_AT_A_TIME = 1 << 20
 
 
 def blocks(points: Tensor, width: int = 1) -> Iterable[Tensor]:
-    """Split rows into blocks, so that what is made of a block has a few million numbers.
+    """Split rows into blocks, so that what is made of a block has about a million numbers.
 
     Args:
         points: Of shape (samples, …).
@@ -44,7 +44,9 @@ class SumBlocks(SummedWork[Message, Update]):
     ) -> Update:
         """Add up a block at a time, and leave out what a client may not tell."""
         with section(f"{self.exchange.name}: clients"):
-            return added_up(mapped(lambda each: self._of(message, each.images), clients))
+            # An accelerator has one queue.
+            threads = 1 if clients[0].images.is_cuda else None
+            return added_up(mapped(lambda each: self._of(message, each.images), clients, threads))
 
     def _of(self, message: Message, images: Tensor) -> Update:
         parts = blocks(images, self.width(message, images[:1].numel()))

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ccfcpp.clustering.kmeans.blocks import squared_distances
 from ccfcpp.core.metrics import simplified_silhouettes
 
 _FEWEST_TO_SPLIT = 4
@@ -50,7 +51,7 @@ class Codebook:
 
     def _silhouette(self, centroids: Tensor) -> float:
         spread = (self.scatter / self.counts).unsqueeze(1)
-        apart = (torch.cdist(self.cells, centroids).square() + spread).sqrt()
+        apart = (squared_distances(self.cells, centroids) + spread).sqrt()
         own = apart.argmin(dim=1)
         sizes = self.counts.new_zeros(len(centroids)).index_add(0, own, self.counts)
         silhouettes = simplified_silhouettes(apart, own, sizes)

@@ -89,7 +89,7 @@ _PROBED = 32
 def nearest_neighbours(points: Tensor, count: int) -> Tensor:
     """The most similar other points of each point, by the cosine.
 
-    The search is exact for up to 100,000 points, and by an index of faiss's for more of them.
+    The search is exact for up to 100,000 points and on a GPU, and else by an index of faiss's.
 
     Args:
         points: Float tensor of shape (samples, dimensions).
@@ -102,7 +102,8 @@ def nearest_neighbours(points: Tensor, count: int) -> Tensor:
     if len(points) < 2:
         return torch.zeros(len(points), 1, dtype=torch.int32, device=points.device)
     unit, count = F.normalize(points, dim=1), min(count, len(points) - 1)
-    return (_exact if len(points) <= _EXACT_UP_TO else _indexed)(unit, count)
+    exact = unit.is_cuda or len(unit) <= _EXACT_UP_TO
+    return (_exact if exact else _indexed)(unit, count)
 
 
 def _exact(unit: Tensor, count: int) -> Tensor:

@@ -37,4 +37,6 @@ class StartedBySums(PixelClustering[Known]):
         evidence, centroids = getattr(state, "evidence", None), state.centroids
         if evidence is None or centroids is None:
             return {}
+        if not bool(evidence.any()):  # All samples are alike.
+            return {"clusters": len(centroids)}
         return found_number(evidence, self.problem.fewest, len(centroids))

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from sklearn.datasets import load_iris, load_wine, make_blobs
 from sklearn.preprocessing import StandardScaler
 
+from ccfcpp.clustering.kmeans.centroids import sums_by
 from ccfcpp.clustering.kmeans.codebook import Codebook, codebook_kmeans, split
 from tests.support.vectors import experiment
 
@@ -83,3 +84,38 @@ def test_a_number_that_nobody_knows_is_found(method: str, name: str) -> None:
     evidence = found["clusters_evidence"]
     assert isinstance(evidence, dict)
     assert evidence[str(found["clusters"])] == max(evidence.values())
+
+
+def test_far_from_the_origin_it_is_the_same() -> None:
+    points = SETS["seven blobs"][0]
+    owners = np.arange(len(points)) % 3
+    told = []
+    for offset in (0.0, 1e8):
+        run = experiment("fed-km", points + offset, owners, 0, {"clusters": "auto", "seed": 5})
+        state, _ = run.trained()
+        judging = run.epilogue
+        assert judging is not None
+        known = judging.begin(state)
+        assert known is not None
+        federation, after = run.federation(), run.algorithm.rounds
+        known, _ = federation.run_works(judging.works(known), known, after)
+        told.append((run.algorithm.found(state)["clusters"], judging.describe(known)["silhouette"]))
+    assert told[0] == pytest.approx(told[1], abs=1e-5)
+    assert told[0][0] == 7
+
+
+def test_points_that_are_all_alike_are_one_cluster() -> None:
+    run = experiment("fed-km", np.ones((120, 3)), np.arange(120) % 2, 0, {"clusters": "auto"})
+    assert run.algorithm.found(run.trained()[0]) == {"clusters": 1}
+
+
+@given(seed=seeds)
+@some
+def test_sums_by_label_are_those_of_the_obvious_loop(seed: int) -> None:
+    source = torch.Generator().manual_seed(seed)
+    rows = torch.randn(20, 3, generator=source)
+    labels = torch.randint(0, 4, (20,), generator=source)
+    slow = torch.zeros(5, 3, dtype=torch.float64)
+    for label, row in zip(labels.tolist(), rows, strict=True):
+        slow[label] += row.double()
+    assert torch.allclose(sums_by(labels, rows, 5), slow, rtol=0, atol=1e-14)
