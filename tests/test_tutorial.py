@@ -57,7 +57,11 @@ def test_its_page_has_the_photos_nearest_to_each_cluster(reader: Reader) -> None
 def test_its_number_of_clusters_is_the_largest_stable_one(reader: Reader) -> None:
     runs = reader.place / "runs"
     found = {k: json.loads((runs / f"k{k}" / "summary.json").read_text()) for k in (2, 3, 4)}
-    assert [k for k, own in found.items() if own["stability"] >= 0.8] == [2, 3]
+    # Halves of 45 photos: on another processor that of four clusters is 0.57 or 0.82.
+    assert found[2]["stability"] == found[3]["stability"] == 1.0 > found[4]["stability"]
+    best = max(own["silhouette"] for own in found.values())
+    good = [k for k, own in found.items() if own["stability"] >= 0.8]
+    assert max(k for k in good if found[k]["silhouette"] > best - 0.1) == 3
     page = (runs / "compared" / "report.html").read_text()
     assert 'id="figure-stability-between-halves-by-k"' in page
 

@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
@@ -66,7 +67,7 @@ class RunProgress:
     below: RenderableType | None = None
     hint: str = ""
     names: Mapping[int, str] = field(default_factory=dict)
-    exchanges: Sequence[int] = ()
+    exchanges: Callable[[], Sequence[int]] = tuple
     first_step: tuple[float, float] | None = None
     estimated: bool = False
     score: str = ""
@@ -164,9 +165,13 @@ class RunProgress:
 
     def _work(self, first: int, end: int) -> int:
         """What takes time in the rounds from ``first`` on, before ``end``."""
-        if self.pace.counts_images or len(self.exchanges) < end:
+        if self.pace.counts_images or len(self._planned) < end:
             return end - first
-        return max(1, sum(self.exchanges[first:end]))
+        return max(1, sum(self._planned[first:end]))
+
+    @cached_property
+    def _planned(self) -> Sequence[int]:
+        return self.exchanges()
 
     def _time_left(self, report: RoundReport) -> str:
         recent, done = self.ends[-10:], report.round + 1

@@ -186,7 +186,7 @@ def run_to_end(
     hint = shorter(experiment, folder.checkpoint.exists())
     names = {member.id: member.name for member in experiment.members}
     rounds = experiment.algorithm.rounds
-    exchanges = experiment.planned_exchanges
+    exchanges = experiment.planned_exchanges  # later: planning imports what only results need
     progress = RunProgress(console, rounds, headline, samples, attendance, hint, names, exchanges)
     if attendance is not None:
         attendance.progress = progress

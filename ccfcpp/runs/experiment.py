@@ -259,7 +259,6 @@ class Experiment(ABC, Generic[State]):
             }
         }
 
-    @property
     def planned_exchanges(self) -> list[int]:
         """Number of exchanges in each round of the whole run."""
         return [len(works) for works in self.algorithm.plan(self._initial_state)]

@@ -123,7 +123,7 @@ def test_names_travel_through_a_run(photos: Path, tmp_path: Path) -> None:
         found = again[row["file"]]
         assert found["cluster"] == row["cluster"]
         assert float(found["probability"]) == pytest.approx(float(row["probability"]), rel=1e-4)
-        assert float(found["distance"]) == pytest.approx(float(row["distance"]), rel=1e-3)
+        assert float(found["distance"]) == pytest.approx(float(row["distance"]), rel=1e-3, abs=1e-6)
 
 
 def test_clients_of_an_npz_count(tmp_path: Path) -> None:

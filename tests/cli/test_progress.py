@@ -53,7 +53,7 @@ def test_a_round_of_many_exchanges_says_little_of_those_of_one(
     monkeypatch.setattr("ccfcpp.cli.progress.time.monotonic", lambda: now[0])
     output, exchanges = io.StringIO(), [20, *[1] * 100]
     console, headline = Console(file=output, width=100), ("nmi", "NMI")
-    progress = RunProgress(console, 101, headline, SAMPLES, exchanges=exchanges)
+    progress = RunProgress(console, 101, headline, SAMPLES, exchanges=lambda: exchanges)
     with progress, followed(progress.pace):
         for number in range(3):
             tell_round(number)
