@@ -129,8 +129,8 @@ class RunProgress:
         if number >= self.rounds or (number + 1 == self.rounds and share >= 1):
             return News(phase="ending", rounds=self.rounds)
         there = self._work(number, self.rounds) - share * self._work(number, number + 1)
-        known = self._one is not None and self._by_images == self.pace.counts_images
-        left = self._one * there if self._one is not None and known else None
+        known = self._by_images == self.pace.counts_images
+        left = self._one * there if known and self._one is not None else None
         return News(phase="training", round=number, rounds=self.rounds, left=left)
 
     def _remark(self, line: str) -> None:
@@ -152,16 +152,17 @@ class RunProgress:
     def _estimate(self, one: float, number: int, source: str) -> None:
         """How long all of it takes, as soon as there is something to tell it from."""
         self.estimated = True
-        self._set(one, number, number + 1)
-        left = (self._one or 0) * self._work(number, self.rounds)
+        left = self._paced(one, number, number + 1) * self._work(number, self.rounds)
         rounds = counted(self.rounds - number, "round")
         self.console.print(f"about {minutes(left)} min for {rounds}, by {source}")
         if left > _LONG and self.hint:
             self.console.print(self.hint)
 
-    def _set(self, seconds: float, first: int, end: int) -> None:
+    def _paced(self, seconds: float, first: int, end: int) -> float:
+        """Seconds for one piece of work, where these rounds took so long; kept for the news."""
         self._one = seconds / self._work(first, end)
         self._by_images = self.pace.counts_images
+        return self._one
 
     def _work(self, first: int, end: int) -> int:
         """What takes time in the rounds from ``first`` on, before ``end``."""
@@ -175,8 +176,8 @@ class RunProgress:
 
     def _time_left(self, report: RoundReport) -> str:
         recent, done = self.ends[-10:], report.round + 1
-        self._set(recent[-1] - recent[0], done - len(recent) + 1, done)
-        left = 0 if done == self.rounds else (self._one or 0) * self._work(done, self.rounds)
+        one = self._paced(recent[-1] - recent[0], done - len(recent) + 1, done)
+        left = 0 if done == self.rounds else one * self._work(done, self.rounds)
         return f"{minutes(left)} left"
 
 

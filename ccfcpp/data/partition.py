@@ -131,7 +131,7 @@ def dirichlet_partition(
             "smaller partition.min_samples"
         )
     source = np.random.default_rng(randomness.integer("partition"))
-    members = [(labels.cpu() == c).nonzero().flatten().numpy() for c in range(classes)]
+    members = [own.numpy() for own in owner_partition(labels, classes)]
     for _ in range(_DRAWS):
         counts = _dirichlet_counts([len(own) for own in members], clients, alpha, source)
         if counts is not None and counts.sum(axis=0).min() >= min_samples:
