@@ -30,7 +30,7 @@ from ccfcpp.deployment.keys.making import make_authority
 from ccfcpp.deployment.server import gate, gate_server
 from ccfcpp.deployment.server.doorway import Limits
 from ccfcpp.deployment.server.gate import MOST_BYTES, OPEN
-from ccfcpp.deployment.server.gate_server import GateSetting, open_gate
+from ccfcpp.deployment.server.gate_server import GateSetting, listening_at, open_gate
 
 PULL, PUSH = "/v1/fleet/pull-messages", "/v1/fleet/push-object"
 MOST = 1000
@@ -511,16 +511,17 @@ def test_calls_that_name_something_are_small(
 # --- opening and closing -------------------------------------------------------------------------
 
 
-def test_what_is_under_way_ends_before_the_gate_closes(
+def test_what_is_under_way_ends_while_the_next_server_has_the_port(
     keys: Path, setting: GateSetting, link: FakeFleet
 ) -> None:
-    arrived = threading.Event()
+    arrived, taken = threading.Event(), threading.Event()
     replies = []
 
     async def slow() -> AsyncIterator[bytes]:
         yield b"a"
         arrived.set()
-        await asyncio.sleep(0.3)
+        while not taken.is_set():
+            await asyncio.sleep(0.01)
         yield b"b"
 
     link.answer = lambda body: StreamingResponse(slow())
@@ -529,12 +530,18 @@ def test_what_is_under_way_ends_before_the_gate_closes(
         with client_of(keys, port) as client:
             replies.append(client.post(PUSH, content=b"").content)
 
+    def take(port: int) -> None:
+        with listening_at(replace(setting, port=port), patience=60):
+            taken.set()
+
     before = threading.active_count()
     with open_gate(setting) as port:
-        asking = threading.Thread(target=ask, args=(port,))
+        asking, taking = (threading.Thread(target=does, args=(port,)) for does in (ask, take))
         asking.start()
         assert arrived.wait(10)
+        taking.start()
     asking.join()
+    taking.join()
     assert replies == [b"ab"]
     assert threading.active_count() == before
     with pytest.raises(ConnectionRefusedError):

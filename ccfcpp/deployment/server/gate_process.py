@@ -28,6 +28,8 @@ from ccfcpp.deployment.server.gate_server import (
 
 _PAUSE = 0.5
 """Seconds before a gate is started again, so that one that cannot start is not tried for ever."""
+_PATIENCE = 5.0
+"""Seconds to wait for the port: the gate of a server that was killed may still be closing."""
 _MOST_FILES = 16384
 
 
@@ -46,7 +48,8 @@ def gate_process(setting: GateSetting, log: Path) -> Iterator[int]:
         UsageError: The port is taken, or a file cannot be used.
     """
     check_setting(setting)
-    with listening_at(setting) as listening, closing(_Keeper(setting, listening, log)):
+    listening = listening_at(setting, _PATIENCE)
+    with listening, closing(_Keeper(setting, listening, log)):
         port: int = listening.getsockname()[1]
         yield port
 

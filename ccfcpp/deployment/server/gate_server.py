@@ -1,8 +1,10 @@
 """The gate's server: TLS on a port that the network sees."""
 
 import asyncio
+import errno
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -18,6 +20,8 @@ from ccfcpp.deployment.server.gate import MOST_BYTES, Gate
 
 TO_FINISH = 5
 """Seconds that requests have to end when the gate closes."""
+_TICK = 0.1
+"""Seconds between two looks at whether the gate closes."""
 _CONNECT, _ANSWER = 5.0, 60.0
 """Seconds that the fleet, on the same machine, has to accept a connection and to answer."""
 _KEEP = 2.0
@@ -66,7 +70,7 @@ def open_gate(setting: GateSetting) -> Iterator[int]:
 
 @contextmanager
 def serve_at(setting: GateSetting, listening: socket.socket) -> Iterator[None]:
-    """Serve at a socket within the context, in a thread."""
+    """Serve at a socket within the context, in a thread, which closes the socket."""
     link = _client(setting)
     gate = Gate(link, setting.most_bytes)
     server = _server(setting, gate)
@@ -74,8 +78,14 @@ def serve_at(setting: GateSetting, listening: socket.socket) -> Iterator[None]:
     async def serve() -> None:
         async with link:
             accepting = asyncio.create_task(Doorway(server, setting.limits).accept(listening))
-            await server.serve(sockets=[])
+            serving = asyncio.create_task(server.serve(sockets=[]))
+            while not (server.should_exit or serving.done()):
+                await asyncio.sleep(_TICK)
             accepting.cancel()
+            await asyncio.gather(accepting, return_exceptions=True)
+            # The port is free for the next server while the last requests end.
+            listening.close()
+            await serving
 
     thread = threading.Thread(target=lambda: asyncio.run(serve()), name="gate", daemon=True)
     thread.start()
@@ -136,20 +146,30 @@ def _server(setting: GateSetting, gate: Gate) -> uvicorn.Server:
     return uvicorn.Server(config)
 
 
-def listening_at(setting: GateSetting) -> socket.socket:
+def listening_at(setting: GateSetting, patience: float = 0.0) -> socket.socket:
     """Listen where a setting says.
+
+    Args:
+        setting: The address and the port.
+        patience: How many seconds to wait for a port that is taken.
 
     Raises:
         UsageError: The port is taken, or the address is not of this machine.
     """
     host, port = setting.host, setting.port
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:
-        return socket.create_server((host, port), family=family, dualstack_ipv6=host == "::")
-    except (OSError, OverflowError, ValueError) as error:
-        raise UsageError(
-            f"cannot listen on port {port} of {host} ({error}): give another port or address"
-        ) from error
+    until = time.monotonic() + patience
+    while True:
+        try:
+            return socket.create_server((host, port), family=family, dualstack_ipv6=host == "::")
+        except (OSError, OverflowError, ValueError) as error:
+            taken = isinstance(error, OSError) and error.errno == errno.EADDRINUSE
+            if not taken or time.monotonic() >= until:
+                raise UsageError(
+                    f"cannot listen on port {port} of {host} ({error}): "
+                    "give another port or address"
+                ) from error
+            time.sleep(_TICK)
 
 
 def _unusable(what: object, error: OSError) -> UsageError:
