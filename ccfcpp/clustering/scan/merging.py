@@ -1,43 +1,43 @@
 """Which over-clusters belong together, and into how many clusters.
 
-Those belong together by which a cluster tells most of its companions'.
-
 A head with more clusters than are asked for finds kinds of images, and a kind is a part of one
 class more often than of two. J is the joint distribution of the over-clusters of two images that go
-together. There are two of them: of neighbours, and of images of one client. Of all ways to merge
-over-clusters into k, the one is wanted whose clusters have the highest sum of mutual informations,
+together. There are two of them: of neighbours, and of images of one client. A cluster is a whole
+where the companions of its images are in it, too. So of all ways to merge over-clusters into k, the
+one is wanted with the highest sum of the shares of companions that stay in the cluster,
 
-    Σ_J I(J),   I(J) = Σ_gh J_gh log (J_gh / (q_g q_h)),   q the sums of J's rows.
+    Σ_J A(J),   A(J) = Σ_g J_gg / q_g ,   q the sums of J's rows.
 
-I is the objective of Ji, Henriques and Vedaldi (*Invariant Information Clustering*, ICCV 2019),
-over merges instead of networks. A sum needs no weight for what clients tell. Where they are alike,
-their J has no information, and a merge loses none of it. Where a client holds several classes, it
-has no preference among merges inside the client, and neighbours decide; but a merge of what
-different clients hold loses some.
+k − A is the normalised cut of J's graph into k parts (Shi and Malik, *Normalized Cuts and Image
+Segmentation*, PAMI 2000; Yu and Shi, *Multiclass Spectral Clustering*, ICCV 2003), over merges
+instead of spectra. Each cluster counts alike, however few images it has. The sum needs no weight
+for what clients tell. Where they are alike, J = q qᵀ, and A is 1 for every merge. Where a client
+holds several classes, the shares of its clusters have the sum 1 for every merge inside the client,
+and neighbours decide; but a merge of what different clients hold loses some.
 
 The best merge is found as k-means is: from several starts, over-clusters move one by one while the
-sum grows, as in Slonim, Friedman and Tishby's sequential information bottleneck (*Unsupervised
-Document Classification using Sequential Information Maximization*, SIGIR 2002). One start is their
-agglomerative one (*Agglomerative Information Bottleneck*, NIPS 1999), the others are random.
+sum grows. One start is agglomerative, the others are random.
 
 Where nobody knows k, it is found from the neighbours. A head with m over-clusters finds m kinds of
 images, whatever k is. The images are divided at random into a few folds, and each fold has its own
-sum J of neighbours. Of every halving of the folds one half A says how over-clusters are merged into
-k (``agglomerated``), and the other half B how much the k-th cluster is worth:
+sum J of neighbours. Of every halving of the folds one half says how over-clusters are merged into
+k (``agglomerated``), and the other half what the k-th cluster is worth. With I the mutual
+information of its J merged into k, and H the entropy of the sums of the rows,
 
-    G(k) = I_B(g_A(k)) − I_B(g_A(k − 1)) ,
+    G(k) = (I(k) − I(k − 1)) / (H(k) − H(k − 1)) ,
 
-the mean over all halvings, both ways round. Information that A has by chance, B has not. For merges
-of k equal clusters without common neighbours G(k) = 2 log 2 / k. So k·G(k) stays about level up to
-the number of clusters, and falls where clusters begin to be parts of one whole, whose images are
-each other's neighbours. The number of clusters is where it falls most:
+the mean over all halvings, both ways round. From k − 1 to k clusters one is split. H grows by what
+there is to know of the two parts, and I by what neighbours know. So G is 1 for two clusters without
+common neighbours, whatever their sizes, and 0 for two that have their neighbours in common. What
+one half has by chance, the other has not. The number of clusters is where G falls most:
 
-    E(k) = mean of i·G(i) over i = k − 2, k − 1, k, less its mean over i = k + 1, k + 2, k + 3 ,
+    E(k) = mean of G(i) over i = k − 2, k − 1, k, less its mean over i = k + 1, k + 2, k + 3 ,
 
 where the first mean has fewer terms for k below 4: the least i is 2.
 
-That the information of held-back data tells the number of clusters is Still and Bialek's idea (*How
-Many Clusters? An Information-Theoretic Perspective*, Neural Computation 16, 2004).
+I is the objective of Ji, Henriques and Vedaldi (*Invariant Information Clustering*, ICCV 2019).
+That held-back data tell the number of clusters is Still and Bialek's idea (*How Many Clusters? An
+Information-Theoretic Perspective*, Neural Computation 16, 2004).
 """
 
 from itertools import combinations
@@ -82,7 +82,7 @@ def merged(transitions: Tensor, clusters: int, generator: torch.Generator | None
     together = max(1, _MOST_NUMBERS // (joint.shape[-1] * clusters))
     parts = torch.split(torch.stack(starts), together)
     found = [groups for part in parts for groups in _moved(joint, part, clusters)]
-    return _numbered(max(found, key=lambda groups: mutual_information(joint, groups, clusters)))
+    return _numbered(max(found, key=lambda groups: association(joint, groups, clusters)))
 
 
 def joint_distribution(transitions: Tensor) -> Tensor:
@@ -93,14 +93,17 @@ def joint_distribution(transitions: Tensor) -> Tensor:
 
 
 def _random_starts(over: int, clusters: int, generator: torch.Generator) -> list[Tensor]:
-    even = torch.arange(over) % clusters
-    starts = [even[torch.randperm(over, generator=generator)] for _ in range(_STARTS)]
-    # From clusters of equal size alone, single moves may not reach the best of unequal size.
-    return [*starts, *torch.randint(clusters, (_STARTS, over), generator=generator)]
+    """Half of them have clusters of equal size, from which moves may not reach the best of all."""
+    every, even = torch.arange(clusters), torch.arange(over) % clusters
+    uneven = [
+        torch.cat([every, torch.randint(clusters, (over - clusters,), generator=generator)])
+        for _ in range(_STARTS)
+    ]
+    return [start[torch.randperm(over, generator=generator)] for start in [even] * _STARTS + uneven]
 
 
 def agglomerated(joint: Tensor) -> list[Tensor]:
-    """Merges for every number of clusters: the two that cost least information, one after another.
+    """Merges for every number of clusters: the two that cost the least of A, one after another.
 
     Args:
         joint: J of each kind, symmetric, float64 of shape (kinds, m, m), of sum 1.
@@ -111,47 +114,36 @@ def agglomerated(joint: Tensor) -> list[Tensor]:
     """
     groups = torch.arange(joint.shape[-1])
     path = [groups]
-    # Of each pair of rows: what the terms of all columns grow by where the two become one.
-    grown = _growth(joint.unsqueeze(-2), joint.unsqueeze(-3)).sum(dim=-1)
     while joint.shape[-1] > 1:
-        losses = _losses(joint, grown).fill_diagonal_(torch.inf)
-        first, second = sorted(divmod(int(losses.argmin()), len(losses)))
-        kept = torch.arange(len(losses)) != second
-        grown = grown - _growth_in(joint[..., first]) - _growth_in(joint[..., second])
-        joint = joint.index_add(1, torch.tensor([first]), joint[:, second : second + 1])
-        joint = joint.index_add(2, torch.tensor([first]), joint[..., second : second + 1])
-        joint, grown = joint[:, kept][..., kept], grown[:, kept][..., kept]
-        grown = grown + _growth_in(joint[..., first])
-        of_first = _growth(joint, joint[:, first : first + 1]).sum(dim=-1)
-        grown[:, first] = grown[..., first] = of_first
-        groups = torch.where(groups == second, first, groups)
-        groups = groups - (groups > second).long()
+        gains = _gains_of_pairs(joint).fill_diagonal_(-torch.inf)
+        first, second = sorted(divmod(int(gains.argmax()), len(gains)))
+        into = torch.where(groups == second, first, groups)
+        groups = into - (into > second).long()
         path.append(groups)
+        joint = _joined(_joined(joint, first, second, dim=1), first, second, dim=2)
     return path[::-1]
 
 
-def _losses(joint: Tensor, grown: Tensor) -> Tensor:
-    """How much the sum of I falls where two clusters become one: (k, k), but for the diagonal."""
-    itself = joint.diagonal(dim1=-2, dim2=-1)
-    row, column = itself.unsqueeze(-1), itself.unsqueeze(-2)
-    others = grown - _growth(row, joint) - _growth(joint, column)
-    own = _x_log_x(row + column + 2 * joint)
-    own = own - _x_log_x(row) - _x_log_x(column) - 2 * _x_log_x(joint)
-    return (2 * _growth_in(joint.sum(dim=-1)) - 2 * others - own).sum(dim=0)
+def _joined(joint: Tensor, first: int, second: int, dim: int) -> Tensor:
+    """The second row (1) or column (2) is added to the first, and left out."""
+    kept = torch.tensor([place for place in range(joint.shape[dim]) if place != second])
+    added = joint.index_add(dim, torch.tensor([first]), joint.narrow(dim, second, 1))
+    return added.index_select(dim, kept)
 
 
-def _growth_in(column: Tensor) -> Tensor:
-    """``_growth`` of each pair of a column's elements: (kinds, m) to (kinds, m, m)."""
-    return _growth(column.unsqueeze(-1), column.unsqueeze(-2))
+def _gains_of_pairs(joint: Tensor) -> Tensor:
+    """What the sum of A grows by, or falls, where two clusters become one: (k, k)."""
+    inside, share = joint.diagonal(dim1=-2, dim2=-1), joint.sum(dim=-1)
+    alone = _ratio(inside, share)
+    both = _ratio(
+        inside.unsqueeze(-1) + inside.unsqueeze(-2) + 2 * joint,
+        share.unsqueeze(-1) + share.unsqueeze(-2),
+    )
+    return (both - alone.unsqueeze(-1) - alone.unsqueeze(-2)).sum(dim=0)
 
 
-def _growth(x: Tensor, y: Tensor) -> Tensor:
-    """How much Σ x log x grows where two terms become one."""
-    return _x_log_x(x + y) - _x_log_x(x) - _x_log_x(y)
-
-
-def mutual_information(joint: Tensor, groups: Tensor, clusters: int) -> float:
-    """The sum of I over kinds of pairs, in nats.
+def association(joint: Tensor, groups: Tensor, clusters: int) -> float:
+    """The sum of A over kinds of pairs: how many clusters keep their companions.
 
     Args:
         joint: J of each kind, symmetric, float64 of shape (kinds, m, m), of sum 1.
@@ -160,27 +152,29 @@ def mutual_information(joint: Tensor, groups: Tensor, clusters: int) -> float:
     """
     member = F.one_hot(groups, clusters).double()
     grouped = member.T @ joint @ member
-    return float(_x_log_x(grouped).sum() - 2 * _x_log_x(grouped.sum(dim=-1)).sum())
+    return float(_ratio(grouped.diagonal(dim1=-2, dim2=-1), grouped.sum(dim=-1)).sum())
 
 
 def _moved(joint: Tensor, starts: Tensor, clusters: int) -> Tensor:
-    """The groups after moves of single over-clusters, until none makes I grow: (starts, m)."""
+    """The groups after moves of single over-clusters, until none makes A grow: (starts, m)."""
     groups, over = starts.clone(), starts.shape[1]
     tried = torch.zeros(len(groups), dtype=torch.int64)  # Since the last move of each start.
     own = 0
     while len(going := (tried < over).nonzero().flatten()):
-        gains = _information_with(joint, groups[going], own, clusters)
+        gains = _gains_with(joint, groups[going], own, clusters)
         most, best = gains.max(dim=1)
         now = groups[going, own]
         grows = most > gains.gather(1, now.unsqueeze(1)).squeeze(1) + _LEAST_GAIN
+        # The last over-cluster of a cluster stays: there are to be k.
+        grows &= (groups[going] == now.unsqueeze(1)).sum(dim=1) > 1
         groups[going, own] = torch.where(grows, best, now)
         tried[going] = torch.where(grows, 0, tried[going] + 1)
         own = (own + 1) % over
     return groups
 
 
-def _information_with(joint: Tensor, groups: Tensor, own: int, clusters: int) -> Tensor:
-    """What is to grow, but for a constant, with one over-cluster in each of the clusters.
+def _gains_with(joint: Tensor, groups: Tensor, own: int, clusters: int) -> Tensor:
+    """What one over-cluster adds to the sum of A in each of the clusters.
 
     Args:
         joint: J of each kind, (kinds, m, m).
@@ -193,28 +187,21 @@ def _information_with(joint: Tensor, groups: Tensor, own: int, clusters: int) ->
     """
     member = F.one_hot(groups, clusters).double()
     member[:, own] = 0
-    others = member.mT @ (joint.unsqueeze(1) @ member)
-    to_others = torch.einsum("jm,smk->jsk", joint[:, own], member)
-    shares = others.sum(dim=-1) + to_others
-    row, itself = joint[:, own].sum(dim=-1), joint[:, own, own]
-    grown = _x_log_x(shares + row[:, None, None]) - _x_log_x(shares)
-    itself = itself[:, None, None]
-    return (_gain_of_rows(others, to_others, itself) - 2 * grown).sum(dim=0)
+    inside = ((joint.unsqueeze(1) @ member) * member).sum(dim=-2)
+    share = torch.einsum("jm,smk->jsk", joint.sum(dim=-1), member)
+    between = torch.einsum("jm,smk->jsk", joint[:, own], member)
+    itself, row = joint[:, own, own], joint[:, own].sum(dim=-1)
+    after = inside + 2 * between + itself[:, None, None]
+    return (_ratio(after, share + row[:, None, None]) - _ratio(inside, share)).sum(dim=0)
 
 
-def _gain_of_rows(others: Tensor, added: Tensor, itself: Tensor) -> Tensor:
-    """What the terms of J gain where its row g, its column g and the element at both grow."""
-    grown = _x_log_x(others + added.unsqueeze(-2)) - _x_log_x(others)
-    own = others.diagonal(dim1=-2, dim2=-1)
-    return (
-        2 * (grown.sum(dim=-1) - grown.diagonal(dim1=-2, dim2=-1))
-        + _x_log_x(own + 2 * added + itself)
-        - _x_log_x(own)
-    )
+def _ratio(inside: Tensor, share: Tensor) -> Tensor:
+    """The share of companions that are inside; 0 where there are none at all."""
+    return inside / share.clamp(min=1e-300)
 
 
 def evidence(folds: Tensor, fewest: int, most: int) -> Tensor:
-    """E(k) for every number of clusters that may be found, in nats.
+    """E(k) for every number of clusters that may be found.
 
     Args:
         folds: Sums over the images of a fold and their neighbours of p(x) p(x′)ᵀ, of shape
@@ -234,19 +221,28 @@ def evidence(folds: Tensor, fewest: int, most: int) -> Tensor:
 
 
 def worths(folds: Tensor, most: int) -> Tensor:
-    """k·G(k) for k from 2 to ``most``, float64 of shape (most − 1,)."""
+    """G(k) for k from 2 to ``most``, float64 of shape (most − 1,)."""
     everyone = range(len(folds))
     halves = [list(half) for half in combinations(everyone, len(folds) // 2)]
     joints = {
         tuple(half): joint_distribution(folds[half].sum(dim=0, keepdim=True)) for half in halves
     }
-    total = torch.zeros(most)
+    total = torch.zeros(most - 1)
     for half, joint in joints.items():
-        held_back = joints[tuple(fold for fold in everyone if fold not in half)]
+        held_back = joints[tuple(fold for fold in everyone if fold not in half)][0]
         path = agglomerated(joint)[:most]
-        known = [mutual_information(held_back, g, k) for k, g in enumerate(path, start=1)]
-        total = total + torch.tensor(known, dtype=torch.float64) / len(joints)
-    return total.diff() * torch.arange(2, most + 1)
+        known = torch.stack([_information(held_back, g, k) for k, g in enumerate(path, start=1)])
+        informed, asked = known.diff(dim=0).unbind(dim=1)
+        total = total + informed / asked.clamp(min=1e-12) / len(joints)
+    return total
+
+
+def _information(joint: Tensor, groups: Tensor, clusters: int) -> Tensor:
+    """The mutual information of merged J, and the entropy of its rows' sums, in nats: (2,)."""
+    member = F.one_hot(groups, clusters).double()
+    grouped = member.T @ joint @ member
+    entropy = -_x_log_x(grouped.sum(dim=-1)).sum()
+    return torch.stack([_x_log_x(grouped).sum() + 2 * entropy, entropy])
 
 
 def _x_log_x(x: Tensor) -> Tensor:

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from ccfcpp.clustering.scan.clients import SumTransitions
-from ccfcpp.clustering.scan.merging import FOLDS, merged, mutual_information
+from ccfcpp.clustering.scan.merging import FOLDS, association, merged
 from ccfcpp.clustering.scan.messages import Trained
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.algorithm import Crew
@@ -91,7 +91,7 @@ def test_overclusters_are_merged_by_the_neighbours_of_all_clients(p: float) -> N
     transitions = loop.transitions()
     joint = (transitions + transitions.mT) / (2 * transitions.sum(dim=(1, 2), keepdim=True))
     reached, best = (
-        mutual_information(joint, groups, CLUSTERS)
+        association(joint, groups, CLUSTERS)
         for groups in (
             state.groups, merged(transitions, CLUSTERS, torch.Generator().manual_seed(9))
         )
@@ -119,15 +119,16 @@ def test_where_k_is_to_be_found_the_sums_of_folds_are_those_of_all_images() -> N
     task = Task("fed-scan", "transitions", 0, 0)
     sums = work.local_sum(task, Trained(state.model, state.version), clients, Randomness(0))
     assert sums.neighbours.shape == (FOLDS, 8, 8)
-    loop = PlainLoop(small_config("scan.overclustering=2", "scan.neighbours=24"), clients, 0)
+    loop = PlainLoop(small_config("scan.overclustering=2", "scan.neighbours=80"), clients, 0)
     loop.network.load_state_dict(state.model)
     expected = torch.zeros(8, 8)
     for client in clients:
         latents = loop.latents(client)
         p = loop.network.head(latents).softmax(dim=1).detach()
         for own, others in enumerate(loop.nearest(latents).tolist()):
-            for width in (3, 6, 12, 24):
-                expected += torch.outer(p[own], p[others[:width]].mean(dim=0)) / 4
+            for width in (10, 20, 40, 80):
+                near = others[: min(width, len(client) // 2)]
+                expected += torch.outer(p[own], p[near].mean(dim=0)) / 4
     torch.testing.assert_close(sums.neighbours.sum(dim=0), expected)
 
 
