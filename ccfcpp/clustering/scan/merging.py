@@ -250,6 +250,28 @@ def _x_log_x(x: Tensor) -> Tensor:
     return terms
 
 
+def numbered_like(groups: Tensor, before: Tensor, shares: Tensor) -> Tensor:
+    """The same groups; those that have most in common with earlier ones have their numbers.
+
+    Args:
+        groups: int64 of shape (m,), numbers from 0 to k − 1.
+        before: The earlier groups, int64 of shape (m,); −1 for over-clusters that had none.
+        shares: How many images each over-cluster has, or their share, float64 of shape (m,).
+
+    Returns:
+        int64 of shape (m,), numbers from 0 to k − 1.
+    """
+    from scipy.optimize import linear_sum_assignment
+
+    clusters = int(groups.max()) + 1
+    common = torch.zeros(clusters, max(clusters, int(before.max()) + 1), dtype=torch.float64)
+    kept = before >= 0
+    common.index_put_((groups[kept], before[kept]), shares[kept], accumulate=True)
+    # An earlier number that is too large for k clusters cannot be kept.
+    numbers = torch.from_numpy(linear_sum_assignment(common[:, :clusters], maximize=True)[1])
+    return numbers[groups]
+
+
 def _numbered(groups: Tensor) -> Tensor:
     """The same groups, numbered by their first member."""
     numbers: dict[int, int] = {}

@@ -5,10 +5,11 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import torch
+from torch import Tensor
 
 from ccfcpp.clustering.algorithm import most_to_least
 from ccfcpp.clustering.kmeans.centroids import ClusterSums, check_sums, cluster_means
-from ccfcpp.clustering.scan.merging import evidence, merged
+from ccfcpp.clustering.scan.merging import evidence, merged, numbered_like
 from ccfcpp.clustering.scan.messages import (
     CENTRES,
     TRANSITIONS,
@@ -85,17 +86,24 @@ class MergeOverclusters(ServerWork[M, Trained, Transitions]):
     def aggregate(
         self, state: M, updates: Iterable[Transitions], randomness: Randomness
     ) -> tuple[M, Figures]:
-        """The cluster of each over-cluster; of as many as speaks most for, where k is not known."""
+        """The cluster of each over-cluster; of as many as speaks most for, where k is not known.
+
+        Clusters keep the numbers that they had at the last merge.
+        """
         total = added_up(updates)
         sums = torch.stack([total.neighbours.sum(dim=0), total.holders])
-        merged_state: Any = state  # A protocol cannot say that it is a dataclass.
-        if not self.fewest:
+        changes: dict[str, Tensor] = {}
+        if self.fewest:
+            found = evidence(total.neighbours, self.fewest, self.clusters)
+            changes["evidence"] = found.to(sums.device)
+            # Among so many over-clusters random starts find worse merges, slowly.
+            groups = merged(sums, most_to_least(found, self.fewest)[0], None)
+        else:
             groups = merged(sums, self.clusters, randomness.generator("merging"))
-            return replace(merged_state, groups=groups.to(sums.device)), {}
-        found = evidence(total.neighbours, self.fewest, self.clusters)
-        # Among so many over-clusters random starts find worse merges, slowly.
-        groups = merged(sums, most_to_least(found, self.fewest)[0], None).to(sums.device)
-        return replace(merged_state, groups=groups, evidence=found.to(sums.device)), {}
+        if state.groups is not None:
+            groups = numbered_like(groups, state.groups.flatten().cpu(), sums[0].sum(dim=1).cpu())
+        merged_state: Any = state  # A protocol cannot say that it is a dataclass.
+        return replace(merged_state, groups=groups.to(sums.device), **changes), {}
 
 
 @dataclass(frozen=True)

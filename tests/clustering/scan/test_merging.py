@@ -7,7 +7,7 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from ccfcpp.clustering.scan.merging import association, merged
+from ccfcpp.clustering.scan.merging import association, merged, numbered_like
 
 
 def association_of(joints: torch.Tensor, groups: list[int]) -> float:
@@ -120,3 +120,31 @@ def test_as_many_as_there_are_stay_apart_and_nothing_gives_some_merge() -> None:
     apart = torch.stack([torch.eye(5) + 0.1, torch.ones(5, 5)])
     assert merged(apart, 5, generator).tolist() == [0, 1, 2, 3, 4]
     assert merged(torch.zeros(2, 4, 4), 2, generator).shape == (4,)
+
+
+@settings(deadline=None)
+@given(st.integers(1, 4), st.integers(1, 4), st.integers(0, 10**6))
+def test_clusters_keep_the_numbers_of_those_with_which_they_have_most_in_common(
+    now: int, earlier: int, seed: int
+) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    groups = torch.cat([torch.arange(now), torch.randint(now, (4,), generator=generator)])
+    before = torch.randint(-1, earlier, groups.shape, generator=generator)
+    shares = torch.rand(groups.shape, generator=generator).double()
+    found = numbered_like(groups, before, shares)
+    best = max(
+        sum(float(shares[(groups == g) & (before == number)].sum()) for g, number in enumerate(way))
+        for way in itertools.permutations(range(now))
+    )
+    assert float(shares[found == before].sum()) == pytest.approx(best)
+    # The groups are the same.
+    assert torch.equal(
+        found.unsqueeze(0) == found.unsqueeze(1), groups.unsqueeze(0) == groups.unsqueeze(1)
+    )
+    assert set(found.tolist()) == set(range(now))
+
+
+def test_a_new_cluster_takes_a_number_that_is_free() -> None:
+    before = torch.tensor([2, 0, 0, 1, -1, -1])
+    groups = torch.tensor([0, 1, 1, 2, 3, 3])
+    assert numbered_like(groups, before, torch.ones(6).double()).tolist() == [2, 0, 0, 1, 3, 3]
