@@ -34,8 +34,8 @@ _NEIGHBOURS = "neighbours"
 """The name under which it remembers the neighbours of its images."""
 
 
-_WIDTHS = (10, 20, 40, 80)
-"""Numbers of an image's nearest neighbours by which the number of clusters is found."""
+_WIDTHS = (1, 2, 4, 8)
+"""Times ``scan.neighbours``."""
 
 
 class Pairs:
@@ -82,7 +82,7 @@ class Pairs:
             return
         points = self._points(known, client) if period else self._features(client.images)
         with section("neighbours"):
-            found = nearest_neighbours(points, max(self.config.neighbours, *self.widths))
+            found = nearest_neighbours(points, self.widths[-1])
         client.memory = {_NEIGHBOURS: found, _PERIOD: torch.tensor(period)}
 
     @property
@@ -91,16 +91,12 @@ class Pairs:
 
         Where k is to be found they are several: kinds of a large class may be no near neighbours.
         """
-        return _WIDTHS if self.folds > 1 else (self.config.neighbours,)
+        several = _WIDTHS if self.folds > 1 else (1,)
+        return [self.config.neighbours * width for width in several]
 
     def near(self, p: Tensor, client: Client) -> Tensor:
-        """The mean of p over the neighbours of each image, and over all ``widths`` of them.
-
-        Where there are several widths, none is more than half of the client's images.
-        """
+        """The mean of p over the neighbours of each image, and over all ``widths`` of them."""
         nearest = client.memory[_NEIGHBOURS].to(p.device).T
-        if self.folds > 1:
-            nearest = nearest[: max(1, len(p) // 2)]
         total = torch.zeros_like(p)
         for width in self.widths:
             mean = torch.zeros_like(p)

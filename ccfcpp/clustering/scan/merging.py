@@ -21,15 +21,17 @@ sum grows. One start is agglomerative, the others are random.
 Where nobody knows k, it is found from the neighbours. A head with m over-clusters finds m kinds of
 images, whatever k is. The images are divided at random into a few folds, and each fold has its own
 sum J of neighbours. Of every halving of the folds one half says how over-clusters are merged into
-k (``agglomerated``), and the other half what the k-th cluster is worth. With I the mutual
-information of its J merged into k, and H the entropy of the sums of the rows,
+k (``agglomerated``), and the other half what the k-th cluster is worth. From k − 1 to k clusters
+one is split. With I the mutual information of J merged into k, H the entropy of the sums of its
+rows, and Δ for what either grows by,
 
-    G(k) = (I(k) − I(k − 1)) / (H(k) − H(k − 1)) ,
+    G(k) = ΔI / √(ΔH · 2 log 2 / k) ,
 
-the mean over all halvings, both ways round. From k − 1 to k clusters one is split. H grows by what
-there is to know of the two parts, and I by what neighbours know. So G is 1 for two clusters without
-common neighbours, whatever their sizes, and 0 for two that have their neighbours in common. What
-one half has by chance, the other has not. The number of clusters is where G falls most:
+the mean over all halvings, both ways round. What one half has by chance, the other has not. ΔH is
+what there is to know of the two parts. Where they have no common neighbours ΔI is as much, and
+ΔI / ΔH is 1; where they have their neighbours in common it is 0. A share of little counts for
+little: so the root also has what there is to know of two of k equal clusters, 2 log 2 / k. For
+these G is ΔI / ΔH. The number of clusters is where G falls most:
 
     E(k) = mean of G(i) over i = k − 2, k − 1, k, less its mean over i = k + 1, k + 2, k + 3 ,
 
@@ -40,6 +42,7 @@ That held-back data tell the number of clusters is Still and Bialek's idea (*How
 Information-Theoretic Perspective*, Neural Computation 16, 2004).
 """
 
+import math
 from itertools import combinations
 
 import torch
@@ -227,13 +230,14 @@ def worths(folds: Tensor, most: int) -> Tensor:
     joints = {
         tuple(half): joint_distribution(folds[half].sum(dim=0, keepdim=True)) for half in halves
     }
-    total = torch.zeros(most - 1)
+    of_equal = 2 * math.log(2) / torch.arange(2, most + 1, dtype=torch.float64)
+    total = torch.zeros_like(of_equal)
     for half, joint in joints.items():
         held_back = joints[tuple(fold for fold in everyone if fold not in half)][0]
         path = agglomerated(joint)[:most]
         known = torch.stack([_information(held_back, g, k) for k, g in enumerate(path, start=1)])
         informed, asked = known.diff(dim=0).unbind(dim=1)
-        total = total + informed / asked.clamp(min=1e-12) / len(joints)
+        total = total + informed / (asked.clamp(min=1e-12) * of_equal).sqrt() / len(joints)
     return total
 
 
