@@ -16,33 +16,32 @@ holds several classes, the shares of its clusters have the sum 1 for every merge
 and neighbours decide; but a merge of what different clients hold loses some.
 
 The best merge is found as k-means is: from several starts, over-clusters move one by one while the
-sum grows. One start is agglomerative, the others are random.
+sum grows. One start is agglomerative (``agglomerated``), the others are random.
 
 Where nobody knows k, it is found from the neighbours. A head with m over-clusters finds m kinds of
 images, whatever k is. The images are divided at random into a few folds, and each fold has its own
-sum J of neighbours. Of every halving of the folds one half says how over-clusters are merged into
-k (``agglomerated``), and the other half what the k-th cluster is worth. From k − 1 to k clusters
-one is split. With I the mutual information of J merged into k, H the entropy of the sums of its
-rows, and Δ for what either grows by,
+sum J of neighbours. Of every halving of the folds one half says how over-clusters are merged into k
+(``agglomerated``), and the other half how much the k-th cluster is worth:
 
-    G(k) = ΔI / √(ΔH · 2 log 2 / k) ,
+    G(k) = I(k) − I(k − 1) ,   I = Σ_gh J_gh log (J_gh / (q_g q_h)) of its J merged into k ,
 
-the mean over all halvings, both ways round. What one half has by chance, the other has not. ΔH is
-what there is to know of the two parts. Where they have no common neighbours ΔI is as much, and
-ΔI / ΔH is 1; where they have their neighbours in common it is 0. A share of little counts for
-little: so the root also has what there is to know of two of k equal clusters, 2 log 2 / k. For
-these G is ΔI / ΔH. The number of clusters is where G falls most:
+the mean over all halvings, both ways round. What one half has by chance, the other has not. For
+merges of k equal clusters without common neighbours G(k) = 2 log 2 / k. So k·G(k) stays about level
+up to the number of clusters, and falls where clusters begin to be parts of one whole, whose images
+are each other's neighbours. The number of clusters is where it falls most:
 
-    E(k) = mean of G(i) over i = k − 2, k − 1, k, less its mean over i = k + 1, k + 2, k + 3 ,
+    E(k) = mean of i·G(i) over i = k − 2, k − 1, k, less its mean over i = k + 1, k + 2, k + 3 ,
 
 where the first mean has fewer terms for k below 4: the least i is 2.
 
-I is the objective of Ji, Henriques and Vedaldi (*Invariant Information Clustering*, ICCV 2019).
-That held-back data tell the number of clusters is Still and Bialek's idea (*How Many Clusters? An
-Information-Theoretic Perspective*, Neural Computation 16, 2004).
+I, mutual information, is the objective of Ji, Henriques and Vedaldi (*Invariant Information
+Clustering*, ICCV 2019), over merges instead of networks; ``agglomerated`` is from Slonim and Tishby
+(*Agglomerative Information Bottleneck*, NIPS 1999). That the information of held-back data tells
+the number of clusters is Still and Bialek's idea (*How Many Clusters? An Information-Theoretic
+Perspective*, Neural Computation 16, 2004). It counts by size, and joins small classes: as a rule
+for merges A is better, and as one for their number I, since A keeps the smallest of all apart.
 """
 
-import math
 from itertools import combinations
 
 import torch
@@ -106,7 +105,7 @@ def _random_starts(over: int, clusters: int, generator: torch.Generator) -> list
 
 
 def agglomerated(joint: Tensor) -> list[Tensor]:
-    """Merges for every number of clusters: the two that cost the least of A, one after another.
+    """Merges for every number of clusters: the two that cost least information, one after another.
 
     Args:
         joint: J of each kind, symmetric, float64 of shape (kinds, m, m), of sum 1.
@@ -117,32 +116,43 @@ def agglomerated(joint: Tensor) -> list[Tensor]:
     """
     groups = torch.arange(joint.shape[-1])
     path = [groups]
+    # Of each pair of rows: what the terms of all columns grow by where the two become one.
+    grown = _growth(joint.unsqueeze(-2), joint.unsqueeze(-3)).sum(dim=-1)
     while joint.shape[-1] > 1:
-        gains = _gains_of_pairs(joint).fill_diagonal_(-torch.inf)
-        first, second = sorted(divmod(int(gains.argmax()), len(gains)))
-        into = torch.where(groups == second, first, groups)
-        groups = into - (into > second).long()
+        losses = _losses(joint, grown).fill_diagonal_(torch.inf)
+        first, second = sorted(divmod(int(losses.argmin()), len(losses)))
+        kept = torch.arange(len(losses)) != second
+        grown = grown - _growth_in(joint[..., first]) - _growth_in(joint[..., second])
+        joint = joint.index_add(1, torch.tensor([first]), joint[:, second : second + 1])
+        joint = joint.index_add(2, torch.tensor([first]), joint[..., second : second + 1])
+        joint, grown = joint[:, kept][..., kept], grown[:, kept][..., kept]
+        grown = grown + _growth_in(joint[..., first])
+        of_first = _growth(joint, joint[:, first : first + 1]).sum(dim=-1)
+        grown[:, first] = grown[..., first] = of_first
+        groups = torch.where(groups == second, first, groups)
+        groups = groups - (groups > second).long()
         path.append(groups)
-        joint = _joined(_joined(joint, first, second, dim=1), first, second, dim=2)
     return path[::-1]
 
 
-def _joined(joint: Tensor, first: int, second: int, dim: int) -> Tensor:
-    """The second row (1) or column (2) is added to the first, and left out."""
-    kept = torch.tensor([place for place in range(joint.shape[dim]) if place != second])
-    added = joint.index_add(dim, torch.tensor([first]), joint.narrow(dim, second, 1))
-    return added.index_select(dim, kept)
+def _losses(joint: Tensor, grown: Tensor) -> Tensor:
+    """How much the sum of I falls where two clusters become one: (k, k), but for the diagonal."""
+    itself = joint.diagonal(dim1=-2, dim2=-1)
+    row, column = itself.unsqueeze(-1), itself.unsqueeze(-2)
+    others = grown - _growth(row, joint) - _growth(joint, column)
+    own = _x_log_x(row + column + 2 * joint)
+    own = own - _x_log_x(row) - _x_log_x(column) - 2 * _x_log_x(joint)
+    return (2 * _growth_in(joint.sum(dim=-1)) - 2 * others - own).sum(dim=0)
 
 
-def _gains_of_pairs(joint: Tensor) -> Tensor:
-    """What the sum of A grows by, or falls, where two clusters become one: (k, k)."""
-    inside, share = joint.diagonal(dim1=-2, dim2=-1), joint.sum(dim=-1)
-    alone = _ratio(inside, share)
-    both = _ratio(
-        inside.unsqueeze(-1) + inside.unsqueeze(-2) + 2 * joint,
-        share.unsqueeze(-1) + share.unsqueeze(-2),
-    )
-    return (both - alone.unsqueeze(-1) - alone.unsqueeze(-2)).sum(dim=0)
+def _growth_in(column: Tensor) -> Tensor:
+    """``_growth`` of each pair of a column's elements: (kinds, m) to (kinds, m, m)."""
+    return _growth(column.unsqueeze(-1), column.unsqueeze(-2))
+
+
+def _growth(x: Tensor, y: Tensor) -> Tensor:
+    """How much Σ x log x grows where two terms become one."""
+    return _x_log_x(x + y) - _x_log_x(x) - _x_log_x(y)
 
 
 def association(joint: Tensor, groups: Tensor, clusters: int) -> float:
@@ -203,8 +213,21 @@ def _ratio(inside: Tensor, share: Tensor) -> Tensor:
     return inside / share.clamp(min=1e-300)
 
 
+def mutual_information(joint: Tensor, groups: Tensor, clusters: int) -> float:
+    """The sum of I over kinds of pairs, in nats.
+
+    Args:
+        joint: J of each kind, symmetric, float64 of shape (kinds, m, m), of sum 1.
+        groups: The cluster of each over-cluster, int64 of shape (m,).
+        clusters: k.
+    """
+    member = F.one_hot(groups, clusters).double()
+    grouped = member.T @ joint @ member
+    return float(_x_log_x(grouped).sum() - 2 * _x_log_x(grouped.sum(dim=-1)).sum())
+
+
 def evidence(folds: Tensor, fewest: int, most: int) -> Tensor:
-    """E(k) for every number of clusters that may be found.
+    """E(k) for every number of clusters that may be found, in nats.
 
     Args:
         folds: Sums over the images of a fold and their neighbours of p(x) p(x′)ᵀ, of shape
@@ -224,29 +247,19 @@ def evidence(folds: Tensor, fewest: int, most: int) -> Tensor:
 
 
 def worths(folds: Tensor, most: int) -> Tensor:
-    """G(k) for k from 2 to ``most``, float64 of shape (most − 1,)."""
+    """k·G(k) for k from 2 to ``most``, float64 of shape (most − 1,)."""
     everyone = range(len(folds))
     halves = [list(half) for half in combinations(everyone, len(folds) // 2)]
     joints = {
         tuple(half): joint_distribution(folds[half].sum(dim=0, keepdim=True)) for half in halves
     }
-    of_equal = 2 * math.log(2) / torch.arange(2, most + 1, dtype=torch.float64)
-    total = torch.zeros_like(of_equal)
+    total = torch.zeros(most)
     for half, joint in joints.items():
-        held_back = joints[tuple(fold for fold in everyone if fold not in half)][0]
+        held_back = joints[tuple(fold for fold in everyone if fold not in half)]
         path = agglomerated(joint)[:most]
-        known = torch.stack([_information(held_back, g, k) for k, g in enumerate(path, start=1)])
-        informed, asked = known.diff(dim=0).unbind(dim=1)
-        total = total + informed / (asked.clamp(min=1e-12) * of_equal).sqrt() / len(joints)
-    return total
-
-
-def _information(joint: Tensor, groups: Tensor, clusters: int) -> Tensor:
-    """The mutual information of merged J, and the entropy of its rows' sums, in nats: (2,)."""
-    member = F.one_hot(groups, clusters).double()
-    grouped = member.T @ joint @ member
-    entropy = -_x_log_x(grouped.sum(dim=-1)).sum()
-    return torch.stack([_x_log_x(grouped).sum() + 2 * entropy, entropy])
+        known = [mutual_information(held_back, g, k) for k, g in enumerate(path, start=1)]
+        total = total + torch.tensor(known, dtype=torch.float64) / len(joints)
+    return total.diff() * torch.arange(2, most + 1)
 
 
 def _x_log_x(x: Tensor) -> Tensor:
