@@ -171,46 +171,71 @@ def association(joint: Tensor, groups: Tensor, clusters: int) -> float:
 def _moved(joint: Tensor, starts: Tensor, clusters: int) -> Tensor:
     """The groups after moves of single over-clusters, until none makes A grow: (starts, m)."""
     groups, over = starts.clone(), starts.shape[1]
+    sums = _Sums(joint, groups, clusters)
     tried = torch.zeros(len(groups), dtype=torch.int64)  # Since the last move of each start.
     own = 0
     while len(going := (tried < over).nonzero().flatten()):
-        gains = _gains_with(joint, groups[going], own, clusters)
-        most, best = gains.max(dim=1)
         now = groups[going, own]
+        gains = sums.gains(going, own, now)
+        most, best = gains.max(dim=1)
         grows = most > gains.gather(1, now.unsqueeze(1)).squeeze(1) + _LEAST_GAIN
         # The last over-cluster of a cluster stays: there are to be k.
         grows &= (groups[going] == now.unsqueeze(1)).sum(dim=1) > 1
-        groups[going, own] = torch.where(grows, best, now)
+        sums.move(going[grows], own, now[grows], best[grows])
+        groups[going[grows], own] = best[grows]
         tried[going] = torch.where(grows, 0, tried[going] + 1)
         own = (own + 1) % over
     return groups
 
 
-def _gains_with(joint: Tensor, groups: Tensor, own: int, clusters: int) -> Tensor:
-    """What one over-cluster adds to the sum of A in each of the clusters.
+class _Sums:
+    """Sums of J over clusters, from several starts; a move changes few of them.
 
-    Args:
-        joint: J of each kind, (kinds, m, m).
-        groups: The clusters so far, from several starts, (starts, m).
-        own: The over-cluster.
-        clusters: k.
-
-    Returns:
-        float64 of shape (starts, k).
+    Attributes:
+        towards: Of J from each over-cluster to each cluster, (kinds, starts, m, k).
+        inside: Of J within each cluster, (kinds, starts, k).
+        share: Of the rows of each cluster, (kinds, starts, k).
     """
-    member = F.one_hot(groups, clusters).double()
-    member[:, own] = 0
-    inside = ((joint.unsqueeze(1) @ member) * member).sum(dim=-2)
-    share = torch.einsum("jm,smk->jsk", joint.sum(dim=-1), member)
-    between = torch.einsum("jm,smk->jsk", joint[:, own], member)
-    itself, row = joint[:, own, own], joint[:, own].sum(dim=-1)
-    after = inside + 2 * between + itself[:, None, None]
-    return (_ratio(after, share + row[:, None, None]) - _ratio(inside, share)).sum(dim=0)
+
+    def __init__(self, joint: Tensor, groups: Tensor, clusters: int) -> None:
+        member = F.one_hot(groups, clusters).double()
+        self.joint, self.rows, self.clusters = joint, joint.sum(dim=-1), clusters
+        self.towards = joint.unsqueeze(1) @ member
+        self.inside = (self.towards * member).sum(dim=-2)
+        self.share = torch.einsum("jm,smk->jsk", self.rows, member)
+
+    def gains(self, starts: Tensor, own: int, now: Tensor) -> Tensor:
+        """What one over-cluster adds to the sum of A in each of the clusters: (starts, k).
+
+        Args:
+            starts: Those that are asked, int64.
+            own: The over-cluster.
+            now: Its cluster in each of them.
+        """
+        here = F.one_hot(now, self.clusters).double()
+        itself, row = self.joint[:, own, own, None, None], self.rows[:, own, None, None]
+        between = self.towards[:, starts, own] - itself * here
+        added = 2 * between + itself
+        inside = self.inside[:, starts] - here * added
+        share = self.share[:, starts] - here * row
+        return (_ratio(inside + added, share + row) - _ratio(inside, share)).sum(dim=0)
+
+    def move(self, starts: Tensor, own: int, now: Tensor, to: Tensor) -> None:
+        """Move an over-cluster from one cluster to another; arguments as for ``gains``."""
+        itself, row = self.joint[:, own, own, None], self.rows[:, own, None]
+        place = torch.arange(len(starts))
+        before, after = (self.towards[:, starts, own][:, place, each] for each in (now, to))
+        self.inside[:, starts, now] -= 2 * before - itself
+        self.inside[:, starts, to] += 2 * after + itself
+        self.share[:, starts, now] -= row
+        self.share[:, starts, to] += row
+        self.towards[:, starts, :, now] -= self.joint[:, own]
+        self.towards[:, starts, :, to] += self.joint[:, own]
 
 
 def _ratio(inside: Tensor, share: Tensor) -> Tensor:
-    """The share of companions that are inside; 0 where there are none at all."""
-    return inside / share.clamp(min=1e-300)
+    """The share of companions that are inside; 0 where there are none, but for rounding."""
+    return inside / share.clamp(min=1e-12)
 
 
 def mutual_information(joint: Tensor, groups: Tensor, clusters: int) -> float:
