@@ -28,7 +28,7 @@ _NEEDS = {
     **dict.fromkeys(SCAN_SECTIONS, (_NEIGHBOURS,)),
     "views": (_SIAMESE, _PRETRAINED),
     **dict.fromkeys(("scan.stem", "scan.widths", "scan.hidden"), (_NEIGHBOURS, _OF_SCAN)),
-    "scan.overclustering": (_NEIGHBOURS, _SUMS),
+    **dict.fromkeys(("scan.overclustering", "scan.merge"), (_NEIGHBOURS, _SUMS)),
     "compute.cohort": (_LOCAL,),
     "centroids.encoder": (_LOCAL,),
     "centroids.restarts": (_POINTS,),

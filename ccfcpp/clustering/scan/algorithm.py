@@ -152,7 +152,8 @@ class FedScan(ClusteringAlgorithm[ScanState]):
             due = step + 1 == steps or (step + 1) % self.config.mine_every == 0
             if self.merges and due:
                 k, fewest = self.problem.clusters, self.problem.fewest
-                works.append(MergeOverclusters(k, self.overclusters, self.folds, fewest))
+                rule = self.config.merge
+                works.append(MergeOverclusters(k, self.overclusters, self.folds, fewest, rule))
         return works
 
     def _trips(self, step: int) -> list[Trip[D]]:

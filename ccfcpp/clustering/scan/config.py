@@ -41,6 +41,11 @@ class ScanConfig(Section):
     """Clusters that a head learns for each one that is asked for. With more than one they are
     merged by how they go with those of neighbours and of other images of the same client. Where the
     number of clusters is to be found there are two for each of the largest number."""
+    merge: Annotated[
+        Literal["information", "companions"], Either(Unless("scan.overclustering", 1), _COUNTED)
+    ] = "information"
+    """By what over-clusters are merged: ``information`` counts clusters by their sizes, and joins
+    small classes; for ``companions`` each cluster counts alike, and what lies apart stays apart."""
     steps: Positive = 120
     """Steps of the whole run; MNIST's 70,000 images in 120 steps of 2,300 are four epochs."""
     batch: Annotated[int, Field(ge=2, le=10**6)] = 2300

@@ -2,28 +2,33 @@
 
 A head with more clusters than are asked for finds kinds of images, and a kind is a part of one
 class more often than of two. J is the joint distribution of the over-clusters of two images that go
-together. There are two of them: of neighbours, and of images of one client. A cluster is a whole
-where the companions of its images are in it, too. So of all ways to merge over-clusters into k, the
-one is wanted with the highest sum of the shares of companions that stay in the cluster,
+together. There are two of them: of neighbours, and of images of one client. Of all ways to merge
+over-clusters into k, the one is wanted with the highest sum over both, by one of two rules:
 
-    Σ_J A(J),   A(J) = Σ_g J_gg / q_g ,   q the sums of J's rows.
+    information   Σ_J I(J),   I(J) = Σ_gh J_gh log (J_gh / (q_g q_h)),   q the sums of J's rows;
+    companions    Σ_J A(J),   A(J) = Σ_g J_gg / q_g .
 
-k − A is the normalised cut of J's graph into k parts (Shi and Malik, *Normalized Cuts and Image
-Segmentation*, PAMI 2000; Yu and Shi, *Multiclass Spectral Clustering*, ICCV 2003), over merges
-instead of spectra. Each cluster counts alike, however few images it has. The sum needs no weight
-for what clients tell. Where they are alike, J = q qᵀ, and A is 1 for every merge. Where a client
-holds several classes, the shares of its clusters have the sum 1 for every merge inside the client,
-and neighbours decide; but a merge of what different clients hold loses some.
+I is mutual information, the objective of Ji, Henriques and Vedaldi (*Invariant Information
+Clustering*, ICCV 2019), over merges instead of networks. It counts a cluster by its size, and joins
+small classes. A adds up the shares of companions that are in the same cluster; k − A is the
+normalised cut of J's graph (Shi and Malik, *Normalized Cuts and Image Segmentation*, PAMI 2000).
+Each cluster counts alike, and whatever lies apart, small or large, stays apart.
+
+A sum needs no weight for what clients tell. Where they are alike, J = q qᵀ, and I is 0 and A is 1
+for every merge. Where a client holds several classes, neither prefers one of the merges inside the
+client, and neighbours decide; but a merge of what different clients hold loses some.
 
 The best merge is found as k-means is: from several starts, over-clusters move one by one while the
-sum grows. One start is agglomerative (``agglomerated``), the others are random.
+sum grows, as in Slonim, Friedman and Tishby's sequential information bottleneck (*Unsupervised
+Document Classification using Sequential Information Maximization*, SIGIR 2002). One start is their
+agglomerative one (*Agglomerative Information Bottleneck*, NIPS 1999), the others are random.
 
 Where nobody knows k, it is found from the neighbours. A head with m over-clusters finds m kinds of
 images, whatever k is. The images are divided at random into a few folds, and each fold has its own
 sum J of neighbours. Of every halving of the folds one half says how over-clusters are merged into k
 (``agglomerated``), and the other half how much the k-th cluster is worth:
 
-    G(k) = I(k) − I(k − 1) ,   I = Σ_gh J_gh log (J_gh / (q_g q_h)) of its J merged into k ,
+    G(k) = I(its J merged into k) − I(its J merged into k − 1) ,
 
 the mean over all halvings, both ways round. What one half has by chance, the other has not. For
 merges of k equal clusters without common neighbours G(k) = 2 log 2 / k. So k·G(k) stays about level
@@ -34,19 +39,19 @@ are each other's neighbours. The number of clusters is where it falls most:
 
 where the first mean has fewer terms for k below 4: the least i is 2.
 
-I, mutual information, is the objective of Ji, Henriques and Vedaldi (*Invariant Information
-Clustering*, ICCV 2019), over merges instead of networks; ``agglomerated`` is from Slonim and Tishby
-(*Agglomerative Information Bottleneck*, NIPS 1999). That the information of held-back data tells
-the number of clusters is Still and Bialek's idea (*How Many Clusters? An Information-Theoretic
-Perspective*, Neural Computation 16, 2004). It counts by size, and joins small classes: as a rule
-for merges A is better, and as one for their number I, since A keeps the smallest of all apart.
+That the information of held-back data tells the number of clusters is Still and Bialek's idea (*How
+Many Clusters? An Information-Theoretic Perspective*, Neural Computation 16, 2004).
 """
 
 from itertools import combinations
+from typing import Literal
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+
+Rule = Literal["information", "companions"]
+"""By which over-clusters are merged."""
 
 _STARTS = 30
 
@@ -66,7 +71,12 @@ _WINDOW = 3
 """Numbers of clusters whose mean stands on either side."""
 
 
-def merged(transitions: Tensor, clusters: int, generator: torch.Generator | None) -> Tensor:
+def merged(
+    transitions: Tensor,
+    clusters: int,
+    generator: torch.Generator | None,
+    rule: Rule = "information",
+) -> Tensor:
     """The cluster of each over-cluster.
 
     Args:
@@ -74,6 +84,7 @@ def merged(transitions: Tensor, clusters: int, generator: torch.Generator | None
             (kinds, m, m) with m ≥ k, not negative.
         clusters: k.
         generator: Of the random starts, on the CPU; None for the agglomerative start alone.
+        rule: What is to be the highest.
 
     Returns:
         int64 of shape (m,), where clusters are numbered by their first over-cluster.
@@ -83,8 +94,9 @@ def merged(transitions: Tensor, clusters: int, generator: torch.Generator | None
     starts.append(agglomerated(joint)[clusters - 1])
     together = max(1, _MOST_NUMBERS // (joint.shape[-1] * clusters))
     parts = torch.split(torch.stack(starts), together)
-    found = [groups for part in parts for groups in _moved(joint, part, clusters)]
-    return _numbered(max(found, key=lambda groups: association(joint, groups, clusters)))
+    found = [groups for part in parts for groups in _moved(joint, part, clusters, rule)]
+    worth = mutual_information if rule == "information" else association
+    return _numbered(max(found, key=lambda groups: worth(joint, groups, clusters)))
 
 
 def joint_distribution(transitions: Tensor) -> Tensor:
@@ -168,74 +180,74 @@ def association(joint: Tensor, groups: Tensor, clusters: int) -> float:
     return float(_ratio(grouped.diagonal(dim1=-2, dim2=-1), grouped.sum(dim=-1)).sum())
 
 
-def _moved(joint: Tensor, starts: Tensor, clusters: int) -> Tensor:
-    """The groups after moves of single over-clusters, until none makes A grow: (starts, m)."""
+def _moved(joint: Tensor, starts: Tensor, clusters: int, rule: Rule) -> Tensor:
+    """The groups after moves of single over-clusters, while the sum grows: (starts, m)."""
+    gains_with = _information_with if rule == "information" else _association_with
     groups, over = starts.clone(), starts.shape[1]
-    sums = _Sums(joint, groups, clusters)
     tried = torch.zeros(len(groups), dtype=torch.int64)  # Since the last move of each start.
     own = 0
     while len(going := (tried < over).nonzero().flatten()):
-        now = groups[going, own]
-        gains = sums.gains(going, own, now)
+        gains = gains_with(joint, groups[going], own, clusters)
         most, best = gains.max(dim=1)
+        now = groups[going, own]
         grows = most > gains.gather(1, now.unsqueeze(1)).squeeze(1) + _LEAST_GAIN
         # The last over-cluster of a cluster stays: there are to be k.
         grows &= (groups[going] == now.unsqueeze(1)).sum(dim=1) > 1
-        sums.move(going[grows], own, now[grows], best[grows])
-        groups[going[grows], own] = best[grows]
+        groups[going, own] = torch.where(grows, best, now)
         tried[going] = torch.where(grows, 0, tried[going] + 1)
         own = (own + 1) % over
     return groups
 
 
-class _Sums:
-    """Sums of J over clusters, from several starts; a move changes few of them.
+def _information_with(joint: Tensor, groups: Tensor, own: int, clusters: int) -> Tensor:
+    """What is to grow, but for a constant, with one over-cluster in each of the clusters.
 
-    Attributes:
-        towards: Of J from each over-cluster to each cluster, (kinds, starts, m, k).
-        inside: Of J within each cluster, (kinds, starts, k).
-        share: Of the rows of each cluster, (kinds, starts, k).
+    Args:
+        joint: J of each kind, (kinds, m, m).
+        groups: The clusters so far, from several starts, (starts, m).
+        own: The over-cluster.
+        clusters: k.
+
+    Returns:
+        float64 of shape (starts, k).
     """
+    member = F.one_hot(groups, clusters).double()
+    member[:, own] = 0
+    others = member.mT @ (joint.unsqueeze(1) @ member)
+    to_others = torch.einsum("jm,smk->jsk", joint[:, own], member)
+    shares = others.sum(dim=-1) + to_others
+    row, itself = joint[:, own].sum(dim=-1), joint[:, own, own]
+    grown = _x_log_x(shares + row[:, None, None]) - _x_log_x(shares)
+    itself = itself[:, None, None]
+    return (_gain_of_rows(others, to_others, itself) - 2 * grown).sum(dim=0)
 
-    def __init__(self, joint: Tensor, groups: Tensor, clusters: int) -> None:
-        member = F.one_hot(groups, clusters).double()
-        self.joint, self.rows, self.clusters = joint, joint.sum(dim=-1), clusters
-        self.towards = joint.unsqueeze(1) @ member
-        self.inside = (self.towards * member).sum(dim=-2)
-        self.share = torch.einsum("jm,smk->jsk", self.rows, member)
 
-    def gains(self, starts: Tensor, own: int, now: Tensor) -> Tensor:
-        """What one over-cluster adds to the sum of A in each of the clusters: (starts, k).
+def _gain_of_rows(others: Tensor, added: Tensor, itself: Tensor) -> Tensor:
+    """What the terms of J gain where its row g, its column g and the element at both grow."""
+    grown = _x_log_x(others + added.unsqueeze(-2)) - _x_log_x(others)
+    own = others.diagonal(dim1=-2, dim2=-1)
+    return (
+        2 * (grown.sum(dim=-1) - grown.diagonal(dim1=-2, dim2=-1))
+        + _x_log_x(own + 2 * added + itself)
+        - _x_log_x(own)
+    )
 
-        Args:
-            starts: Those that are asked, int64.
-            own: The over-cluster.
-            now: Its cluster in each of them.
-        """
-        here = F.one_hot(now, self.clusters).double()
-        itself, row = self.joint[:, own, own, None, None], self.rows[:, own, None, None]
-        between = self.towards[:, starts, own] - itself * here
-        added = 2 * between + itself
-        inside = self.inside[:, starts] - here * added
-        share = self.share[:, starts] - here * row
-        return (_ratio(inside + added, share + row) - _ratio(inside, share)).sum(dim=0)
 
-    def move(self, starts: Tensor, own: int, now: Tensor, to: Tensor) -> None:
-        """Move an over-cluster from one cluster to another; arguments as for ``gains``."""
-        itself, row = self.joint[:, own, own, None], self.rows[:, own, None]
-        place = torch.arange(len(starts))
-        before, after = (self.towards[:, starts, own][:, place, each] for each in (now, to))
-        self.inside[:, starts, now] -= 2 * before - itself
-        self.inside[:, starts, to] += 2 * after + itself
-        self.share[:, starts, now] -= row
-        self.share[:, starts, to] += row
-        self.towards[:, starts, :, now] -= self.joint[:, own]
-        self.towards[:, starts, :, to] += self.joint[:, own]
+def _association_with(joint: Tensor, groups: Tensor, own: int, clusters: int) -> Tensor:
+    """The same for A."""
+    member = F.one_hot(groups, clusters).double()
+    member[:, own] = 0
+    inside = ((joint.unsqueeze(1) @ member) * member).sum(dim=-2)
+    share = torch.einsum("jm,smk->jsk", joint.sum(dim=-1), member)
+    between = torch.einsum("jm,smk->jsk", joint[:, own], member)
+    itself, row = joint[:, own, own], joint[:, own].sum(dim=-1)
+    after = inside + 2 * between + itself[:, None, None]
+    return (_ratio(after, share + row[:, None, None]) - _ratio(inside, share)).sum(dim=0)
 
 
 def _ratio(inside: Tensor, share: Tensor) -> Tensor:
-    """The share of companions that are inside; 0 where there are none, but for rounding."""
-    return inside / share.clamp(min=1e-12)
+    """The share of companions that are inside; 0 where there are none at all."""
+    return inside / share.clamp(min=1e-300)
 
 
 def mutual_information(joint: Tensor, groups: Tensor, clusters: int) -> float:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ccfcpp.clustering.algorithm import most_to_least
 from ccfcpp.clustering.kmeans.centroids import ClusterSums, check_sums, cluster_means
-from ccfcpp.clustering.scan.merging import evidence, merged, numbered_like
+from ccfcpp.clustering.scan.merging import Rule, evidence, merged, numbered_like
 from ccfcpp.clustering.scan.messages import (
     CENTRES,
     TRANSITIONS,
@@ -54,12 +54,14 @@ class MergeOverclusters(ServerWork[M, Trained, Transitions]):
         overclusters: m.
         folds: Of the images, from which k is found; 1 where it is known.
         fewest: The least that k may be, where it is to be found.
+        rule: By which over-clusters are merged.
     """
 
     clusters: int
     overclusters: int
     folds: int = 1
     fewest: int = 0
+    rule: Rule = "information"
     exchange = TRANSITIONS
 
     def broadcast(self, state: M) -> Trained:
@@ -97,9 +99,9 @@ class MergeOverclusters(ServerWork[M, Trained, Transitions]):
             found = evidence(total.neighbours, self.fewest, self.clusters)
             changes["evidence"] = found.to(sums.device)
             # Among so many over-clusters random starts find worse merges, slowly.
-            groups = merged(sums, most_to_least(found, self.fewest)[0], None)
+            groups = merged(sums, most_to_least(found, self.fewest)[0], None, self.rule)
         else:
-            groups = merged(sums, self.clusters, randomness.generator("merging"))
+            groups = merged(sums, self.clusters, randomness.generator("merging"), self.rule)
         if state.groups is not None:
             groups = numbered_like(groups, state.groups.flatten().cpu(), sums[0].sum(dim=1).cpu())
         merged_state: Any = state  # A protocol cannot say that it is a dataclass.

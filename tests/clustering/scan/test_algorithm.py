@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from ccfcpp.clustering.scan.clients import SumTransitions
-from ccfcpp.clustering.scan.merging import FOLDS, association, merged
+from ccfcpp.clustering.scan.merging import FOLDS, merged, mutual_information
 from ccfcpp.clustering.scan.messages import Trained
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.algorithm import Crew
@@ -91,7 +91,7 @@ def test_overclusters_are_merged_by_the_neighbours_of_all_clients(p: float) -> N
     transitions = loop.transitions()
     joint = (transitions + transitions.mT) / (2 * transitions.sum(dim=(1, 2), keepdim=True))
     reached, best = (
-        association(joint, groups, CLUSTERS)
+        mutual_information(joint, groups, CLUSTERS)
         for groups in (
             state.groups, merged(transitions, CLUSTERS, torch.Generator().manual_seed(9))
         )

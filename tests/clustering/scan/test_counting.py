@@ -16,36 +16,9 @@ from ccfcpp.clustering.scan.merging import (
     agglomerated,
     evidence,
     joint_distribution,
-    mutual_information,
     worths,
 )
-from tests.clustering.scan.test_merging import random_joints
-
-
-def information(joints: Tensor, groups: list[int]) -> float:
-    """The sum over kinds of pairs."""
-    return sum(information_of(joint, groups) for joint in joints)
-
-
-def information_of(joint: Tensor, groups: list[int]) -> float:
-    """By its definition, cell by cell."""
-    cells: dict[tuple[int, int], float] = {}
-    for (a, g), (b, h) in itertools.product(enumerate(groups), repeat=2):
-        cells[g, h] = cells.get((g, h), 0.0) + float(joint[a, b])
-    shares = {g: sum(value for (h, _), value in cells.items() if h == g) for g in set(groups)}
-    return sum(
-        value * math.log(value / (shares[g] * shares[h]))
-        for (g, h), value in cells.items()
-        if value > 0
-    )
-
-
-@given(st.integers(2, 8), st.integers(1, 5), st.integers(0, 10**6))
-def test_the_information_is_that_of_the_definition(size: int, clusters: int, seed: int) -> None:
-    joint = random_joints(size, seed)
-    groups = torch.randint(clusters, (size,), generator=torch.Generator().manual_seed(seed))
-    found = mutual_information(joint, groups, clusters)
-    assert found == pytest.approx(information(joint, groups.tolist()), abs=1e-9)
+from tests.clustering.scan.test_merging import information, random_joints
 
 
 @settings(max_examples=25, deadline=None)

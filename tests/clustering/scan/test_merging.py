@@ -1,13 +1,39 @@
 """Merges of over-clusters against the definition of what is sought and all merges there are."""
 
 import itertools
+import math
+from collections.abc import Callable
 
 import pytest
 import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from ccfcpp.clustering.scan.merging import association, merged, numbered_like
+from ccfcpp.clustering.scan.merging import (
+    Rule,
+    association,
+    merged,
+    mutual_information,
+    numbered_like,
+)
+
+
+def information(joints: torch.Tensor, groups: list[int]) -> float:
+    """The sum over kinds of pairs."""
+    return sum(_information_of(joint, groups) for joint in joints)
+
+
+def _information_of(joint: torch.Tensor, groups: list[int]) -> float:
+    """By its definition, cell by cell."""
+    cells: dict[tuple[int, int], float] = {}
+    for (a, g), (b, h) in itertools.product(enumerate(groups), repeat=2):
+        cells[g, h] = cells.get((g, h), 0.0) + float(joint[a, b])
+    shares = {g: sum(value for (h, _), value in cells.items() if h == g) for g in set(groups)}
+    return sum(
+        value * math.log(value / (shares[g] * shares[h]))
+        for (g, h), value in cells.items()
+        if value > 0
+    )
 
 
 def association_of(joints: torch.Tensor, groups: list[int]) -> float:
@@ -20,6 +46,13 @@ def association_of(joints: torch.Tensor, groups: list[int]) -> float:
     return found
 
 
+WORTH: dict[Rule, Callable[[torch.Tensor, list[int]], float]] = {
+    "information": information,
+    "companions": association_of,
+}
+rules = pytest.mark.parametrize("rule", WORTH)
+
+
 def random_joints(size: int, seed: int, kinds: int = 2) -> torch.Tensor:
     generator = torch.Generator().manual_seed(seed)
     values = torch.rand(kinds, size, size, generator=generator).double() ** 3
@@ -27,91 +60,99 @@ def random_joints(size: int, seed: int, kinds: int = 2) -> torch.Tensor:
 
 
 @given(st.integers(2, 8), st.integers(1, 5), st.integers(0, 10**6))
-def test_the_association_is_that_of_the_definition(size: int, clusters: int, seed: int) -> None:
+def test_the_sums_are_those_of_the_definitions(size: int, clusters: int, seed: int) -> None:
     joint = random_joints(size, seed)
     groups = torch.randint(clusters, (size,), generator=torch.Generator().manual_seed(seed))
-    found = association(joint, groups, clusters)
-    assert found == pytest.approx(association_of(joint, groups.tolist()), abs=1e-9)
+    for found, worth in ((mutual_information, information), (association, association_of)):
+        expected = worth(joint, groups.tolist())
+        assert found(joint, groups, clusters) == pytest.approx(expected, abs=1e-9)
 
 
-@settings(max_examples=30, deadline=None)
+@rules
+@settings(max_examples=20, deadline=None)
 @given(st.integers(3, 7), st.integers(2, 3), st.integers(0, 10**6))
 @example(4, 2, 240)  # of which the best merge has clusters of three and of one
-def test_it_is_the_best_of_all_merges(size: int, clusters: int, seed: int) -> None:
+def test_it_is_the_best_of_all_merges(rule: Rule, size: int, clusters: int, seed: int) -> None:
     joint = random_joints(size, seed)
-    found = merged(joint, clusters, torch.Generator().manual_seed(0))
+    found = merged(joint, clusters, torch.Generator().manual_seed(0), rule)
     best = max(
-        association_of(joint, list(groups))
+        WORTH[rule](joint, list(groups))
         for groups in itertools.product(range(clusters), repeat=size)
         if len(set(groups)) == clusters
     )
-    assert association_of(joint, found.tolist()) == pytest.approx(best, abs=1e-9)
+    assert WORTH[rule](joint, found.tolist()) == pytest.approx(best, abs=1e-9)
 
 
+@rules
 @settings(max_examples=10, deadline=None)
 @given(st.integers(0, 10**6))
-def test_no_move_of_one_makes_it_better(seed: int) -> None:
+def test_no_move_of_one_makes_it_better(rule: Rule, seed: int) -> None:
     joint = random_joints(12, seed)
-    groups = merged(joint, 4, torch.Generator().manual_seed(0)).tolist()
-    reached = association_of(joint, groups)
+    groups = merged(joint, 4, torch.Generator().manual_seed(0), rule).tolist()
+    reached = WORTH[rule](joint, groups)
     for place, group in itertools.product(range(12), range(4)):
         moved = [*groups[:place], group, *groups[place + 1 :]]
         if len(set(moved)) < 4:
             continue
-        assert association_of(joint, moved) <= reached + 1e-8
+        assert WORTH[rule](joint, moved) <= reached + 1e-8
 
 
-def test_kinds_that_go_together_are_merged_whatever_their_order_and_scale() -> None:
+@rules
+def test_kinds_that_go_together_are_merged_whatever_their_order_and_scale(rule: Rule) -> None:
     """Three classes of 2, 3 and 4 kinds, which pass to one another more than to others."""
     classes = torch.tensor([0, 1, 2, 1, 2, 0, 2, 1, 2])
     together = (classes.unsqueeze(0) == classes.unsqueeze(1)).double()
     transitions = 1000 * (torch.eye(9) * 5 + together + 0.05 * torch.rand(2, 9, 9))
-    found = merged(transitions, 3, torch.Generator().manual_seed(1))
+    found = merged(transitions, 3, torch.Generator().manual_seed(1), rule)
     assert found.dtype == torch.int64
     assert found.tolist() == classes.tolist()
     order = torch.randperm(9, generator=torch.Generator().manual_seed(2))
-    other = merged(transitions[:, order][:, :, order], 3, torch.Generator().manual_seed(5))
+    turned = transitions[:, order][:, :, order]
+    other = merged(turned, 3, torch.Generator().manual_seed(5), rule)
     same = other.unsqueeze(0) == other.unsqueeze(1)
     assert torch.equal(same, classes[order].unsqueeze(0) == classes[order].unsqueeze(1))
 
 
+@rules
 @pytest.mark.parametrize("classes_each", [1, 2, 3, 6])
-def test_clients_that_hold_several_classes_do_not_join_them(classes_each: int) -> None:
+def test_clients_that_hold_several_classes_do_not_join_them(rule: Rule, classes_each: int) -> None:
     """Six classes of two kinds: neighbours know the classes, clients know those of their own."""
     classes = torch.arange(12) // 2
     clients = classes // classes_each
     near = torch.eye(12) * 5 + (classes.unsqueeze(0) == classes.unsqueeze(1)) + 0.02
     held = (clients.unsqueeze(0) == clients.unsqueeze(1)).double()
-    found = merged(torch.stack([near, held]), 6, torch.Generator().manual_seed(0))
+    found = merged(torch.stack([near, held]), 6, torch.Generator().manual_seed(0), rule)
     assert found.tolist() == classes.tolist()
 
 
-def test_what_clients_hold_decides_where_neighbours_do_not() -> None:
+@rules
+def test_what_clients_hold_decides_where_neighbours_do_not(rule: Rule) -> None:
     near = torch.eye(8) + 0.1
     clients = torch.tensor([0, 0, 0, 0, 0, 1, 1, 1])
     held = (clients.unsqueeze(0) == clients.unsqueeze(1)).double()
-    found = merged(torch.stack([near, held]), 2, torch.Generator().manual_seed(0))
+    found = merged(torch.stack([near, held]), 2, torch.Generator().manual_seed(0), rule)
     assert found.tolist() == clients.tolist()
 
 
-def test_clients_that_are_alike_change_nothing() -> None:
+@rules
+def test_clients_that_are_alike_change_nothing(rule: Rule) -> None:
     near, (share,) = random_joints(9, 3, kinds=1), random_joints(9, 3, kinds=1).sum(dim=2)
     alike = torch.stack([near[0], torch.outer(share, share)])
     for clusters in (2, 3, 5):
         first, second = (
-            merged(sums, clusters, torch.Generator().manual_seed(0)) for sums in (near, alike)
+            merged(sums, clusters, torch.Generator().manual_seed(0), rule) for sums in (near, alike)
         )
         assert torch.equal(first, second)
 
 
-def test_a_small_class_is_no_part_of_a_large_one() -> None:
+def test_a_small_class_stays_apart_where_each_cluster_counts_alike() -> None:
     """Two kinds of each class, of 100 or 3 images; the two small ones have common neighbours."""
     classes = torch.tensor([0, 0, 1, 1, 2, 2])
     sizes = torch.tensor([100.0, 100, 3, 3, 3, 3])
     together = (classes.unsqueeze(0) == classes.unsqueeze(1)).double()
     near = torch.outer(sizes, sizes).sqrt() * (0.3 * together) + sizes.diag()
     near[2:4, 4:] = near[4:, 2:4] = 0.2
-    found = merged(near.unsqueeze(0), 3, torch.Generator().manual_seed(0))
+    found = merged(near.unsqueeze(0), 3, torch.Generator().manual_seed(0), "companions")
     assert found.tolist() == classes.tolist()
 
 
