@@ -21,7 +21,8 @@ client, and neighbours decide; but a merge of what different clients hold loses 
 The best merge is found as k-means is: from several starts, over-clusters move one by one while the
 sum grows, as in Slonim, Friedman and Tishby's sequential information bottleneck (*Unsupervised
 Document Classification using Sequential Information Maximization*, SIGIR 2002). One start is their
-agglomerative one (*Agglomerative Information Bottleneck*, NIPS 1999), the others are random.
+agglomerative one (*Agglomerative Information Bottleneck*, NIPS 1999), by the rule; the others are
+random.
 
 Where nobody knows k, it is found from the neighbours. A head with m over-clusters finds m kinds of
 images, whatever k is. The images are divided at random into a few folds, and each fold has its own
@@ -91,11 +92,12 @@ def merged(
     """
     joint = joint_distribution(transitions)
     starts = [] if generator is None else _random_starts(joint.shape[-1], clusters, generator)
-    starts.append(agglomerated(joint)[clusters - 1])
+    by_information = rule == "information"
+    starts.append(agglomerated(joint)[clusters - 1] if by_information else _cut(joint, clusters))
     together = max(1, _MOST_NUMBERS // (joint.shape[-1] * clusters))
     parts = torch.split(torch.stack(starts), together)
     found = [groups for part in parts for groups in _moved(joint, part, clusters, rule)]
-    worth = mutual_information if rule == "information" else association
+    worth = mutual_information if by_information else association
     return _numbered(max(found, key=lambda groups: worth(joint, groups, clusters)))
 
 
@@ -248,6 +250,30 @@ def _association_with(joint: Tensor, groups: Tensor, own: int, clusters: int) ->
 def _ratio(inside: Tensor, share: Tensor) -> Tensor:
     """The share of companions that are inside; 0 where there are none at all."""
     return inside / share.clamp(min=1e-300)
+
+
+def _cut(joint: Tensor, clusters: int) -> Tensor:
+    """The clusters where the two whose merge costs least of A became one again and again: (m,)."""
+    groups = torch.arange(joint.shape[-1])
+    while (now := joint.shape[-1]) > clusters:
+        losses = _losses_of_association(joint).fill_diagonal_(torch.inf)
+        first, second = sorted(divmod(int(losses.argmin()), now))
+        numbers = torch.arange(now)
+        into = torch.where(numbers == second, first, numbers - (numbers > second).long())
+        member = F.one_hot(into, now - 1).double()
+        joint, groups = member.T @ joint @ member, into[groups]
+    return groups
+
+
+def _losses_of_association(joint: Tensor) -> Tensor:
+    """How much the sum of A falls where two clusters become one: (k, k), but for the diagonal."""
+    inside, share = joint.diagonal(dim1=-2, dim2=-1), joint.sum(dim=-1)
+    alone = _ratio(inside, share)
+    both = _ratio(
+        inside.unsqueeze(-1) + inside.unsqueeze(-2) + 2 * joint,
+        share.unsqueeze(-1) + share.unsqueeze(-2),
+    )
+    return (alone.unsqueeze(-1) + alone.unsqueeze(-2) - both).sum(dim=0)
 
 
 def mutual_information(joint: Tensor, groups: Tensor, clusters: int) -> float:

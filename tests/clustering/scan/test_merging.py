@@ -189,3 +189,13 @@ def test_a_new_cluster_takes_a_number_that_is_free() -> None:
     before = torch.tensor([2, 0, 0, 1, -1, -1])
     groups = torch.tensor([0, 1, 1, 2, 3, 3])
     assert numbered_like(groups, before, torch.ones(6).double()).tolist() == [2, 0, 0, 1, 3, 3]
+
+
+@rules
+def test_the_agglomerative_start_alone_finds_kinds_of_unequal_classes(rule: Rule) -> None:
+    """Four classes of 20, 10, 8 and 2 kinds: so many that random starts would not find them."""
+    classes = torch.tensor([0] * 20 + [1] * 10 + [2] * 8 + [3] * 2)
+    together = (classes.unsqueeze(0) == classes.unsqueeze(1)).double()
+    noise = torch.rand(2, 40, 40, generator=torch.Generator().manual_seed(0)).double()
+    found = merged(torch.eye(40) * 5 + together * (1 + noise) + 0.05 * noise, 4, None, rule)
+    assert found.tolist() == classes.tolist()
