@@ -177,9 +177,14 @@ def association(joint: Tensor, groups: Tensor, clusters: int) -> float:
         groups: The cluster of each over-cluster, int64 of shape (m,).
         clusters: k.
     """
-    member = F.one_hot(groups, clusters).double()
-    grouped = member.T @ joint @ member
+    grouped = _grouped(joint, groups, clusters)
     return float(_ratio(grouped.diagonal(dim1=-2, dim2=-1), grouped.sum(dim=-1)).sum())
+
+
+def _grouped(joint: Tensor, groups: Tensor, clusters: int) -> Tensor:
+    """J merged into groups: (kinds, k, k)."""
+    member = F.one_hot(groups, clusters).double()
+    return member.T @ joint @ member
 
 
 def _moved(joint: Tensor, starts: Tensor, clusters: int, rule: Rule) -> Tensor:
@@ -260,8 +265,7 @@ def _cut(joint: Tensor, clusters: int) -> Tensor:
         first, second = sorted(divmod(int(losses.argmin()), now))
         numbers = torch.arange(now)
         into = torch.where(numbers == second, first, numbers - (numbers > second).long())
-        member = F.one_hot(into, now - 1).double()
-        joint, groups = member.T @ joint @ member, into[groups]
+        joint, groups = _grouped(joint, into, now - 1), into[groups]
     return groups
 
 
@@ -284,8 +288,7 @@ def mutual_information(joint: Tensor, groups: Tensor, clusters: int) -> float:
         groups: The cluster of each over-cluster, int64 of shape (m,).
         clusters: k.
     """
-    member = F.one_hot(groups, clusters).double()
-    grouped = member.T @ joint @ member
+    grouped = _grouped(joint, groups, clusters)
     return float(_x_log_x(grouped).sum() - 2 * _x_log_x(grouped.sum(dim=-1)).sum())
 
 
@@ -335,7 +338,7 @@ def numbered_like(groups: Tensor, before: Tensor, shares: Tensor) -> Tensor:
 
     Args:
         groups: int64 of shape (m,), numbers from 0 to k − 1.
-        before: The earlier groups, int64 of shape (m,); −1 for over-clusters that had none.
+        before: The earlier groups, int64 of shape (m,).
         shares: How many images each over-cluster has, or their share, float64 of shape (m,).
 
     Returns:
@@ -345,8 +348,7 @@ def numbered_like(groups: Tensor, before: Tensor, shares: Tensor) -> Tensor:
 
     clusters = int(groups.max()) + 1
     common = torch.zeros(clusters, max(clusters, int(before.max()) + 1), dtype=torch.float64)
-    kept = before >= 0
-    common.index_put_((groups[kept], before[kept]), shares[kept], accumulate=True)
+    common.index_put_((groups, before), shares, accumulate=True)
     # An earlier number that is too large for k clusters cannot be kept.
     numbers = torch.from_numpy(linear_sum_assignment(common[:, :clusters], maximize=True)[1])
     return numbers[groups]

@@ -170,7 +170,7 @@ def test_clusters_keep_the_numbers_of_those_with_which_they_have_most_in_common(
 ) -> None:
     generator = torch.Generator().manual_seed(seed)
     groups = torch.cat([torch.arange(now), torch.randint(now, (4,), generator=generator)])
-    before = torch.randint(-1, earlier, groups.shape, generator=generator)
+    before = torch.randint(earlier, groups.shape, generator=generator)
     shares = torch.rand(groups.shape, generator=generator).double()
     found = numbered_like(groups, before, shares)
     best = max(
@@ -186,9 +186,9 @@ def test_clusters_keep_the_numbers_of_those_with_which_they_have_most_in_common(
 
 
 def test_a_new_cluster_takes_a_number_that_is_free() -> None:
-    before = torch.tensor([2, 0, 0, 1, -1, -1])
+    before = torch.tensor([2, 0, 0, 1, 1, 1])
     groups = torch.tensor([0, 1, 1, 2, 3, 3])
-    assert numbered_like(groups, before, torch.ones(6).double()).tolist() == [2, 0, 0, 1, 3, 3]
+    assert numbered_like(groups, before, torch.ones(6).double()).tolist() == [2, 0, 0, 3, 1, 1]
 
 
 @rules
