@@ -237,3 +237,17 @@ def test_a_wrong_share_gives_no_sum_rather_than_a_wrong_one(one: Sum) -> None:
     assert len(report.refused) == len(SIZES)
     assert all("do not fit each other; one of client" in why[0] for why in report.refused.values())
     assert equal(found, one.states[frozenset(report.refused)])
+
+
+def test_who_spoils_the_letters_for_many_is_named(one: Sum) -> None:
+    """Two of four clients cannot open them, and the two that are left are too few for a sum."""
+
+    def wrong(content: dict[str, Tensor]) -> dict[str, Tensor]:
+        return {"rows": content["rows"] ^ torch.tensor([[1], [1], [0]], dtype=torch.uint8)}
+
+    found, report = one.run(up=at_stage(one.grid, "shares", with_others(wrong)))
+    assert len(report.refused) == len(SIZES)
+    sealed = "what client 1 has sealed was changed on its way"
+    assert all(sealed in why for (why,) in report.refused.values())
+    assert "2 clients at the stage of masked vectors, and it needs 3" in report.refused[3][0]
+    assert equal(found, one.states[frozenset(report.refused)])

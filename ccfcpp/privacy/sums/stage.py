@@ -2,7 +2,7 @@
 
 import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 import torch
@@ -72,7 +72,7 @@ class Summing:
         kind = SecureSum if self.config.secure_sums else OpenSum
         total = kind(request, inner, like, self)
         included: list[Reply] = []
-        told: set[int] = set()
+        told: dict[int, RefusedUpdateError] = {}
         reached = 0
         try:
             with section("sums: keys"):
@@ -84,13 +84,13 @@ class Summing:
                     included.append(dataclasses.replace(reply, update=None))
                     reached += len(reply.clients)
                 else:
-                    told.update(reply.clients)
+                    told |= dict.fromkeys(reply.clients, refusal)
                     yield dataclasses.replace(reply, update=refusal, bytes_up=sent_bytes(reply))
             with section("sums: total"):
                 contributors = self.mechanism.contributors if self.mechanism else 1.0
                 update = addition.whole(request.form, total.published(), contributors)
         except RefusedUpdateError as refusal:
-            update = refusal
+            update = refusal = _explained(refusal, total.lost | told)
             left = [member.id for member in request.members if member.id not in told]
             lost = {n: reason for n in left if (reason := total.lost.get(n)) is not None}
             yield from (Reply(n, reason, bytes_down=0) for n, reason in lost.items())
@@ -119,6 +119,16 @@ class Summing:
         except RefusedUpdateError as refusal:
             return refusal
         return None
+
+
+def _explained(
+    refusal: RefusedUpdateError, reasons: Mapping[int, RefusedUpdateError]
+) -> RefusedUpdateError:
+    """Why there is no sum, with the reason of the first client that was refused, if one was."""
+    for number, reason in sorted(reasons.items()):
+        if not isinstance(reason, AbsentClientError):
+            return RefusedUpdateError(f"{refusal}; client {number}: {reason}")
+    return refusal
 
 
 class Total(ABC):
