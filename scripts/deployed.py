@@ -25,10 +25,13 @@ _CLIENT = """
 import sys
 from pathlib import Path
 import ccfcpp.deployment.client.worker  # as a client has it
+from rich.console import Console
+from ccfcpp.cli.telling import Telling
 from ccfcpp.deployment.client.fleet import FleetClient
 from ccfcpp.deployment.keys.certificates import read_key
 server, authority, key = sys.argv[1:]
-FleetClient(server, Path(authority), read_key(Path(key)), lambda packet: packet, print).run()
+tells = Telling(Console(quiet=True))
+FleetClient(server, Path(authority), read_key(Path(key)), lambda packet: packet, tells).run()
 """
 
 
@@ -98,5 +101,7 @@ def _federation(
             stack.callback(process.kill)
             processes.append(process)
         while len(online := link.online()) < clients:
+            if any(process.poll() is not None for process in processes):
+                raise FederationError("the process of a client has ended; its error is above")
             time.sleep(_POLL)
         yield link, list(online.values()), processes

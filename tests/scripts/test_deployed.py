@@ -8,6 +8,7 @@ pytest.importorskip("flwr")
 
 from ccfcpp.core.errors import FederationError
 from ccfcpp.deployment.link.packet import Packet
+from scripts import deployed
 from scripts.deployed import _ask, peak_memory
 
 
@@ -25,3 +26,16 @@ def test_an_exchange_that_brings_something_else_back_is_none(answer: bytes) -> N
 
 def test_memory_is_in_megabytes() -> None:
     assert 10 < peak_memory("self") < 100_000
+
+
+def test_a_client_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(deployed, "LARGE", deployed.SMALL)
+    seconds, peaks = deployed.deployed(clients=1, repeats=1)
+    assert [len(each) for each in seconds.values()] == [1, 1]
+    assert all(peak > 10 for peak in peaks.values())
+
+
+def test_a_client_whose_process_ends_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(deployed, "_CLIENT", "")
+    with pytest.raises(FederationError, match="the process of a client has ended"):
+        deployed.deployed(clients=1, repeats=1)
