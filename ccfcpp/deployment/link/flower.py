@@ -1,7 +1,5 @@
 """Conversion between packets and Flower's records."""
 
-from collections.abc import Mapping
-
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 
@@ -45,15 +43,16 @@ def packet_of(message: Message) -> Packet:
     return Packet(text, payload[_FILE].data)
 
 
-def packet_from(name: str, contents: Mapping[str, bytes]) -> Packet | None:
+def packet_from(name: str, contents: dict[str, bytes]) -> Packet | None:
     """Return the packet in a message that has arrived; None if it holds anything else.
 
     Args:
         name: Name of the message's object.
-        contents: The bytes of all objects by their names.
+        contents: The bytes of all objects by their names. They are removed as they are read, to
+            save memory.
     """
     try:
-        message = inflate_object_from_contents(name, dict(contents))
+        message = inflate_object_from_contents(name, contents)
         assert isinstance(message, Message)
         return packet_of(message)
     except Exception:  # Bytes of others can make Flower's readers fail in any way.
