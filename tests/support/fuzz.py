@@ -77,7 +77,7 @@ def cast(tensor: Tensor, dtype: torch.dtype) -> Tensor:
 
 def filled(tensor: Tensor, value: float, everywhere: bool) -> Tensor:
     """A copy with another value, in all places or in the first."""
-    found = tensor.clone()
+    found = tensor.clone(memory_format=torch.contiguous_format)
     place = found if everywhere else found.view(-1)[:1]
     try:
         if not tensor.is_floating_point():
