@@ -16,6 +16,7 @@ from ccfcpp.cli.compare import compare
 from ccfcpp.cli.datasets import datasets
 from ccfcpp.cli.embed import embed
 from ccfcpp.cli.flags import Command, showing_defaults
+from ccfcpp.cli.forget import forget
 from ccfcpp.cli.inspect import inspect
 from ccfcpp.cli.join import join
 from ccfcpp.cli.keys import keys
@@ -136,6 +137,7 @@ _add(embed)
 _add(cluster)
 app.command()(predict)
 app.command()(leakage)
+app.command()(forget)
 _add(compare, base=BESIDE_PUBLISHED)
 app.command()(verify_theory)
 _add(report)

@@ -58,7 +58,7 @@ _MOST_ROWS = 12
 def cluster(asked: Asked, profile: ShowProfile = False) -> None:
     """Cluster images, vectors or tables that lie with several clients."""
     flags.name_partition(asked.named)
-    _SHOWN.run(asked, asked.given(FLAGS, "cluster"), profile)
+    SHOWN.run(asked, asked.given(FLAGS, "cluster"), profile)
 
 
 def _heading(config: ClusterConfig) -> str:
@@ -151,7 +151,7 @@ def _rounds(summary: Summary) -> str:
     return str(rounds)
 
 
-_SHOWN = Shown(
+SHOWN = Shown(
     CLUSTERING,
     ("nmi", "NMI"),
     _heading,

@@ -1,6 +1,5 @@
 """What a finished run gives away of the images that it was made of: attacks that anyone can run."""
 
-import shlex
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -11,10 +10,9 @@ from torch.nn import functional as F
 
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.experiment import ClusteringExperiment
+from ccfcpp.clustering.finished import finished_run
 from ccfcpp.clustering.kmeans.server import nearest
-from ccfcpp.clustering.methods import METHODS
 from ccfcpp.clustering.setup import has_vectors, left_out
-from ccfcpp.core.config_layers import read_yaml
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.randomness import SERVER, Randomness
 from ccfcpp.data.images import random_part
@@ -23,7 +21,6 @@ from ccfcpp.engine.client import Client
 from ccfcpp.engine.exchange import Task
 from ccfcpp.privacy.leakage.inversion import inverted
 from ccfcpp.privacy.leakage.membership import membership, neighbours
-from ccfcpp.runs.folder import RunFolder
 
 _MOST_IMAGES = 5000
 """Of either kind in a membership attack."""
@@ -42,8 +39,7 @@ def leakage(path: Path) -> Leakage:
         UsageError: The folder holds no finished run of ``ccfcpp cluster`` in one process, or no
             image is left that its model was not trained on.
     """
-    folder = RunFolder(path)
-    _refuse_other(folder)
+    folder = finished_run(path, "the attacks need them")
     config = folder.saved_config(ClusterConfig)
     if has_vectors(config):  # nothing is loaded before
         raise UsageError(
@@ -59,26 +55,6 @@ def leakage(path: Path) -> Leakage:
     }
     folder.write_leakage(found)
     return found
-
-
-def _refuse_other(folder: RunFolder) -> None:
-    """Raise ``UsageError`` where there is no finished run of clustering with its images."""
-    mend = "give the folder of a finished run of ccfcpp cluster"
-    if not folder.config.is_file():
-        raise UsageError(f"{folder.path} holds no run (no config.yaml): {mend}")
-    method = read_yaml(folder.config).get("method")
-    if method not in METHODS:
-        raise UsageError(f"{folder.path} holds no run of clustering (method = {method}): {mend}")
-    if folder.deployment.exists():
-        raise UsageError(
-            f"the images of the run in {folder.path} are with its clients, on other machines, and "
-            f"the attacks need them: {mend}"
-        )
-    if not folder.summary.is_file() or not folder.checkpoint.is_file():
-        raise UsageError(
-            f"the run in {folder.path} is not finished: go on with it by ccfcpp cluster --out "
-            f"{shlex.quote(str(folder.path))} --resume, or {mend}"
-        )
 
 
 def _membership(experiment: ClusteringExperiment, state: Any) -> Leakage:

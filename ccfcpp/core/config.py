@@ -149,11 +149,13 @@ class AvailabilityConfig(Section):
     """Probability that a client is absent from one round."""
     sample_fraction: PositiveShare = 1.0
     """Share of the connected clients that the server invites in a round."""
+    without: tuple[Count, ...] = ()
+    """Numbers of clients that never take part, as if they had not been there: ``ccfcpp forget``."""
 
     @property
     def is_perfect(self) -> bool:
         """Whether all clients take part in all rounds."""
-        return self.disconnection_rate == 0 and not self.varies
+        return self.disconnection_rate == 0 and not self.varies and not self.without
 
     @property
     def varies(self) -> bool:

@@ -20,11 +20,13 @@ class Availability:
         dropout_rate: Probability that a connected client is absent from one round.
         sample_fraction: Share of the connected clients that the server invites in a round, rounded
             likewise.
+        without: Numbers of clients that never take part, as if they had not been there.
     """
 
     disconnection_rate: float = 0.0
     dropout_rate: float = 0.0
     sample_fraction: float = 1.0
+    without: tuple[int, ...] = ()
 
     @property
     def varies(self) -> bool:
@@ -35,10 +37,21 @@ class Availability:
         """The clients that are there during the run, in ascending order.
 
         Raises:
-            UsageError: None is left, or the server would invite none of them.
+            UsageError: None is left, the server would invite none of them, or ``without`` names
+                one that is not there.
         """
+        if unknown := sorted(set(self.without) - set(clients)):
+            raise UsageError(
+                f"availability.without names client {unknown[0]}, and there is none: clients are "
+                f"{min(clients)} to {max(clients)}"
+            )
         absent = _of_clients(self.disconnection_rate, len(clients))
-        left = sorted(_shuffled(clients, randomness.generator("disconnection"))[absent:])
+        shuffled = _shuffled(clients, randomness.generator("disconnection"))
+        left = sorted(set(shuffled[absent:]) - set(self.without))
+        if not left and self.without:
+            raise UsageError(
+                f"availability.without = {list(self.without)} leaves no client: name fewer"
+            )
         if not left:
             raise UsageError(
                 f"disconnection_rate = {self.disconnection_rate:g} disconnects all {len(clients)} "

@@ -1,0 +1,39 @@
+"""The command ``ccfcpp forget``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ccfcpp.cli.cluster import SHOWN
+from ccfcpp.cli.options import AsJson, Asked
+from ccfcpp.cli.terminal import progress_console, usage_errors
+from ccfcpp.runs.given import Given
+
+
+def forget(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a finished run.")],
+    client: Annotated[
+        list[str],
+        typer.Option(metavar="C", help="Name or number of a client; can be given several times."),
+    ],
+    out: Annotated[
+        Path | None, typer.Option(help="Folder of the new run; RUN-without-C otherwise.")
+    ] = None,
+    json_output: AsJson = False,
+) -> None:
+    """Run again without a client, as if it had never been there.
+
+    The new run has the settings and the seed of RUN, and nothing of the
+    client's images reaches it: its folder is RUN-without-C, or the one of --out.
+    It takes as long as RUN did. RUN and the models that were given away still
+    hold what the client added: delete them.
+    """
+    from ccfcpp.clustering.finished import run_without
+
+    with usage_errors():
+        place = run_without(run, client, out)
+    progress_console().print(f"{run} without client {', '.join(client)}")
+    SHOWN.run(Asked({}, out=place, resume=True, json_output=json_output), Given(), profile=False)

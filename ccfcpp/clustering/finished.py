@@ -1,0 +1,80 @@
+"""Finished runs of clustering, and running them again without some clients."""
+
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+
+from ccfcpp.clustering.config import ClusterConfig
+from ccfcpp.clustering.methods import METHODS
+from ccfcpp.core.config_layers import read_yaml, stack, validate
+from ccfcpp.core.errors import UsageError
+from ccfcpp.runs.folder import RunFolder
+
+_MOST_NAMES = 20
+"""Of clients that can be named."""
+
+
+def finished_run(path: Path, why: str) -> RunFolder:
+    """Return the folder of a finished run whose images are in this process.
+
+    Args:
+        path: The folder.
+        why: Ends the sentence "the images are on other machines, and …".
+
+    Raises:
+        UsageError: There is no such run.
+    """
+    folder = RunFolder(path)
+    mend = "give the folder of a finished run of ccfcpp cluster"
+    if not folder.config.is_file():
+        raise UsageError(f"{path} holds no run (no config.yaml): {mend}")
+    method = read_yaml(folder.config).get("method")
+    if method not in METHODS:
+        raise UsageError(f"{path} holds no run of clustering (method = {method}): {mend}")
+    if folder.deployment.exists():
+        raise UsageError(
+            f"the images of the run in {path} are with its clients, on other machines, and {why}: "
+            f"{mend}"
+        )
+    if not folder.summary.is_file() or not folder.checkpoint.is_file():
+        raise UsageError(
+            f"the run in {path} is not finished: go on with it by ccfcpp cluster --out "
+            f"{shlex.quote(str(path))} --resume, or {mend}"
+        )
+    return folder
+
+
+def run_without(path: Path, clients: Sequence[str], out: Path | None = None) -> Path:
+    """Make the folder of a run like a finished one, without some of its clients.
+
+    The new run has the same settings and seed, and random numbers follow from the seed, the round
+    and the client. So it is the run that there would have been without these clients.
+
+    Args:
+        path: Folder of the finished run.
+        clients: Names or numbers of clients, as its summary has them. Names go first.
+        out: Folder of the new run; beside the finished one where it is None.
+
+    Returns:
+        The new folder, in which the run can be resumed from its start.
+
+    Raises:
+        UsageError: There is no such run or client, nobody would be left, or the folder is taken.
+    """
+    folder = finished_run(path, "start ccfcpp serve again without the client's key")
+    there = folder.read_summary()["participants"]
+    numbers = {str(one["client"]): one["client"] for one in there}
+    numbers |= {one["name"]: one["client"] for one in there}
+    if unknown := [client for client in clients if client not in numbers]:
+        names = ", ".join(one["name"] for one in there[:_MOST_NAMES])
+        more = ", …" if len(there) > _MOST_NAMES else ""
+        raise UsageError(f"no client {unknown[0]} took part in {path}: give one of {names}{more}")
+    chosen = sorted({numbers[client] for client in clients})
+    if len(chosen) == len(there):
+        raise UsageError(f"{path} without all of its clients would have nobody: name fewer")
+    saved = folder.saved_config(ClusterConfig)
+    without = {"availability": {"without": sorted({*saved.availability.without, *chosen})}}
+    kind = type(saved)
+    config = validate(kind, stack(kind, saved.model_dump(mode="json"), without))
+    new = out or path.with_name(f"{path.name}-without-{'-'.join(map(str, chosen))}")
+    return RunFolder.create(new, config).path

@@ -1,0 +1,111 @@
+"""A run without a client is the run that there would have been if it had never been there."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from ccfcpp.cli.app import main
+from ccfcpp.clustering.config import ClusterConfig
+from ccfcpp.clustering.experiment import ClusteringExperiment
+from ccfcpp.clustering.finished import run_without
+from ccfcpp.clustering.methods import METHODS
+from ccfcpp.core.config import Tree
+from ccfcpp.core.errors import UsageError
+from ccfcpp.data import ImageData
+from ccfcpp.runs.folder import RunFolder
+from ccfcpp.runs.paths import RunPaths
+from tests.support.clustering import digits, tiny
+
+NAMES = "lisbon", "porto", "faro", "3"
+HELD: Tree = {"clusters": 3, "partition": {"kind": "folders"}}
+
+
+def owned(*owners: int) -> ImageData:
+    """Digits of some of four owners."""
+    images = digits()[0][:80]
+    numbers = torch.arange(len(images)) % len(NAMES)
+    kept = torch.isin(numbers, torch.tensor(owners))
+    return ImageData(
+        "digits",
+        images[kept],
+        None,
+        (),
+        owners=numbers[kept],
+        owner_names=tuple(NAMES[owner] for owner in owners),
+    )
+
+
+def run(folder: Path, config: ClusterConfig, data: ImageData) -> Path:
+    ClusteringExperiment(config, data).run(RunFolder.create(folder, config))
+    return folder
+
+
+@pytest.mark.parametrize("method", METHODS.own())
+def test_it_is_the_run_that_there_would_have_been(method: str, tmp_path: Path) -> None:
+    config = tiny(method, HELD, {"availability": {"dropout_rate": 0.2}})
+    whole = run(tmp_path / "whole", config, owned(0, 1, 2, 3))
+    again = RunFolder(run_without(whole, ["3"]))
+    assert again.path == tmp_path / "whole-without-3"
+    ClusteringExperiment(again.saved_config(ClusterConfig), owned(0, 1, 2, 3)).run(again)
+    never = run(tmp_path / "never", config, owned(0, 1, 2))
+    before, found, expected = (
+        load_file(folder / "model.safetensors") for folder in (whole, again.path, never)
+    )
+    assert found.keys() == expected.keys()
+    assert all(torch.equal(tensor, expected[name]) for name, tensor in found.items())
+    assert any(not torch.equal(tensor, before[name]) for name, tensor in found.items())
+
+
+def test_who_is_forgotten_stays_so(tmp_path: Path) -> None:
+    """Names go before numbers: one client here is called as another one is numbered."""
+    whole = run(tmp_path / "whole", tiny("k-fed", HELD), owned(0, 1, 2, 3))
+    first = RunFolder(run_without(whole, ["porto"], tmp_path / "first"))
+    ClusteringExperiment(first.saved_config(ClusterConfig), owned(0, 1, 2, 3)).run(first)
+    second = RunPaths(run_without(first.path, ["3"], tmp_path / "second"))
+    assert second.saved_config(ClusterConfig).availability.without == (1, 3)
+    with pytest.raises(UsageError, match="no client porto took part"):
+        run_without(first.path, ["porto"])
+    with pytest.raises(UsageError, match="without all of its clients would have nobody"):
+        run_without(first.path, ["lisbon", "faro", "3"])
+
+
+def test_the_command_runs_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def command(*words: str) -> int:
+        monkeypatch.setattr("sys.argv", ["ccfcpp", *words])
+        with pytest.raises(SystemExit) as end:
+            main()
+        return int(end.value.code or 0)
+
+    folder = str(tmp_path / "run")
+    digits_of = "--set", "data.images=200", "--clusters", "4"
+    assert command("cluster", "--method", "k-fed", *digits_of, "--out", folder) == 0
+    assert command("forget", folder, "--client", "client 2", "--client", "5") == 0
+    summary = RunPaths(tmp_path / "run-without-2-5").read_summary()
+    there = [one["client"] for one in summary["participants"]]
+    assert there == [0, 1, 3, 4, 6, 7, 8, 9]
+    capsys.readouterr()
+    assert command("forget", folder, "--client", "2", "--client", "5") == 2
+    assert command("forget", str(tmp_path), "--client", "2") == 2
+    errors = capsys.readouterr().err
+    assert "run-without-2-5 holds another run" in errors
+    assert "holds no run (no config.yaml)" in errors
+
+
+def test_only_finished_runs_of_clustering_in_one_process(tmp_path: Path) -> None:
+    config = tiny("k-fed", HELD)
+    folder = RunFolder.create(tmp_path / "run", config)
+    with pytest.raises(UsageError, match="is not finished: go on with it by ccfcpp cluster"):
+        run_without(folder.path, ["3"])
+    folder.deployment.write_text("{}")
+    with pytest.raises(UsageError, match="start ccfcpp serve again without the client's key"):
+        run_without(folder.path, ["3"])
+
+
+def test_nobody_else_is_asked_for_what_is_not_there() -> None:
+    config = tiny("k-fed", HELD, {"availability": {"without": [3]}})
+    with pytest.raises(UsageError, match="names client 3, and there is none: clients are 0 to 2"):
+        ClusteringExperiment(config, owned(0, 1, 2))
