@@ -14,32 +14,35 @@ _MOST_NAMES = 20
 """Of clients that can be named."""
 
 
-def finished_run(path: Path, why: str) -> RunFolder:
+_GIVE = "give the folder of a finished run of ccfcpp cluster"
+
+
+def finished_run(path: Path, needs: str, instead: str = _GIVE) -> RunFolder:
     """Return the folder of a finished run whose images are in this process.
 
     Args:
         path: The folder.
-        why: Ends the sentence "the images are on other machines, and …".
+        needs: What needs the images, for a run whose images are on other machines.
+        instead: What to do about such a run.
 
     Raises:
         UsageError: There is no such run.
     """
     folder = RunFolder(path)
-    mend = "give the folder of a finished run of ccfcpp cluster"
     if not folder.config.is_file():
-        raise UsageError(f"{path} holds no run (no config.yaml): {mend}")
+        raise UsageError(f"{path} holds no run (no config.yaml): {_GIVE}")
     method = read_yaml(folder.config).get("method")
     if method not in METHODS:
-        raise UsageError(f"{path} holds no run of clustering (method = {method}): {mend}")
+        raise UsageError(f"{path} holds no run of clustering (method = {method}): {_GIVE}")
     if folder.deployment.exists():
         raise UsageError(
-            f"the images of the run in {path} are with its clients, on other machines, and {why}: "
-            f"{mend}"
+            f"the images of the run in {path} are with its clients, on other machines, and {needs} "
+            f"needs them: {instead}"
         )
     if not folder.summary.is_file() or not folder.checkpoint.is_file():
         raise UsageError(
             f"the run in {path} is not finished: go on with it by ccfcpp cluster --out "
-            f"{shlex.quote(str(path))} --resume, or {mend}"
+            f"{shlex.quote(str(path))} --resume, or {_GIVE}"
         )
     return folder
 
@@ -61,7 +64,7 @@ def run_without(path: Path, clients: Sequence[str], out: Path | None = None) -> 
     Raises:
         UsageError: There is no such run or client, nobody would be left, or the folder is taken.
     """
-    folder = finished_run(path, "start ccfcpp serve again without the client's key")
+    folder = finished_run(path, "a new run", "start ccfcpp serve again without the client's key")
     there = folder.read_summary()["participants"]
     numbers = {str(one["client"]): one["client"] for one in there}
     numbers |= {one["name"]: one["client"] for one in there}

@@ -39,7 +39,7 @@ def leakage(path: Path) -> Leakage:
         UsageError: The folder holds no finished run of ``ccfcpp cluster`` in one process, or no
             image is left that its model was not trained on.
     """
-    folder = finished_run(path, "the attacks need them")
+    folder = finished_run(path, "the attack")
     config = folder.saved_config(ClusterConfig)
     if has_vectors(config):  # nothing is loaded before
         raise UsageError(

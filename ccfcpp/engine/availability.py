@@ -45,16 +45,16 @@ class Availability:
                 f"availability.without names client {unknown[0]}, and there is none: clients are "
                 f"{min(clients)} to {max(clients)}"
             )
-        absent = _of_clients(self.disconnection_rate, len(clients))
-        shuffled = _shuffled(clients, randomness.generator("disconnection"))
-        left = sorted(set(shuffled[absent:]) - set(self.without))
-        if not left and self.without:
+        there = sorted(set(clients) - set(self.without))
+        if not there:
             raise UsageError(
                 f"availability.without = {list(self.without)} leaves no client: name fewer"
             )
+        absent = _of_clients(self.disconnection_rate, len(there))
+        left = sorted(_shuffled(there, randomness.generator("disconnection"))[absent:])
         if not left:
             raise UsageError(
-                f"disconnection_rate = {self.disconnection_rate:g} disconnects all {len(clients)} "
+                f"disconnection_rate = {self.disconnection_rate:g} disconnects all {len(there)} "
                 "clients, but a run needs one: lower the rate or add clients"
             )
         if self.invited(len(left)) == 0:

@@ -44,7 +44,7 @@ def run(folder: Path, config: ClusterConfig, data: ImageData) -> Path:
 
 @pytest.mark.parametrize("method", METHODS.own())
 def test_it_is_the_run_that_there_would_have_been(method: str, tmp_path: Path) -> None:
-    config = tiny(method, HELD, {"availability": {"dropout_rate": 0.2}})
+    config = tiny(method, HELD, {"availability": {"dropout_rate": 0.2, "disconnection_rate": 0.3}})
     whole = run(tmp_path / "whole", config, owned(0, 1, 2, 3))
     again = RunFolder(run_without(whole, ["3"]))
     assert again.path == tmp_path / "whole-without-3"
@@ -105,7 +105,7 @@ def test_only_finished_runs_of_clustering_in_one_process(tmp_path: Path) -> None
         run_without(folder.path, ["3"])
 
 
-def test_nobody_else_is_asked_for_what_is_not_there() -> None:
+def test_a_client_that_is_not_there_cannot_be_left_out() -> None:
     config = tiny("k-fed", HELD, {"availability": {"without": [3]}})
     with pytest.raises(UsageError, match="names client 3, and there is none: clients are 0 to 2"):
         ClusteringExperiment(config, owned(0, 1, 2))
