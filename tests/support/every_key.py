@@ -33,6 +33,7 @@ _ROUNDS = 3
 _IMAGES = 60
 
 _OTHER: dict[str, object] = {
+    "availability.without": [1],
     "attack.attackers": 0.5,
     "clusters": 4,
     "compute.cohort": 2,
