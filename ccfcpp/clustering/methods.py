@@ -74,7 +74,7 @@ def taking(kind: DataKind) -> list[str]:
     return [name for name, system in METHODS.items() if kind in system.takes]
 
 
-def check_takes(method: str, kind: DataKind, source: str) -> None:
+def check_takes(method: str, kind: DataKind) -> None:
     """Refuse data of a kind that a system does not cluster.
 
     Raises:
@@ -82,7 +82,7 @@ def check_takes(method: str, kind: DataKind, source: str) -> None:
     """
     if kind not in METHODS[method].takes:
         raise UsageError(
-            f"method = {method} does not cluster {kind}, and {source} holds {kind}: take one of "
+            f"method = {method} does not cluster {kind}, and the data are {kind}: take one of "
             f"{', '.join(taking(kind))}"
         )
 

@@ -145,7 +145,7 @@ def _order(given: Given, axes: Grid, seeds: int, say: Callable[[str], None]) -> 
     config = resolve(ClusterConfig, "cluster", *given.files, as_tree(values))
     named = config.dataset in DATASETS and config.data.encoder is None
     data_kind = "images" if named else config.data_kind or "images"
-    grid["method"] = _that_take(data_kind, config.dataset, [*map(str, grid["method"])], say)
+    grid["method"] = _that_take(data_kind, [*map(str, grid["method"])], say)
     if (encoder := config.data.encoder) is not None and config.data.encoder_hash is None:
         from ccfcpp.data.encoders.loading import load_encoder
         from ccfcpp.runs.environment import choose_device
@@ -161,13 +161,13 @@ def _order(given: Given, axes: Grid, seeds: int, say: Callable[[str], None]) -> 
 
 
 def _that_take(
-    kind: DataKind, dataset: str, methods: Sequence[str], say: Callable[[str], None]
+    kind: DataKind, methods: Sequence[str], say: Callable[[str], None]
 ) -> list[str]:
     """Return the methods that cluster the data; those that are left out are named in one line."""
     # An unknown name is refused with the nearest known one where the runs are planned.
     chosen = [name for name in methods if name not in METHODS or kind in METHODS[name].takes]
     if not chosen:
-        check_takes(methods[0], kind, dataset)
+        check_takes(methods[0], kind)
     if left := [name for name in methods if name not in chosen]:
         say(f"left out, since they take no {kind}: {', '.join(left)}")
     return chosen

@@ -55,7 +55,7 @@ def made(problem: Problem) -> ClusteringAlgorithm[Any]:
         UsageError: The system does not take the kind of data, or does not fit the problem.
     """
     config = problem.config
-    check_takes(config.method, "vectors" if problem.has_vectors else "images", config.dataset)
+    check_takes(config.method, "vectors" if problem.has_vectors else "images")
     system = METHODS[config.method]
     vectors = config.section(VectorsConfig)
     if not problem.has_vectors or vectors.is_plain:
