@@ -160,9 +160,7 @@ def _order(given: Given, axes: Grid, seeds: int, say: Callable[[str], None]) -> 
     return Order(given.files, as_tree(values), [grid], seeds)
 
 
-def _that_take(
-    kind: DataKind, methods: Sequence[str], say: Callable[[str], None]
-) -> list[str]:
+def _that_take(kind: DataKind, methods: Sequence[str], say: Callable[[str], None]) -> list[str]:
     """Return the methods that cluster the data; those that are left out are named in one line."""
     # An unknown name is refused with the nearest known one where the runs are planned.
     chosen = [name for name in methods if name not in METHODS or kind in METHODS[name].takes]

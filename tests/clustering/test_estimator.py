@@ -283,5 +283,5 @@ def test_a_model_of_images_takes_no_vectors_and_the_other_way_round() -> None:
 
 
 def test_a_system_of_images_refuses_vectors() -> None:
-    with pytest.raises(UsageError, match=r"ccfc\+\+ does not cluster vectors, and the data are vectors"):
+    with pytest.raises(UsageError, match="vectors, and the data are vectors: take one of km"):
         of_vectors("ccfc++").fit(VECTORS)
