@@ -2,23 +2,42 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from ccfcpp.cli import flags
 from ccfcpp.cli.options import Asked, ShowProfile, running
 from ccfcpp.cli.single import Rows, Shown
-from ccfcpp.cli.terminal import score_rows
+from ccfcpp.cli.terminal import score_rows, usage_errors
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.judged import judged_rows, sizes_table
 from ccfcpp.clustering.methods import METHODS
 from ccfcpp.clustering.own_images import in_words
 from ccfcpp.clustering.running import CLUSTERING
+from ccfcpp.core.config import Tree
+from ccfcpp.core.config_layers import merge
+from ccfcpp.core.errors import UsageError
 from ccfcpp.data.registry import DATASETS
+from ccfcpp.runs.given import Given
 
 if TYPE_CHECKING:
     from ccfcpp.clustering.experiment import ClusteringExperiment
     from ccfcpp.runs.paths import Summary
+
+From = Annotated[
+    Path | None,
+    typer.Option(
+        "--from",
+        metavar="RUN",
+        help="Go on from a finished run of fed-scan, with new clients and more clusters; its own "
+        "keep their numbers. --dataset holds a folder for each new client.",
+    ),
+]
 
 _SHOWN_BESIDE = 4
 """Numbers of clusters on either side of the one that was found."""
@@ -55,10 +74,38 @@ _MOST_ROWS = 12
 
 
 @running(*FLAGS)
-def cluster(asked: Asked, profile: ShowProfile = False) -> None:
+def cluster(asked: Asked, run: From = None, profile: ShowProfile = False) -> None:
     """Cluster images, vectors or tables that lie with several clients."""
     flags.name_partition(asked.named)
-    SHOWN.run(asked, asked.given(FLAGS, "cluster"), profile)
+    given = asked.given(FLAGS, "cluster")
+    if run is not None:
+        with usage_errors():
+            place = _going_on(run, asked, given)
+        asked, given = replace(asked, out=place, resume=True), Given()
+    SHOWN.run(asked, given, profile)
+
+
+def _going_on(run: Path, asked: Asked, given: Given) -> Path:
+    """Make the folder of a run that goes on from a finished one."""
+    values: Tree = functools.reduce(merge, given.layers, {})
+    newcomers = values.pop("dataset", None)
+    if newcomers is None or "clusters" not in values:
+        raise UsageError(
+            "--from needs the newcomers' images or vectors by --dataset, and by --clusters how "
+            "many clusters there are then"
+        )
+    if asked.resume:
+        raise UsageError("--from begins a run, and --resume goes on with one: give one of them")
+    if "partition" in values:
+        raise UsageError(
+            "--from takes each folder of --dataset for a new client, or the whole where it has "
+            "none: leave the partition out"
+        )
+    if given.rounds is not None:
+        raise UsageError("--rounds does not go with --from: give --set scan.steps")
+    from ccfcpp.clustering.finished import run_with
+
+    return run_with(run, newcomers, values, asked.out)
 
 
 def _heading(config: ClusterConfig) -> str:

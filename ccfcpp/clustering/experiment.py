@@ -12,10 +12,11 @@ from torch import Tensor
 from ccfcpp.clustering.algorithm import ClusteringAlgorithm, Problem
 from ccfcpp.clustering.certainty import certainty, columns_of
 from ccfcpp.clustering.config import ClusterConfig
+from ccfcpp.clustering.holding import holding
 from ccfcpp.clustering.judging import Judged, Judging
 from ccfcpp.clustering.methods import METHODS
 from ccfcpp.clustering.model import ModelFacts
-from ccfcpp.clustering.setup import AnyData, load_data, number_of_clusters, partition
+from ccfcpp.clustering.setup import AnyData, load_data, number_of_clusters
 from ccfcpp.clustering.typical import Typical, saved
 from ccfcpp.clustering.vectors.prepared import made
 from ccfcpp.core.errors import UsageError
@@ -62,9 +63,10 @@ class ClusteringExperiment(Experiment[Any]):
     def __init__(self, config: ClusterConfig, data: AnyData | None = None) -> None:
         super().__init__(config)
         self.config = config
-        self.data = load_data(config) if data is None else data
+        own = load_data(config) if data is None else data
+        everyone = holding(config, own, self.randomness)
+        self.data, self.parts, self._names = everyone.data, everyone.parts, everyone.names
         self.clusters = number_of_clusters(config, self.data)
-        self.parts = partition(config, self.data, self.randomness)
         connected = self.availability.connected(range(len(self.parts)), self.randomness)
         self.absent = sorted(set(range(len(self.parts))) - set(connected))
         self.absent_names = [self.client_name(number) for number in self.absent]
@@ -102,8 +104,7 @@ class ClusteringExperiment(Experiment[Any]):
 
     def client_name(self, number: int) -> str:
         """What a client is called: its folder's name, or its number."""
-        by_folder = self.config.partition.kind == "folders"
-        return self.data.owner_names[number] if by_folder else f"client {number}"
+        return self._names[number]
 
     def scores(self, number: int, state: Any, memories: ClientMemories) -> Scores:
         """Scores over all samples where there are labels, and the effective rank of a model."""

@@ -1,0 +1,72 @@
+"""Two data sets as one."""
+
+from dataclasses import replace
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from ccfcpp.core.errors import UsageError
+from ccfcpp.data.images import Samples
+
+S = TypeVar("S", bound=Samples)
+
+
+def joined(first: S, second: S, prefix: str) -> S:
+    """Put the samples of a second data set after those of a first.
+
+    Args:
+        first: Its name, its facts on files, and its order of classes stay.
+        second: Of the same kind. Classes of the same name are the same; new ones come last.
+        prefix: Stands before the second's names, which could be in the first, too.
+
+    Returns:
+        All samples, with labels where both have them, and without owners.
+
+    Raises:
+        UsageError: Their samples are of different shapes.
+    """
+    shapes = [tuple(each.values.shape[1:]) for each in (first, second)]
+    if shapes[0] != shapes[1]:
+        raise UsageError(
+            f"{prefix} holds {second.unit}s of shape {shapes[1]}, and {first.name} of {shapes[0]}: "
+            "give data of the same form"
+        )
+    labels, classes = _labelled(first, second)
+    this: Any = first
+    values = "images" if first.unit == "image" else "vectors"
+    whole: S = replace(
+        this,
+        **{values: torch.cat([first.values, second.values.to(first.values)])},
+        labels=labels,
+        classes=classes,
+        owners=None,
+        owner_names=(),
+        test=None,
+        names=_named(first, second, prefix),
+        reading=_read(first, second),
+    )
+    return whole
+
+
+def _labelled(first: Samples, second: Samples) -> tuple[Tensor | None, tuple[str, ...]]:
+    if first.labels is None or second.labels is None:
+        return None, ()
+    classes = tuple(dict.fromkeys((*first.classes, *second.classes)))
+    places = torch.tensor([classes.index(name) for name in second.classes])
+    return torch.cat([first.labels, places[second.labels]]), classes
+
+
+def _named(first: Samples, second: Samples, prefix: str) -> tuple[str, ...]:
+    if not first.names and not second.names:
+        return ()
+    return (*first.called, *(f"{prefix}/{name}" for name in second.called))
+
+
+def _read(first: Samples, second: Samples) -> Any:
+    """What became of the files of both."""
+    found = [each.reading for each in (first, second) if each.reading is not None]
+    if len(found) < 2:
+        return found[0] if found else None
+    one, other = found
+    return replace(one, files=(*one.files, *other.files), empty=(*one.empty, *other.empty))
