@@ -79,7 +79,7 @@ class ClusterDataConfig(DataConfig):
     ] = None
     """The encoder's content hash; a run remembers it, and refuses another encoder."""
 
-    newcomers: tuple[str, ...] = ()
+    newcomers: Annotated[tuple[str, ...], Affects("who takes part")] = ()
     """More images or vectors, of clients that came later: of each of these folders every folder is
     a client, or the whole where it has none; of a folder of vectors every file."""
 

@@ -49,7 +49,7 @@ def holding(config: ClusterConfig, data: AnyData, randomness: Randomness) -> Hol
 
 def _with_newcomers(config: ClusterConfig, held: Holding, place: str) -> Holding:
     path = Path(place).expanduser()
-    data = _newcomers(config, held.data, path)
+    data = _newcomers(config, held.data, place, path)
     parts, names = [torch.arange(len(data))], [path.stem]
     if data.owners is not None:
         parts = owner_partition(data.owners, len(data.owner_names))
@@ -61,14 +61,14 @@ def _with_newcomers(config: ClusterConfig, held: Holding, place: str) -> Holding
     )
 
 
-def _newcomers(config: ClusterConfig, held: AnyData, path: Path) -> AnyData:
+def _newcomers(config: ClusterConfig, held: AnyData, place: str, path: Path) -> AnyData:
     """Each folder, or file of vectors, is a newcomer; photos that lie in none are one's."""
     folders = path.is_dir() and any(each.is_dir() for each in path.iterdir())
     if isinstance(held, ImageData):
         own = config.data.reading | {"image_size": None}
         channels, height, width = held.values.shape[1:]
         shape = channels, height, width
-        return load(str(path), folders_are_clients=folders, shape=shape, **own)
+        return load(place, folders_are_clients=folders, shape=shape, **own)
     kind = "folders" if folders else "iid"
     partition = config.partition.model_copy(update={"kind": kind})
-    return all_samples(config.model_copy(update={"dataset": str(path), "partition": partition}))
+    return all_samples(config.model_copy(update={"dataset": place, "partition": partition}))
