@@ -103,7 +103,7 @@ def _going_on(run: Path, asked: Asked, given: Given) -> Path:
         )
     if given.rounds is not None:
         raise UsageError("--rounds does not go with --from: give --set scan.steps")
-    from ccfcpp.clustering.finished import run_with
+    from ccfcpp.clustering.going_on import run_with
 
     return run_with(run, newcomers, values, asked.out)
 

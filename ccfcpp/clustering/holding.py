@@ -7,12 +7,13 @@ import torch
 from torch import Tensor
 
 from ccfcpp.clustering.config import ClusterConfig
-from ccfcpp.clustering.setup import AnyData, all_samples, partition
+from ccfcpp.clustering.setup import AnyData, partition
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.data import load
-from ccfcpp.data.images import ImageData
 from ccfcpp.data.joining import joined
 from ccfcpp.data.partition import owner_partition
+from ccfcpp.data.tables import read_vectors
+from ccfcpp.data.vectors import VectorData
 
 
 @dataclass(frozen=True)
@@ -48,27 +49,40 @@ def holding(config: ClusterConfig, data: AnyData, randomness: Randomness) -> Hol
 
 
 def _with_newcomers(config: ClusterConfig, held: Holding, place: str) -> Holding:
-    path = Path(place).expanduser()
-    data = _newcomers(config, held.data, place, path)
-    parts, names = [torch.arange(len(data))], [path.stem]
+    stem = Path(place).expanduser().resolve().stem
+    data = _newcomers(config, held.data, place)
+    parts, names = [torch.arange(len(data))], [stem]
     if data.owners is not None:
         parts = owner_partition(data.owners, len(data.owner_names))
         names = list(data.owner_names)
-    return Holding(
-        joined(held.data, data, path.stem),
-        [*held.parts, *(part + len(held.data) for part in parts)],
-        [*held.names, *(f"{path.stem}/{name}" if name in held.names else name for name in names)],
-    )
+    called = [*held.names]
+    for name in names:
+        while name in called:
+            name = f"{stem}/{name}"
+        called.append(name)
+    later = [part + len(held.data) for part in parts]
+    return Holding(joined(held.data, data, stem), [*held.parts, *later], called)
 
 
-def _newcomers(config: ClusterConfig, held: AnyData, place: str, path: Path) -> AnyData:
+def _newcomers(config: ClusterConfig, held: AnyData, place: str) -> AnyData:
     """Each folder, or file of vectors, is a newcomer; photos that lie in none are one's."""
-    folders = path.is_dir() and any(each.is_dir() for each in path.iterdir())
-    if isinstance(held, ImageData):
-        own = config.data.reading | {"image_size": None}
-        channels, height, width = held.values.shape[1:]
-        shape = channels, height, width
-        return load(place, folders_are_clients=folders, shape=shape, **own)
-    kind = "folders" if folders else "iid"
-    partition = config.partition.model_copy(update={"kind": kind})
-    return all_samples(config.model_copy(update={"dataset": place, "partition": partition}))
+    path, vectors = Path(place).expanduser(), config.vectors
+    if isinstance(held, VectorData):
+        by_column = config.partition.kind == "folders"
+        return read_vectors(
+            path,
+            label_column=vectors.label_column,
+            client_column=vectors.client_column if by_column else None,
+            columns=held.columns,
+        )
+    folders = path.is_dir() and any(
+        each.is_dir() and not each.name.startswith(".") for each in path.iterdir()
+    )
+    channels, height, width = held.values.shape[1:]
+    return load(
+        place,
+        data_root=Path(config.data.root) if config.data.root else None,
+        folders_are_clients=folders,
+        shape=(channels, height, width),
+        **config.data.reading | {"image_size": None},
+    )

@@ -39,7 +39,7 @@ def load_data(config: ClusterConfig) -> AnyData:
     Raises:
         UsageError: The images cannot be read, or have no labels that the part needs.
     """
-    data = all_samples(config)
+    data = _all_images(config)
     if config.data.images is not None:
         data = data.selected(_part(config, data))
     if config.data.imbalance > 1:
@@ -55,18 +55,13 @@ def left_out(config: ClusterConfig) -> AnyData | None:
     """
     if config.data.images is None:
         return None
-    data = all_samples(config)
+    data = _all_images(config)
     rest = torch.ones(len(data), dtype=torch.bool)
     rest[_part(config, data)] = False
     return data.selected(rest) if bool(rest.any()) else None
 
 
-def all_samples(config: ClusterConfig) -> AnyData:
-    """All images or vectors of a configuration's data set.
-
-    Raises:
-        UsageError: They cannot be read.
-    """
+def _all_images(config: ClusterConfig) -> AnyData:
     vectors = config.vectors
     if has_vectors(config) and config.data.image_size is not None:
         what = "which holds vectors" if config.data.encoder is None else "which is embedded"

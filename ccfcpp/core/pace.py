@@ -75,7 +75,7 @@ def tell_exchanges(done: int, of: int) -> None:
         pace.exchanges(done, of)
 
 
-class StoppedError(Exception):
+class CutShortError(Exception):
     """The work was stopped from another thread."""
 
 
@@ -96,10 +96,10 @@ def tell_images(count: int, epochs: int) -> None:
     """Report images that were shown to models; see ``Pace.images``.
 
     Raises:
-        StoppedError: The work is in a ``stoppable`` block, and its event is set.
+        CutShortError: The work is in a ``stoppable`` block, and its event is set.
     """
     if (stop := _stop.get()) and stop.is_set():
-        raise StoppedError
+        raise CutShortError
     if pace := _current.get():
         pace.images(count, epochs)
 

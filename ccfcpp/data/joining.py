@@ -32,6 +32,11 @@ def joined(first: S, second: S, prefix: str) -> S:
             f"{prefix} holds {second.unit}s of shape {shapes[1]}, and {first.name} of {shapes[0]}: "
             "give data of the same form"
         )
+    if getattr(first, "encoder", "") != getattr(second, "encoder", ""):
+        raise UsageError(
+            f"the vectors of {prefix} and {first.name} were not made by the same encoder: embed "
+            "all by one"
+        )
     labels, classes = _labelled(first, second)
     this: Any = first
     values = "images" if first.unit == "image" else "vectors"

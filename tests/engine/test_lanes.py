@@ -6,7 +6,7 @@ from threading import Event
 import pytest
 import torch
 
-from ccfcpp.core.pace import Pace, StoppedError, followed, stoppable, tell_images
+from ccfcpp.core.pace import CutShortError, Pace, followed, stoppable, tell_images
 from ccfcpp.core.profiling import profiling, section
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.client import Client
@@ -109,6 +109,6 @@ def test_work_that_is_not_stopped_goes_on() -> None:
     with stoppable(stop):
         tell_images(1, 1)
         stop.set()
-        with pytest.raises(StoppedError):
+        with pytest.raises(CutShortError):
             tell_images(1, 1)
     tell_images(1, 1)

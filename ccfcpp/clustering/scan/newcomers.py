@@ -19,6 +19,7 @@ from ccfcpp.clustering.scan.server import snapshot
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.client import Client
+from ccfcpp.privacy.config import PrivacyConfig
 
 _HEAD = ("head.weight", "head.bias")
 _STARTS, _ITERATIONS = 5, 25
@@ -40,8 +41,8 @@ def extended(
         randomness: Of the new run.
 
     Raises:
-        UsageError: The finished run has as many clusters or more, or another encoder, or the
-            newcomers hold too few images for so many.
+        UsageError: The finished run has as many clusters or more, or the newcomers hold too few
+            images for so many.
     """
     known = snapshot(state)
     rows, more = len(known.groups), algorithm.problem.clusters - known.clusters
@@ -56,10 +57,6 @@ def extended(
         name: torch.cat([known.model[name], tensor[rows:]]) if name in _HEAD else known.model[name]
         for name, tensor in fresh.model.items()
     }
-    if any(model[name].shape != tensor.shape for name, tensor in fresh.model.items()):
-        raise UsageError(
-            "the encoder is another one than the finished run's: leave scan.* as it is"
-        )
     grown = replace(fresh, model=model, version=state.version)
     centres = required_centroids(state.centroids)
     found = [
@@ -71,11 +68,12 @@ def extended(
         )
         for one in newcomers
     ]
-    starts = gathered(found, new, randomness.integer("new clusters"))
+    least = algorithm.problem.config.section(PrivacyConfig).smallest_count
+    starts = gathered(found, new, least, randomness.integer("new clusters"))
     if len(starts) < new:
         raise UsageError(
-            f"newcomers hold images for {len(starts)} new clusters, and clusters = "
-            f"{algorithm.problem.clusters} asks for {new}: give fewer"
+            f"newcomers hold images for {len(starts)} new heads, of {max(1, least)} image or more each, "
+            f"and clusters = {algorithm.problem.clusters} asks for {new}: give fewer"
         )
     heads = heads_at(starts, *(known.model[name] for name in _HEAD))
     for name, added in zip(_HEAD, heads, strict=True):
@@ -126,10 +124,17 @@ def _grown(latents: Tensor, known: Tensor, count: int, generator: torch.Generato
     return Clustering(centres[len(known) :][sizes > 0], sizes[sizes > 0], inertia)
 
 
-def gathered(found: Sequence[Clustering], count: int, seed: int) -> Tensor:
-    """Centres of new clusters from those of all newcomers, of shape (at most count, d)."""
-    centres = torch.cat([each.centroids for each in found])
-    sizes = torch.cat([each.sizes for each in found])
+def gathered(found: Sequence[Clustering], count: int, least: int, seed: int) -> Tensor:
+    """Centres of new clusters from those of all newcomers, of shape (at most count, d).
+
+    A newcomer sends no centre of fewer than ``least`` images.
+    """
+    told = [
+        (each.centroids[each.sizes >= least], each.sizes[each.sizes >= least]) for each in found
+    ]
+    centres, sizes = (torch.cat(parts) for parts in zip(*told, strict=True))
+    if len(centres) == 0:
+        return centres
     return kmeans(centres, count, seed=seed, weights=sizes).centroids.to(centres)
 
 
