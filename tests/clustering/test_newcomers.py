@@ -159,7 +159,7 @@ def test_a_new_head_leads_at_its_centre(new: int, known: int, seed: int) -> None
         (("--dataset", "NEW", "--clusters", "5", "--set", "scan.hidden=8"), "scan.hidden cannot"),
         (("--dataset", "NEW", "--clusters", "5", "--secure-sums"), "--secure-sums cannot"),
         (("--dataset", "NEW", "--clusters", "5", "--seed", "7"), "seed cannot differ from that of"),
-        (("--dataset", "FEW", "--clusters", "5"), "hold images for 1 new heads, of 1 image"),
+        (("--dataset", "FEW", "--clusters", "5"), "hold images for 1 of the 2 new heads"),
     ],
 )
 def test_refused(

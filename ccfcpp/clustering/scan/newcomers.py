@@ -72,8 +72,8 @@ def extended(
     starts = gathered(found, new, least, randomness.integer("new clusters"))
     if len(starts) < new:
         raise UsageError(
-            f"newcomers hold images for {len(starts)} new heads, of {max(1, least)} image or more each, "
-            f"and clusters = {algorithm.problem.clusters} asks for {new}: give fewer"
+            f"newcomers hold images for {len(starts)} of the {new} new heads that clusters = "
+            f"{algorithm.problem.clusters} asks for: give fewer clusters"
         )
     heads = heads_at(starts, *(known.model[name] for name in _HEAD))
     for name, added in zip(_HEAD, heads, strict=True):
