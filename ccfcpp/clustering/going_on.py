@@ -70,7 +70,8 @@ def run_with(path: Path, newcomers: str, given: Tree, out: Path | None = None) -
     assert isinstance(algorithm, FedScan)  # as on images, and vectors as they are
     checkpoint = load_checkpoint(folder.checkpoint, algorithm.state_type, experiment.device)
     others = [one for one in experiment.clients if one.id >= summary["clients"]]
-    state = extended(algorithm, checkpoint.state, others, experiment.randomness)
+    least = config.privacy.smallest_count
+    state = extended(algorithm, checkpoint.state, others, least, experiment.randomness)
     # A folder without its checkpoint would begin from nothing when it is resumed.
     new.path.parent.mkdir(parents=True, exist_ok=True)
     whole = RunFolder.create(Path(mkdtemp(dir=new.path.parent, prefix=".from-")), config)

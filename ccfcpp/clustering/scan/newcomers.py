@@ -19,7 +19,6 @@ from ccfcpp.clustering.scan.server import snapshot
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.client import Client
-from ccfcpp.privacy.config import PrivacyConfig
 
 _HEAD = ("head.weight", "head.bias")
 _STARTS, _ITERATIONS = 5, 25
@@ -30,7 +29,11 @@ _MARGIN = 1.0
 
 
 def extended(
-    algorithm: FedScan, state: ScanState, newcomers: Sequence[Client], randomness: Randomness
+    algorithm: FedScan,
+    state: ScanState,
+    newcomers: Sequence[Client],
+    least: int,
+    randomness: Randomness,
 ) -> ScanState:
     """Make the state with which a run with more clusters goes on.
 
@@ -38,6 +41,7 @@ def extended(
         algorithm: Of the new run.
         state: The last one of a finished run.
         newcomers: The clients that may hold new clusters.
+        least: A newcomer sends no centre of fewer images.
         randomness: Of the new run.
 
     Raises:
@@ -68,7 +72,6 @@ def extended(
         )
         for one in newcomers
     ]
-    least = algorithm.problem.config.section(PrivacyConfig).smallest_count
     starts = gathered(found, new, least, randomness.integer("new clusters"))
     if len(starts) < new:
         raise UsageError(
