@@ -106,6 +106,7 @@ def predict(
     examined = loaded.examine(read.values)
     columns = {read.key: read.called, **columns_of(examined)}
     found: list[int] = examined["cluster"].tolist()
+    far = float(examined["outlier"].median()) if "outlier" in examined else None
     if min_confidence is not None:
         if "probability" not in examined:
             raise UsageError(
@@ -128,10 +129,17 @@ def predict(
         told: dict[str, object] = {"out": str(out), f"{read.unit}s": len(read)}
         if min_confidence is not None:
             told["unsure"] = len(read) - len(found)
+        if far is not None:
+            told["median_outlier"] = far
         if read.unit == "image":
             told["skipped"] = read.skipped or 0
         typer.echo(json.dumps(told | {"sizes": sizes}))
     else:
+        if far is not None:
+            console.print(
+                f"median outlier score {far:.2f}: 1 is usual, and {read.unit}s of kinds that the "
+                "run has not seen have more"
+            )
         line = f"{out}: {counted(len(found), read.unit)} in {len(set(found))} clusters"
         unsure = len(read) - len(found)
         typer.echo(line if not unsure else f"{line}, and {unsure:,} without one")

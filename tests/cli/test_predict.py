@@ -73,7 +73,7 @@ def test_a_runs_own_images_are_assigned_as_the_run_has_them(
 
 def test_who_is_not_sure_gets_no_cluster(tmp_path: Path, digits: Path, k_fed: Path) -> None:
     every, some = tmp_path / "every.csv", tmp_path / "some.csv"
-    succeeded("predict", k_fed, digits, "--out", every)
+    known = succeeded("predict", k_fed, digits, "--out", every)
     result = succeeded("predict", k_fed, digits, "--out", some, "--min-confidence", 0.9, "--json")
     with every.open(newline="") as first, some.open(newline="") as second:
         pairs = list(zip(csv.DictReader(first), csv.DictReader(second), strict=True))
@@ -86,6 +86,9 @@ def test_who_is_not_sure_gets_no_cluster(tmp_path: Path, digits: Path, k_fed: Pa
     told = json.loads(result.stdout)
     assert (told["images"], told["unsure"]) == (300, unsure)
     assert sum(told["sizes"].values()) == 300 - unsure
+    scores = [float(one["outlier"]) for one, _ in pairs]
+    assert told["median_outlier"] == pytest.approx(sorted(scores)[149], rel=1e-4)
+    assert f"median outlier score {sorted(scores)[149]:.2f}: 1 is usual" in known.stderr
     refused = ccfcpp("predict", k_fed, digits, "--out", tmp_path / "c", "--min-confidence", 2)
     assert refused.code == 2
     assert "--min-confidence 2.0 is refused: give a number from 0 to 1" in refused.stderr
