@@ -35,7 +35,7 @@ From = Annotated[
         "--from",
         metavar="RUN",
         help="Go on from a finished run of fed-scan, with new clients and more clusters; its own "
-        "keep their numbers. --dataset holds a folder for each new client.",
+        "keep their numbers. The data set is then that of the new clients, a folder for each.",
     ),
 ]
 

@@ -64,6 +64,7 @@ class ClusteringExperiment(Experiment[Any]):
         super().__init__(config)
         self.config = config
         own = load_data(config) if data is None else data
+        _ = number_of_clusters(config, own)  # says all that is missing, before the partition does
         everyone = holding(config, own, self.randomness)
         self.data, self.parts, self._names = everyone.data, everyone.parts, everyone.names
         self.clusters = number_of_clusters(config, self.data)

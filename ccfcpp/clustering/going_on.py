@@ -16,7 +16,7 @@ from ccfcpp.runs.folder import RunFolder
 if TYPE_CHECKING:
     from ccfcpp.core.config import Tree
 
-_SHARE_OF_STEPS, _LEAST_STEPS = 0.1, 10
+_SHARE_OF_STEPS, _LEAST_STEPS = 0.2, 10
 """Of a finished run's, for the one that goes on from it."""
 
 _FASTER = 2.0
@@ -32,7 +32,7 @@ def run_with(path: Path, newcomers: str, given: Tree, out: Path | None = None) -
     """Make the folder of a run that goes on from a finished one, with new clients and clusters.
 
     The finished run's clients take part again, and its clusters keep their numbers. The new run
-    begins with its encoder and clusters, and takes a tenth of its steps
+    begins with its encoder and clusters, and takes a fifth of its steps
     (``ccfcpp.clustering.scan.newcomers``).
 
     Args:

@@ -241,7 +241,7 @@ def _stop_in_round_1(report: Any, scores: dict[str, float]) -> None:
 
 def test_charters_say_nothing_of_the_servers_files() -> None:
     config = tiny("ffcm-km").model_dump(mode="json") | {"dataset": "/srv/secret"}
-    config["data"]["root"] = "/srv/secret"
+    config["data"] |= {"root": "/srv/secret", "newcomers": ["/srv/secret"]}
     assert "secret" not in first_spec("cluster", config).model_dump_json()
 
 

@@ -41,7 +41,7 @@ _MANY, _SIDE, _LENGTH = 10_000, 64, 64
 _OF_THE_SERVER = ("dataset", "partition", "device", "track", "availability")
 """Settings that mean nothing to a client, such as paths on the server."""
 
-_PLACES = (("data", "root"), ("feddp", "server"))
+_PLACES = (("data", "root"), ("data", "newcomers"), ("feddp", "server"))
 """Such paths in sections that a client needs."""
 
 
