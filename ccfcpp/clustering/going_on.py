@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from tempfile import mkdtemp
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from ccfcpp.clustering.config import ClusterConfig
@@ -74,9 +74,10 @@ def run_with(path: Path, newcomers: str, given: Tree, out: Path | None = None) -
     state = extended(algorithm, checkpoint.state, others, least, experiment.randomness)
     # A folder without its checkpoint would begin from nothing when it is resumed.
     new.path.parent.mkdir(parents=True, exist_ok=True)
-    whole = RunFolder.create(Path(mkdtemp(dir=new.path.parent, prefix=".from-")), config)
-    save_checkpoint(whole.checkpoint, Checkpoint(0, state, {}, {}))
-    whole.path.rename(new.path)
+    with TemporaryDirectory(dir=new.path.parent, prefix=".from-") as place:
+        whole = RunFolder.create(Path(place) / "run", config)
+        save_checkpoint(whole.checkpoint, Checkpoint(0, state, {}, {}))
+        whole.path.rename(new.path)
     return new.path
 
 

@@ -76,6 +76,7 @@ def test_known_clusters_keep_their_numbers_and_new_ones_are_found(
     assert clustering_scores(classes.numpy(), clusters.numpy())["nmi"] > 0.8
     names = [one["name"] for one in folder.read_summary()["participants"]]
     assert names == ["client 0", "client 1", "client 2", "6", "7"]
+    assert not list(path.parent.glob(".from-*"))
     # And on from there, with a newcomer without a name.
     again = run_with(path, write(tmp_path / "last.npz", 4), {"clusters": 6}, tmp_path / "further")
     _, _, folder = went_on(again)
