@@ -153,6 +153,10 @@ def test_settings_without_effect_are_refused(
     ("arguments", "complaint"),
     [
         ([], "clusters is not given: give --clusters"),
+        (
+            ["--clusters", 3, "--set", "data.newcomers=[new/]"],
+            "data.newcomers has no effect over a network: leave it out",
+        ),
         # What a preset has for other systems is no fault of its user.
         *(
             (["--config", "cluster/vectors", "--method", method], "clusters is not given: give")

@@ -145,6 +145,8 @@ def _rehearse(config: MethodConfig, command: str, clients: int, shape: tuple[int
         clusters = config.most_clusters(_MANY, classes=0)
         if not clusters:
             raise UsageError("clusters is not given: give --clusters")
+        if config.data.newcomers:
+            raise UsageError("data.newcomers has no effect over a network: leave it out")
     facts = {
         "image_shape": shape,
         "classes": ("0", "1"),
