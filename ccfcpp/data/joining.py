@@ -8,6 +8,7 @@ from torch import Tensor
 
 from ccfcpp.core.errors import UsageError
 from ccfcpp.data.images import Samples
+from ccfcpp.data.reading import Reading
 
 S = TypeVar("S", bound=Samples)
 
@@ -49,7 +50,7 @@ def joined(first: S, second: S, prefix: str) -> S:
         owner_names=(),
         test=None,
         names=_named(first, second, prefix),
-        reading=_read(first, second),
+        reading=_read(first, second, prefix),
     )
     return whole
 
@@ -68,10 +69,13 @@ def _named(first: Samples, second: Samples, prefix: str) -> tuple[str, ...]:
     return (*first.called, *(f"{prefix}/{name}" for name in second.called))
 
 
-def _read(first: Samples, second: Samples) -> Any:
+def _read(first: Samples, second: Samples, prefix: str) -> Reading | None:
     """What became of the files of both."""
-    found = [each.reading for each in (first, second) if each.reading is not None]
-    if len(found) < 2:
-        return found[0] if found else None
-    one, other = found
-    return replace(one, files=(*one.files, *other.files), empty=(*one.empty, *other.empty))
+    one, other = first.reading, second.reading
+    if other is None:
+        return one
+    files = tuple(replace(file, name=f"{prefix}/{file.name}") for file in other.files)
+    empty = tuple(f"{prefix}/{name}" for name in other.empty)
+    if one is None:
+        return replace(other, files=files, empty=empty)
+    return replace(one, files=(*one.files, *files), empty=(*one.empty, *empty))

@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from PIL import Image
 from safetensors.torch import load_file
 from torch import Tensor
 
@@ -262,3 +263,31 @@ def test_joined_samples_have_the_labels_of_both() -> None:
     assert whole.names == ("a", "b", "new/a", "new/c")
     unlabelled = ImageData("u", torch.zeros(1, 1, 4, 4, dtype=torch.uint8), None, ())
     assert joined(whole, unlabelled, "new").labels is None
+
+
+def test_folders_of_photos_come_later(tmp_path: Path) -> None:
+    """Each folder is a client, or the whole where it has none; what is left out is named."""
+    images, labels = digits()
+    for place, digit in (
+        ("known/a", 0),
+        ("known/b", 1),
+        ("new/c", 6),
+        ("new/.thumbs", 6),
+        ("one", 7),
+    ):
+        (tmp_path / place).mkdir(parents=True)
+        for number, image in enumerate(images[labels == digit][:30]):
+            Image.fromarray(image[0].numpy()).save(tmp_path / place / f"{number}.png")
+    (tmp_path / "new/c/bad.png").write_bytes(b"no image")
+    held: Tree = {"dataset": str(tmp_path / "known"), "clusters": 2, "data": {"skip": 0.1}}
+    config = tiny("fed-scan", held, SCAN, {"partition": {"kind": "folders"}})
+    run = RunFolder.create(tmp_path / "run", config)
+    ClusteringExperiment(config).run(run)
+    later = run_with(run.path, str(tmp_path / "new"), {"clusters": 3}, tmp_path / "later")
+    went_on(later)
+    _, _, folder = went_on(run_with(later, str(tmp_path / "one"), {"clusters": 4}))
+    assert [one["name"] for one in folder.read_summary()["participants"]] == ["a", "b", "c", "one"]
+    assert "new/c/bad.png" in (folder.path / "skipped.csv").read_text()
+    rows = (folder.path / "clusters.csv").read_text().splitlines()
+    assert len(rows) == 1 + 4 * 30
+    assert any(row.startswith("one/7.png,") for row in rows)
