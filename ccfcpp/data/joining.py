@@ -25,7 +25,7 @@ def joined(first: S, second: S, prefix: str) -> S:
         All samples, with labels where both have them, and without owners.
 
     Raises:
-        UsageError: Their samples are of different shapes.
+        UsageError: Their samples are of different shapes, or of different encoders.
     """
     shapes = [tuple(each.values.shape[1:]) for each in (first, second)]
     if shapes[0] != shapes[1]:

@@ -49,18 +49,16 @@ def extended(
             images for so many.
     """
     known = snapshot(state)
-    rows, more = len(known.groups), algorithm.problem.clusters - known.clusters
-    new = algorithm.overclusters - rows
+    more = algorithm.problem.clusters - known.clusters
+    new = algorithm.overclusters - len(known.groups)
     if min(more, new) <= 0:
         raise UsageError(
             f"clusters = {algorithm.problem.clusters} is no more than the {known.clusters} of the "
             "finished run: give more; images of its clusters need no training (ccfcpp predict)"
         )
     fresh = algorithm.initial_state(randomness)
-    model = {
-        name: torch.cat([known.model[name], tensor[rows:]]) if name in _HEAD else known.model[name]
-        for name, tensor in fresh.model.items()
-    }
+    # Latents need no head, and the network one of its own size.
+    model = {n: own if n in _HEAD else known.model[n] for n, own in fresh.model.items()}
     grown = replace(fresh, model=model, version=state.version)
     centres = required_centroids(state.centroids)
     found = [
