@@ -252,14 +252,17 @@ def test_objects_that_a_client_names_take_no_time_and_little_memory(
     tree: ObjectTree, refused: bool, here: Place
 ) -> None:
     """Flower would follow each of 2 to the 60 ways; and each object may have megabytes."""
-    leave = threading.Event()
+    began, leave = threading.Event(), threading.Event()
 
     def never(packet: Packet) -> Packet:
+        began.set()
         leave.wait(SECONDS)
         return packet
 
     with here.client("clinic-1", never):
         ticket = here.asked("clinic-1", Packet(b"x"))
+        # What is not fetched goes to the client of the next test.
+        assert began.wait(SECONDS)
         state = here.fleet.factory.state()
         asked = state.message_ins_store[ticket]  # type: ignore[attr-defined]
         reply = Message(RecordDict({}), reply_to=asked)
@@ -292,6 +295,24 @@ def test_who_comes_back_has_lost_what_was_asked(here: Place) -> None:
         assert isinstance(found, Undelivered)
         assert here.answered(here.asked("clinic-1", Packet(b"x"))) == Packet(b"{}x")
         assert here.fleet.pull(ticket) == Undelivered("it was asked too long ago")
+
+
+def test_a_message_that_is_withdrawn_while_it_is_fetched_costs_no_connection(
+    here: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server takes back what it asked of a client before that was started again."""
+    withdrawn, fetch = threading.Event(), fleet_client._Calls.packet_in
+
+    def late(calls: Any, message: Message, tree: ObjectTree) -> Packet | None:
+        assert withdrawn.wait(SECONDS)
+        return fetch(calls, message, tree)
+
+    monkeypatch.setattr(fleet_client._Calls, "packet_in", late)
+    with here.client("clinic-1", echo):
+        first, second = (here.asked("clinic-1", Packet(header)) for header in (b"x", b"y"))
+        here.fleet._forget(first)
+        withdrawn.set()
+        assert here.answered(second) == Packet(b"{}y")
 
 
 def test_a_server_that_is_started_again_has_its_clients_again(folder: Path, tmp_path: Path) -> None:
@@ -379,8 +400,14 @@ def test_nobody_without_a_key_can_do_anything(here: Place) -> None:
 def test_behind_the_gate_there_is_nothing_else(here: Place) -> None:
     """Not for other users of the machine, and not for this one."""
     headers = {"content-type": "application/protobuf"}
-    listening = Path("/proc/self/net/unix").read_text()
-    places = [line.split()[-1] for line in listening.splitlines() if line.endswith("/fleet")]
+    own = {str(file.readlink()) for file in Path("/proc/self/fd").iterdir() if file.is_symlink()}
+    listening = map(str.split, Path("/proc/self/net/unix").read_text().splitlines())
+    # Other processes may test the same.
+    places = [
+        place
+        for *_, number, place in listening
+        if place.endswith("/fleet") and f"socket:[{number}]" in own
+    ]
     modes = []
     for place in map(Path, places):
         modes.append(place.parent.stat().st_mode & 0o777)

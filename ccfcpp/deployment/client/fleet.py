@@ -242,7 +242,10 @@ class FleetClient:
     def _reply(self, calls: "_Calls", message: Message, tree: ObjectTree) -> None:
         """Answer a message with the worker's packet; with an empty one if it is none of ours."""
         began = time.monotonic()
-        packet = calls.packet_in(message, tree)
+        try:
+            packet = calls.packet_in(message, tree)
+        except _WithdrawnError:
+            return
         if packet is None:
             self.tells.line("a message was refused: it is of another form")
         answer = Packet(b"") if packet is None else self.answer(packet)
@@ -254,6 +257,10 @@ class FleetClient:
         reply.metadata.ttl = message.metadata.ttl
         reply.metadata.__dict__["_message_id"] = reply.object_id
         calls.send(reply, time.monotonic() - began)
+
+
+class _WithdrawnError(Exception):
+    """The server has taken a message back: it was for this client before it was started again."""
 
 
 class _Calls:
@@ -276,7 +283,11 @@ class _Calls:
         return message_from_proto(found.messages_list[0]), found.message_object_trees[0]
 
     def packet_in(self, message: Message, tree: ObjectTree) -> Packet | None:
-        """Fetch a message and return the packet in it; None if it holds anything else."""
+        """Fetch a message and return the packet in it; None if it holds anything else.
+
+        Raises:
+            _WithdrawnError: The message is no longer at the server, so nobody waits for an answer.
+        """
         run = message.metadata.run_id
         contents: dict[str, bytes] = {}
         parts = list(iterate_object_tree(tree))
@@ -302,8 +313,10 @@ class _Calls:
             found = self._again(self._client.PullObject, request)
             if found.object_found and found.object_available:
                 return bytes(found.object_content)
-            if not found.object_found or time.monotonic() > until:
-                raise ValueError("a part of a message is not at the server")
+            if not found.object_found:
+                raise _WithdrawnError
+            if time.monotonic() > until:
+                raise ValueError("a part of a message did not reach the server")
             self._over.wait(_PAUSE)
 
     def send(self, reply: Message, seconds: float) -> None:
