@@ -301,15 +301,18 @@ def test_a_message_that_is_withdrawn_while_it_is_fetched_costs_no_connection(
     here: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The server takes back what it asked of a client before that was started again."""
-    withdrawn, fetch = threading.Event(), fleet_client._Calls.packet_in
+    began, withdrawn = threading.Event(), threading.Event()
+    fetch = fleet_client._Calls.packet_in
 
     def late(calls: Any, message: Message, tree: ObjectTree) -> Packet | None:
+        began.set()
         assert withdrawn.wait(SECONDS)
         return fetch(calls, message, tree)
 
     monkeypatch.setattr(fleet_client._Calls, "packet_in", late)
     with here.client("clinic-1", echo):
         first, second = (here.asked("clinic-1", Packet(header)) for header in (b"x", b"y"))
+        assert began.wait(SECONDS)
         here.fleet._forget(first)
         withdrawn.set()
         assert here.answered(second) == Packet(b"{}y")
