@@ -23,10 +23,10 @@ from ccfcpp.clustering.kmeans.centroids import required_centroids
 from ccfcpp.clustering.methods import METHODS
 from ccfcpp.clustering.model import Model, ModelFacts, load_model
 from ccfcpp.clustering.own_images import settings_for
+from ccfcpp.clustering.prepared import made
 from ccfcpp.clustering.running import CLUSTERING
 from ccfcpp.clustering.setup import AnyData, check_encoder
 from ccfcpp.clustering.typical import saved, split
-from ccfcpp.clustering.vectors.prepared import made
 from ccfcpp.core.config_layers import dump_yaml, merge
 from ccfcpp.core.encoders import refuse_program
 from ccfcpp.core.errors import UsageError

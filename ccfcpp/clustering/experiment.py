@@ -16,9 +16,9 @@ from ccfcpp.clustering.holding import holding
 from ccfcpp.clustering.judging import Judged, Judging
 from ccfcpp.clustering.methods import METHODS
 from ccfcpp.clustering.model import ModelFacts
+from ccfcpp.clustering.prepared import made
 from ccfcpp.clustering.setup import AnyData, load_data, number_of_clusters
 from ccfcpp.clustering.typical import Typical, saved
-from ccfcpp.clustering.vectors.prepared import made
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.metrics import (
     calibration,

@@ -19,8 +19,8 @@ from ccfcpp.clustering.algorithm import ClusteringAlgorithm, Problem
 from ccfcpp.clustering.certainty import certainty
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.methods import METHODS
+from ccfcpp.clustering.prepared import made
 from ccfcpp.clustering.typical import Typical, split
-from ccfcpp.clustering.vectors.prepared import made
 from ccfcpp.core.config import Positive, Section, VectorsConfig
 from ccfcpp.core.config_layers import merge, read_yaml, validate
 from ccfcpp.core.errors import FederationError, UsageError

@@ -94,6 +94,7 @@ class Exchange(Generic[Message, Update]):
             change.
         follows: Whether it goes on with the exchange before it: only clients whose updates were
             accepted there take part.
+        once: Whether it comes once before all others, so that its time says nothing of later ones.
         remembers_parts: Whether the server keeps each client's last part, for when it is absent.
         usual: How large a client's part is as a rule where all clients count alike, by name; bounds
             count in these.
@@ -107,6 +108,7 @@ class Exchange(Generic[Message, Update]):
     travels: bool = True
     images: Images | str = NOT_TOLD_APART
     follows: bool = False
+    once: bool = False
     remembers_parts: bool = False
     usual: Mapping[str, float] = field(default_factory=dict)
 

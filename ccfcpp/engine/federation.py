@@ -148,6 +148,7 @@ class Federation(Generic[State, Carrier]):
         alone = not any(work.exchange.travels for work in works)
         report = RoundReport(number, list(self.members) if alone else available)
         taken: set[int] = set()
+        paced, done = sum(not work.exchange.once for work in works), 0
         for index, work in enumerate(works):
             last = index + 1 == len(works)
             task = Task(self.system, work.exchange.name, number, index, last)
@@ -163,7 +164,9 @@ class Federation(Generic[State, Carrier]):
                     updates = itertools.chain([first], updates)
                     state, figures = work.aggregate(state, updates, randomness)
                     report.figures |= figures
-            tell_exchanges(index + 1, len(works))
+            if not work.exchange.once:
+                done += 1
+                tell_exchanges(done, paced)
         silent = report.absent.keys() - self._heard
         report.clients = [client for client in report.clients if client not in silent]
         report.seconds = time.monotonic() - started - self._looking

@@ -261,7 +261,8 @@ class Experiment(ABC, Generic[State]):
 
     def planned_exchanges(self) -> list[int]:
         """Number of exchanges in each round of the whole run."""
-        return [len(works) for works in self.algorithm.plan(self._initial_state)]
+        plan = self.algorithm.plan(self._initial_state)
+        return [sum(not work.exchange.once for work in works) for works in plan]
 
     def trained(self, verbose: bool = False) -> tuple[State, int]:
         """Run all rounds in memory, and return the last state and the number of rounds.

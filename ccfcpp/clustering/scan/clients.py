@@ -14,7 +14,11 @@ from torch.nn import functional as F
 
 from ccfcpp.clustering.scan.config import ScanConfig
 from ccfcpp.clustering.scan.messages import TRANSITIONS, Model, Trained, Transitions
-from ccfcpp.clustering.scan.neighbours import FEATURES, drawn_neighbours, nearest_neighbours
+from ccfcpp.clustering.scan.neighbours import (
+    drawn_neighbours,
+    first_features,
+    nearest_neighbours,
+)
 from ccfcpp.clustering.scan.objective import program
 from ccfcpp.clustering.scan.representations import LatentSpace
 from ccfcpp.clustering.scan.views import AnyViews
@@ -33,6 +37,8 @@ _PERIOD = "period"
 _NEIGHBOURS = "neighbours"
 """The name under which it remembers the neighbours of its images."""
 
+_FIRST = "first features"
+"""Key in its scratch."""
 
 _WIDTHS = (1, 2, 4, 8)
 """Times ``scan.neighbours``."""
@@ -48,7 +54,6 @@ class Pairs:
         self.views = views
         self.space = space
         self.folds = folds
-        self._features = FEATURES[config.first_neighbours]
 
     def batch(
         self, task: Task, known: Known, turns: Sequence[Turn], randomness: Randomness
@@ -80,7 +85,7 @@ class Pairs:
         period = known.version // self.config.mine_every
         if _PERIOD in client.memory and int(client.memory[_PERIOD]) == period:
             return
-        points = self._points(known, client) if period else self._features(client.images)
+        points = self._points(known, client) if period else self._features(client)
         with section("neighbours"):
             found = nearest_neighbours(points, self.widths[-1])
         client.memory = {_NEIGHBOURS: found, _PERIOD: torch.tensor(period)}
@@ -110,8 +115,19 @@ class Pairs:
         latents = self.space.latents(known, client)
         if not self.config.first_weight:
             return latents
-        features = F.normalize(self._features(client.images), dim=1)
+        features = F.normalize(self._features(client), dim=1)
         return torch.cat([F.normalize(latents, dim=1), self.config.first_weight * features], dim=1)
+
+    def _features(self, client: Client) -> Tensor:
+        """The first features, which are kept in half precision where they are asked for again."""
+        kept = client.scratch.get(_FIRST)
+        if kept is None:
+            with section("first features"):
+                kept = first_features(self.config.first_neighbours, client)
+            if self.config.first_weight:
+                client.scratch[_FIRST] = kept.half()
+        found: Tensor = kept.float()
+        return found
 
     def _views(self, step: int, turns: Sequence[Turn], randomness: Randomness) -> Tensor:
         """Views of the images whose turn it is and of their neighbours, as ``program`` has them."""

@@ -66,9 +66,16 @@ class ScanConfig(Section):
         "bfloat16"
     )
     """Of gradients on their way to the server: as they are, or in 16 bits."""
-    first_neighbours: Annotated[Literal["pixels", "centred", "gradients"], _MINED] = "pixels"
+    first_neighbours: Annotated[Literal["pixels", "centred", "gradients", "transform"], _MINED] = (
+        "pixels"
+    )
     """By what the first neighbours are alike: the pixels, the pixels without their mean over the
-    client, or histograms of oriented gradients. Of vectors ``pixels`` are their numbers."""
+    client, histograms of oriented gradients, or these beside the sparse manifold transform, which
+    clients learn together before the first step. Of vectors ``pixels`` are their numbers."""
+    atoms: Annotated[
+        Annotated[int, Field(ge=16, le=8192)], When("scan.first_neighbours", "transform")
+    ] = 1024
+    """Kinds of patches that the transform tells apart."""
     first_weight: Annotated[Weight, _MINED] = 0.0
     """Of these beside the latents when neighbours are found anew; 0: of the latents alone."""
     pairs: Literal["neighbours", "views"] = "neighbours"

@@ -7,8 +7,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from ccfcpp.clustering.transform.lessons import DESCRIBE
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.data.images import to_float
+from ccfcpp.engine.client import Client
 
 ORIENTATIONS = 8
 """Directions of a histogram, of the whole circle: from dark to light is not from light to dark."""
@@ -73,7 +75,24 @@ FEATURES: dict[str, Callable[[Tensor], Tensor]] = {
     "centred": centred_pixels,
     "gradients": gradients,
 }
-"""By the names that the configuration has for them."""
+"""Those of images alone, by the names that the configuration has for them."""
+
+_GRADIENTS_BESIDE = 0.5
+"""Weight of gradients beside the transform: the two err in different images."""
+
+
+def first_features(kind: str, holder: Client) -> Tensor:
+    """Features of a holder's images, float of shape (samples, features).
+
+    Args:
+        kind: A name of ``FEATURES``, or ``transform``.
+        holder: Holds the images; for the transform it is one of that stage.
+    """
+    if kind != "transform":
+        return FEATURES[kind](holder.images)
+    described: Tensor = holder.scratch[DESCRIBE]()
+    return torch.cat([described, _GRADIENTS_BESIDE * gradients(holder.images)], dim=1)
+
 
 _SIMILARITIES = 1 << 24
 """Similarities that are held at a time: 64 MB."""

@@ -7,7 +7,7 @@ sum of x first, and the sum of squares or of outer products about the mean that 
 that a large mean costs no digits. Values that are missing need the columns' means before that.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -15,10 +15,15 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ccfcpp.clustering.kmeans.blocks import SumBlocks, blocks
+from ccfcpp.clustering.lessons import Lesson, Stage, learnt
 from ccfcpp.core.config import VectorsConfig
 from ccfcpp.core.errors import UsageError
+from ccfcpp.core.randomness import Randomness
+from ccfcpp.engine.algorithm import Crew
+from ccfcpp.engine.client import Client, Member
 from ccfcpp.engine.exchange import Exchange, Images
 from ccfcpp.engine.parts import Count, Part, Sum
+from ccfcpp.engine.payload import check_counts
 
 _ROUNDING = 10 * torch.finfo(torch.float64).eps
 """Below this share of what it is made of, a number may be rounding alone."""
@@ -85,37 +90,64 @@ class Sums:
 
 _PARTS: dict[str, Part] = {"sums": Sum(), "counts": Count()}
 _APART = Images()
-FILLING = Exchange("means of columns", Preparation, Sums, _PARTS, images=_APART)
-MEANS = Exchange("mean", Preparation, Sums, _PARTS, images=_APART)
-SPREADS = Exchange("variances", Preparation, Sums, _PARTS, images=_APART)
+FILLING = Exchange("means of columns", Preparation, Sums, _PARTS, images=_APART, once=True)
+MEANS = Exchange("mean", Preparation, Sums, _PARTS, images=_APART, once=True)
+SPREADS = Exchange("variances", Preparation, Sums, _PARTS, images=_APART, once=True)
 
 
 @dataclass(frozen=True)
-class Fitting:
+class Fitting(Lesson):
     """One exchange of sums.
 
     Attributes:
+        d: Length of the vectors.
         exchange: What both sides know.
+        gives: The field of the preparation that it gives.
         rows: What a client adds up of each vector, (samples, d); or of which it adds up the outer
             products.
         counts: What it counts: of shape (samples, 1) or (samples, d).
-        learn: Makes the next preparation of the total.
+        makes: Makes the next preparation of the total.
         outer: Whether outer products are added up.
     """
 
+    d: int
     exchange: Exchange[Preparation, Sums]
+    gives: str
     rows: Callable[[Preparation, Tensor], Tensor]
     counts: Callable[[Tensor], Tensor]
-    learn: Callable[[Preparation, Sums], Preparation]
+    makes: Callable[[Preparation, Sums], Preparation]
     outer: bool = False
 
-    def zeros(self, d: int) -> Sums:
+    def work(self, crew: Crew) -> "AddUp":
+        """The clients' half."""
+        return AddUp(crew, self)
+
+    def zeros(self) -> Sums:
         """Sums over no vector."""
-        counted = self.counts(torch.zeros(1, d)).shape[1]
-        shape = (d, d) if self.outer else (d,)
+        counted = self.counts(torch.zeros(1, self.d)).shape[1]
+        shape = (self.d, self.d) if self.outer else (self.d,)
         return Sums(
             torch.zeros(shape, dtype=torch.float64), torch.zeros(counted, dtype=torch.float64)
         )
+
+    def check(self, update: Sums, senders: Sequence[Member]) -> None:
+        """Refuse counts that the clients' vectors cannot have."""
+        for count in (update.counts.min(), update.counts.max()):
+            check_counts(count, senders)
+
+    def learn(self, known: Preparation, total: Sums, randomness: Randomness) -> Preparation:
+        """What the total says."""
+        return self.makes(known, total)
+
+
+def vector_stage(config: VectorsConfig, d: int) -> Stage:
+    """The preparation of vectors of length d."""
+
+    def holder(known: Preparation, client: Client) -> Client:
+        values = prepared(config, known, client.images)
+        return Client(client.id, client.name, values, client.labels)
+
+    return Stage(Preparation, fittings(config, d), holder)
 
 
 def fittings(config: VectorsConfig, d: int) -> list[Fitting]:
@@ -131,7 +163,9 @@ def fittings(config: VectorsConfig, d: int) -> list[Fitting]:
         )
     found = []
     if config.missing == "mean":
-        found.append(Fitting(FILLING, lambda _, rows: rows.nan_to_num(nan=0.0), _there, _fill))
+        found.append(
+            Fitting(d, FILLING, "fill", lambda _, rows: rows.nan_to_num(nan=0.0), _there, _fill)
+        )
     if config.scale != "standard" and config.components is None:
         return found
 
@@ -139,23 +173,22 @@ def fittings(config: VectorsConfig, d: int) -> list[Fitting]:
         return filled(config, known, block)
 
     def centred(known: Preparation, block: Tensor) -> Tensor:
-        return filled(config, known, block) - _known(known.mean)
+        return filled(config, known, block) - learnt(known.mean)
 
     def squares(known: Preparation, block: Tensor) -> Tensor:
         return centred(known, block).square()
 
     def project(known: Preparation, total: Sums) -> Preparation:
-        return replace(known, factor=_components(config, _known(known.mean), total))
+        return replace(known, factor=_components(config, learnt(known.mean), total))
 
-    found.append(Fitting(MEANS, values, _ones, _mean))
+    found.append(Fitting(d, MEANS, "mean", values, _ones, _mean))
     if config.components is None:
-        return [*found, Fitting(SPREADS, squares, _ones, _scale)]
-    return [*found, Fitting(SPREADS, centred, _ones, project, outer=True)]
+        return [*found, Fitting(d, SPREADS, "factor", squares, _ones, _scale)]
+    return [*found, Fitting(d, SPREADS, "factor", centred, _ones, project, outer=True)]
 
 
-def _known(tensor: Tensor | None) -> Tensor:
-    assert tensor is not None  # of an exchange before
-    return tensor
+def _without_gaps(known: Preparation, block: Tensor) -> Tensor:
+    return block.nan_to_num(nan=0.0)
 
 
 def _there(block: Tensor) -> Tensor:
@@ -177,7 +210,7 @@ def _mean(known: Preparation, total: Sums) -> Preparation:
 
 def _scale(known: Preparation, total: Sums) -> Preparation:
     variances = total.sums.clamp(min=0) / total.counts.clamp(min=1)
-    return replace(known, factor=_one_over_deviation(_known(known.mean), variances))
+    return replace(known, factor=_one_over_deviation(learnt(known.mean), variances))
 
 
 def _one_over_deviation(mean: Tensor, variances: Tensor) -> Tensor:

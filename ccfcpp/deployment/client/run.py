@@ -13,9 +13,9 @@ from ccfcpp.clustering.certainty import certainty, columns_of
 from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.judging import Judging
 from ccfcpp.clustering.model import ModelFacts
+from ccfcpp.clustering.prepared import made
 from ccfcpp.clustering.setup import AnyData, check_encoder, encoded
 from ccfcpp.clustering.typical import saved
-from ccfcpp.clustering.vectors.prepared import made
 from ccfcpp.core.config import DataConfig, MethodConfig, Tree
 from ccfcpp.core.config_layers import dump_yaml, merge, validate, validated
 from ccfcpp.core.encoders import EncoderName

@@ -15,8 +15,8 @@ from ccfcpp.clustering.config import ClusterConfig
 from ccfcpp.clustering.judging import Judged, Judging
 from ccfcpp.clustering.methods import METHODS
 from ccfcpp.clustering.model import ModelFacts
+from ccfcpp.clustering.prepared import made
 from ccfcpp.clustering.typical import saved
-from ccfcpp.clustering.vectors.prepared import made
 from ccfcpp.core.config import MethodConfig
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.metrics import clustering_scores

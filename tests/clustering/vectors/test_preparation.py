@@ -14,7 +14,7 @@ from sklearn.preprocessing import Normalizer, StandardScaler
 
 from ccfcpp.clustering.algorithm import ClusteringAlgorithm, Problem
 from ccfcpp.clustering.experiment import ClusteringExperiment
-from ccfcpp.clustering.vectors.prepared import made
+from ccfcpp.clustering.prepared import made
 from ccfcpp.core.config import Tree
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.randomness import Randomness
