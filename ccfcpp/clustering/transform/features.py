@@ -26,8 +26,8 @@ DIMENSIONS = 128
 """Of the embedding of atoms."""
 _GRID = 6
 """Places a side at which an image is described."""
-_VALUES = 1 << 25
-"""Of codes that are made at a time: 128 MB."""
+_VALUES = 1 << 23
+"""Of codes that are made at a time: 32 MB."""
 
 
 @dataclass(frozen=True)
@@ -66,14 +66,15 @@ def patches(images: Tensor) -> Tensor:
     return found - found.mean(dim=2, keepdim=True)
 
 
-def whitened(whitening: Tensor, images: Tensor) -> Tensor:
-    """All patches as directions: multiplied by W, and of length 1."""
-    return F.normalize(patches(images) @ whitening, dim=2)
+def whitened(whitening: Tensor, rows: Tensor) -> Tensor:
+    """Patches as directions: multiplied by W, and of length 1."""
+    return F.normalize(rows @ whitening, dim=-1)
 
 
 def codes(whitening: Tensor, dictionary: Tensor, images: Tensor) -> Tensor:
-    """Which atoms each patch resembles, boolean of shape (samples, places, atoms)."""
-    return whitened(whitening, images) @ dictionary.T >= THRESHOLD
+    """Which atoms each patch resembles: ones and zeros, float32 (samples, places, atoms)."""
+    cosines = whitened(whitening, patches(images)) @ dictionary.T
+    return cosines.ge_(THRESHOLD)
 
 
 def places(images: Tensor) -> tuple[int, int]:
@@ -106,7 +107,7 @@ def features(known: Transform, images: Tensor) -> Tensor:
     pool = _pooling(*places(images)).to(images.device)
     found = []
     for part in batches(images, len(dictionary)):
-        pooled = pool @ codes(whitening, dictionary, part).to(pool)
+        pooled = pool @ codes(whitening, dictionary, part)
         found.append(F.normalize(pooled @ learnt(known.embedding), dim=2).flatten(1))
     values = torch.cat(found)
     return F.normalize(values - values.mean(dim=0), dim=1)

@@ -144,7 +144,7 @@ class _Sums(SummedWork[Transform, Any]):
         if len(images) < self.crew.least:
             return self.lesson.zeros()
         parts = batches(images, self.lesson.atoms)
-        return added_up(self.lesson.of(message, part) for part in parts)
+        return self.lesson.told(added_up(self.lesson.of(message, part) for part in parts))
 
 
 @dataclass(frozen=True)
@@ -174,6 +174,10 @@ class LearnWhitening(Lesson):
         """Sums over the patches of some images."""
         rows = patches(images).flatten(0, 1).double()
         return Spread(rows.T @ rows, rows.new_tensor([len(rows)]))
+
+    def told(self, total: Spread) -> Spread:
+        """As it is."""
+        return total
 
     def check(self, update: Spread, senders: Sequence[Member]) -> None:
         """Refuse negative variances."""
@@ -215,10 +219,14 @@ class LearnAtoms(Lesson):
 
     def of(self, message: Transform, images: Tensor) -> ClusterSums:
         """Sums over some of the patches of some images."""
-        points = _some(whitened(learnt(message.whitening), images), _FOR_ATOMS)
+        points = whitened(learnt(message.whitening), _some(patches(images), _FOR_ATOMS))
         nearest = (points @ learnt(message.dictionary).T).argmax(dim=1)
         counts = torch.bincount(nearest, minlength=self.atoms).double()
         return ClusterSums(sums_by(nearest, points, self.atoms), counts)
+
+    def told(self, total: ClusterSums) -> ClusterSums:
+        """As it is."""
+        return total
 
     def check(self, update: ClusterSums, senders: Sequence[Member]) -> None:
         """Refuse counts below 0, and means that are longer than patches."""
@@ -252,12 +260,16 @@ class LearnEmbedding(Lesson):
         return Together(zeros, zeros)
 
     def of(self, message: Transform, images: Tensor) -> Together:
-        """Sums over some images, and some of their patches."""
+        """Sums over some images, and some of their patches: whole matrices."""
         found = codes(learnt(message.whitening), learnt(message.dictionary), images)
-        some = _some(found, _FOR_PAIRS).float()
+        some = _some(found, _FOR_PAIRS)
         counts = found.sum(dim=1).double()
         # Whole numbers, which float32 holds exactly for the few patches of a batch.
-        return Together(_triangle(some.T @ some), _triangle(counts.T @ counts))
+        return Together((some.T @ some).double(), counts.T @ counts)
+
+    def told(self, total: Together) -> Together:
+        """Upper triangles, which say all of symmetric matrices."""
+        return Together(_triangle(total.patches), _triangle(total.images))
 
     def check(self, update: Together, senders: Sequence[Member]) -> None:
         """Refuse negative sums."""
