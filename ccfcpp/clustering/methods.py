@@ -120,6 +120,7 @@ METHODS: Registry[System] = Registry(
         "ccfc": "ccfcpp.clustering.ccfc.systems:CCFC",
         "ccfc++": "ccfcpp.clustering.ccfc.systems:CCFC_PLUS_PLUS",
         "fed-scan": "ccfcpp.clustering.scan.systems:FED_SCAN",
+        "fed-emp": "ccfcpp.clustering.crops.systems:FED_EMP",
         "fed-km": "ccfcpp.clustering.exact.systems:FED_KM",
         "fed-fcm": "ccfcpp.clustering.exact.systems:FED_FCM",
         "fed-em": "ccfcpp.clustering.exact.systems:FED_EM",

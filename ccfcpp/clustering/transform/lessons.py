@@ -144,7 +144,8 @@ class _Sums(SummedWork[Transform, Any]):
         if len(images) < self.crew.least:
             return self.lesson.zeros()
         parts = batches(images, self.lesson.atoms)
-        return self.lesson.told(added_up(self.lesson.of(message, part) for part in parts))
+        lesson: Any = self.lesson
+        return lesson.told(added_up(lesson.of(message, part) for part in parts))
 
 
 @dataclass(frozen=True)

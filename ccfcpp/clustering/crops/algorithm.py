@@ -1,0 +1,207 @@
+"""Fed-EMP: an encoder learns from crops in steps over all clients, then exact k-means clusters.
+
+Both halves are sums over all clients, so that the result is that of all images in one place, for
+every partition. The second half is Fed-KM on the latents.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ccfcpp.clustering.algorithm import Problem
+from ccfcpp.clustering.crops.config import CropsConfig
+from ccfcpp.clustering.crops.network import CropEncoder, crop_side
+from ccfcpp.clustering.crops.steps import CropBatches, Crops, crops_program
+from ccfcpp.clustering.exact.means import ExactMeans, hard
+from ccfcpp.clustering.lessons import Stage
+from ccfcpp.clustering.prepared import Prepared
+from ccfcpp.clustering.scan.config import IntensityViewsConfig
+from ccfcpp.clustering.scan.representations import Latents
+from ccfcpp.core.profiling import section
+from ccfcpp.core.randomness import Randomness
+from ccfcpp.data.images import forward_batch, to_float
+from ccfcpp.engine.algorithm import Crew
+from ccfcpp.engine.client import Client, Member
+from ccfcpp.engine.exchange import (
+    AnyServerWork,
+    ClientSide,
+    Figures,
+    RefusedUpdateError,
+    ServerWork,
+)
+from ccfcpp.engine.parts import Form
+from ccfcpp.engine.synchronised.contract import DescentState
+from ccfcpp.engine.synchronised.descent import Descent
+from ccfcpp.engine.synchronised.optimizers import Adam, Muon, falling
+from ccfcpp.engine.synchronised.server import Trip
+from ccfcpp.models.pooled import Program
+from ccfcpp.models.state import ModelState, random_state
+
+_PRECISIONS = {"float32": None, "bfloat16": torch.bfloat16}
+"""What convolutions round to, by ``compute.precision``."""
+_TOLD = "an image has many crops in the sums; take another method"
+_KEPT = "described"
+"""Key in a client's scratch: the encoder's version, and the holder of latents."""
+
+
+@dataclass(frozen=True)
+class Encoder:
+    """The encoder as the server knows it.
+
+    Attributes:
+        model: Its parameters.
+        version: How many steps it has come through.
+        descent: The optimizer's state; None after the last step.
+    """
+
+    model: ModelState
+    version: int
+    descent: DescentState | None = None
+
+
+class FedEmp(Prepared):
+    """The algorithm of Fed-EMP.
+
+    Args:
+        problem: The setting.
+    """
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        self.config = problem.config.section(CropsConfig)
+        precision = _PRECISIONS[problem.config.compute.precision]
+        self.make_encoder = partial(CropEncoder, self.config, problem.image_shape, precision)
+        inner = replace(problem, image_shape=(self.config.latent,))
+        super().__init__(Stage(Encoder, [], self._described), ExactMeans(inner, hard))
+        self.rounds = self.config.rounds + self.inner.rounds
+        self.by_pixels = False
+        self.space = Latents(self.make_encoder, problem.device)
+        rate = self.config.learning_rate
+        self.descent = Descent(
+            "crops",
+            self.space.network,
+            self._rehearsal,
+            Muon(self.config.matrix_rate, Adam(rate), ()),
+            self.config.batch,
+            problem.samples,
+            _TOLD,
+            precision=torch.bfloat16 if self.config.gradients == "bfloat16" else None,
+            known_trips=2,
+        )
+
+    def _rehearsal(self) -> Program:
+        channels, height, width = self.problem.image_shape
+        side = crop_side(height, width)
+        crops = torch.zeros(2, 2, channels, side, side, device=self.problem.device)
+        return crops_program(self.space.network, self.config.weight, crops)
+
+    def initial_state(self, randomness: Randomness) -> Any:
+        """Random weights, and no centroids."""
+        model = random_state(self.make_encoder, randomness.generator("model"), self.problem.device)
+        encoder = Encoder(model, 0, self.descent.begin(model))
+        return self._attached(self.inner.initial_state(randomness), encoder)
+
+    def exchanges(self, number: int, state: Any) -> Sequence[AnyServerWork]:
+        """Steps of the encoder; after these, k-means."""
+        first = self.config.rounds
+        if number < first:
+            return self._steps(number)
+        return self._carrying(self.inner.exchanges(number - first, state))
+
+    def plan(self, state: Any) -> list[Sequence[AnyServerWork]]:
+        """All rounds of the encoder, and those of k-means."""
+        steps: list[Sequence[AnyServerWork]] = list(map(self._steps, range(self.config.rounds)))
+        return steps + [self._carrying(works) for works in self.inner.plan(state)]
+
+    def _steps(self, number: int) -> "list[Training]":
+        each, of = self.config.steps_per_round, self.config.steps
+        steps = range(number * each, min((number + 1) * each, of))
+        trips: list[Trip[Any]] = self.descent.trips(
+            steps, lambda step: falling(step / of), ends=steps.stop == of
+        )
+        return [Training(trip) for trip in trips]
+
+    def client_side(self, crew: Crew) -> ClientSide:
+        """Steps on crops, and sums of latents."""
+        side = super().client_side(crew)
+        intensity = self.problem.config.section(IntensityViewsConfig)
+        batches = CropBatches(
+            self.config, Crops(intensity, self.config.flip_probability), self.space
+        )
+        steps = self.descent.works(batches, crew.bounding, crew.least)
+        works = {**side.works, **{work.exchange.name: work for work in steps}}
+        return ClientSide(works, side.cohort)
+
+    def holder(self, known: Any, holder: Client) -> Client:
+        """The holder of the latents of a client's images.
+
+        Raises:
+            RefusedUpdateError: It does not know the encoder.
+        """
+        encoder, kept = known.preparation, holder.scratch.get(_KEPT)
+        if encoder is None and kept is None:
+            raise RefusedUpdateError("it has not begun this round")
+        if kept is None or (encoder is not None and encoder.version != kept[0]):
+            kept = holder.scratch[_KEPT] = encoder.version, self._described(encoder, holder)
+        found: Client = kept[1]
+        return found
+
+    @torch.no_grad()
+    def _described(self, encoder: Encoder, holder: Client) -> Client:
+        network = self.space.load(encoder)
+        size = forward_batch(holder.images[:1].numel() // holder.images.shape[1])
+        with section("latents of all images"):
+            parts = torch.split(holder.images, size)
+            latents = torch.cat([network.described(to_float(part)) for part in parts])
+        return Client(holder.id, holder.name, latents, holder.labels)
+
+    def is_whole(self, state: Any) -> bool:
+        """Whether the encoder has come through all steps; a message may leave it out."""
+        return state.preparation is not None and state.preparation.version >= self.config.steps
+
+    def represent(self, state: Any, holder: Client) -> Tensor | None:
+        """The latents; None before there are centroids."""
+        return super().represent(state, holder) if self.knows_clusters(state) else None
+
+
+@dataclass(eq=False)
+class Training(ServerWork[Any, Any, Any]):
+    """The server's half of a trip, on the encoder in the state."""
+
+    work: AnyServerWork
+
+    @property
+    def exchange(self) -> Any:  # type: ignore[override]
+        """What both sides know."""
+        return self.work.exchange
+
+    def broadcast(self, state: Any) -> Any:
+        """The trip's."""
+        return self.work.broadcast(state.preparation)
+
+    def form(self, message: Any) -> Form:
+        """The trip's."""
+        return self.work.form(message)
+
+    def check(self, message: Any, update: Any, senders: Sequence[Member]) -> None:
+        """The trip's."""
+        self.work.check(message, update, senders)
+
+    def attributed(self, update: Any, senders: Sequence[int]) -> Any:
+        """The trip's."""
+        return self.work.attributed(update, senders)
+
+    def mended(self, message: Any, update: Any) -> Any:
+        """The trip's."""
+        return self.work.mended(message, update)
+
+    def aggregate(
+        self, state: Any, updates: Iterable[Any], randomness: Randomness
+    ) -> tuple[Any, Figures]:
+        """The state with the encoder as the trip leaves it."""
+        encoder, figures = self.work.aggregate(state.preparation, updates, randomness)
+        return replace(state, preparation=encoder), figures

@@ -1,0 +1,42 @@
+"""The configuration of Fed-EMP's encoder. The defaults are for small colour photos."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from ccfcpp.core.config import Positive, Section, Share, Weight
+
+_Channels = Annotated[int, Field(ge=8, le=4096, multiple_of=8)]
+_Rate = Annotated[float, Field(gt=0, le=1000)]
+
+
+class CropsConfig(Section):
+    """An encoder of images that learns what the crops of an image have in common."""
+
+    steps: Positive = 1200
+    """Steps of the encoder; 1200 show each of 60,000 images twice, in 16 crops each time."""
+    batch: Annotated[int, Field(ge=2, le=10**6)] = 100
+    """Images of all clients together in a step."""
+    each: Annotated[int, Field(ge=2, le=1000)] = 16
+    """Crops of an image in a step, half as wide as the image."""
+    steps_per_round: Positive = 20
+    widths: tuple[_Channels, ...] = (32, 64, 128, 256)
+    """Output channels of convolutions of 3 by 3 pixels. The resolution is halved before each but
+    the first two."""
+    hidden: Positive = 512
+    latent: Positive = 128
+    weight: Weight = 200.0
+    """λ: weight of what crops have in common, beside what keeps latents apart."""
+    flip_probability: Share = 0.5
+    """How often a crop is mirrored."""
+    learning_rate: _Rate = 2e-3
+    """Of Adam in the first step, for biases and norms; it falls along a cosine to 0."""
+    matrix_rate: _Rate = 0.005
+    """Of Muon in the first step, for matrices; it falls in the same way."""
+    gradients: Literal["full", "bfloat16"] = "bfloat16"
+    """Gradients on their way to the server: as they are, or in 16 bits."""
+
+    @property
+    def rounds(self) -> int:
+        """Rounds that the steps take."""
+        return -(-self.steps // self.steps_per_round)

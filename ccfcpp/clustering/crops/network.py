@@ -1,0 +1,87 @@
+"""The encoder of Fed-EMP. Nothing in it couples images, and it takes images of any size."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ccfcpp.clustering.crops.config import CropsConfig
+from ccfcpp.core.errors import UsageError
+
+_GROUPS = 8
+_AT_FULL_SIZE = 2
+"""Convolutions before the first halving."""
+_GRID = 3
+"""Crops a side of which the latent of an image is the mean."""
+
+
+def crop_side(height: int, width: int) -> int:
+    """Pixels of a crop's side: half of the image's shorter one."""
+    return max(1, min(height, width) // 2)
+
+
+class CropEncoder(nn.Module):
+    """Convolutions 3×3 with GroupNorm, the mean over places, and a small perceptron.
+
+    Args:
+        config: The section.
+        image_shape: Channels, height and width.
+        precision: What convolutions round to; None for no rounding.
+
+    Raises:
+        UsageError: The images are too small for so many halvings.
+    """
+
+    def __init__(
+        self, config: CropsConfig, image_shape: Sequence[int], precision: torch.dtype | None = None
+    ) -> None:
+        super().__init__()
+        channels, height, width = image_shape
+        halvings = max(0, len(config.widths) - _AT_FULL_SIZE)
+        if crop_side(height, width) >> halvings < 1:
+            raise UsageError(
+                f"crops.widths = {list(config.widths)} halves crops of images of {height} by "
+                f"{width} pixels below one pixel: give fewer widths"
+            )
+        layers: list[nn.Module] = []
+        for place, out in enumerate(config.widths):
+            if place >= _AT_FULL_SIZE:
+                layers.append(nn.MaxPool2d(2))
+            convolution = nn.Conv2d(channels, out, kernel_size=3, padding=1)
+            layers += [convolution, nn.GroupNorm(_GROUPS, out), nn.LeakyReLU(0.1)]
+            channels = out
+        self.places = nn.Sequential(*layers)
+        perceptron: list[nn.Module] = []
+        for _ in range(2):
+            perceptron += [nn.Linear(channels, config.hidden), nn.LayerNorm(config.hidden)]
+            perceptron += [nn.LeakyReLU(0.1)]
+            channels = config.hidden
+        self.perceptron = nn.Sequential(*perceptron, nn.Linear(channels, config.latent))
+        self.precision = precision
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Latents of length 1, of images or crops: (batch, latent)."""
+        # A processor's convolutions are fastest with the channels of a place side by side.
+        x = images.contiguous(memory_format=torch.channels_last)
+        rounded = self.precision is not None
+        with torch.autocast(x.device.type, self.precision, enabled=rounded):
+            x = self.places(x)
+        return F.normalize(self.perceptron(x.to(images.dtype).mean(dim=(2, 3))), dim=1)
+
+    def described(self, images: Tensor) -> Tensor:
+        """The direction of the mean over a grid of crops that cover the image: (batch, latent)."""
+        height, width = images.shape[2:]
+        side = crop_side(height, width)
+        total = sum(
+            self(images[:, :, top : top + side, left : left + side])
+            for top in _starts(height, side)
+            for left in _starts(width, side)
+        )
+        assert isinstance(total, Tensor)
+        return F.normalize(total, dim=1)
+
+
+def _starts(size: int, side: int) -> list[int]:
+    """Where crops begin, evenly from one edge to the other."""
+    return [round(place * (size - side) / (_GRID - 1)) for place in range(_GRID)]
