@@ -15,8 +15,13 @@ from torch.nn import functional as F
 
 from ccfcpp.clustering.algorithm import Problem
 from ccfcpp.clustering.config import ClusterConfig
-from ccfcpp.clustering.scan.neighbours import FEATURES, first_features, nearest_neighbours
-from ccfcpp.clustering.transform.lessons import DESCRIBE, transform_stage
+from ccfcpp.clustering.scan.neighbours import (
+    DESCRIBE,
+    FEATURES,
+    first_features,
+    nearest_neighbours,
+)
+from ccfcpp.clustering.transform.lessons import transform_stage
 from ccfcpp.core.config_layers import validate
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.data.images import random_part

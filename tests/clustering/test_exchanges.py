@@ -53,7 +53,7 @@ def test_over_a_wire_every_bit_is_that_of_one_process(method: str, other: Tree) 
     wired = over_a_wire(method, made(config), made(config), clients_of_sizes(*sizes))
     state = whole.algorithm.initial_state(Randomness(0))
     expected, found = list(whole.run(state)), list(wired.run(state))
-    assert 1 <= len(found) <= 2
+    assert 1 <= len(found) <= (3 if method == "fed-emp" else 2)
     assert_same_bits(found, expected)
     assert not any(report.refused for _, report in found)
 

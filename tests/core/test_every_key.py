@@ -45,6 +45,10 @@ _CLUSTERING: Tree = {
         "stem": 0, "widths": [8], "hidden": 8, "latent": 6, "steps": 4, "steps_per_round": 2,
         "batch": 20, "neighbours": 3, "mine_every": 2, "learning_rate": 0.01,
     },
+    "crops": {
+        "widths": [8, 8], "hidden": 8, "latent": 6, "steps": 4, "steps_per_round": 2, "batch": 20,
+        "each": 2,
+    },
 }  # fmt: skip
 _CLASSIFICATION: Tree = {
     "model": {"widths": [4, 6], "representation": 8},
@@ -59,6 +63,7 @@ RELATIVES = {
     "ppfc-gan": {"gan", "dcn", "centroids", "compute"},
     "fed-fcm": {"means", "fuzzy"},
     "fed-em": {"mixture", "pixels"},
+    "fed-emp": {"crops", "intensity", "compute"},
 }
 """Systems that differ from another one, which is tried on all keys, in some sections alone."""
 

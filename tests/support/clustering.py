@@ -53,6 +53,10 @@ TINY: Tree = {
         "stem": 0, "widths": [8], "hidden": 8, "latent": 6, "steps": 6, "steps_per_round": 3,
         "batch": 20, "neighbours": 3, "mine_every": 2,
     },
+    "crops": {
+        "widths": [8, 8], "hidden": 8, "latent": 6, "steps": 4, "steps_per_round": 4, "batch": 20,
+        "each": 2,
+    },
 }  # fmt: skip
 """Of every system a run of a tenth of a second or two."""
 

@@ -32,11 +32,13 @@ from ccfcpp.clustering.scan.messages import (
     ScanState,
     Snapshot,
 )
+from ccfcpp.clustering.scan.neighbours import OF_IMAGES
 from ccfcpp.clustering.scan.network import ClusterNetwork, ScanNetwork
 from ccfcpp.clustering.scan.objective import PREDICTIONS, program
 from ccfcpp.clustering.scan.representations import LatentSpace
 from ccfcpp.clustering.scan.server import FindCentres, MergeOverclusters, snapshot
 from ccfcpp.clustering.scan.views import AnyViews, VectorViews, Views
+from ccfcpp.core.errors import UsageError
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.algorithm import Crew
 from ccfcpp.engine.client import Client
@@ -65,6 +67,9 @@ class FedScan(ClusteringAlgorithm[ScanState]):
     Args:
         problem: The setting.
         make_network: Builds another network than ``ScanNetwork``.
+
+    Raises:
+        UsageError: The first neighbours are by what vectors do not have.
     """
 
     state_type = ScanState
@@ -74,6 +79,12 @@ class FedScan(ClusteringAlgorithm[ScanState]):
     ) -> None:
         self.problem = problem
         self.config = config_of(problem)
+        first = self.config.first_neighbours
+        if problem.has_vectors and first in OF_IMAGES:
+            raise UsageError(
+                f"scan.first_neighbours = {first} looks at images, and the data are vectors: take "
+                "pixels or centred"
+            )
         self.views = _views(problem)
         self.rounds = self.config.rounds
         self.make_network = make_network or partial(

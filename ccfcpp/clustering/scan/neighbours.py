@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ccfcpp.clustering.transform.lessons import DESCRIBE
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.data.images import to_float
 from ccfcpp.engine.client import Client
@@ -76,6 +75,13 @@ FEATURES: dict[str, Callable[[Tensor], Tensor]] = {
     "gradients": gradients,
 }
 """Those of images alone, by the names that the configuration has for them."""
+
+OF_IMAGES = "gradients", "transform"
+"""First features that vectors do not have."""
+
+DESCRIBE = "describe"
+"""Key in a holder's scratch: a function without arguments that gives its images' features by the
+sparse manifold transform."""
 
 _GRADIENTS_BESIDE = 0.5
 """Weight of gradients beside the transform: the two err in different images."""

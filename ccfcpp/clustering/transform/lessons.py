@@ -19,6 +19,7 @@ from ccfcpp.clustering.algorithm import Problem
 from ccfcpp.clustering.kmeans.centroids import PARTS, ClusterSums, cluster_means, sums_by
 from ccfcpp.clustering.lessons import Lesson, Stage, learnt
 from ccfcpp.clustering.scan.config import ScanConfig
+from ccfcpp.clustering.scan.neighbours import DESCRIBE
 from ccfcpp.clustering.transform.features import (
     DIMENSIONS,
     PATCH,
@@ -38,9 +39,6 @@ from ccfcpp.engine.exchange import AnyExchange, Exchange, RefusedUpdateError, Su
 from ccfcpp.engine.lanes import mapped
 from ccfcpp.engine.parts import Count, Part, Sum
 from ccfcpp.engine.payload import added_up
-
-DESCRIBE = "describe"
-"""Key in a holder's scratch: a function without arguments that gives ``features`` of its images."""
 
 _IMAGES = 12_000
 """From which sums are made, of all clients together; more make neighbours hardly purer."""

@@ -192,3 +192,8 @@ def test_a_client_that_comes_late_knows_the_transform() -> None:
 def test_small_images_are_refused() -> None:
     with pytest.raises(UsageError, match="at least 8 pixels a side, and these have 7 by 12"):
         made(Problem(config_of(), (1, 7, 12), 3, CPU, 20))
+
+
+def test_vectors_are_refused() -> None:
+    with pytest.raises(UsageError, match="transform looks at images, and the data are vectors"):
+        made(Problem(config_of(), (5,), 3, CPU, 20))
