@@ -1,4 +1,4 @@
-"""Settings of Fed-SCAN for a user's own images, by their size, colour and number.
+"""Settings of Fed-SCAN and Fed-EMP for a user's own images, by their size, colour and number.
 
 The numbers are those of the presets, put in between: the digits' for few images of few pixels,
 MNIST's for many grey ones, CIFAR-10's for many in colour.
@@ -25,7 +25,7 @@ _WIDTHS = (8, 8, 8, 16, 32, 64, 128)
 
 
 def settings_for(count: int, shape: Sequence[int], method: str = "fed-scan") -> Tree:
-    """Fed-SCAN's settings for some images; and for vectors of shape (d,) also Fed-EM's."""
+    """Fed-SCAN's and Fed-EMP's settings for images; for vectors of shape (d,) Fed-EM's, too."""
     if len(shape) == 1:
         settings = _settings_for_vectors(count)
         long = shape[0] > _LONG and method == "fed-em"
@@ -50,7 +50,10 @@ def settings_for(count: int, shape: Sequence[int], method: str = "fed-scan") -> 
     if colour and side >= _SMALLEST_FOR_GRADIENTS:
         scan |= {"first_neighbours": "gradients", "first_weight": 1.0}
     colours: Tree = {"saturation": 0.4, "tint": 0.2, "grey_probability": 0.2} if colour else {}
-    return {"scan": scan, "intensity": {"brightness": 0.4, "contrast": 0.4} | colours}
+    # Two passes and more, 16 crops of each image in each.
+    crops = {"steps": min(max(150, count // 50), 1200), "batch": min(max(count, 2), 100)}
+    intensity = {"brightness": 0.4, "contrast": 0.4} | colours
+    return {"scan": scan, "crops": crops, "intensity": intensity}
 
 
 def _settings_for_vectors(count: int) -> Tree:

@@ -43,6 +43,8 @@ from ccfcpp.models.state import ModelState, random_state
 
 _PRECISIONS = {"float32": None, "bfloat16": torch.bfloat16}
 """What convolutions round to, by ``compute.precision``."""
+_MEANS_OF_A_ROUND = 10
+"""Steps of k-means in a round."""
 _TOLD = "an image has many crops in the sums; take another method"
 _KEPT = "described"
 """Key in a client's scratch: the encoder's version, and the holder of latents."""
@@ -76,8 +78,10 @@ class FedEmp(Prepared):
         precision = _PRECISIONS[problem.config.compute.precision]
         self.make_encoder = partial(CropEncoder, self.config, problem.image_shape, precision)
         inner = replace(problem, image_shape=(self.config.latent,))
-        super().__init__(Stage(Encoder, [], self._described), ExactMeans(inner, hard))
-        self.rounds = self.config.rounds + self.inner.rounds
+        means = ExactMeans(inner, hard)
+        super().__init__(Stage(Encoder, [], self._described), means)
+        self.means = means
+        self.rounds = self.config.rounds + 1 - (-(means.rounds - 1) // _MEANS_OF_A_ROUND)
         self.by_pixels = False
         self.space = Latents(self.make_encoder, problem.device)
         rate = self.config.learning_rate
@@ -107,15 +111,24 @@ class FedEmp(Prepared):
 
     def exchanges(self, number: int, state: Any) -> Sequence[AnyServerWork]:
         """Steps of the encoder; after these, k-means."""
-        first = self.config.rounds
-        if number < first:
+        if number < self.config.rounds:
             return self._steps(number)
-        return self._carrying(self.inner.exchanges(number - first, state))
+        if state.centroids is None:
+            return self._carrying(self.means.start())
+        return self._moves(number)
 
     def plan(self, state: Any) -> list[Sequence[AnyServerWork]]:
         """All rounds of the encoder, and those of k-means."""
-        steps: list[Sequence[AnyServerWork]] = list(map(self._steps, range(self.config.rounds)))
-        return steps + [self._carrying(works) for works in self.inner.plan(state)]
+        first = self.config.rounds
+        steps: list[Sequence[AnyServerWork]] = list(map(self._steps, range(first)))
+        moves = [self._moves(number) for number in range(first + 1, self.rounds)]
+        return [*steps, self._carrying(self.means.start()), *moves]
+
+    def _moves(self, number: int) -> Sequence[AnyServerWork]:
+        """Several steps of k-means, since the encoder goes down in each round."""
+        done = (number - self.config.rounds - 1) * _MEANS_OF_A_ROUND
+        count = min(_MEANS_OF_A_ROUND, self.means.rounds - 1 - done)
+        return self._carrying(count * list(self.means.steps()))
 
     def _steps(self, number: int) -> "list[Training]":
         each, of = self.config.steps_per_round, self.config.steps
