@@ -114,7 +114,7 @@ def test_every_command_refuses_by_flags(
 def test_help_has_each_flag_under_the_systems_that_have_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setenv("COLUMNS", "120")
+    monkeypatch.setenv("COLUMNS", "200")
     panels: dict[str, list[str]] = {}
     for line in ccfcpp("cluster", "--help").stdout.splitlines():
         if line.startswith("╭─"):
