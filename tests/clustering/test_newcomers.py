@@ -193,6 +193,7 @@ def test_refused(
         ({"method": "k-fed"}, "is of k-fed: run it again with --method fed-scan"),
         ({"clusters": "2-4"}, "found its number of clusters"),
         ({"privacy": {"secure_sums": True}}, "has protected sums"),
+        ({"scan": {"first_neighbours": "transform"}}, "has its clients learn a transform"),
     ],
 )
 def test_other_runs_are_refused(settings: Tree, reason: str, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ C = Σ ssᵀ over images, the rows of B^(−1/2) U, where U holds the leading ei
 B^(−1/2) C B^(−1/2) but the first, which is about how many atoms there are.
 """
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -103,8 +104,8 @@ def transform_stage(problem: Problem) -> Stage:
     values, atoms = channels * PATCH**2, problem.config.section(ScanConfig).atoms
     every = max(1, problem.samples // _IMAGES)
     lessons = [
-        LearnWhitening(every, values, atoms),
-        *[LearnAtoms(every, values, atoms)] * _STEPS,
+        LearnWhitening(every, atoms, values),
+        *[LearnAtoms(every, atoms, values)] * _STEPS,
         LearnEmbedding(every, atoms),
     ]
     return Stage(Transform, lessons, _holder)
@@ -122,7 +123,7 @@ class _Sums(SummedWork[Transform, Any]):
     """The clients' half of a lesson; a client with too few images tells nothing."""
 
     crew: Crew
-    lesson: "LearnWhitening | LearnAtoms | LearnEmbedding"
+    lesson: "_Learn"
 
     @property
     def exchange(self) -> AnyExchange:  # type: ignore[override]
@@ -142,27 +143,40 @@ class _Sums(SummedWork[Transform, Any]):
         if len(images) < self.crew.least:
             return self.lesson.zeros()
         parts = batches(images, self.lesson.atoms)
-        lesson: Any = self.lesson
-        return lesson.told(added_up(lesson.of(message, part) for part in parts))
+        return self.lesson.told(added_up(self.lesson.of(message, part) for part in parts))
 
 
 @dataclass(frozen=True)
-class LearnWhitening(Lesson):
+class _Learn(Lesson):
+    """A lesson about the patches of one image in ``every``."""
+
+    every: int
+    atoms: int
+
+    def work(self, crew: Crew) -> _Sums:
+        """The clients' half."""
+        return _Sums(crew, self)
+
+    @abstractmethod
+    def of(self, message: Transform, images: Tensor) -> Any:
+        """Sums over some images."""
+
+    def told(self, total: Any) -> Any:
+        """What a client tells of the sums over its images."""
+        return total
+
+
+@dataclass(frozen=True)
+class LearnWhitening(_Learn):
     """The covariance of patches, of which the server makes W, and random directions as atoms.
 
     Whitened patches have the same variance in all directions, so that random directions are as
     good a start as patches, and of nobody's image.
     """
 
-    every: int
     values: int
-    atoms: int
     exchange = SPREADS
     gives = "whitening"
-
-    def work(self, crew: Crew) -> _Sums:
-        """The clients' half."""
-        return _Sums(crew, self)
 
     def zeros(self) -> Spread:
         """Sums over no patch."""
@@ -173,10 +187,6 @@ class LearnWhitening(Lesson):
         """Sums over the patches of some images."""
         rows = patches(images).flatten(0, 1).double()
         return Spread(rows.T @ rows, rows.new_tensor([len(rows)]))
-
-    def told(self, total: Spread) -> Spread:
-        """As it is."""
-        return total
 
     def check(self, update: Spread, senders: Sequence[Member]) -> None:
         """Refuse negative variances."""
@@ -199,18 +209,12 @@ class LearnWhitening(Lesson):
 
 
 @dataclass(frozen=True)
-class LearnAtoms(Lesson):
+class LearnAtoms(_Learn):
     """A step of Lloyd's algorithm on the sphere: an atom moves to the mean of its patches."""
 
-    every: int
     values: int
-    atoms: int
     exchange = ATOMS
     gives = "dictionary"
-
-    def work(self, crew: Crew) -> _Sums:
-        """The clients' half."""
-        return _Sums(crew, self)
 
     def zeros(self) -> ClusterSums:
         """Sums over no patch."""
@@ -222,10 +226,6 @@ class LearnAtoms(Lesson):
         nearest = (points @ learnt(message.dictionary).T).argmax(dim=1)
         counts = torch.bincount(nearest, minlength=self.atoms).double()
         return ClusterSums(sums_by(nearest, points, self.atoms), counts)
-
-    def told(self, total: ClusterSums) -> ClusterSums:
-        """As it is."""
-        return total
 
     def check(self, update: ClusterSums, senders: Sequence[Member]) -> None:
         """Refuse counts below 0, and means that are longer than patches."""
@@ -241,17 +241,11 @@ class LearnAtoms(Lesson):
 
 
 @dataclass(frozen=True)
-class LearnEmbedding(Lesson):
+class LearnEmbedding(_Learn):
     """Which atoms occur together, of which the server makes the embedding."""
 
-    every: int
-    atoms: int
     exchange = TOGETHER
     gives = "embedding"
-
-    def work(self, crew: Crew) -> _Sums:
-        """The clients' half."""
-        return _Sums(crew, self)
 
     def zeros(self) -> Together:
         """Sums over no image."""
