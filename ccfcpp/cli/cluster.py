@@ -130,7 +130,11 @@ def _found(experiment: ClusteringExperiment) -> dict[str, object]:
 
 
 def _notes(config: ClusterConfig) -> list[str]:
-    by_images = config.dataset not in DATASETS and config.method in ("fed-scan", "fed-em")
+    by_images = config.dataset not in DATASETS and config.method in (
+        "fed-scan",
+        "fed-em",
+        "fed-emp",
+    )
     sought = [f"the number of clusters is to be found: clusters {config.clusters}"]
     name, found = config.data.encoder_name, config.data.encoder_hash or ""
     encoder = [f"vectors are those of {name.called}, content hash {found[:12]}"] if name else []

@@ -44,6 +44,7 @@ class System:
         summary: What it does, in one line of help.
         kinds: What leaves a client, in kinds that its owner must allow. A system that does not say
             is taken to send images.
+        more_kinds: Those that leave a client beside them with some settings.
         rounds: The dotted key of its number of rounds, which ``--rounds`` sets; empty where that
             number is fixed.
         round_steps: The dotted key of the steps in a round, where ``rounds`` counts steps.
@@ -63,6 +64,7 @@ class System:
     centralised: bool = False
     summary: str = ""
     kinds: tuple[Kind, ...] = ("images",)
+    more_kinds: Callable[[Tree], tuple[Kind, ...]] = lambda settings: ()
     rounds: str = ""
     round_steps: str = ""
     takes: tuple[DataKind, ...] = ("images",)

@@ -8,6 +8,7 @@ import math
 from collections.abc import Sequence
 
 from ccfcpp.clustering.config import ClusterConfig
+from ccfcpp.clustering.crops.config import CropsConfig
 from ccfcpp.clustering.scan.config import ScanConfig
 from ccfcpp.core.config import Tree
 from ccfcpp.core.config_layers import merge
@@ -94,6 +95,9 @@ def in_words(config: ClusterConfig) -> str:
             components = config.vectors.components
             return f"principal components: {components}" if components else ""
         return f"by the vectors' number: {scan.steps} steps of {scan.batch} vectors"
+    if config.method == "fed-emp":
+        crops = config.section(CropsConfig)
+        return f"by the images' number: {crops.steps} steps of {crops.batch} images"
     return (
         f"by the images' size, colour and number: widths {list(scan.widths)}, {scan.steps} steps "
         f"of {scan.batch} images, first neighbours by {scan.first_neighbours}"

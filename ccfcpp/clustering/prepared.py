@@ -141,6 +141,10 @@ class Prepared(ClusteringAlgorithm[Any]):
         """What a state knows; None, which packing makes of an empty one, is nothing."""
         return state.preparation or self.stage.knowledge()
 
+    def public(self, known: Any) -> Any:
+        """What goes down of what was learnt."""
+        return known
+
     def holder(self, known: Any, holder: Client) -> Client:
         """The holder that the system works with.
 
@@ -187,7 +191,7 @@ class Prepared(ClusteringAlgorithm[Any]):
 
     def delivery(self, state: Any) -> object:
         """What the system delivers, and what was learnt."""
-        return self._attached(self.inner.delivery(state), state.preparation)
+        return self._attached(self.inner.delivery(state), self.public(state.preparation))
 
     @property
     def delivery_type(self) -> type[object]:
@@ -301,7 +305,8 @@ class Carrying(ServerWork[Any, Any, Any]):
 
     def broadcast(self, state: Any) -> Any:
         """What the system sends down, and perhaps what was learnt."""
-        return self._with(self.work.broadcast(state), state.preparation if self.first else None)
+        known = self.prepared.public(state.preparation) if self.first else None
+        return self._with(self.work.broadcast(state), known)
 
     def form(self, message: Any) -> Form:
         """The system's."""
@@ -310,6 +315,10 @@ class Carrying(ServerWork[Any, Any, Any]):
     def check(self, message: Any, update: Any, senders: Sequence[Member]) -> None:
         """The system's."""
         self.work.check(message, update, senders)
+
+    def attributed(self, update: Any, senders: Sequence[int]) -> Any:
+        """As the system has it."""
+        return self.work.attributed(update, senders)
 
     def mended(self, message: Any, update: Any) -> Any:
         """The system's."""

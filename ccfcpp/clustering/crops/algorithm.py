@@ -47,7 +47,7 @@ _MEANS_OF_A_ROUND = 10
 """Steps of k-means in a round."""
 _TOLD = "an image has many crops in the sums; take another method"
 _KEPT = "described"
-"""Key in a client's scratch: the encoder's version, and the holder of latents."""
+"""Key in a client's scratch: the algorithm, the encoder's version, and the holder of latents."""
 
 
 @dataclass(frozen=True)
@@ -158,9 +158,10 @@ class FedEmp(Prepared):
         encoder, kept = known.preparation, holder.scratch.get(_KEPT)
         if encoder is None and kept is None:
             raise RefusedUpdateError("it has not begun this round")
-        if kept is None or (encoder is not None and encoder.version != kept[0]):
-            kept = holder.scratch[_KEPT] = encoder.version, self._described(encoder, holder)
-        found: Client = kept[1]
+        if kept is None or (encoder is not None and kept[:2] != (self, encoder.version)):
+            described = self._described(encoder, holder)
+            kept = holder.scratch[_KEPT] = self, encoder.version, described
+        found: Client = kept[2]
         return found
 
     @torch.no_grad()
@@ -173,8 +174,12 @@ class FedEmp(Prepared):
         return Client(holder.id, holder.name, latents, holder.labels)
 
     def is_whole(self, state: Any) -> bool:
-        """Whether the encoder has come through all steps; a message may leave it out."""
-        return state.preparation is not None and state.preparation.version >= self.config.steps
+        """Whether there is an encoder; rounds in which nobody answered are lost, as any are."""
+        return state.preparation is not None and state.preparation.version > 0
+
+    def public(self, known: Encoder) -> Encoder:
+        """Without the optimizer's state, which a lost last step leaves."""
+        return replace(known, descent=None)
 
     def represent(self, state: Any, holder: Client) -> Tensor | None:
         """The latents; None before there are centroids."""

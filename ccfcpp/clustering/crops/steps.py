@@ -57,14 +57,14 @@ class Crops:
         return torch.cat([place, draw_intensity(count, generator)])
 
     def render(self, images: Tensor, draws: Tensor) -> Tensor:
-        """One crop of each image.
+        """Crops of each image, as many as there are draws for it.
 
         Args:
-            images: uint8 of shape (batch, channels, height, width).
-            draws: What ``draw`` gave, of shape (draws, batch).
+            images: uint8 of shape (images, channels, height, width).
+            draws: What ``draw`` gave, of shape (draws, images · crops): those of an image together.
 
         Returns:
-            float tensor of shape (batch, channels, side, side).
+            float tensor of shape (images · crops, channels, side, side).
         """
         height, width = images.shape[2:]
         side = crop_side(height, width)
@@ -74,7 +74,8 @@ class Crops:
         columns = (draws[1] * (width - side + 1)).long().unsqueeze(1) + steps
         mirrored = (draws[2] < self.flip_probability).unsqueeze(1)
         columns = torch.where(mirrored, columns.flip(1), columns)
-        own = torch.arange(len(images), device=images.device).view(-1, 1, 1)
+        each = draws.shape[1] // len(images)
+        own = (torch.arange(draws.shape[1], device=images.device) // each).view(-1, 1, 1)
         found = images.permute(0, 2, 3, 1)[own, rows[:, :, None], columns[:, None, :]]
         crops = to_float(found.permute(0, 3, 1, 2).contiguous())
         return render_intensity(crops, draws[_OF_PLACE:], self.intensity)
@@ -152,9 +153,7 @@ class CropBatches:
             return None
         with section("batches"):
             draws = [self._draws(known.version, turn, randomness) for turn in turns]
-            shown = self.crops.render(
-                images.repeat_interleave(each, dim=0), torch.cat(draws, dim=1)
-            )
+            shown = self.crops.render(images, torch.cat(draws, dim=1))
         crops = shown.view(len(images), each, *shown.shape[1:])
         return Batch(partial(crops_program, encoder, self.config.weight), (crops,))
 

@@ -96,7 +96,8 @@ class SumCells(SumBlocks[Cells, CellSums]):
 
     def block(self, message: Cells, images: Tensor) -> CellSums:
         """Assign points to cells, and add them up."""
-        cells, points = message.cells, self.points(images)
+        points = self.points(images)
+        cells = message.cells.to(points.device)
         labels, points = assigned(points, cells), points.double()
         squares = (points - cells[labels]).square().sum(dim=1, keepdim=True)
         bounding = self.crew.bounding

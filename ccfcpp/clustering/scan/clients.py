@@ -38,7 +38,7 @@ _NEIGHBOURS = "neighbours"
 """The name under which it remembers the neighbours of its images."""
 
 _FIRST = "first features"
-"""Key in its scratch."""
+"""Key in its scratch: the kind of first features, and these."""
 
 _WIDTHS = (1, 2, 4, 8)
 """Times ``scan.neighbours``."""
@@ -119,14 +119,15 @@ class Pairs:
         return torch.cat([F.normalize(latents, dim=1), self.config.first_weight * features], dim=1)
 
     def _features(self, client: Client) -> Tensor:
-        """The first features, which are kept in half precision where they are asked for again."""
-        kept = client.scratch.get(_FIRST)
-        if kept is None:
+        """The first features, in half precision, in which they are kept where they serve again."""
+        kind = self.config.first_neighbours
+        held = client.scratch.get(_FIRST)
+        if held is None or held[0] != kind:
             with section("first features"):
-                kept = first_features(self.config.first_neighbours, client)
+                held = kind, first_features(kind, client).half()
             if self.config.first_weight:
-                client.scratch[_FIRST] = kept.half()
-        found: Tensor = kept.float()
+                client.scratch[_FIRST] = held
+        found: Tensor = held[1].float()
         return found
 
     def _views(self, step: int, turns: Sequence[Turn], randomness: Randomness) -> Tensor:

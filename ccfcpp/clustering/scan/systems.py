@@ -1,5 +1,7 @@
 """Fed-SCAN, described."""
 
+from collections.abc import Mapping
+
 from ccfcpp.clustering.methods import System, late
 from ccfcpp.clustering.scan.config import (
     AffineViewsConfig,
@@ -8,7 +10,8 @@ from ccfcpp.clustering.scan.config import (
     VectorViewsConfig,
 )
 from ccfcpp.core.conditions import On
-from ccfcpp.core.config import Section
+from ccfcpp.core.config import Section, Tree
+from ccfcpp.core.sending import Kind
 
 SECTIONS: dict[str, type[Section]] = {
     "scan": ScanConfig,
@@ -17,10 +20,18 @@ SECTIONS: dict[str, type[Section]] = {
 }
 
 
+def of_patches(settings: Tree) -> tuple[Kind, ...]:
+    """The transform's atoms are means of whitened patches."""
+    scan = settings.get("scan")
+    by_patches = isinstance(scan, Mapping) and scan.get("first_neighbours") == "transform"
+    return ("pixels",) if by_patches else ()
+
+
 FED_SCAN = System(
     title="Fed-SCAN",
     sends="sums of statistics and gradients",
     kinds=("sums",),
+    more_kinds=of_patches,
     make=late("ccfcpp.clustering.scan.algorithm", "FedScan"),
     sections={**SECTIONS, "vector_views": VectorViewsConfig},
     counts=lambda config: True,

@@ -110,7 +110,8 @@ def features(known: Transform, images: Tensor) -> Tensor:
         pooled = pool @ codes(whitening, dictionary, part)
         found.append(F.normalize(pooled @ learnt(known.embedding), dim=2).flatten(1))
     values = torch.cat(found)
-    return F.normalize(values - values.mean(dim=0), dim=1)
+    values -= values.mean(dim=0)
+    return F.normalize(values, dim=1, out=values)
 
 
 def _pooling(rows: int, columns: int) -> Tensor:

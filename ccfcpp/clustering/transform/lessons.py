@@ -1,6 +1,7 @@
 """How clients learn the transform together: three kinds of sums, none of them of one image.
 
-Each exchange is exact, as if all images lay in one place. First the covariance of patches gives W.
+Sums are over one image in so many of each client, so that it is about 12,000 images of all clients,
+and exact for these. First the covariance of patches gives W.
 Then Lloyd's steps among whitened patches move random directions to the atoms. Then co-occurrences
 give the embedding: with a code α of a patch and s = Σα of an image, B = Σ ααᵀ over patches and
 C = Σ ssᵀ over images, the rows of B^(−1/2) U, where U holds the leading eigenvectors of
@@ -39,7 +40,7 @@ from ccfcpp.engine.client import Client, Member
 from ccfcpp.engine.exchange import AnyExchange, Exchange, RefusedUpdateError, SummedWork, Task
 from ccfcpp.engine.lanes import mapped
 from ccfcpp.engine.parts import Count, Part, Sum
-from ccfcpp.engine.payload import added_up
+from ccfcpp.engine.payload import added_up, pack, unpack
 
 _IMAGES = 12_000
 """From which sums are made, of all clients together; more make neighbours hardly purer."""
@@ -78,6 +79,17 @@ class Together:
     """
 
     patches: Tensor
+    images: Tensor
+
+
+@dataclass(frozen=True)
+class AtomSums(ClusterSums):
+    """What a client adds up of its patches by the atom that they are nearest to.
+
+    Attributes:
+        images: How many images have such a patch, float64 of shape (atoms,); it stays there.
+    """
+
     images: Tensor
 
 
@@ -141,9 +153,12 @@ class _Sums(SummedWork[Transform, Any]):
     def _of(self, message: Transform, client: Client) -> Any:
         images = client.images[:: self.lesson.every]
         if len(images) < self.crew.least:
-            return self.lesson.zeros()
+            zeros = self.lesson.zeros()
+            there = {name: part.to(images.device) for name, part in pack(zeros).items()}
+            return unpack(type(zeros), there)
         parts = batches(images, self.lesson.atoms)
-        return self.lesson.told(added_up(self.lesson.of(message, part) for part in parts))
+        total = added_up(self.lesson.of(message, part) for part in parts)
+        return self.lesson.told(total, self.crew.least)
 
 
 @dataclass(frozen=True)
@@ -161,8 +176,8 @@ class _Learn(Lesson):
     def of(self, message: Transform, images: Tensor) -> Any:
         """Sums over some images."""
 
-    def told(self, total: Any) -> Any:
-        """What a client tells of the sums over its images."""
+    def told(self, total: Any, least: int) -> Any:
+        """What a client tells of the sums over its images: nothing over fewer than ``least``."""
         return total
 
 
@@ -220,12 +235,20 @@ class LearnAtoms(_Learn):
         """Sums over no patch."""
         return ClusterSums.zeros(self.atoms, self.values)
 
-    def of(self, message: Transform, images: Tensor) -> ClusterSums:
+    def of(self, message: Transform, images: Tensor) -> AtomSums:
         """Sums over some of the patches of some images."""
         points = whitened(learnt(message.whitening), _some(patches(images), _FOR_ATOMS))
         nearest = (points @ learnt(message.dictionary).T).argmax(dim=1)
         counts = torch.bincount(nearest, minlength=self.atoms).double()
-        return ClusterSums(sums_by(nearest, points, self.atoms), counts)
+        has = points.new_zeros(len(images), self.atoms).scatter_(
+            1, nearest.view(len(images), -1), 1
+        )
+        return AtomSums(sums_by(nearest, points, self.atoms), counts, has.sum(dim=0).double())
+
+    def told(self, total: AtomSums, least: int) -> ClusterSums:
+        """The sums of atoms that enough images have."""
+        enough = (total.images >= least).double()
+        return ClusterSums(total.sums * enough.unsqueeze(1), total.counts * enough)
 
     def check(self, update: ClusterSums, senders: Sequence[Member]) -> None:
         """Refuse counts below 0, and means that are longer than patches."""
@@ -260,7 +283,7 @@ class LearnEmbedding(_Learn):
         # Whole numbers, which float32 holds exactly for the few patches of a batch.
         return Together((some.T @ some).double(), counts.T @ counts)
 
-    def told(self, total: Together) -> Together:
+    def told(self, total: Together, least: int) -> Together:
         """Upper triangles, which say all of symmetric matrices."""
         return Together(_triangle(total.patches), _triangle(total.images))
 

@@ -83,7 +83,8 @@ class RunSpec(Section):
             return ("models",)
         if self.method not in METHODS:
             raise UsageError(f"there is no system {self.method!r} here: install what brings it")
-        return METHODS[self.method].kinds
+        system = METHODS[self.method]
+        return (*system.kinds, *system.more_kinds(self.config))
 
 
 class Facts(Section):

@@ -104,6 +104,8 @@ def test_crops_are_parts_of_the_images(height: int, width: int, channels: int, s
     draws = crops.draw(5, torch.Generator().manual_seed(seed))
     assert len(draws) == 3 + len(draw_intensity(1, torch.Generator()))
     found, side = crops.render(images, draws), crop_side(height, width)
+    several = crops.render(images, draws.repeat_interleave(2, dim=1))
+    assert torch.equal(several, found.repeat_interleave(2, dim=0))
     for image, draw, crop in zip(images, draws.T, found, strict=True):
         top = math.floor(float(draw[0]) * (height - side + 1))
         left = math.floor(float(draw[1]) * (width - side + 1))
@@ -140,9 +142,9 @@ class PlainSteps:
         source = self.randomness.at_round(number).of_client(client.id)
         share = self.config.batch * len(client) / sum(map(len, self.clients))
         chosen = turn(len(client), share, step, source)
-        images = client.images[chosen].repeat_interleave(self.config.each, dim=0)
-        draws = self.crops.draw(len(images), source.generator(f"crops {step}"))
-        return self.crops.render(images, draws)
+        count = len(chosen) * self.config.each
+        draws = self.crops.draw(count, source.generator(f"crops {step}"))
+        return self.crops.render(client.images[chosen], draws)
 
 
 def by_adam(algorithm: FedEmp) -> FedEmp:
@@ -239,6 +241,23 @@ def test_a_client_that_comes_late_knows_the_encoder() -> None:
     state, report = federated("fed-emp", algorithm, skewed_clients(0.5)).run_round(state, 3)
     assert report.refused == {}
     assert len(report.clients) == 4
+
+
+@pytest.mark.parametrize("lost", [0, 1])
+def test_a_round_of_steps_that_is_lost_is_lost_alone(lost: int) -> None:
+    """Nobody was there; the optimizer's state, which the last step would end, does not travel."""
+    clients = skewed_clients(0.5)
+    algorithm = algorithm_of(config_of(), clients)
+    state: Any = algorithm.initial_state(Randomness(0))
+    for number in range(algorithm.rounds):
+        if number != lost:
+            run = federated("fed-emp", algorithm, clients)
+            state, report = run.run_round(state, number)
+            assert report.refused == {}
+    assert algorithm.knows_clusters(state)
+    assert algorithm.delivery(state).preparation.descent is None  # type: ignore[attr-defined]
+    message = algorithm.exchanges(algorithm.rounds - 1, state)[0].broadcast(state)
+    assert message.preparation.descent is None
 
 
 def test_too_many_halvings_are_refused() -> None:

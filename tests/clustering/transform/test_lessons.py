@@ -22,6 +22,7 @@ from ccfcpp.core.randomness import Randomness
 from ccfcpp.engine.algorithm import Crew
 from ccfcpp.engine.client import Client
 from ccfcpp.engine.payload import added_up, pack, unpack
+from ccfcpp.engine.synchronised.contract import Contribution, Own
 from tests.clustering.transform.test_features import some_images
 from tests.support.clustering import digits, tiny
 from tests.support.federation import CPU, assert_same_bits, federated, over_a_wire
@@ -187,6 +188,35 @@ def test_a_client_that_comes_late_knows_the_transform() -> None:
     state, report = federated("fed-scan", algorithm, clients_of(30, 21, 12)).run_round(state, 1)
     assert report.refused == {}
     assert len(report.clients) == 3
+
+
+def test_atoms_of_few_images_and_small_clients_tell_nothing() -> None:
+    clients = clients_of(30, 4)
+    stage = transform_stage(Problem(config_of(), (1, 8, 8), 3, CPU, 34))
+    known, task = Transform(), None
+    crew = Crew.of(clients, least=5)
+    for lesson in stage.lessons[:2]:
+        work: Any = lesson.work(crew)
+        small = work.local_sum(task, known, clients[1:], Randomness(0))
+        assert not any(part.any() for part in pack(small).values())
+        total = work.local_sum(task, known, clients[:1], Randomness(0))
+        before, known = known, lesson.learn(known, total, Randomness(0))
+    whitening, dictionary = before.whitening, before.dictionary
+    assert whitening is not None
+    assert dictionary is not None
+    points = F.normalize(all_patches(clients[0].images).float() @ whitening, dim=2)
+    nearest = (points @ dictionary.T).argmax(dim=2)
+    have = torch.stack([(nearest == number).any(dim=1).sum() for number in range(ATOMS)])
+    assert 0 < int((have < 5).sum()) < ATOMS
+    assert torch.equal(total.counts > 0, have >= 5)
+
+
+def test_absent_clients_parts_count_on_as_without_the_transform() -> None:
+    """The server knows whose part is whose."""
+    algorithm = algorithm_of(config_of())
+    state: Any = algorithm.initial_state(Randomness(0))
+    first = next(work for work in algorithm.exchanges(0, state) if "step" in work.exchange.name)
+    assert first.attributed(Contribution(), [2]) == Own(client=2)
 
 
 def test_small_images_are_refused() -> None:
