@@ -95,7 +95,7 @@ def test_a_number_that_is_to_be_found_has_bounds(
     )
 
 
-COUNTING = {"fed-scan", "fed-km", "fed-fcm", "fed-em"}
+COUNTING = {"fed-scan", "fed-emp", "fed-km", "fed-fcm", "fed-em"}
 
 
 @pytest.mark.parametrize("method", sorted(set(METHODS.own()) - COUNTING))

@@ -52,7 +52,7 @@ REFINEMENT = refinement_exchange(unit_length=True)
 STEP = Exchange("step, trip 1", Known, Contribution, PARTS)
 GROUP: Tree = {"data": {"images": 100}, "partition": {"clients": 9}}
 NO_SIZES = {"k-fed": {"false-sizes"}}
-SUMS_ALONE = ("fed-scan", "feddp-kmeans", "fed-km", "fed-fcm", "fed-em")
+SUMS_ALONE = ("fed-scan", "fed-emp", "feddp-kmeans", "fed-km", "fed-fcm", "fed-em")
 """Systems of which the server needs sums that no robust mean stands for."""
 MEMBERS = [Member(number, f"client {number}", 10) for number in range(9)]
 
