@@ -65,6 +65,10 @@ class Stage:
     lessons: Sequence[Lesson]
     holder: Callable[[Any, Client], Client]
 
+    def known_of(self, state: Any) -> Any:
+        """What a state knows; None, which packing makes of an empty one, is nothing."""
+        return state.preparation or self.knowledge()
+
     def is_learnt(self, known: Any, lessons: Sequence[Lesson]) -> bool:
         """Whether there is what some lessons give."""
         return all(getattr(known, lesson.gives) is not None for lesson in lessons)

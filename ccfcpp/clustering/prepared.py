@@ -8,7 +8,7 @@ and all that reads its parts, sees what it always sees.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, make_dataclass, replace
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -54,8 +54,8 @@ def made(problem: Problem) -> ClusteringAlgorithm[Any]:
     check_takes(config.method, "vectors" if problem.has_vectors else "images")
     system = METHODS[config.method]
     if not problem.has_vectors:
-        made = system.make(problem)
-        return Prepared(transform_stage(problem), made) if _transforms(config) else made
+        plain = system.make(problem)
+        return Prepared(transform_stage(problem), plain) if _transforms(config) else plain
     vectors, (d,) = config.section(VectorsConfig), problem.image_shape
     if vectors.is_plain:
         return system.make(problem)
@@ -88,11 +88,15 @@ class Prepared(ClusteringAlgorithm[Any]):
     Args:
         stage: What is learnt first.
         inner: The system, for what the stage makes of clients.
+
+    Attributes:
+        travels: Whether anything is learnt, which clients then need.
     """
 
     def __init__(self, stage: Stage, inner: ClusteringAlgorithm[Any]) -> None:
         self.stage = stage
         self.inner = inner
+        self.travels = bool(stage.lessons)
         self.rounds = inner.rounds
         self.state_type = with_preparation(inner.state_type, stage.knowledge)
         self.by_angle = inner.by_angle
@@ -137,10 +141,6 @@ class Prepared(ClusteringAlgorithm[Any]):
         """The same exchange, with messages that may have what was learnt."""
         return replace(exchange, message=with_preparation(exchange.message, self.stage.knowledge))
 
-    def known_of(self, state: Any) -> Any:
-        """What a state knows; None, which packing makes of an empty one, is nothing."""
-        return state.preparation or self.stage.knowledge()
-
     def public(self, known: Any) -> Any:
         """What goes down of what was learnt."""
         return known
@@ -151,17 +151,17 @@ class Prepared(ClusteringAlgorithm[Any]):
         Raises:
             RefusedUpdateError: It does not know what was learnt.
         """
-        # A stage without exchanges has nothing that could travel.
-        learnt = known.preparation if self.stage.lessons else self.stage.knowledge()
         kept = holder.scratch.get(_KEPT)
-        if learnt is None and kept is None:
-            raise RefusedUpdateError("it has not begun this round")
-        if kept is None or (learnt is not None and not _same(learnt, kept[0])):
-            if not self.is_whole(known):
+        if self.travels and known.preparation is None:
+            if kept is None:
+                raise RefusedUpdateError("it has not begun this round")
+            return cast(Client, kept[1])
+        learnt = self.public(self.stage.known_of(known))
+        if kept is None or not _same(learnt, kept[0]):
+            if not self.stage.is_learnt(learnt, self.stage.lessons):
                 raise RefusedUpdateError("nobody took part in the preparation")
             kept = holder.scratch[_KEPT] = learnt, self.stage.holder(learnt, holder)
-        found: Client = kept[1]
-        return found
+        return cast(Client, kept[1])
 
     def has_converged(self, state: Any) -> bool:
         """As the system says."""
@@ -172,22 +172,22 @@ class Prepared(ClusteringAlgorithm[Any]):
         return self.inner.knows_clusters(state)
 
     def centres(self, state: Any) -> Tensor | None:
-        """The system's, among prepared vectors."""
+        """The system's."""
         return self.inner.centres(state)
 
     def assign(self, state: Any, holder: Client) -> Tensor:
-        """The cluster of each vector."""
+        """The cluster of each sample."""
         return self.inner.assign(state, self.holder(state, holder))
 
     def represent(self, state: Any, holder: Client) -> Tensor | None:
-        """The system's, of prepared vectors; None before they can be prepared."""
+        """The system's, of what the stage makes of the holder; None before all is learnt."""
         if not self.is_whole(state):
             return None
         return self.inner.represent(state, self.holder(state, holder))
 
     def is_whole(self, state: Any) -> bool:
         """Whether all has been learnt."""
-        return self.stage.is_learnt(self.known_of(state), self.stage.lessons)
+        return self.stage.is_learnt(self.stage.known_of(state), self.stage.lessons)
 
     def delivery(self, state: Any) -> object:
         """What the system delivers, and what was learnt."""
@@ -200,11 +200,11 @@ class Prepared(ClusteringAlgorithm[Any]):
         return kind
 
     def assign_delivered(self, delivery: Any, holder: Client) -> Tensor:
-        """The cluster of each vector."""
+        """The cluster of each sample."""
         return self.inner.assign_delivered(delivery, self.holder(delivery, holder))
 
     def probabilities(self, known: Any, holder: Client) -> Tensor | None:
-        """The system's, of prepared vectors."""
+        """The system's, of what the stage makes of the holder."""
         return self.inner.probabilities(known, self.holder(known, holder))
 
     def pictures(self, state: Any) -> Mapping[str, Tensor]:
@@ -221,8 +221,10 @@ class Prepared(ClusteringAlgorithm[Any]):
 
 
 def _same(first: Any, second: Any) -> bool:
-    pairs = zip(vars(first).values(), vars(second).values(), strict=True)
-    return all(a is b or (a is not None and b is not None and torch.equal(a, b)) for a, b in pairs)
+    if first is second:
+        return True
+    one, other = pack(first), pack(second)
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
 
 
 def attached(value: T, known: Any, knowledge: type[Any]) -> T:
@@ -254,16 +256,13 @@ class Learning(ServerWork[Any, Any, Any]):
         """What both sides know."""
         return self.lesson.exchange
 
-    def _known(self, state: Any) -> Any:
-        return state.preparation or self.stage.knowledge()
-
     def is_due(self, state: Any) -> bool:
         """Whether the lessons before it have been learnt."""
-        return self.stage.is_learnt(self._known(state), self.before)
+        return self.stage.is_learnt(self.stage.known_of(state), self.before)
 
     def broadcast(self, state: Any) -> Any:
         """What is known so far."""
-        return self._known(state)
+        return self.stage.known_of(state)
 
     def form(self, message: Any) -> Form:
         """That of sums over nothing."""
@@ -277,11 +276,41 @@ class Learning(ServerWork[Any, Any, Any]):
         self, state: Any, updates: Iterable[Any], randomness: Randomness
     ) -> tuple[Any, Figures]:
         """What the total says."""
-        learnt = self.lesson.learn(self._known(state), added_up(updates), randomness)
+        learnt = self.lesson.learn(self.stage.known_of(state), added_up(updates), randomness)
         return replace(state, preparation=learnt), {}
 
 
-class Carrying(ServerWork[Any, Any, Any]):
+class Passing(ServerWork[Any, Any, Any]):
+    """The server's half of an exchange whose work is another's, on a part of the state.
+
+    Attributes:
+        work: The other's.
+    """
+
+    work: AnyServerWork
+
+    def form(self, message: Any) -> Form:
+        """The other's."""
+        return self.work.form(message)
+
+    def check(self, message: Any, update: Any, senders: Sequence[Member]) -> None:
+        """The other's."""
+        self.work.check(message, update, senders)
+
+    def attributed(self, update: Any, senders: Sequence[int]) -> Any:
+        """The other's."""
+        return self.work.attributed(update, senders)
+
+    def mended(self, message: Any, update: Any) -> Any:
+        """The other's."""
+        return self.work.mended(message, update)
+
+    def local_model(self, update: Any) -> ModelState | None:
+        """The other's."""
+        return self.work.local_model(update)
+
+
+class Carrying(Passing):
     """The server's half of a system's exchange.
 
     Args:
@@ -308,32 +337,12 @@ class Carrying(ServerWork[Any, Any, Any]):
         known = self.prepared.public(state.preparation) if self.first else None
         return self._with(self.work.broadcast(state), known)
 
-    def form(self, message: Any) -> Form:
-        """The system's."""
-        return self.work.form(message)
-
-    def check(self, message: Any, update: Any, senders: Sequence[Member]) -> None:
-        """The system's."""
-        self.work.check(message, update, senders)
-
-    def attributed(self, update: Any, senders: Sequence[int]) -> Any:
-        """As the system has it."""
-        return self.work.attributed(update, senders)
-
-    def mended(self, message: Any, update: Any) -> Any:
-        """The system's."""
-        return self.work.mended(message, update)
-
     def aggregate(
         self, state: Any, updates: Iterable[Any], randomness: Randomness
     ) -> tuple[Any, Figures]:
         """The system's next state, with what was learnt as it is."""
         after, figures = self.work.aggregate(state, updates, randomness)
         return self._with(after, state.preparation), figures
-
-    def local_model(self, update: Any) -> ModelState | None:
-        """The system's."""
-        return self.work.local_model(update)
 
 
 Holder = Callable[[Any, Client], Client]

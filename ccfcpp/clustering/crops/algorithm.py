@@ -18,22 +18,15 @@ from ccfcpp.clustering.crops.network import CropEncoder, crop_side
 from ccfcpp.clustering.crops.steps import CropBatches, Crops, crops_program
 from ccfcpp.clustering.exact.means import ExactMeans, hard
 from ccfcpp.clustering.lessons import Stage
-from ccfcpp.clustering.prepared import Prepared
+from ccfcpp.clustering.prepared import Passing, Prepared
 from ccfcpp.clustering.scan.config import IntensityViewsConfig
 from ccfcpp.clustering.scan.representations import Latents
 from ccfcpp.core.profiling import section
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.data.images import forward_batch, to_float
 from ccfcpp.engine.algorithm import Crew
-from ccfcpp.engine.client import Client, Member
-from ccfcpp.engine.exchange import (
-    AnyServerWork,
-    ClientSide,
-    Figures,
-    RefusedUpdateError,
-    ServerWork,
-)
-from ccfcpp.engine.parts import Form
+from ccfcpp.engine.client import Client
+from ccfcpp.engine.exchange import AnyServerWork, ClientSide, Figures
 from ccfcpp.engine.synchronised.contract import DescentState
 from ccfcpp.engine.synchronised.descent import Descent
 from ccfcpp.engine.synchronised.optimizers import Adam, Muon, falling
@@ -46,8 +39,6 @@ _PRECISIONS = {"float32": None, "bfloat16": torch.bfloat16}
 _MEANS_OF_A_ROUND = 10
 """Steps of k-means in a round."""
 _TOLD = "an image has many crops in the sums; take another method"
-_KEPT = "described"
-"""Key in a client's scratch: the algorithm, the encoder's version, and the holder of latents."""
 
 
 @dataclass(frozen=True)
@@ -72,16 +63,17 @@ class FedEmp(Prepared):
         problem: The setting.
     """
 
+    inner: ExactMeans
+
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
         self.config = problem.config.section(CropsConfig)
         precision = _PRECISIONS[problem.config.compute.precision]
         self.make_encoder = partial(CropEncoder, self.config, problem.image_shape, precision)
         inner = replace(problem, image_shape=(self.config.latent,))
-        means = ExactMeans(inner, hard)
-        super().__init__(Stage(Encoder, [], self._described), means)
-        self.means = means
-        self.rounds = self.config.rounds + 1 - (-(means.rounds - 1) // _MEANS_OF_A_ROUND)
+        super().__init__(Stage(Encoder, [], self._described), ExactMeans(inner, hard))
+        self.travels = True
+        self.rounds = self.config.rounds + 1 - (-(self.inner.rounds - 1) // _MEANS_OF_A_ROUND)
         self.by_pixels = False
         self.space = Latents(self.make_encoder, problem.device)
         rate = self.config.learning_rate
@@ -114,7 +106,7 @@ class FedEmp(Prepared):
         if number < self.config.rounds:
             return self._steps(number)
         if state.centroids is None:
-            return self._carrying(self.means.start())
+            return self._carrying(self.inner.start())
         return self._moves(number)
 
     def plan(self, state: Any) -> list[Sequence[AnyServerWork]]:
@@ -122,13 +114,13 @@ class FedEmp(Prepared):
         first = self.config.rounds
         steps: list[Sequence[AnyServerWork]] = list(map(self._steps, range(first)))
         moves = [self._moves(number) for number in range(first + 1, self.rounds)]
-        return [*steps, self._carrying(self.means.start()), *moves]
+        return [*steps, self._carrying(self.inner.start()), *moves]
 
     def _moves(self, number: int) -> Sequence[AnyServerWork]:
         """Several steps of k-means, since the encoder goes down in each round."""
         done = (number - self.config.rounds - 1) * _MEANS_OF_A_ROUND
-        count = min(_MEANS_OF_A_ROUND, self.means.rounds - 1 - done)
-        return self._carrying(count * list(self.means.steps()))
+        count = min(_MEANS_OF_A_ROUND, self.inner.rounds - 1 - done)
+        return self._carrying(count * list(self.inner.steps()))
 
     def _steps(self, number: int) -> "list[Training]":
         each, of = self.config.steps_per_round, self.config.steps
@@ -148,21 +140,6 @@ class FedEmp(Prepared):
         steps = self.descent.works(batches, crew.bounding, crew.least)
         works = {**side.works, **{work.exchange.name: work for work in steps}}
         return ClientSide(works, side.cohort)
-
-    def holder(self, known: Any, holder: Client) -> Client:
-        """The holder of the latents of a client's images.
-
-        Raises:
-            RefusedUpdateError: It does not know the encoder.
-        """
-        encoder, kept = known.preparation, holder.scratch.get(_KEPT)
-        if encoder is None and kept is None:
-            raise RefusedUpdateError("it has not begun this round")
-        if kept is None or (encoder is not None and kept[:2] != (self, encoder.version)):
-            described = self._described(encoder, holder)
-            kept = holder.scratch[_KEPT] = self, encoder.version, described
-        found: Client = kept[2]
-        return found
 
     @torch.no_grad()
     def _described(self, encoder: Encoder, holder: Client) -> Client:
@@ -186,36 +163,16 @@ class FedEmp(Prepared):
         return super().represent(state, holder) if self.knows_clusters(state) else None
 
 
-@dataclass(eq=False)
-class Training(ServerWork[Any, Any, Any]):
+class Training(Passing):
     """The server's half of a trip, on the encoder in the state."""
 
-    work: AnyServerWork
-
-    @property
-    def exchange(self) -> Any:  # type: ignore[override]
-        """What both sides know."""
-        return self.work.exchange
+    def __init__(self, work: AnyServerWork) -> None:
+        self.work = work
+        self.exchange = work.exchange
 
     def broadcast(self, state: Any) -> Any:
         """The trip's."""
         return self.work.broadcast(state.preparation)
-
-    def form(self, message: Any) -> Form:
-        """The trip's."""
-        return self.work.form(message)
-
-    def check(self, message: Any, update: Any, senders: Sequence[Member]) -> None:
-        """The trip's."""
-        self.work.check(message, update, senders)
-
-    def attributed(self, update: Any, senders: Sequence[int]) -> Any:
-        """The trip's."""
-        return self.work.attributed(update, senders)
-
-    def mended(self, message: Any, update: Any) -> Any:
-        """The trip's."""
-        return self.work.mended(message, update)
 
     def aggregate(
         self, state: Any, updates: Iterable[Any], randomness: Randomness

@@ -1,11 +1,11 @@
 """How clients learn the transform together: three kinds of sums, none of them of one image.
 
-Sums are over one image in so many of each client, so that it is about 12,000 images of all clients,
-and exact for these. First the covariance of patches gives W.
-Then Lloyd's steps among whitened patches move random directions to the atoms. Then co-occurrences
-give the embedding: with a code α of a patch and s = Σα of an image, B = Σ ααᵀ over patches and
-C = Σ ssᵀ over images, the rows of B^(−1/2) U, where U holds the leading eigenvectors of
-B^(−1/2) C B^(−1/2) but the first, which is about how many atoms there are.
+Each client takes every n-th of its images, so that all clients together take about 12,000. The
+result is that of these images in one place. First the covariance of patches gives W. Then Lloyd's
+steps among whitened patches move random directions to the atoms. Then co-occurrences give the
+embedding: with a code α of a patch and s = Σα of an image, B = Σ ααᵀ over patches and C = Σ ssᵀ
+over images, it is the rows of B^(−1/2) U. U holds the leading eigenvectors of B^(−1/2) C B^(−1/2)
+but the first, which is about how many atoms there are.
 """
 
 from abc import abstractmethod
