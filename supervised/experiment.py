@@ -37,6 +37,7 @@ class ClassificationExperiment(Experiment[ServerState]):
     Args:
         data: The images; those that the configuration names where it is None.
         tested: Whether some images are held out for testing; else all are for training.
+        number: The clients are those that are there in this round; None: in the last one.
 
     Raises:
         UsageError: The configuration does not fit the data or the machine.
@@ -47,7 +48,12 @@ class ClassificationExperiment(Experiment[ServerState]):
     algorithm: FederatedClassification
 
     def __init__(
-        self, config: ClassifyConfig, data: ImageData | None = None, *, tested: bool = True
+        self,
+        config: ClassifyConfig,
+        data: ImageData | None = None,
+        *,
+        tested: bool = True,
+        number: int | None = None,
     ) -> None:
         super().__init__(config)
         self.config = config
@@ -56,12 +62,13 @@ class ClassificationExperiment(Experiment[ServerState]):
         everything = torch.arange(len(self.data))
         train, test = split(config, self.data) if tested else (everything, everything[:0])
         self.parts = partition_samples(config, self.data, train, self.randomness)
-        connected = self.availability.connected(range(len(self.parts)), self.randomness)
+        numbers = range(len(self.parts))
+        self.connected = self.availability.connected(numbers, self.randomness, number)
         image_shape = tuple(self.data.images.shape[1:])
         make_model = classifier_maker(config, image_shape, len(self.data.classes))
-        absent = sorted(set(range(len(self.parts))) - set(connected))
+        absent = sorted(set(numbers) - set(self.connected))
         self.absent_names = [self._client_name(number) for number in absent]
-        self.clients = [self._client(number) for number in connected]
+        self.clients = [self._client(number) for number in self.connected]
         self.test_sets = self._test_sets(test) if tested else []
         self.algorithm = FederatedClassification(
             config,
@@ -72,8 +79,15 @@ class ClassificationExperiment(Experiment[ServerState]):
             self.device,
         )
         self.evaluator = Evaluator(make_model, config, self.device)
-        # They say before the run what does not fit.
-        _ = self.hostility, self.protection
+        self.check()
+
+    def as_of(self, number: int) -> "ClassificationExperiment | None":
+        """The run with the clients that are there from a round on; None where these are its own."""
+        there = self.availability.connected(range(len(self.parts)), self.randomness, number)
+        if there == self.connected:
+            return None
+        tested = bool(self.test_sets)
+        return ClassificationExperiment(self.config, self.data, tested=tested, number=number)
 
     def _client(self, number: int) -> Client:
         return Client(number, self._client_name(number), *self._samples(self.parts[number]))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
@@ -57,18 +57,24 @@ class Attendance:
         """A client has said what it holds, or why it cannot take part."""
         self.standings[name] = what
         if not self.console.is_terminal:
-            missing = self._missing if self.news.there < self.wanted else []
+            waits = self.progress is None and self.news.there < self.wanted
+            missing = self._missing if waits else []
             still = f"; still missing: {named(missing)}" if missing else ""
             self.console.print(f"{name}: {what}{still}")
 
-    def begin(self, members: Iterable[Member]) -> None:
-        """Those that take part are known; who comes later does not."""
-        self.images = {member.name: member.samples for member in members}
+    def begin(self, members: Iterable[Member], late: Collection[str] = ()) -> None:
+        """Those that take part are known, and those that may still come."""
         self.standings = {
-            name: _TOO_LATE if standing == _NOT_YET else standing
+            name: _TOO_LATE if standing == _NOT_YET and name not in late else standing
             for name, standing in self.standings.items()
         }
-        self.standings |= dict.fromkeys(self.images, "there")
+        self.joined(members)
+
+    def joined(self, members: Iterable[Member]) -> None:
+        """All that take part by now are known."""
+        new = {member.name: member.samples for member in members if member.name not in self.images}
+        self.images |= new
+        self.standings |= dict.fromkeys(new, "there")
 
     def stands(self, member: Member, before: Standing, now: Standing) -> None:
         """How a client fares has changed."""

@@ -142,6 +142,7 @@ def _gathered(
 ) -> tuple[DeployedExperiment, RunFolder]:
     """Wait for clients, and make the run of them and its folder."""
     from ccfcpp.deployment.server.enrolment import Enrolment, enrol, wait_for_clients
+    from ccfcpp.deployment.server.latecomers import Latecomers
     from ccfcpp.deployment.server.transport import Timeouts
 
     console, least, admitted = attendance.console, place.clients, list(attendance.standings)
@@ -160,10 +161,16 @@ def _gathered(
             )
         opening = fitted(opening, enrolment.spec)
         enrolment = enrolment.with_config(opening.config)
-    attendance.begin(enrolment.members)
+
+    def grew(now: Enrolment) -> None:
+        now.save(saved)
+        attendance.joined(now.members)
+
+    late = Latecomers(link, enrolment, admitted, timeouts, attendance.told, grew, roster)
+    attendance.begin(enrolment.members, late.names)
     experiment, folder = opening.open(
         lambda chosen: enrolment.experiment(
-            chosen, link, timeouts, attendance.stands, attendance.lingers
+            chosen, link, timeouts, attendance.stands, attendance.lingers, late.come
         )
     )
     enrolment.save(saved)

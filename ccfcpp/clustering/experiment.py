@@ -48,9 +48,11 @@ class ClusteringExperiment(Experiment[Any]):
 
     Args:
         data: The images or vectors; those that the configuration names where it is None.
+        number: The clients are those that are there in this round; None: in the last one.
 
     Attributes:
-        absent: Numbers of the clients that are absent for the whole run, ascending.
+        connected: Numbers of the clients that are there, ascending.
+        absent: Numbers of those that are absent for the whole run, likewise.
 
     Raises:
         UsageError: The configuration does not fit the data or the machine.
@@ -60,22 +62,25 @@ class ClusteringExperiment(Experiment[Any]):
 
     data: AnyData
 
-    def __init__(self, config: ClusterConfig, data: AnyData | None = None) -> None:
+    def __init__(
+        self, config: ClusterConfig, data: AnyData | None = None, number: int | None = None
+    ) -> None:
         super().__init__(config)
         self.config = config
-        own = load_data(config) if data is None else data
-        _ = number_of_clusters(config, own)  # says all that is missing, before the partition does
-        everyone = holding(config, own, self.randomness)
+        self._own = load_data(config) if data is None else data
+        _ = number_of_clusters(config, self._own)  # says all that is missing, before the partition
+        everyone = holding(config, self._own, self.randomness)
         self.data, self.parts, self._names = everyone.data, everyone.parts, everyone.names
         self.clusters = number_of_clusters(config, self.data)
-        connected = self.availability.connected(range(len(self.parts)), self.randomness)
-        self.absent = sorted(set(range(len(self.parts))) - set(connected))
+        numbers = range(len(self.parts))
+        self.connected = self.availability.connected(numbers, self.randomness, number)
+        self.absent = sorted(set(numbers) - set(self.connected))
         self.absent_names = [self.client_name(number) for number in self.absent]
         self.data = self.data.to(self.device)
         # A client without samples has nothing to train on and nothing to add to an average.
         self.clients = [
             self._holder(number, self.client_name(number), self.parts[number])
-            for number in connected
+            for number in self.connected
             if len(self.parts[number]) > 0
         ]
         if not self.clients:
@@ -97,8 +102,14 @@ class ClusteringExperiment(Experiment[Any]):
             config.fewest_clusters,
         )
         self.algorithm = made(self.problem)
-        # They say before the run what does not fit.
-        _ = self.hostility, self.protection
+        self.check()
+
+    def as_of(self, number: int) -> "ClusteringExperiment | None":
+        """The run with the clients that are there from a round on; None where these are its own."""
+        there = self.availability.connected(range(len(self.parts)), self.randomness, number)
+        if there == self.connected:
+            return None
+        return ClusteringExperiment(self.config, self._own, number)
 
     def _holder(self, number: int, name: str, samples: Tensor) -> Client:
         return Client(number, name, rows(self.data.values, samples.to(self.device)))

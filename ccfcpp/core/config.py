@@ -151,11 +151,17 @@ class AvailabilityConfig(Section):
     """Share of the connected clients that the server invites in a round."""
     without: tuple[Count, ...] = ()
     """Numbers of clients that never take part, as if they had not been there: ``ccfcpp forget``."""
+    late: tuple[Count, ...] = ()
+    """Numbers of clients that come after the start."""
+    late_rounds: Annotated[
+        Positive, Unless("availability.late", []), Affects("who takes part in which round")
+    ] = 1
+    """How many rounds they miss; from then on they take part."""
 
     @property
     def is_perfect(self) -> bool:
         """Whether all clients take part in all rounds."""
-        return self.disconnection_rate == 0 and not self.varies and not self.without
+        return not (self.disconnection_rate or self.varies or self.without or self.late)
 
     @property
     def varies(self) -> bool:

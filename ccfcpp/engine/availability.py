@@ -21,30 +21,32 @@ class Availability:
         sample_fraction: Share of the connected clients that the server invites in a round, rounded
             likewise.
         without: Numbers of clients that never take part, as if they had not been there.
+        late: Numbers of clients that come after the start.
+        late_rounds: How many rounds these miss.
     """
 
     disconnection_rate: float = 0.0
     dropout_rate: float = 0.0
     sample_fraction: float = 1.0
     without: tuple[int, ...] = ()
+    late: tuple[int, ...] = ()
+    late_rounds: int = 1
 
     @property
     def varies(self) -> bool:
         """Whether the clients that take part may differ from round to round."""
         return self.dropout_rate > 0 or self.sample_fraction < 1
 
-    def connected(self, clients: Sequence[int], randomness: Randomness) -> list[int]:
-        """The clients that are there during the run, in ascending order.
+    def connected(
+        self, clients: Sequence[int], randomness: Randomness, number: int | None = None
+    ) -> list[int]:
+        """The clients that are there in a round, in ascending order; None: in the last one.
 
         Raises:
-            UsageError: None is left, the server would invite none of them, or ``without`` names
-                one that is not there.
+            UsageError: None is left, the server would invite none of them, or ``without`` or
+                ``late`` names one that is not there.
         """
-        if unknown := sorted(set(self.without) - set(clients)):
-            raise UsageError(
-                f"availability.without names client {unknown[0]}, and there is none: clients are "
-                f"{min(clients)} to {max(clients)}"
-            )
+        self._check_names(clients)
         there = sorted(set(clients) - set(self.without))
         if not there:
             raise UsageError(
@@ -57,12 +59,27 @@ class Availability:
                 f"disconnection_rate = {self.disconnection_rate:g} disconnects all {len(there)} "
                 "clients, but a run needs one: lower the rate or add clients"
             )
+        if number is not None and number < self.late_rounds:
+            left = [client for client in left if client not in self.late]
+        if not left:
+            raise UsageError(
+                f"availability.late = {list(self.late)} leaves no client for the first round: name "
+                "fewer"
+            )
         if self.invited(len(left)) == 0:
             raise UsageError(
                 f"sample_fraction = {self.sample_fraction:g} picks none of {len(left)} connected "
                 f"clients: give more than {0.5 / len(left):g}"
             )
         return left
+
+    def _check_names(self, clients: Sequence[int]) -> None:
+        for key, named in (("without", self.without), ("late", self.late)):
+            if unknown := sorted(set(named) - set(clients)):
+                raise UsageError(
+                    f"availability.{key} names client {unknown[0]}, and there is none: clients are "
+                    f"{min(clients)} to {max(clients)}"
+                )
 
     def invited(self, connected: int) -> int:
         """How many of the connected clients the server invites in a round."""

@@ -12,10 +12,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ccfcpp.core.config import MethodConfig
-from ccfcpp.core.errors import StoppedError
+from ccfcpp.core.errors import StoppedError, UsageError
 from ccfcpp.core.profiling import section
 from ccfcpp.core.randomness import Randomness
 from ccfcpp.core.tables import Rows
+from ccfcpp.core.units import counted
 from ccfcpp.data.images import Samples
 from ccfcpp.data.vectors import Pictures
 from ccfcpp.engine.algorithm import Algorithm, Crew, Epilogue
@@ -181,6 +182,8 @@ class Experiment(ABC, Generic[State]):
     ) -> Summary:
         """Run all rounds, or those that are left, and write the results.
 
+        Where clients come after the start, the run goes on as a resumed one does, with them.
+
         Args:
             folder: The run's folder; an interrupted run goes on after its last checkpoint.
             observe: Called after each round with its report and its scores.
@@ -196,6 +199,35 @@ class Experiment(ABC, Generic[State]):
         folder.add_environment(describe_environment(self.device))
         if self.skipped:
             folder.write_table("skipped", self.skipped)
+        found: Summary | Experiment[State] = self
+        while isinstance(found, Experiment):
+            found = found._rounds(folder, observe, should_stop)
+        return found
+
+    def check(self) -> None:
+        """Refuse before the run what does not fit its algorithm or its clients."""
+        _ = self.hostility, self.protection
+        late, rounds = self.availability.late, self.availability.late_rounds
+        if late and self.privacy.level != "none":
+            raise UsageError(
+                f"availability.late = {list(late)} is refused with privacy.level = "
+                f"{self.privacy.level}: noise is for a fixed number of clients; leave one of them "
+                "out"
+            )
+        if late and rounds >= self.algorithm.rounds:
+            raise UsageError(
+                f"availability.late_rounds = {rounds} is refused: the run has "
+                f"{counted(self.algorithm.rounds, 'round')}; give fewer"
+            )
+
+    def as_of(self, number: int) -> "Experiment[State] | None":
+        """The run with the clients that are there from a round on; None where these are its own."""
+        return None
+
+    def _rounds(
+        self, folder: RunFolder, observe: Observer, should_stop: Callable[[], bool]
+    ) -> "Summary | Experiment[State]":
+        """The summary; or the run with other clients, which goes on from the last checkpoint."""
         memories = self._memories(folder.checkpoint.parent)
         transport = self.transport(memories)
         store = RunStore(folder, transport, self.algorithm.state_type, self.device)
@@ -205,6 +237,8 @@ class Experiment(ABC, Generic[State]):
         else:
             state, history = checkpoint.state, History(**checkpoint.facts)
             first_round = checkpoint.next_round
+        if other := self.as_of(first_round):
+            return other
         if self.protection is not None:
             self.protection.open(folder.path / "privacy.jsonl", goes_on=first_round > 0)
         last_round = self.algorithm.rounds - 1
@@ -219,10 +253,24 @@ class Experiment(ABC, Generic[State]):
                 observe(report, scores)
                 stopping = should_stop()
                 over = federation.is_over(state, report.round + 1)
-                if stopping or over or store.is_due():
+                other = None if stopping or over else self.as_of(report.round + 1)
+                if stopping or over or other or store.is_due():
                     store.commit(report.round, state, vars(history))
                 if stopping and not over:
                     raise StoppedError
+                if other:
+                    return other
+        return self._summary(folder, federation, state, memories, local, history)
+
+    def _summary(
+        self,
+        folder: RunFolder,
+        federation: Federation[State, Transport],
+        state: State,
+        memories: ClientMemories,
+        local: LocalSpectra,
+        history: History,
+    ) -> Summary:
         told, ended = self.ended(federation, state)
         result, arrays = self.results(state, memories, local, told)
         summary = ended | self.describe() | history.describe(self.members) | result
@@ -269,7 +317,12 @@ class Experiment(ABC, Generic[State]):
 
         Args:
             verbose: Whether to print a line for each round.
+
+        Raises:
+            UsageError: Some clients come late, for which a run needs a folder.
         """
+        if self.availability.late:
+            raise UsageError("availability.late has no effect here: leave it out")
         state, rounds = self._initial_state, 0
         for after, report in self.federation().run(state):
             state, rounds = after, report.round + 1

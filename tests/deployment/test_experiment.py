@@ -129,7 +129,7 @@ def test_the_server_and_each_client_keep_a_model(method: str, tmp_path: Path) ->
             assert load_model(folder, "cpu").assign(images).tolist() == found
 
 
-def test_who_comes_after_the_start_is_not_part_of_the_run(tmp_path: Path) -> None:
+def test_who_is_not_there_at_the_start_is_not_waited_for(tmp_path: Path) -> None:
     grid = grid_of(labelled_clients(40, 30, 20), tmp_path)
     late = list(grid.workers)[1]
     grid.away.add(late)

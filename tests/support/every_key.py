@@ -33,6 +33,7 @@ _ROUNDS = 3
 _IMAGES = 60
 
 _OTHER: dict[str, object] = {
+    "availability.late": [1],
     "availability.without": [1],
     "attack.attackers": 0.5,
     "clusters": 4,
@@ -148,6 +149,7 @@ def seen(config: MethodConfig) -> Iterator[object]:
     else:
         assert isinstance(config, ClassifyConfig)
         experiment = ClassificationExperiment(config)
+    experiment = experiment.as_of(0) or experiment
     yield _digest({str(n): part for n, part in enumerate(experiment.parts)})
     yield _digest({client.name: client.images for client in experiment.clients})
     yield experiment.algorithm.rounds, experiment.cohort

@@ -166,6 +166,8 @@ class Worker:
     def _facts(self, spec: RunSpec) -> Facts:
         data = self._load(spec)
         run = make_client_run(spec, data, self.device)
+        if spec.image_shape:  # of a run that is under way
+            _check_shape(run)
         self.rules.check_samples(len(run.images))
         tells = "counts" in self.rules.allowed
         # A classifier cannot be trained without the names of the classes.
@@ -302,11 +304,7 @@ class _ActiveRun:
     def __init__(
         self, request: Request, run: ClientRun[object], rules: Rules, guard: Guard
     ) -> None:
-        shape = tuple(run.images.shape[1:])
-        if shape != run.spec.image_shape:
-            raise RefusedUpdateError(
-                f"its {run.data.unit}s are {shape}, not {run.spec.image_shape}"
-            )
+        _check_shape(run)
         run.prepare()
         self.of = request.run, request.spec, request.client
         self.run = run
@@ -315,6 +313,12 @@ class _ActiveRun:
             run.works(rules.least(run.spec), "counts" in rules.allowed, guard)
         )
         self.randomness = Randomness(int(run.spec.config.get("seed", 0)))
+
+
+def _check_shape(run: ClientRun[object]) -> None:
+    shape = tuple(run.images.shape[1:])
+    if shape != run.spec.image_shape:
+        raise RefusedUpdateError(f"its {run.data.unit}s are {shape}, not {run.spec.image_shape}")
 
 
 def _described(request: Request) -> str:

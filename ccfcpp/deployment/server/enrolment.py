@@ -5,7 +5,7 @@ It needs no Flower.
 
 import json
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -18,8 +18,8 @@ from ccfcpp.core.encoders import EncoderName
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.files import write_whole
 from ccfcpp.data.sizes import settled
-from ccfcpp.deployment.link.messages import Request, new_token
-from ccfcpp.deployment.link.packet import Link, Packet, Undelivered
+from ccfcpp.deployment.link.messages import new_token
+from ccfcpp.deployment.link.packet import Link
 from ccfcpp.deployment.link.run_spec import Facts, RunSpec
 from ccfcpp.deployment.server.experiment import (
     DeployedClassification,
@@ -27,6 +27,7 @@ from ccfcpp.deployment.server.experiment import (
     DeployedExperiment,
     Lingers,
 )
+from ccfcpp.deployment.server.greeting import Greeter, Greeting
 from ccfcpp.deployment.server.reception import Reception, Say
 from ccfcpp.deployment.server.transport import Deployed, Timeouts, Watcher
 from ccfcpp.engine.client import Member
@@ -75,9 +76,20 @@ class Enrolment:
         timeouts: Timeouts = Timeouts(),  # noqa: B008 - it cannot change
         watch: Watcher = lambda member, before, now: None,
         lingers: Lingers = lambda names, seconds: None,
+        come: "Come" = lambda: None,
     ) -> DeployedExperiment:
-        """Return the experiment with these clients."""
+        """Return the experiment with these clients.
+
+        ``come`` gives the enrolment with the clients that have come since the last call, if any.
+        """
         kinds = {"cluster": DeployedClustering, "classify": DeployedClassification}
+
+        def larger() -> DeployedExperiment | None:
+            found = come()
+            if found is None:
+                return None
+            return found.experiment(config, link, timeouts, watch, lingers, come)
+
         return kinds[self.spec.command](
             config,
             self.spec,
@@ -87,6 +99,7 @@ class Enrolment:
             ),
             self.skipped,
             lingers,
+            larger,
         )
 
     def save(self, path: Path) -> None:
@@ -111,6 +124,9 @@ class Enrolment:
             return Enrolment(str(content["run"]), spec, members, seconds, skipped)
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise UsageError(f"{path} cannot be read: start again with another --out") from error
+
+
+Come = Callable[[], Enrolment | None]
 
 
 def rehearse(config: MethodConfig, command: str, clients: int) -> None:
@@ -141,6 +157,11 @@ def rehearse(config: MethodConfig, command: str, clients: int) -> None:
 
 def _rehearse(config: MethodConfig, command: str, clients: int, shape: tuple[int, ...]) -> None:
     clusters = 0
+    if config.availability.late:
+        raise UsageError(
+            "availability.late has no effect over a network, where clients come when they come: "
+            "leave it out"
+        )
     if isinstance(config, ClusterConfig):
         clusters = config.most_clusters(_MANY, classes=0)
         if not clusters:
@@ -182,7 +203,8 @@ def enrol(
     if roster is not None:
         first, passed_on = first.model_copy(update={"roster": roster.digest}), roster.content
     reception = Reception(names, least, say)
-    seconds = _greet(link, reception, Greeting(first, run, passed_on), timeouts)
+    greeter = Greeter(link, Greeting(first, run, passed_on), timeouts)
+    greeter.greet(reception)
     facts = reception.admitted()
     spec = _full_spec(first, facts.values(), config)
     members = [
@@ -191,7 +213,7 @@ def enrol(
         if name in facts
     ]
     skipped = sum(each.skipped for each in facts.values())
-    return Enrolment(run, spec, tuple(members), seconds, skipped)
+    return Enrolment(run, spec, tuple(members), greeter.quickest, skipped)
 
 
 def wait_for_clients(
@@ -225,49 +247,6 @@ def first_spec(command: str, config: Tree) -> RunSpec:
         # Clients load their own, by whatever path it has there.
         sent["data"] = {**sent["data"], "encoder": EncoderName.parse(encoder).called}
     return RunSpec.model_validate({"command": command, "config": sent})
-
-
-@dataclass(frozen=True)
-class Greeting:
-    """The first message to a client: a run's description and token, and what comes with them."""
-
-    spec: RunSpec
-    run: str
-    payload: bytes
-
-
-def _greet(link: Link, reception: Reception, greeting: Greeting, timeouts: Timeouts) -> float:
-    """Ask all clients for their facts, as they come online, until the run can begin.
-
-    There is no limit of time for that.
-
-    Returns:
-        The seconds of the quickest response.
-    """
-    asked: dict[str, tuple[Request, str, float]] = {}
-    quickest = timeouts.answer
-    while not reception.is_complete:
-        online = link.online()
-        for name in reception.waiting:
-            if name in asked or name not in online:
-                continue
-            request = Request(kind="hello", run=greeting.run, nonce=new_token(), spec=greeting.spec)
-            packet = Packet(request.written(), greeting.payload)
-            ticket = link.push(online[name], packet, timeouts.life)
-            if ticket is not None:
-                asked[name] = request, ticket, time.monotonic()
-        for name, (request, ticket, since) in list(asked.items()):
-            answer, seconds = link.pull(ticket), time.monotonic() - since
-            if answer is None and seconds < timeouts.answer:
-                continue
-            del asked[name]
-            # A client without an answer is asked again.
-            if answer is not None and not isinstance(answer, Undelivered):
-                reception.take(name, request, answer)
-                quickest = min(quickest, seconds)
-        if reception.waiting:
-            time.sleep(timeouts.poll)
-    return quickest
 
 
 def _full_spec(spec: RunSpec, facts: Iterable[Facts], config: MethodConfig) -> RunSpec:

@@ -73,6 +73,7 @@ class DeployedExperiment(Experiment[Any]):
         connect: Connect,
         skipped: int = 0,
         lingers: Lingers = lambda names, seconds: None,
+        larger: "Callable[[], DeployedExperiment | None]" = lambda: None,
     ) -> None:
         super().__init__(config)
         self.attack.refuse_deployed()
@@ -80,6 +81,7 @@ class DeployedExperiment(Experiment[Any]):
         self.spec = spec
         self._skipped = skipped
         self._lingers = lingers
+        self._larger = larger
         self._should_stop: Callable[[], bool] = lambda: False
         connected = self.availability.connected([m.id for m in members], self.randomness)
         self._members = [member for member in members if member.id in connected]
@@ -88,7 +90,7 @@ class DeployedExperiment(Experiment[Any]):
         largest = max(member.samples for member in self._members)
         works = self.algorithm.client_side(Crew(largest, together=1)).works
         self.exchanges = [work.exchange for work in works.values()]
-        _ = self.hostility, self.protection  # they say before the run what does not fit
+        self.check()
         if self.epilogue is not None:
             works = {**works, **self.epilogue.client_works(Crew(largest, together=1))}
         if self.protection:
@@ -135,6 +137,13 @@ class DeployedExperiment(Experiment[Any]):
         """Run the exchanges after the last round; clients that have all left are not waited for."""
         self.deployed.patience = self.deployed.timeouts.linger
         return super().ended(federation, state)
+
+    def as_of(self, number: int) -> "DeployedExperiment | None":
+        """The run with the clients that have come since the last round; None where nobody has."""
+        larger = self._larger()
+        if larger is not None:
+            larger._should_stop = self._should_stop
+        return larger
 
     @property
     def members(self) -> list[Member]:

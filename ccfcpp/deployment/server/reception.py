@@ -1,6 +1,6 @@
 """Who has answered the server's greeting, and who may take part in a run."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from ccfcpp.core.errors import UsageError
 from ccfcpp.core.units import counted
@@ -25,12 +25,23 @@ class Reception:
         names: All clients that are admitted.
         least: How many must take part; None: all that can.
         say: Called with a client's name and a line about it.
+        like: What the samples of all must be like; None: like those of the first that answers.
+        classes: All classes that a client may have; None: any.
     """
 
-    def __init__(self, names: Sequence[str], least: int | None, say: Say) -> None:
+    def __init__(
+        self,
+        names: Sequence[str],
+        least: int | None,
+        say: Say,
+        like: Facts | None = None,
+        classes: Collection[str] | None = None,
+    ) -> None:
         self.names = names
         self.least = least
         self.say = say
+        self.like = like
+        self.classes = classes
         self.found: dict[str, Facts] = {}
         self.refused: set[str] = set()
 
@@ -77,8 +88,8 @@ class Reception:
         return {name: self.found[name] for name in self.names if name in self.found}
 
     def _check_kind(self, facts: Facts) -> None:
-        """Check that a client's samples are of the kind that the first one holds."""
-        first = next(iter(self.found.values()), facts)
+        """Check that a client's samples are of the kind that the others hold."""
+        first = self.like or next(iter(self.found.values()), facts)
         if facts.unit != first.unit:
             raise MessageError(f"it holds {facts.unit}s, and the others hold {first.unit}s")
         if facts.encoder != first.encoder:
@@ -94,6 +105,8 @@ class Reception:
             raise MessageError("its columns have other names than those of the others")
 
     def _check_classes(self, facts: Facts) -> None:
+        if self.classes is not None and (new := sorted(set(facts.classes) - set(self.classes))):
+            raise MessageError(f"the run knows no class {new[0]!r}")
         known = {name for each in self.found.values() for name in each.classes}
         together = known.union(facts.classes)
         if len(facts.classes) > _MOST_CLASSES or sum(map(len, together)) > _MOST_LETTERS:
